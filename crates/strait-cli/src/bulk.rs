@@ -1,5 +1,5 @@
-//! What `strait send`, `strait receive` and `strait relay` have in common: addresses, the
-//! connection, the lines of the protocol, the line that shows how far they are.
+//! Shared code of `strait send`, `strait receive` and `strait relay`: addresses, the connection,
+//! the lines of the protocol, the progress bar.
 
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -17,14 +17,14 @@ use strait_transfer::offer::{LINE_BYTES_MAX, Refusal, WAIT};
 
 use crate::Error;
 
-/// How often the line is drawn.
+/// Interval at which the progress bar is drawn.
 const PERIOD: Duration = Duration::from_millis(200);
-/// How often an end says that it is alive: more often than the other one looks.
+/// Interval between two `wait` lines.
 pub(crate) const WAIT_PERIOD: Duration = Duration::from_millis(500);
-/// How long the reason of a refusal may take to arrive.
+/// Time limit for sending the reason of a refusal.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
-/// The addresses of a HOST:PORT.
+/// Looks up the addresses of a HOST:PORT.
 pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error> {
     crate::parse::host_and_port(to).to_socket_addrs().map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => Error::Usage(format!("'{to}': write it as HOST:PORT")),
@@ -32,7 +32,7 @@ pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error>
     })
 }
 
-/// A port that cannot be listened on. What a privilege would allow names it.
+/// Returns the error of a failed listen. It names the privilege if that is missing.
 pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Error {
     let failure = format!("listen on {address}: {error}");
     match error.kind() {
@@ -41,28 +41,28 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Erro
     }
 }
 
-/// A name that leads nowhere.
+/// Returns the error of a name without addresses.
 pub(crate) fn no_address(to: &str) -> Error {
     Error::Failed(format!("look up {to}: the name has no address"))
 }
 
-/// What is said before and after the bytes is waited for so long.
+/// Sets the timeouts for the lines before and after the bytes.
 pub(crate) fn set_timeouts(stream: &TcpStream, timeout: Duration) -> Result<(), Error> {
     let set = stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)));
     set.map_err(|error| Error::Failed(format!("set a timeout: {error}")))
 }
 
-/// Sends a line of the protocol. The socket waits as long as its timeout says.
-pub(crate) fn say(mut stream: &TcpStream, line: &impl std::fmt::Display) -> Result<(), Error> {
-    stream.write_all(line.to_string().as_bytes()).map_err(|error| talk("talk to", stream, &error))
+/// Sends a line of the protocol. Waits for at most the socket's timeout.
+pub(crate) fn send_line(mut stream: &TcpStream, line: &impl std::fmt::Display) -> Result<(), Error> {
+    stream.write_all(line.to_string().as_bytes()).map_err(|error| io_failure("send to", stream, &error))
 }
 
-/// Runs `work`, which may take longer than the other end waits, and says `wait` meanwhile. Once its
-/// flag is set `work` has to end soon: its result is not wanted any more.
+/// Runs `work`, which may take longer than the other end's timeout, and sends `wait` in the
+/// meantime. `work` must end soon after its flag is set, as its result is then discarded.
 ///
 /// # Errors
-/// A signal came, or the other end is gone.
-pub(crate) fn while_waited_for<T: Send>(
+/// A signal arrived, or the other end is gone.
+pub(crate) fn with_keep_alive<T: Send>(
     stream: &TcpStream,
     terminated: &AtomicBool,
     work: impl FnOnce(&AtomicBool) -> T + Send,
@@ -71,10 +71,10 @@ pub(crate) fn while_waited_for<T: Send>(
     std::thread::scope(|scope| {
         let (done, result) = std::sync::mpsc::sync_channel(1);
         let stop = &stop;
-        // There is no receiver after an error.
+        // Fails after an error of `wait_for`, which drops the receiver.
         scope.spawn(move || done.send(work(stop)).ok());
         let waited = wait_for(&result, stream, terminated);
-        // The scope ends with its thread.
+        // The scope waits for its thread.
         stop.store(true, Ordering::Relaxed);
         waited
     })
@@ -87,14 +87,14 @@ fn wait_for<T>(result: &Receiver<T>, stream: &TcpStream, terminated: &AtomicBool
             Err(RecvTimeoutError::Timeout) if terminated.load(Ordering::Relaxed) => {
                 return Err(Error::Failed("interrupted".into()));
             }
-            Err(RecvTimeoutError::Timeout) => say(stream, &WAIT)?,
+            Err(RecvTimeoutError::Timeout) => send_line(stream, &WAIT)?,
             Err(RecvTimeoutError::Disconnected) => return Err(Error::Failed("a thread died".into())),
         }
     }
 }
 
-/// The lines of the protocol that the other end says. No byte behind a line is taken: those are for
-/// the kernel to move.
+/// Lines of the protocol from the other end. It reads no byte after a line, as the kernel moves
+/// those.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// The beginning of a line.
@@ -102,64 +102,64 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The next line, if it has come.
+    /// Returns the next line, if it has arrived.
     pub(crate) fn next(&mut self, stream: &TcpStream) -> Result<Option<String>, Error> {
         let mut bytes = [0; LINE_BYTES_MAX];
         let room = LINE_BYTES_MAX - self.partial.len();
-        let look = recv(stream, &mut bytes[..room], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        let come = match look {
+        let peeked = recv(stream, &mut bytes[..room], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let available = match peeked {
             Ok((0, _)) if self.partial.is_empty() => return Err(closed(stream)),
-            Ok((come, _)) => come,
+            Ok((available, _)) => available,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(error) => return Err(talk("hear", stream, &error.into())),
+            Err(error) => return Err(io_failure("receive from", stream, &error.into())),
         };
-        let line = bytes[..come].iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-        let take = line.unwrap_or(come);
+        let line = bytes[..available].iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let take = line.unwrap_or(available);
         if let Err(error) = recv(stream, &mut bytes[..take], RecvFlags::DONTWAIT) {
-            return Err(talk("hear", stream, &error.into()));
+            return Err(io_failure("receive from", stream, &error.into()));
         }
         self.partial.extend_from_slice(&bytes[..take]);
-        // At the end of the stream, and where it is too long, it is what it is: no line of the protocol.
-        let is_line = line.is_some() || come == 0 || self.partial.len() == LINE_BYTES_MAX;
+        // Incomplete at the end of the stream, or too long: returned for the error message.
+        let is_line = line.is_some() || available == 0 || self.partial.len() == LINE_BYTES_MAX;
         let line = is_line.then(|| std::mem::take(&mut self.partial));
-        // A character for each byte: the lines are ASCII, and another protocol's bytes show as they
-        // are.
+        // One character per byte: lines are ASCII, and the error message shows the bytes of another
+        // protocol unchanged.
         Ok(line.map(|line| line.into_iter().map(char::from).collect()))
     }
 
-    /// The next line but `wait`, if it has come, parsed; a refusal is an error.
-    pub(crate) fn hear_now<T: std::str::FromStr<Err: std::fmt::Display>>(
+    /// Parses the next line, if it has arrived. A refusal is an error.
+    pub(crate) fn poll<T: std::str::FromStr<Err: std::fmt::Display>>(
         &mut self,
         stream: &TcpStream,
-    ) -> Result<Heard<T>, Error> {
+    ) -> Result<Incoming<T>, Error> {
         match self.next(stream)? {
-            None => Ok(Heard::Nothing),
-            Some(line) if line == WAIT => Ok(Heard::Alive),
+            None => Ok(Incoming::Nothing),
+            Some(line) if line == WAIT => Ok(Incoming::Alive),
             Some(line) => match line.parse() {
                 Ok(Refusal(reason)) => Err(Error::PeerRefused { peer: name(stream), reason }),
                 Err(_) => line
                     .parse()
-                    .map(Heard::Line)
+                    .map(Incoming::Line)
                     .map_err(|error: T::Err| Error::Failed(format!("{}: {error}", name(stream)))),
             },
         }
     }
 
-    /// Waits for a line. An end that says `wait` in time may take as long as it needs.
-    pub(crate) fn hear<T: std::str::FromStr<Err: std::fmt::Display>>(
+    /// Waits for a line. Each `wait` from the other end restarts the timeout.
+    pub(crate) fn read<T: std::str::FromStr<Err: std::fmt::Display>>(
         &mut self,
         stream: &TcpStream,
         timeout: Duration,
     ) -> Result<T, Error> {
         let mut since = Instant::now();
         loop {
-            match self.hear_now(stream)? {
-                Heard::Line(line) => return Ok(line),
-                Heard::Alive => since = Instant::now(),
-                Heard::Nothing => {
+            match self.poll(stream)? {
+                Incoming::Line(line) => return Ok(line),
+                Incoming::Alive => since = Instant::now(),
+                Incoming::Nothing => {
                     let left = timeout.saturating_sub(since.elapsed());
                     if left.is_zero() {
-                        return Err(talk("hear", stream, &ErrorKind::WouldBlock.into()));
+                        return Err(io_failure("receive from", stream, &ErrorKind::WouldBlock.into()));
                     }
                     if !readable(stream, left)? {
                         return Err(Error::Failed("interrupted".into()));
@@ -170,15 +170,19 @@ impl Lines {
     }
 }
 
-/// What the other end said.
+/// Line from the other end.
 #[derive(Debug)]
-pub(crate) enum Heard<T> {
+pub(crate) enum Incoming<T> {
+    /// No complete line.
     Nothing,
+    /// The line `wait`.
     Alive,
+    /// Another line.
     Line(T),
 }
 
-/// Waits until there is something to read, or the time is over; false if a signal came.
+/// Waits until the descriptor is readable or the timeout is over. Returns false if a signal
+/// arrived.
 pub(crate) fn readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Error> {
     let timeout = Timespec::try_from(timeout).ok();
     match poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref()) {
@@ -188,15 +192,14 @@ pub(crate) fn readable(fd: &impl AsFd, timeout: Duration) -> Result<bool, Error>
     }
 }
 
-/// Ends a transfer with a reason, which the other end gets unless it is gone. What it still sends
-/// is thrown away meanwhile: a connection that is closed with unread bytes is reset, and the reason
-/// with it.
+/// Ends a transfer and sends the reason to the other end. Discards the bytes that it still sends:
+/// closing a connection with unread bytes resets it, which would lose the reason.
 pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
     let deadline = Instant::now() + REFUSAL_MAX;
     let line = Refusal(reason.to_owned()).to_string();
-    let said = send(stream, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok();
-    // An end that is gone needs no reason.
-    if !said || stream.shutdown(Shutdown::Write).is_err() {
+    let is_sent = send(stream, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok();
+    // An error means that the other end is gone, which needs no reason.
+    if !is_sent || stream.shutdown(Shutdown::Write).is_err() {
         return;
     }
     let mut chunk = vec![0; 64 << 10];
@@ -212,27 +215,27 @@ pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
     }
 }
 
-/// Says that this end is alive, from a thread of its own, until it is dropped: also while the disk
-/// or the reader of the output takes its time.
+/// Thread that sends `wait` until it is dropped, also while the disk or the reader of the output is
+/// slow.
 #[derive(Debug)]
-pub(crate) struct Beat {
+pub(crate) struct KeepAlive {
     ended: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Beat {
+impl KeepAlive {
     pub(crate) fn start(stream: &TcpStream) -> Result<Self, Error> {
-        let failed = |error: std::io::Error| Error::Failed(format!("start to say wait: {error}"));
+        let failed = |error: std::io::Error| Error::Failed(format!("start the keep-alive thread: {error}"));
         let stream = stream.try_clone().map_err(failed)?;
-        let (ended, told) = std::sync::mpsc::sync_channel::<()>(0);
+        let (ended, is_ended) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::Builder::new().name("wait".into()).spawn(move || {
             let mut rest = &b""[..];
-            while told.recv_timeout(WAIT_PERIOD) == Err(RecvTimeoutError::Timeout) {
+            while is_ended.recv_timeout(WAIT_PERIOD) == Err(RecvTimeoutError::Timeout) {
                 let line = if rest.is_empty() { WAIT.as_bytes() } else { rest };
                 match send(&stream, line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                     Ok(sent) => rest = &line[sent..],
                     Err(Errno::AGAIN | Errno::INTR) => {}
-                    // The transfer itself finds out.
+                    // The transfer reports the error.
                     Err(_) => return,
                 }
             }
@@ -241,17 +244,17 @@ impl Beat {
     }
 }
 
-impl Drop for Beat {
+impl Drop for KeepAlive {
     fn drop(&mut self) {
         self.ended = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say any more.
+            // A panic of the thread does not affect the transfer.
             let _ = thread.join();
         }
     }
 }
 
-fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
+fn io_failure(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::Interrupted => Error::Failed("interrupted".into()),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => closed(stream),
@@ -262,7 +265,7 @@ fn talk(operation: &str, stream: &TcpStream, error: &std::io::Error) -> Error {
 
 pub(crate) fn no_answer(stream: &TcpStream) -> Error {
     Error::Failed(format!(
-        "{}: no answer in time: is the other end strait send or strait receive? --raw does without",
+        "{}: no answer in time: the other end may not be strait send or strait receive; --raw works without their protocol",
         name(stream)
     ))
 }
@@ -275,15 +278,15 @@ pub(crate) fn name(stream: &TcpStream) -> String {
     stream.peer_addr().map_or_else(|_| "the other end".into(), |address| address.to_string())
 }
 
-/// A connection whose process dies is reset, so that nobody takes the part for the whole; one that
-/// is done ends in order.
+/// With `reset` the kernel resets the connection when this process dies, so that the other end does
+/// not take partial data for complete. Without `reset` the connection closes in order.
 pub(crate) fn reset_on_death(stream: &TcpStream, reset: bool) -> Result<(), Error> {
     let linger = reset.then_some(Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(stream, linger)
         .map_err(|error| Error::Failed(format!("set SO_LINGER: {error}")))
 }
 
-/// The line on standard error that shows how far a transfer is; nothing where that is no terminal.
+/// Progress bar on standard error, if that is a terminal.
 pub(crate) struct Bar {
     began: Instant,
     drawn: Option<Instant>,
@@ -293,12 +296,12 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// For `all` bytes, if that is known, of which `first` were there before.
+    /// Creates a bar for `all` bytes, if that is known, of which `first` were present before.
     pub(crate) fn new(all: Option<u64>, first: u64) -> Self {
         Self { began: Instant::now(), drawn: None, all, first, shown: std::io::stderr().is_terminal() }
     }
 
-    /// Draws it, if it is time to.
+    /// Draws the bar, at most once per [`PERIOD`].
     pub(crate) fn at(&mut self, bytes: u64) {
         let now = Instant::now();
         if !self.shown || self.drawn.is_some_and(|drawn| now - drawn < PERIOD) {
@@ -307,7 +310,7 @@ impl Bar {
         self.drawn = Some(now);
         let seconds = (now - self.began).as_secs_f64().max(1e-9);
         let line = line(bytes, self.all, (bytes - self.first) as f64 / seconds);
-        // A terminal that cannot be written to loses the line, not the transfer.
+        // A failed write to the terminal loses the line; the transfer goes on.
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
 }
@@ -344,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_how_far_and_how_long() {
+    fn line_shows_progress_and_remaining_time() {
         let half = line(512 << 20, Some(1 << 30), 128e6);
         assert_eq!(half, "[============            ]  50.0 %  512.0 of 1024.0 MiB  128.0 MB/s  4 s left");
         assert_eq!(line(3 << 20, None, 1e6), "3.0 MiB  1.0 MB/s");

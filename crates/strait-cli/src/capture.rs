@@ -1,5 +1,5 @@
-//! `strait capture`: packets from an interface or a file, to a file or the terminal, with the
-//! ledger at the end.
+//! `strait capture`: captures packets from an interface or a file to a file or the terminal, and
+//! prints the ledger at the end.
 
 mod interfaces;
 
@@ -24,8 +24,8 @@ pub(crate) use self::interfaces::Chosen;
 #[derive(ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Interface to capture on, any for all of them [default: the one of the default route, else
-    /// the first that is up]
+    /// Interface to capture on, or any for all interfaces [default: the interface of the default
+    /// route, else the first that is up]
     #[arg(short, long, value_name = "IF", conflicts_with = "read")]
     interface: Option<String>,
     /// List the interfaces and the paths that can capture on each
@@ -40,10 +40,10 @@ pub(crate) struct Args {
     /// Stop after this many seconds, or as in 500ms or 5m
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Bytes to keep of each packet; 0 is the default
+    /// Maximum bytes to store of each packet; 0 is the default
     #[arg(short, long, value_name = "BYTES", default_value_t = SNAPLEN, value_parser = snaplen)]
     snaplen: u32,
-    /// Which packets: received, sent or both; xdp sees received ones only
+    /// Direction of packets: received, sent or both; xdp captures received packets only
     #[arg(short = 'Q', long, value_enum, default_value_t = DirectionArg::Both, conflicts_with = "read")]
     direction: DirectionArg,
     /// Do not set the interface to promiscuous mode: tcpdump's -p
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Read the filter from this file
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with = "filter")]
     filter_file: Option<PathBuf>,
-    /// Print the ledger as one JSON object on standard output, and nothing for each packet
+    /// Print the ledger as one JSON object on standard output, and no packets
     #[arg(long)]
     json: bool,
     #[command(flatten, next_help_heading = "Kernel path")]
@@ -66,18 +66,18 @@ pub(crate) struct Args {
     filter: Vec<String>,
 }
 
-/// Options of how the kernel hands packets over.
+/// Options of the kernel path.
 #[derive(ClapArgs)]
-// The group would be called KernelArgs, which is in no usage line.
+// The group would have the name KernelArgs, which no usage line shows.
 #[group(skip)]
 struct KernelArgs {
-    /// Kernel path; xdp and xdp-zc take the packets they capture away from the host
+    /// Kernel path; with xdp and xdp-zc the host does not receive the captured packets
     #[arg(short, long, value_enum, default_value_t = PathArg::Auto, conflicts_with = "read")]
     path: PathArg,
     /// How to wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced, conflicts_with = "read")]
     wait: WaitArg,
-    /// With xdp receive queues, one lane each; with packet sockets as many lanes: all, or as in
+    /// With xdp: receive queues, one lane each; with packet sockets: that many lanes. All, or as in
     /// 0,2,5-7 [default: one lane; for xdp all queues]
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     queues: Option<Queues>,
@@ -89,10 +89,10 @@ struct KernelArgs {
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     cpus: Option<NumberList>,
     /// Ring memory for each lane, in MiB or as in 512KiB or 1GiB [default: 8; for recv 16; for v2
-    /// 136 where the NIC joins segments; for xdp 32, or 64 for one queue]
+    /// 136 if the NIC merges segments; for xdp 32, or 64 for one queue]
     #[arg(long, value_name = "SIZE", value_parser = ring_mebibytes, conflicts_with = "read")]
     ring_mib: Option<usize>,
-    /// Ring memory for each lane, in KiB as tcpdump's -B
+    /// Ring memory for each lane, in KiB: tcpdump's -B
     #[arg(short = 'B', long, value_name = "KIB", value_parser = ring_kibibytes, conflicts_with_all = ["read", "ring_mib"])]
     buffer_size: Option<usize>,
     /// Put AF_XDP's memory on huge pages
@@ -100,14 +100,14 @@ struct KernelArgs {
     huge_pages: bool,
 }
 
-/// Bytes kept of a packet unless asked otherwise, libpcap's most.
+/// Default snaplen, which is libpcap's maximum.
 const SNAPLEN: u32 = 262_144;
-/// Bytes of a filter in a file; libpcap's compiler would take minutes for more.
+/// Maximum bytes of a filter file. libpcap's compiler would need minutes for more.
 const FILTER_BYTES_MAX: u64 = 1 << 20;
 
-/// A number of bytes; the session knows the most.
+/// Parses a number of bytes. The session checks the maximum.
 fn snaplen(text: &str) -> Result<u32, String> {
-    u32::try_from(bytes(text)?).map_err(|_| format!("it is too large: give {SNAPLEN} at most"))
+    u32::try_from(bytes(text)?).map_err(|_| format!("it is too large: give at most {SNAPLEN}"))
 }
 
 fn ring_mebibytes(text: &str) -> Result<usize, String> {
@@ -118,7 +118,7 @@ fn ring_kibibytes(text: &str) -> Result<usize, String> {
     ring(kibibytes(text)?)
 }
 
-/// A ring of 2 GiB at most; the session knows the smallest.
+/// Parses a ring size of at most 2 GiB. The session checks the minimum.
 fn ring(bytes: u64) -> Result<usize, String> {
     match bytes {
         1..=0x8000_0000 => Ok(bytes as usize),
@@ -135,7 +135,7 @@ const EXAMPLES: &str = "Examples:
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum PathArg {
-    /// The best packet-socket path; never takes packets away from the host
+    /// The best packet-socket path; the host still receives all packets
     Auto,
     /// recvmmsg on AF_PACKET
     Recv,
@@ -145,13 +145,13 @@ pub(crate) enum PathArg {
     V3,
     /// AF_XDP: zero-copy, else native copy, else generic
     Xdp,
-    /// AF_XDP zero-copy or nothing
+    /// AF_XDP zero-copy only
     XdpZc,
-    /// AF_XDP by the driver's own program, frames copied, or nothing
+    /// AF_XDP native copy only: by the driver, with frames copied
     XdpNative,
-    /// AF_XDP by the kernel's generic program
+    /// AF_XDP generic only: by the kernel's program for all drivers
     XdpGeneric,
-    /// PF_ZEROCOPY: a NIC given to the kernel module of that name
+    /// PF_ZEROCOPY: a NIC bound to the kernel module of that name
     #[value(name = "zerocopy")]
     ZeroCopy,
 }
@@ -160,7 +160,7 @@ pub(crate) enum PathArg {
 pub(crate) enum WaitArg {
     /// Wake for each packet
     Latency,
-    /// Wake for each packet while the line is quiet, gather them under load
+    /// Wake for each packet at low rates, and for batches under load
     Balanced,
     /// Never sleep
     Busy,
@@ -202,8 +202,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let source = chosen.as_ref().map(|chosen| &*chosen.name).or(args.read.as_deref()).unwrap_or_default();
     let filter = args.filter()?;
     let session = args.open(source, &filter)?;
-    // Not before: while libpcap compiles the filter, only the default action ends the process. Nothing
-    // needs cleaning up yet; the kernel takes back rings and programs.
+    // Only after open(): libpcap's compiler checks no flag, so that a signal must end the process
+    // by its default action. The kernel then releases rings and programs.
     let terminated = strait_sys::process::on_termination()?;
     let mut output = args.output.open(&output::Source {
         interface: source,
@@ -221,7 +221,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let closed = output.close(&report);
     print_report(&report, args.json)?;
     let written = closed.map(|summary| {
-        // Beside the ledger as JSON only where it says what a failure left.
+        // With --json only after a failure, to name the remaining files.
         if let Some(summary) = summary.filter(|_| !args.json || failure.is_some()) {
             tell(format_args!("{}\n", output::written(&summary)));
         }
@@ -232,7 +232,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
 }
 
-/// Whether a word of a filter looks like an option; no filter has such a word.
+/// Returns true if a word of a filter looks like an option. No filter contains such a word.
 fn is_option(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c == '-' || c.is_ascii_alphabetic()))
 }
@@ -267,12 +267,12 @@ impl Args {
         if self.kernel.fanout.is_some() && path.is_taken_from_the_host() {
             let path = path.name();
             return usage(format!(
-                "--fanout is for packet sockets, and --path {path} has none: the NIC spreads packets over its \
-                 queues (ethtool -X); leave --fanout out, or use --path v3"
+                "--fanout works with packet sockets only, and --path {path} has none: the NIC spreads packets over its \\
+                 queues (ethtool -X); omit --fanout, or use --path v3"
             ));
         }
         if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
-            return usage(format!("{word} stands in the filter: options go before it"));
+            return usage(format!("{word}: options must precede the filter"));
         }
         match interfaces::mistaken(&self.filter).filter(|_| self.read.is_none()) {
             Some(name) => usage(format!("{name} is an interface: use -i {name}")),
@@ -282,7 +282,8 @@ impl Args {
 
     fn filter(&self) -> Result<String, Error> {
         let Some(file) = &self.filter_file else { return Ok(self.filter.join(" ")) };
-        let failed = |why: String| Error::Failed(format!("read the filter from {}: {why}", file.display()));
+        let failed =
+            |reason: String| Error::Failed(format!("read the filter from {}: {reason}", file.display()));
         let length = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
         if length > FILTER_BYTES_MAX {
             return Err(failed(format!("it has {length} bytes, more than {FILTER_BYTES_MAX}")));
@@ -290,17 +291,18 @@ impl Args {
         fs::read_to_string(file).map_err(|error| failed(error.to_string()))
     }
 
-    /// Nothing is printed for each packet.
+    /// Returns true if no packet is printed.
     fn is_silent(&self) -> bool {
         self.lines.quiet || self.json
     }
 
-    /// tcpdump's -s 0 keeps whole packets.
+    /// Returns the snaplen. Like in tcpdump, 0 stores whole packets.
     fn snaplen(&self) -> u32 {
         if self.snaplen == 0 { SNAPLEN } else { self.snaplen }
     }
 
-    /// How long to capture: -G with -W and without -C ends after so many files, as tcpdump does.
+    /// Returns the time limit of the capture. Like in tcpdump, -G with -W and without -C ends after
+    /// that number of files.
     fn limit(&self) -> Option<Duration> {
         let files = self.output.files_limit().filter(|_| self.read.is_none());
         let files = files.map(|(files, period)| period.saturating_mul(files));
@@ -319,7 +321,7 @@ impl Args {
             .cpus(kernel.cpus.clone().map_or_else(Vec::new, |list| list.0))
             .promiscuous(!self.no_promisc)
             .huge_pages(kernel.huge_pages)
-            // A capture that only counts packets needs no times.
+            // A capture that only counts packets needs no timestamps.
             .timestamps(!self.output.counts_only(self.is_silent()))
             .filter(filter);
         let builder = match kernel.ring_mib.or(kernel.buffer_size) {
@@ -329,8 +331,7 @@ impl Args {
         Ok(if self.read.is_some() { builder.open_file()? } else { builder.open()? })
     }
 
-    /// Says on standard error that the capture is open, of which interface and by which path; then
-    /// each fallback.
+    /// Prints interface and path of the open capture on standard error, and then each fallback.
     fn announce(&self, session: &Session, source: &str, chosen: Option<&Chosen>) {
         if !self.json {
             let link_type = session.link_type();
@@ -347,25 +348,25 @@ impl Args {
                 None => tell(format_args!("reading from {source}, link type {}\n", link_name(link_type))),
             }
         }
-        if let Some(why) = chosen.and_then(|chosen| chosen.why) {
-            tell(format_args!("strait: no -i given: {source} is {why}\n"));
+        if let Some(reason) = chosen.and_then(|chosen| chosen.reason) {
+            tell(format_args!("strait: no -i given: {source} is {reason}\n"));
         }
         for note in session.notes() {
             tell(format_args!("strait: {note}\n"));
         }
         if self.kernel.fanout.is_some() && self.kernel.queues.is_none() {
-            tell(format_args!("strait: --fanout has no effect on one lane: give --queues for more\n"));
+            tell(format_args!("strait: --fanout has no effect with one lane: give --queues for more\n"));
         }
     }
 
-    /// Everything is open: from here on the program needs no privilege, except to rename and create
-    /// files.
+    /// Drops privileges after all sockets and files are open. Only those for creating and renaming
+    /// files are kept.
     fn drop_privileges(&self) -> Result<(), Error> {
         Ok(strait_sys::process::drop_capabilities_except(&self.output.capabilities())?)
     }
 }
 
-/// A link type by the name that tcpdump gives it, where it is a common one.
+/// Returns tcpdump's name of a common link type, else its number.
 fn link_name(link_type: u32) -> String {
     match link_type {
         0 => "NULL (BSD loopback)".into(),
@@ -378,7 +379,8 @@ fn link_name(link_type: u32) -> String {
 }
 
 impl PathArg {
-    /// Returns true for paths that are no packet sockets: the host does not see what they capture.
+    /// Returns true for paths other than packet sockets. The host does not receive the packets that
+    /// they capture.
     fn is_taken_from_the_host(self) -> bool {
         match self {
             Self::Auto | Self::Recv | Self::V2 | Self::V3 => false,
@@ -386,14 +388,14 @@ impl PathArg {
         }
     }
 
-    /// As users spell it.
+    /// Returns the name on the command line.
     pub(crate) fn name(self) -> String {
         spelled(&self)
     }
 }
 
 impl WaitArg {
-    /// As users spell it.
+    /// Returns the name on the command line.
     pub(crate) fn name(self) -> String {
         spelled(&self)
     }

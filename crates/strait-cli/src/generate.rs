@@ -1,5 +1,5 @@
-//! `strait generate`: numbered, time-stamped, valid traffic, so that loss, order and delay can be
-//! told at the other end.
+//! `strait generate`: sends numbered, time-stamped, valid traffic, so that the receiver can measure
+//! loss, order and delay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,10 +26,11 @@ pub(crate) struct Args {
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "IF")]
     output: String,
-    /// Frame sizes with the frame check sequence: 64, or several in turn as in 64,512,1518, or imix
+    /// Frame sizes including the frame check sequence: one size, several in turn as in 64,512,1518,
+    /// or imix
     #[arg(long, default_value = "64")]
     size: Sizes,
-    /// Packets a second as in 5000 or 100k, or max
+    /// Packets per second as in 5000 or 100k, or max
     #[arg(long, value_name = "PPS", default_value = "max")]
     rate: Rate,
     /// Stop after this many packets
@@ -38,10 +39,10 @@ pub(crate) struct Args {
     /// Stop after this many seconds, or as in 500ms or 5m [default: 10, unless --count is given]
     #[arg(short, long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Flows to spread the packets over: addresses and ports vary
+    /// Number of flows, which differ in addresses and ports
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     flows: u32,
-    /// What the packets are, in turn
+    /// Kinds of packets, in turn
     #[arg(long, value_enum, value_delimiter = ',', default_value = "udp4")]
     kind: Vec<KindArg>,
     /// Tag every packet with this VLAN identifier
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     /// Destination MAC address [default: 02:00:00:00:00:02]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     destination_mac: Option<MacAddress>,
-    /// How packets leave; live is made inside the kernel by an XDP program (udp4 of one size)
+    /// How to send packets; live generates them in the kernel by an XDP program (udp4 of one size)
     #[arg(short, long, value_enum, default_value_t = PathArg::Sendmmsg)]
     path: PathArg,
     /// Print the account as one JSON object
@@ -66,7 +67,7 @@ const EXAMPLES: &str = "Examples:
   strait generate -o veth0 --size imix --flows 10000 --kind udp4,tcp4,udp6,tcp6 --count 1000000
   strait generate -o veth0 --path live --rate max --duration 5";
 
-/// A number of flows; the traffic's builder says which are possible.
+/// Parses a number of flows. The traffic's builder checks its limits.
 fn flows(text: &str) -> Result<u32, String> {
     if text == "0" { Ok(0) } else { count_u32(text) }
 }
@@ -85,23 +86,24 @@ enum KindArg {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum PathArg {
-    /// sendmmsg on AF_PACKET, past the queueing discipline
+    /// sendmmsg on AF_PACKET, bypassing the queueing discipline
     Sendmmsg,
-    /// PACKET_TX_RING, past the queueing discipline
+    /// PACKET_TX_RING, bypassing the queueing discipline
     Ring,
     /// AF_XDP
     Xdp,
-    /// PF_ZEROCOPY: a NIC given to the kernel module of that name
+    /// PF_ZEROCOPY: a NIC bound to the kernel module of that name
     #[value(name = "zerocopy")]
     ZeroCopy,
-    /// XDP live frames: millions a second on one core; needs a driver that takes redirected frames
+    /// XDP live frames, millions per second on one core; needs a driver that accepts redirected
+    /// frames
     Live,
 }
 
-/// How long a generator runs that was told neither a count nor a time.
+/// Default duration without --count and --duration.
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
 
-/// When to end.
+/// Conditions for the end.
 pub(crate) struct Limits<'a> {
     count: u64,
     duration: Duration,
@@ -109,7 +111,8 @@ pub(crate) struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    /// Whether `sent` packets are enough, or the time is over.
+    /// Returns true after `sent` packets if the count or the duration is reached, or a signal
+    /// arrived.
     fn reached(&self, sent: u64, started: Instant) -> bool {
         sent >= self.count || started.elapsed() >= self.duration || self.terminated.load(Ordering::Relaxed)
     }
@@ -133,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         PathArg::Xdp => send(&args.output, InjectPath::Xdp, &traffic, args.rate, &limits)?,
         PathArg::ZeroCopy => send(&args.output, InjectPath::ZeroCopy, &traffic, args.rate, &limits)?,
     };
-    // What failed before the first packet has no account.
+    // A failure before the first packet has no account.
     if failure.is_none() || sent.offered() > 0 {
         print_account(&sent, args.json)?;
     }
@@ -149,7 +152,7 @@ impl Args {
     fn traffic(&self) -> Result<Traffic, Error> {
         if self.path == PathArg::Live && (self.kind != [KindArg::Udp4] || self.size.slots().len() > 1) {
             return Err(Error::Usage(
-                "--path live sends udp4 of one size: leave --kind out, give one --size".into(),
+                "--path live sends udp4 of one size: omit --kind, and give one --size".into(),
             ));
         }
         let kinds: Vec<Kind> = self.kind.iter().map(|&kind| kind.into()).collect();
@@ -165,7 +168,7 @@ impl Args {
             .map_err(|error| Error::Usage(error.to_string()))
     }
 
-    /// A frame that the interface does not take would never leave.
+    /// Refuses frame sizes above the MTU, as the kernel would send no such frame.
     fn check_size(&self, traffic: &Traffic) -> Result<(), Error> {
         let interface = Interface::find(&self.output)?;
         let most = interface.frame_bytes_max(self.vlan.is_some());
@@ -175,14 +178,14 @@ impl Args {
         let (size, mtu) = (traffic.frame_len_max() + FCS_LEN, interface.mtu);
         let (name, most) = (interface.name, most + FCS_LEN);
         Err(Error::Usage(format!(
-            "--size {size}: {name} takes frames of up to {most} bytes (MTU {mtu}): \
+            "--size {size}: {name} accepts frames of up to {most} bytes (MTU {mtu}): \
              give a smaller size, or ip link set {name} mtu {}",
             size - most + mtu as usize
         )))
     }
 }
 
-/// Sends and returns the account, with what ended it early, if something did.
+/// Sends, and returns the account and the error if one ended it early.
 fn send(
     interface: &str,
     path: InjectPath,
@@ -200,7 +203,8 @@ fn send(
     Ok((account, failure.map(Error::from).or(unsent)))
 }
 
-/// Sends the rest and returns the account; as it stands, with the reason, if that fails.
+/// Sends the remaining packets and returns the account. On an error the account covers the packets
+/// sent so far.
 pub(crate) fn finish(mut injector: Injector) -> (ledger::Send, Option<Error>) {
     match injector.finish() {
         Ok(account) => (account, None),
@@ -220,10 +224,10 @@ fn send_until(
         if let Some(due_ns) = rate.due_ns(sequence) {
             injector.wait_until(start_ns + due_ns)?;
         }
-        // The clock is read once for a few packets that leave together anyway.
+        // One clock reading for a few packets that are sent in one call.
         let now_ns = clock::realtime_ns();
-        let together = if rate.is_max() { TOGETHER } else { 1 };
-        for _ in 0..together.min(limits.count - sequence) {
+        let batch = if rate.is_max() { PACKETS_PER_TIMESTAMP } else { 1 };
+        for _ in 0..batch.min(limits.count - sequence) {
             let len = traffic.write_frame(sequence, now_ns, injector.buffer()?);
             injector.push(len);
             sequence += 1;
@@ -233,7 +237,7 @@ fn send_until(
 }
 
 /// Packets that share a time stamp at the maximum rate.
-const TOGETHER: u64 = 16;
+const PACKETS_PER_TIMESTAMP: u64 = 16;
 
 impl From<KindArg> for Kind {
     fn from(kind: KindArg) -> Self {

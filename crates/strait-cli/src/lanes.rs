@@ -1,8 +1,7 @@
-//! Runs the lanes of a session, each on a thread of its own, until the capture ends; then closes
-//! the ledger.
+//! Runs each lane of a session on its own thread until the capture ends. Then closes the ledger.
 //!
-//! Whichever lane ends first, by the count, by an error or because the session was stopped, stops
-//! the session, so that all lanes drain and their accounts belong to one moment.
+//! The first lane that ends stops the session, so that all lanes drain and their accounts are
+//! consistent. A lane ends after the requested count, on an error, or when the session is stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,51 +14,50 @@ use crate::Error;
 use crate::live::{self, LiveLine};
 use crate::output::tell;
 
-/// How long a lane waits before it looks whether the capture is to end.
+/// Interval at which a waiting lane checks for the end of the capture.
 const TICK: Duration = Duration::from_millis(100);
 
-/// When to end.
+/// Conditions for the end of a capture.
 pub(crate) struct Until<'a> {
-    /// After this many packets.
+    /// Maximum number of packets.
     pub(crate) count: Option<u64>,
-    /// After this long.
+    /// Maximum duration.
     pub(crate) duration: Option<Duration>,
-    /// When this is set.
+    /// Flag of a termination signal.
     pub(crate) terminated: &'a AtomicBool,
 }
 
-/// What takes the frames of all lanes.
-pub(crate) trait Taker: Send {
-    /// Takes one frame. An error ends the capture; the frame counts as lost in the sink.
+/// Consumer of the frames of all lanes.
+pub(crate) trait Sink: Send {
+    /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
-    /// All frames of a batch were taken.
-    fn batch_taken(&mut self) -> Result<(), Error>;
-    /// Nothing is waiting, or `now` has moved on: time to flush.
+    /// Called after the last frame of a batch.
+    fn end_batch(&mut self) -> Result<(), Error>;
+    /// Called when no frame waits, and periodically. Flushes what is due.
     fn idle(&mut self, now: Instant) -> Result<(), Error>;
-    /// Writes out everything taken.
+    /// Writes all consumed frames to the output.
     fn flush(&mut self) -> Result<(), Error>;
-    /// Frames taken that errors have lost since the start.
+    /// Returns the number of consumed frames that were lost by errors.
     fn lost(&self) -> u64;
-    /// Bytes of files written so far, if files are written.
+    /// Returns the bytes written to files so far, if the sink writes files.
     fn written_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// Runs the session to its end and returns the ledger, with the error that ended it early, if one
-/// did.
-pub(crate) fn run<T: Taker>(
+/// Runs the session to its end. Returns the ledger, and the error if one ended the session early.
+pub(crate) fn run<T: Sink>(
     mut session: Session,
-    taker: &mut T,
+    sink: &mut T,
     until: &Until<'_>,
     live: Option<LiveLine>,
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
-    let written_bytes = taker.written_bytes().map(AtomicU64::new);
+    let written_bytes = sink.written_bytes().map(AtomicU64::new);
     let state = Run {
         snapshots: Mutex::new(vec![ledger::Lane::default(); lanes.len()]),
         session: Mutex::new(session),
-        taker: Mutex::new(taker),
+        sink: Mutex::new(sink),
         written_bytes,
         left: AtomicU64::new(until.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
@@ -79,7 +77,7 @@ pub(crate) fn run<T: Taker>(
         accounts.push(account);
         failure = failure.or(error);
     }
-    book_sink_loss(&mut accounts, lock(&state.taker).lost());
+    book_sink_loss(&mut accounts, lock(&state.sink).lost());
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
     (session.report(accounts), failure)
 }
@@ -95,36 +93,38 @@ fn book_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
     }
 }
 
-/// What is left of a lane that panicked: its account is lost.
+/// Returns the result of a lane that panicked. Its account is lost.
 fn lane_died() -> (ledger::Lane, Option<Error>) {
     let cause = "a lane's thread died: this is a defect of strait, please report it";
     (ledger::Lane::default(), Some(Error::Failed(cause.to_owned())))
 }
 
+/// State of a running capture.
 struct Run<'a, T> {
     session: Mutex<Session>,
-    taker: Mutex<&'a mut T>,
-    /// The taker's number as of the last snapshot, if files are written. A lane that is blocked in
-    /// write(2) holds the taker's lock, for which the watch must not wait.
+    sink: Mutex<&'a mut T>,
+    /// Written bytes at the last snapshot, if the sink writes files. The live line reads this copy,
+    /// as a lane that blocks in write(2) holds the sink's lock.
     written_bytes: Option<AtomicU64>,
     snapshots: Mutex<Vec<ledger::Lane>>,
-    /// Packets that may still be delivered; it changes under the taker's lock alone.
+    /// Remaining number of packets. It changes only under the sink's lock.
     left: AtomicU64,
-    /// Lanes that have not ended.
+    /// Number of running lanes.
     running: AtomicU64,
     started: Instant,
     until: &'a Until<'a>,
 }
 
-impl<T: Taker> Run<'_, T> {
-    /// One lane from its first packet to its account; with what went wrong, if something did.
+impl<T: Sink> Run<'_, T> {
+    /// Runs a lane from its first packet to its account. Returns the account and the error, if
+    /// there was one.
     fn lane(&self, i: usize, mut lane: Lane) -> (ledger::Lane, Option<Error>) {
-        let _leaving = Leaving(self);
+        let _guard = LaneGuard(self);
         let queue = lane.queue();
         let pumped = lane.enter_thread().map_err(Error::from).and_then(|()| self.pump(i, &mut lane));
         let stopped = lock(&self.session).stop().map_err(Error::from);
-        let flushed = lock(&self.taker).flush();
-        // After the last packet that was asked for the capture is over, whatever the rings hold.
+        let flushed = lock(&self.sink).flush();
+        // After the requested count the capture is over, even if the rings hold more packets.
         let over = pumped.is_ok() && self.left.load(Ordering::Acquire) == 0;
         let ended = pumped.and(stopped).and(flushed);
         match if over { lane.finish_here() } else { lane.finish() } {
@@ -142,7 +142,7 @@ impl<T: Taker> Run<'_, T> {
             let now = Instant::now();
             if batch.is_empty() {
                 drop(batch);
-                lock(&self.taker).idle(now)?;
+                lock(&self.sink).idle(now)?;
             } else {
                 self.take(batch)?;
             }
@@ -151,67 +151,69 @@ impl<T: Taker> Run<'_, T> {
             }
             if now - published >= live::PERIOD {
                 published = now;
-                self.look_at_taker(now)?;
+                self.flush_due(now)?;
                 lock(&self.snapshots)[i] = lane.account()?;
             }
         }
     }
 
-    /// Lets the taker flush, and notes how much it has written.
-    fn look_at_taker(&self, now: Instant) -> Result<(), Error> {
-        let mut taker = lock(&self.taker);
-        taker.idle(now)?;
-        if let (Some(noted), Some(bytes)) = (&self.written_bytes, taker.written_bytes()) {
-            noted.store(bytes, Ordering::Relaxed);
+    /// Lets the sink flush, and stores the number of its written bytes.
+    fn flush_due(&self, now: Instant) -> Result<(), Error> {
+        let mut sink = lock(&self.sink);
+        sink.idle(now)?;
+        if let (Some(stored), Some(bytes)) = (&self.written_bytes, sink.written_bytes()) {
+            stored.store(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Hands the frames of a batch to the taker, as many as the count allows.
+    /// Passes the frames of a batch to the sink, up to the remaining count.
     fn take(&self, mut batch: Batch<'_>) -> Result<(), Error> {
-        let mut taker = lock(&self.taker);
+        let mut sink = lock(&self.sink);
         let mut left = self.left.load(Ordering::Acquire);
         if left == 0 {
             return Ok(());
         }
-        // The batch counts frames that its filter has yet to reject, so that the limit is kept here.
+        // The limit is applied here, as the batch's length includes frames that its filter will
+        // reject.
         let taken = batch.try_each(usize::MAX, |frame| {
-            taker.take(frame).map_err(Some)?;
+            sink.take(frame).map_err(Some)?;
             left -= 1;
             if left == 0 { Err(None) } else { Ok(()) }
         });
         self.left.store(left, Ordering::Release);
         match taken {
             Err(Some(error)) => Err(error),
-            Err(None) | Ok(()) => taker.batch_taken(),
+            Err(None) | Ok(()) => sink.end_batch(),
         }
     }
 
-    /// Says that the link went down or came up, or lost its carrier or got it back, once each time.
-    fn note_link(&self, noted: &mut LinkStatus, mut live: Option<&mut LiveLine>) {
+    /// Reports each change of the link state and of the carrier once.
+    fn report_link(&self, reported: &mut LinkStatus, mut live: Option<&mut LiveLine>) {
         let (link, name) = {
             let session = lock(&self.session);
             (session.link(), session.interface().to_owned())
         };
-        let before = std::mem::replace(noted, link);
-        for news in [set_news(before, link), carrier_news(before, link)].into_iter().flatten() {
+        let before = std::mem::replace(reported, link);
+        for notice in [state_notice(before, link), carrier_notice(before, link)].into_iter().flatten() {
             if let Some(live) = live.as_deref_mut() {
                 live.clear();
             }
-            tell(format_args!("strait: note: {name} {news}\n"));
+            tell(format_args!("strait: note: {name} {notice}\n"));
         }
     }
 
-    /// Watches for the end from outside, and draws the line, until all lanes have ended.
+    /// Stops the session at its time limit or on a signal, and draws the live line, until all lanes
+    /// have ended.
     fn watch(&self, mut live: Option<LiveLine>) {
         let mut drawn = Instant::now();
-        let mut noted = LinkStatus::default();
+        let mut reported = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
             strait_sys::wait::sleep(TICK / 4);
-            self.note_link(&mut noted, live.as_mut());
+            self.report_link(&mut reported, live.as_mut());
             let over = self.until.duration.is_some_and(|duration| self.started.elapsed() >= duration);
             if over || self.until.terminated.load(Ordering::Relaxed) {
-                // A failure to stop is told by the lane that stops the session again.
+                // A failure is reported by the lane, which stops the session again.
                 let _ = lock(&self.session).stop();
             }
             if let Some(live) = live.as_mut().filter(|_| drawn.elapsed() >= live::PERIOD) {
@@ -228,29 +230,30 @@ impl<T: Taker> Run<'_, T> {
     }
 }
 
-/// What to say of a link that was set down or up.
-fn set_news(before: LinkStatus, now: LinkStatus) -> Option<String> {
+/// Returns the notice for a link that was set down or up.
+fn state_notice(before: LinkStatus, now: LinkStatus) -> Option<String> {
     match (before.is_down, now.is_down) {
         (false, true) => Some("is down: the capture goes on when it is up again".into()),
         (true, false) => Some(up_again(now)),
-        // Down and up since the last look.
+        // Down and up since the last check.
         (false, false) if now.downs > before.downs => Some(up_again(now)),
         _ => None,
     }
 }
 
 fn up_again(link: LinkStatus) -> String {
-    format!("is up again; it was down for {:.3} s in all", link.down_for.as_secs_f64())
+    format!("is up again; it was down for {:.3} s in total", link.down_for.as_secs_f64())
 }
 
-/// What to say of a carrier that went or came. Nothing while the link is down: it has none then.
-fn carrier_news(before: LinkStatus, now: LinkStatus) -> Option<String> {
+/// Returns the notice for a change of the carrier. A link that is down has no carrier, which is not
+/// reported.
+fn carrier_notice(before: LinkStatus, now: LinkStatus) -> Option<String> {
     if now.is_down {
         return None;
     }
     let lost = now.carrier_losses > before.carrier_losses;
     match (before.has_no_carrier, now.has_no_carrier) {
-        (false, true) => Some("has no carrier: no packets come until it has one".into()),
+        (false, true) => Some("has no carrier: no packets arrive until it has one".into()),
         (true, false) => Some(carrier_again(now)),
         (false, false) if lost => Some(carrier_again(now)),
         _ => None,
@@ -258,25 +261,24 @@ fn carrier_news(before: LinkStatus, now: LinkStatus) -> Option<String> {
 }
 
 fn carrier_again(link: LinkStatus) -> String {
-    format!("has a carrier again; it had none for {:.3} s in all", link.no_carrier_for.as_secs_f64())
+    format!("has a carrier again; it had none for {:.3} s in total", link.no_carrier_for.as_secs_f64())
 }
 
-/// Counts a lane out when it ends. One that panics stops the session as others do, or the rest
-/// would never end.
-struct Leaving<'r, 'a, T>(&'r Run<'a, T>);
+/// Guard of a running lane. After a panic it also stops the session, as the other lanes would never
+/// end otherwise.
+struct LaneGuard<'r, 'a, T>(&'r Run<'a, T>);
 
-impl<T> Drop for Leaving<'_, '_, T> {
+impl<T> Drop for LaneGuard<'_, '_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // There is a failure to tell already.
+            // The panic is the reported failure.
             let _ = lock(&self.0.session).stop();
         }
         self.0.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A lane that panicked leaves its lock poisoned; what the lock protects stays usable for the final
-/// account.
+/// Locks a mutex, also after a panic of another lane: the state stays usable for the final account.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

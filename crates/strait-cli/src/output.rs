@@ -16,7 +16,7 @@ pub(crate) use self::file::{Args, written};
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use crate::Error;
-use crate::lanes::Taker;
+use crate::lanes::Sink;
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {
@@ -67,7 +67,7 @@ impl Output {
     }
 }
 
-impl Taker for Output {
+impl Sink for Output {
     // Inlined, so that a capture that only counts has no call per packet.
     #[inline]
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
@@ -77,9 +77,9 @@ impl Taker for Output {
         }
     }
 
-    fn batch_taken(&mut self) -> Result<(), Error> {
+    fn end_batch(&mut self) -> Result<(), Error> {
         match self {
-            Self::File(file) => file.batch_taken(),
+            Self::File(file) => file.end_batch(),
             Self::Text(_) | Self::Nothing => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
 //! `strait receive`: one transfer of `strait send` into a file or to standard output.
 //!
-//! A file is `NAME.part` until it is whole; what an interrupted transfer left there is gone on
-//! with. A device or a named pipe is written as it is. A connection that sends no byte of a body
-//! changes no file, and the receiver waits for the next one.
+//! A file has the name `NAME.part` until it is complete, and a later transfer resumes such a part.
+//! Devices and named pipes are written directly. A connection that sends no byte of a body changes
+//! no file, and the receiver waits for the next one.
 
 mod handshake;
 mod part;
@@ -22,10 +22,12 @@ use strait_transfer::offer::{Attributes, Done, Frame, From};
 use strait_transfer::{Received, Receiver};
 
 use crate::Error;
-use crate::bulk::{Bar, Beat, Heard, Lines, closed, refuse, reset_on_death, say, while_waited_for};
+use crate::bulk::{
+    Bar, Incoming, KeepAlive, Lines, closed, refuse, reset_on_death, send_line, with_keep_alive,
+};
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
-use handshake::{Patience, Sender, Senders, hear_from};
+use handshake::{Deadline, Sender, Senders, read_start};
 use part::{Found, Output};
 
 /// Options of `strait receive`.
@@ -34,31 +36,30 @@ use part::{Found, Output};
   strait receive -l 0.0.0.0:9000 -o disk.img
   strait receive | tar x                              # prints the address on standard error
 
-A connection that offers no transfer, or speaks another protocol, is reported and closed; strait receive goes on
-listening until a transfer comes. Ctrl-C before that ends it with exit code 1.")]
+A connection that offers no transfer, or uses another protocol, is reported and closed; strait receive continues to
+listen for a transfer. Ctrl-C before a transfer ends it with exit code 1.")]
 pub(crate) struct Args {
-    /// Address and port to listen on; port 0 takes a free one
+    /// Address and port to listen on; port 0 selects a free port
     #[arg(short, long, value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = crate::parse::listen)]
     listen: SocketAddr,
-    /// File to write: it is FILE.part until it is whole, and a transfer that broke off goes on
-    /// there [default: standard output]
+    /// File to write, with the name FILE.part until it is complete; an existing part is resumed
+    /// [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Take no more than this
+    /// Maximum bytes to receive
     #[arg(long, value_name = "BYTES", default_value_t = u64::MAX, hide_default_value = true, value_parser = crate::parse::bytes)]
     size_max: u64,
-    /// Take the bytes of one connection alone, as strait send --raw or another program sends them
+    /// Receive the plain bytes of one connection, from strait send --raw or another program
     #[arg(long)]
     raw: bool,
-    /// Do not hash a file to compare it with what was sent
+    /// Do not compare the hash of a file with the sender's
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that a sender may be silent, once it has connected; one that waits for its own input
-    /// is not, but makes room for another one before its first byte
+    /// Seconds that a connected sender may be silent; a sender that waits for its own input is not
+    /// silent, but loses its place to another sender if it has sent no byte in this time
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
-    /// Print the account as one JSON object, on standard error where the bytes go to standard
-    /// output
+    /// Print the account as one JSON object; on standard error if the bytes go to standard output
     #[arg(long)]
     json: bool,
 }
@@ -71,9 +72,9 @@ impl Args {
     }
 }
 
-/// How long a wait may go on before it looks for a signal.
+/// Interval at which a wait checks for a signal.
 const TICK: Duration = Duration::from_millis(500);
-/// How long a hash is waited for before a signal is looked for.
+/// Interval at which a wait for a hash checks for a signal.
 const HASH_TICK: Duration = Duration::from_millis(100);
 
 /// Runs the command.
@@ -87,20 +88,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let peer = peer.map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
         match Receiving::agree(args, &mut output, sender, &mut senders, terminated) {
             Ok(receiving) => break (receiving, peer),
-            // No byte has come, so that another sender finds all as it was.
+            // No byte has arrived, so that the next sender finds the output unchanged.
             Err(AgreeError::Sender(error)) if !terminated.load(Ordering::Relaxed) => {
                 senders.report(&refused(args, &peer, error));
             }
             Err(error) => return Err(refused(args, &peer, error.into())),
         }
     };
-    senders.turn_away();
+    senders.refuse_all();
     let began = Instant::now();
     let failure = receiving.all().and_then(|()| receiving.end()).err();
-    receiving.beat = None;
+    receiving.keep_alive = None;
     let failure = failure.map(|error| refused(args, &peer, error));
     if let Some(failure) = &failure {
-        receiving.output.tell_of_part(&first_step(failure));
+        receiving.output.report_part(&first_step(failure));
     }
     let mut account = receiving.receiver.account().clone();
     account.set_elapsed(began.elapsed());
@@ -117,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     failure.map_or(Ok(()), Err)
 }
 
-/// Gives the sender the reason of a failure.
+/// Sends the reason of a failure to the sender, and returns the error.
 fn refused(args: &Args, peer: &TcpStream, error: Error) -> Error {
     if !args.raw {
         refuse(peer, &error.to_string());
@@ -125,11 +126,11 @@ fn refused(args: &Args, peer: &TcpStream, error: Error) -> Error {
     error
 }
 
-/// Failure of a transfer of which no byte has come.
+/// Failure of a transfer before its first byte.
 enum AgreeError {
-    /// Of the sender, which may have been a port scanner: the receiver waits for another one.
+    /// A failure of the sender, which may be a port scanner: the receiver waits for another one.
     Sender(Error),
-    /// Of this end.
+    /// A failure of this end.
     Here(Error),
 }
 
@@ -146,15 +147,15 @@ impl std::convert::From<AgreeError> for Error {
     }
 }
 
-/// What has to be done before the same commands again can go on, if something does.
+/// Returns the step that is needed before the transfer can be resumed, or nothing.
 fn first_step(failure: &Error) -> String {
     let cause = match failure {
         Error::Transfer(strait_transfer::Error::System(error)) | Error::System(error) => error.errno(),
         _ => None,
     };
     match cause.map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::NOSPC) => "free space there first; then, ".into(),
-        Some(rustix::io::Errno::DQUOT) => "free some of the quota first; then, ".into(),
+        Some(rustix::io::Errno::NOSPC) => "free disk space, then ".into(),
+        Some(rustix::io::Errno::DQUOT) => "free some of the disk quota, then ".into(),
         _ => String::new(),
     }
 }
@@ -167,28 +168,29 @@ fn wait(fd: &impl std::os::fd::AsFd, flags: PollFlags) -> Result<(), Error> {
     }
 }
 
+/// A transfer whose offer was accepted.
 struct Receiving<'a> {
     args: &'a Args,
     output: &'a mut Output,
     receiver: Receiver,
     terminated: &'a AtomicBool,
     lines: Lines,
-    beat: Option<Beat>,
+    keep_alive: Option<KeepAlive>,
     attributes: Option<Attributes>,
-    /// Hashes what is written, where that can be read again.
+    /// Hashes the written bytes, if the output can be read again.
     follower: Option<Follower>,
-    /// The file was here before: there is nothing to write.
+    /// True if the complete file existed before, so that nothing is written.
     is_complete: bool,
-    /// Bytes of the whole, where the sender knows.
+    /// Total length, if the sender knows it.
     length: Option<u64>,
     at: u64,
-    /// Bytes that are to come before the next line.
+    /// Remaining bytes before the next line of the protocol.
     frame: u64,
-    /// The sender's hash, behind all bytes.
+    /// The sender's hash of all bytes.
     hash: Option<u64>,
-    /// The sender's last line has come.
+    /// True if the sender's last line has arrived.
     is_ended: bool,
-    /// A byte of the body has come: the output is written to.
+    /// True after the first byte of the body: the output is modified.
     is_begun: bool,
 }
 
@@ -201,12 +203,12 @@ impl<'a> Receiving<'a> {
         senders: &mut Senders<'_>,
         terminated: &'a AtomicBool,
     ) -> Result<Self, AgreeError> {
-        let mut patience = Patience::new(args);
-        let mut receiving = Self::offered(args, output, sender, (senders, &mut patience), terminated)?;
+        let mut deadline = Deadline::new(args);
+        let mut receiving = Self::accept_offer(args, output, sender, (senders, &mut deadline), terminated)?;
         if !args.raw {
             receiving.until(|receiving| {
-                patience.check(senders)?;
-                receiving.hear_first()
+                deadline.check(senders)?;
+                receiving.poll_first_byte()
             })?;
             if receiving.is_ended {
                 receiving.verify().map_err(AgreeError::Sender)?;
@@ -218,12 +220,12 @@ impl<'a> Receiving<'a> {
         Ok(receiving)
     }
 
-    /// Answers the offer.
-    fn offered(
+    /// Answers the offer, and opens the receiver.
+    fn accept_offer(
         args: &'a Args,
         output: &'a mut Output,
         (stream, mut lines, offer): Sender,
-        (senders, patience): (&mut Senders<'_>, &mut Patience),
+        (senders, deadline): (&mut Senders<'_>, &mut Deadline),
         terminated: &'a AtomicBool,
     ) -> Result<Self, AgreeError> {
         let (mut at, mut is_complete, mut found) = (0, false, Found::nothing());
@@ -236,21 +238,21 @@ impl<'a> Receiving<'a> {
         }
         if offer.is_some() {
             if let Some(length) = length {
-                let find = while_waited_for(&stream, terminated, |stop| output.find(length, stop));
+                let find = with_keep_alive(&stream, terminated, |stop| output.find(length, stop));
                 found = find.map_err(AgreeError::Sender)??;
             }
-            say(&stream, &found.have).map_err(AgreeError::Sender)?;
-            patience.allow_hashing(found.have.bytes);
+            send_line(&stream, &found.have).map_err(AgreeError::Sender)?;
+            deadline.allow_hashing(found.have.bytes);
             From(at) =
-                hear_from((&stream, &mut lines), args.timeout, terminated, || patience.check(senders))?;
-            is_complete = found.is_whole && at > 0;
+                read_start((&stream, &mut lines), args.timeout, terminated, || deadline.check(senders))?;
+            is_complete = found.is_complete && at > 0;
             let is_too_far = at > found.have.bytes || length.is_some_and(|length| at > length);
             if is_too_far || is_complete && Some(at) != length {
-                let here = found.have.bytes;
-                let text = format!("the sender goes on at byte {at}, and {here} are here");
+                let present = found.have.bytes;
+                let text = format!("the sender resumes at byte {at}, but {present} bytes are present");
                 return Err(AgreeError::Sender(Error::Failed(text)));
             }
-            tell_of_beginning(&output.name, &found, at, length);
+            report_start(&output.name, &found, at, length);
         }
         let hasher = if at > 0 { found.hasher } else { Found::nothing().hasher };
         let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", output.name));
@@ -261,7 +263,7 @@ impl<'a> Receiving<'a> {
             None
         };
         reset_on_death(&stream, true)?;
-        let beat = if args.raw { None } else { Some(Beat::start(&stream)?) };
+        let keep_alive = if args.raw { None } else { Some(KeepAlive::start(&stream)?) };
         let receiver = Receiver::new(stream, &*output.name).map_err(Error::from)?;
         let attributes = offer.and_then(|offer| offer.attributes);
         Ok(Self {
@@ -270,7 +272,7 @@ impl<'a> Receiving<'a> {
             receiver,
             terminated,
             lines,
-            beat,
+            keep_alive,
             attributes,
             follower,
             is_complete,
@@ -289,22 +291,23 @@ impl<'a> Receiving<'a> {
         let received = self.until(|receiving| {
             bar.at(receiving.at);
             let is_body = receiving.args.raw || receiving.frame > 0;
-            if is_body { Ok(receiving.take()?) } else { receiving.hear_frame() }
+            if is_body { Ok(receiving.take()?) } else { receiving.poll_frame() }
         });
         received.map_err(Error::from)
     }
 
-    /// Repeats `step` until it returns true, as long as the sender is not silent for too long.
+    /// Repeats `step` until it returns true. Fails if the sender is silent for longer than the
+    /// timeout.
     fn until(
         &mut self,
-        mut step: impl FnMut(&mut Self) -> Result<Heard<bool>, AgreeError>,
+        mut step: impl FnMut(&mut Self) -> Result<Incoming<bool>, AgreeError>,
     ) -> Result<(), AgreeError> {
         let mut last = Instant::now();
         while !self.is_ended {
             match step(self)? {
-                Heard::Line(true) => return Ok(()),
-                Heard::Line(false) | Heard::Alive => last = Instant::now(),
-                Heard::Nothing => wait(&self.receiver.socket(), PollFlags::IN)?,
+                Incoming::Line(true) => return Ok(()),
+                Incoming::Line(false) | Incoming::Alive => last = Instant::now(),
+                Incoming::Nothing => wait(&self.receiver.socket(), PollFlags::IN)?,
             }
             if self.terminated.load(Ordering::Relaxed) {
                 return Err(Error::Failed("interrupted".into()).into());
@@ -318,67 +321,68 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
-    /// Bytes that may come at most.
+    /// Returns the maximum number of bytes to accept.
     fn bytes_max(&self) -> u64 {
         self.length.unwrap_or(self.args.size_max)
     }
 
-    /// Looks for the first byte of the body; true where it or the end has come.
-    fn hear_first(&mut self) -> Result<Heard<bool>, AgreeError> {
+    /// Checks for the first byte of the body or the end. Returns true if it has arrived.
+    fn poll_first_byte(&mut self) -> Result<Incoming<bool>, AgreeError> {
         if self.frame == 0 {
-            return self.hear_frame();
+            return self.poll_frame();
         }
         let stream = self.receiver.stream();
         match recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-            Ok((1.., _)) => Ok(Heard::Line(true)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Heard::Nothing),
+            Ok((1.., _)) => Ok(Incoming::Line(true)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Incoming::Nothing),
             Ok(_) | Err(_) => Err(AgreeError::Sender(closed(stream))),
         }
     }
 
-    /// Looks for the sender's next line; true at the end.
-    fn hear_frame(&mut self) -> Result<Heard<bool>, AgreeError> {
+    /// Checks for the sender's next line. Returns true at the end of the transfer.
+    fn poll_frame(&mut self) -> Result<Incoming<bool>, AgreeError> {
         let sender = |text: String| Err(AgreeError::Sender(Error::Failed(text)));
-        let heard = match self.lines.hear_now(self.receiver.stream()) {
+        let incoming = match self.lines.poll(self.receiver.stream()) {
             Err(error @ Error::PeerRefused { .. }) if self.is_begun => {
                 let fate = self.output.discard();
                 return sender(format!("{error}; {fate}"));
             }
-            heard => heard.map_err(AgreeError::Sender)?,
+            incoming => incoming.map_err(AgreeError::Sender)?,
         };
-        match heard {
-            Heard::Nothing => Ok(Heard::Nothing),
-            Heard::Alive => Ok(Heard::Alive),
-            Heard::Line(Frame::Data(bytes)) => {
+        match incoming {
+            Incoming::Nothing => Ok(Incoming::Nothing),
+            Incoming::Alive => Ok(Incoming::Alive),
+            Incoming::Line(Frame::Data(bytes)) => {
                 let most = self.bytes_max();
                 if bytes > most.saturating_sub(self.at) {
-                    let error = Error::Failed(format!("more than {most} bytes came"));
-                    // Beyond its own offer it is the sender's mistake, else beyond --size-max.
+                    let error = Error::Failed(format!("more than {most} bytes arrived"));
+                    // More than the sender's own offer is its mistake; otherwise --size-max is
+                    // exceeded.
                     let is_offered = self.length.is_some();
                     return Err(if is_offered { AgreeError::Sender(error) } else { error.into() });
                 }
                 self.frame = bytes;
-                Ok(Heard::Line(false))
+                Ok(Incoming::Line(false))
             }
-            Heard::Line(Frame::End { bytes, hash }) => {
+            Incoming::Line(Frame::End { bytes, hash }) => {
                 if bytes != self.at || self.length.is_some_and(|length| length != bytes) {
                     let at = self.at;
-                    return sender(format!("the sender ended at byte {bytes}, and {at} came"));
+                    return sender(format!("the sender ended at byte {bytes}, but {at} bytes arrived"));
                 }
                 self.hash = hash;
                 self.is_ended = true;
-                Ok(Heard::Line(true))
+                Ok(Incoming::Line(true))
             }
         }
     }
 
-    /// Moves bytes to the output; true at the end of those that come alone.
-    fn take(&mut self) -> Result<Heard<bool>, Error> {
-        // One byte more than may come tells that more is coming.
-        let alone = self.bytes_max().saturating_sub(self.at).saturating_add(1);
-        let limit = if self.args.raw { alone } else { self.frame };
+    /// Moves bytes to the output. Returns true at the end of a raw transfer.
+    fn take(&mut self) -> Result<Incoming<bool>, Error> {
+        // One byte above the maximum shows that the sender sends too much.
+        let raw_limit = self.bytes_max().saturating_sub(self.at).saturating_add(1);
+        let limit = if self.args.raw { raw_limit } else { self.frame };
         match self.receiver.step(&self.output.file, self.output.offset.as_mut(), limit)? {
-            Received::End if self.args.raw => return Ok(Heard::Line(true)),
+            Received::End if self.args.raw => return Ok(Incoming::Line(true)),
             Received::End => {
                 let missing = self.length.map_or(self.frame, |length| length - self.at);
                 return Err(Error::Failed(format!("the sender ended {missing} bytes early")));
@@ -387,23 +391,23 @@ impl<'a> Receiving<'a> {
                 self.at += bytes;
                 self.frame = self.frame.saturating_sub(bytes);
             }
-            Received::Nothing => return Ok(Heard::Nothing),
-            // It is not the sender that is silent.
+            Received::Nothing => return Ok(Incoming::Nothing),
+            // The output is full, so that the sender is not the silent end.
             Received::NoRoom => {
                 wait(&self.output.file, PollFlags::OUT)?;
-                return Ok(Heard::Alive);
+                return Ok(Incoming::Alive);
             }
         }
         if self.at > self.bytes_max() {
-            return Err(Error::Failed(format!("more than {} bytes came", self.at - 1)));
+            return Err(Error::Failed(format!("more than {} bytes arrived", self.at - 1)));
         }
         if let Some(follower) = &self.follower {
             follower.follow(self.at);
         }
-        Ok(Heard::Alive)
+        Ok(Incoming::Alive)
     }
 
-    /// Compares what is here with what was sent.
+    /// Compares the hash of the written bytes with the sender's.
     fn verify(&mut self) -> Result<(), Error> {
         let (Some(follower), Some(sent)) = (self.follower.take(), self.hash) else { return Ok(()) };
         follower.end(self.at);
@@ -419,10 +423,10 @@ impl<'a> Receiving<'a> {
         if (hasher.bytes(), hasher.value()) == (self.at, sent) {
             return Ok(());
         }
-        // Before the body nothing is written, and what was here belongs to another sender.
+        // Before the body nothing is written, and the present bytes are from another sender.
         let fate = if self.is_begun { self.output.discard() } else { "nothing is written".into() };
         let name = &self.output.name;
-        Err(Error::Failed(format!("{name} differs from what was sent, its hash says; {fate}: send it again")))
+        Err(Error::Failed(format!("{name} differs from the sent file by its hash; {fate}: send it again")))
     }
 
     fn end(&mut self) -> Result<(), Error> {
@@ -430,35 +434,24 @@ impl<'a> Receiving<'a> {
         if !self.is_complete {
             self.output.finish(self.attributes)?;
         }
-        self.beat = None;
+        self.keep_alive = None;
         let stream = self.receiver.stream();
         let failed = |error: std::io::Error| Error::Failed(format!("end the stream: {error}"));
         stream.set_nonblocking(false).map_err(failed)?;
         reset_on_death(stream, false)?;
-        if self.args.raw { Ok(()) } else { say(stream, &Done(self.at)) }
+        if self.args.raw { Ok(()) } else { send_line(stream, &Done(self.at)) }
     }
 }
 
-fn tell_of_beginning(name: &str, found: &Found, at: u64, length: Option<u64>) {
+/// Reports which bytes are received.
+fn report_start(name: &str, found: &Found, at: u64, length: Option<u64>) {
     if found.have.bytes > 0 && at == 0 {
-        tell(format_args!(
-            "what is here is something else: receiving all
-"
-        ));
-    } else if found.is_whole && at > 0 {
-        tell(format_args!(
-            "{name} is complete already: receiving nothing
-"
-        ));
+        tell(format_args!("{name} has other content: receiving all bytes\n"));
+    } else if found.is_complete && at > 0 {
+        tell(format_args!("{name} is already complete: receiving nothing\n"));
     } else if at > 0 && Some(at) == length {
-        tell(format_args!(
-            "all {at} bytes are here: receiving nothing
-"
-        ));
+        tell(format_args!("all {at} bytes are present: receiving nothing\n"));
     } else if at > 0 {
-        tell(format_args!(
-            "{at} bytes are here: receiving the rest
-"
-        ));
+        tell(format_args!("{at} bytes are present: receiving the rest\n"));
     }
 }

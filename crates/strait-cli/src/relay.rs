@@ -1,4 +1,4 @@
-//! `strait relay`: TCP connections from one address to another, in the kernel.
+//! `strait relay`: relays TCP connections from one address to another in the kernel.
 
 mod log;
 
@@ -30,41 +30,41 @@ use log::Log;
   strait relay --listen [::]:443 --to 10.0.0.2:443 --proxy-protocol v2 --idle 300 --json-log
   strait relay --listen 127.0.0.1:8080 --to localhost:80 --tee web     # web.1.up, web.1.down, ...")]
 pub(crate) struct Args {
-    /// Address and port to listen on; port 0 takes a free one
+    /// Address and port to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDR", value_parser = crate::parse::listen)]
     listen: SocketAddr,
-    /// Host and port that connections go to; the name is looked up once
+    /// Host and port of the server; the name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
-    /// Copy what passes to files: PREFIX.N.up from client N, PREFIX.N.down to it; numbers go on
-    /// after those that are there
+    /// Copy the bytes of connection N to files, PREFIX.N.up from the client and PREFIX.N.down to
+    /// it; N continues after existing files
     #[arg(long, value_name = "PREFIX")]
     tee: Option<PathBuf>,
-    /// Connections at a time; more wait until one ends [default: 10000, or as many as open files
-    /// are allowed for]
+    /// Maximum concurrent connections; further ones wait until one ends [default: 10000, or fewer
+    /// if the limit of open files is low]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: Option<u32>,
-    /// Reset connections on which nothing moved for so many seconds
+    /// Reset connections without traffic for this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     idle: Option<Duration>,
-    /// Seconds that the server may take to accept
+    /// Seconds that the server may take to accept a connection
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     connect_timeout: Duration,
-    /// Seconds that connections, idle ones too, may go on after SIGTERM or SIGINT; then they are
-    /// reset, as after a second signal
+    /// Seconds that connections, including idle ones, may continue after SIGTERM or SIGINT; then,
+    /// or after a second signal, they are reset
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds_or_none)]
     drain: Duration,
-    /// Tell the server who its client is: v1 or v2 of the PROXY protocol
+    /// Send the client's address to the server by v1 or v2 of the PROXY protocol
     #[arg(long, value_name = "VERSION")]
     proxy_protocol: Option<Version>,
-    /// Threads
+    /// Number of threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: u32,
-    /// Print a JSON object a connection, when it has ended; while nothing reads them, --log-queue
-    /// are kept and more are dropped and counted
+    /// Print one JSON object per connection when it has ended; up to --log-queue lines wait for a
+    /// slow reader, and further ones are dropped and counted
     #[arg(long)]
     json_log: bool,
-    /// Lines of --json-log that are kept while nothing reads them
+    /// Maximum lines of --json-log that wait for a slow reader
     #[arg(long, value_name = "N", default_value_t = log::LINES, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     log_queue: u32,
     /// Print the account as one JSON object
@@ -72,23 +72,22 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Connections that the kernel holds until they are accepted.
+/// Maximum connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 4096;
-/// Connections at a time unless told otherwise.
+/// Default maximum of concurrent connections.
 const CONNECTIONS_MAX: u32 = 10_000;
-/// Descriptors that a connection has beside its sockets while both its ends take less than comes: a
-/// pipe each way.
-const DESCRIPTORS_HELD_UP: u64 = 4;
-/// Descriptors beside those: standard streams and the log; a listener, an epoll set and a socket to
-/// the server's next address a worker.
-const DESCRIPTORS_BESIDE: u64 = 16;
+/// Descriptors of a connection with backpressure in both directions, in addition to its sockets:
+/// one pipe per direction.
+const DESCRIPTORS_BACKPRESSURE: u64 = 4;
+/// Descriptors of the process: standard streams and the log. Those of each worker are a listener,
+/// an epoll set and a socket to the server's next address.
+const DESCRIPTORS_PROCESS: u64 = 16;
 const DESCRIPTORS_WORKER: u64 = 3;
-/// Descriptors that connections never take: those of 128 pipes a worker, so that streams that move
-/// need no copy.
+/// Descriptors reserved for 128 pipes per worker, so that moving streams need no copy.
 const DESCRIPTORS_PIPES_MIN: u64 = 2 * 128;
 
-/// Maximum number of a copy that is counted on from: another user may have planted a file with a
-/// higher one.
+/// Maximum connection number in the name of an existing copy. A higher one is ignored, as another
+/// user may have planted it.
 const NUMBER_MAX: u64 = 1 << 48;
 
 impl Args {
@@ -107,66 +106,71 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     if to.contains(&args.listen) {
         return Err(Error::Usage(format!(
-            "{} would relay to itself: give --to another address",
+            "{} would relay to itself: give another address to --to",
             args.listen
         )));
     }
-    let room = Room::of(args)?;
+    let limits = Limits::of(args)?;
     let numbers = first_number(args)?;
     let listeners = listen_on(args.listen, args.workers)?;
     strait_sys::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
-        tell(format_args!("relaying {address} to {}, {} connections at a time\n", args.to, room.connections));
+        tell(format_args!(
+            "relaying {address} to {}, at most {} connections at a time\\n",
+            args.to, limits.connections
+        ));
     }
-    let options = options(args, to, &room, numbers);
+    let options = options(args, to, &limits, numbers);
     let log = Log::start(args.json_log, args.log_queue as usize)?;
     let account = relay(&log, &options, listeners, terminated);
     let (dropped, is_stalled) = log.end();
     let account = account?;
     let line = if args.json { as_json(&account, dropped).to_string() } else { as_text(&account) };
     if dropped > 0 || is_stalled {
-        tell(format_args!("strait: the log's reader was too slow or gone: {dropped} lines were dropped\n"));
+        tell(format_args!(
+            "strait: the reader of the log was too slow or gone: {dropped} lines were dropped\n"
+        ));
     }
     if is_stalled {
-        // It would take no account either.
+        // The reader of the log would not read the account either.
         tell(format_args!("{line}\n"));
         return Ok(());
     }
     Ok(print_notice(&line)?)
 }
 
-/// Connections that the limit of open files allows, and the descriptors that these share with
-/// pipes.
-struct Room {
+/// Maximum connections within the limit of open files, and the descriptors that connections and
+/// pipes share.
+struct Limits {
     connections: u32,
     descriptors: Arc<Budget>,
 }
 
-impl Room {
-    /// The limit of open files is raised as far as it is needed and may be.
+impl Limits {
+    /// Raises the limit of open files as far as needed and allowed, and computes the limits.
     fn of(args: &Args) -> Result<Self, Error> {
         let each = Options::descriptors_each(args.tee.is_some());
         let workers = u64::from(args.workers);
         let wanted = args.max_connections.unwrap_or(CONNECTIONS_MAX);
-        let beside = DESCRIPTORS_BESIDE + workers * DESCRIPTORS_WORKER;
-        let all = beside + u64::from(wanted) * (each + DESCRIPTORS_HELD_UP);
+        let reserved = DESCRIPTORS_PROCESS + workers * DESCRIPTORS_WORKER;
+        let all = reserved + u64::from(wanted) * (each + DESCRIPTORS_BACKPRESSURE);
         let allowed = allow_files(all)?;
-        let least = if allowed < all { beside + workers * DESCRIPTORS_PIPES_MIN } else { beside };
+        let least = if allowed < all { reserved + workers * DESCRIPTORS_PIPES_MIN } else { reserved };
         let fitting = u32::try_from(allowed.saturating_sub(least) / each).unwrap_or(wanted).min(wanted);
         if fitting == 0 || fitting < args.max_connections.unwrap_or(0) {
             let connections = args.max_connections.unwrap_or(1);
             let files = least + u64::from(connections) * each;
             return Err(Error::Refused(format!(
-                "{allowed} open files are allowed, and for {connections} connections {files} are needed: ulimit -n {files}"
+                "{connections} connections need {files} open files, but only {allowed} are allowed: ulimit -n {files}"
             )));
         }
-        let descriptors = Budget::new(allowed - beside, u64::from(fitting) * each);
+        let descriptors = Budget::new(allowed - reserved, u64::from(fitting) * each);
         Ok(Self { connections: fitting, descriptors })
     }
 }
 
-/// The number that connections are counted from: past those whose files are there already.
+/// Returns the highest number of an existing copy, from which connections are numbered.
 fn first_number(args: &Args) -> Result<u64, Error> {
     let Some(prefix) = &args.tee else { return Ok(0) };
     let directory = match prefix.parent() {
@@ -179,17 +183,17 @@ fn first_number(args: &Args) -> Result<u64, Error> {
     let entries = std::fs::read_dir(directory).map_err(failed)?.filter_map(Result::ok);
     let numbers = entries.filter_map(|entry| {
         let entry = entry.file_name();
-        let (number, _way) = entry.to_str()?.strip_prefix(&name)?.split_once('.')?;
+        let (number, _direction) = entry.to_str()?.strip_prefix(&name)?.split_once('.')?;
         number.parse().ok().filter(|number| *number <= NUMBER_MAX)
     });
     Ok(numbers.max().unwrap_or(0))
 }
 
-/// A listener for each worker, among which the kernel shares connections out.
+/// Opens one listener per worker. The kernel distributes connections among them.
 fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Error> {
     let mut listeners: Vec<TcpListener> = Vec::new();
     for _ in 0..workers {
-        // The first may have taken a free port, which the others share.
+        // With port 0 the kernel chose a port for the first listener, which the others share.
         let address = listeners.first().and_then(|first| first.local_addr().ok()).unwrap_or(address);
         let failed = |error: rustix::io::Errno| cannot_listen(address, &error.into());
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -206,12 +210,12 @@ fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Erro
     Ok(listeners)
 }
 
-fn options(args: &Args, to: Vec<SocketAddr>, room: &Room, first_number: u64) -> Options {
+fn options(args: &Args, to: Vec<SocketAddr>, limits: &Limits, first_number: u64) -> Options {
     Options {
         servers: to,
         tee: args.tee.clone(),
-        connections_max: (room.connections / args.workers).max(1) as usize,
-        descriptors: Arc::clone(&room.descriptors),
+        connections_max: (limits.connections / args.workers).max(1) as usize,
+        descriptors: Arc::clone(&limits.descriptors),
         idle: args.idle,
         connect: args.connect_timeout,
         drain: args.drain,
@@ -253,7 +257,7 @@ fn as_json(account: &Account, log_dropped: u64) -> serde_json::Value {
 fn as_text(account: &Account) -> String {
     let spliced = account.bytes - account.copied;
     format!(
-        "relayed {} connections, {} at most at a time, {} not to their end, {} times as many as may be: {spliced} bytes spliced, {} copied, {} teed",
+        "relayed {} connections, at most {} at a time, {} incomplete, {} times at the limit: {spliced} bytes spliced, {} copied, {} teed",
         account.connections,
         account.connections_max,
         account.failed,

@@ -1,5 +1,5 @@
-//! `strait replay`: the packets of a capture file out of an interface, at their own pace, another,
-//! or none.
+//! `strait replay`: sends the packets of a capture file on an interface, at the pace of the file,
+//! at another pace, or at full speed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -25,13 +25,13 @@ pub(crate) struct Args {
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "IF")]
     output: String,
-    /// Packets a second, or max, instead of the pace of the file
+    /// Packets per second, or max, instead of the pace of the file
     #[arg(long, value_name = "PPS", conflicts_with = "speed")]
     rate: Option<Rate>,
-    /// Pace of the file times this
+    /// Factor for the pace of the file
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = speed)]
     speed: f64,
-    /// How often to send the file
+    /// Number of times to send the file
     #[arg(long = "loop", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     times: u64,
     /// Print the account as one JSON object
@@ -47,13 +47,13 @@ impl Args {
 }
 
 const LINKTYPE_ETHERNET: u32 = 1;
-/// How long a wait for a packet or for its time may go on before it looks for a signal.
+/// Interval at which a wait checks for a signal.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.file == "-" && args.times > 1 {
-        return Err(Error::Usage("standard input can be sent once only: leave --loop out".into()));
+        return Err(Error::Usage("standard input can be sent only once: omit --loop".into()));
     }
     if !input::wait_until_readable(Some(&args.file))? {
         return Ok(());
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         if terminated.load(Ordering::Relaxed) || failure.is_some() {
             break;
         }
-        // Standard input can be opened once only; a file is read anew for each pass.
+        // Standard input can be opened only once; a file is opened for each pass.
         failure = reader.take().map_or_else(|| open(&args.file), Ok).and_then(|file| replay.pass(file)).err();
     }
     let (mut account, unsent) = finish(replay.injector);
@@ -84,19 +84,20 @@ fn open(file: &str) -> Result<FileReader, Error> {
     Ok(FileReader::open(file).map_err(strait_capture::Error::from)?)
 }
 
+/// State of a replay.
 struct Replay<'a> {
     args: &'a Args,
     injector: Injector,
     terminated: &'a AtomicBool,
     start_ns: u64,
-    /// Packets sent so far, all passes together.
+    /// Packets sent so far in all passes.
     sequence: u64,
-    /// Packets that no buffer of the injector holds.
+    /// Packets that exceed the injector's buffers.
     too_long: u64,
 }
 
 impl Replay<'_> {
-    /// Sends the file once, a damaged one up to the damage.
+    /// Sends the file once. A damaged file is sent up to the damage.
     fn pass(&mut self, mut reader: FileReader) -> Result<(), Error> {
         let mut first = None;
         let pass_start_ns = clock::monotonic_ns();
@@ -106,7 +107,7 @@ impl Replay<'_> {
                 Poll::Ready(None) => return Ok(()),
                 Poll::Pending if self.terminated.load(Ordering::Relaxed) => return Ok(()),
                 Poll::Pending => {
-                    // A pipe: what was read of it leaves now.
+                    // A pipe without data: send the packets read so far.
                     self.injector.flush()?;
                     reader.wait(TICK).map_err(strait_capture::Error::from)?;
                     continue;
@@ -124,8 +125,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Waits until a packet is due that the file has `since_ns` after its first. False if a signal
-    /// came instead.
+    /// Waits until a packet is due whose timestamp is `since_ns` after the first. Returns false if
+    /// a signal arrived.
     fn wait(&mut self, pass_start_ns: u64, since_ns: u64) -> Result<bool, Error> {
         let due_ns = match self.args.rate {
             Some(rate) => rate.due_ns(self.sequence).map_or(0, |due_ns| self.start_ns + due_ns),

@@ -1,5 +1,5 @@
-//! `strait send`: a file or standard input to a listening `strait receive`, or to any program that
-//! reads a connection.
+//! `strait send`: sends a file or standard input to `strait receive`, or to any program that
+//! accepts a connection.
 
 use std::fs::{File, Metadata};
 use std::io::{Read as _, Seek as _};
@@ -21,8 +21,8 @@ use strait_transfer::{Engine, FilePart, Options, Plan, Progress, Segment, Sender
 
 use crate::Error;
 use crate::bulk::{
-    Bar, Heard, Lines, WAIT_PERIOD, look_up, no_address, refuse, reset_on_death, say, set_timeouts,
-    while_waited_for,
+    Bar, Incoming, Lines, WAIT_PERIOD, look_up, no_address, refuse, reset_on_death, send_line, set_timeouts,
+    with_keep_alive,
 };
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
@@ -30,8 +30,8 @@ use crate::parse::seconds;
 /// Options of `strait send`.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
-  strait receive -l 0.0.0.0:9000 -o disk.img          # there
-  strait send disk.img there:9000                     # here; after an interruption, the same again goes on where it stopped
+  strait receive -l 0.0.0.0:9000 -o disk.img          # on the receiving host
+  strait send disk.img there:9000                     # on the sending host; the same two commands resume a transfer
   tar c src | strait send - there:9000
   strait send --raw page.html localhost:8000          # to a program that is not strait receive")]
 pub(crate) struct Args {
@@ -40,22 +40,21 @@ pub(crate) struct Args {
     /// Host and port to send to
     #[arg(value_name = "HOST:PORT")]
     to: String,
-    /// How bytes leave
+    /// How to send the bytes
     #[arg(long, value_enum, default_value = "auto")]
     mode: Mode,
-    /// From which size a buffer is sent without a copy with --mode zc: bytes, or auto
+    /// With --mode zc: minimum bytes of a buffer to send without a copy, or auto
     #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = threshold)]
     threshold: Threshold,
-    /// Send the bytes alone: no resuming, and no word from the other end that it has them; strait
+    /// Send plain bytes: without resuming, and without an acknowledgement by the other end; strait
     /// receive needs --raw too
     #[arg(long)]
     raw: bool,
-    /// Do not hash a file so that the other end can compare what it got; of a pipe no byte is seen,
-    /// and only their number is compared
+    /// Do not hash a file for the other end to compare; a pipe is never hashed, and only its length
+    /// is compared
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that the other end may be silent; one that only waits for its disk or its reader is
-    /// not
+    /// Seconds that the other end may be silent; waiting for its disk or its reader does not count
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object
@@ -72,13 +71,13 @@ impl Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// From a file's pages by sendfile, from a pipe by splice, else as zc
+    /// A file by sendfile, a pipe by splice, anything else as zc
     Auto,
     /// Read and send
     Copy,
-    /// Read, and send without a copy where the route allows it
+    /// Read, and send without a copy if the route allows it
     Zc,
-    /// From a file's pages by sendfile
+    /// A file by sendfile
     Sendfile,
 }
 
@@ -96,7 +95,7 @@ fn threshold(text: &str) -> Result<Threshold, String> {
     }
 }
 
-/// How long a wait may go on before it looks for a signal.
+/// Interval at which a wait checks for a signal.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Runs the command.
@@ -128,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         line: Vec::new(),
         hashing,
         last: Instant::now(),
-        said: Instant::now(),
+        last_line: Instant::now(),
     };
     let failure = sending.all().and_then(|()| sending.end()).err();
     let account = sending.sender.account();
@@ -139,11 +138,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     failure.map_or(Ok(()), |error| Err(hinted(error, args.raw)))
 }
 
-/// A receiver that expects an offer closes the connection when other bytes come.
+/// Adds a hint to the error of a raw transfer: a receiver that expects an offer closes the
+/// connection when it gets other bytes.
 fn hinted(error: Error, is_raw: bool) -> Error {
     match error {
         Error::Transfer(strait_transfer::Error::Closed { .. }) if is_raw => {
-            Error::Failed(format!("{error}; strait receive takes the bytes alone only with --raw"))
+            Error::Failed(format!("{error}; strait receive accepts plain bytes only with --raw"))
         }
         error => error,
     }
@@ -175,8 +175,8 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
     Err(last.unwrap_or_else(|| no_address(to)))
 }
 
-/// Offers the bytes, hears what the receiver has, and says from where they come; the hash of those
-/// before.
+/// Offers the bytes, reads what the receiver already has, and sends the start offset. Returns the
+/// offset and the hash of the bytes before it.
 fn agree(
     stream: &TcpStream,
     lines: &mut Lines,
@@ -184,14 +184,14 @@ fn agree(
     timeout: Duration,
     terminated: &AtomicBool,
 ) -> Result<(u64, Hasher), Error> {
-    say(stream, &Offer { length: source.length, attributes: source.attributes() })?;
-    let have: Have = lines.hear(stream, timeout)?;
-    let hasher = while_waited_for(stream, terminated, |stop| source.begins_so(&have, stop))??;
+    send_line(stream, &Offer { length: source.length, attributes: source.attributes() })?;
+    let have: Have = lines.read(stream, timeout)?;
+    let hasher = with_keep_alive(stream, terminated, |stop| source.hash_if_equal(&have, stop))??;
     let (from, hasher) = hasher.map_or((0, Hasher::default()), |hasher| (have.bytes, hasher));
-    say(stream, &From(from))?;
+    send_line(stream, &From(from))?;
     if let Some(length) = source.length.filter(|_| have.bytes > 0) {
         match from {
-            0 => tell(format_args!("the other end has something else: sending all {length} bytes\n")),
+            0 => tell(format_args!("the other end has other content: sending all {length} bytes\n")),
             _ if from == length => {
                 tell(format_args!("the other end has all {length} bytes: sending nothing\n"));
             }
@@ -201,15 +201,15 @@ fn agree(
     Ok((from, hasher))
 }
 
-/// Where the bytes come from.
+/// Source of the bytes.
 struct Source {
     name: String,
     file: Arc<File>,
-    /// Of a regular file from its start.
+    /// Length of a regular file, unless it is read from its middle.
     length: Option<u64>,
-    /// How the kernel can move the bytes by itself.
+    /// System call by which the kernel can move the bytes without a copy.
     kernel: Option<ByKernel>,
-    /// Before the transfer.
+    /// Metadata before the transfer.
     metadata: Metadata,
 }
 
@@ -234,8 +234,8 @@ impl Source {
                 "{name} is a directory: tar c {name} | strait send - HOST:PORT"
             )));
         }
-        // A file of the kernel's own says that it has no bytes, and one on standard input may be read in
-        // part: streams both.
+        // Files of procfs and sysfs report a length of 0, and standard input may be a file that is
+        // partly read: both are streams.
         let is_stream = metadata.len() == 0 || (&file).stream_position().is_ok_and(|at| at > 0);
         let length = (metadata.is_file() && !is_stream).then_some(metadata.len());
         let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type());
@@ -243,15 +243,15 @@ impl Source {
             Mode::Auto | Mode::Sendfile if length.is_some() => Some(ByKernel::Sendfile),
             Mode::Auto if is_pipe => Some(ByKernel::Splice),
             Mode::Sendfile if !metadata.is_file() => {
-                return Err(Error::Usage(format!("{name} is no file: sendfile cannot send it")));
+                return Err(Error::Usage(format!("{name} is not a file: sendfile cannot send it")));
             }
             _ => None,
         };
         Ok(Self { name: name.to_owned(), file: Arc::new(file), length, kernel, metadata })
     }
 
-    /// The hash of the bytes that the receiver has, where the file begins with them.
-    fn begins_so(&self, have: &Have, stop: &AtomicBool) -> Result<Option<Hasher>, Error> {
+    /// Returns the hash of the receiver's bytes if the file begins with them.
+    fn hash_if_equal(&self, have: &Have, stop: &AtomicBool) -> Result<Option<Hasher>, Error> {
         if have.bytes == 0 || self.length.is_none_or(|length| have.bytes > length) {
             return Ok(None);
         }
@@ -264,20 +264,20 @@ impl Source {
         Error::Failed(format!("{}: {error}", self.name))
     }
 
-    /// Of a file, for the received one.
+    /// Returns the attributes of a file, for the received file.
     fn attributes(&self) -> Option<Attributes> {
         let modified = (self.metadata.mtime(), u32::try_from(self.metadata.mtime_nsec()).unwrap_or(0));
         self.length.map(|_| Attributes { mode: self.metadata.mode() & 0o777, modified })
     }
 
-    /// Whether a file is as it was before the transfer, for all that its metadata say.
+    /// Returns true if the metadata of a file have not changed since before the transfer.
     fn is_unchanged(&self) -> Result<bool, Error> {
         let now = self.file.metadata().map_err(|error| self.failed(&error))?;
         let stamp = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
         Ok(self.length.is_none() || stamp(&now) == stamp(&self.metadata))
     }
 
-    /// Whether a read returns at once, or would at the end.
+    /// Returns true if a read would not block.
     fn is_ready(&self) -> Result<bool, Error> {
         let mut fds = [PollFd::new(&*self.file, PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -288,38 +288,41 @@ impl Source {
     }
 }
 
-/// How the bytes are hashed.
+/// Mode of hashing.
 enum Hashing {
-    /// The kernel moves a file's pages: a thread reads them, too.
-    Behind(Follower),
-    /// They are read here.
-    Here(Hasher),
-    Not,
+    /// A thread reads the file, as the kernel moves its pages.
+    Thread(Follower),
+    /// This thread hashes the bytes that it reads.
+    Inline(Hasher),
+    /// No hash.
+    Disabled,
 }
 
 impl Hashing {
     fn start(args: &Args, source: &Source, hasher: Hasher) -> Result<Self, Error> {
         match source.kernel {
-            _ if args.raw || args.no_verify => Ok(Self::Not),
-            None => Ok(Self::Here(hasher)),
-            Some(ByKernel::Splice) => Ok(Self::Not),
+            _ if args.raw || args.no_verify => Ok(Self::Disabled),
+            None => Ok(Self::Inline(hasher)),
+            Some(ByKernel::Splice) => Ok(Self::Disabled),
             Some(ByKernel::Sendfile) => {
                 let follower = source.file.try_clone().and_then(|file| Follower::start(hasher, file));
-                Ok(Self::Behind(follower.map_err(|error| source.failed(&error))?))
+                Ok(Self::Thread(follower.map_err(|error| source.failed(&error))?))
             }
         }
     }
 }
 
-/// What the next step waits for.
+/// Condition for the next step.
 enum Next {
+    /// None: bytes have moved.
     Moved,
     /// Room in the socket, or input of a splice.
     Sender(Progress),
-    /// A lent buffer.
+    /// A free buffer.
     Buffer,
-    /// The source.
+    /// Input from the source.
     Source,
+    /// All bytes are planned.
     End,
 }
 
@@ -329,69 +332,70 @@ struct Sending<'a> {
     engine: Engine,
     sender: Sender,
     terminated: &'a AtomicBool,
-    /// Where the transfer began, and how far the source has been read or planned.
+    /// Start offset of the transfer, and the offset up to which the source has been read or
+    /// planned.
     first: u64,
     at: u64,
     stream: TcpStream,
     lines: Lines,
-    /// What is left to say of a line.
+    /// The unsent rest of a line.
     line: Vec<u8>,
     hashing: Hashing,
-    /// When bytes went or the receiver said something, and when something was said here.
+    /// Time of the last sent bytes or received line, and of the last sent line.
     last: Instant,
-    said: Instant,
+    last_line: Instant,
 }
 
 impl Sending<'_> {
-    /// Hands all bytes over to the kernel.
+    /// Passes all bytes to the kernel.
     fn all(&mut self) -> Result<(), Error> {
         let mut bar = Bar::new(self.source.length, self.first);
         loop {
             let before = self.sender.account().bytes();
             let next = match self.step() {
                 Ok(next) => next,
-                // The receiver may have said why it takes no more.
-                Err(error) => return Err(self.hear().err().unwrap_or(error)),
+                // The receiver may have sent the reason.
+                Err(error) => return Err(self.poll_lines().err().unwrap_or(error)),
             };
             let sent = self.sender.account().bytes();
             bar.at(self.first + sent);
-            if let Hashing::Behind(follower) = &self.hashing {
+            if let Hashing::Thread(follower) = &self.hashing {
                 follower.follow(self.first + sent);
             }
             if sent > before {
                 self.last = Instant::now();
             }
-            self.hear()?;
+            self.poll_lines()?;
             match next {
                 Next::End => return Ok(()),
                 Next::Moved => {}
                 Next::Sender(progress) => {
                     self.engine.wait(self.sender.waits_for(progress), TICK)?;
-                    self.check_patience()?;
+                    self.check_timeout()?;
                 }
                 Next::Buffer => {
                     self.engine.wait(None, TICK)?;
-                    self.check_patience()?;
+                    self.check_timeout()?;
                 }
                 Next::Source => {
                     self.last = Instant::now();
                     self.engine.wait(Some((self.source.file.as_fd(), PollFlags::IN)), TICK)?;
-                    self.say_wait();
+                    self.queue_wait();
                 }
             }
         }
     }
 
-    /// Takes what the receiver says; in the stream of bytes alone it says nothing.
-    fn hear(&mut self) -> Result<(), Error> {
+    /// Reads the lines of the receiver, unless the transfer is raw.
+    fn poll_lines(&mut self) -> Result<(), Error> {
         if self.terminated.load(Ordering::Relaxed) {
             return Err(Error::Failed("interrupted".into()));
         }
         while !self.args.raw {
-            match self.lines.hear_now::<Done>(&self.stream)? {
-                Heard::Nothing => break,
-                Heard::Alive => self.last = Instant::now(),
-                Heard::Line(Done(got)) => {
+            match self.lines.poll::<Done>(&self.stream)? {
+                Incoming::Nothing => break,
+                Incoming::Alive => self.last = Instant::now(),
+                Incoming::Line(Done(got)) => {
                     return Err(Error::Failed(format!("{} has ended at byte {got}", self.sender.peer())));
                 }
             }
@@ -399,24 +403,24 @@ impl Sending<'_> {
         Ok(())
     }
 
-    fn check_patience(&self) -> Result<(), Error> {
+    fn check_timeout(&self) -> Result<(), Error> {
         if self.last.elapsed() <= self.args.timeout {
             return Ok(());
         }
         let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
-        Err(Error::Failed(format!("{peer} has taken nothing for {seconds} s")))
+        Err(Error::Failed(format!("{peer} has accepted no bytes for {seconds} s")))
     }
 
-    /// Says that this end is alive, where nothing else is under way.
-    fn say_wait(&mut self) {
-        if !self.args.raw && self.line.is_empty() && self.said.elapsed() >= WAIT_PERIOD {
+    /// Queues a `wait` line if no other line is queued and the last one is old enough.
+    fn queue_wait(&mut self) {
+        if !self.args.raw && self.line.is_empty() && self.last_line.elapsed() >= WAIT_PERIOD {
             self.line.extend_from_slice(WAIT.as_bytes());
         }
     }
 
-    /// Makes one call that moves something.
+    /// Makes one system call that moves bytes.
     fn step(&mut self) -> Result<Next, Error> {
-        if !self.put_line()? {
+        if !self.send_queued_line()? {
             return Ok(Next::Sender(Progress::Room));
         }
         match self.sender.advance(&mut self.engine)? {
@@ -426,8 +430,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Says what is left of a line; false where the socket has no room.
-    fn put_line(&mut self) -> Result<bool, Error> {
+    /// Sends the rest of the queued line. Returns false if the socket has no room.
+    fn send_queued_line(&mut self) -> Result<bool, Error> {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         let flags =
             if self.line.starts_with(b"data=") { flags | rustix::net::SendFlags::MORE } else { flags };
@@ -439,7 +443,7 @@ impl Sending<'_> {
                     return Err(Error::Failed(format!("send to {}: {error}", self.sender.peer())));
                 }
             }
-            self.said = Instant::now();
+            self.last_line = Instant::now();
         }
         Ok(true)
     }
@@ -452,14 +456,14 @@ impl Sending<'_> {
                 Segment::File(FilePart { file: self.source.file.clone(), offset, len })
             }
             (Some(ByKernel::Splice), _) => {
-                let come = rustix::io::ioctl_fionread(&*self.source.file);
-                let len = come.map_err(|error| self.source.failed(&error.into()))?;
+                let available = rustix::io::ioctl_fionread(&*self.source.file);
+                let len = available.map_err(|error| self.source.failed(&error.into()))?;
                 if len == 0 && !self.source.is_ready()? {
                     return Ok(Next::Source);
                 }
-                // Bytes may have come in between; at the end none have.
-                let come = rustix::io::ioctl_fionread(&*self.source.file);
-                let len = come.map_err(|error| self.source.failed(&error.into()))?;
+                // Asked again: bytes may have arrived in between. 0 is now the end of the pipe.
+                let available = rustix::io::ioctl_fionread(&*self.source.file);
+                let len = available.map_err(|error| self.source.failed(&error.into()))?;
                 let pipe = self.source.file.as_fd().try_clone_to_owned();
                 let socket = Arc::new(pipe.map_err(|error| self.source.failed(&error))?);
                 Segment::Socket(StreamPart { socket, len })
@@ -479,7 +483,7 @@ impl Sending<'_> {
         Ok(Next::Moved)
     }
 
-    /// Plans a segment, behind a line that says how long it is.
+    /// Plans a segment, after a line with its length.
     fn push(&mut self, segment: Segment) {
         if self.source.kernel.is_some() {
             self.at += segment.len();
@@ -501,7 +505,7 @@ impl Sending<'_> {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(Next::Moved),
             Err(error) => return Err(self.source.failed(&error)),
         };
-        // A file that grew ends where it did when it was offered.
+        // A file that has grown is sent up to its offered length.
         let left = self.source.length.map_or(usize::MAX, |length| (length - self.at) as usize);
         let read = read.min(left);
         if read == 0 {
@@ -514,33 +518,34 @@ impl Sending<'_> {
         }
         self.at += read as u64;
         let view = buffer.freeze(0..read);
-        if let Hashing::Here(hasher) = &mut self.hashing {
+        if let Hashing::Inline(hasher) = &mut self.hashing {
             hasher.write(&view);
         }
         self.push(Segment::Shared(view));
         Ok(Next::Moved)
     }
 
-    /// The hash of all bytes, where they are seen.
+    /// Returns the hash of all bytes, if they are hashed.
     fn hash(&mut self) -> Result<Option<u64>, Error> {
         let total = self.first + self.sender.account().bytes();
-        let follower = match std::mem::replace(&mut self.hashing, Hashing::Not) {
-            Hashing::Not => return Ok(None),
-            Hashing::Here(hasher) => return Ok(Some(hasher.value())),
-            Hashing::Behind(follower) => follower,
+        let follower = match std::mem::replace(&mut self.hashing, Hashing::Disabled) {
+            Hashing::Disabled => return Ok(None),
+            Hashing::Inline(hasher) => return Ok(Some(hasher.value())),
+            Hashing::Thread(follower) => follower,
         };
         follower.end(total);
         loop {
             if let Some(result) = follower.result(WAIT_PERIOD) {
                 return Ok(Some(result.map_err(|error| self.source.failed(&error))?.value()));
             }
-            self.hear()?;
-            self.say_wait();
-            self.put_line()?;
+            self.poll_lines()?;
+            self.queue_wait();
+            self.send_queued_line()?;
         }
     }
 
-    /// Ends the stream, waits for what is lent and for the receiver's word.
+    /// Ends the stream. Waits until the peer has acknowledged all zero-copy buffers, or for the
+    /// receiver's last line.
     fn end(&mut self) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::Failed(format!("end the stream: {error}"));
         let sent = self.first + self.sender.account().bytes();
@@ -552,30 +557,30 @@ impl Sending<'_> {
                 return Err(Error::Failed(reason));
             }
             self.line.extend_from_slice(Frame::End { bytes: sent, hash }.to_string().as_bytes());
-            while !self.put_line()? {
-                self.hear()?;
+            while !self.send_queued_line()? {
+                self.poll_lines()?;
                 self.engine.wait(Some((self.stream.as_fd(), PollFlags::OUT)), TICK)?;
-                self.check_patience()?;
+                self.check_timeout()?;
             }
         }
         reset_on_death(&self.stream, false)?;
         self.stream.shutdown(Shutdown::Write).map_err(failed)?;
-        let mut lent = self.sender.borrowed();
-        while lent > 0 && self.args.raw {
+        let mut unacknowledged = self.sender.borrowed();
+        while unacknowledged > 0 && self.args.raw {
             let left = self.sender.finish(&mut self.engine, self.args.timeout)?;
-            if left == lent {
+            if left == unacknowledged {
                 return Err(Error::Failed(format!(
-                    "{} has not acknowledged all in time",
+                    "{} has not acknowledged all bytes in time",
                     self.sender.peer()
                 )));
             }
-            lent = left;
+            unacknowledged = left;
         }
         if self.args.raw {
             return Ok(());
         }
-        let Done(got) = self.lines.hear(&self.stream, self.args.timeout)?;
-        // The receiver has all, so that nothing is lent for long.
+        let Done(got) = self.lines.read(&self.stream, self.args.timeout)?;
+        // The receiver has all bytes, so that the remaining buffers are released soon.
         self.sender.finish(&mut self.engine, self.args.timeout)?;
         if got == sent {
             return Ok(());

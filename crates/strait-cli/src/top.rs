@@ -1,7 +1,7 @@
-//! `strait top`: what is on a line right now, in the terminal or as a stream of JSON objects.
+//! `strait top`: live statistics of an interface, in the terminal or as a stream of JSON objects.
 //!
-//! A thread reads the lanes and counts ([`reader`], [`tally`]); once an interval this one takes the
-//! counts into what is shown ([`model`]), draws it ([`view`]) and looks at the keys.
+//! One thread reads the lanes and counts ([`reader`], [`tally`]). Once per interval the main thread
+//! merges the counts into the [`model`] and draws it ([`view`]). It also handles the keys.
 
 mod keyboard;
 mod model;
@@ -26,13 +26,13 @@ use crate::capture::{Chosen, PathArg, WaitArg};
 use crate::parse::seconds;
 use crate::{Error, output};
 
-/// How often keys are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which keys and signals are checked.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Options of `strait top`.
 #[derive(ClapArgs)]
 #[command(
-    after_help = "Keys: q quits, p pauses, s sorts by another column, / sets a filter, arrows scroll, ? helps.
+    after_help = "Keys: q quits, p pauses, s sorts by another column, / sets a filter, arrows scroll, ? shows help.
 
 Examples:
   strait top -i eth0
@@ -51,13 +51,13 @@ pub(crate) struct Args {
     /// Receive queues or fanout members: 0,2,5-7, all, or default
     #[arg(long, value_name = "LIST")]
     queues: Option<Queues>,
-    /// Seconds between two pictures
+    /// Seconds between updates
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
     interval: Duration,
-    /// Flows in a JSON object at most; flow_count says how many there are
+    /// Maximum flows in a JSON object; flow_count is the number of all flows
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     flows: u32,
-    /// Print a JSON object an interval instead
+    /// Print one JSON object per interval instead
     #[arg(long)]
     json: bool,
     /// Filter, see pcap-filter(7)
@@ -69,13 +69,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if !args.json && !std::io::stdout().is_terminal() {
         return Err(Error::Usage(
-            "standard output is no terminal: give --json for a stream of objects".into(),
+            "standard output is not a terminal: give --json for a stream of objects".into(),
         ));
     }
     let filter = args.filter.join(" ");
-    let Chosen { name: interface, why } = Chosen::find(args.interface.as_deref())?;
-    if let Some(why) = why {
-        output::tell(format_args!("strait: no -i given: {interface} is {why}\n"));
+    let Chosen { name: interface, reason } = Chosen::find(args.interface.as_deref())?;
+    if let Some(reason) = reason {
+        output::tell(format_args!("strait: no -i given: {interface} is {reason}\n"));
     }
     let session = Session::builder(interface.clone())
         .path(args.path.into())
@@ -83,16 +83,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         .queues(args.queues.clone().unwrap_or_default())
         .filter(filter.clone())
         .open()?;
-    // Not before: while libpcap compiles the filter, only the default action ends the process.
+    // Only after open(): libpcap's compiler checks no flag, so that a signal must end the process
+    // by its default action.
     let terminated = strait_sys::process::on_termination()?;
     let title = format!("{interface}, path {} ({})", session.path(), session.mode());
     let source = Source::new(session, &interface);
-    // Before the thread is started: it parses what strangers send, and capabilities are each thread's
-    // own.
+    // Dropped before the thread starts: it parses untrusted packets, and each thread has its own
+    // capabilities.
     strait_sys::process::drop_capabilities(false)?;
     let reader = Reader::start(source)?;
     let mut model = Model::new(title, filter);
-    let shown = if args.json {
+    let watched = if args.json {
         stream(args, &reader, &mut model, terminated)
     } else {
         on_terminal(args, &reader, &mut model, terminated)
@@ -100,23 +101,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let (last, ended) = reader.finish();
     output::tell(format_args!("{}", last.report));
     let failed = ended.is_err();
-    let told = if args.json && (failed || shown.is_ok()) {
+    let printed = if args.json && (failed || watched.is_ok()) {
         model.take(last);
         print_object(args, &model)
     } else {
         Ok(())
     };
-    // A capture that ended by itself says why; that it did is all that the other thread knows.
-    let told = ended.and(if failed { Ok(()) } else { shown }).and(told);
-    told.or_else(|error| if error.is_reader_gone() { Ok(()) } else { Err(error) })
+    // If the capture ended by itself, `ended` has the cause; `watched` only reports that it ended.
+    let result = ended.and(if failed { Ok(()) } else { watched }).and(printed);
+    result.or_else(|error| if error.is_reader_gone() { Ok(()) } else { Err(error) })
 }
 
-/// One JSON object an interval, until the end; none is of less than an interval, whatever held this
-/// process up.
+/// Prints one JSON object per interval, until the end. After a delay of this process the next
+/// interval is a whole one.
 fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBool) -> Result<(), Error> {
     let mut next = Instant::now() + args.interval;
     while !terminated.load(Ordering::Relaxed) {
-        strait_sys::wait::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
+        strait_sys::wait::sleep(POLL.min(next.saturating_duration_since(Instant::now())));
         if Instant::now() >= next || reader.has_ended() {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
@@ -130,7 +131,7 @@ fn print_object(args: &Args, model: &Model) -> Result<(), Error> {
     Ok(output::print_line(&model.json(args.flows as usize).to_string())?)
 }
 
-/// The picture, and the terminal as it was before. A terminal that goes away ends it as `q` does.
+/// Shows the picture, and then restores the terminal. A hang-up of the terminal ends it like `q`.
 fn on_terminal(
     args: &Args,
     reader: &Reader,
@@ -145,12 +146,12 @@ fn on_terminal(
             shown => shown,
         };
         if matches!(shown, Ok(Ended::Gone)) {
-            // Dropping it shows the cursor, and panics where it can tell nobody that it cannot.
+            // Dropping it would show the cursor, and panic if the error cannot be printed.
             std::mem::forget(terminal);
         }
         shown
     });
-    // Also where it could not be opened: raw mode is on before the rest of that fails.
+    // Also after a failed try_init, which may have enabled raw mode before it failed.
     let restored = ratatui::try_restore().map_err(Error::Output);
     match shown? {
         Ended::Asked => restored,
@@ -158,16 +159,15 @@ fn on_terminal(
     }
 }
 
-/// What ended the picture.
+/// Cause of the end of the picture.
 enum Ended {
     /// A key or a signal.
     Asked,
-    /// The terminal is no more.
+    /// The terminal hung up.
     Gone,
 }
 
-/// The picture, until the end. It is drawn where something in it is new: counts, a key, another
-/// size.
+/// Draws the picture until the end, after each change: new counts, a key, another size.
 fn show(
     args: &Args,
     reader: &Reader,
@@ -177,14 +177,14 @@ fn show(
 ) -> Result<Ended, Error> {
     let mut keyboard = Keyboard::open()?;
     let mut next = Instant::now() + args.interval;
-    let (mut is_new, mut size) = (true, terminal.size().map_err(Error::Output)?);
+    let (mut is_changed, mut size) = (true, terminal.size().map_err(Error::Output)?);
     while !terminated.load(Ordering::Relaxed) {
-        if is_new {
+        if is_changed {
             terminal.draw(|frame| view::draw(frame, model)).map_err(Error::Output)?;
         }
-        let patience = LOOK.min(next.saturating_duration_since(Instant::now()));
-        let Some(keys) = keyboard.read(patience)? else { return Ok(Ended::Gone) };
-        is_new = !keys.is_empty();
+        let timeout = POLL.min(next.saturating_duration_since(Instant::now()));
+        let Some(keys) = keyboard.read(timeout)? else { return Ok(Ended::Gone) };
+        is_changed = !keys.is_empty();
         for key in keys {
             match model.press(key) {
                 Reaction::Quit => return Ok(Ended::Asked),
@@ -193,11 +193,11 @@ fn show(
             }
         }
         let size_now = terminal.size().map_err(Error::Output)?;
-        is_new |= std::mem::replace(&mut size, size_now) != size_now;
+        is_changed |= std::mem::replace(&mut size, size_now) != size_now;
         if Instant::now() >= next || reader.has_ended() {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
-            is_new |= !model.paused;
+            is_changed |= !model.paused;
         }
     }
     Ok(Ended::Asked)

@@ -1,8 +1,6 @@
-//! Which interfaces there are, which one a capture takes unless told, and which paths can capture
-//! on each.
+//! The list of interfaces, their capture paths, and the default interface of a capture.
 //!
-//! `strait capture` and `strait top` call it. Nothing is opened on an interface, and nothing is
-//! changed.
+//! `strait capture` and `strait top` call it. It opens no capture and changes no setting.
 
 use serde::Serialize;
 use strait_sys::ethtool::Ethtool;
@@ -13,34 +11,34 @@ use strait_sys::netlink::{Netlink, xdp_abilities};
 use crate::Error;
 use crate::output::{print_line, print_text};
 
-/// The name that stands for all interfaces at once.
+/// The name for all interfaces.
 const ANY: &str = "any";
-/// An address beyond any local network (RFC 5737): the way to it is the default route. Nothing is
-/// sent there.
+/// A documentation address (RFC 5737), which is reached by the default route. No packet is sent to
+/// it.
 const FAR: &str = "192.0.2.1:9";
-/// The same for IPv6 (RFC 3849).
+/// An IPv6 documentation address (RFC 3849).
 const FAR_V6: &str = "[2001:db8::1]:9";
-/// The module's name as a driver.
+/// Driver name of the kernel module.
 const PF_ZEROCOPY: &str = "pf_zerocopy";
 
 /// The interface of a capture.
 pub(crate) struct Chosen {
     pub(crate) name: String,
-    /// Why it was chosen, where the user named none.
-    pub(crate) why: Option<&'static str>,
+    /// Reason for the choice, if the user named no interface.
+    pub(crate) reason: Option<&'static str>,
 }
 
 impl Chosen {
-    /// The named interface, by name or by its number in the list of -D; without a name the
-    /// interface of the default route, else the first that has a carrier, else the first that
-    /// is up, else the loopback.
+    /// Returns the named interface, by its name or its number in the list of -D. Without a name,
+    /// returns the interface of the default route, else the first with a carrier, else the first
+    /// that is up, else the loopback.
     ///
     /// # Errors
     /// No interface is up.
     pub(crate) fn find(named: Option<&str>) -> Result<Self, Error> {
         match named {
             Some(name) if name.parse::<usize>().is_ok() && Interface::find(name).is_err() => numbered(name),
-            Some(name) => Ok(Self { name: name.to_owned(), why: None }),
+            Some(name) => Ok(Self { name: name.to_owned(), reason: None }),
             None => default(all()?, default_route()),
         }
     }
@@ -50,21 +48,21 @@ fn numbered(number: &str) -> Result<Chosen, Error> {
     let names = all()?.into_iter().map(|interface| interface.name).chain([ANY.to_owned()]);
     let nth = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
     match nth.and_then(|nth| names.into_iter().nth(nth)) {
-        Some(name) => Ok(Chosen { name, why: None }),
+        Some(name) => Ok(Chosen { name, reason: None }),
         None => Err(Error::Usage(format!("-i {number}: no such interface; strait capture -D lists them"))),
     }
 }
 
-/// The interfaces of this namespace, by number.
+/// Returns the interfaces of this namespace in order of their indices.
 fn all() -> Result<Vec<Interface>, Error> {
     let mut indices = Interface::indices()?;
     indices.sort_unstable();
     let mut netlink = Netlink::open()?;
-    // One that vanished meanwhile is none.
+    // Interfaces that were removed in the meantime are skipped.
     Ok(indices.into_iter().filter_map(|index| netlink.interface_at(index).ok()).collect())
 }
 
-/// The index of the interface by which packets to the rest of the world leave.
+/// Returns the index of the interface of the default route.
 fn default_route() -> Option<u32> {
     let mut netlink = Netlink::open().ok()?;
     let mut by = |address: &str| netlink.route(None, address.parse().ok()?).ok().map(|route| route.index);
@@ -75,7 +73,7 @@ fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<Chosen, Err
     let up: Vec<_> =
         interfaces.into_iter().filter(|found| found.is_up() && found.link_type().is_some()).collect();
     let of_route = |found: &&Interface| Some(found.index) == route && !found.is_loopback();
-    let (first, why) = if let Some(found) = up.iter().find(of_route) {
+    let (first, reason) = if let Some(found) = up.iter().find(of_route) {
         (Some(found), "the interface of the default route")
     } else if let Some(found) = up.iter().find(|found| !found.is_loopback() && found.is_running()) {
         (Some(found), "the first interface with a carrier")
@@ -85,22 +83,21 @@ fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<Chosen, Err
         (up.first(), "the only interface that is up")
     };
     match first {
-        Some(found) => Ok(Chosen { name: found.name.clone(), why: Some(why) }),
+        Some(found) => Ok(Chosen { name: found.name.clone(), reason: Some(reason) }),
         None => Err(Error::Usage("no interface is up: name one with -i; `ip link` lists them".into())),
     }
 }
 
-/// The interface that was given as a filter, as in `strait capture eth0`; none where the words are
-/// a filter.
+/// Returns the interface if the user gave one in place of a filter, as in `strait capture eth0`.
 pub(super) fn mistaken(words: &[String]) -> Option<&str> {
     let first = words.first().filter(|word| Interface::find(word).is_ok() || *word == ANY)?;
-    // Some interfaces have names that are filters too.
+    // The name of an interface can also be a valid filter.
     let compiled =
         Compiler::offline(LINKTYPE_ETHERNET, super::SNAPLEN).and_then(|pcap| pcap.compile(first, false));
     compiled.is_err().then_some(first)
 }
 
-/// What can capture on an interface.
+/// Capture paths of an interface.
 #[derive(Serialize)]
 struct Entry {
     number: usize,
@@ -111,9 +108,9 @@ struct Entry {
     driver: Option<String>,
     /// Paths of packet sockets.
     packet_sockets: &'static [&'static str],
-    /// Modes of AF_XDP that the driver declares, the best first.
+    /// AF_XDP modes that the driver declares, the best first.
     xdp: Vec<&'static str>,
-    /// The module of that name drives it.
+    /// True if the kernel module pf_zerocopy drives it.
     zerocopy: bool,
 }
 
@@ -178,7 +175,7 @@ impl Entry {
     }
 }
 
-/// Modes of AF_XDP; the kernel's generic program is for every driver.
+/// Returns the AF_XDP modes of an interface. Every driver has generic mode.
 fn declared(index: u32) -> Vec<&'static str> {
     let can = xdp_abilities(index).ok();
     let native = can.as_ref().is_some_and(|can| can.native && can.redirect);
@@ -187,7 +184,7 @@ fn declared(index: u32) -> Vec<&'static str> {
     modes.into_iter().filter_map(|(has, mode)| has.then_some(mode)).collect()
 }
 
-/// Prints the interfaces, those of -i by number too.
+/// Prints the numbered list of interfaces.
 pub(super) fn list(json: bool) -> Result<(), Error> {
     let found = all()?;
     let mut entries: Vec<Entry> =
@@ -219,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_interface_is_of_the_route_else_with_a_carrier_else_up_else_the_loopback() {
+    fn default_interface_prefers_route_then_carrier_then_up_then_loopback() {
         const UP: u32 = 1;
         const LOOPBACK: u32 = 8;
         let lo = interface("lo", 1, UP | LOOPBACK, 0);

@@ -17,7 +17,7 @@ use strait_sys::wire::{Reception, Wire};
 use super::child::Child;
 use super::{Args, interrupted, settle};
 use crate::Error;
-use crate::lanes::Taker;
+use crate::lanes::Sink;
 use crate::output::{self, Output};
 
 /// Packets of real clients: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments.

@@ -1,8 +1,8 @@
-//! `strait generate --path live`: frames made inside the kernel, in calls that are short enough to
-//! end in time.
+//! `strait generate --path live`: generates frames in the kernel, in system calls that are short
+//! enough to end in time.
 //!
-//! The kernel looks for a signal between its batches, but at no clock: how many frames a call asks
-//! for follows from how long the calls before it took.
+//! Between its batches the kernel checks for a signal, but not for a deadline. So the number of
+//! frames of a call follows from the duration of the previous call.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use super::Limits;
 use crate::Error;
 use crate::parse::Rate;
 
-/// Runs of the program in the first call: a slow driver takes some tens of milliseconds for them.
+/// Program runs in the first call. A slow driver needs some tens of milliseconds for them.
 const RUNS_FIRST: u32 = 1 << 13;
-/// The fewest, a batch of the kernel's.
+/// Minimum runs per call: one batch of the kernel.
 const RUNS_MIN: u32 = 64;
-/// The most, whatever the measured rate is.
+/// Maximum runs per call.
 const RUNS_MAX: u32 = 1 << 26;
-/// A call asks for at most this many times the runs of the one before: one call that was quick by
-/// chance must not make the next one long.
+/// Maximum growth from call to call. One call that was fast by chance must not make the next one
+/// long.
 const GROWTH_MAX: u32 = 8;
-/// How long a call is meant to take at most. Each costs the kernel some 20 ms beside its frames, in
-/// which none leaves, and the program catches up by a sixteenth of the time: with calls of 50 ms
-/// half of a pace is missed. The last ones are as short as what is left of the duration, and a
-/// signal ends a call at once.
+/// Target duration of a call. The setup of a call takes the kernel some 20 ms, in which it sends no
+/// frame, and the program catches up by a sixteenth of the time. Calls of 50 ms would therefore
+/// miss half of a given rate. The last calls are limited to the remaining duration, and a signal
+/// ends a call at once.
 const CALL: Duration = Duration::from_millis(500);
 
 pub(super) fn run(
@@ -50,7 +50,8 @@ pub(super) fn run(
     Ok(account)
 }
 
-/// Runs to ask for where the last call took `took` for `runs`, and `left` is left of the duration.
+/// Returns the runs of the next call after a call of `runs` that took `took`, with `left` of the
+/// duration remaining.
 fn next_runs(runs: u32, took: Duration, left: Duration) -> u32 {
     let per_second = f64::from(runs) / took.as_secs_f64().max(1e-9);
     let fitting = per_second * left.min(CALL).as_secs_f64();
@@ -61,8 +62,8 @@ fn next_runs(runs: u32, took: Duration, left: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// Time that passes in a kernel that makes `per_second` frames and takes `setup` for each call,
-    /// until the end of `duration`; and the longest call.
+    /// Simulates a kernel that sends `per_second` frames and needs `setup` for each call, until the
+    /// end of `duration`. Returns the time passed and the longest call.
     fn simulate(per_second: f64, setup: Duration, duration: Duration) -> (Duration, Duration) {
         let (mut passed, mut longest, mut runs) = (Duration::ZERO, Duration::ZERO, RUNS_FIRST);
         while passed < duration {
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn live_frames_end_within_a_call_of_their_duration_at_any_rate() {
+    fn live_frames_end_within_one_call_of_their_duration() {
         let duration = Duration::from_secs(1);
         for per_second in [1e5, 4e5, 4e6, 4e7] {
             for setup_ms in [0, 1, 20] {
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_quick_by_chance_does_not_make_the_next_one_long() {
+    fn runs_per_call_grow_by_a_limited_factor() {
         assert_eq!(next_runs(1 << 10, Duration::ZERO, Duration::MAX), 1 << 13);
         assert_eq!(next_runs(RUNS_MAX, Duration::ZERO, Duration::MAX), RUNS_MAX);
         assert_eq!(next_runs(1 << 10, Duration::from_secs(9), Duration::ZERO), RUNS_MIN);

@@ -1,5 +1,5 @@
-//! A lane that panics: the run ends all the same, and the caller can still close its output. One
-//! that is blocked: it is watched all the same.
+//! Tests of a lane that panics, which ends the run with a report, and of a blocked lane, which does
+//! not block the live line.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lab::wait_until;
 use strait_capture::{Frame, Session};
 
-use super::{Taker, Until, run};
+use super::{Sink, Until, run};
 use crate::Error;
 use crate::live::LiveLine;
 
@@ -21,14 +21,14 @@ struct Fragile {
     taken: u32,
 }
 
-impl Taker for Fragile {
+impl Sink for Fragile {
     fn take(&mut self, _: &Frame<'_>) -> Result<(), Error> {
-        assert!(self.taken < 2, "as meant by this test");
+        assert!(self.taken < 2, "intended by this test");
         self.taken += 1;
         Ok(())
     }
 
-    fn batch_taken(&mut self) -> Result<(), Error> {
+    fn end_batch(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
@@ -46,22 +46,22 @@ impl Taker for Fragile {
 }
 
 #[test]
-fn a_lane_that_panics_ends_the_run_with_a_failure_and_a_report() {
+fn panic_of_a_lane_ends_the_run_with_failure_and_report() {
     let session = Session::builder(RECORDING).open_file().unwrap();
-    let mut taker = Fragile::default();
+    let mut sink = Fragile::default();
     let until = Until { count: None, duration: None, terminated: &AtomicBool::new(false) };
-    let (report, failure) = run(session, &mut taker, &until, None);
-    assert_eq!((taker.taken, report.lanes.len()), (2, 1));
+    let (report, failure) = run(session, &mut sink, &until, None);
+    assert_eq!((sink.taken, report.lanes.len()), (2, 1));
     let failure = failure.expect("a failure").to_string();
     assert!(failure.contains("a lane's thread died"), "{failure}");
 }
 
-/// Counts the lines that are drawn.
+/// Counts the drawn lines.
 struct Lines(Arc<AtomicU64>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Each line begins with one.
+        // Each line begins with a carriage return.
         self.0.fetch_add(u64::from(bytes.contains(&b'\r')), Ordering::Relaxed);
         Ok(bytes.len())
     }
@@ -71,20 +71,20 @@ impl Write for Lines {
     }
 }
 
-/// Blocks at its first frame, as a pipe without room does, until the line was drawn three times.
+/// Blocks at its first frame, like a full pipe, until the line was drawn three times.
 struct Blocked {
     lines: Arc<AtomicU64>,
     was_drawn: Option<bool>,
 }
 
-impl Taker for Blocked {
+impl Sink for Blocked {
     fn take(&mut self, _: &Frame<'_>) -> Result<(), Error> {
         let drawn = || wait_until(Duration::from_secs(20), || self.lines.load(Ordering::Relaxed) >= 3);
         self.was_drawn = Some(self.was_drawn.unwrap_or_else(drawn));
         Ok(())
     }
 
-    fn batch_taken(&mut self) -> Result<(), Error> {
+    fn end_batch(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
@@ -106,12 +106,12 @@ impl Taker for Blocked {
 }
 
 #[test]
-fn a_reader_that_stalls_does_not_stall_the_watch() {
+fn stalled_reader_does_not_block_the_live_line() {
     let session = Session::builder(RECORDING).open_file().unwrap();
     let lines = Arc::new(AtomicU64::new(0));
-    let mut taker = Blocked { lines: Arc::clone(&lines), was_drawn: None };
+    let mut sink = Blocked { lines: Arc::clone(&lines), was_drawn: None };
     let until = Until { count: None, duration: None, terminated: &AtomicBool::new(false) };
-    let (_, failure) = run(session, &mut taker, &until, Some(LiveLine::on(Lines(lines))));
+    let (_, failure) = run(session, &mut sink, &until, Some(LiveLine::on(Lines(lines))));
     assert!(failure.is_none());
-    assert_eq!(taker.was_drawn, Some(true));
+    assert_eq!(sink.was_drawn, Some(true));
 }

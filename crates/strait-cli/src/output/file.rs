@@ -211,7 +211,7 @@ impl FileOutput {
     }
 
     /// Flushes the batch if the output streams.
-    pub(super) fn batch_taken(&mut self) -> Result<(), Error> {
+    pub(super) fn end_batch(&mut self) -> Result<(), Error> {
         if self.streams { self.flush() } else { Ok(()) }
     }
 

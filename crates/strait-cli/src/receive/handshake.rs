@@ -1,4 +1,4 @@
-//! The sender with an offer, out of all that connect: silent connections hold up no other one.
+//! Selects the sender with an offer among all connections. Silent connections do not delay others.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -11,27 +11,27 @@ use strait_transfer::offer::{From, Offer};
 
 use super::{AgreeError, Args, TICK};
 use crate::Error;
-use crate::bulk::{Heard, Lines, cannot_listen, name, no_answer, set_timeouts};
+use crate::bulk::{Incoming, Lines, cannot_listen, name, no_answer, set_timeouts};
 use crate::output::tell;
 
-/// Connections without an offer at a time; one more takes the place of another.
+/// Maximum connections without an offer. A further connection evicts one of them.
 const WAITING_MAX: usize = 64;
-/// Connections that are accepted before offers are looked for again.
+/// Connections accepted between checks for offers.
 const ACCEPTS_MAX: usize = 16;
-/// Bytes that a slow disk reads in a second.
+/// Assumed hash rate of the sender: the read rate of a slow disk.
 const HASHED_BYTES_S_MIN: u64 = 20_000_000;
-/// Failures that are reported; further ones are not.
+/// Maximum number of reported failures.
 const REPORTS_MAX: usize = 16;
 
-/// A connection, the lines that it says, and its offer unless it sends the bytes alone.
+/// A connection, its lines, and its offer unless the transfer is raw.
 pub(super) type Sender = (TcpStream, Lines, Option<Offer>);
 
-/// All that have connected, until one of them sends its bytes.
+/// All connections until one of them sends its bytes.
 pub(super) struct Senders<'a> {
     args: &'a Args,
     listener: TcpListener,
     waiting: Vec<Waiting>,
-    /// The sender that another one makes room for.
+    /// The next sender, found while another one was served.
     successor: Option<Sender>,
     reports: usize,
 }
@@ -45,7 +45,7 @@ struct Waiting {
 }
 
 impl<'a> Senders<'a> {
-    /// Listens and prints the address: with port 0 no other place has it.
+    /// Listens, and prints the address with the port that the kernel chose for port 0.
     pub(super) fn listen(args: &'a Args) -> Result<Self, Error> {
         let address = args.listen;
         let failed = |error: std::io::Error| cannot_listen(address, &error);
@@ -55,7 +55,7 @@ impl<'a> Senders<'a> {
         Ok(Self { args, listener, waiting: Vec::new(), successor: None, reports: 0 })
     }
 
-    /// Waits for a connection that sends.
+    /// Waits for a sender.
     pub(super) fn next(&mut self, terminated: &AtomicBool) -> Result<Sender, Error> {
         loop {
             if self.has_sender()?
@@ -65,12 +65,12 @@ impl<'a> Senders<'a> {
             }
             wait(&self.listener, &self.waiting)?;
             if terminated.load(Ordering::Relaxed) {
-                return Err(Error::Failed("interrupted before a transfer came".into()));
+                return Err(Error::Failed("interrupted before a transfer arrived".into()));
             }
         }
     }
 
-    /// Returns true if a connection sends; [`Self::next`] returns it.
+    /// Returns true if there is a sender, which [`Self::next`] returns.
     fn has_sender(&mut self) -> Result<bool, Error> {
         if self.successor.is_none() {
             self.successor = self.offering();
@@ -81,22 +81,22 @@ impl<'a> Senders<'a> {
         Ok(self.successor.is_some())
     }
 
-    /// Refuses all others; each may be gone already.
-    pub(super) fn turn_away(self) {
-        const REASON: &str = "another sender was first, and strait receive takes one transfer";
+    /// Refuses all other connections.
+    pub(super) fn refuse_all(self) {
+        const REASON: &str = "another sender was first, and strait receive accepts one transfer";
         let others = self.waiting.into_iter().map(|other| other.stream);
         for other in others.chain(self.successor.map(|(stream, ..)| stream)) {
-            say_why(&other, REASON);
+            refuse_now(&other, REASON);
         }
-        // A sender of the bytes alone knows no lines.
+        // A raw sender does not read lines.
         let most = if self.args.raw { 0 } else { WAITING_MAX };
         for _ in 0..most {
             let Ok(Some(stream)) = accept(&self.listener) else { return };
-            say_why(&stream, REASON);
+            refuse_now(&stream, REASON);
         }
     }
 
-    /// Reports the failure of a sender, which ends nothing.
+    /// Reports the failure of a sender. The receiver continues to listen.
     pub(super) fn report(&mut self, error: &Error) {
         self.reports += 1;
         if self.reports <= REPORTS_MAX {
@@ -104,7 +104,7 @@ impl<'a> Senders<'a> {
         }
     }
 
-    /// The oldest connection whose offer has come.
+    /// Returns the oldest connection with an offer.
     fn offering(&mut self) -> Option<Sender> {
         let mut index = 0;
         while index < self.waiting.len() {
@@ -120,8 +120,8 @@ impl<'a> Senders<'a> {
         None
     }
 
-    /// Accepts some connections. Returns one that sends: of the bytes alone the first, else one
-    /// that had to make room.
+    /// Accepts some connections. Returns a sender if the transfer is raw, or if an evicted
+    /// connection has an offer.
     fn accept(&mut self) -> Result<Option<Sender>, Error> {
         for _ in 0..ACCEPTS_MAX {
             let Some(stream) = accept(&self.listener)? else { return Ok(None) };
@@ -139,28 +139,32 @@ impl<'a> Senders<'a> {
         Ok(None)
     }
 
-    /// Removes a connection for another one, and returns it if its offer has come by now.
+    /// Removes a connection to make a place for another one, and returns it if its offer has
+    /// arrived.
     fn evict(&mut self) -> Option<Sender> {
         let networks: Vec<IpAddr> = self.waiting.iter().map(|waiting| waiting.network).collect();
         let mut evicted = self.waiting.remove(oldest_of_the_most(&networks)?);
         match evicted.offer(self.args) {
             Ok(Some(offer)) => return Some(evicted.with(offer)),
-            Ok(None) => say_why(&evicted.stream, "no offer came, and other connections wait: try again"),
+            Ok(None) => {
+                refuse_now(&evicted.stream, "no offer arrived, and other connections wait: try again")
+            }
             Err(error) => self.report(&error),
         }
         None
     }
 }
 
-/// The first place of the value that is there most often: no client can push out others by its
-/// number of connections.
+/// Returns the first index of the most frequent value, so that a client with many connections
+/// evicts its own.
 fn oldest_of_the_most(networks: &[IpAddr]) -> Option<usize> {
     let count = |index: &usize| networks.iter().filter(|other| **other == networks[*index]).count();
-    // Of equal ones the last is returned.
+    // max_by_key returns the last of equal elements.
     (0..networks.len()).rev().max_by_key(count)
 }
 
-/// The address; of IPv6 the /64 network, in which a client has any number of addresses.
+/// Returns an IPv4 address, or the /64 network of an IPv6 address, in which a client has any number
+/// of addresses.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -170,7 +174,7 @@ fn network(address: IpAddr) -> IpAddr {
 
 impl Waiting {
     fn new(stream: TcpStream) -> Self {
-        // It is unknown of a connection that was reset already.
+        // The address of a connection that was already reset is unknown.
         let address = stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
         Self { stream, lines: Lines::default(), since: Instant::now(), network: network(address) }
     }
@@ -179,17 +183,16 @@ impl Waiting {
         (self.stream, self.lines, Some(offer))
     }
 
-    /// Its offer, if it has come.
+    /// Returns the offer if it has arrived.
     fn offer(&mut self, args: &Args) -> Result<Option<Offer>, Error> {
-        match self.lines.hear_now(&self.stream) {
-            Ok(Heard::Line(offer)) => Ok(Some(offer)),
-            Ok(Heard::Nothing | Heard::Alive) if self.since.elapsed() < args.timeout => Ok(None),
+        match self.lines.poll(&self.stream) {
+            Ok(Incoming::Line(offer)) => Ok(Some(offer)),
+            Ok(Incoming::Nothing | Incoming::Alive) if self.since.elapsed() < args.timeout => Ok(None),
             Ok(_) => Err(Error::Failed(format!("{}: no offer in time", name(&self.stream)))),
             Err(error) => {
-                // Nothing of the sender is lost: it gets the reason if it still listens, and is not waited
-                // for.
+                // The reason is sent without waiting: the sender may be gone.
                 if !matches!(error, Error::PeerClosed { .. }) {
-                    say_why(&self.stream, &error.to_string());
+                    refuse_now(&self.stream, &error.to_string());
                 }
                 Err(error)
             }
@@ -197,25 +200,25 @@ impl Waiting {
     }
 }
 
-/// The time that a sender may take to its first byte while another one waits: a sender that only
-/// says `wait` must not hold up all others.
-pub(super) struct Patience {
+/// Time limit for a sender's first byte while another sender waits. Without it a sender could block
+/// all others by sending only `wait`.
+pub(super) struct Deadline {
     since: Instant,
     limit: Duration,
 }
 
-impl Patience {
+impl Deadline {
     pub(super) fn new(args: &Args) -> Self {
         Self { since: Instant::now(), limit: args.timeout }
     }
 
-    /// Begins again, and adds the time in which the sender hashes as many bytes as are here.
+    /// Restarts the limit, and extends it by the time in which the sender hashes `bytes` bytes.
     pub(super) fn allow_hashing(&mut self, bytes: u64) {
         self.since = Instant::now();
         self.limit += Duration::from_secs(bytes / HASHED_BYTES_S_MIN);
     }
 
-    /// Fails if the time is over and another sender waits.
+    /// Fails if the limit has passed and another sender waits.
     pub(super) fn check(&self, senders: &mut Senders<'_>) -> Result<(), AgreeError> {
         if self.since.elapsed() <= self.limit || !senders.has_sender()? {
             return Ok(());
@@ -226,8 +229,8 @@ impl Patience {
     }
 }
 
-/// Hears where the sender begins, which hashes its file first.
-pub(super) fn hear_from(
+/// Waits for the start offset of the sender, which first hashes its file.
+pub(super) fn read_start(
     (stream, lines): (&TcpStream, &mut Lines),
     timeout: Duration,
     terminated: &AtomicBool,
@@ -235,10 +238,10 @@ pub(super) fn hear_from(
 ) -> Result<From, AgreeError> {
     let mut last = Instant::now();
     loop {
-        match lines.hear_now(stream).map_err(AgreeError::Sender)? {
-            Heard::Line(from) => return Ok(from),
-            Heard::Alive => last = Instant::now(),
-            Heard::Nothing => super::wait(stream, PollFlags::IN)?,
+        match lines.poll(stream).map_err(AgreeError::Sender)? {
+            Incoming::Line(from) => return Ok(from),
+            Incoming::Alive => last = Instant::now(),
+            Incoming::Nothing => super::wait(stream, PollFlags::IN)?,
         }
         if terminated.load(Ordering::Relaxed) {
             return Err(Error::Failed("interrupted".into()).into());
@@ -250,19 +253,19 @@ pub(super) fn hear_from(
     }
 }
 
-/// Refuses without waiting for the other end.
-fn say_why(stream: &TcpStream, reason: &str) {
+/// Refuses a connection without waiting for its end.
+fn refuse_now(stream: &TcpStream, reason: &str) {
     let line = strait_transfer::offer::Refusal(reason.to_owned()).to_string();
     let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-    // An end that is gone needs no reason.
+    // An error means that the other end is gone, which needs no reason.
     let _ = rustix::net::send(stream, line.as_bytes(), flags);
 }
 
 fn failed(error: &std::io::Error) -> Error {
-    Error::Failed(format!("take a connection: {error}"))
+    Error::Failed(format!("accept a connection: {error}"))
 }
 
-/// The next connection, if there is one.
+/// Returns the next connection, if there is one.
 fn accept(listener: &TcpListener) -> Result<Option<TcpStream>, Error> {
     loop {
         match listener.accept() {
@@ -271,7 +274,7 @@ fn accept(listener: &TcpListener) -> Result<Option<TcpStream>, Error> {
                 return Ok(Some(stream));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            // It was gone before it was taken, or a signal came.
+            // The connection was reset before accept(2), or a signal arrived.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
             Err(error) => return Err(failed(&error)),
         }
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_wait_until_readable_counts_before_its_connection_makes_room() {
+    fn evicted_connection_with_an_offer_becomes_the_sender() {
         let line = <Line as clap::Parser>::parse_from(["receive"]);
         let mut senders = Senders::listen(&line.args).unwrap();
         let address = senders.listener.local_addr().unwrap();
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_connection_of_the_address_with_the_most_makes_room() {
+    fn oldest_connection_of_the_most_frequent_address_is_evicted() {
         let of =
             |last: &[u8]| last.iter().map(|last| Ipv4Addr::new(10, 0, 0, *last).into()).collect::<Vec<_>>();
         for (networks, index) in
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_a_network_count_as_one() {
+    fn addresses_of_a_network_count_as_one() {
         let of = |text: &str| network(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2:3"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

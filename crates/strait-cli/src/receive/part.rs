@@ -1,9 +1,9 @@
-//! The output of `strait receive`: a file that is `NAME.part` until it is whole, or something that
-//! is written as it is.
+//! The output of `strait receive`: a file with the name `NAME.part` until it is complete, or a
+//! stream that is written directly.
 //!
-//! The part is a directory entry of its own: no symbolic link is followed to it, it belongs to this
-//! user, has one name and can be read by no other user. It gets the mode of the source only when it
-//! is whole. The other files of the directory are never written.
+//! The part is a separate directory entry. It is no symbolic link, belongs to this user, has one
+//! name, and only this user can read it. It gets the mode of the source when it is complete. No
+//! other file of the directory is written.
 
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, Metadata};
@@ -23,48 +23,48 @@ use strait_transfer::offer::{Attributes, Have};
 use crate::Error;
 use crate::output::tell;
 
-/// Attempts to open a part that others create and remove meanwhile.
+/// Maximum attempts to open a part that other processes create and remove at the same time.
 const ATTEMPTS_MAX: usize = 8;
 /// The mode of a part.
 const PRIVATE: Mode = Mode::from_bits_retain(0o600);
-/// The mode of a file whose sender names none, before the umask.
-const USUAL: u32 = 0o666;
+/// The mode of a file without a mode from the sender, before the umask.
+const DEFAULT: u32 = 0o666;
 const PERMISSIONS: u32 = 0o777;
 const GROUP: u32 = 0o070;
 
-/// Where bytes go.
+/// Output of a transfer.
 pub(super) struct Output {
     /// For messages.
     pub(super) name: String,
     pub(super) file: File,
-    /// Where the next byte goes, of a file.
+    /// Offset of the next byte, in a file.
     pub(super) offset: Option<u64>,
     part: Option<Part>,
 }
 
-/// A file that is not whole yet.
+/// An incomplete file.
 struct Part {
     directory: OwnedFd,
-    /// Its names in the directory: when it is whole, and until then.
+    /// Its names in the directory: when it is complete, and until then.
     whole: OsString,
     entry: OsString,
     /// For messages.
     path: PathBuf,
-    /// The file whose place it takes.
+    /// Metadata of the file that it replaces.
     before: Option<Metadata>,
 }
 
-/// Bytes that are here before a transfer.
+/// Bytes that are present before a transfer.
 pub(super) struct Found {
     pub(super) have: Have,
     pub(super) hasher: Hasher,
-    /// They are those of the whole file, and not of a part.
-    pub(super) is_whole: bool,
+    /// True if they are a complete file and not a part.
+    pub(super) is_complete: bool,
 }
 
 impl Found {
     pub(super) fn nothing() -> Self {
-        Self { have: Have::NOTHING, hasher: Hasher::default(), is_whole: false }
+        Self { have: Have::NOTHING, hasher: Hasher::default(), is_complete: false }
     }
 }
 
@@ -90,7 +90,7 @@ impl Output {
     fn of_file(place: Entry) -> Result<Self, Error> {
         let Entry { directory, name: whole, path, found: before, .. } = place;
         let name = path.display().to_string();
-        // It is synced at the end, which its place alone (O_PATH) does not allow.
+        // Opened again, as fsync does not work on an O_PATH descriptor.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(directory, ".", flags, Mode::empty());
         let directory = directory.map_err(|error| Error::Failed(format!("{name}: {}", text(error))))?;
@@ -101,13 +101,13 @@ impl Output {
         Ok(Self { name, file: part.open()?, offset: Some(0), part: Some(part) })
     }
 
-    /// Whether it is a file, which can be read again.
+    /// Returns true if it is a file, which can be read again.
     pub(super) fn is_file(&self) -> bool {
         self.part.is_some()
     }
 
-    /// Hashes the part or, without one, a whole file of `length` bytes; ends with an error soon
-    /// after `stop` is set.
+    /// Hashes the part or, if it is empty, a complete file of `length` bytes. Fails soon after
+    /// `stop` is set.
     pub(super) fn find(&self, length: u64, stop: &AtomicBool) -> Result<Found, Error> {
         let Some(part) = &self.part else { return Ok(Found::nothing()) };
         let failed = |error: io::Error| Error::Failed(format!("{}: {error}", part.path.display()));
@@ -123,7 +123,7 @@ impl Output {
         }
     }
 
-    /// Keeps the first bytes of a part alone.
+    /// Truncates a part to `offset` bytes.
     pub(super) fn begin_at(&mut self, offset: u64) -> Result<(), Error> {
         if let Some(part) = &self.part {
             let cut = self.file.set_len(offset);
@@ -133,7 +133,7 @@ impl Output {
         Ok(())
     }
 
-    /// Gives a whole file its mode, its time and its name.
+    /// Gives the complete file its mode, its time and its name.
     pub(super) fn finish(&mut self, attributes: Option<Attributes>) -> Result<(), Error> {
         let Some(part) = &self.part else { return Ok(()) };
         let done = part.complete(&self.file, attributes);
@@ -142,7 +142,7 @@ impl Output {
         Ok(())
     }
 
-    /// Removes a part that must not be gone on with; a message says so.
+    /// Removes a part that must not be resumed. Returns a message about it.
     pub(super) fn discard(&mut self) -> String {
         match self.part.take() {
             Some(part) if part.is_entry_of(&self.file) => {
@@ -151,18 +151,18 @@ impl Output {
                     Err(error) => format!("remove {}: {}", part.path.display(), text(error)),
                 }
             }
-            _ => "do not use what was written".into(),
+            _ => "do not use the written bytes".into(),
         }
     }
 
-    /// Says how many bytes are kept; `first` stands before what to do.
-    pub(super) fn tell_of_part(&self, first: &str) {
+    /// Reports how many bytes are kept and how to resume. `first` is a step before that.
+    pub(super) fn report_part(&self, first: &str) {
         let Some(part) = &self.part else { return };
         let bytes = self.file.metadata().map_or(0, |metadata| metadata.len());
         if bytes > 0 {
             let path = part.path.display();
             tell(format_args!(
-                "{bytes} bytes are in {path}: {first}of a file, the same two commands again go on there\n"
+                "{bytes} bytes are kept in {path}: {first}repeat both commands to resume the transfer of a file\n"
             ));
         }
     }
@@ -170,7 +170,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // A part of no bytes is of no use; one that cannot be removed does no harm.
+        // An empty part is useless. One that cannot be removed does no harm.
         let is_empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
         if let Some(part) = self.part.take().filter(|part| is_empty && part.is_entry_of(&self.file)) {
             let _ = unlinkat(&part.directory, &part.entry, AtFlags::empty());
@@ -179,11 +179,12 @@ impl Drop for Output {
 }
 
 impl Part {
-    /// Opens it, or creates it, and locks it.
+    /// Opens or creates the part, and locks it.
     fn open(&self) -> Result<File, Error> {
         let failed = |error: Errno| Error::Failed(format!("{}: {}", self.path.display(), text(error)));
         for _ in 0..ATTEMPTS_MAX {
-            // Not to wait for the writer of a named pipe, nor for a terminal.
+            // O_NONBLOCK and O_NOCTTY: opening must not wait for the writer of a named pipe or
+            // acquire a terminal.
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = match openat(&self.directory, &self.entry, flags, Mode::empty()) {
                 Ok(file) => File::from(file),
@@ -195,18 +196,18 @@ impl Part {
                         Err(error) => return Err(failed(error)),
                     }
                 }
-                Err(Errno::LOOP) => return Err(self.alien("a symbolic link")),
+                Err(Errno::LOOP) => return Err(self.not_a_part("a symbolic link")),
                 Err(error) => return Err(failed(error)),
             };
             self.check(&file)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK) => {
                     let path = self.path.display();
-                    return Err(Error::Failed(format!("{path}: another process is writing it")));
+                    return Err(Error::Failed(format!("{path}: another process is writing to it")));
                 }
                 locked => locked.map_err(failed)?,
             }
-            // Another process may have completed it before it was locked.
+            // Another process may have completed the part before the lock.
             if self.is_entry_of(&file) {
                 return Ok(file);
             }
@@ -214,30 +215,34 @@ impl Part {
         Err(failed(Errno::BUSY))
     }
 
-    /// Refuses a file that others may write to, or that has another place.
+    /// Refuses a file that other users may write to, or that has a second name.
     fn check(&self, file: &File) -> Result<(), Error> {
         let failed = |error: io::Error| Error::Failed(format!("{}: {error}", self.path.display()));
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(self.alien(if metadata.file_type().is_fifo() { "a named pipe" } else { "no file" }));
+            return Err(self.not_a_part(if metadata.file_type().is_fifo() {
+                "a named pipe"
+            } else {
+                "no regular file"
+            }));
         }
         if metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(self.alien("a file of another user"));
+            return Err(self.not_a_part("a file of another user"));
         }
         if metadata.nlink() != 1 {
-            return Err(self.alien("a file with a second name"));
+            return Err(self.not_a_part("a file with a second name"));
         }
         rustix::fs::fchmod(file, PRIVATE).map_err(|error| failed(error.into()))
     }
 
-    fn alien(&self, what: &str) -> Error {
+    fn not_a_part(&self, what: &str) -> Error {
         Error::Failed(format!(
-            "{} is {what}, and no part of a transfer: remove it, or give another -o",
+            "{} is {what}, not a part of a transfer: remove it, or give another -o",
             self.path.display()
         ))
     }
 
-    /// The file whose place it takes, to be compared.
+    /// Opens the file that the part will replace, to compare it.
     fn open_whole(&self) -> Option<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(&self.directory, &self.whole, flags, Mode::empty()).ok()?);
@@ -253,17 +258,17 @@ impl Part {
     fn complete(&self, file: &File, attributes: Option<Attributes>) -> io::Result<()> {
         let before = self.before.as_ref().map(|before| before.mode() & PERMISSIONS);
         let mut mode = match (attributes.map(|attributes| attributes.mode & PERMISSIONS), before) {
-            // No user may gain access who could not read both files.
+            // Both modes limit the result, so that no user gains access.
             (Some(mode), Some(before)) => mode & before,
             // The sender is not authenticated: the umask limits its choice, as with scp.
             (Some(mode), None) => mode & !umask(),
             (None, Some(before)) => before,
-            (None, None) => USUAL & !umask(),
+            (None, None) => DEFAULT & !umask(),
         };
         if let Some(before) = &self.before
             && fchown(file, Some(before.uid()), Some(before.gid())).is_err()
         {
-            // The file keeps the group of this process, for which the bits were not meant.
+            // The file keeps the group of this process, to which the group bits do not apply.
             mode &= !GROUP;
         }
         rustix::fs::fchmod(file, Mode::from_bits_retain(mode))?;
@@ -272,7 +277,10 @@ impl Part {
         }
         file.sync_all()?;
         if !self.is_entry_of(file) {
-            return Err(io::Error::other(format!("{} was replaced meanwhile", self.path.display())));
+            return Err(io::Error::other(format!(
+                "{} was replaced during the transfer",
+                self.path.display()
+            )));
         }
         renameat(&self.directory, &self.entry, &self.directory, &self.whole)?;
         match rustix::fs::fsync(&self.directory) {
@@ -283,18 +291,18 @@ impl Part {
     }
 }
 
-fn found(file: &File, bytes: u64, is_whole: bool, stop: &AtomicBool) -> io::Result<Found> {
+fn found(file: &File, bytes: u64, is_complete: bool, stop: &AtomicBool) -> io::Result<Found> {
     let mut hasher = Hasher::default();
     hasher.read_up_to(bytes, file, stop)?;
-    Ok(Found { have: Have { bytes: hasher.bytes(), hash: hasher.value() }, hasher, is_whole })
+    Ok(Found { have: Have { bytes: hasher.bytes(), hash: hasher.value() }, hasher, is_complete })
 }
 
-/// The error in the words of the standard library, which adds the number.
+/// Converts an error number, as the standard library's text includes the number.
 fn text(error: Errno) -> io::Error {
     error.into()
 }
 
-/// The time, if the clock of this machine has it.
+/// Converts a time, if this machine's clock can represent it.
 fn time((seconds, nanoseconds): (i64, u32)) -> Option<SystemTime> {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let epoch = SystemTime::UNIX_EPOCH;

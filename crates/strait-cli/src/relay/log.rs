@@ -1,8 +1,7 @@
-//! The words of `strait relay` about its connections: a JSON line for each, or a line for each that
-//! failed.
+//! Log of `strait relay`: one JSON line per connection, or one line per failed connection.
 //!
-//! A thread of its own writes them. A reader that is stalled loses lines, which are counted, and
-//! holds up no connection; many failures at once become one line.
+//! A separate thread writes it. A stalled reader loses lines, which are counted, and delays no
+//! connection. Above a rate limit failures are summed up in one line.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,16 +17,15 @@ use strait_transfer::relay::ClosedConnection;
 use crate::Error;
 use crate::output::tell;
 
-/// Lines that wait to be written, unless the user gives another number; further lines are dropped
-/// and counted.
+/// Default maximum of queued lines. Further lines are dropped and counted.
 pub(super) const LINES: u32 = 4096;
-/// Failures that are reported one by one in a period; the rest is counted.
+/// Failures reported individually in a period. The rest is counted.
 const FAILURES_MAX: u64 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long a slow reader is waited for at the end.
+/// Time limit for a slow reader at the end.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Takes the ends of connections; any thread may write to it.
+/// The log, to which any thread may write.
 pub(super) struct Log {
     lines: SyncSender<String>,
     is_json: bool,
@@ -35,14 +33,14 @@ pub(super) struct Log {
     ended: Receiver<()>,
 }
 
-/// Lines that were reported, and of these the ones that reached the output.
+/// Numbers of reported lines, and of those written to the output.
 #[derive(Debug, Default)]
 struct Counts {
     reported: AtomicU64,
     written: AtomicU64,
 }
 
-/// A handle for a worker.
+/// A worker's handle of the log.
 #[derive(Clone)]
 pub(super) struct Writer {
     lines: SyncSender<String>,
@@ -51,20 +49,20 @@ pub(super) struct Writer {
 }
 
 impl Log {
-    /// Starts the thread, for which at most `lines_max` lines wait.
+    /// Starts the thread with a queue of `lines_max` lines.
     pub(super) fn start(is_json: bool, lines_max: usize) -> Result<Self, Error> {
-        let (lines, taken) = sync_channel::<String>(lines_max);
+        let (lines, queued) = sync_channel::<String>(lines_max);
         let (done, ended) = sync_channel(1);
         let counts = Arc::new(Counts::default());
         let written = Arc::clone(&counts);
         let output = File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?);
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || {
             if is_json {
-                write_json(&taken, output, &written.written);
+                write_json(&queued, output, &written.written);
             } else {
-                write_failures(&taken, &written.written);
+                write_failures(&queued, &written.written);
             }
-            // The program may have ended meanwhile.
+            // Fails if `end` has stopped waiting.
             let _ = done.send(());
         });
         thread.map_err(|error| Error::Failed(format!("start to log: {error}")))?;
@@ -75,26 +73,26 @@ impl Log {
         Writer { lines: self.lines.clone(), is_json: self.is_json, counts: Arc::clone(&self.counts) }
     }
 
-    /// Waits a little until all is written. Returns the number of lines that were not, and true if
-    /// the reader takes none any more.
+    /// Waits until all lines are written, for at most [`END_MAX`]. Returns the number of lost
+    /// lines, and true if the reader is stalled.
     pub(super) fn end(self) -> (u64, bool) {
         let Self { lines, counts, ended, .. } = self;
         drop(lines);
         let is_stalled = ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Timeout);
-        // A line that is still queued never reaches the output: the program ends.
+        // Queued lines are lost, as the program ends.
         let written = counts.written.load(Ordering::Acquire);
         (counts.reported.load(Ordering::Relaxed).saturating_sub(written), is_stalled)
     }
 }
 
 impl Writer {
-    /// Reports the end of a connection: of each in JSON, else of those that failed.
-    pub(super) fn report(&self, record: &ClosedConnection) {
-        let Some(line) = (if self.is_json { Some(as_json(record)) } else { as_failure(record) }) else {
+    /// Reports the end of a connection. Without JSON only failures are reported.
+    pub(super) fn report(&self, ended: &ClosedConnection) {
+        let Some(line) = (if self.is_json { Some(as_json(ended)) } else { as_failure(ended) }) else {
             return;
         };
         self.counts.reported.fetch_add(1, Ordering::Relaxed);
-        // A full queue drops the line; it counts as reported and not written.
+        // A full queue drops the line, which then counts as reported but not as written.
         let _ = self.lines.try_send(line);
     }
 }
@@ -116,14 +114,14 @@ fn as_failure(record: &ClosedConnection) -> Option<String> {
 
 fn write_json(lines: &Receiver<String>, mut output: File, written: &AtomicU64) {
     for line in lines {
-        // A log without a reader ends no connection.
+        // A failed write of the log does not affect connections.
         if output.write_all(line.as_bytes()).is_ok() {
             written.fetch_add(1, Ordering::Release);
         }
     }
 }
 
-/// Lines that the limit hides count as written: their number is.
+/// Writes failures, up to the limit. Hidden lines count as written, as their number is reported.
 fn write_failures(lines: &Receiver<String>, written: &AtomicU64) {
     let mut limit = Limit::new(Instant::now());
     loop {
@@ -141,7 +139,7 @@ fn write_failures(lines: &Receiver<String>, written: &AtomicU64) {
     }
 }
 
-/// Lets some lines of each period pass and counts the others.
+/// Rate limit of lines. It counts the hidden ones.
 #[derive(Debug)]
 struct Limit {
     began: Instant,
@@ -154,7 +152,8 @@ impl Limit {
         Self { began: now, shown: 0, hidden: 0 }
     }
 
-    /// Begins a period where one is over; the lines that the last one hid.
+    /// Starts a new period if the last one is over or at the end. Returns the number of lines that
+    /// the last one hid, if any.
     fn renew(&mut self, now: Instant, is_end: bool) -> Option<u64> {
         if now.saturating_duration_since(self.began) < PERIOD && !is_end {
             return None;
@@ -176,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_failures_at_once_become_a_few_lines_and_a_number() {
+    fn many_failures_become_a_few_lines_and_a_count() {
         let began = Instant::now();
         let mut limit = Limit::new(began);
         assert_eq!((0..5000).filter(|_| limit.shows()).count() as u64, FAILURES_MAX);

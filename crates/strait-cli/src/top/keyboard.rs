@@ -1,8 +1,7 @@
-//! Keys, read from the terminal itself.
+//! Keys, read from the terminal.
 //!
-//! crossterm's reader, once the terminal is gone, reads its end for ever and never returns; and it
-//! blocks in the middle of a sequence. This one does neither: it never waits longer than it is told
-//! to.
+//! It replaces crossterm's reader. After a hang-up of the terminal that reader loops for ever, and
+//! it blocks in the middle of an escape sequence. This one never waits longer than its timeout.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -14,9 +13,9 @@ use strait_sys::wait;
 
 use crate::Error;
 
-/// How long the rest of a sequence is waited for: an escape with nothing behind it is the key.
-const REST: Duration = Duration::from_millis(50);
-/// Bytes of a sequence that is not whole yet; longer ones are nobody's.
+/// Time limit for the rest of an escape sequence. An escape without a rest is the key.
+const SEQUENCE_TIMEOUT: Duration = Duration::from_millis(50);
+/// Maximum bytes of an incomplete sequence. Longer ones are discarded, as no key sends them.
 const SEQUENCE_MAX: usize = 32;
 
 const ESCAPE: u8 = 0x1b;
@@ -24,13 +23,12 @@ const ESCAPE: u8 = 0x1b;
 /// The terminal's input.
 pub(super) struct Keyboard {
     terminal: File,
-    /// The begin of a sequence whose rest has not come.
+    /// The received part of an incomplete sequence.
     begun: Vec<u8>,
 }
 
 impl Keyboard {
-    /// Of standard input if that is a terminal, else of the one that controls the process; as
-    /// crossterm chooses.
+    /// Opens standard input if that is a terminal, else the controlling terminal, like crossterm.
     pub(super) fn open() -> Result<Self, Error> {
         let input = io::stdin();
         let terminal = if input.is_terminal() {
@@ -42,18 +40,18 @@ impl Keyboard {
         Ok(Self { terminal, begun: Vec::new() })
     }
 
-    /// The keys that come within `patience`, at once when there are some; `None` once the terminal
-    /// is gone.
-    pub(super) fn read(&mut self, patience: Duration) -> Result<Option<Vec<KeyEvent>>, Error> {
-        let patience = if self.begun.is_empty() { patience } else { REST };
-        let [ready] = wait::readable([Some(self.terminal.as_fd())], patience)?;
+    /// Returns the pressed keys, after at most `timeout` if there are none. Returns `None` after a
+    /// hang-up of the terminal.
+    pub(super) fn read(&mut self, timeout: Duration) -> Result<Option<Vec<KeyEvent>>, Error> {
+        let timeout = if self.begun.is_empty() { timeout } else { SEQUENCE_TIMEOUT };
+        let [ready] = wait::readable([Some(self.terminal.as_fd())], timeout)?;
         if !ready.readable {
             let alone = std::mem::take(&mut self.begun) == [ESCAPE];
             let keys = if alone { vec![KeyCode::Esc.into()] } else { Vec::new() };
             return Ok((!ready.failed).then_some(keys));
         }
         let mut bytes = [0; 1024];
-        // A terminal that was hung up ends, or fails with EIO.
+        // After a hang-up read(2) returns 0 or EIO.
         let Ok(len @ 1..) = self.terminal.read(&mut bytes) else { return Ok(None) };
         self.begun.extend_from_slice(&bytes[..len]);
         let mut keys = Vec::new();
@@ -68,12 +66,12 @@ impl Keyboard {
     }
 }
 
-/// What bytes begin with.
+/// Result of decoding the first bytes of the input.
 #[derive(Debug, PartialEq)]
 enum Decoded {
-    /// So many bytes, and the key that they are, if it is one that we know.
+    /// A sequence of this many bytes, and its key if it is a known one.
     Key(usize, Option<KeyEvent>),
-    /// Not all of a key.
+    /// An incomplete sequence.
     Begun,
 }
 
@@ -94,7 +92,7 @@ fn decode(bytes: &[u8]) -> Decoded {
     }
 }
 
-/// What stands behind `ESC [` (ECMA-48 s5.4): parameters, and one byte that ends them.
+/// Decodes the bytes after `ESC [` (ECMA-48 s5.4): parameters, and one final byte.
 fn decode_sequence(rest: &[u8]) -> Decoded {
     match rest.iter().position(|byte| (0x40..0x7f).contains(byte)) {
         Some(at) => Decoded::Key(2 + at + 1, named(&rest[..at], rest[at]).map(KeyEvent::from)),
@@ -102,7 +100,7 @@ fn decode_sequence(rest: &[u8]) -> Decoded {
     }
 }
 
-/// The keys of a sequence, as xterm(1) and the Linux console (console_codes(4)) send them.
+/// Returns the key of a sequence, as xterm(1) and the Linux console (console_codes(4)) send it.
 fn named(parameters: &[u8], last: u8) -> Option<KeyCode> {
     Some(match (parameters, last) {
         (_, b'A') => KeyCode::Up,
@@ -114,7 +112,7 @@ fn named(parameters: &[u8], last: u8) -> Option<KeyCode> {
     })
 }
 
-/// A character, or a key that is a control character.
+/// Decodes a character or a control character.
 fn decode_letter(bytes: &[u8]) -> Decoded {
     let one = |code: KeyCode| Decoded::Key(1, Some(code.into()));
     match bytes[0] {
@@ -148,7 +146,7 @@ fn decode_utf8(bytes: &[u8]) -> Decoded {
 mod tests {
     use super::*;
 
-    /// All keys of `bytes`, and what is left.
+    /// Returns all keys of `bytes`, and the remaining bytes.
     fn keys(mut bytes: &[u8]) -> (Vec<KeyEvent>, &[u8]) {
         let mut keys = Vec::new();
         while let Decoded::Key(len, key) = decode(bytes) {
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_and_named_keys_are_told_apart() {
+    fn letters_and_named_keys_are_distinguished() {
         let (keys, rest) = keys("/ä\r\x7f\x1b[A\x1b[6~\x1bOH\x1b[99;1~\x1b\x1b[B".as_bytes());
         let codes: Vec<KeyCode> = keys.into_iter().map(|key| key.code).collect();
         let expected = [KeyCode::Char('/'), KeyCode::Char('ä'), KeyCode::Enter, KeyCode::Backspace];
@@ -168,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn control_and_alt_are_told() {
+    fn control_and_alt_are_modifiers() {
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         let alt = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::ALT);
         assert_eq!(keys(b"\x03\x1bq").0, [control, alt]);
     }
 
     #[test]
-    fn what_is_not_whole_waits_and_what_is_no_text_is_passed_over() {
+    fn incomplete_sequences_wait_and_invalid_bytes_are_skipped() {
         for begun in [&b"\x1b"[..], b"\x1b[", b"\x1b[12", b"\x1bO", b"\xc3"] {
             assert_eq!(keys(begun), (Vec::new(), begun));
         }

@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it. No terminal, no clock.
+//! State of the picture, and the effect of keys on it. It uses no terminal and no clock.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -12,16 +12,16 @@ use super::reader::Sample;
 use super::tally::{Count, Tally};
 use crate::Error;
 
-/// Intervals that the curve of the rate shows.
+/// Intervals in the curve of the rate.
 const HISTORY: usize = 240;
-/// Intervals that a flow is shown without packets.
+/// Intervals without packets after which a flow is removed.
 const IDLE_MAX: u32 = 30;
-/// Flows that are kept from one interval to the next; the idlest go first.
+/// Maximum flows kept between intervals. Above it all idle flows are removed.
 const FLOWS_MAX: usize = 1 << 16;
-/// Characters of a filter that is typed.
+/// Maximum bytes of a typed filter.
 const FILTER_MAX: usize = 1024;
 
-/// By what flows are sorted.
+/// Sort order of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Bits in the last interval.
@@ -32,7 +32,7 @@ pub(super) enum Sort {
     Total,
 }
 
-/// What a key asks the rest of the program to do.
+/// Action that a key requests from the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
     None,
@@ -40,7 +40,7 @@ pub(super) enum Reaction {
     Filter(String),
 }
 
-/// A flow since it was first seen.
+/// Counts of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) last: Count,
@@ -48,16 +48,16 @@ pub(super) struct Flow {
     idle: u32,
 }
 
-/// All that is shown.
+/// State of the picture.
 pub(super) struct Model {
     pub(super) title: String,
     pub(super) filter: String,
     /// A filter that is being typed.
     pub(super) typed: Option<String>,
-    /// What the last filter was refused for.
+    /// Error of the last filter.
     pub(super) complaint: Option<String>,
     pub(super) paused: bool,
-    /// Whether the interface is down or has no carrier.
+    /// True if the interface is down or has no carrier.
     pub(super) is_down: bool,
     pub(super) help: bool,
     pub(super) sort: Sort,
@@ -65,17 +65,17 @@ pub(super) struct Model {
     pub(super) report: Report,
     /// Packets and bits a second in the last interval.
     pub(super) rate: (f64, f64),
-    /// What came in the last interval.
+    /// Packets and bytes of the last interval.
     all: Count,
     /// Packets a second, interval by interval, the newest last.
     pub(super) history: VecDeque<u64>,
     pub(super) protocols: Vec<(&'static str, Count)>,
     pub(super) delay: Histogram,
-    /// Flows beyond those that are told apart, as one.
+    /// Sum of the flows above the limit of distinct flows.
     pub(super) other_flows: Flow,
     seconds: f64,
     flows: HashMap<FlowKey, Flow>,
-    /// Flows that came while the picture stood still.
+    /// Flows counted during a pause.
     unseen: Tally,
 }
 
@@ -104,8 +104,8 @@ impl Model {
         }
     }
 
-    /// Takes in what came in an interval; while paused that is kept for the totals, and changes
-    /// nothing.
+    /// Merges the sample of an interval. During a pause the sample is kept for the totals, and the
+    /// picture does not change.
     pub(super) fn take(&mut self, sample: Sample) {
         self.is_down = sample.is_down;
         if self.paused {
@@ -147,13 +147,13 @@ impl Model {
         self.flows.retain(|_, flow| flow.idle <= limit);
     }
 
-    /// Flows that are told apart.
+    /// Returns the number of distinct flows.
     pub(super) fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    /// `count` flows from `first` on, in the order of the column that was chosen. The rest is not
-    /// sorted: there may be tens of thousands.
+    /// Returns `count` flows from `first` on, in the selected order. Only these are sorted, as
+    /// there may be tens of thousands of flows.
     pub(super) fn sorted_flows(&self, first: usize, count: usize) -> Vec<(&FlowKey, &Flow)> {
         let weight = |flow: &Flow| match self.sort {
             Sort::Bits => (flow.last.bytes, flow.total.bytes),
@@ -171,12 +171,12 @@ impl Model {
         flows.into_iter().skip(first).collect()
     }
 
-    /// A count of the last interval as packets and bits a second.
+    /// Converts a count of the last interval to packets and bits a second.
     pub(super) fn per_second(&self, count: Count) -> (f64, f64) {
         (count.packets as f64 / self.seconds, count.bytes as f64 * 8.0 / self.seconds)
     }
 
-    /// What became of a filter that was asked for.
+    /// Shows the new filter, or the error that `outcome` has.
     pub(super) fn set_filter(&mut self, text: String, outcome: Result<(), Error>) {
         match outcome {
             Ok(()) => (self.filter, self.complaint) = (text, None),
@@ -184,7 +184,7 @@ impl Model {
         }
     }
 
-    /// Takes a key.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Reaction {
         if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
             return Reaction::Quit;
@@ -225,7 +225,7 @@ impl Model {
         Reaction::None
     }
 
-    /// The last interval as one JSON object, with `flows` flows at most.
+    /// Returns the last interval as one JSON object with at most `flows` flows.
     pub(super) fn json(&self, flows: usize) -> Value {
         let rates = |count: Count| {
             let (packets, bits) = self.per_second(count);
@@ -291,7 +291,7 @@ pub(super) mod tests {
         Sample { tally, report: Report::default(), elapsed, is_down: false }
     }
 
-    /// A model that has seen an interval of 1000 packets in 8 flows.
+    /// Returns a model after an interval of 1000 packets in 8 flows.
     pub(crate) fn model() -> Model {
         let mut model = Model::new("veth0, path v3 (copy)".into(), String::new());
         model.take(sample(tally(1000, 8), Duration::from_millis(500)));
@@ -303,13 +303,13 @@ pub(super) mod tests {
         keys.chars().map(|letter| model.press(KeyEvent::from(code(letter)))).last().unwrap()
     }
 
-    /// Packets of all flows since the start.
+    /// Returns the packets of all flows since the start.
     fn total(model: &Model) -> u64 {
         model.flows.values().map(|flow| flow.total.packets).sum()
     }
 
     #[test]
-    fn rates_are_those_of_the_interval_and_totals_those_of_all() {
+    fn rates_cover_the_interval_and_totals_cover_all_intervals() {
         let mut model = model();
         assert!((model.rate.0 - 2000.0).abs() < 1e-6);
         model.take(sample(tally(10, 1), Duration::from_secs(1)));
@@ -319,7 +319,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_flows_that_are_shown_are_those_of_the_whole_order() {
+    fn shown_flows_are_in_the_order_of_all_flows() {
         let mut model = model();
         for _ in 0..3 {
             press(&mut model, "s");
@@ -334,7 +334,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_paused_picture_stands_still() {
+    fn paused_picture_does_not_change() {
         let mut model = model();
         press(&mut model, "p");
         model.take(sample(tally(9, 1), Duration::from_secs(1)));
@@ -343,7 +343,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn totals_have_what_came_while_paused() {
+    fn totals_include_packets_of_a_pause() {
         let mut model = model();
         press(&mut model, "p");
         model.take(sample(tally(9, 1), Duration::from_secs(1)));
@@ -355,7 +355,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_filter_is_typed_and_kept_only_where_it_is_taken() {
+    fn typed_filter_is_kept_only_if_accepted() {
         let mut model = model();
         assert_eq!(press(&mut model, "/tcp q\n"), Reaction::Filter("tcp q".into()));
         model.set_filter("tcp q".into(), Err(Error::Failed("syntax".into())));
@@ -383,7 +383,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_json_object_has_the_rate_the_losses_and_the_top_flows() {
+    fn json_object_has_rate_losses_and_top_flows() {
         let object = model().json(3);
         assert_eq!(object["flows"].as_array().unwrap().len(), 3);
         assert_eq!(object["lost"]["ring_full"], 0);
@@ -392,7 +392,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flows_that_are_not_told_apart_count_all_the_same() {
+    fn flows_above_the_limit_are_counted_as_others() {
         let mut model = model();
         let others = |packets| {
             let tally = Tally { other_flows: Count { packets, bytes: 100 * packets }, ..Tally::default() };

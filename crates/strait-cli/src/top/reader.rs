@@ -14,26 +14,25 @@ use strait_sys::clock;
 use super::tally::Tally;
 use crate::Error;
 
-/// How long a lane is waited for: one alone, or each of several.
-const PATIENCE: Duration = Duration::from_millis(50);
-const PATIENCE_OF_EACH: Duration = Duration::from_millis(1);
-/// How often the kernel's counters are read.
+/// Time to wait for packets: of a single lane, or of each of several lanes.
+const WAIT_OF_ONE: Duration = Duration::from_millis(50);
+const WAIT_OF_SEVERAL: Duration = Duration::from_millis(1);
+/// Interval at which the kernel's counters are read.
 const ACCOUNT_PERIOD: Duration = Duration::from_millis(200);
 
-/// What to do about a filter for which there is no privilege any more; it fits in a line of 80.
-const FILTER_STAYS: &str = "xdp needs privilege to change its filter: give it at the start, or --path v3";
+/// Message for a filter that needs a dropped privilege. It fits in a line of 80 columns.
+const NO_PRIVILEGE: &str = "xdp needs privilege to change its filter: give it at the start, or --path v3";
 
-/// What came since it was last asked, and the account of the whole session.
+/// Counts since the previous sample, and the account of the whole session.
 pub(super) struct Sample {
     pub(super) tally: Tally,
     pub(super) report: Report,
     pub(super) elapsed: Duration,
-    /// Whether the interface is down or has no carrier, and nothing can come.
+    /// True if the interface is down or has no carrier, so that no packet can arrive.
     pub(super) is_down: bool,
 }
 
-/// An open capture with all that reading it takes, while nobody reads it yet: between the two,
-/// capabilities are dropped.
+/// An open capture before its reading thread starts. The caller drops capabilities between the two.
 pub(super) struct Source {
     session: Session,
     lanes: Vec<Lane>,
@@ -47,7 +46,7 @@ pub(super) struct Reader {
     thread: JoinHandle<Result<(), Error>>,
 }
 
-/// What both threads see.
+/// State shared by both threads.
 struct Shared {
     counts: Mutex<Counts>,
     stopping: AtomicBool,
@@ -75,18 +74,17 @@ impl Shared {
 }
 
 impl Source {
-    /// Of `session`, which is on `interface`.
+    /// Takes the lanes of `session`, which is open on `interface`.
     pub(super) fn new(mut session: Session, interface: &str) -> Self {
         let lanes = session.take_lanes();
-        // Filters that come later are compiled on a handle that is opened while there is the privilege.
+        // Opened while the privilege exists, to compile later filters.
         let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
         Self { session, lanes, compiler }
     }
 }
 
 impl Reader {
-    /// Reads `source` on a thread of its own, which has the capabilities of the one that calls
-    /// this.
+    /// Starts a thread that reads `source`. It has the capabilities of the calling thread.
     pub(super) fn start(source: Source) -> Result<Self, Error> {
         let (tally, report) = (Tally::default(), Report::default());
         let counts = Counts { tally, report, since: Instant::now(), is_down: false };
@@ -98,10 +96,10 @@ impl Reader {
         Ok(Self { shared, filters, thread })
     }
 
-    /// What came since the last call.
+    /// Returns the counts since the last call.
     ///
     /// # Errors
-    /// The reading has ended; [`Reader::finish`] says why.
+    /// The reading has ended; [`Reader::finish`] returns the cause.
     pub(super) fn take(&self) -> Result<Sample, Error> {
         if self.has_ended() {
             return Err(Error::Failed("the capture has ended".into()));
@@ -109,12 +107,12 @@ impl Reader {
         Ok(self.shared.take())
     }
 
-    /// Whether the reading has ended, which it does by itself only where it failed.
+    /// Returns true if the reading has ended, which without [`Reader::finish`] means a failure.
     pub(super) fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Captures by another filter from now on.
+    /// Changes the filter of the capture.
     pub(super) fn set_filter(&self, text: &str) -> Result<(), Error> {
         let ended = || Error::Failed("the capture has ended".into());
         let (reply, answer) = sync_channel(1);
@@ -122,8 +120,8 @@ impl Reader {
         answer.recv().map_err(|_| ended())?
     }
 
-    /// Ends the capture. Returns what came since the last call of [`Reader::take`] with the whole
-    /// account, also where the reading had failed, and that failure.
+    /// Ends the capture. Returns the counts since the last call of [`Reader::take`] with the final
+    /// account, and the failure of the reading if there was one.
     pub(super) fn finish(self) -> (Sample, Result<(), Error>) {
         self.shared.stopping.store(true, Ordering::Release);
         let died = || Err(Error::Failed("the reading thread died: a defect of strait".into()));
@@ -132,7 +130,7 @@ impl Reader {
     }
 }
 
-/// What the thread owns.
+/// State of the reading thread.
 struct Work {
     source: Source,
     orders: Receiver<(String, SyncSender<Result<(), Error>>)>,
@@ -142,7 +140,7 @@ struct Work {
 impl Work {
     fn run(mut self) -> Result<(), Error> {
         if let Err(error) = self.read_until_stopped() {
-            // The account as it is: that of a lane whose interface is gone may fail too.
+            // Best effort: the account of a lane on a removed interface may fail too.
             let _ = self.account();
             return Err(error);
         }
@@ -157,7 +155,7 @@ impl Work {
         let mut accounted = Instant::now();
         while !self.shared.stopping.load(Ordering::Acquire) {
             while let Ok((text, reply)) = self.orders.try_recv() {
-                // Whoever asked waits for the answer, so that it can be sent.
+                // Cannot fail: `Reader::set_filter` waits for the reply.
                 let _ = reply.send(self.set_filter(&text));
             }
             self.read()?;
@@ -175,14 +173,14 @@ impl Work {
         Ok(())
     }
 
-    /// Reads each lane once; false when none has more to come.
+    /// Reads each lane once. Returns false when all lanes have ended.
     fn read(&mut self) -> Result<bool, Error> {
-        let patience = if self.source.lanes.len() == 1 { PATIENCE } else { PATIENCE_OF_EACH };
-        // Those of live captures are small numbers.
+        let timeout = if self.source.lanes.len() == 1 { WAIT_OF_ONE } else { WAIT_OF_SEVERAL };
+        // Link types of live captures fit in 16 bits.
         let link_type = self.source.session.link_type() as u16;
         let mut more = false;
         for lane in &mut self.source.lanes {
-            let mut batch = match lane.next_batch(Instant::now() + patience) {
+            let mut batch = match lane.next_batch(Instant::now() + timeout) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => continue,
                 Err(error) => return Err(error.into()),
@@ -208,8 +206,8 @@ impl Work {
         let compiler = compiler.as_ref().map_err(|reason| Error::Failed(reason.clone()))?;
         let program = compiler.compile(text)?;
         session.set_filter(lanes, &program).map_err(|error| match error.errno() {
-            // AF_XDP loads a program, and the privilege for that is gone.
-            Some(errno) if errno == Errno::PERM.raw_os_error() => Error::Refused(FILTER_STAYS.into()),
+            // AF_XDP loads a program, which needs a privilege that was dropped.
+            Some(errno) if errno == Errno::PERM.raw_os_error() => Error::Refused(NO_PRIVILEGE.into()),
             _ => error.into(),
         })
     }

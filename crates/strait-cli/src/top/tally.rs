@@ -1,4 +1,4 @@
-//! What is counted of packets: by flow, by protocol, and how late they reach the program.
+//! Counts of packets by flow and by protocol, and their delay to the program.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use strait_packet::protocol::{ether_type, ip};
 use strait_packet::vlan::Untagged;
 use strait_packet::{Network, network_on};
 
-/// Flows that are told apart in one interval; the rest counts as one.
+/// Maximum distinct flows in one interval. Packets of further flows are counted together.
 const FLOWS_MAX: usize = 1 << 16;
 /// The identifier in a VLAN tag.
 const VLAN_ID: u16 = 0x0fff;
-/// Of each so many packets one's delay is measured.
-const DELAY_OF_EACH: u64 = 16;
+/// The delay of one in this many packets is measured.
+const DELAY_SAMPLING: u64 = 16;
 
 /// Packets and their bytes on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Count {
     }
 }
 
-/// What came in an interval.
+/// Counts of an interval.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) all: Count,
@@ -38,15 +38,15 @@ pub(super) struct Tally {
     /// Packets of flows beyond [`FLOWS_MAX`].
     pub(super) other_flows: Count,
     pub(super) protocols: HashMap<&'static str, Count>,
-    /// From the kernel's stamp to the program.
+    /// Time from the kernel's timestamp to the program.
     pub(super) delay: Histogram,
 }
 
 impl Tally {
-    /// Counts a frame that was read at `now_ns`; `link_type` says what its bytes begin with.
+    /// Counts a frame that was read at `now_ns` and begins with a header of `link_type`.
     pub(super) fn add(&mut self, frame: &Frame<'_>, link_type: u16, now_ns: u64) {
         let one = Count { packets: 1, bytes: frame.wire_len.into() };
-        if self.all.packets.is_multiple_of(DELAY_OF_EACH) {
+        if self.all.packets.is_multiple_of(DELAY_SAMPLING) {
             self.delay.record(now_ns.saturating_sub(frame.timestamp_ns));
         }
         self.all.add(one);
@@ -59,13 +59,13 @@ impl Tally {
         };
         self.protocols.entry(protocol).or_default().add(one);
         if let Some(flow) = flow {
-            // A cooked header has no room for the tag.
+            // A cooked header does not contain the VLAN tag.
             let vlan = flow.vlan.or(frame.vlan.map(|vlan| vlan.tci & VLAN_ID));
             self.add_flow(FlowKey { vlan, ..flow }, one);
         }
     }
 
-    /// Counts packets of one flow, and nothing else.
+    /// Adds to the count of one flow, and to no other count.
     fn add_flow(&mut self, flow: FlowKey, count: Count) {
         if self.flows.len() < FLOWS_MAX || self.flows.contains_key(&flow) {
             self.flows.entry(flow).or_default().add(count);
@@ -74,7 +74,7 @@ impl Tally {
         }
     }
 
-    /// Counts the flows of `later` too, and nothing else.
+    /// Adds the flows of `later`, and no other counts.
     pub(super) fn add_flows(&mut self, later: Self) {
         for (flow, count) in later.flows {
             self.add_flow(flow, count);
@@ -83,7 +83,7 @@ impl Tally {
     }
 }
 
-/// What a frame that is no whole IP packet carries.
+/// Returns the protocol of a frame without a complete IP packet.
 fn link_protocol(parsed: &strait_packet::Result<(Untagged<'_>, Network<'_>)>) -> &'static str {
     match parsed {
         Ok((_, Network::Arp(_))) => "arp",
@@ -101,7 +101,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A tally of generated packets.
+    /// Returns a tally of generated packets.
     pub(crate) fn tally(packets: u64, flows: u32) -> Tally {
         let traffic = Traffic::builder().kinds(&[Kind::Udp4, Kind::Tcp6]).flows(flows).build().unwrap();
         let mut tally = Tally::default();
@@ -128,7 +128,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn packets_count_once_by_flow_and_once_by_protocol() {
+    fn each_packet_is_counted_once_by_flow_and_once_by_protocol() {
         let tally = tally(1000, 8);
         let sum = |counts: Vec<Count>| counts.iter().map(|count| count.packets).sum::<u64>();
         assert_eq!(tally.all.packets, 1000);
@@ -139,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_is_counted_too() {
+    fn malformed_frames_are_counted() {
         let mut tally = Tally::default();
         tally.add(&frame(&[0; 6]), link_type::ETHERNET, 0);
         tally.add(&frame(&[0; 60]), link_type::LINUX_SLL2, 0);
@@ -148,7 +148,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_flow_behind_a_cooked_header_is_in_the_vlan_that_stands_beside_it() {
+    fn flow_behind_a_cooked_header_has_the_vlan_of_the_frame() {
         let traffic = Traffic::builder().kinds(&[Kind::Udp4]).build().unwrap();
         let mut ethernet = [0; 2048];
         let len = traffic.write_frame(0, 0, &mut ethernet);
@@ -161,12 +161,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flows_beyond_the_limit_are_counted_as_one() {
+    fn flows_above_the_limit_are_counted_together() {
         let mut tally = tally(70_000, 70_000);
         assert_eq!((tally.flows.len(), tally.other_flows.packets), (FLOWS_MAX, 70_000 - FLOWS_MAX as u64));
-        let (told, other) = (*tally.flows.values().next().unwrap(), tally.other_flows);
+        let (flow, other) = (*tally.flows.values().next().unwrap(), tally.other_flows);
         tally.add_flows(tally.clone());
-        assert_eq!(tally.flows.values().next().unwrap().packets, 2 * told.packets);
+        assert_eq!(tally.flows.values().next().unwrap().packets, 2 * flow.packets);
         assert_eq!(tally.other_flows.packets, 2 * other.packets);
     }
 }

@@ -1,5 +1,5 @@
-//! The picture: drawn from the model alone, so that 80 by 24 characters over a slow line are
-//! enough.
+//! The picture, drawn from the model alone. It needs no more than 80 by 24 characters over a slow
+//! line.
 //!
 //! ```text
 //!  title                                filter
@@ -7,7 +7,7 @@
 //!  curve of the rate
 //!  protocols              | delay, as a histogram
 //!  flows
-//!  keys, or what is typed
+//!  keys, or the typed filter
 //! ```
 
 use ratatui::Frame;
@@ -20,7 +20,7 @@ use strait_packet::FlowKey;
 
 use super::model::{Flow, Model, Sort};
 
-/// Upper ends of the histogram's bars, with their names.
+/// Upper limits of the histogram's bars, with their labels.
 const DELAYS: [(u64, &str); 6] = [
     (10_000, "< 10 us"),
     (100_000, "< 100 us"),
@@ -29,38 +29,38 @@ const DELAYS: [(u64, &str); 6] = [
     (100_000_000, "< 100 ms"),
     (u64::MAX, "longer"),
 ];
-/// The smallest terminal that is drawn on.
+/// Minimum size of the terminal.
 const COLUMNS_MIN: u16 = 60;
 const LINES_MIN: u16 = 12;
-/// Columns of the protocols, and of the curve's scale.
+/// Width of the protocols, and of the curve's scale.
 const PROTOCOL_COLUMNS: u16 = 34;
 const SCALE_COLUMNS: u16 = 11;
-/// Columns of the delay's title with its name.
+/// Minimum width for the label in the delay's title.
 const DELAY_COLUMNS: u16 = 42;
-/// Lines of a message.
+/// Maximum lines of an error message.
 const COMPLAINT_LINES_MAX: usize = 4;
-/// Columns of the flows' numbers.
+/// Width of a number of a flow.
 const NUMBER: u16 = 11;
 
 const HELP: [(&str, &str); 8] = [
     ("q, Esc", "quit"),
-    ("p, space", "pause, go on"),
+    ("p, space", "pause, resume"),
     ("s", "sort flows by rate, packets, total"),
-    ("/", "set a filter, pcap-filter(7); empty takes all"),
+    ("/", "set a filter, pcap-filter(7); empty matches all"),
     ("arrows", "scroll the flows"),
     ("PgUp, PgDn", "scroll them by ten"),
     ("Home", "show the first flow again"),
-    ("?", "close this"),
+    ("?", "close this help"),
 ];
 
 /// Draws the picture.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let area = frame.area();
     if area.width < COLUMNS_MIN || area.height < LINES_MIN {
-        let asked = format!("too small: {COLUMNS_MIN}x{LINES_MIN} at least");
-        return frame.render_widget(Line::from(asked), area);
+        let message = format!("too small: {COLUMNS_MIN}x{LINES_MIN} at least");
+        return frame.render_widget(Line::from(message), area);
     }
-    // What a low terminal has no lines for: first the curve, then protocols and delay.
+    // A low terminal has no curve, a lower one no protocols and delay either.
     let curve_lines = if area.height < LINES_MIN + 6 { 0 } else { 3 };
     let middle_lines = if area.height < LINES_MIN + 3 { 0 } else { 7 };
     let rows = [1, 2, curve_lines, middle_lines].map(Constraint::Length);
@@ -84,7 +84,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
 
 fn title_line(model: &Model) -> Line<'_> {
     let mut spans = vec![Span::from(format!("strait top  {}", model.title)).bold()];
-    // Before the filter, which may be longer than the line.
+    // Ahead of the filter, which may be longer than the line.
     if model.is_down {
         spans.push("  ".into());
         spans.push(Span::from("link is down").red().reversed());
@@ -102,7 +102,7 @@ fn rate_lines(model: &Model) -> Paragraph<'_> {
     let (packets, bits) = model.rate;
     let capture = &model.report.capture;
     let rate = format!(
-        "{} packets/s  {} bit/s   {} packets in all",
+        "{} packets/s  {} bit/s   {} packets total",
         short(packets),
         short(bits),
         short(capture.delivered as f64)
@@ -115,7 +115,7 @@ fn rate_lines(model: &Model) -> Paragraph<'_> {
         .map(|(cause, count)| format!("{} {}", cause.replace('_', " "), short(count as f64)))
         .collect();
     let lost = if lost.is_empty() {
-        Line::from("lost: nothing")
+        Line::from("lost: none")
     } else {
         Line::from(format!("lost: {}", lost.join(", "))).style(Style::new().red().bold())
     };
@@ -127,7 +127,7 @@ fn draw_curve(frame: &mut Frame<'_>, model: &Model, area: Rect) {
         Layout::horizontal([Constraint::Length(SCALE_COLUMNS), Constraint::Fill(1)]).areas(area);
     let skipped = model.history.len().saturating_sub(area.width as usize);
     let newest: Vec<u64> = model.history.iter().skip(skipped).copied().collect();
-    // A bar as high as the area is the greatest that is shown.
+    // The sparkline scales its highest bar to the height of the area.
     let max = newest.iter().max().copied().unwrap_or(0);
     let scale_lines = [format!("max {}", short(max as f64)), "packets/s".into()].map(Line::from);
     frame.render_widget(Paragraph::new(scale_lines.to_vec()), scale);
@@ -147,7 +147,7 @@ const NUMBER_TITLES: &str = "packets/s     bit/s";
 
 fn delay_lines(model: &Model, area: Rect) -> Paragraph<'_> {
     let delay = &model.delay;
-    let name = if area.width < DELAY_COLUMNS { "" } else { "delay to here: " };
+    let name = if area.width < DELAY_COLUMNS { "" } else { "delay to strait: " };
     let title = format!("{name}p50 {}, p99 {}", duration(delay.p50_ns()), duration(delay.p99_ns()));
     let mut lines = vec![Line::from(title).style(header())];
     let room = usize::from(area.width.saturating_sub(18));
@@ -191,21 +191,21 @@ fn flow_row(model: &Model, name: String, flow: &Flow) -> Row<'static> {
     Row::new([Cell::from(name)].into_iter().chain(numbers))
 }
 
-/// A flow in `columns`: its addresses are shortened where they have to be, the ports never.
+/// Returns the name of a flow in `columns`. Addresses are shortened as needed, ports never.
 fn flow_name(key: &FlowKey, columns: usize) -> String {
     let whole = key.to_string();
     let Some(excess) = whole.len().checked_sub(columns).filter(|excess| *excess > 0) else { return whole };
     let [source, destination] =
         [key.source, key.destination].map(|end| (end.address.to_string(), end.to_string()));
     let room = (source.0.len() + destination.0.len()).saturating_sub(excess);
-    // A short one leaves its room to the other.
+    // A short address leaves its columns to the other one.
     let of_source = (room / 2).max(room.saturating_sub(destination.0.len())).min(source.0.len());
     let prefix = whole.strip_suffix(&format!("{} > {}", source.1, destination.1)).unwrap_or_default();
     let end = |(address, end): (String, String), room| shortened(&address, room) + &end[address.len()..];
     format!("{prefix}{} > {}", end(source, of_source), end(destination, room - of_source))
 }
 
-/// The begin and the end of an address, which is ASCII, in `columns`.
+/// Shortens an address, which is ASCII, to `columns` by an ellipsis in its middle.
 fn shortened(address: &str, columns: usize) -> String {
     if address.len() <= columns {
         return address.to_owned();
@@ -215,7 +215,7 @@ fn shortened(address: &str, columns: usize) -> String {
     format!("{}\u{2026}{}", &address[..begin], &address[end..])
 }
 
-/// What belongs to more flows than are told apart, where there are so many.
+/// Returns the row of the flows above the limit of distinct flows, if there are such flows.
 fn other_flows(model: &Model) -> Option<Row<'static>> {
     let other = &model.other_flows;
     let name = format!("other flows, {} packets", short(other.total.packets as f64));
@@ -224,7 +224,7 @@ fn other_flows(model: &Model) -> Option<Row<'static>> {
 
 fn key_lines(model: &Model, columns: usize) -> Vec<Line<'_>> {
     if let Some(typed) = &model.typed {
-        return vec![Line::from(format!("filter: {typed}_   Enter takes it, Esc leaves it"))];
+        return vec![Line::from(format!("filter: {typed}_   Enter applies it, Esc cancels"))];
     }
     if let Some(complaint) = &model.complaint {
         let lines = wrapped(complaint, columns).into_iter().take(COMPLAINT_LINES_MAX);
@@ -234,7 +234,7 @@ fn key_lines(model: &Model, columns: usize) -> Vec<Line<'_>> {
     vec![keys.style(Style::new().add_modifier(Modifier::DIM))]
 }
 
-/// The words of `text` in lines of `columns`; only a word that is longer has a longer line.
+/// Wraps `text` at blanks into lines of `columns`. Only a longer word has a longer line.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -265,7 +265,7 @@ fn header() -> Style {
     Style::new().add_modifier(Modifier::REVERSED)
 }
 
-/// Three digits and a unit: 1.23M.
+/// Formats a number with three digits and a unit, as in 1.23M.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 1e12 => (value / 1e12, "T"),
@@ -313,10 +313,10 @@ mod tests {
     }
 
     #[test]
-    fn eighty_by_twenty_four_hold_it_all() {
+    fn picture_fits_80_by_24() {
         let picture = picture(&model(), 80, 24);
         for words in
-            ["strait top  veth0", "2.00k packets/s", "lost: nothing", "udp", "p99 50", "8 flows", "q quit"]
+            ["strait top  veth0", "2.00k packets/s", "lost: none", "udp", "p99 50", "8 flows", "q quit"]
         {
             assert!(picture.contains(words), "{words}:\n{picture}");
         }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_are_not_told_apart_have_a_row() {
+    fn flows_above_the_limit_have_a_row() {
         let mut model = model();
         assert!(!picture(&model, 80, 24).contains("other flows"));
         model.other_flows.total = Count { packets: 1234, bytes: 56_789 };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_down_is_told_in_the_title() {
+    fn title_shows_that_the_link_is_down() {
         let mut model = model();
         assert!(!picture(&model, 80, 24).contains("link is down"));
         (model.is_down, model.filter) = (true, "udp or ".repeat(20));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_shown_to_its_end() {
+    fn long_message_is_shown_to_its_end() {
         let mut model = model();
         model.complaint = Some(format!("{} the end.", "word ".repeat(17)));
         let picture = picture(&model, 80, 24);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_flow_keeps_its_ports() {
+    fn long_flow_name_keeps_its_ports() {
         let end = |address: &str, port| Endpoint { address: address.parse().unwrap(), port };
         let (long, short) = (end("2001:db8:1234:5678:9abc:def0:1234:5678", 20_000), end("fe80::1", 443));
         let key = |source, destination| FlowKey { vlan: Some(4000), protocol: 17, source, destination };
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_terminal_is_no_defect() {
+    fn extreme_terminal_sizes_do_not_panic() {
         for (width, height) in [(1, 1), (20, 5), (300, 100)] {
             let mut model = model();
             model.help = true;
@@ -376,14 +376,14 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_is_too_small_is_told_so() {
+    fn too_small_terminal_shows_the_minimum() {
         for (width, height) in [(59, 24), (80, 11), (40, 10)] {
             assert_eq!(picture(&model(), width, height).trim_end(), "too small: 60x12 at least");
         }
     }
 
     #[test]
-    fn a_low_terminal_has_whole_parts_or_none() {
+    fn low_terminal_omits_whole_parts() {
         for (height, curve, bars) in [(12, 0, 0), (14, 0, 0), (15, 0, 1), (17, 0, 1), (18, 1, 1)] {
             let picture = picture(&model(), 60, height);
             let lines = |words| picture.lines().filter(|line| line.contains(words)).count();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_stand_in_two_columns() {
+    fn help_has_two_columns() {
         let mut model = model();
         model.help = true;
         let picture = picture(&model, 60, 24);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_abbreviated() {
         assert_eq!(
             [0.0, 999.0, 1234.0, 56_789.0, 1.5e8, 2e9].map(short),
             ["0", "999", "1.23k", "56.8k", "150M", "2.00G"]

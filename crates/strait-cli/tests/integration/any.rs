@@ -1,5 +1,4 @@
-//! `strait capture -i any`: lines that name the interface as tcpdump's do, files that tcpdump
-//! reads.
+//! `strait capture -i any`: lines name the interface like tcpdump, and tcpdump reads the files.
 
 use lab::{Launch, Wire, program_or_skip};
 
@@ -9,22 +8,21 @@ const FRAMES: u64 = 40;
 const COUNT: &str = "40";
 const ARGUMENTS: [&str; 6] = ["capture", "-i", "any", "--direction", "in", "-c"];
 
-/// Lines without their times and lengths of addresses: what tcpdump and strait have in common at
-/// the beginning.
+/// Returns the beginnings of lines without their times, which are equal in tcpdump and strait.
 fn beginnings(text: &str) -> Vec<String> {
     let fields = |line: &str| line.split_whitespace().skip(1).take(6).collect::<Vec<_>>().join(" ");
     text.lines().map(fields).collect()
 }
 
 #[test]
-fn lines_and_files_are_tcpdumps() {
+fn lines_and_files_equal_those_of_tcpdump() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("tcpdump")) else { return };
     let file = tempfile::NamedTempFile::new().unwrap();
     let saved = strait(wire.right(), &ARGUMENTS).args([COUNT, "-w"]).arg(file.path());
     let [printing, saving] =
         [strait(wire.right(), &ARGUMENTS).arg(COUNT), saved].map(|launch| Capture::watch(launch));
     let ours = wire.right().command("tcpdump").args(["-nli", "any", "-Q", "in", "-c", COUNT]);
-    // With whole packets tcpdump's ring would hold 32 of them.
+    // A small snaplen: with whole packets tcpdump's ring would hold only 32 of them.
     let theirs = ours.args(["--immediate-mode", "-s", "200"]).spawn().unwrap();
     theirs.wait_for_stderr("listening on", LIMIT).unwrap();
     send(&wire, &numbered(FRAMES));

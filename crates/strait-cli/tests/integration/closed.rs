@@ -1,5 +1,5 @@
-//! Standard streams that are closed at the start: no data is lost in silence, and commands without
-//! data there go on working.
+//! Standard streams that are closed at the start: no data is lost without an error, and commands
+//! without data on them work.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::refusals::RECORDING;
 use crate::rig::{LIMIT, STRAIT, failure, packets};
 use crate::run::with_library;
 
-/// `strait` with `arguments`, started by a shell with `redirection`.
+/// Runs `strait` with `arguments` from a shell with `redirection`.
 fn redirected(redirection: &str, arguments: &[&str]) -> Finished {
     let script = format!(r#"exec "$0" "$@" {redirection}"#);
     Launch::new("sh").args(["-c", &script, STRAIT]).args(arguments).run(LIMIT).unwrap()
@@ -65,10 +65,9 @@ fn commands_without_data_on_standard_output_run_with_it_closed() {
     let _ = redirected(">&-", &["man", pages.to_str().unwrap()]).success();
 }
 
-/// Service managers and other programs open the null device for their children to read and to
-/// write.
+/// Service managers open the null device as their children's standard output.
 #[test]
-fn a_null_device_that_the_user_gave_is_not_a_closed_output() {
+fn null_device_is_not_a_closed_output() {
     for redirection in [">/dev/null", "1<>/dev/null"] {
         for options in [&["-c", "3"][..], &["-w", "-"], &["--json"]] {
             let _ = redirected(redirection, &[&["capture", "-r", RECORDING], options].concat()).success();
@@ -77,7 +76,7 @@ fn a_null_device_that_the_user_gave_is_not_a_closed_output() {
 }
 
 #[test]
-fn a_program_that_is_run_finds_its_output_closed() {
+fn closed_output_stays_closed_for_a_program_under_strait_run() {
     let directory = tempfile::tempdir().unwrap();
     let strait = with_library(directory.path());
     let script = r#"exec "$0" run -- sh -c "echo lost 2>/dev/null || exit 7" >&-"#;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lab::{Finished, Launch, skip, wait_until};
 use serde_json::Value;
 
-use crate::refusals::{AS_NOBODY, everyones_copy};
+use crate::refusals::{AS_NOBODY, copy_for_all_users};
 use crate::rig::{LIMIT, STRAIT, closes, failure, lost};
 
 const SHORT: [&str; 5] = ["demo", "--count", "3000", "--rate", "30000"];
@@ -140,7 +140,7 @@ fn as_ordinary_user(directory: &Path) -> Finished {
     if !is_root() {
         return Launch::new(STRAIT).args(SHORT).run(LIMIT).unwrap();
     }
-    let strait = everyones_copy(directory);
+    let strait = copy_for_all_users(directory);
     Launch::new("setpriv").args(AS_NOBODY).arg(strait).args(SHORT).run(LIMIT).unwrap()
 }
 

@@ -1,5 +1,5 @@
-//! A disk that fills up in mid-capture: one clear line, exit code 1, a ledger that closes and says
-//! `sink`, a valid file.
+//! A disk that fills up during a capture: one clear line, exit code 1, a closed ledger with losses
+//! in `sink`, and a valid file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::refusals::RECORDING;
 use crate::rig::{Capture, LIMIT, STRAIT, closes, count, failure, ledger, lost, numbered, send, sequence};
 use crate::tools::{self, capinfos};
 
-/// A small file system that only processes of its own mount namespace see; gone when dropped.
+/// A small file system in a mount namespace, which is removed when it is dropped.
 struct SmallDisk {
     holder: Process,
 }
 
 impl SmallDisk {
-    /// Where it is mounted, inside.
+    /// Mount point in the namespace.
     const AT: &str = "/mnt";
 
     fn mount(size: &str) -> Self {
@@ -29,7 +29,7 @@ impl SmallDisk {
         Self { holder }
     }
 
-    /// `strait capture` at the right end, with this disk in sight.
+    /// Starts `strait capture` at the right end, in the mount namespace.
     fn capture(&self, wire: &Wire, options: &[&str]) -> Capture {
         let namespace = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
         let launch =
@@ -37,7 +37,7 @@ impl SmallDisk {
         Capture::watch(launch.args(options))
     }
 
-    /// The disk as this test sees it.
+    /// Returns the path of the disk outside of its namespace.
     fn directory(&self) -> PathBuf {
         format!("/proc/{}/root{}", self.holder.id(), Self::AT).into()
     }
@@ -51,13 +51,13 @@ impl SmallDisk {
     }
 }
 
-/// Frames that make about 300 KiB.
+/// Number of frames for about 300 KiB.
 const FRAMES: u64 = 600;
 
-/// What every capture to a full disk ends with; returns how many packets it delivered. What was in
-/// the ring when the disk filled up is unread, everything else that came is in the file or lost in
+/// Asserts the result of a capture to a full disk, and returns the number of delivered packets.
+/// Packets in the ring when the disk filled up are unread; all others are in the file or lost in
 /// the sink.
-fn assert_told(finished: &Finished) -> u64 {
+fn assert_reported(finished: &Finished) -> u64 {
     let (code, line) = failure(finished);
     assert_eq!(code, 1, "{line}");
     assert!(line.contains("No space left on device"), "{line}");
@@ -71,14 +71,14 @@ fn assert_told(finished: &Finished) -> u64 {
     count(&ledger, "delivered")
 }
 
-/// The file has `packets` packets, the first ones, and other programs read it.
-fn assert_whole(file: &Path, packets: u64) {
+/// Asserts that the file has the first `packets` packets and that capinfos can read it.
+fn assert_valid(file: &Path, packets: u64) {
     assert_eq!(sequence(file), (0..packets).collect::<Vec<_>>());
     assert_eq!(capinfos(file).0 as u64, packets);
 }
 
 #[test]
-fn a_full_disk_ends_the_capture_and_keeps_what_is_written() {
+fn full_disk_ends_the_capture_and_keeps_written_packets() {
     for format in ["pcapng", "pcap"] {
         let Some(wire) = Wire::builder().or_skip() else { return };
         if !tools::present() {
@@ -88,7 +88,7 @@ fn a_full_disk_ends_the_capture_and_keeps_what_is_written() {
         let capture = disk.capture(&wire, &["-w", "/mnt/capture", "--format", format]);
         send(&wire, &numbered(FRAMES));
         let finished = capture.wait();
-        let delivered = assert_told(&finished);
+        let delivered = assert_reported(&finished);
         assert!(
             delivered > 0 && finished.stderr.contains(&format!("wrote {delivered} packets, ")),
             "{}",
@@ -98,27 +98,27 @@ fn a_full_disk_ends_the_capture_and_keeps_what_is_written() {
         let total = finished.stderr.replace(',', "").contains(&format!("packets {size} bytes to "));
         assert!(total && finished.stderr.matches(" bytes").count() == 1, "one total: {}", finished.stderr);
         assert_eq!(disk.names(), ["capture"]);
-        assert_whole(&disk.directory().join("capture"), delivered);
+        assert_valid(&disk.directory().join("capture"), delivered);
     }
 }
 
 #[test]
-fn a_full_disk_ends_a_capture_on_several_lanes_and_its_ledger_closes() {
+fn full_disk_ends_a_capture_on_several_lanes_and_its_ledger_closes() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let disk = SmallDisk::mount("128k");
     let capture = disk.capture(&wire, &["-w", "/mnt/capture", "--queues", "0-2"]);
     send(&wire, &numbered(FRAMES));
-    let delivered = assert_told(&capture.wait());
+    let delivered = assert_reported(&capture.wait());
     assert_eq!(sequence(&disk.directory().join("capture")).len() as u64, delivered);
 }
 
 #[test]
-fn a_disk_that_fills_up_in_a_rotation_keeps_the_files_before() {
+fn full_disk_in_a_rotation_keeps_earlier_files() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let disk = SmallDisk::mount("1536k");
     let capture = disk.capture(&wire, &["-w", "/mnt/capture.pcapng", "--rotate-mib", "1"]);
     send(&wire, &numbered(FRAMES * 10));
-    let delivered = assert_told(&capture.wait());
+    let delivered = assert_reported(&capture.wait());
     let names = disk.names();
     assert_eq!(names.len(), 2, "{names:?}");
     let kept: Vec<u64> = names.iter().flat_map(|name| sequence(&disk.directory().join(name))).collect();
@@ -126,7 +126,7 @@ fn a_disk_that_fills_up_in_a_rotation_keeps_the_files_before() {
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_start_is_told_before_the_capture() {
+fn full_disk_is_reported_before_the_capture_starts() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let full = full_device(directory.path());
@@ -136,7 +136,7 @@ fn a_disk_that_is_full_from_the_start_is_told_before_the_capture() {
     assert!(line.contains("No space left on device"), "{line}");
 }
 
-/// A `/dev/full` of the test's own.
+/// Creates a device like `/dev/full` in the directory.
 fn full_device(directory: &Path) -> PathBuf {
     let path = directory.join("full");
     let _ = Launch::new("mknod").arg(&path).args(["c", "1", "7"]).run(LIMIT).unwrap().success();
@@ -144,7 +144,7 @@ fn full_device(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_full_standard_output_is_named_as_what_is_written() {
+fn full_standard_output_is_named_in_the_error() {
     let script = r#"exec "$0" capture -r "$1" -w - > /dev/full"#;
     let launch = Launch::new("sh").args(["-c", script, STRAIT, RECORDING]);
     let (code, line) = failure(&launch.run(LIMIT).unwrap());
@@ -152,7 +152,7 @@ fn a_full_standard_output_is_named_as_what_is_written() {
 }
 
 #[test]
-fn lines_that_cannot_be_written_are_lost_in_the_sink() {
+fn unwritable_lines_are_lost_in_the_sink() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let full = full_device(directory.path());

@@ -1,5 +1,4 @@
-//! How a capture ends, and with what: signals, counts, durations, directions, and the one JSON
-//! object.
+//! The end of a capture by signal, count and duration; directions; the JSON object.
 
 use std::net::UdpSocket;
 use std::os::unix::process::ExitStatusExt as _;
@@ -13,7 +12,7 @@ use crate::rig::{
 };
 
 #[test]
-fn a_signal_ends_a_capture_with_its_ledger_and_a_complete_file() {
+fn signal_ends_a_capture_with_ledger_and_complete_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");
     for path in PATHS {
@@ -40,7 +39,7 @@ fn a_signal_ends_a_capture_with_its_ledger_and_a_complete_file() {
 }
 
 #[test]
-fn a_signal_before_the_first_packet_ends_a_capture_too() {
+fn signal_before_the_first_packet_ends_a_capture() {
     for path in PATHS {
         for wait in ["latency", "balanced", "busy"] {
             let Some(wire) = Wire::builder().or_skip() else { return };
@@ -50,7 +49,7 @@ fn a_signal_before_the_first_packet_ends_a_capture_too() {
     }
 }
 
-/// A filter that takes libpcap seconds to compile.
+/// Returns a filter that libpcap needs seconds to compile.
 fn long_filter() -> String {
     let ports: Vec<String> = (0..4001).map(|port| format!("port {}", 2 * port + 1)).collect();
     ports.join(" or ")
@@ -63,7 +62,7 @@ fn a_signal_ends_the_compilation_of_a_long_filter() {
     let top = ["top", "-i", "right", "--json", &filter];
     for arguments in [["capture", "-i", "right", "--json", &filter], top] {
         let process = strait(wire.right(), &arguments).spawn().unwrap();
-        // libpcap is loaded to compile, and for nothing else.
+        // libpcap is loaded only for the compilation.
         let maps = format!("/proc/{}/maps", process.id());
         let compiles = || std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("libpcap.so"));
         assert!(lab::wait_until(LIMIT, compiles), "{}", process.stderr());
@@ -90,19 +89,19 @@ fn count_is_exact(options: &[&str], lanes: usize) {
     for path in PATHS {
         let fixed = ["-p", path, "--count", "100", "--json", "-w", file.to_str().unwrap()];
         let capture = Capture::start(wire.right(), &[&fixed, options].concat());
-        // Fewer do not end it.
+        // Fewer packets do not end it.
         send(&wire, &numbered(99));
         assert!(file.with_extension("pcapng.part").exists(), "{path}: ended after 99 packets");
         transmit(&wire, &numbered(300)[99..]);
         let ledger = ledger(&capture.wait().success());
         assert_eq!(count(&ledger, "delivered"), 100, "{ledger}");
         assert_eq!(sequence(&file).len(), 100);
-        // XDP takes one lane a queue and veth sends by the sender's CPU: which queue gets what is the
-        // kernel's choice.
+        // XDP has one lane per queue, and the kernel selects the queue of a veth by the sender's
+        // CPU.
         let seen = ledger["lanes"].as_array().unwrap();
         assert_eq!(seen.len(), if path == "xdp" { 3 } else { lanes }, "{ledger}");
         assert!(seen.iter().all(closes), "{ledger}");
-        // What came behind the last of them does not belong to the capture.
+        // Later packets do not belong to the capture.
         assert_eq!((count(&ledger, "received"), lost(&ledger)), (100, 0), "{ledger}");
         if lanes == 1 && path != "xdp" {
             assert_complete(&file, 100);
@@ -111,7 +110,7 @@ fn count_is_exact(options: &[&str], lanes: usize) {
 }
 
 #[test]
-fn packets_behind_the_count_are_neither_received_nor_lost() {
+fn packets_after_the_count_are_neither_received_nor_lost() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in PATHS {
         for filter in ["", "udp"] {
@@ -119,7 +118,7 @@ fn packets_behind_the_count_are_neither_received_nor_lost() {
                 wire.right(),
                 &["-p", path, "--count", "3", "--json", "--direction", "in", "--ring-mib", "1", filter],
             );
-            // They fill the ring many times over before any is read.
+            // The packets fill the ring many times over before any is read.
             capture.freeze();
             let before = wire.right().stats().rx_packets;
             transmit(&wire, &numbered(20_000));
@@ -135,7 +134,7 @@ fn packets_behind_the_count_are_neither_received_nor_lost() {
 }
 
 #[test]
-fn a_flow_stays_on_its_lane_and_the_lanes_share_the_work() {
+fn flow_stays_on_its_lane_and_lanes_share_the_work() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in SOCKET_PATHS {
         let capture = Capture::start(wire.right(), &["-p", path, "--queues", "0-2", "--json"]);
@@ -163,7 +162,7 @@ fn a_duration_ends_a_capture() {
 }
 
 #[test]
-fn a_direction_selects_what_came_in_or_went_out() {
+fn direction_selects_received_or_sent_packets() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     for path in SOCKET_PATHS {
         for (direction, expected) in [("in", &[3_u16][..]), ("out", &[4, 4]), ("both", &[3, 4, 4])] {
@@ -172,8 +171,8 @@ fn a_direction_selects_what_came_in_or_went_out() {
     }
 }
 
-/// The destination ports that a capture at the right end sees of one datagram that comes in and two
-/// that go out.
+/// Returns the destination ports that a capture at the right end sees of one received and two sent
+/// datagrams.
 fn ports_seen(wire: &Wire, path: &str, direction: &str) -> Vec<u16> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture.pcapng");
@@ -196,7 +195,7 @@ fn ports_seen(wire: &Wire, path: &str, direction: &str) -> Vec<u16> {
 }
 
 #[test]
-fn xdp_cannot_see_what_goes_out() {
+fn xdp_refuses_to_capture_sent_packets() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let arguments = ["capture", "-i", "right", "-p", "xdp", "--direction", "out"];
     let (code, line) = failure(&strait(wire.right(), &arguments).run(LIMIT).unwrap());
@@ -205,7 +204,7 @@ fn xdp_cannot_see_what_goes_out() {
 }
 
 #[test]
-fn the_json_object_has_the_documented_keys_and_no_others() {
+fn json_object_has_exactly_the_documented_keys() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let session = [
         "path",

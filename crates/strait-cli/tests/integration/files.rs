@@ -1,4 +1,4 @@
-//! Capture files: complete, correct, and read by the programs that people use.
+//! Capture files: complete, correct, and readable by common programs.
 
 use lab::Wire;
 
@@ -20,7 +20,8 @@ fn a_pcap_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
 
 const SNAPLEN: usize = 100;
 
-/// Plain frames, which the filter rejects, and tagged ones, which it takes and the snaplen cuts.
+/// Captures plain frames, which the filter rejects, and tagged frames, which it accepts and the
+/// snaplen truncates.
 fn read_by_others(format: &str) {
     let Some(wire) = Wire::builder().or_skip() else { return };
     if !tools::present() {
@@ -76,7 +77,7 @@ fn the_extension_of_the_file_selects_its_format() {
         let magic: [u8; 4] = std::fs::read(&file).unwrap()[..4].try_into().unwrap();
         (u32::from_le_bytes(magic), capinfos(&file).1)
     };
-    for (name, options, magic, says) in [
+    for (name, options, magic, file_type) in [
         ("a.pcap", &[][..], PCAP, "nsecpcap"),
         ("a.CAP", &[], PCAP, "nsecpcap"),
         ("a.pcapng", &[], PCAPNG, "pcapng"),
@@ -87,11 +88,11 @@ fn the_extension_of_the_file_selects_its_format() {
         let (found, text) = wrote(name, options);
         assert_eq!(found, magic, "{name}");
         let kind = text.lines().find(|line| line.starts_with("File type:")).unwrap();
-        assert!(kind.contains(says), "{name}: {kind}");
+        assert!(kind.contains(file_type), "{name}: {kind}");
     }
 }
 
-/// Of a frame with one tag.
+/// Returns true if a frame with one VLAN tag has UDP.
 fn is_udp(frame: &[u8]) -> bool {
     match frame[16..18] {
         [0x08, 0x00] => frame[18 + 9] == 17,
@@ -99,7 +100,7 @@ fn is_udp(frame: &[u8]) -> bool {
     }
 }
 
-/// What tshark reads from the file's one interface statistics block.
+/// Returns tshark's values of the file's single interface statistics block.
 fn interface_statistics(file: &std::path::Path) -> Vec<String> {
     let of_interface = |name| format!("pcapng.options.option.data.interface.{name}");
     let names = ["received", "accepted_by_filter", "dropped_by_os", "delivered_to_user"].map(of_interface);

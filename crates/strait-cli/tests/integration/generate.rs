@@ -1,5 +1,5 @@
-//! `strait generate`: what arrives at the other end is what was asked for, complete and valid, at
-//! the pace asked for.
+//! `strait generate`: the requested frames arrive at the other end, complete and valid, at the
+//! requested pace.
 
 use std::path::{Path, PathBuf};
 
@@ -21,8 +21,8 @@ fn generate(end: &End, options: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The same with a capture at the right end into a file of the directory; all that was sent is in
-/// it.
+/// Like [`generate`], with a capture at the right end into a file of the directory. Asserts that
+/// the file has all sent frames.
 fn generate_and_capture(wire: &Wire, directory: &Path, options: &[&str]) -> (Value, PathBuf) {
     let file = directory.join("capture.pcapng");
     let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--ring-mib", "64", "--json"]);
@@ -35,7 +35,8 @@ fn generate_and_capture(wire: &Wire, directory: &Path, options: &[&str]) -> (Val
     (account, file)
 }
 
-/// A wire that takes redirected frames. A veth says so when it comes up, from how its peer is then.
+/// Returns a wire that accepts redirected frames. A veth evaluates the settings of its peer when it
+/// is set up.
 fn live_wire() -> Option<Wire> {
     let wire = Wire::builder().offloads(&[Offload::Gro]).or_skip()?;
     wire.left().set_up(false);
@@ -44,7 +45,7 @@ fn live_wire() -> Option<Wire> {
     Some(wire)
 }
 
-/// tshark finds every checksum of every frame good, and there are some in each.
+/// Asserts by tshark that each frame has checksums and that all are correct.
 fn assert_checksums(file: &Path) {
     let fields = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
     for (number, checked) in tshark(file, &CHECKSUMS, &fields).into_iter().enumerate() {
@@ -84,7 +85,7 @@ fn every_frame_of_every_path_arrives_once_and_valid() {
 }
 
 #[test]
-fn kinds_flows_and_vlan_are_as_asked() {
+fn kinds_flows_and_vlan_are_as_requested() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     if !tools::present() {
         return;
@@ -108,7 +109,7 @@ fn kinds_flows_and_vlan_are_as_asked() {
 }
 
 #[test]
-fn the_internet_mix_has_its_shares() {
+fn internet_mix_has_its_shares() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let (account, file) = generate_and_capture(
@@ -124,7 +125,7 @@ fn the_internet_mix_has_its_shares() {
 }
 
 #[test]
-fn jumbo_frames_cross_a_link_that_takes_them() {
+fn jumbo_frames_cross_a_link_with_a_large_mtu() {
     let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     for path in ["sendmmsg", "ring", "xdp"] {
@@ -136,7 +137,7 @@ fn jumbo_frames_cross_a_link_that_takes_them() {
 }
 
 #[test]
-fn a_size_that_the_link_does_not_take_is_told_before_anything_is_sent() {
+fn size_above_the_mtu_is_reported_before_any_frame_is_sent() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in ["sendmmsg", "ring", "xdp", "live"] {
         for (size, mtu) in [("1519", "mtu 1501"), ("9018", "mtu 9000")] {
@@ -144,20 +145,20 @@ fn a_size_that_the_link_does_not_take_is_told_before_anything_is_sent() {
             let (code, line) = failure(&strait(wire.left(), &arguments).run(LIMIT).unwrap());
             assert_eq!(code, 2, "{line}");
             assert!(
-                line.contains(&format!("--size {size}: left takes frames of up to 1518 bytes")),
+                line.contains(&format!("--size {size}: left accepts frames of up to 1518 bytes")),
                 "{line}"
             );
             assert!(line.ends_with(mtu), "{line}");
         }
     }
     assert_eq!(wire.left().stats().tx_packets, 0);
-    // A VLAN tag comes on top of the MTU.
+    // The MTU does not include a VLAN tag.
     let tagged = generate(wire.left(), &["--count", "9", "--size", "1518", "--vlan", "5"]);
     assert_eq!(count(&tagged, "frames"), 9, "{tagged}");
 }
 
 #[test]
-fn no_frame_leaves_before_it_is_due() {
+fn no_frame_is_sent_before_it_is_due() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in ["sendmmsg", "ring", "xdp"] {
         assert_not_early(&wire, path, 1.0);
@@ -165,15 +166,14 @@ fn no_frame_leaves_before_it_is_due() {
 }
 
 #[test]
-fn no_live_frame_leaves_before_it_is_due() {
+fn no_live_frame_is_sent_before_it_is_due() {
     let Some(wire) = live_wire() else { return };
-    // Frames that were held up follow each other in 15/16 of the interval.
+    // Delayed frames follow each other at 15/16 of the interval.
     assert_not_early(&wire, "live", 15.0 / 16.0);
 }
 
-/// All frames leave, and none before a `share` of the time that the rate gives it. How late they
-/// are is the machine's choice: that frames catch up is tested with a simulated clock
-/// (`parse::tests`).
+/// Asserts that all frames are sent, and none before `share` of its due time. Delays depend on the
+/// machine; catching up is tested with a simulated clock (`parse::tests`).
 fn assert_not_early(wire: &Wire, path: &str, share: f64) {
     const FRAMES: u64 = 1000;
     let options = ["-p", path, "--rate", "5000", "--count", &FRAMES.to_string()];
@@ -184,7 +184,7 @@ fn assert_not_early(wire: &Wire, path: &str, share: f64) {
 }
 
 #[test]
-fn a_duration_or_a_signal_ends_it_with_its_account() {
+fn duration_or_signal_ends_generate_with_its_account() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let account = generate(wire.left(), &["--duration", "0.2", "--rate", "1000"]);
     let frames = count(&account, "frames");
@@ -201,7 +201,7 @@ fn a_duration_or_a_signal_ends_it_with_its_account() {
 }
 
 #[test]
-fn a_link_that_fails_ends_it_with_the_account_of_what_was_sent() {
+fn failing_link_ends_generate_with_the_account_of_sent_frames() {
     for path in ["sendmmsg", "ring", "xdp"] {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let before = wire.right().stats().rx_packets;
@@ -239,7 +239,7 @@ fn live_frames_are_numbered_and_valid() {
 }
 
 #[test]
-fn a_signal_ends_live_frames_with_the_account() {
+fn signal_ends_live_frames_with_the_account() {
     let Some(wire) = live_wire() else { return };
     let before = wire.right().stats().rx_packets;
     let process = strait(wire.left(), &["generate", "-o", "left", "-p", "live", "--json"]).spawn().unwrap();
@@ -250,7 +250,7 @@ fn a_signal_ends_live_frames_with_the_account() {
 }
 
 #[test]
-fn live_frames_are_refused_where_the_other_end_does_not_take_them() {
+fn live_frames_are_refused_if_the_other_end_cannot_receive_them() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let finished =
         strait(wire.left(), &["generate", "-o", "left", "-p", "live", "--count", "9"]).run(LIMIT).unwrap();

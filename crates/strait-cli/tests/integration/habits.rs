@@ -1,5 +1,4 @@
-//! Options that users know from tcpdump, alone and run together, with tcpdump as the oracle where
-//! its lines are the same.
+//! tcpdump's options, alone and combined, with tcpdump as the oracle where its output is equal.
 
 use std::path::Path;
 
@@ -10,18 +9,18 @@ use crate::refusals::RECORDING;
 use crate::rig::{Capture, LIMIT, STRAIT, count, numbered, run, send, strait};
 use crate::tools;
 
-/// What `strait capture` with `options` prints for the recording.
+/// Returns the output of `strait capture` with `options` for the recording.
 fn printed(options: &[&str]) -> String {
     run(&[&["capture", "-r", RECORDING], options].concat()).success().text()
 }
 
-/// What tcpdump prints for it.
+/// Returns the output of tcpdump for it.
 fn theirs(options: &[&str]) -> String {
     Launch::new("tcpdump").args(["-r", RECORDING]).args(options).run(LIMIT).unwrap().success().text()
 }
 
 #[test]
-fn options_of_habit_are_taken_alone_and_run_together() {
+fn options_of_tcpdump_work_alone_and_combined() {
     let plain = printed(&["-c", "5"]);
     for options in [&["-n"][..], &["-nn"], &["-S"], &["-l"], &["-nnlS"], &["-s0"], &["-nnSs0"]] {
         assert_eq!(printed(&[options, &["-c", "5"]].concat()), plain, "{options:?}");
@@ -37,7 +36,7 @@ fn options_of_habit_are_taken_alone_and_run_together() {
 }
 
 #[test]
-fn hexadecimal_dumps_are_tcpdumps() {
+fn hexadecimal_dumps_equal_those_of_tcpdump() {
     if !tools::present() {
         return;
     }
@@ -52,7 +51,7 @@ fn hexadecimal_dumps_are_tcpdumps() {
 }
 
 #[test]
-fn link_headers_and_times_are_tcpdumps() {
+fn link_headers_and_times_equal_those_of_tcpdump() {
     if !tools::present() {
         return;
     }
@@ -64,12 +63,12 @@ fn link_headers_and_times_are_tcpdumps() {
     assert!(heads(&ours).len() > 10);
     assert_eq!(heads(&ours), heads(&theirs_e));
     for options in ["-tt", "-ttt", "-tttt", "-ttttt"] {
-        // tcpdump prints the digits that the file has, or microseconds.
+        // tcpdump prints the file's digits, or microseconds.
         let ours = printed(&[options, filter]);
         for (ours, theirs) in ours.lines().zip(theirs(&["-nn", options, filter]).lines()) {
             let (their_time, _) = theirs.trim_start().split_once(" IP").unwrap();
             let (time, _) = ours.split_once(" IP").unwrap();
-            // -ttt and -ttttt round to microseconds what is subtracted in nanoseconds.
+            // For -ttt and -ttttt tcpdump rounds differences of nanoseconds to microseconds.
             let digits = if options.len() % 2 == 0 { their_time.len() - 1 } else { their_time.len() };
             assert!(time.starts_with(&their_time[..digits]), "{options}: {time} {their_time}");
         }
@@ -77,7 +76,7 @@ fn link_headers_and_times_are_tcpdumps() {
 }
 
 #[test]
-fn verbose_lines_have_the_fields_of_tcpdumps() {
+fn verbose_lines_have_the_fields_of_tcpdump() {
     if !tools::present() {
         return;
     }
@@ -124,7 +123,7 @@ fn interfaces_are_listed_with_the_paths_of_each() {
 }
 
 #[test]
-fn without_an_interface_the_default_is_taken_and_named() {
+fn default_interface_is_selected_and_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for command in ["capture", "top"] {
         let arguments = [command, "--json", "--duration", "0.1"];
@@ -146,7 +145,7 @@ fn without_an_interface_the_default_is_taken_and_named() {
 }
 
 #[test]
-fn rotation_options_of_habit_rotate() {
+fn rotation_options_of_tcpdump_rotate() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("web.pcap");
     let name = file.to_str().unwrap();
@@ -161,13 +160,13 @@ fn rotation_options_of_habit_rotate() {
         }
         (finished.stderr, files, sizes)
     };
-    let (said, files, sizes) = rotated(&["-C", "10k"]);
+    let (stderr, files, sizes) = rotated(&["-C", "10k"]);
     assert!(files.len() > 2 && sizes.iter().all(|&size| size <= 10_000), "{sizes:?}");
     let (first, last) = (files[0].display(), files[files.len() - 1].display());
-    let last_line = said.lines().next_back().unwrap();
+    let last_line = stderr.lines().next_back().unwrap();
     assert!(last_line.ends_with(&format!("to {} files, {first} to {last}", files.len())), "{last_line}");
-    let (said, files, _) = rotated(&["-C", "10k", "-W", "2"]);
-    assert!(files.len() == 2 && said.contains("older files were deleted"), "{files:?} {said}");
+    let (stderr, files, _) = rotated(&["-C", "10k", "-W", "2"]);
+    assert!(files.len() == 2 && stderr.contains("older files were deleted"), "{files:?} {stderr}");
     let (_, files, _) = rotated(&["-C", "1"]);
     assert_eq!(files.len(), 1, "a million bytes");
     let (_, files, _) = rotated(&["-U", "-G", "1h", "-W", "1"]);
@@ -175,7 +174,7 @@ fn rotation_options_of_habit_rotate() {
 }
 
 #[test]
-fn a_capture_by_time_ends_after_as_many_files_as_were_asked_for() {
+fn capture_by_time_ends_after_the_requested_files() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.pcapng");
@@ -187,14 +186,14 @@ fn a_capture_by_time_ends_after_as_many_files_as_were_asked_for() {
 }
 
 #[test]
-fn a_capture_without_zero_copy_gives_no_advice_that_is_taken() {
+fn note_about_missing_zero_copy_gives_no_useless_advice() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    let said = Capture::start(wire.right(), &["--path", "xdp"]).finish().stderr;
-    assert!(said.contains("\nstrait: no zero-copy: right's driver has none\n"), "{said}");
+    let stderr = Capture::start(wire.right(), &["--path", "xdp"]).finish().stderr;
+    assert!(stderr.contains("\\nstrait: no zero-copy: right's driver has none\\n"), "{stderr}");
 }
 
 #[test]
-fn a_ring_of_habit_and_units_are_taken() {
+fn ring_sizes_and_durations_accept_units() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for options in
         [&["-B", "4096"][..], &["--ring-mib", "512KiB"], &["-Q", "inout", "-d", "1m"], &["-i", "right"]]

@@ -1,5 +1,4 @@
-//! `strait send` and `strait receive` end at a signal, and where the other end leaves, while they
-//! hash.
+//! `strait send` and `strait receive` end on a signal or a closed connection while they hash.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,10 +10,10 @@ use rustix::process::Signal;
 use crate::rig::{LIMIT, STRAIT};
 use crate::transfer::{Files, Receiver};
 
-/// Bytes of a file without blocks that take longer to hash than a test may take.
+/// Bytes of a sparse file that takes longer to hash than the time limit of a test.
 const ENDLESS: u64 = 4 << 40;
 
-/// Waits for the word that the other end hashes.
+/// Waits for the line `wait`, which the other end sends while it hashes.
 fn wait_for_wait(stream: &TcpStream) {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let lines = BufReader::new(stream).lines();
@@ -25,7 +24,7 @@ fn endless(files: &Files, name: &str) {
     File::create(files.path(name)).unwrap().set_len(ENDLESS).unwrap();
 }
 
-/// A sender that hashes what its receiver says it has.
+/// Starts a sender that hashes the bytes that its receiver claims to have.
 fn hashing_sender(files: &Files) -> (Process, TcpStream) {
     endless(files, "source");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -38,7 +37,7 @@ fn hashing_sender(files: &Files) -> (Process, TcpStream) {
 }
 
 #[test]
-fn a_sender_that_hashes_ends_at_a_signal() {
+fn hashing_sender_ends_on_a_signal() {
     let files = Files::with_source(0);
     let (sender, _stream) = hashing_sender(&files);
     sender.signal(Signal::TERM);
@@ -47,7 +46,7 @@ fn a_sender_that_hashes_ends_at_a_signal() {
 }
 
 #[test]
-fn a_sender_that_hashes_ends_when_its_receiver_leaves() {
+fn hashing_sender_ends_when_its_receiver_disconnects() {
     let files = Files::with_source(0);
     let (sender, stream) = hashing_sender(&files);
     drop(stream);
@@ -55,7 +54,7 @@ fn a_sender_that_hashes_ends_when_its_receiver_leaves() {
     assert!(finished.stderr.contains("closed the connection"), "{}", finished.stderr);
 }
 
-/// A receiver that hashes the part that is here.
+/// Starts a receiver that hashes an existing part.
 fn hashing_receiver(files: &Files) -> (Receiver, TcpStream) {
     endless(files, "out.part");
     let receiver = Receiver::into(&files.path("out"));
@@ -66,7 +65,7 @@ fn hashing_receiver(files: &Files) -> (Receiver, TcpStream) {
 }
 
 #[test]
-fn a_receiver_that_hashes_ends_at_a_signal() {
+fn hashing_receiver_ends_on_a_signal() {
     let files = Files::with_source(0);
     let (receiver, _stream) = hashing_receiver(&files);
     receiver.signal(Signal::TERM);
@@ -75,7 +74,7 @@ fn a_receiver_that_hashes_ends_at_a_signal() {
 }
 
 #[test]
-fn a_receiver_that_hashes_listens_again_when_its_sender_leaves() {
+fn hashing_receiver_listens_again_when_its_sender_disconnects() {
     let files = Files::with_source(0);
     let (receiver, stream) = hashing_receiver(&files);
     drop(stream);

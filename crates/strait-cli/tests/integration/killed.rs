@@ -1,5 +1,4 @@
-//! A capture that is killed: what was flushed is there, under the name of an unfinished file, and
-//! every reader takes it.
+//! A killed capture: flushed packets are in the file `.part`, which every reader accepts.
 
 use std::fs;
 use std::path::Path;
@@ -17,12 +16,12 @@ const SAFE: u64 = 500;
 const LATE: u64 = 100;
 
 #[test]
-fn a_killed_capture_leaves_a_pcapng_file_that_reads_up_to_the_last_flush() {
+fn pcapng_file_of_a_killed_capture_is_readable_up_to_the_last_flush() {
     killed("pcapng");
 }
 
 #[test]
-fn a_killed_capture_leaves_a_pcap_file_that_reads_up_to_the_last_flush() {
+fn pcap_file_of_a_killed_capture_is_readable_up_to_the_last_flush() {
     killed("pcap");
 }
 
@@ -59,7 +58,7 @@ fn len(file: &Path) -> u64 {
 }
 
 #[test]
-fn a_capture_killed_under_load_leaves_every_packet_up_to_the_last_write() {
+fn capture_killed_under_load_leaves_all_packets_up_to_the_last_write() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let (file, part) = (directory.path().join("capture"), directory.path().join("capture.part"));
@@ -73,7 +72,7 @@ fn a_capture_killed_under_load_leaves_every_packet_up_to_the_last_write() {
 
     let mut reader = FileReader::open(part.to_str().unwrap()).unwrap();
     let mut packets = 0;
-    // The last write may have been under way: then the file is cut, behind packets that are whole.
+    // If the last write was interrupted, the file is truncated after complete packets.
     while let Ok(Some(packet)) = reader.next() {
         assert_eq!(strait_packet::probe::read(packet.bytes).unwrap().sequence, packets);
         packets += 1;
@@ -83,7 +82,7 @@ fn a_capture_killed_under_load_leaves_every_packet_up_to_the_last_write() {
 }
 
 #[test]
-fn what_a_killed_capture_left_is_set_aside_by_the_next() {
+fn part_of_a_killed_capture_is_set_aside_by_the_next() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let (file, part) = (directory.path().join("capture"), directory.path().join("capture.part"));
@@ -92,10 +91,10 @@ fn what_a_killed_capture_left_is_set_aside_by_the_next() {
     let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap()]);
     assert_eq!(fs::read(&file).unwrap(), b"an older capture", "kept until the new one is complete");
     send(&wire, &numbered(10));
-    let said = capture.finish().stderr;
+    let stderr = capture.finish().stderr;
     assert_eq!(sequence(&file), (0..10).collect::<Vec<_>>());
     assert!(!part.exists());
     let aside = directory.path().join("capture.part.1");
     assert_eq!(len(&aside), 100_000);
-    assert!(said.contains(&format!("is kept as {}\n", aside.display())), "{said}");
+    assert!(stderr.contains(&format!("is kept as {}\n", aside.display())), "{stderr}");
 }

@@ -1,5 +1,4 @@
-//! A link that is down, goes down or vanishes: one clear line, and nothing is lost that was
-//! captured.
+//! A link that is down, goes down or is removed: one clear line, and no captured packet is lost.
 
 use lab::{End, Wire, wait_until};
 use strait_capture::file::FileReader;
@@ -9,7 +8,7 @@ use crate::rig::{
 };
 
 #[test]
-fn an_interface_that_is_down_is_told_at_once() {
+fn interface_that_is_down_is_reported_at_once() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     wire.right().set_up(false);
     for path in PATHS {
@@ -31,7 +30,7 @@ fn an_interface_that_is_down_is_told_at_once() {
 }
 
 #[test]
-fn a_link_that_was_down_is_noted_and_the_capture_goes_on() {
+fn link_down_is_noted_and_the_capture_goes_on() {
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let directory = tempfile::tempdir().unwrap();
@@ -41,7 +40,7 @@ fn a_link_that_was_down_is_noted_and_the_capture_goes_on() {
         let frames = numbered(FRAMES);
         let (first, second) = frames.split_at(frames.len() / 2);
         send(&wire, first);
-        // XDP loses what has not reached its ring when the link goes down.
+        // When the link goes down, XDP loses frames that have not reached its ring.
         assert!(wait_until(LIMIT, || part_holds(&file, first.len())));
         wire.right().set_up(false);
         assert!(wait_until(LIMIT, || capture.stderr().contains("right is down")), "{path}");
@@ -60,7 +59,7 @@ fn a_link_that_was_down_is_noted_and_the_capture_goes_on() {
 }
 
 #[test]
-fn a_lost_carrier_is_noted_and_the_capture_goes_on() {
+fn lost_carrier_is_noted_and_the_capture_goes_on() {
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let directory = tempfile::tempdir().unwrap();
@@ -88,7 +87,7 @@ fn a_lost_carrier_is_noted_and_the_capture_goes_on() {
     }
 }
 
-/// Whether a capture that goes on has written so many packets.
+/// Returns true if a running capture has written at least `packets` packets.
 fn part_holds(file: &std::path::Path, packets: usize) -> bool {
     let part = file.with_extension("pcapng.part");
     let Ok(mut reader) = FileReader::open(part.to_str().unwrap()) else { return false };
@@ -100,21 +99,21 @@ fn part_holds(file: &std::path::Path, packets: usize) -> bool {
 }
 
 #[test]
-fn an_interface_that_vanishes_ends_the_capture_with_all_that_came() {
+fn removed_interface_ends_the_capture_with_all_packets() {
     for path in PATHS {
         lose(path, &[], GONE, End::delete);
     }
 }
 
 #[test]
-fn an_interface_that_vanishes_ends_every_lane() {
+fn removed_interface_ends_every_lane() {
     for path in SOCKET_PATHS {
         lose(path, &["--queues", "0-2"], GONE, End::delete);
     }
 }
 
 #[test]
-fn an_interface_that_moves_to_another_namespace_is_gone() {
+fn interface_moved_to_another_namespace_is_reported_as_gone() {
     for path in PATHS {
         lose(path, &[], GONE, |end| {
             let process = lab::Launch::new("unshare").args(["--net", "sleep", "100"]).spawn().unwrap();

@@ -1,5 +1,5 @@
-//! The program `strait` as a user meets it: its commands over real veth pairs, its files, its
-//! errors, its exit codes.
+//! Tests of the program `strait`: its commands over real veth pairs, its files, errors and exit
+//! codes.
 
 mod any;
 mod bench;

@@ -1,4 +1,5 @@
-//! Standard output as a stream: readable by another program, and quiet when its reader goes away.
+//! Standard output as a stream: readable by another program, and no error when its reader closes
+//! it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +9,7 @@ use lab::{End, Wire};
 use crate::rig::{LIMIT, STRAIT, await_open, failure, numbered, run, send, strait};
 use crate::tools;
 
-/// `strait capture` on the right end with a pipe for standard output.
+/// Starts `strait capture` at the right end with a pipe as standard output.
 fn piped(end: &End, options: &[&str]) -> Child {
     let mut command = Command::new(STRAIT);
     command.args(["capture", "-i", "right"]).args(options).stdin(Stdio::null());
@@ -18,7 +19,8 @@ fn piped(end: &End, options: &[&str]) -> Child {
     child
 }
 
-/// Its end once its reader is gone: no complaint, code 0, a ledger that closes and names the loss.
+/// Closes the reader, and asserts that the capture ends without an error, with code 0 and a closed
+/// ledger with the loss.
 fn assert_quiet(mut child: Child) {
     drop(child.stdout.take());
     let mut stderr = String::new();
@@ -30,11 +32,11 @@ fn assert_quiet(mut child: Child) {
 }
 
 #[test]
-fn a_stream_whose_reader_goes_ends_quietly() {
+fn stream_with_a_closed_reader_ends_without_an_error() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for format in ["pcapng", "pcap"] {
         let mut child = piped(wire.right(), &["-w", "-", "--format", format]);
-        // What `head -c 24` does.
+        // Like `head -c 24`.
         let mut head = [0; 24];
         child.stdout.as_mut().unwrap().read_exact(&mut head).unwrap();
         drop(child.stdout.take());
@@ -44,11 +46,11 @@ fn a_stream_whose_reader_goes_ends_quietly() {
 }
 
 #[test]
-fn lines_whose_reader_goes_end_quietly() {
+fn lines_with_a_closed_reader_end_without_an_error() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let mut child = piped(wire.right(), &[]);
     send(&wire, &numbered(10));
-    // What `head -n 1` does.
+    // Like `head -n 1`.
     let mut line = String::new();
     let mut reader = BufReader::new(child.stdout.take().unwrap());
     reader.read_line(&mut line).unwrap();
@@ -68,7 +70,7 @@ fn a_stream_is_read_by_tcpdump_while_it_is_captured() {
     for format in ["pcapng", "pcap"] {
         let launch = wire.right().command("sh").args(["-c", script, STRAIT, format]);
         let process = launch.spawn().unwrap();
-        // tcpdump says so once it has the header, which is written when the capture is open.
+        // tcpdump prints this after the header, which is written when the capture is open.
         process.wait_for_stderr("reading from file -", LIMIT).unwrap();
         send(&wire, &numbered(60));
         let finished = process.wait(LIMIT).unwrap().success();
@@ -77,7 +79,7 @@ fn a_stream_is_read_by_tcpdump_while_it_is_captured() {
 }
 
 #[test]
-fn each_line_of_a_quiet_capture_comes_without_waiting_for_more() {
+fn each_line_of_a_quiet_capture_is_written_immediately() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let process = strait(wire.right(), &["capture", "-i", "right"]).spawn().unwrap();
     assert!(await_open(process.id()));
@@ -94,8 +96,8 @@ fn json_and_a_stream_cannot_share_standard_output() {
     assert!(line.contains("--json") && line.contains("-w -"), "{line}");
 }
 
-/// Starts it with a standard error that nobody reads.
-fn unheard(arguments: &[&str]) -> Option<i32> {
+/// Runs strait with a standard error without a reader, and returns its exit code.
+fn without_stderr(arguments: &[&str]) -> Option<i32> {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut child =
@@ -104,18 +106,18 @@ fn unheard(arguments: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn a_reader_of_standard_error_that_is_gone_changes_no_exit_code() {
-    assert_eq!(unheard(&["capture", "-r", "/no/such/file"]), Some(1));
-    assert_eq!(unheard(&["doctor", "nosuch0"]), Some(2));
+fn closed_standard_error_changes_no_exit_code() {
+    assert_eq!(without_stderr(&["capture", "-r", "/no/such/file"]), Some(1));
+    assert_eq!(without_stderr(&["doctor", "nosuch0"]), Some(2));
     if !lab::root_or_skip() {
         return;
     }
-    assert_eq!(unheard(&["capture", "-i", "lo", "--duration", "0.1", "--json"]), Some(0));
-    assert_eq!(unheard(&["capture", "-i", "lo", "--duration", "0.1"]), Some(0));
+    assert_eq!(without_stderr(&["capture", "-i", "lo", "--duration", "0.1", "--json"]), Some(0));
+    assert_eq!(without_stderr(&["capture", "-i", "lo", "--duration", "0.1"]), Some(0));
 }
 
 #[test]
-fn a_reader_of_standard_output_that_is_gone_is_no_failure() {
+fn closed_reader_of_standard_output_is_no_failure() {
     for arguments in [&["proxy", "--print-default-config"][..], &["completions", "bash"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

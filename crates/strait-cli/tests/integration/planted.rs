@@ -1,5 +1,4 @@
-//! Names that another user has planted where a program writes: links, named pipes, files in a
-//! directory that all users share.
+//! Output files planted by another user: links, named pipes, and files in a shared directory.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,14 +16,14 @@ use crate::transfer::{Files, Receiver, content};
 const NOBODY: u32 = 65534;
 const LEN: usize = 100_000;
 
-/// Each program that writes where it is told, up to the name.
+/// Arguments of each program that writes to a named file, up to the name.
 const WRITERS: [&[&str]; 3] = [
     &["receive", "-o"],
     &["capture", "-r", RECORDING, "-w"],
     &["proxy", "--listen", "127.0.0.1:0", "--workers", "1", "--log"],
 ];
 
-/// A directory like /tmp.
+/// Creates a directory with the mode of /tmp.
 fn shared() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -36,20 +35,20 @@ fn make_pipe(path: &Path, owner: u32) {
     chown(path, Some(owner), None).unwrap();
 }
 
-/// The reader of a named pipe, which does not wait for a writer.
+/// Opens a named pipe for reading, without waiting for a writer.
 fn reader(path: &Path) -> fs::File {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap().into()
 }
 
 fn refused(writer: &[&str], path: &Path, words: &str) {
     let (code, line) = failure(&run(&[writer, &[&*path.to_string_lossy()]].concat()));
-    // The log of the proxy is a matter of its configuration.
+    // The proxy reports its log as an error in its configuration.
     let expected = if writer[0] == "proxy" { 2 } else { 1 };
     assert!(code == expected && line.contains(words) && line.contains(&*path.to_string_lossy()), "{line}");
 }
 
 #[test]
-fn a_named_pipe_of_another_user_is_not_written_to() {
+fn named_pipe_of_another_user_is_refused() {
     if !root_or_skip() {
         return;
     }
@@ -64,7 +63,7 @@ fn a_named_pipe_of_another_user_is_not_written_to() {
 }
 
 #[test]
-fn a_link_of_another_user_is_not_followed_whichever_link_leads_to_it() {
+fn link_of_another_user_is_refused_also_behind_an_own_link() {
     if !root_or_skip() {
         return;
     }
@@ -84,7 +83,7 @@ fn a_link_of_another_user_is_not_followed_whichever_link_leads_to_it() {
 }
 
 #[test]
-fn a_file_of_another_user_in_a_shared_directory_is_not_taken_over() {
+fn file_of_another_user_in_a_shared_directory_is_refused() {
     if !root_or_skip() {
         return;
     }
@@ -100,7 +99,7 @@ fn a_file_of_another_user_in_a_shared_directory_is_not_taken_over() {
 }
 
 #[test]
-fn a_log_with_a_second_name_in_a_shared_directory_is_not_appended_to() {
+fn log_with_a_second_name_in_a_shared_directory_is_refused() {
     let directory = shared();
     let path = |name: &str| directory.path().join(name);
     fs::write(path("victim"), "untouched").unwrap();
@@ -109,7 +108,7 @@ fn a_log_with_a_second_name_in_a_shared_directory_is_not_appended_to() {
     assert_eq!(fs::read(path("victim")).unwrap(), b"untouched");
 }
 
-/// Receives into `path`, as the program that `launch` starts.
+/// Receives a file into `path` by the program of `launch`.
 fn receive(launch: Launch<'static>, path: &str) {
     let files = Files::with_source(LEN);
     let receiver = Receiver::launch(launch, &["-o", path]);
@@ -131,7 +130,7 @@ fn devices_and_standard_output_are_written_to() {
 }
 
 #[test]
-fn a_named_pipe_of_the_user_who_called_sudo_is_written_to() {
+fn named_pipe_of_the_sudo_user_is_written_to() {
     if !root_or_skip() {
         return;
     }
@@ -148,7 +147,7 @@ fn a_named_pipe_of_the_user_who_called_sudo_is_written_to() {
 }
 
 #[test]
-fn a_named_pipe_of_ones_own_takes_captures_and_logs() {
+fn own_named_pipe_accepts_captures_and_logs() {
     let directory = shared();
     let path: PathBuf = directory.path().join("out");
     mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -169,7 +168,7 @@ fn a_named_pipe_of_ones_own_takes_captures_and_logs() {
     stream.read_to_end(&mut Vec::new()).unwrap();
     let mut line = Vec::new();
     assert!(lab::wait_until(LIMIT, || {
-        // No bytes yet are an error of this descriptor.
+        // The non-blocking read fails while there are no bytes.
         let _ = read.read_to_end(&mut line);
         line.ends_with(b"\n")
     }));
@@ -178,7 +177,7 @@ fn a_named_pipe_of_ones_own_takes_captures_and_logs() {
 }
 
 #[test]
-fn a_report_goes_to_no_planted_name() {
+fn planted_report_file_is_refused() {
     if !root_or_skip() {
         return;
     }
@@ -199,7 +198,7 @@ fn a_report_goes_to_no_planted_name() {
 }
 
 #[test]
-fn man_pages_follow_no_link_of_another_user() {
+fn planted_link_of_a_man_page_is_refused() {
     if !root_or_skip() {
         return;
     }

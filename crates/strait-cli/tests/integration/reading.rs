@@ -1,5 +1,5 @@
-//! `strait capture -r`: whole files by any filter, damaged files up to the damage, and what is no
-//! capture file.
+//! `strait capture -r`: complete files with any filter, damaged files up to the damage, and files
+//! of other formats.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::rig::{
 };
 use crate::tools;
 
-/// A capture file of `frames`, a second apart.
+/// Writes a capture file of `frames` with one second between two of them.
 fn file(directory: &Path, format: Format, frames: &[Vec<u8>]) -> PathBuf {
     let path = directory.join("input");
     let options = SinkOptions { format, ..SinkOptions::new(Target::Path(path.clone()), 0) };
@@ -36,7 +36,7 @@ fn read(file: &Path, options: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_file_is_filtered_as_tcpdump_filters_it() {
+fn filters_match_the_same_packets_as_tcpdump() {
     let directory = tempfile::tempdir().unwrap();
     let frames = [numbered(40), tagged(40)].concat();
     for format in [Format::Pcapng, Format::Pcap] {
@@ -57,7 +57,7 @@ fn matched_by_tcpdump(file: &Path, filter: &str) -> u64 {
 }
 
 #[test]
-fn a_file_is_copied_with_filter_and_snaplen_into_another_format() {
+fn file_is_converted_with_filter_and_snaplen() {
     let directory = tempfile::tempdir().unwrap();
     let input = file(directory.path(), Format::Pcapng, &numbered(40));
     let output = directory.path().join("output");
@@ -124,7 +124,7 @@ fn a_signal_ends_the_wait_for_the_first_byte() {
     drop(pipe);
 }
 
-/// Whether the process has a handler for a signal.
+/// Returns true if the process has a handler for a signal.
 fn catches(id: u32, signal: Signal) -> bool {
     let caught = status(&id.to_string(), "SigCgt").unwrap_or_default();
     u64::from_str_radix(&caught, 16).is_ok_and(|caught| caught >> (signal.as_raw() - 1) & 1 == 1)
@@ -143,7 +143,7 @@ fn a_signal_ends_the_reading_of_an_endless_file() {
         let process = Launch::new(STRAIT).args(arguments).stdin(stdin).spawn().unwrap();
         std::thread::scope(|scope| {
             pipe.write_all(header).unwrap();
-            // Until nobody reads any more.
+            // Until the reader closes the pipe.
             scope.spawn(move || while pipe.write_all(records).is_ok() {});
             let open = wait_until(LIMIT, || directory.path().join("output.part").exists());
             assert!(open, "{}", process.stderr());
@@ -154,12 +154,12 @@ fn a_signal_ends_the_reading_of_an_endless_file() {
 }
 
 #[test]
-fn a_packet_a_line_in_tcpdumps_manner() {
+fn lines_have_the_format_of_tcpdump() {
     if !tools::present() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    // The first port of flow 0 is one that tcpdump takes for a protocol of its own.
+    // tcpdump decodes another protocol on the first port of flow 0.
     let frames: Vec<_> =
         numbered(40).into_iter().enumerate().filter(|(i, _)| i % 16 != 0).map(|(_, f)| f).collect();
     let input = file(directory.path(), Format::Pcapng, &frames);
@@ -178,7 +178,7 @@ fn a_packet_a_line_in_tcpdumps_manner() {
 }
 
 #[test]
-fn a_file_that_is_cut_delivers_all_before_the_cut() {
+fn truncated_file_delivers_all_packets_before_the_cut() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");
     for format in [Format::Pcapng, Format::Pcap] {
@@ -198,8 +198,8 @@ fn a_file_that_is_cut_delivers_all_before_the_cut() {
     }
 }
 
-/// Packets that lie whole in the first part of a file, counted by capinfos, which says so of a cut
-/// file.
+/// Returns the number of complete packets in a file, as counted by capinfos, which also reads
+/// truncated files.
 fn whole_packets(file: &Path) -> u64 {
     let finished = Launch::new("capinfos").arg("-Mc").arg(file).run(LIMIT).unwrap();
     let text = finished.text() + &finished.stderr;
@@ -211,31 +211,31 @@ fn whole_packets(file: &Path) -> u64 {
 }
 
 #[test]
-fn a_damaged_block_ends_the_reading_after_all_before_it() {
+fn packets_before_a_damaged_block_are_delivered() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");
     let input = file(directory.path(), Format::Pcapng, &numbered(9));
     let mut bytes = fs::read(&input).unwrap();
-    // The fourth packet's block gets a length that cannot be.
+    // The block of the fourth packet gets an invalid length.
     let block = nth_block(&bytes, 2 + 3);
     bytes[block + 4..block + 8].copy_from_slice(&13_u32.to_le_bytes());
     fs::write(&input, &bytes).unwrap();
     let finished = read(&input, &["--json", "-w", output.to_str().unwrap()]);
     let (code, line) = failure(&finished);
     assert_eq!(code, 1, "{line}");
-    assert!(line.contains(&block.to_string()), "the line says where: {line}");
+    assert!(line.contains(&block.to_string()), "the line has the offset: {line}");
     assert_eq!(count(&ledger(&finished), "delivered"), 3);
     assert_complete(&output, 3);
 }
 
-/// Where block `n` of a little-endian pcapng file begins.
+/// Returns the offset of block `n` in a little-endian pcapng file.
 fn nth_block(bytes: &[u8], n: usize) -> usize {
     let len = |at: usize| u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
     (0..n).fold(0, |at, _| at + len(at))
 }
 
 #[test]
-fn a_damaged_pcap_record_ends_the_reading_after_all_before_it() {
+fn packets_before_a_damaged_pcap_record_are_delivered() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");
     let input = file(directory.path(), Format::Pcap, &numbered(9));
@@ -251,7 +251,7 @@ fn a_damaged_pcap_record_ends_the_reading_after_all_before_it() {
 }
 
 #[test]
-fn a_packet_of_another_link_type_ends_the_reading_after_all_before_it() {
+fn packets_before_one_of_another_link_type_are_delivered() {
     let directory = tempfile::tempdir().unwrap();
     let (input, output) = (directory.path().join("mixed"), directory.path().join("output"));
     let raw = SinkInterface { linktype: LinkType(101), ..SinkInterface::default() };
@@ -272,7 +272,7 @@ fn a_packet_of_another_link_type_ends_the_reading_after_all_before_it() {
 }
 
 #[test]
-fn what_is_no_capture_file_is_said_to_be_none() {
+fn other_files_are_refused_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::write(at("empty"), "").unwrap();
@@ -293,7 +293,7 @@ fn what_is_no_capture_file_is_said_to_be_none() {
 }
 
 #[test]
-fn a_filter_that_does_not_parse_is_told_for_a_file_too() {
+fn invalid_filter_is_reported_for_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let input = file(directory.path(), Format::Pcap, &numbered(1));
     let (code, line) = failure(&read(&input, &["tcp", "prot", "80"]));
@@ -302,7 +302,7 @@ fn a_filter_that_does_not_parse_is_told_for_a_file_too() {
 }
 
 #[test]
-fn times_are_those_of_the_local_zone() {
+fn times_are_in_the_local_zone() {
     let line = |zone: &str| {
         let launch = Launch::new(STRAIT).args(["capture", "-r", RECORDING, "-c", "1"]).env("TZ", zone);
         launch.run(LIMIT).unwrap().success().text()

@@ -1,5 +1,5 @@
-//! What cannot be done, in one clear line with the right code: 1 failed, 2 usage, 3 refused. Never
-//! a panic.
+//! Errors: one clear line with the right exit code (1 failed, 2 usage, 3 refused), and never a
+//! panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn refused(wire: &Wire, arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_named() {
+fn missing_interface_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let captures = PATHS.map(|path| vec!["capture", "-i", "nosuch0", "-p", path]);
     let generators =
@@ -31,34 +31,34 @@ fn an_interface_that_is_not_there_is_named() {
 }
 
 #[test]
-fn who_may_not_is_told_what_it_needs() {
+fn missing_privilege_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let strait = everyones_copy(directory.path());
-    let recording = everyones_file(directory.path(), RECORDING);
+    let strait = copy_for_all_users(directory.path());
+    let recording = copy_file_for_all_users(directory.path(), RECORDING);
     let captures = PATHS.map(|path| vec!["capture", "-i", "right", "-p", path]);
     let generators =
         ["sendmmsg", "ring", "xdp", "live"].map(|path| vec!["generate", "-o", "right", "-p", path]);
     let replay = vec!["replay", recording.to_str().unwrap(), "-o", "right"];
     for arguments in captures.into_iter().chain(generators).chain([replay]) {
-        let nobody = wire.right().command("setpriv").args(AS_NOBODY).arg(&strait);
-        let (code, line) = failure(&nobody.args(&arguments).run(LIMIT).unwrap());
+        let launch = wire.right().command("setpriv").args(AS_NOBODY).arg(&strait);
+        let (code, line) = failure(&launch.args(&arguments).run(LIMIT).unwrap());
         assert_eq!(code, 3, "{arguments:?}: {line}");
         assert!(line.contains("root") && line.to_lowercase().contains("cap_"), "{line}");
     }
 }
 
-/// For `setpriv`: an ordinary user without privileges.
+/// Arguments of setpriv(1) for an unprivileged user.
 pub(crate) const AS_NOBODY: [&str; 5] =
     ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
-/// The program where every user can run it, with the program of `strait proxy`.
-pub(crate) fn everyones_copy(directory: &Path) -> PathBuf {
-    everyones_file(directory, proxy_program());
-    everyones_file(directory, STRAIT)
+/// Copies the program and the program of `strait proxy` so that every user can run them.
+pub(crate) fn copy_for_all_users(directory: &Path) -> PathBuf {
+    copy_file_for_all_users(directory, proxy_program());
+    copy_file_for_all_users(directory, STRAIT)
 }
 
-fn everyones_file(directory: &Path, file: impl AsRef<Path>) -> PathBuf {
+fn copy_file_for_all_users(directory: &Path, file: impl AsRef<Path>) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let file = file.as_ref();
     let copy = directory.join(file.file_name().unwrap());
@@ -70,7 +70,7 @@ fn everyones_file(directory: &Path, file: impl AsRef<Path>) -> PathBuf {
 }
 
 #[test]
-fn a_filter_that_does_not_parse_is_told_in_libpcaps_words() {
+fn invalid_filter_is_reported_with_the_message_of_libpcap() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in PATHS {
         let (code, line) = refused(&wire, &["capture", "-i", "right", "-p", path, "tcp", "prot", "80"]);
@@ -80,7 +80,7 @@ fn a_filter_that_does_not_parse_is_told_in_libpcaps_words() {
 }
 
 #[test]
-fn a_filter_without_libpcap_is_refused_with_the_package_to_install() {
+fn filter_without_libpcap_is_refused_with_the_package_to_install() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let nothing = directory.path().join("nothing");
@@ -100,7 +100,7 @@ fn a_filter_without_libpcap_is_refused_with_the_package_to_install() {
 
 #[test]
 fn values_out_of_range_are_usage_errors() {
-    // Its loopback interface is up, so that nothing but the value is wrong.
+    // The loopback interface of the wire's namespace is up, so that only the value is wrong.
     let Some(wire) = Wire::builder().or_skip() else { return };
     for (arguments, words) in [
         (&["capture", "-i", "lo", "--ring-mib", "0"][..], "--ring-mib"),
@@ -135,7 +135,7 @@ fn values_out_of_range_are_usage_errors() {
     }
 }
 
-/// Code 2, and the first line says what is wrong.
+/// Asserts exit code 2 and one line with the error.
 fn assert_usage(finished: &Finished, words: &str) {
     let stderr = &finished.stderr;
     assert_eq!(finished.status.code(), Some(2), "{words}: {stderr}");
@@ -145,7 +145,7 @@ fn assert_usage(finished: &Finished, words: &str) {
 }
 
 #[test]
-fn a_mistake_on_the_command_line_is_one_line_and_the_command_that_helps() {
+fn command_line_error_is_one_line_with_the_help_command() {
     for (arguments, line, help) in [
         (
             &["captur"][..],
@@ -194,7 +194,7 @@ fn a_mistake_on_the_command_line_is_one_line_and_the_command_that_helps() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_a_failure() {
+fn unwritable_help_is_a_failure() {
     for arguments in [&["--help"][..], &["--version"], &["capture", "-h"], &["help", "send"]] {
         let launch = Launch::new("sh").args(["-c", r#"exec "$0" "$@" > /dev/full"#, STRAIT]);
         let (code, line) = failure(&launch.args(arguments).run(LIMIT).unwrap());
@@ -203,7 +203,7 @@ fn help_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn a_queue_that_is_not_there_is_told_with_those_that_are() {
+fn missing_queue_is_reported_with_the_existing_queues() {
     let Some(wire) = Wire::builder().queues(3).or_skip() else { return };
     for list in ["3", "0-5"] {
         let (code, line) = refused(&wire, &["capture", "-i", "right", "-p", "xdp", "--queues", list]);
@@ -213,7 +213,7 @@ fn a_queue_that_is_not_there_is_told_with_those_that_are() {
 }
 
 #[test]
-fn a_cpu_that_is_not_there_is_told() {
+fn missing_cpu_is_reported() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let finished = strait(wire.right(), &["capture", "-i", "right", "--cpus", "4095"]).run(LIMIT).unwrap();
     let (code, line) = failure(&finished);
@@ -222,7 +222,7 @@ fn a_cpu_that_is_not_there_is_told() {
 }
 
 #[test]
-fn zero_copy_is_refused_where_the_driver_has_none() {
+fn zero_copy_is_refused_without_support_by_the_driver() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (code, line) = refused(&wire, &["capture", "-i", "right", "-p", "xdp-zc"]);
     assert_eq!(code, 3, "{line}");
@@ -230,7 +230,7 @@ fn zero_copy_is_refused_where_the_driver_has_none() {
 }
 
 #[test]
-fn a_second_xdp_capture_is_told_of_the_first() {
+fn second_xdp_capture_is_refused_with_the_attached_program() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let first = Capture::start(wire.right(), &["-p", "xdp"]);
     let finished = strait(wire.right(), &["capture", "-i", "right", "-p", "xdp"]).run(LIMIT).unwrap();
@@ -241,7 +241,7 @@ fn a_second_xdp_capture_is_told_of_the_first() {
 }
 
 #[test]
-fn a_target_that_cannot_be_written_is_told_before_the_capture() {
+fn unwritable_target_is_reported_before_the_capture() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().to_str().unwrap();
@@ -254,9 +254,9 @@ fn a_target_that_cannot_be_written_is_told_before_the_capture() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
-/// The rule of docs/guide/privileges.md: 1 for a file that cannot be opened, whatever it is for.
+/// docs/guide/privileges.md: the exit code for a file that cannot be opened is always 1.
 #[test]
-fn a_file_that_cannot_be_opened_is_a_failure_for_every_command() {
+fn unopenable_file_is_a_failure_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().to_str().unwrap();
     let missing = directory.path().join("missing/file");
@@ -284,7 +284,7 @@ fn a_file_that_cannot_be_opened_is_a_failure_for_every_command() {
 }
 
 #[test]
-fn a_name_that_promises_compression_is_refused_with_the_command_that_compresses() {
+fn name_of_a_compressed_file_is_refused_with_the_command_to_compress() {
     let directory = tempfile::tempdir().unwrap();
     for (ending, program) in [("zst", "zstd"), ("GZ", "gzip"), ("lz4", "lz4"), ("xz", "xz"), ("bz2", "bzip2")]
     {
@@ -312,20 +312,20 @@ fn two_captures_do_not_share_a_file() {
 }
 
 #[test]
-fn options_that_contradict_each_other_are_refused_before_anything_is_opened() {
+fn contradictory_options_are_refused_before_any_file_is_opened() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("in.pcap");
     fs::copy(RECORDING, &file).unwrap();
     let name = file.to_str().unwrap();
-    for (arguments, says) in [
+    for (arguments, message) in [
         (&["-r", name, "-w", name][..], "name the same file"),
         (&["-r", name, "--path", "v3"], "cannot be used with"),
         (&["-r", name, "--direction", "in"], "cannot be used with"),
-        (&["-r", name, "udp", "-c", "1"], "-c stands in the filter: options go before it"),
+        (&["-r", name, "udp", "-c", "1"], "-c: options must precede the filter"),
         (&["-i", "lo", "--huge-pages"], "--huge-pages is for --path xdp"),
-        (&["-i", "lo", "-p", "xdp", "--fanout", "cpu"], "--fanout is for packet sockets"),
-        (&["-i", "lo", "-p", "xdp-generic", "--fanout", "hash"], "--fanout is for packet sockets"),
-        (&["-i", "lo", "-p", "zerocopy", "--fanout", "hash"], "--fanout is for packet sockets"),
+        (&["-i", "lo", "-p", "xdp", "--fanout", "cpu"], "--fanout works with packet sockets only"),
+        (&["-i", "lo", "-p", "xdp-generic", "--fanout", "hash"], "--fanout works with packet sockets only"),
+        (&["-i", "lo", "-p", "zerocopy", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["lo"], "lo is an interface: use -i lo"),
         (&["lo", "tcp", "port", "80"], "lo is an interface: use -i lo"),
         (&["-i", "lo", "-F", name, "udp"], "cannot be used with"),
@@ -335,8 +335,8 @@ fn options_that_contradict_each_other_are_refused_before_anything_is_opened() {
     ] {
         let finished = run(&[&["capture"], arguments].concat());
         assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
-        assert!(finished.stderr.contains(says), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(message), "{arguments:?}: {}", finished.stderr);
         assert!(finished.stdout.is_empty(), "{arguments:?}");
     }
-    assert_eq!(fs::read(&file).unwrap(), fs::read(RECORDING).unwrap(), "nothing is lost");
+    assert_eq!(fs::read(&file).unwrap(), fs::read(RECORDING).unwrap(), "the file is unchanged");
 }

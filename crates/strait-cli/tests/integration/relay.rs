@@ -1,5 +1,5 @@
-//! `strait relay`: bytes both ways, ends of streams, many connections, what is left when one side
-//! dies.
+//! `strait relay`: bytes in both directions, ends of streams, many connections, and cleanup after a
+//! dead end.
 
 mod limits;
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::rig::{LIMIT, STRAIT, run};
 
-/// A relay to `server`, and where it listens.
+/// A running relay, and its address.
 struct Relay {
     process: Process,
     address: SocketAddr,
@@ -31,14 +31,14 @@ impl Relay {
         Self::launch(Launch::new("env"), server, options)
     }
 
-    /// Started by a program that becomes what its arguments say.
+    /// Starts a relay by a program that executes its arguments.
     fn launch(by: Launch<'static>, server: &str, options: &[&str]) -> Self {
         let launch = by.args([STRAIT, "relay", "--json", "--listen", "127.0.0.1:0", "--to", server]);
         let process = launch.args(options).spawn().unwrap();
         process.wait_for_stderr(" to ", LIMIT).unwrap();
-        let said = process.stderr();
-        let address = said.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        Self { process, address: address.unwrap_or_else(|| panic!("{said}")) }
+        let stderr = process.stderr();
+        let address = stderr.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Self { process, address: address.unwrap_or_else(|| panic!("{stderr}")) }
     }
 
     fn connect(&self) -> TcpStream {
@@ -47,7 +47,7 @@ impl Relay {
         stream
     }
 
-    /// Its open descriptors.
+    /// Returns the number of its open descriptors.
     fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
@@ -72,7 +72,7 @@ fn server() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
-/// Takes one connection.
+/// Accepts one connection.
 fn accept(server: &TcpListener) -> TcpStream {
     let (stream, _) = server.accept().unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -90,7 +90,7 @@ fn read_all(mut stream: &TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_pass_both_ways_and_an_ended_stream_leaves_the_other_open() {
+fn bytes_pass_in_both_directions_also_after_one_stream_ended() {
     const LEN: usize = 5_000_000;
     let server = server();
     let relay = Relay::start(&server, &["--workers", "2"]);
@@ -101,7 +101,7 @@ fn bytes_pass_both_ways_and_an_ended_stream_leaves_the_other_open() {
                 let mut writer = &client;
                 writer.write_all(&content(LEN, seed)).unwrap();
                 client.shutdown(Shutdown::Write).unwrap();
-                // The answer comes after our own stream has ended.
+                // The answer arrives after the end of the client's stream.
                 assert!(read_all(&client) == content(LEN, seed + 1));
             })
         })
@@ -111,7 +111,7 @@ fn bytes_pass_both_ways_and_an_ended_stream_leaves_the_other_open() {
             let stream = accept(&server);
             thread::spawn(move || {
                 let got = read_all(&stream);
-                let seed = (0..8).find(|seed| got == content(LEN, *seed)).expect("what a client sent");
+                let seed = (0..8).find(|seed| got == content(LEN, *seed)).expect("the bytes of a client");
                 (&stream).write_all(&content(LEN, seed + 1)).unwrap();
             })
         })
@@ -123,14 +123,14 @@ fn bytes_pass_both_ways_and_an_ended_stream_leaves_the_other_open() {
 }
 
 #[test]
-fn a_slow_reader_slows_its_writer_down() {
+fn slow_reader_slows_its_writer_down() {
     let server = server();
     let relay = Relay::start(&server, &[]);
     let client = relay.connect();
     let stream = accept(&server);
     client.set_nonblocking(true).unwrap();
     let (chunk, mut sent) = (vec![7; 1 << 16], 0_usize);
-    // Buffers fill up, and then nothing more is taken.
+    // Buffers fill up, and then no more bytes are accepted.
     assert!(wait_until(LIMIT, || {
         let before = sent;
         while let Ok(written) = (&client).write(&chunk) {
@@ -144,7 +144,7 @@ fn a_slow_reader_slows_its_writer_down() {
 }
 
 #[test]
-fn the_server_hears_of_its_client_first() {
+fn proxy_protocol_header_precedes_the_bytes() {
     let server = server();
     for (version, begins) in
         [("v1", &b"PROXY TCP4 127.0.0.1 127.0.0.1 "[..]), ("v2", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c")]
@@ -154,7 +154,7 @@ fn the_server_hears_of_its_client_first() {
         (&client).write_all(b"hello").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let got = read_all(&accept(&server));
-        // Whoever connects stands first.
+        // The client's address and port precede the relay's.
         let (from, to) = (client.local_addr().unwrap().port(), relay.address.port());
         let ports = match version {
             "v1" => format!("{from} {to}\r\n").into_bytes(),
@@ -165,12 +165,12 @@ fn the_server_hears_of_its_client_first() {
 }
 
 #[test]
-fn what_passes_is_copied_to_files_and_a_full_disk_does_not_stop_it() {
+fn tee_copies_to_files_and_a_full_disk_does_not_stop_the_relay() {
     if !root_or_skip() {
         return;
     }
     let server = server();
-    // Its own /mnt, which holds the first connection's bytes and not all of the second's.
+    // A /mnt with room for the bytes of the first connection but not for all of the second.
     let mount = "mount -t tmpfs -o size=4m tmpfs /mnt && exec \"$@\"";
     let to = server.local_addr().unwrap().to_string();
     let launch = Launch::new("unshare").args(["--mount", "sh", "-c", mount, "sh"]);
@@ -191,14 +191,14 @@ fn what_passes_is_copied_to_files_and_a_full_disk_does_not_stop_it() {
     }
     assert!(fs::read(format!("{mount}/copy.1.up")).unwrap() == content(3_000_000, 1));
     assert!(fs::read(format!("{mount}/copy.1.down")).unwrap() == content(100_000, 1));
-    let said = relay.end().success().text();
-    let ended: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((&ended[0]["teed"], &ended[0]["tee_failure"]), (&3_100_000.into(), &Value::Null), "{said}");
-    assert!(ended[1]["tee_failure"].as_str().unwrap().contains("No space left"), "{said}");
+    let log = relay.end().success().text();
+    let ended: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&ended[0]["teed"], &ended[0]["tee_failure"]), (&3_100_000.into(), &Value::Null), "{log}");
+    assert!(ended[1]["tee_failure"].as_str().unwrap().contains("No space left"), "{log}");
 }
 
 #[test]
-fn copies_count_on_after_the_files_that_are_there_and_not_after_planted_numbers() {
+fn numbers_of_copies_continue_after_existing_files_but_not_after_planted_numbers() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for name in ["copy.7.up", "copy.18446744073709551615.up", "copy.18446744073709551614.down"] {
@@ -218,7 +218,7 @@ fn copies_count_on_after_the_files_that_are_there_and_not_after_planted_numbers(
 }
 
 #[test]
-fn nothing_is_left_of_connections_whose_ends_die() {
+fn dead_connections_leave_no_descriptors() {
     let server = server();
     let relay = Relay::start(&server, &[]);
     let before = relay.descriptors();
@@ -227,20 +227,20 @@ fn nothing_is_left_of_connections_whose_ends_die() {
         (&client).write_all(&content(300_000, 0)).unwrap();
         (&stream).write_all(&content(300_000, 0)).unwrap();
         let (dies, other) = if turn % 2 == 0 { (client, stream) } else { (stream, client) };
-        // As a process that is killed leaves it: with bytes unread, a reset.
+        // A reset, like after a killed process with unread bytes.
         rustix::net::sockopt::set_socket_linger(&dies, Some(Duration::ZERO)).unwrap();
         drop(dies);
-        // The other end hears of it: its stream breaks off.
+        // The stream of the other end ends with an error.
         let mut rest = Vec::new();
         let _ = (&other).read_to_end(&mut rest);
     }
-    // Pipes are kept for the next connections.
+    // Pipes are cached for later connections.
     assert!(
         wait_until(LIMIT, || relay.descriptors() <= before + 2 * 64),
         "{} descriptors",
         relay.descriptors()
     );
-    // The listener.
+    // Only the listener remains.
     assert!(wait_until(LIMIT, || sockets(&relay) == 1), "{} sockets", sockets(&relay));
     let _ = relay.end().success();
 }
@@ -256,7 +256,7 @@ fn open_of_kind(relay: &Relay, kind: &str) -> usize {
 }
 
 #[test]
-fn told_to_end_it_takes_nobody_and_lets_the_others_finish() {
+fn draining_relay_refuses_new_connections_and_finishes_the_others() {
     let server = server();
     let relay = Relay::start(&server, &["--drain", "2"]);
     let (client, stream) = (relay.connect(), accept(&server));
@@ -267,18 +267,18 @@ fn told_to_end_it_takes_nobody_and_lets_the_others_finish() {
     assert_eq!(read_all(&stream), b"still");
     drop(stream);
     let account = account(relay.process.wait(LIMIT).unwrap());
-    // Those that were let in before the listener closed went again at once.
+    // Connections accepted just before the listener closed were closed at once.
     assert_eq!(account["spliced"], 5, "{account}");
 }
 
 #[test]
-fn one_that_does_not_end_is_ended() {
+fn connections_are_reset_after_the_drain_time() {
     let server = server();
     for drain in ["0.1", "0"] {
         let relay = Relay::start(&server, &["--drain", drain]);
         let (client, stream) = (relay.connect(), accept(&server));
         assert_eq!(account(relay.end())["failed"], 1);
-        // Neither takes what it got for whole.
+        // Neither end takes its data for complete.
         assert!([client, stream].iter().all(|mut end| end.read(&mut [0]).is_err()));
     }
 }
@@ -290,7 +290,7 @@ fn idle_connections_are_closed_and_busy_ones_are_not() {
     let (idle, _far) = (relay.connect(), accept(&server));
     let (busy, stream) = (relay.connect(), accept(&server));
     let talking = thread::spawn(move || {
-        // Until the other one has been closed.
+        // Until the idle connection has been closed.
         for _ in 0..40 {
             (&busy).write_all(b".").unwrap();
             (&stream).read_exact(&mut [0]).unwrap();
@@ -300,13 +300,13 @@ fn idle_connections_are_closed_and_busy_ones_are_not() {
     let mut byte = [0];
     assert!(matches!((&idle).read(&mut byte), Ok(0) | Err(_)));
     talking.join().unwrap();
-    let said = relay.end().success().text();
-    let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
-    assert_eq!((&first["number"], &first["end"]), (&1.into(), &"idle".into()), "{said}");
+    let log = relay.end().success().text();
+    let first: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["number"], &first["end"]), (&1.into(), &"idle".into()), "{log}");
 }
 
 #[test]
-fn as_many_connections_as_may_be_and_the_next_waits() {
+fn connection_above_the_maximum_waits() {
     let server = server();
     let relay = Relay::start(&server, &["--max-connections", "2"]);
     let first = relay.connect();
@@ -330,7 +330,7 @@ fn as_many_connections_as_may_be_and_the_next_waits() {
     assert!(account(relay.end())["full"].as_u64().unwrap() > 0);
 }
 
-/// A relay that is killed passes on no end that nobody meant.
+/// A killed relay must not end streams in order, which would make partial data look complete.
 #[test]
 fn connections_of_a_killed_relay_are_reset() {
     let server = server();
@@ -343,7 +343,7 @@ fn connections_of_a_killed_relay_are_reset() {
     assert!([client, stream].iter().all(|mut end| end.read(&mut [0]).is_err()));
 }
 
-/// Raises the limit of open files of these tests, which one that needs many has for itself.
+/// Raises the limit of open files of these tests. A lock keeps tests that need many files apart.
 fn allow_many_files() -> (MutexGuard<'static, ()>, Option<u64>) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -353,39 +353,39 @@ fn allow_many_files() -> (MutexGuard<'static, ()>, Option<u64>) {
 }
 
 #[test]
-fn a_client_that_resets_after_it_ended_its_stream_is_let_go() {
+fn reset_after_the_end_of_a_stream_closes_the_connection() {
     let server = server();
     let relay = Relay::start(&server, &["--json-log"]);
     let client = relay.connect();
     let stream = accept(&server);
     client.shutdown(Shutdown::Write).unwrap();
     assert!(read_all(&stream).is_empty());
-    // Closed with a byte unread: a reset. The server says nothing more.
+    // Closing with an unread byte sends a reset. The server sends no more bytes.
     (&stream).write_all(b"x").unwrap();
     client.peek(&mut [0]).unwrap();
     drop(client);
     assert!(wait_until(LIMIT, || sockets(&relay) == 1), "{} sockets", sockets(&relay));
-    let said = relay.end().success().text();
-    let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
-    assert_eq!(first["end"], "reset", "{said}");
+    let log = relay.end().success().text();
+    let first: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!(first["end"], "reset", "{log}");
 }
 
 #[test]
-fn what_a_server_said_before_it_left_reaches_the_client() {
+fn answer_before_a_reset_reaches_the_client() {
     let server = server();
     let relay = Relay::start(&server, &[]);
     let client = relay.connect();
     let stream = accept(&server);
     let answer = content(1_000_000, 2);
-    // It has not read what its client said when it closes: a reset follows the answer.
+    // The server closes with unread bytes: a reset follows the answer.
     (&client).write_all(&vec![0; 300_000]).unwrap();
     stream.peek(&mut [0]).unwrap();
     (&stream).write_all(&answer).unwrap();
-    // The relay has it; what it does not have yet, a reset takes away.
+    // Wait until the relay has the answer: a reset discards bytes that have not arrived.
     assert!(wait_until(LIMIT, || strait_sys::tcp::unacknowledged(&stream).unwrap() == 0));
     drop(stream);
     let mut got = Vec::new();
-    // It ends with a reset: nobody takes it for whole.
+    // The client gets a reset, so that it does not take the answer for complete.
     let end = (&client).read_to_end(&mut got);
     assert!(end.is_err(), "{} bytes", got.len());
     assert!(got == answer, "{} bytes", got.len());
@@ -393,11 +393,11 @@ fn what_a_server_said_before_it_left_reaches_the_client() {
 }
 
 #[test]
-fn the_next_address_is_tried() {
+fn next_address_of_the_name_is_tried() {
     if !root_or_skip() {
         return;
     }
-    // In a mount namespace of its own the name has two addresses, and nobody listens on the first.
+    // In a mount namespace the name has two addresses. The first has no listener.
     let server = server();
     let port = server.local_addr().unwrap().port();
     let names = "hosts=$(mktemp) && printf '127.0.0.2 two\\n127.0.0.1 two\\n' > $hosts && mount --bind $hosts /etc/hosts \
@@ -414,20 +414,21 @@ fn the_next_address_is_tried() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_and_the_client_is_let_go() {
+fn unreachable_server_is_reported_and_the_client_is_disconnected() {
     let gone = server().local_addr().unwrap().to_string();
     let relay = Relay::to(&gone, &["--json-log"]);
     let client = relay.connect();
     assert!(matches!((&client).read(&mut [0]), Ok(0) | Err(_)));
-    let said = relay.end().success().text();
-    let first: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
-    assert_eq!(first["end"], "unreached", "{said}");
-    assert!(first["failure"].as_str().unwrap().contains("Connection refused"), "{said}");
+    let log = relay.end().success().text();
+    let first: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!(first["end"], "unreached", "{log}");
+    assert!(first["failure"].as_str().unwrap().contains("Connection refused"), "{log}");
 }
 
-/// Ten thousand, or as many as open files are allowed for: two for each, here and in the relay.
+/// Ten thousand connections, or as many as the limit of open files allows with two files each, here
+/// and in the relay.
 #[test]
-fn thousands_of_connections_at_a_time() {
+fn thousands_of_concurrent_connections() {
     const CONNECTIONS_MAX: u64 = 10_000;
     const BESIDE: u64 = 600;
     const IDLE_KIB_MAX: f64 = 4.0;
@@ -445,7 +446,7 @@ fn thousands_of_connections_at_a_time() {
         let mut client = client;
         client.write_all(b"ping").unwrap();
     }
-    // Accepted in the order in which they connected: each has its own client's.
+    // Connections are accepted in order, so that each stream belongs to its client.
     for (_, stream) in &pairs {
         let (mut stream, mut got) = (stream, [0; 4]);
         stream.read_exact(&mut got).unwrap();
@@ -457,7 +458,7 @@ fn thousands_of_connections_at_a_time() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn usage_errors_are_reported() {
     for (arguments, code, words) in [
         (vec!["--listen", "127.0.0.1:0", "--to", "nowhere"], 2, "HOST:PORT"),
         (vec!["--listen", "here", "--to", "localhost:1"], 2, "give ADDRESS:PORT"),
@@ -475,24 +476,24 @@ fn mistakes_are_told() {
     }
 }
 
-/// Resets so many connections, which the relay takes.
+/// Opens `connections` connections to the relay and resets them.
 fn reset(relay: &Relay, server: &TcpListener, connections: usize) {
     for _ in 0..connections {
         let (client, far) = (relay.connect(), accept(server));
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
-        // It ends when the reset has come, whatever read(2) calls that.
+        // Returns when the reset has arrived, with any result.
         let _ = (&far).read(&mut [0]);
     }
 }
 
 #[test]
-fn a_log_that_nothing_reads_holds_up_no_connection_and_each_lost_line_is_counted() {
+fn log_without_a_reader_delays_no_connection_and_lost_lines_are_counted() {
     const CONNECTIONS: usize = 200;
     const QUEUE: usize = 16;
     let server = server();
     let (mut log, output) = std::io::pipe().unwrap();
-    // As small as a pipe can be: some lines fill it.
+    // The minimum size of a pipe: a few lines fill it.
     rustix::pipe::fcntl_setpipe_size(&output, 4096).unwrap();
     let mut relay = std::process::Command::new(STRAIT)
         .args([
@@ -511,9 +512,9 @@ fn a_log_that_nothing_reads_holds_up_no_connection_and_each_lost_line_is_counted
         .spawn()
         .unwrap();
     let mut errors = std::io::BufReader::new(relay.stderr.take().unwrap());
-    let mut said = String::new();
-    std::io::BufRead::read_line(&mut errors, &mut said).unwrap();
-    let address: SocketAddr = said.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut errors, &mut line).unwrap();
+    let address: SocketAddr = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     for turn in 0..CONNECTIONS {
         let client = TcpStream::connect(address).unwrap();
         let stream = accept(&server);
@@ -531,12 +532,12 @@ fn a_log_that_nothing_reads_holds_up_no_connection_and_each_lost_line_is_counted
     log.read_to_string(&mut read).unwrap();
     let (read, dropped) = (read.lines().count(), account["log_dropped"].as_u64().unwrap() as usize);
     assert_eq!(read + dropped, CONNECTIONS, "{rest}");
-    // The pipe and the queue hold a part only.
+    // The pipe and the queue hold only a part of the lines.
     assert!(read > 0 && dropped > QUEUE, "{read} read, {dropped} dropped");
 }
 
 #[test]
-fn many_connections_that_fail_at_once_become_few_lines() {
+fn many_failing_connections_become_few_lines() {
     let server = server();
     let relay = Relay::start(&server, &[]);
     reset(&relay, &server, 500);

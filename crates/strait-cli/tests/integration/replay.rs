@@ -1,4 +1,4 @@
-//! `strait replay`: what leaves is what the file holds, as often and as fast as asked.
+//! `strait replay`: the sent packets equal those of the file, with the requested count and pace.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use strait_capture::sink::{FileSink, FrameRef, LinkType, SinkInterface, SinkOpti
 use crate::refusals::RECORDING;
 use crate::rig::{Capture, LIMIT, Packet, count, failure, ledger, numbered, packets, strait};
 
-/// Replays `file` from the left end; returns the account and what was captured at the right end.
+/// Replays `file` from the left end. Returns the account and the packets captured at the right end.
 fn replay(wire: &Wire, file: &Path, options: &[&str]) -> (Value, Vec<Packet>) {
     let directory = tempfile::tempdir().unwrap();
     let captured = directory.path().join("captured.pcapng");
@@ -23,7 +23,7 @@ fn replay(wire: &Wire, file: &Path, options: &[&str]) -> (Value, Vec<Packet>) {
     (account, packets(&captured))
 }
 
-/// A capture file of `frames`, `step_ns` apart.
+/// Writes a capture file of `frames` with `step_ns` between two of them.
 fn file(directory: &Path, frames: &[Vec<u8>], step_ns: u64) -> PathBuf {
     let path = directory.join("input.pcapng");
     let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();
@@ -58,7 +58,7 @@ fn a_loop_sends_the_file_again() {
 fn a_rate_replaces_the_pace_of_the_file() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    // A century from the first packet to the last: at the pace of the file it would not end.
+    // The file spans a century, so that the test would not end at its pace.
     let input = file(directory.path(), &numbered(1000), 3_000_000_000_000_000_000 / 1000);
     let account = replay(&wire, &input, &["--rate", "4000"]).0;
     assert_eq!(count(&account, "frames"), 1000, "{account}");
@@ -66,11 +66,10 @@ fn a_rate_replaces_the_pace_of_the_file() {
 }
 
 #[test]
-fn the_pace_of_the_file_is_kept_times_the_speed() {
+fn pace_of_the_file_is_multiplied_by_the_speed() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
-    // From the first packet to the last: half a second as recorded, and an hour that would not end
-    // without the speed.
+    // Files of half a second, at their own pace, and of an hour, at a higher speed.
     for (step_ns, options, seconds) in
         [(50_000_000, &[][..], 0.5), (360_000_000_000, &["--speed", "36000"][..], 0.1)]
     {
@@ -82,7 +81,7 @@ fn the_pace_of_the_file_is_kept_times_the_speed() {
 }
 
 #[test]
-fn a_signal_ends_the_longest_wait_with_the_account() {
+fn signal_ends_a_long_wait_with_the_account() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     // An hour between packets.
@@ -96,7 +95,7 @@ fn a_signal_ends_the_longest_wait_with_the_account() {
 }
 
 #[test]
-fn frames_that_the_link_does_not_take_are_counted_as_refused() {
+fn frames_above_the_mtu_are_counted_as_refused() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let mut frames = numbered(10);
@@ -111,8 +110,8 @@ fn frames_that_the_link_does_not_take_are_counted_as_refused() {
 }
 
 #[test]
-fn frames_that_no_buffer_holds_are_refused_not_cut() {
-    // Loopback takes 64 KiB.
+fn frames_above_the_buffer_size_are_refused_not_truncated() {
+    // The MTU of the loopback is 64 KiB.
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let mut frames = numbered(2);
@@ -125,7 +124,7 @@ fn frames_that_no_buffer_holds_are_refused_not_cut() {
 }
 
 #[test]
-fn a_damaged_file_is_sent_up_to_the_damage() {
+fn damaged_file_is_sent_up_to_the_damage() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let input = file(directory.path(), &numbered(10), 0);
@@ -163,7 +162,7 @@ fn frames_that_are_not_ethernet_are_not_sent() {
 }
 
 #[test]
-fn what_sends_nothing_prints_no_account() {
+fn replay_without_a_sent_packet_prints_no_account() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     let raw = directory.path().join("raw.pcapng");

@@ -1,8 +1,8 @@
-//! Starts `strait` in a namespace, knows when its capture is open, sends to it and reads what it
-//! left.
+//! Starts `strait` in a namespace, waits until its capture is open, sends packets to it and reads
+//! its files.
 //!
-//! Every test uses it. Waiting is for events: a capture is open when the program has given up its
-//! capabilities, frames have arrived when the receiving interface has counted them.
+//! Tests wait for events. A capture is open when the program has dropped its capabilities. Frames
+//! have arrived when the receiving interface has counted them.
 
 use std::fs;
 use std::path::Path;
@@ -15,44 +15,44 @@ use strait_capture::file::FileReader;
 use strait_capture::{InjectPath, Injector};
 use strait_packet::traffic::{Kind, Sizes, Traffic};
 
-/// The program.
+/// Path of the program.
 pub(crate) const STRAIT: &str = env!("CARGO_BIN_EXE_strait");
-/// What anything may take on a busy machine.
+/// Time limit of any step on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(100);
-/// The paths of packet sockets.
+/// Capture paths of packet sockets.
 pub(crate) const SOCKET_PATHS: [&str; 3] = ["recv", "v2", "v3"];
-/// All paths of a live capture.
+/// All paths of a live capture on a veth pair.
 pub(crate) const PATHS: [&str; 4] = ["recv", "v2", "v3", "xdp"];
 
-/// `strait` inside `end`'s namespace.
+/// Returns a command that runs `strait` in `end`'s namespace.
 pub(crate) fn strait<'a>(end: &'a End, arguments: &[&str]) -> Launch<'a> {
     end.command(STRAIT).args(arguments)
 }
 
-/// `strait` with `arguments`, to its end, in the test's own namespace.
+/// Runs `strait` with `arguments` to its end, in the test's namespace.
 pub(crate) fn run(arguments: &[&str]) -> Finished {
     Launch::new(STRAIT).args(arguments).run(LIMIT).unwrap()
 }
 
-/// A running `strait capture` whose rings and output are open.
+/// A running `strait capture` with open rings and output.
 pub(crate) struct Capture {
     process: Process,
 }
 
 impl Capture {
-    /// `strait capture -i INTERFACE` at `end`.
+    /// Starts `strait capture -i INTERFACE` at `end`.
     pub(crate) fn start(end: &End, arguments: &[&str]) -> Self {
         Self::watch(strait(end, &["capture", "-i", end.name()]).args(arguments))
     }
 
-    /// Starts `launch`, which becomes a `strait capture`, and waits until it is open.
+    /// Starts `launch`, which runs `strait capture`, and waits until it is open.
     pub(crate) fn watch(launch: Launch<'_>) -> Self {
         let process = launch.spawn().unwrap();
         assert!(await_open(process.id()), "no capture: {}{}", process.stdout(), process.stderr());
         Self { process }
     }
 
-    /// Stops it as `kill -STOP` does: what comes from here on stays in its rings.
+    /// Stops the process by SIGSTOP. Later packets stay in its rings.
     pub(crate) fn freeze(&self) {
         self.process.signal(Signal::STOP);
         let id = self.process.id().to_string();
@@ -60,51 +60,51 @@ impl Capture {
         assert!(wait_until(LIMIT, is_stopped));
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub(crate) fn thaw(&self) {
         self.process.signal(Signal::CONT);
     }
 
-    /// Its standard error so far.
+    /// Returns its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         self.process.stderr()
     }
 
-    /// Its end by itself.
+    /// Waits until it ends by itself.
     pub(crate) fn wait(self) -> Finished {
         self.process.wait(LIMIT).unwrap()
     }
 
-    /// Its end by `signal`.
+    /// Ends it by `signal`.
     pub(crate) fn end(self, signal: Signal) -> Finished {
         self.process.signal(signal);
         self.wait()
     }
 
-    /// Its end by Ctrl-C, with success.
+    /// Ends it by SIGINT, and asserts success.
     pub(crate) fn finish(self) -> Finished {
         self.end(Signal::INT).success()
     }
 }
 
-/// Waits until the process has fewer capabilities than this test, which `strait` gives up when all
-/// is open. False if it ends instead.
+/// Waits until the process has fewer capabilities than this test: `strait` drops them when
+/// everything is open. Returns false if it ends instead.
 pub(crate) fn await_open(id: u32) -> bool {
     let mine = status("self", "CapEff");
     let id = id.to_string();
     let is_over = |state: Option<String>| state.is_none_or(|state| state.starts_with('Z'));
-    let came = wait_until(LIMIT, || status(&id, "CapEff") != mine || is_over(status(&id, "State")));
-    came && !is_over(status(&id, "State"))
+    let has_changed = wait_until(LIMIT, || status(&id, "CapEff") != mine || is_over(status(&id, "State")));
+    has_changed && !is_over(status(&id, "State"))
 }
 
-/// A line of `/proc/ID/status`.
+/// Returns the value of a line of `/proc/ID/status`.
 pub(crate) fn status(id: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().to_owned())
 }
 
-/// Frames with sequence numbers from 0: every kind in turn, of three sizes.
+/// Returns frames with sequence numbers from 0, of every kind in turn and of three sizes.
 pub(crate) fn numbered(count: u64) -> Vec<Vec<u8>> {
     frames_of(
         &Traffic::builder().kinds(&Kind::ALL).sizes(sizes("64,512,1518")).flows(16).build().unwrap(),
@@ -112,7 +112,7 @@ pub(crate) fn numbered(count: u64) -> Vec<Vec<u8>> {
     )
 }
 
-/// The same with a VLAN tag.
+/// Returns numbered frames of two sizes with a VLAN tag.
 pub(crate) fn tagged(count: u64) -> Vec<Vec<u8>> {
     let traffic = Traffic::builder().kinds(&Kind::ALL).sizes(sizes("64,512")).flows(16).vlan(Some(5));
     frames_of(&traffic.build().unwrap(), count)
@@ -139,8 +139,8 @@ pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
     wire.await_arrival(before, frames.len() as u64);
 }
 
-/// Sends `frames` from the left end in order, whatever becomes of them: a veth drops what waits in
-/// its queue when an XDP program is taken from it.
+/// Sends `frames` from the left end in order, without waiting for their arrival: a veth drops its
+/// queue when an XDP program is detached.
 pub(crate) fn transmit(wire: &Wire, frames: &[Vec<u8>]) {
     wire.left().run_in_order(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
@@ -159,7 +159,7 @@ pub(crate) struct Packet {
     pub(crate) wire_len: u32,
 }
 
-/// Every packet of a file without a fault.
+/// Returns all packets of a valid file.
 pub(crate) fn packets(file: &Path) -> Vec<Packet> {
     let mut reader = FileReader::open(file.to_str().unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -169,19 +169,19 @@ pub(crate) fn packets(file: &Path) -> Vec<Packet> {
     packets
 }
 
-/// The sequence numbers in a file, in its order.
+/// Returns the sequence numbers in a file, in its order.
 pub(crate) fn sequence(file: &Path) -> Vec<u64> {
     let number =
         |packet: Packet| strait_packet::probe::read(&packet.bytes).expect("a numbered frame").sequence;
     packets(file).into_iter().map(number).collect()
 }
 
-/// Asserts that the file holds frames 0 to `count`, each once, in order.
+/// Asserts that the file has frames 0 to `count`, each once, in order.
 pub(crate) fn assert_complete(file: &Path, count: u64) {
     assert_eq!(sequence(file), (0..count).collect::<Vec<_>>());
 }
 
-/// The JSON object on standard output, which is its only line; it closes.
+/// Returns the ledger, which is the only line on standard output, and asserts that it closes.
 pub(crate) fn ledger(finished: &Finished) -> Value {
     let text = finished.text();
     assert!(text.ends_with('\n') && text.lines().count() == 1, "one line: {text}");
@@ -190,28 +190,27 @@ pub(crate) fn ledger(finished: &Finished) -> Value {
     ledger
 }
 
-/// Whether received = delivered + filtered + lost, of a session or of a lane.
+/// Returns true if received = delivered + filtered + lost, for a session or a lane.
 pub(crate) fn closes(ledger: &Value) -> bool {
     count(ledger, "received") == count(ledger, "delivered") + count(ledger, "filtered") + lost(ledger)
 }
 
-/// All losses together.
+/// Returns the sum of all losses.
 pub(crate) fn lost(ledger: &Value) -> u64 {
     ledger["lost"].as_object().expect("losses by place").values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// A count of the ledger.
+/// Returns a count of the ledger.
 pub(crate) fn count(ledger: &Value, name: &str) -> u64 {
     ledger[name].as_u64().unwrap_or_else(|| panic!("{name} of {ledger}"))
 }
 
-/// AF_XDP begins with what it could not have.
+/// Removes the notes about missing zero-copy, which an AF_XDP capture prints first.
 pub(crate) fn without_notes(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("strait: no zero-copy: ")).collect()
 }
 
-/// The line that says what went wrong: the only one that is neither the ledger's nor a note; and
-/// the code.
+/// Returns the exit code and the error, which is the only line beside the ledger and the notes.
 pub(crate) fn failure(finished: &Finished) -> (i32, String) {
     let stderr = without_notes(&finished.stderr);
     assert!(!stderr.contains("panicked"), "{stderr}");

@@ -1,5 +1,4 @@
-//! Files that follow one another: each complete and valid, none too large, together the whole
-//! capture.
+//! Rotated files: each is complete, valid and within its limit, and together they have all packets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +10,17 @@ use crate::rig::{Capture, LIMIT, count, failure, ledger, numbered, packets, run,
 use crate::tools::{self, capinfos};
 
 const MIB: u64 = 1 << 20;
-/// Frames that make nearly three files of 1 MiB.
+/// Number of frames for nearly three files of 1 MiB.
 const FRAMES: u64 = 4000;
 
-/// The files of a series, oldest first.
+/// Returns the files of a series, oldest first.
 fn series(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
 
-/// Each file is valid; returns the sequence numbers of all of them in their order.
+/// Asserts that each file is valid, and returns the sequence numbers of all files in order.
 fn content(files: &[PathBuf]) -> Vec<u64> {
     let check = |file: &PathBuf| {
         let numbers = sequence(file);
@@ -53,7 +52,7 @@ fn rotate(options: &[&str]) -> Option<(tempfile::TempDir, Vec<PathBuf>)> {
 }
 
 #[test]
-fn files_rotated_by_size_hold_the_whole_capture_and_none_is_larger() {
+fn files_rotated_by_size_have_all_packets_and_stay_below_the_limit() {
     for format in ["pcapng", "pcap"] {
         let Some((_directory, files)) = rotate(&["--rotate-mib", "1", "--format", format]) else { return };
         assert_eq!(files.len(), 3, "{files:?}");
@@ -63,7 +62,7 @@ fn files_rotated_by_size_hold_the_whole_capture_and_none_is_larger() {
 }
 
 #[test]
-fn a_ring_of_files_keeps_the_newest() {
+fn ring_of_files_keeps_the_newest() {
     let Some((_directory, files)) = rotate(&["--rotate-mib", "1", "--ring-files", "2"]) else { return };
     assert_eq!(files.len(), 2, "{files:?}");
     let kept = content(&files);
@@ -71,7 +70,7 @@ fn a_ring_of_files_keeps_the_newest() {
 }
 
 #[test]
-fn a_name_with_conversions_gets_the_local_time_and_replaces_no_file() {
+fn name_with_conversions_gets_the_local_time_and_replaces_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let name = directory.path().join("x_%Y%m%d%%.pcap");
     let expected = |suffix: &str| format!("x_{}%{suffix}.pcap", local_date());
@@ -83,7 +82,7 @@ fn a_name_with_conversions_gets_the_local_time_and_replaces_no_file() {
     let _ = capture(&["-G", "1h"]);
     let _ = capture(&["-G", "1h", "-C", "10k", "-W", "1000"]);
     if local_date() != before {
-        // The day ended in between, and with it the name.
+        // The date changed in between, and with it the name.
         return;
     }
     let files = series(directory.path());
@@ -92,18 +91,18 @@ fn a_name_with_conversions_gets_the_local_time_and_replaces_no_file() {
     assert!(names.contains(&&*expected("")) && names.contains(&&*expected("_00002")), "{names:?}");
     let packets_each: Vec<usize> = files.iter().map(|file| packets(file).len()).collect();
     assert_eq!(packets_each.iter().sum::<usize>(), 2 * packets(RECORDING.as_ref()).len(), "{names:?}");
-    // Without -G a % is only a character, as in tcpdump.
+    // Without -G a % is an ordinary character, like in tcpdump.
     let _ = capture(&[]);
     assert!(name.exists());
 }
 
-/// As in 20261123.
+/// Returns the local date in the form 20261123.
 fn local_date() -> String {
     Launch::new("date").arg("+%Y%m%d").run(LIMIT).unwrap().success().text().trim().to_owned()
 }
 
 #[test]
-fn a_name_with_a_slash_in_its_time_is_refused() {
+fn name_with_a_slash_in_its_time_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let name = directory.path().join("x_%D.pcap");
     let arguments = ["capture", "-r", RECORDING, "-w", name.to_str().unwrap(), "-G", "1h"];
@@ -113,7 +112,7 @@ fn a_name_with_a_slash_in_its_time_is_refused() {
 }
 
 #[test]
-fn files_rotated_by_time_hold_the_whole_capture() {
+fn files_rotated_by_time_have_all_packets() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     if !tools::present() {
         return;
@@ -123,7 +122,7 @@ fn files_rotated_by_time_hold_the_whole_capture() {
     let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap(), "--rotate-s", "0.2"]);
     let frames = numbered(10_000);
     let mut sent = 0;
-    // A frame a look, until a third file is there.
+    // One frame per check, until there are three files.
     let rotated = || {
         send(&wire, &frames[sent..=sent]);
         sent += 1;

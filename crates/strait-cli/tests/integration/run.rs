@@ -1,4 +1,4 @@
-//! `strait run`: what it tells the library, and what it refuses.
+//! `strait run`: the environment of the program, and refused programs and libraries.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -8,7 +8,7 @@ use lab::{Launch, program_or_skip};
 
 use crate::rig::{LIMIT, STRAIT, failure};
 
-/// `strait` beside a stand-in for the library, so that it finds one.
+/// Copies `strait` to `directory`, beside an empty file with the name of the library.
 pub(crate) fn with_library(directory: &std::path::Path) -> std::path::PathBuf {
     let strait = directory.join("strait");
     fs::copy(STRAIT, &strait).unwrap();
@@ -17,28 +17,28 @@ pub(crate) fn with_library(directory: &std::path::Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_program_gets_the_library_the_choices_and_its_arguments() {
+fn program_gets_the_library_the_options_and_its_arguments() {
     let directory = tempfile::tempdir().unwrap();
     let strait = with_library(directory.path());
     let show = "echo \"$LD_PRELOAD $LD_LIBRARY_PATH $STRAIT_PATH $STRAIT_WAIT $STRAIT_QUEUES $STRAIT_STRICT \
         $STRAIT_REPORT $1\"; exit 7";
     let options =
-        ["run", "--path", "xdp-zc", "--wait", "busy", "--queues", "0,2", "--strict", "--report=told"];
+        ["run", "--path", "xdp-zc", "--wait", "busy", "--queues", "0,2", "--strict", "--report=file"];
     let launch = Launch::new(&strait).args(options).args(["--", "sh", "-c", show, "sh", "-x"]);
     let finished = launch.env("LD_LIBRARY_PATH", "elsewhere").run(LIMIT).unwrap();
     let library = directory.path().join("libstrait_pcap.so");
-    let (preloaded, beside) = (library.display(), directory.path().join("libpcap"));
-    let expected = format!("{preloaded} {}:elsewhere xdp-zc busy 0,2 1 told -x", beside.display());
-    let said = finished.text();
-    assert_eq!(said.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{}", finished.stderr);
-    assert_eq!(finished.status.code(), Some(7), "the program's own");
+    let (preloaded, links) = (library.display(), directory.path().join("libpcap"));
+    let expected = format!("{preloaded} {}:elsewhere xdp-zc busy 0,2 1 file -x", links.display());
+    let text = finished.text();
+    assert_eq!(text.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{}", finished.stderr);
+    assert_eq!(finished.status.code(), Some(7), "the program's exit code");
     for name in ["libpcap.so.0.8", "libpcap.so.1"] {
-        assert_eq!(fs::canonicalize(beside.join(name)).unwrap(), fs::canonicalize(&library).unwrap());
+        assert_eq!(fs::canonicalize(links.join(name)).unwrap(), fs::canonicalize(&library).unwrap());
     }
 }
 
 #[test]
-fn what_cannot_be_run_is_told() {
+fn unusable_programs_are_refused_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let strait = with_library(directory.path());
     let refused =
@@ -57,17 +57,17 @@ fn what_cannot_be_run_is_told() {
     fs::copy("/bin/true", &privileged).unwrap();
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o2755)).unwrap();
     let (code, line) = refused(privileged.to_str().unwrap());
-    assert_eq!((code, line.contains("nothing can be preloaded")), (3, true), "{line}");
+    assert_eq!((code, line.contains("the loader ignores LD_PRELOAD")), (3, true), "{line}");
     let spaced = directory.path().join("a place");
     fs::create_dir(&spaced).unwrap();
     let finished = Launch::new(with_library(&spaced)).args(["run", "--", "true"]).run(LIMIT).unwrap();
     let (code, line) = failure(&finished);
-    assert_eq!((code, line.contains("a space or a colon")), (3, true), "{line}");
+    assert_eq!((code, line.contains("a space, colon or semicolon")), (3, true), "{line}");
 }
 
-/// LD_LIBRARY_PATH gets the directory, so each library in it could be loaded.
+/// The directory is in LD_LIBRARY_PATH, so that each library in it could be loaded.
 #[test]
-fn a_directory_of_links_that_may_hold_another_library_is_refused() {
+fn directory_of_links_with_another_library_is_refused() {
     let plants: [fn(&Path); 5] = [
         |links| fs::set_permissions(links, fs::Permissions::from_mode(0o777)).unwrap(),
         |links| fs::write(links.join("libc.so.6"), "").unwrap(),
@@ -94,7 +94,7 @@ fn a_directory_of_links_that_may_hold_another_library_is_refused() {
 }
 
 #[test]
-fn a_static_program_is_told() {
+fn static_program_is_refused() {
     if !program_or_skip("cc") {
         return;
     }
@@ -106,27 +106,27 @@ fn a_static_program_is_told() {
         let _ =
             Launch::new("cc").arg(kind).arg(&source).arg("-o").arg(&program).run(LIMIT).unwrap().success();
         let finished = Launch::new(&strait).args(["run", "--"]).arg(&program).run(LIMIT).unwrap();
-        let is_told = finished.stderr.contains("statically linked");
-        assert_eq!(is_told, kind != "-pie", "{kind}: {}", finished.stderr);
+        let is_refused = finished.stderr.contains("statically linked");
+        assert_eq!(is_refused, kind != "-pie", "{kind}: {}", finished.stderr);
     }
 }
 
-/// As `cargo install` leaves it: the program alone in a directory, the library where Cargo built
-/// both.
+/// Like after `cargo install`: only the program is in its directory, and the library is in Cargo's
+/// target directory.
 #[test]
-fn a_program_that_was_installed_alone_finds_the_library_that_was_built_with_it() {
+fn program_installed_by_cargo_finds_its_library() {
     let directory = tempfile::tempdir().unwrap();
     let strait = directory.path().join("strait");
     fs::copy(STRAIT, &strait).unwrap();
     let launch = Launch::new(&strait).args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let finished = launch.run(LIMIT).unwrap().success();
     assert!(finished.text().trim().ends_with("/libstrait_pcap.so"), "{}", finished.text());
-    assert_eq!(finished.stderr, "", "the loader takes it");
-    assert!(env::var_os("LD_PRELOAD").is_none(), "this test's own loader is as usual");
+    assert_eq!(finished.stderr, "", "the loader loads it");
+    assert!(env::var_os("LD_PRELOAD").is_none(), "the loader of this test preloads nothing");
 }
 
 #[test]
-fn a_library_that_is_named_and_not_there_is_told_with_the_command_that_builds_it() {
+fn missing_named_library_is_reported_with_the_build_command() {
     let launch = Launch::new(STRAIT).args(["run", "--", "true"]).env("STRAIT_PCAP_LIBRARY", "/nosuch.so");
     let (code, line) = failure(&launch.run(LIMIT).unwrap());
     assert_eq!(code, 3, "{line}");

@@ -1,5 +1,5 @@
-//! `scripts/setup`, `scripts/setup-programs` and `scripts/setup-vm`: each job asks for its own
-//! packages alone, and a fetch that failed is not repeated for a day.
+//! `scripts/setup`, `scripts/setup-programs` and `scripts/setup-vm`: each job installs only its own
+//! packages, and a failed fetch is not repeated for a day.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,18 +12,19 @@ use crate::rig::LIMIT;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
 
-/// The packages that a job lacks where no program is on the PATH.
+/// Returns the packages that a job would install with an empty PATH.
 fn needed(job: &str) -> Vec<String> {
     let empty = tempfile::tempdir().unwrap();
     let script = format!("{SCRIPTS}/setup");
-    // The script adds the folders of the system's daemons, none of which it asks for.
-    let asked = Launch::new("/bin/bash").args([&*script, job, "--dry-run"]).env("PATH", empty.path());
-    let text = asked.env("HOME", empty.path()).run(LIMIT).unwrap().success().text();
+    // The script adds the directories of system daemons to the PATH, but checks for none of those
+    // programs.
+    let launch = Launch::new("/bin/bash").args([&*script, job, "--dry-run"]).env("PATH", empty.path());
+    let text = launch.env("HOME", empty.path()).run(LIMIT).unwrap().success().text();
     text.lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn the_demo_asks_for_a_linker_libpcap_and_tcpdump_alone() {
+fn demo_needs_only_a_linker_libpcap_and_tcpdump() {
     let needed = needed("demo");
     let allowed = ["gcc", "libc6-dev", "libpcap0.8", "tcpdump"];
     assert!(needed.iter().all(|package| allowed.contains(&package.as_str())), "{needed:?}");
@@ -31,11 +32,11 @@ fn the_demo_asks_for_a_linker_libpcap_and_tcpdump_alone() {
 }
 
 #[test]
-fn each_job_asks_for_its_own_programs() {
+fn each_job_needs_only_its_own_programs() {
     let (tests, bench, vm) = (needed("test"), needed("bench"), needed("vm"));
     for package in ["valgrind", "chromium-headless-shell", "tshark"] {
-        let asks = |packages: &[String]| packages.iter().any(|asked| asked == package);
-        assert_eq!((asks(&tests), asks(&bench), asks(&vm)), (true, false, false), "{package}");
+        let has = |packages: &[String]| packages.iter().any(|needed| needed == package);
+        assert_eq!((has(&tests), has(&bench), has(&vm)), (true, false, false), "{package}");
     }
     let unknown = Launch::new(format!("{SCRIPTS}/setup")).arg("all").run(LIMIT).unwrap();
     assert_eq!(unknown.status.code(), Some(2));
@@ -43,7 +44,7 @@ fn each_job_asks_for_its_own_programs() {
 }
 
 #[test]
-fn a_fetch_that_failed_is_not_repeated_for_a_day_unless_the_user_asks() {
+fn failed_fetch_is_not_repeated_for_a_day_unless_requested() {
     for (script, arguments, stamp, code) in [
         ("setup-programs", &["suricata"][..], "programs/suricata.failed", 0),
         ("setup-vm", &[], "vm/qemu.failed", 1),
@@ -76,13 +77,13 @@ fn fails_once(script: &str, arguments: &[&str], stamp: &str, code: i32) {
     fetch();
     let second = tried();
     assert!(second > first);
-    // A day later it is tried again all the same.
+    // A day later the fetch is tried again.
     let yesterday = SystemTime::now() - Duration::from_hours(25);
     fs::File::options().write(true).open(&stamp).unwrap().set_modified(yesterday).unwrap();
     assert!(fetch().stderr.contains(&retry));
     let third = tried();
     assert!(third > second);
-    // The failure is a new one.
+    // The new failure is recorded.
     fetch();
     assert_eq!(tried(), third);
 }

@@ -1,4 +1,4 @@
-//! Completion scripts, man pages and help, made from the command line's own definition.
+//! Completion scripts, man pages and help, generated from the definition of the command line.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::rig::{LIMIT, failure, run};
 const COMMANDS: [&str; 5] = ["capture", "generate", "replay", "demo", "completions"];
 
 #[test]
-fn every_shell_gets_a_completion_script_that_knows_every_command() {
+fn completion_scripts_of_all_shells_have_all_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(&["completions", shell]).success().text();
         for word in COMMANDS.into_iter().chain(["snaplen", "ring-files"]) {
@@ -19,7 +19,7 @@ fn every_shell_gets_a_completion_script_that_knows_every_command() {
 }
 
 #[test]
-fn the_completion_script_for_bash_is_one() {
+fn completion_script_for_bash_completes_a_command() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("strait.bash");
     fs::write(&file, run(&["completions", "bash"]).success().stdout).unwrap();
@@ -30,7 +30,7 @@ fn the_completion_script_for_bash_is_one() {
 }
 
 #[test]
-fn every_command_gets_a_man_page() {
+fn every_command_has_a_man_page() {
     let directory = tempfile::tempdir().unwrap();
     let _ = run(&["man", directory.path().to_str().unwrap()]).success();
     let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
@@ -44,7 +44,7 @@ fn every_command_gets_a_man_page() {
 }
 
 #[test]
-fn man_pages_get_no_directory_whose_parent_is_missing() {
+fn directory_of_man_pages_is_created_without_its_parents() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
     let (code, line) = failure(&run(&["man", missing.join("man1").to_str().unwrap()]));
@@ -55,7 +55,7 @@ fn man_pages_get_no_directory_whose_parent_is_missing() {
 }
 
 #[test]
-fn help_and_version_are_no_failure() {
+fn help_and_version_exit_with_0() {
     for arguments in [&["--help"][..], &["--version"], &["help", "capture"], &["capture", "--help"]] {
         let finished = run(arguments).success();
         assert!(finished.text().contains("strait") && finished.stderr.is_empty(), "{}", finished.text());

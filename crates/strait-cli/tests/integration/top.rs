@@ -1,4 +1,4 @@
-//! `strait top`: a stream of objects, and a picture that keys change.
+//! `strait top`: the stream of JSON objects, and the picture and its keys.
 
 use std::io::{PipeWriter, Write as _};
 use std::time::Duration;
@@ -14,13 +14,13 @@ fn objects(text: &str) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Packets of all intervals together.
+/// Returns the packets of all intervals.
 fn packets(objects: &[Value]) -> u64 {
     objects.iter().map(|object| count(object, "packets")).sum()
 }
 
 #[test]
-fn objects_count_every_packet_once() {
+fn objects_count_each_packet_once() {
     const FRAMES: u64 = 500;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.2"]).spawn().unwrap();
@@ -41,7 +41,7 @@ fn objects_count_every_packet_once() {
 }
 
 #[test]
-fn the_last_object_has_what_came_since_the_one_before() {
+fn last_object_covers_the_time_since_the_previous_one() {
     const FRAMES: u64 = 40;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "600"]).spawn().unwrap();
@@ -54,7 +54,7 @@ fn the_last_object_has_what_came_since_the_one_before() {
 }
 
 #[test]
-fn a_reader_of_objects_that_goes_away_is_no_failure() {
+fn closed_reader_of_objects_is_no_failure() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let command = format!("{{ {STRAIT} top -i right --json --interval 0.1; echo code $? >&2; }} | head -n 1");
     let ended = wire.right().command("sh").args(["-c", &command]).run(LIMIT).unwrap();
@@ -63,7 +63,7 @@ fn a_reader_of_objects_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn all_interfaces_at_once_have_flows() {
+fn flows_of_all_interfaces_are_counted() {
     const FRAMES: u64 = 40;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "any", "--json", "--interval", "600"]).spawn().unwrap();
@@ -76,7 +76,7 @@ fn all_interfaces_at_once_have_flows() {
 }
 
 #[test]
-fn no_object_is_of_less_than_an_interval_after_a_standstill() {
+fn each_object_covers_a_whole_interval_after_a_stop() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let top = strait(wire.right(), &["top", "-i", "right", "--json", "--interval", "0.1"]).spawn().unwrap();
     top.wait_for_stdout("}\n", LIMIT).unwrap();
@@ -84,7 +84,7 @@ fn no_object_is_of_less_than_an_interval_after_a_standstill() {
     let is_stopped = || status(&top.id().to_string(), "State").is_some_and(|state| state.starts_with('T'));
     assert!(wait_until(LIMIT, is_stopped));
     let before = objects(&top.stdout()).len();
-    // Nothing is waited for: time that passes is what is tested.
+    // The passing of time itself is tested: no event could be waited for.
     std::thread::sleep(Duration::from_millis(500));
     top.signal(Signal::CONT);
     assert!(wait_until(LIMIT, || objects(&top.stdout()).len() > before + 4), "{}", top.stdout());
@@ -95,18 +95,18 @@ fn no_object_is_of_less_than_an_interval_after_a_standstill() {
 }
 
 #[test]
-fn a_link_that_flaps_is_told_and_watched_on() {
+fn flapping_link_is_reported_and_the_capture_goes_on() {
     const FRAMES: u64 = 50;
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let arguments = ["top", "-i", "right", "-p", path, "--json", "--interval", "0.1"];
         let top = strait(wire.right(), &arguments).spawn().unwrap();
-        let wait_until_readable = |sum| wait_until(LIMIT, || packets(&objects(&top.stdout())) == sum);
+        let have_arrived = |sum| wait_until(LIMIT, || packets(&objects(&top.stdout())) == sum);
         let is = |link| move |object: &Value| object["link"] == link;
         let last_is = |link| wait_until(LIMIT, || objects(&top.stdout()).last().is_some_and(is(link)));
         top.wait_for_stdout("}\n", LIMIT).unwrap();
         send(&wire, &numbered(FRAMES));
-        assert!(wait_until_readable(FRAMES), "{path}: {}", top.stdout());
+        assert!(have_arrived(FRAMES), "{path}: {}", top.stdout());
         wire.right().set_up(false);
         assert!(last_is("down"), "{path}: {}", top.stderr());
         wire.right().set_up(true);
@@ -116,7 +116,7 @@ fn a_link_that_flaps_is_told_and_watched_on() {
             .iter()
             .all(Interface::is_running)));
         send(&wire, &numbered(FRAMES));
-        assert!(wait_until_readable(2 * FRAMES), "{path}: {}", top.stdout());
+        assert!(have_arrived(2 * FRAMES), "{path}: {}", top.stdout());
         wire.right().set_up(false);
         assert!(last_is("down"), "{path}: {}", top.stderr());
         let _ = top.interrupt(LIMIT).unwrap().success();
@@ -124,7 +124,7 @@ fn a_link_that_flaps_is_told_and_watched_on() {
 }
 
 #[test]
-fn an_interface_that_vanishes_ends_it_after_a_last_object() {
+fn removed_interface_ends_top_after_a_last_object() {
     const FRAMES: u64 = 40;
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
@@ -140,14 +140,14 @@ fn an_interface_that_vanishes_ends_it_after_a_last_object() {
     }
 }
 
-/// `strait top` in a terminal of 80 by 24, between two lines that tell the terminal's settings.
+/// `strait top` in a terminal of 80 by 24, between two lines with the terminal's settings.
 struct Picture {
     script: Process,
     keyboard: PipeWriter,
 }
 
 impl Picture {
-    /// With `options`; a first picture is there when this returns.
+    /// Starts it with `options`, and waits for the first picture.
     fn start(wire: &Wire, options: &str) -> Self {
         let top = format!("{STRAIT} top -i right {options}");
         let command = format!("stty rows 24 cols 80; stty -g; {top}; code=$?; stty -g; exit $code");
@@ -158,8 +158,8 @@ impl Picture {
         Self { script, keyboard }
     }
 
-    /// Types `keys` and waits until `word` is drawn once more. Blanks between words may be moves of
-    /// the cursor.
+    /// Types `keys` and waits until `word` is drawn again. It is a single word, as blanks may be
+    /// drawn by cursor moves.
     fn type_until(&mut self, keys: &str, word: &str) {
         let drawn = || self.script.stdout().matches(word).count();
         let before = drawn();
@@ -167,14 +167,14 @@ impl Picture {
         assert!(wait_until(LIMIT, || drawn() > before), "{keys:?} draws no {word}: {}", self.script.stdout());
     }
 
-    /// Quits, and returns all that was drawn.
+    /// Quits, and returns all output.
     fn quit(mut self) -> String {
         self.keyboard.write_all(b"q").unwrap();
         self.script.wait(LIMIT).unwrap().success().text()
     }
 }
 
-/// The lines of stty(1)'s `-g`: all that tcgetattr(3) tells, in hexadecimal.
+/// Returns the lines of `stty -g`: the settings of tcgetattr(3) in hexadecimal.
 fn settings(text: &str) -> Vec<&str> {
     let is_setting = |line: &&str| {
         line.matches(':').count() > 4 && line.chars().all(|c| c == ':' || c.is_ascii_hexdigit())
@@ -190,7 +190,7 @@ fn no_thread_keeps_a_capability() {
     let threads = std::fs::read_dir(format!("/proc/{}/task", top.id())).unwrap();
     let threads: Vec<String> =
         threads.map(|thread| thread.unwrap().file_name().into_string().unwrap()).collect();
-    assert!(threads.len() > 1, "one reads, one shows: {threads:?}");
+    assert!(threads.len() > 1, "a reading and a drawing thread: {threads:?}");
     for thread in threads {
         let held = status(&format!("{}/task/{thread}", top.id()), "CapEff").unwrap();
         assert_eq!(u64::from_str_radix(&held, 16), Ok(0), "{thread}");
@@ -199,7 +199,7 @@ fn no_thread_keeps_a_capability() {
 }
 
 #[test]
-fn a_filter_that_needs_a_privilege_is_refused_in_one_line() {
+fn filter_that_needs_a_privilege_is_refused_in_one_line() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
     let mut picture = Picture::start(&wire, "--path xdp-generic");
     picture.type_until("/udp\r", "privilege");
@@ -208,7 +208,7 @@ fn a_filter_that_needs_a_privilege_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_picture_comes_up_takes_keys_and_leaves_the_terminal_as_it_was() {
+fn picture_handles_keys_and_restores_the_terminal() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
     let mut picture = Picture::start(&wire, "--interval 0.1");
     send(&wire, &numbered(10));
@@ -227,9 +227,9 @@ fn a_picture_comes_up_takes_keys_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn a_terminal_that_goes_away_ends_it() {
+fn hang_up_of_the_terminal_ends_top() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("script")) else { return };
-    // Where HUP is ignored, the end of the input alone tells; where it is not, the signal may come
+    // If HUP is ignored, only the end of the input shows the hang-up. Otherwise the signal may come
     // first.
     for trap in ["trap '' HUP;", ""] {
         let command = format!("{trap} stty rows 24 cols 80; echo \"pid <$$>\"; exec {STRAIT} top -i right");
@@ -241,7 +241,7 @@ fn a_terminal_that_goes_away_ends_it() {
         let (_, text) = text.split_once("pid <").unwrap();
         let (id, _) = text.split_once('>').unwrap();
         script.signal(Signal::KILL);
-        // Who adopts it may be slow to ask how it ended.
+        // A zombie has ended: its new parent may be slow to wait for it.
         let has_ended = || status(id, "State").is_none_or(|state| state.starts_with('Z'));
         let ended = wait_until(LIMIT, has_ended);
         if let (false, Some(id)) = (ended, id.parse().ok().and_then(rustix::process::Pid::from_raw)) {
@@ -252,9 +252,9 @@ fn a_terminal_that_goes_away_ends_it() {
 }
 
 #[test]
-fn without_a_terminal_it_asks_for_json() {
-    let (code, said) = failure(&run(&["top", "-i", "lo"]));
-    assert!(code == 2 && said.contains("--json"), "{code} {said}");
+fn output_that_is_no_terminal_needs_json() {
+    let (code, message) = failure(&run(&["top", "-i", "lo"]));
+    assert!(code == 2 && message.contains("--json"), "{code} {message}");
     let gone = Launch::new(STRAIT).args(["top", "-i", "no-such-if0", "--json"]).run(LIMIT).unwrap();
     assert_eq!(gone.status.code(), Some(2), "{}", gone.stderr);
 }

@@ -1,5 +1,5 @@
-//! `strait send` and `strait receive`: whole files by every mechanism, streams, resumed transfers,
-//! and what goes wrong.
+//! `strait send` and `strait receive`: files by every mechanism, streams, resumed transfers, and
+//! failures.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,12 +12,12 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::doctor::{WITHOUT_IO_URING, io_uring_turn};
-use crate::refusals::{AS_NOBODY, everyones_copy};
+use crate::refusals::{AS_NOBODY, copy_for_all_users};
 use crate::rig::{LIMIT, STRAIT, failure, run};
 
 const LISTENING: &str = "listening on ";
 
-/// A receiver that listens, and where.
+/// A listening receiver, and its address.
 pub(crate) struct Receiver {
     process: Process,
     pub(crate) address: String,
@@ -31,8 +31,8 @@ impl Receiver {
     pub(crate) fn launch(launch: Launch<'static>, options: &[&str]) -> Self {
         let process = launch.args(["receive", "--json"]).args(options).spawn().unwrap();
         process.wait_for_stderr("\n", LIMIT).unwrap();
-        let said = process.stderr();
-        let address = said.trim().strip_prefix(LISTENING).unwrap_or_else(|| panic!("{said}")).to_owned();
+        let stderr = process.stderr();
+        let address = stderr.trim().strip_prefix(LISTENING).unwrap_or_else(|| panic!("{stderr}")).to_owned();
         Self { process, address }
     }
 
@@ -58,7 +58,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// A directory with `source`, of so many bytes.
+    /// Creates a directory with the file `source` of `len` bytes.
     pub(crate) fn with_source(len: usize) -> Self {
         let files = Self { directory: tempfile::tempdir().unwrap() };
         fs::write(files.path("source"), content(len)).unwrap();
@@ -86,7 +86,7 @@ pub(crate) fn account(finished: Finished) -> Value {
 const LEN: usize = 10_000_001;
 
 #[test]
-fn a_file_arrives_whole_by_every_mechanism() {
+fn file_arrives_complete_by_every_mechanism() {
     let _turn = io_uring_turn();
     let files = Files::with_source(LEN);
     for (options, mechanism) in [
@@ -104,14 +104,14 @@ fn a_file_arrives_whole_by_every_mechanism() {
         assert!(!files.path("out.part").exists());
         fs::remove_file(out).unwrap();
     }
-    // The loopback copies, which is found out.
+    // The sender detects that the loopback copies.
     let receiver = Receiver::into(&files.path("out"));
     let sent = account(files.send(&receiver, &["--mode", "zc"]));
     assert!(sent["sent"].as_u64().unwrap() > LEN as u64 / 2, "{sent}");
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
 }
 
-/// Sends by zero-copy as another program starts it; the account and what it says.
+/// Sends by zero-copy from the program of `launch`. Returns the account and standard error.
 fn send_by(launch: Launch<'static>) -> (Value, String) {
     let files = Files::with_source(LEN);
     let receiver = Receiver::into(&files.path("out"));
@@ -121,33 +121,33 @@ fn send_by(launch: Launch<'static>) -> (Value, String) {
     let sent = launch.args(arguments).run(LIMIT).unwrap().success();
     let _ = receiver.end().success();
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
-    let said = sent.stderr.clone();
-    (account(sent), said)
+    let stderr = sent.stderr.clone();
+    (account(sent), stderr)
 }
 
 #[test]
-fn without_io_uring_everything_is_copied_and_it_is_said_why() {
+fn without_io_uring_all_bytes_are_copied_and_the_reason_is_reported() {
     let _turn = io_uring_turn();
-    let (sent, said) = send_by(Launch::new("python3").args(["-c", WITHOUT_IO_URING]));
+    let (sent, stderr) = send_by(Launch::new("python3").args(["-c", WITHOUT_IO_URING]));
     assert_eq!(sent["sent"], LEN, "{sent}");
-    assert!(said.contains("set up io_uring") && said.contains("seccomp"), "{said}");
+    assert!(stderr.contains("set up io_uring") && stderr.contains("seccomp"), "{stderr}");
 }
 
 #[test]
-fn memory_that_cannot_be_locked_is_copied_and_counted() {
+fn exceeded_memlock_limit_falls_back_to_counted_copies() {
     if !root_or_skip() {
         return;
     }
     let _turn = io_uring_turn();
     let limited = ["--memlock=65536", "setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"];
-    let (sent, said) = send_by(Launch::new("prlimit").args(limited));
+    let (sent, stderr) = send_by(Launch::new("prlimit").args(limited));
     let fallbacks = sent["fallbacks"].as_object().unwrap();
     assert!(fallbacks.keys().any(|reason| reason.contains("locked-memory limit")), "{sent}");
-    assert!(said.contains("raise ulimit -l"), "{said}");
+    assert!(stderr.contains("raise ulimit -l"), "{stderr}");
 }
 
 #[test]
-fn an_empty_file_arrives_too() {
+fn empty_file_arrives() {
     let files = Files::with_source(0);
     let receiver = Receiver::into(&files.path("out"));
     let _ = files.send(&receiver, &[]).success();
@@ -175,19 +175,19 @@ fn a_stream_goes_from_pipe_to_pipe_in_the_kernel() {
 }
 
 #[test]
-fn an_interrupted_transfer_goes_on_where_it_stopped_if_the_file_is_the_same() {
+fn interrupted_transfer_resumes_if_the_part_is_equal() {
     let files = Files::with_source(LEN);
     let mut changed = content(4_000_000);
     changed[0] ^= 1;
-    for (there, left) in [
+    for (part, left) in [
         (content(4_000_000), LEN - 4_000_000),
-        // As it ends, so it does not begin.
+        // Equal at its end, but not at its beginning.
         (changed, LEN),
         (vec![1; 4_000_000], LEN),
         (content(LEN + 5), LEN),
         (content(LEN), 0),
     ] {
-        fs::write(files.path("out.part"), there).unwrap();
+        fs::write(files.path("out.part"), part).unwrap();
         let receiver = Receiver::into(&files.path("out"));
         assert_eq!(account(files.send(&receiver, &[]))["sendfile"], left);
         let _ = receiver.end().success();
@@ -196,7 +196,7 @@ fn an_interrupted_transfer_goes_on_where_it_stopped_if_the_file_is_the_same() {
 }
 
 #[test]
-fn what_is_no_file_is_written_and_not_replaced() {
+fn pipes_and_links_are_written_and_not_replaced() {
     let files = Files::with_source(100_000);
     let (pipe, target) = (files.path("pipe"), files.path("target"));
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -210,7 +210,7 @@ fn what_is_no_file_is_written_and_not_replaced() {
     cat.wait().unwrap();
     assert!(read == content(100_000));
     assert!(!fs::metadata(&pipe).unwrap().is_file());
-    // A link stays one, and the file behind it keeps who may read it.
+    // The link remains, and its target keeps its mode.
     fs::write(&target, "before").unwrap();
     fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
     std::os::unix::fs::symlink(&target, files.path("link")).unwrap();
@@ -223,7 +223,7 @@ fn what_is_no_file_is_written_and_not_replaced() {
 }
 
 #[test]
-fn a_file_that_says_it_is_empty_is_read_to_its_end() {
+fn file_with_reported_length_0_is_read_to_its_end() {
     let files = Files::with_source(0);
     let receiver = Receiver::into(&files.path("out"));
     let _ = run(&["send", "/proc/version", &receiver.address]).success();
@@ -232,7 +232,7 @@ fn a_file_that_says_it_is_empty_is_read_to_its_end() {
 }
 
 #[test]
-fn a_sender_that_is_killed_leaves_a_part_and_no_whole_file() {
+fn killed_sender_leaves_a_part_and_no_complete_file() {
     let files = Files::with_source(0);
     for kill in [Signal::KILL, Signal::TERM] {
         let receiver = Receiver::into(&files.path("out"));
@@ -254,7 +254,7 @@ fn a_sender_that_is_killed_leaves_a_part_and_no_whole_file() {
 }
 
 #[test]
-fn raw_bytes_go_to_a_program_that_knows_no_protocol_and_come_from_one() {
+fn raw_transfers_work_with_programs_without_the_protocol() {
     let files = Files::with_source(100_000);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -273,7 +273,7 @@ fn raw_bytes_go_to_a_program_that_knows_no_protocol_and_come_from_one() {
 }
 
 #[test]
-fn more_than_is_wanted_is_refused() {
+fn more_bytes_than_the_maximum_are_refused() {
     let files = Files::with_source(1000);
     let out = files.path("out").display().to_string();
     let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
@@ -283,16 +283,16 @@ fn more_than_is_wanted_is_refused() {
     let receiver = Receiver::start(&["--raw", "--size-max", "999", "-o", &out]);
     let _ = files.send(&receiver, &["--raw"]);
     let (code, line) = failure(&receiver.end());
-    assert!(code == 1 && line.contains("more than 999 bytes came"), "{line}");
+    assert!(code == 1 && line.contains("more than 999 bytes arrived"), "{line}");
 }
 
 #[test]
-fn who_speaks_something_else_is_told_apart() {
+fn peers_with_another_protocol_are_reported() {
     let files = Files::with_source(10);
     let receiver = Receiver::into(&files.path("out"));
     TcpStream::connect(&receiver.address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     drop(TcpStream::connect(&receiver.address).unwrap());
-    // It listens on, for whoever has something to offer.
+    // The receiver continues to listen for a sender.
     let _ = files.send(&receiver, &[]).success();
     let received = receiver.end().success();
     assert!(
@@ -309,7 +309,7 @@ fn who_speaks_something_else_is_told_apart() {
     assert!(code == 1 && line.contains("no answer in time") && line.contains("--raw"), "{line}");
 }
 
-/// Connects, offers bytes and begins to send them from the first.
+/// Connects and offers bytes from offset 0.
 fn begin(receiver: &Receiver, offer: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&receiver.address).unwrap();
     stream.write_all(format!("strait-send 3 {offer}\nfrom=0\n").as_bytes()).unwrap();
@@ -320,7 +320,7 @@ fn begin(receiver: &Receiver, offer: &str) -> TcpStream {
 }
 
 #[test]
-fn a_line_that_looks_like_a_refusal_removes_no_part() {
+fn line_that_resembles_a_refusal_removes_no_part() {
     let files = Files::with_source(10);
     let receiver = Receiver::into(&files.path("out"));
     let mut stream = begin(&receiver, "length=10");
@@ -331,7 +331,7 @@ fn a_line_that_looks_like_a_refusal_removes_no_part() {
 }
 
 #[test]
-fn a_refusal_of_the_sender_removes_the_part() {
+fn refusal_by_the_sender_removes_the_part() {
     let files = Files::with_source(10);
     let receiver = Receiver::into(&files.path("out"));
     let mut stream = begin(&receiver, "length=10");
@@ -342,7 +342,7 @@ fn a_refusal_of_the_sender_removes_the_part() {
 }
 
 #[test]
-fn a_peer_that_only_waits_makes_room_for_a_sender() {
+fn peer_that_only_waits_is_replaced_by_a_sender() {
     for begins in ["strait-send 3 length=10\n", "strait-send 3 length=10\nfrom=0\n"] {
         let files = Files::with_source(10);
         let path = files.path("out").display().to_string();
@@ -350,7 +350,7 @@ fn a_peer_that_only_waits_makes_room_for_a_sender() {
         let mut peer = TcpStream::connect(&receiver.address).unwrap();
         peer.write_all(begins.as_bytes()).unwrap();
         peer.read_exact(&mut [0; 5]).unwrap();
-        // The peer says `wait` until the receiver closes the connection.
+        // The peer sends `wait` until the receiver closes the connection.
         let waits = std::thread::spawn(move || while peer.write_all(b"wait\n").is_ok() {});
         let _ = files.send(&receiver, &[]).success();
         waits.join().unwrap();
@@ -361,47 +361,50 @@ fn a_peer_that_only_waits_makes_room_for_a_sender() {
 }
 
 #[test]
-fn bytes_alone_are_shown_escaped_and_the_receiver_listens_on() {
+fn bytes_of_another_protocol_are_shown_escaped_and_the_receiver_continues() {
     let files = Files::with_source(0);
     fs::write(files.path("source"), b"\x16\x03\x01\x1b[31mred\xff and a long rest without an end\n").unwrap();
     let receiver = Receiver::into(&files.path("out"));
     let _ = files.send(&receiver, &["--raw"]);
     receiver.process.wait_for_stderr("listening on\n", LIMIT).unwrap();
-    let said = receiver.process.stderr();
-    assert!(said.contains(r"'\x16\x03\x01\x1b[31mred\xff and...' instead of strait send's offer"), "{said}");
-    assert!(said.contains("--raw moves the bytes alone"), "{said}");
+    let stderr = receiver.process.stderr();
+    assert!(
+        stderr.contains(r"'\x16\x03\x01\x1b[31mred\xff and...' instead of strait send's offer"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("--raw moves the bytes alone"), "{stderr}");
     receiver.process.signal(Signal::INT);
     assert_eq!(receiver.end().status.code(), Some(1));
 }
 
 #[test]
-fn an_interrupted_wait_for_a_transfer_is_said() {
+fn interrupted_wait_for_a_transfer_is_reported() {
     let files = Files::with_source(0);
     let receiver = Receiver::into(&files.path("out"));
     receiver.process.signal(Signal::INT);
     let (code, line) = failure(&receiver.end());
-    assert!(code == 1 && line.contains("interrupted before a transfer came"), "{code} {line}");
+    assert!(code == 1 && line.contains("interrupted before a transfer arrived"), "{code} {line}");
 }
 
 #[test]
-fn a_port_that_needs_a_privilege_is_refused_with_what_helps() {
+fn privileged_port_is_refused_with_a_remedy() {
     if !root_or_skip() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let strait = everyones_copy(directory.path());
+    let strait = copy_for_all_users(directory.path());
     for arguments in [
         &["receive", "-l", "127.0.0.1:80"][..],
         &["relay", "--listen", "127.0.0.1:80", "--to", "127.0.0.1:1"],
     ] {
-        let nobody = Launch::new("setpriv").args(AS_NOBODY).arg(&strait).args(arguments);
-        let (code, line) = failure(&nobody.run(LIMIT).unwrap());
+        let launch = Launch::new("setpriv").args(AS_NOBODY).arg(&strait).args(arguments);
+        let (code, line) = failure(&launch.run(LIMIT).unwrap());
         assert!(code == 3 && line.contains("setcap cap_net_bind_service=+ep"), "{code} {line}");
     }
 }
 
 #[test]
-fn a_peer_that_takes_nothing_ends_the_transfer() {
+fn peer_that_accepts_no_bytes_ends_the_transfer() {
     let files = Files::with_source(64 << 20);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -409,12 +412,12 @@ fn a_peer_that_takes_nothing_ends_the_transfer() {
     for mode in ["auto", "copy", "zc"] {
         let (code, line) =
             failure(&run(&["send", "--raw", "--mode", mode, "--timeout", "0.3", &source, &address]));
-        assert!(code == 1 && line.contains("has taken nothing for 0.3 s"), "{line}");
+        assert!(code == 1 && line.contains("has accepted no bytes for 0.3 s"), "{line}");
     }
 }
 
 #[test]
-fn a_full_disk_ends_the_transfer_on_both_sides() {
+fn full_disk_ends_the_transfer_on_both_ends() {
     if !root_or_skip() {
         return;
     }
@@ -427,11 +430,11 @@ fn a_full_disk_ends_the_transfer_on_both_sides() {
     let received = receiver.end();
     let (code, line) = failure(&received);
     assert!(code == 1 && line.contains("/mnt/out") && line.contains("No space left"), "{line}");
-    assert!(received.stderr.contains("free space there first; then, "), "{}", received.stderr);
+    assert!(received.stderr.contains("free disk space, then "), "{}", received.stderr);
 }
 
 #[test]
-fn a_file_that_shrinks_meanwhile_is_told() {
+fn shrinking_file_is_reported() {
     const SHRUNK: u64 = 20_000_000;
     for mode in ["auto", "copy", "zc"] {
         let files = Files::with_source(64 << 20);
@@ -441,10 +444,10 @@ fn a_file_that_shrinks_meanwhile_is_told() {
         let arguments = ["send", "--raw", "--mode", mode, &source, &address];
         let sender = Launch::new(STRAIT).args(arguments).spawn().unwrap();
         let (mut stream, _) = listener.accept().unwrap();
-        // It has begun, and waits for its peer, which has taken less than is left of the file.
+        // The sender has started and is blocked: the peer has read only a small part of the file.
         stream.read_exact(&mut [0; 1000]).unwrap();
         fs::File::options().write(true).open(&source).unwrap().set_len(SHRUNK).unwrap();
-        // The stream breaks off.
+        // The stream ends with an error.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let (code, line) = failure(&sender.wait(LIMIT).unwrap());
@@ -454,11 +457,11 @@ fn a_file_that_shrinks_meanwhile_is_told() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn usage_errors_are_reported() {
     let files = Files::with_source(1);
     let (source, directory) =
         (files.path("source").display().to_string(), files.directory.path().display().to_string());
-    // A port that was free a moment ago.
+    // A port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let missing = files.path("missing").display().to_string();
     for (arguments, code, words) in [

@@ -1,5 +1,5 @@
-//! What `strait send` and `strait receive` guard against: planted files, changed bytes, silent
-//! connections, slow readers.
+//! Attacks and failures that `strait send` and `strait receive` handle: planted files, changed
+//! bytes, silent connections, slow readers.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,7 +17,7 @@ use crate::transfer::{Files, Receiver, account, content};
 
 const LEN: usize = 3_000_000;
 
-/// Passes bytes between a sender and `to`; `change` sees the sender's.
+/// Forwards bytes between a sender and `to`. `change` gets the sender's bytes and can modify them.
 fn middlebox(to: &str, mut change: impl FnMut(u64, &mut [u8]) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, to) = (listener.local_addr().unwrap().to_string(), to.to_owned());
@@ -26,7 +26,7 @@ fn middlebox(to: &str, mut change: impl FnMut(u64, &mut [u8]) + Send + 'static) 
         let server = TcpStream::connect(to).unwrap();
         let (mut back, mut answers) = (client.try_clone().unwrap(), server.try_clone().unwrap());
         std::thread::spawn(move || {
-            // An end that is gone ends it.
+            // A closed connection ends the copy.
             let _ = std::io::copy(&mut answers, &mut back);
             let _ = back.shutdown(Shutdown::Write);
         });
@@ -50,7 +50,7 @@ fn both_failed(sent: &Finished, received: &Finished, words: &str) {
 }
 
 #[test]
-fn a_flipped_bit_fails_both_ends_and_leaves_no_part() {
+fn flipped_bit_fails_both_ends_and_leaves_no_part() {
     for mode in ["auto", "copy", "zc"] {
         let files = Files::with_source(LEN);
         let receiver = Receiver::into(&files.path("out"));
@@ -62,12 +62,12 @@ fn a_flipped_bit_fails_both_ends_and_leaves_no_part() {
         });
         let source = files.path("source").display().to_string();
         let sent = run(&["send", "--mode", mode, &source, &address]);
-        both_failed(&sent, &receiver.end(), "differs from what was sent");
+        both_failed(&sent, &receiver.end(), "differs from the sent file");
         assert!(!files.path("out").exists() && !files.path("out.part").exists());
     }
 }
 
-/// Lets bytes pass once something has come through the gate.
+/// Blocks the bytes at offset `place` until the gate opens.
 fn stopped_at(
     place: u64,
     reached: std::sync::mpsc::Sender<()>,
@@ -84,7 +84,7 @@ fn stopped_at(
 }
 
 #[test]
-fn a_source_that_is_overwritten_meanwhile_fails_both_ends() {
+fn source_overwritten_during_the_transfer_fails_both_ends() {
     const LONG: usize = 64 << 20;
     let files = Files::with_source(LONG);
     let receiver = Receiver::into(&files.path("out"));
@@ -102,7 +102,7 @@ fn a_source_that_is_overwritten_meanwhile_fails_both_ends() {
 }
 
 #[test]
-fn a_planted_part_is_neither_followed_nor_written() {
+fn planted_part_is_neither_followed_nor_written() {
     let files = Files::with_source(10);
     let (out, part, evil) = (files.path("out"), files.path("out.part"), files.path("evil"));
     let refused = |words: &str| {
@@ -123,14 +123,14 @@ fn a_planted_part_is_neither_followed_nor_written() {
         std::os::unix::fs::chown(&part, Some(65534), None).unwrap();
         refused("a file of another user");
     }
-    // A link to nothing creates nothing where it leads.
+    // A dangling link does not create its target.
     symlink(files.path("new"), &part).unwrap();
     refused("a symbolic link");
     assert!(!files.path("new").exists());
 }
 
 #[test]
-fn an_output_that_is_the_link_of_another_user_is_refused() {
+fn output_link_of_another_user_is_refused() {
     if !lab::root_or_skip() {
         return;
     }
@@ -144,7 +144,7 @@ fn an_output_that_is_the_link_of_another_user_is_refused() {
     assert_eq!(fs::read(&evil).unwrap(), b"untouched");
 }
 
-/// The umask that the receiver inherits.
+/// Returns the umask that the receiver inherits.
 fn umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
@@ -156,10 +156,10 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn mode_within_the_umask_and_time_of_the_source_arrive_and_a_part_is_private() {
+fn mode_within_the_umask_and_time_arrive_and_the_part_is_private() {
     let umask = umask();
     for mode in [0o600, 0o4755, 0o640, 0o777] {
-        // No special bits, and none that the umask of the receiver takes away.
+        // Without special bits, and limited by the umask of the receiver.
         let arrived = mode & 0o777 & !umask;
         let files = Files::with_source(LEN);
         let (source, out) = (files.path("source"), files.path("out"));
@@ -167,7 +167,7 @@ fn mode_within_the_umask_and_time_of_the_source_arrive_and_a_part_is_private() {
         fs::File::open(&source).unwrap().set_modified(modified).unwrap();
         set_mode(&source, mode);
         let receiver = Receiver::into(&out);
-        // It is made right behind the line that names the address.
+        // The part is created after the line with the address.
         let part = files.path("out.part");
         assert!(lab::wait_until(LIMIT, || part.exists()));
         assert_eq!(fs::metadata(&part).unwrap().mode() & 0o777, 0o600);
@@ -179,9 +179,10 @@ fn mode_within_the_umask_and_time_of_the_source_arrive_and_a_part_is_private() {
 }
 
 #[test]
-fn a_complete_file_is_not_sent_again_and_both_ends_say_so() {
+fn complete_file_is_not_sent_again_and_both_ends_report_it() {
     let files = Files::with_source(LEN);
-    for (name, received) in [("out", "out is complete already"), ("out.part", "are here: receiving nothing")]
+    for (name, received) in
+        [("out", "out is already complete"), ("out.part", "are present: receiving nothing")]
     {
         fs::write(files.path(name), content(LEN)).unwrap();
         let before = fs::metadata(files.path(name)).unwrap().ino();
@@ -195,7 +196,7 @@ fn a_complete_file_is_not_sent_again_and_both_ends_say_so() {
         assert_eq!(fs::metadata(files.path("out")).unwrap().ino(), before);
         fs::remove_file(files.path("out")).unwrap();
     }
-    // As long, and something else.
+    // Equal length, but other content.
     fs::write(files.path("out"), vec![7; LEN]).unwrap();
     let receiver = Receiver::into(&files.path("out"));
     assert_eq!(account(files.send(&receiver, &[]))["sendfile"], LEN);
@@ -204,39 +205,39 @@ fn a_complete_file_is_not_sent_again_and_both_ends_say_so() {
 }
 
 #[test]
-fn a_sender_gets_the_reason_of_a_refusal() {
+fn sender_gets_the_reason_of_a_refusal() {
     let files = Files::with_source(1000);
     let out = files.path("out").display().to_string();
     let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
     let sent = files.send(&receiver, &[]);
     both_failed(&sent, &receiver.end(), "--size-max 999 refuses");
-    // Of a stream the size shows late.
+    // The length of a stream is unknown at its start.
     let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
     let (input, mut feed) = std::io::pipe().unwrap();
     feed.write_all(&[1; 1000]).unwrap();
     drop(feed);
     let sent = Launch::new(STRAIT).args(["send", "-", &receiver.address]).stdin(input).run(LIMIT).unwrap();
-    both_failed(&sent, &receiver.end(), "more than 999 bytes came");
+    both_failed(&sent, &receiver.end(), "more than 999 bytes arrived");
 }
 
-/// More connections than wait at a time.
+/// More connections than the receiver keeps.
 const SILENT: usize = 200;
 
 #[test]
-fn silent_connections_do_not_hold_up_a_sender() {
+fn silent_connections_do_not_delay_a_sender() {
     let files = Files::with_source(LEN);
     let receiver = Receiver::into(&files.path("out"));
     let silent: Vec<_> = (0..SILENT).map(|_| TcpStream::connect(&receiver.address).unwrap()).collect();
-    // One after the other they would take longer than the sender waits.
+    // Served one after the other, they would exceed the sender's timeout.
     let _ = files.send(&receiver, &["--timeout", "20"]).success();
     let _ = receiver.end().success();
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
-    // Those that were still waited for get the reason.
+    // The remaining connections get the reason.
     let reasons = silent.iter().filter(|stream| line_of(stream).contains("another sender was first"));
     assert!(reasons.count() > 0);
 }
 
-/// A connection from an address of its own.
+/// Connects from the address `from`.
 fn connect_from(from: [u8; 4], to: &str) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(from.into(), 0)).unwrap();
@@ -244,27 +245,27 @@ fn connect_from(from: [u8; 4], to: &str) -> TcpStream {
     socket.into()
 }
 
-/// The next line; nothing at the end of the stream.
+/// Reads the next line, or nothing at the end of the stream.
 fn line_of(stream: &TcpStream) -> String {
     let mut line = String::new();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    // A connection that was reset has no line either.
+    // A reset connection has no line.
     let _ = BufReader::new(stream).read_line(&mut line);
     line
 }
 
 #[test]
-fn silent_connections_of_one_address_do_not_push_out_a_slow_sender_of_another() {
+fn silent_connections_of_one_address_do_not_evict_a_slow_sender_of_another() {
     let files = Files::with_source(LEN);
     let receiver = Receiver::into(&files.path("out"));
     let ((reached, is_reached), (open, gate)) = (channel(), channel());
-    // Its offer comes late.
+    // The middlebox delays the sender's offer.
     let address = middlebox(&receiver.address, stopped_at(0, reached, gate));
     let source = files.path("source").display().to_string();
     let sender = Launch::new(STRAIT).args(["send", &source, &address]).spawn().unwrap();
     is_reached.recv_timeout(LIMIT).unwrap();
     let silent: Vec<_> = (0..SILENT).map(|_| connect_from([127, 0, 0, 2], &receiver.address)).collect();
-    // As many as are too many are ended; the sender is not among them.
+    // The excess connections are closed; the sender is not among them.
     for stream in &silent[..SILENT - 64] {
         let _ = line_of(stream);
     }
@@ -275,12 +276,12 @@ fn silent_connections_of_one_address_do_not_push_out_a_slow_sender_of_another() 
 }
 
 #[test]
-fn a_peer_that_offers_and_closes_ends_no_receiver() {
+fn peer_that_offers_and_closes_does_not_end_the_receiver() {
     const OFFER: &str = "strait-send 3 length=3000000\n";
-    const THERE: usize = 1_000_000;
+    const PRESENT: usize = 1_000_000;
     let files = Files::with_source(LEN);
-    // What is here is not lost.
-    fs::write(files.path("out.part"), content(THERE)).unwrap();
+    // The existing part is kept.
+    fs::write(files.path("out.part"), content(PRESENT)).unwrap();
     let receiver = Receiver::into(&files.path("out"));
     for behind in
         ["", "from=0\n", "from=1000000\n", "from=0\ndata=5\n", "from=7\n", "nonsense\n", "refused=no\n"]
@@ -295,8 +296,8 @@ fn a_peer_that_offers_and_closes_ends_no_receiver() {
     (&stream).write_all(OFFER.replace("3000000", "1000000").as_bytes()).unwrap();
     assert!(line_of(&stream).starts_with("have=1000000 "));
     (&stream).write_all(end.as_bytes()).unwrap();
-    assert!(line_of(&stream).contains("differs from what was sent"));
-    // Another one waits behind a peer that has said nothing more yet.
+    assert!(line_of(&stream).contains("differs from the sent file"));
+    // A sender waits while a peer is silent after its offer.
     let first = TcpStream::connect(&receiver.address).unwrap();
     (&first).write_all(OFFER.as_bytes()).unwrap();
     assert!(line_of(&first).starts_with("have="));
@@ -307,14 +308,14 @@ fn a_peer_that_offers_and_closes_ends_no_receiver() {
     is_reached.recv_timeout(LIMIT).unwrap();
     open.send(()).unwrap();
     drop(first);
-    assert_eq!(account(sender.wait(LIMIT).unwrap())["sendfile"], LEN - THERE);
+    assert_eq!(account(sender.wait(LIMIT).unwrap())["sendfile"], LEN - PRESENT);
     let received = receiver.end().success();
     assert!(received.stderr.contains("has closed the connection; listening on"), "{}", received.stderr);
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
 }
 
 #[test]
-fn an_offer_of_another_version_is_refused_with_one_line() {
+fn offer_of_another_version_is_refused_with_one_line() {
     let files = Files::with_source(10);
     let receiver = Receiver::into(&files.path("out"));
     let stream = TcpStream::connect(&receiver.address).unwrap();
@@ -330,13 +331,13 @@ fn an_offer_of_another_version_is_refused_with_one_line() {
     let _ = receiver.end().success();
 }
 
-/// A timeout of many times the half second after which an end says that it is alive, so that a busy
-/// machine does not end a transfer; and a pause that is longer than that.
+/// A timeout of many times the interval of `wait` lines (0.5 s), so that a busy machine does not
+/// end a transfer, and a pause longer than the timeout.
 const TIMEOUT_SECONDS: &str = "5";
 const PAUSE: Duration = Duration::from_secs(7);
 
 #[test]
-fn a_reader_slower_than_the_timeout_ends_no_transfer() {
+fn reader_slower_than_the_timeout_does_not_end_the_transfer() {
     let files = Files::with_source(LEN);
     let (mut reader, output) = std::io::pipe().unwrap();
     let mut receiver = std::process::Command::new(STRAIT)
@@ -345,10 +346,10 @@ fn a_reader_slower_than_the_timeout_ends_no_transfer() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
+    let mut line = String::new();
     let mut errors = BufReader::new(receiver.stderr.take().unwrap());
-    errors.read_line(&mut said).unwrap();
-    let address = said.trim().strip_prefix("listening on ").unwrap().to_owned();
+    errors.read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
     let source = files.path("source").display().to_string();
     let arguments = ["send", "--timeout", TIMEOUT_SECONDS, &source, &address];
     let sender = Launch::new(STRAIT).args(arguments).spawn().unwrap();
@@ -361,7 +362,7 @@ fn a_reader_slower_than_the_timeout_ends_no_transfer() {
 }
 
 #[test]
-fn an_input_slower_than_the_timeout_ends_no_transfer() {
+fn input_slower_than_the_timeout_does_not_end_the_transfer() {
     let started = ["auto", "copy"].map(|mode| {
         let files = Files::with_source(0);
         let out = files.path("out").display().to_string();

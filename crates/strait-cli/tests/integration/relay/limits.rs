@@ -1,4 +1,5 @@
-//! The relay under a low limit of open files: pipes as long as descriptors are free, copies beyond.
+//! The relay with a low limit of open files: it uses pipes while descriptors are free, and copies
+//! otherwise.
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,9 +10,9 @@ use lab::{Launch, wait_until};
 use super::{Relay, accept, account, allow_many_files, content, open_of_kind, read_all, server};
 use crate::rig::LIMIT;
 
-/// Starts a relay that may have so many open files, as root too.
+/// Starts a relay with a limit of `files` open files, also as root.
 fn with_open_files(files: usize, server: &TcpListener, options: &[&str]) -> Relay {
-    // Root could raise the limit again.
+    // Without CAP_SYS_RESOURCE, with which root could raise the limit again.
     let limit = format!(
         "ulimit -n {files}
         [ $(id -u) != 0 ] || exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \"$@\"
@@ -21,41 +22,42 @@ fn with_open_files(files: usize, server: &TcpListener, options: &[&str]) -> Rela
     Relay::launch(launch, &server.local_addr().unwrap().to_string(), options)
 }
 
-/// A connection with a client that does not read: the client, the server's end, and the bytes sent
-/// on it.
-type HeldUp = (TcpStream, TcpStream, u64);
+/// A connection with backpressure: its client, which does not read, the server's end, and the
+/// number of sent bytes.
+type Blocked = (TcpStream, TcpStream, u64);
 
-/// Connects so many clients that do not read, and sends to each until as many pipes hold bytes.
-fn hold_up(relay: &Relay, server: &TcpListener, clients: usize, pipes_min: usize) -> Vec<HeldUp> {
+/// Connects `clients` clients that do not read, and sends to each until `pipes_min` pipes hold
+/// bytes.
+fn block(relay: &Relay, server: &TcpListener, clients: usize, pipes_min: usize) -> Vec<Blocked> {
     let connect = |_| {
         let (client, stream) = (relay.connect(), accept(server));
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, 1 << 16).unwrap();
         stream.set_nonblocking(true).unwrap();
         (client, stream, 0)
     };
-    let mut streams: Vec<HeldUp> = (0..clients).map(connect).collect();
-    // Little at a time: the relay's receive buffers grow while much comes.
+    let mut streams: Vec<Blocked> = (0..clients).map(connect).collect();
+    // Small writes, as the relay's receive buffers grow with large ones.
     let chunk = vec![0; 1 << 16];
-    let is_held_up = wait_until(LIMIT, || {
+    let are_blocked = wait_until(LIMIT, || {
         for (_, stream, sent) in &mut streams {
             *sent += stream.write(&chunk).unwrap_or(0) as u64;
         }
         pipes(relay) >= pipes_min
     });
-    assert!(is_held_up, "{} of {pipes_min} pipes", pipes(relay));
+    assert!(are_blocked, "{} of {pipes_min} pipes", pipes(relay));
     streams
 }
 
-/// Many readers that are slow at a time: each has a pipe as long as descriptors are free.
+/// Many slow readers: each has a pipe while descriptors are free.
 #[test]
-fn nothing_is_copied_while_descriptors_are_free() {
-    // Some 3 MB of socket buffers each: more would run into net.ipv4.tcp_mem on a small machine.
+fn no_bytes_are_copied_while_descriptors_are_free() {
+    // Each has some 3 MB of socket buffers: more would exceed net.ipv4.tcp_mem on a small machine.
     const SLOW: usize = 160;
     let _files = allow_many_files();
     let server = server();
     let relay = with_open_files(1400, &server, &[]);
     let mut bytes = 0;
-    for (client, stream, sent) in hold_up(&relay, &server, SLOW, SLOW) {
+    for (client, stream, sent) in block(&relay, &server, SLOW, SLOW) {
         stream.shutdown(Shutdown::Write).unwrap();
         let got = std::io::copy(&mut (&client), &mut std::io::sink()).unwrap();
         assert_eq!(got, sent);
@@ -65,29 +67,29 @@ fn nothing_is_copied_while_descriptors_are_free() {
     assert_eq!((&account["copied"], &account["spliced"]), (&0.into(), &bytes.into()), "{account}");
 }
 
-/// Pipes of a relay that are open, beside its standard output and error.
+/// Returns the number of open pipes of a relay, without its standard streams.
 fn pipes(relay: &Relay) -> usize {
     open_of_kind(relay, "pipe:").saturating_sub(3) / 2
 }
 
-/// Held-up clients take pipes until an eighth of the descriptors is left for connections: others
-/// are copied and go on.
+/// Blocked clients take pipes until an eighth of the descriptors is left for connections. Further
+/// connections are copied.
 #[test]
 fn without_a_pipe_bytes_are_copied() {
-    const HELD_UP: usize = 160;
-    // 681 descriptors, of which 85 stay free, less two for each connection.
-    const PIPES: usize = (681 - 85) / 2 - HELD_UP;
+    const BLOCKED: usize = 160;
+    // 681 descriptors, of which 85 stay free, minus two for each connection.
+    const PIPES: usize = (681 - 85) / 2 - BLOCKED;
     let _files = allow_many_files();
     let server = server();
     let relay = with_open_files(700, &server, &["--max-connections", "210"]);
-    let held_up = hold_up(&relay, &server, HELD_UP, PIPES);
+    let blocked = block(&relay, &server, BLOCKED, PIPES);
     let (client, stream) = (relay.connect(), accept(&server));
     let bytes = content(3_000_000, 1);
     let sent = bytes.clone();
     let writer = thread::spawn(move || (&stream).write_all(&sent).unwrap());
     assert!(read_all(&client) == bytes);
     writer.join().unwrap();
-    drop((client, held_up));
+    drop((client, blocked));
     let account = account(relay.end());
     assert!(account["copied"].as_u64().unwrap() >= bytes.len() as u64, "{account}");
 }
