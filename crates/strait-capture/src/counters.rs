@@ -5,10 +5,9 @@ use strait_ledger::{self as ledger, Capture, Since};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::Netlink;
 
+use crate::directions::Directions;
 use crate::error::Error;
 use crate::link::Link;
-use crate::session::Directions;
-use crate::session::builder::once;
 
 /// The counters of what is captured. They are read when the capture ends and stand at 0 before.
 pub(crate) struct Counters {
@@ -102,7 +101,7 @@ impl Counters {
     }
 
     fn seen(&self) -> u64 {
-        let seen = |link: &LinkCounters| match once(link.is_loopback, self.directions) {
+        let seen = |link: &LinkCounters| match self.directions.once(link.is_loopback) {
             Directions::In => link.received.total(),
             Directions::Out => link.sent.total(),
             Directions::Both => link.received.total() + link.sent.total(),

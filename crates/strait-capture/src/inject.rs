@@ -4,20 +4,22 @@
 //! goes out by itself. When the device's queue is full it waits, within five seconds; nothing is
 //! queued beyond one batch or one ring.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strait_ledger as ledger;
 use strait_sys::interface::Interface;
 use strait_sys::packet::tx_ring::TxRing;
 use strait_sys::packet::{Socket, send};
-use strait_sys::{Kind, clock, pf_zerocopy, wait};
+use strait_sys::{clock, wait};
+
+use self::limits::{EMSGSIZE, FRAME_BYTES_MAX, STALL_MAX, STALL_PAUSE, is_tagged, stalled};
 
 use crate::error::Error;
 
+pub(crate) mod limits;
 mod live;
 mod xdp;
-mod zerocopy;
+pub(crate) mod zerocopy;
 
 pub use live::LiveGenerator;
 
@@ -39,20 +41,10 @@ pub enum InjectPath {
 const BATCH: usize = 128;
 /// Slots of a transmit ring.
 const RING_SLOTS: usize = 1024;
-/// What an injector waits for a full queue before it gives up.
-const STALL_MAX: Duration = Duration::from_secs(5);
-/// How long it sleeps between looks at a full queue.
-const STALL_PAUSE: Duration = Duration::from_micros(20);
 /// Waits shorter than this spin: a sleep is not so precise.
 const SPIN_BELOW_NS: u64 = 60_000;
-/// errno of a frame that is longer than the interface takes.
-const EMSGSIZE: i32 = 90;
-/// The largest frame: a jumbo frame with two VLAN tags.
-const FRAME_BYTES_MAX: usize = 9022;
 /// Bytes of an Ethernet header: the shortest frame.
 const HEADER_BYTES: usize = 14;
-/// EtherType of a VLAN tag (802.1Q).
-const TAGGED: [u8; 2] = [0x81, 0x00];
 
 /// Sends frames on an interface.
 pub struct Injector {
@@ -71,51 +63,6 @@ enum Engine {
     Ring { ring: TxRing, socket: Socket },
     Xdp(Box<xdp::Transmitter>),
     ZeroCopy(zerocopy::Transmitter),
-}
-
-/// Sends single frames, from any thread: [`crate::Session::take_sender`].
-#[derive(Debug)]
-pub struct Sender(Way);
-
-#[derive(Debug)]
-enum Way {
-    /// As any program does: by way of the qdisc, so that captures on this host see them.
-    Stack(Socket),
-    /// By the socket of a `PF_ZEROCOPY` capture: its NIC takes nothing from the stack.
-    ZeroCopy(zerocopy::Single),
-}
-
-impl Sender {
-    /// Opens `interface` for sending.
-    ///
-    /// # Errors
-    /// An unknown interface, no privilege.
-    pub(crate) fn open(interface: &str) -> Result<Self, Error> {
-        let interface = Interface::find(interface)?;
-        let socket = Socket::open(&interface.name)?;
-        socket.bind_for_sending(interface.index)?;
-        Ok(Self(Way::Stack(socket)))
-    }
-
-    /// By `socket` of a capture on `interface`, which is not bound yet.
-    ///
-    /// # Errors
-    /// ENOBUFS where no more memory may be locked.
-    pub(crate) fn of_capture(
-        socket: &Arc<pf_zerocopy::Socket>,
-        interface: &Interface,
-    ) -> Result<Self, Error> {
-        Ok(Self(Way::ZeroCopy(zerocopy::Single::new(socket, interface)?)))
-    }
-
-    /// Sends one frame, from its link header on, or says why the kernel did not take it. Nothing is
-    /// kept.
-    pub fn send(&self, frame: &[u8]) -> Result<(), Error> {
-        match &self.0 {
-            Way::Stack(socket) => Ok(socket.send(frame)?),
-            Way::ZeroCopy(single) => single.send(frame),
-        }
-    }
 }
 
 impl Injector {
@@ -276,15 +223,6 @@ impl Injector {
         }
         Ok(())
     }
-}
-
-fn is_tagged(frame: &[u8]) -> bool {
-    frame.get(12..14) == Some(&TAGGED)
-}
-
-fn stalled() -> Error {
-    let cause = "its transmit queue stayed full; is the link up?";
-    strait_sys::Error::new(Kind::Failed, "send", "", cause).into()
 }
 
 impl Engine {

@@ -10,25 +10,20 @@ use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
 use strait_sys::LinkState;
 use strait_sys::clock;
-use strait_sys::interface::Interface;
 use strait_sys::packet::Cooked;
 
-use crate::batch::{Batch, Booking, Copies, Source};
+use crate::batch::Batch;
+use crate::booking::{Booking, Copies};
 use crate::error::Error;
 use crate::interrupt::Interrupter;
-use crate::live_counters::{self, LiveCounters, Tally};
-use crate::paths::{file, packet, xdp, zerocopy};
+use crate::live_counters::{LiveCounters, Tally};
+use crate::paths::{AnyBatch, AnyEngine};
 use crate::userspace_filter::UserspaceFilter;
-use crate::wait::{Pacer, Step};
+use crate::wait::{LINK_CHECK_SPINS, Pacer, Step};
 use crate::watch::LinkWatch;
 
-/// How often a lane that spins reads the link's news: every few milliseconds.
-const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// How often a link that is down is looked at.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
-
-/// Descriptors that end a wait for frames: the interrupter's, and the link's news.
-pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 
 /// State shared by a session and its lanes.
 #[derive(Debug, Default)]
@@ -41,15 +36,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// For a session on `interface`, whose link is watched from here on.
-    pub(crate) fn watching(interface: &Interface) -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self { link: LinkWatch::open(interface)?, ..Self::default() }))
+    /// Returns the state of a session that watches the link by `link`.
+    pub(crate) fn new(link: LinkWatch) -> Arc<Self> {
+        Arc::new(Self { link, ..Self::default() })
     }
 }
 
 /// One queue of a session.
 pub struct Lane {
-    engine: Engine,
+    engine: AnyEngine,
+    copies: Copies,
     pacer: Pacer,
     account: Capture,
     /// The interface's name, for errors.
@@ -72,16 +68,9 @@ pub struct Lane {
     spins: u32,
 }
 
-pub(crate) enum Engine {
-    Packet(Box<packet::Engine>),
-    Xdp(Box<xdp::Engine>),
-    ZeroCopy(Box<zerocopy::Engine>),
-    File(Box<file::Engine>),
-}
-
 impl Lane {
     pub(crate) fn new(
-        engine: Engine,
+        engine: AnyEngine,
         pacer: Pacer,
         interface: String,
         snaplen: u32,
@@ -90,6 +79,7 @@ impl Lane {
         shared: Arc<Shared>,
     ) -> Self {
         Self {
+            copies: engine.copies(),
             engine,
             pacer,
             account: Capture::default(),
@@ -145,22 +135,13 @@ impl Lane {
     /// What becomes readable when a frame comes, for a program with a poll loop of its own. It
     /// tells of frames that come after [`Lane::prepare_to_wait`], and of some that came before.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        match &self.engine {
-            Engine::Packet(engine) => engine.descriptors(),
-            Engine::Xdp(engine) => vec![engine.descriptor()],
-            Engine::ZeroCopy(engine) => vec![engine.descriptor()],
-            Engine::File(_) => Vec::new(),
-        }
+        self.engine.descriptors()
     }
 
     /// Makes the next frame wake whoever polls the descriptors. True where frames are ready
     /// already, of which they may say nothing.
     pub fn prepare_to_wait(&mut self) -> Result<bool, Error> {
-        if let Engine::Packet(engine) = &mut self.engine
-            && let Err(error) = engine.prepare_to_wait()
-        {
-            self.note_trouble(error)?;
-        }
+        self.engine.prepare_to_wait().or_else(|error| self.note_trouble(error))?;
         self.look()
     }
 
@@ -171,13 +152,7 @@ impl Lane {
 
     /// What reads this lane's counters from another thread or a signal handler.
     pub fn live_counters(&self) -> LiveCounters {
-        let source = match &self.engine {
-            Engine::Packet(engine) => live_counters::Source::Packet(engine.counts()),
-            Engine::Xdp(engine) => live_counters::Source::Xdp(engine.counts()),
-            Engine::ZeroCopy(engine) => live_counters::Source::ZeroCopy(engine.counts()),
-            Engine::File(_) => live_counters::Source::None,
-        };
-        LiveCounters::new(source, Arc::clone(&self.tally))
+        LiveCounters::new(self.engine.counters(), Arc::clone(&self.tally))
     }
 
     /// Runs `userspace` from the first frame on.
@@ -185,56 +160,42 @@ impl Lane {
         self.userspace = userspace;
     }
 
-    /// Ends the intake of a packet socket until [`Lane::set_filter`].
+    /// Rejects every frame until [`Lane::set_filter`], if the kernel filters for this path.
     pub(crate) fn reject_all(&self) -> Result<(), Error> {
-        match &self.engine {
-            Engine::Packet(engine) => engine.reject_all(),
-            Engine::Xdp(_) | Engine::ZeroCopy(_) | Engine::File(_) => Ok(()),
-        }
+        self.engine.reject_all()
     }
 
-    /// Has the kernel run `program` from now on, on packet sockets, and `userspace` run here. Frames
-    /// that are in the ring are thrown away: they came by an earlier filter. On packet sockets
-    /// the intake must have ended by [`Lane::reject_all`].
+    /// Lets the kernel run `program` from now on, on packet sockets, and `userspace` run in this
+    /// process. Frames in the ring are discarded, because an earlier filter matched them. The
+    /// intake must have ended by [`Lane::reject_all`].
     pub(crate) fn set_filter(
         &mut self,
         program: &Program,
         userspace: Option<UserspaceFilter>,
     ) -> Result<(), Error> {
-        match &mut self.engine {
-            Engine::Packet(_) => {
-                // The socket reports a link that went down once, before the frames that it had queued.
-                match self.discard_frames(program) {
-                    Err(error) if is_of_link(&error) => {
-                        self.note_trouble(error)?;
-                        self.discard_frames(program)?;
-                    }
-                    discarded => discarded?,
-                }
-            }
-            Engine::ZeroCopy(engine) => engine.discard_waiting(&self.tally.discarded),
-            Engine::Xdp(_) | Engine::File(_) => return Ok(()),
-        }
-        self.live_counters().keep_shown()?;
-        if let Engine::Packet(engine) = &self.engine {
-            engine.admit(program)?;
-        }
+        self.discard_waiting(program)?;
+        self.engine.admit(program)?;
         self.userspace = userspace;
         Ok(())
     }
 
-    /// Throws away the frames that are in the ring, on packet sockets; the next ones come by
+    /// Discards the frames in the ring: an earlier filter matched them, the next ones come by
     /// `program`.
-    fn discard_frames(&mut self, program: &Program) -> Result<(), Error> {
-        let Engine::Packet(engine) = &mut self.engine else { return Ok(()) };
-        engine.discard_waiting(program, &mut self.account, &self.tally.discarded)
+    pub(crate) fn discard_waiting(&mut self, program: &Program) -> Result<(), Error> {
+        // A socket reports once that its link went down, before the frames that it had queued.
+        match self.discard_frames(program) {
+            Err(error) if is_of_link(&error) => {
+                self.note_trouble(error)?;
+                self.discard_frames(program)?;
+            }
+            discarded => discarded?,
+        }
+        self.live_counters().keep_shown()
     }
 
-    /// Throws away the frames that are in the ring, on AF_XDP: they came by an earlier program.
-    pub(crate) fn discard_waiting(&mut self) -> Result<(), Error> {
-        let Engine::Xdp(engine) = &mut self.engine else { return Ok(()) };
-        engine.discard_waiting(&self.tally.discarded);
-        self.live_counters().keep_shown()
+    fn discard_frames(&mut self, program: &Program) -> Result<(), Error> {
+        let Self { engine, account, tally, .. } = self;
+        engine.discard_waiting(program, account, &tally.discarded)
     }
 
     /// Takes back `frames` that were lent and that a later filter rejects: they count as filtered.
@@ -254,13 +215,7 @@ impl Lane {
     /// # Errors
     /// The interface is gone.
     pub fn check_link(&mut self) -> Result<(), Error> {
-        let checked = match &self.engine {
-            Engine::Packet(engine) => engine.check_link(),
-            Engine::Xdp(engine) => engine.check_link(),
-            Engine::ZeroCopy(engine) => engine.check_link(),
-            Engine::File(_) => Ok(()),
-        };
-        checked.or_else(|error| self.note_trouble(error))?;
+        self.engine.check_link().or_else(|error| self.note_trouble(error))?;
         self.look_at_link()?;
         self.shared.link.look(Instant::now());
         self.failure.take().map_or(Ok(()), Err)
@@ -310,17 +265,12 @@ impl Lane {
     /// Leaves out frames that this host sends, or no longer, before the next [`Lane::set_filter`];
     /// all but packet sockets do anyhow.
     pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
-        match &mut self.engine {
-            Engine::Packet(engine) => engine.ignore_outgoing(ignore),
-            Engine::Xdp(_) | Engine::ZeroCopy(_) | Engine::File(_) => Ok(()),
-        }
+        self.engine.ignore_outgoing(ignore)
     }
 
-    /// Which header stands before cooked packets from now on.
+    /// Sets the header of cooked packets.
     pub(crate) fn set_cooked(&mut self, cooked: Cooked) {
-        if let Engine::Packet(engine) = &mut self.engine {
-            engine.set_cooked(cooked);
-        }
+        self.engine.set_cooked(cooked);
     }
 
     /// The account so far, the kernel's counters included.
@@ -351,7 +301,7 @@ impl Lane {
         let taken = capture.delivered + capture.lost.sink + self.tally.discarded();
         let mut beyond = std::mem::take(&mut capture.lost.unread);
         // A frame finds the ring full when as many as it holds stand before it.
-        if taken <= self.engine.holds_at_least() {
+        if taken <= self.engine.holds_at_least() as u64 {
             beyond += std::mem::take(&mut capture.lost.ring_full);
             beyond += std::mem::take(&mut capture.lost.fill_empty);
         }
@@ -430,18 +380,11 @@ impl Lane {
 
     /// Lends frames that are ready, `limit` at most, or nothing.
     fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
-        let copies = self.engine.copies();
-        let Self { engine, account, snaplen, queue, pacer, userspace, tally, .. } = self;
-        let discarded = &tally.discarded;
-        let source = match (limit, engine) {
-            (None, _) => Source::Empty,
-            (Some(limit), Engine::Packet(engine)) => Source::Packet(engine.take(limit)),
-            (Some(limit), Engine::Xdp(engine)) => Source::Xdp(engine.take(limit)),
-            (Some(limit), Engine::ZeroCopy(engine)) => Source::ZeroCopy(engine.take(limit)),
-            (Some(_), Engine::File(engine)) => Source::File(engine.take()),
-        };
-        let (snaplen, queue, userspace) = (*snaplen, *queue, userspace.as_ref());
-        let batch = Batch::new(source, Booking { account, snaplen, queue, copies, userspace, discarded });
+        let Self { engine, account, snaplen, queue, pacer, userspace, tally, copies, .. } = self;
+        let (snaplen, queue, copies) = (*snaplen, *queue, *copies);
+        let lent = limit.map_or(AnyBatch::Empty, |limit| engine.take(limit));
+        let (userspace, discarded) = (userspace.as_ref(), &tally.discarded);
+        let batch = Batch::new(lent, Booking { account, snaplen, queue, copies, userspace, discarded });
         pacer.found(batch.len());
         batch
     }
@@ -457,78 +400,4 @@ enum Outcome {
     Ready,
     Nothing,
     Ended,
-}
-
-impl Engine {
-    fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
-        match self {
-            Self::Packet(engine) => engine.ready(),
-            Self::Xdp(engine) => engine.ready(),
-            Self::ZeroCopy(engine) => engine.ready(),
-            Self::File(engine) => engine.ready(stopping),
-        }
-    }
-
-    fn wait(&mut self, step: Step, timeout: std::time::Duration, wakers: Wakers<'_>) -> Result<(), Error> {
-        match self {
-            Self::Packet(engine) => engine.wait(step, timeout, wakers),
-            Self::Xdp(engine) => engine.wait(step, timeout, wakers),
-            Self::ZeroCopy(engine) => engine.wait(step, timeout, wakers),
-            Self::File(engine) => engine.wait(timeout),
-        }
-    }
-
-    fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
-        match self {
-            Self::Packet(engine) => engine.account(account, discarded),
-            Self::Xdp(engine) => engine.account(account, discarded),
-            Self::ZeroCopy(engine) => engine.account(account, discarded),
-            Self::File(engine) => {
-                engine.account(account);
-                Ok(())
-            }
-        }
-    }
-
-    fn drain(&mut self, account: &mut Capture, discarded: u64, since: Instant) -> Result<bool, Error> {
-        match self {
-            Self::Packet(engine) => engine.drain(account, discarded, since),
-            Self::Xdp(engine) => engine.drain(account, discarded, since),
-            // The NIC lets go of a ring that is whole.
-            Self::ZeroCopy(_) | Self::File(_) => Ok(false),
-        }
-    }
-
-    /// State of the link; none for a file.
-    fn link_state(&self) -> Result<Option<LinkState>, Error> {
-        match self {
-            Self::Packet(engine) => engine.link_state().map(Some),
-            Self::Xdp(engine) => engine.link_state().map(Some),
-            Self::ZeroCopy(engine) => engine.link_state().map(Some),
-            Self::File(_) => Ok(None),
-        }
-    }
-
-    /// Frames that the ring holds, however long they are.
-    fn holds_at_least(&self) -> u64 {
-        match self {
-            Self::Packet(engine) => engine.holds_at_least() as u64,
-            Self::Xdp(engine) => engine.holds_at_least() as u64,
-            Self::ZeroCopy(engine) => engine.capacity() as u64,
-            Self::File(_) => 0,
-        }
-    }
-
-    fn copies(&self) -> Copies {
-        match self {
-            Self::Packet(_) | Self::File(_) => Copies::Captured,
-            Self::Xdp(engine) => engine.copies(),
-            Self::ZeroCopy(_) => Copies::Nothing,
-        }
-    }
-
-    /// Whether a file has ended.
-    fn ended(&self) -> bool {
-        matches!(self, Self::File(engine) if engine.ended())
-    }
 }

@@ -26,7 +26,9 @@
 //! It never prints, and reads a clock only to stamp and to keep deadlines.
 
 mod batch;
+mod booking;
 mod counters;
+mod directions;
 mod error;
 pub mod file;
 mod filter;
@@ -40,6 +42,7 @@ mod live_counters;
 mod paths;
 mod placing;
 mod queues;
+mod sender;
 mod session;
 pub mod sink;
 mod userspace_filter;
@@ -47,17 +50,19 @@ mod wait;
 mod watch;
 
 pub use batch::{Batch, Frames};
+pub use directions::Directions;
 pub use error::Error;
 pub use filter::{FilterCompiler, check as check_filter};
 pub use frame::{Direction, Frame, Vlan};
-pub use inject::{InjectPath, Injector, LiveGenerator, Sender};
+pub use inject::{InjectPath, Injector, LiveGenerator};
 pub use interrupt::Interrupter;
 pub use lane::Lane;
 pub use link::is_shared as is_shared_interface;
 pub use live_counters::{LiveCounters, Reading};
-pub use paths::path::Path;
+pub use paths::Path;
 pub use queues::Queues;
-pub use session::{Builder, Directions, Session};
+pub use sender::Sender;
+pub use session::{Builder, Session};
 pub use strait_sys::Kind as ErrorKind;
 pub use strait_sys::output;
 pub use strait_sys::packet::Fanout;

@@ -7,8 +7,8 @@ use strait_filter::cbpf::{Program, opcode as op};
 use strait_sys::interface::Interface;
 use strait_sys::packet::{Cooked, Socket};
 
+use crate::directions::Directions;
 use crate::error::Error;
-use crate::session::Directions;
 use crate::userspace_filter::UserspaceFilter;
 
 /// The name that stands for all interfaces at once, as in libpcap.

@@ -1,64 +1,61 @@
-//! What a lane's capture has come to so far, for whoever may not touch the lane: another thread, a
-//! signal handler.
+//! Counters of a lane, readable while the lane is in use: by another thread or a signal handler.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
-use crate::paths::{packet, xdp, zerocopy};
 
-/// Reads the counters of a [`crate::Lane`] at any time, while the lane is in use and from a signal
-/// handler too: it takes no lock and allocates nothing.
+/// Reader of the counters of a [`crate::Lane`]. It works at any time, while the lane is in use and
+/// in a signal handler: it takes no lock and allocates nothing.
 #[derive(Clone, Debug)]
 pub struct LiveCounters {
-    source: Source,
+    /// None for a file: the kernel counts nothing.
+    kernel: Option<Arc<dyn KernelCounters>>,
     tally: Arc<Tally>,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    Packet(Arc<packet::Counts>),
-    Xdp(Arc<xdp::Counts>),
-    ZeroCopy(Arc<zerocopy::Counts>),
-    /// A file: the kernel counts nothing.
-    None,
+/// The kernel's counters of one queue.
+pub(crate) trait KernelCounters: Debug + Send + Sync {
+    /// Returns the frames that passed the kernel's filter, and how many of them were dropped.
+    fn reading(&self) -> Result<Reading, Error>;
 }
 
-/// What a [`LiveCounters`] shows: frames since the capture was opened.
+/// Frames since the capture was opened, as [`LiveCounters`] reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Frames that the filter matched, those dropped included. It never falls: frames that a
-    /// reading counted and that another filter took out of the ring afterwards still count.
+    /// Frames that the filter matched, dropped ones included. It never falls: a frame that was
+    /// reported still counts after a new filter removes it from the ring.
     pub received: u64,
-    /// Frames of those that found no room.
+    /// Matched frames that were dropped because the ring was full.
     pub dropped: u64,
 }
 
-/// The part of a lane's count that the kernel does not know.
+/// Part of a lane's count that the kernel does not know.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Received frames that are not lent: an earlier filter matched them, or the userspace filter
-    /// rejects them.
+    /// Received frames that are not delivered: an earlier filter matched them, or the userspace
+    /// filter rejects them.
     pub(crate) discarded: AtomicU64,
-    /// Frames of those that a reading had counted before another filter took them out of the ring.
+    /// Discarded frames that had been reported before a new filter removed them from the ring.
     kept: AtomicU64,
-    /// [`Reading::received`] at its highest.
+    /// Highest [`Reading::received`] that was reported.
     shown: AtomicU64,
 }
 
 impl Tally {
-    /// Received frames that are not lent.
+    /// Returns the number of received frames that are not delivered.
     pub(crate) fn discarded(&self) -> u64 {
         self.discarded.load(Ordering::Relaxed)
     }
 }
 
 impl LiveCounters {
-    pub(crate) fn new(source: Source, tally: Arc<Tally>) -> Self {
-        Self { source, tally }
+    pub(crate) fn new(kernel: Option<Arc<dyn KernelCounters>>, tally: Arc<Tally>) -> Self {
+        Self { kernel, tally }
     }
 
-    /// The counters as they are now.
+    /// Reads the counters.
     pub fn read(&self) -> Result<Reading, Error> {
         let mut reading = self.count()?;
         let shown = self.tally.shown.fetch_max(reading.received, Ordering::Relaxed);
@@ -66,11 +63,11 @@ impl LiveCounters {
         Ok(reading)
     }
 
-    /// Lets frames that were discarded count on as far as a reading has counted them: those that
-    /// come later must raise the count at once, not only when they have made up for these.
+    /// Keeps discarded frames in the count as far as they have been reported. Otherwise the count
+    /// would stand still until as many new frames arrive.
     pub(crate) fn keep_shown(&self) -> Result<(), Error> {
         let shown = self.tally.shown.load(Ordering::Relaxed);
-        // Without a reading so far the kernel need not be asked.
+        // Nothing was reported, so there is nothing to keep.
         if shown > 0 {
             let missing = shown.saturating_sub(self.count()?.received);
             // Pairs with the load in `count`: a reader that adds these has seen them discarded.
@@ -79,13 +76,11 @@ impl LiveCounters {
         Ok(())
     }
 
-    /// The counters, in which frames that the userspace filter has yet to judge count until it rejects them.
+    /// Reads the counters; frames that the userspace filter has yet to judge are in the count.
     fn count(&self) -> Result<Reading, Error> {
-        let mut reading = match &self.source {
-            Source::Packet(counts) => counts.reading()?,
-            Source::Xdp(counts) => counts.reading()?,
-            Source::ZeroCopy(counts) => counts.reading()?,
-            Source::None => Reading::default(),
+        let mut reading = match &self.kernel {
+            Some(kernel) => kernel.reading()?,
+            None => Reading::default(),
         };
         let kept = self.tally.kept.load(Ordering::Acquire);
         reading.received = (reading.received + kept).saturating_sub(self.tally.discarded());

@@ -6,10 +6,10 @@
 
 use strait_filter::cbpf::Program;
 
+use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter;
 use crate::link::{Link, Split};
-use crate::session::Directions;
 
 /// The frames that a filter is for.
 #[derive(Clone, Copy)]

@@ -5,7 +5,14 @@
 //! and at what time, and asks it what to do when the ring is empty. It reads no clock and makes no
 //! call.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+/// Spins between two checks of the link by a lane that never sleeps: every few milliseconds.
+pub(crate) const LINK_CHECK_SPINS: u32 = 1 << 16;
+
+/// Descriptors that end a wait for frames: the interrupter's, and the link's news.
+pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 
 /// How a lane waits for packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use strait_sys::interface::Interface;
 use strait_sys::wait;
 use strait_sys::xdp::{self, Binding, Geometry, Mode, Receiver, Socket, Umem};
 
-use super::FRAME_BYTES_MAX;
+use super::limits::FRAME_BYTES_MAX;
 use crate::error::Error;
-use crate::paths::xdp::{bind, is_for_want_of_ability};
+use crate::paths::xdp::bind::{bind, is_for_want_of_ability};
 
 /// Slots of the TX ring.
 pub(super) const SLOTS: u32 = 2048;

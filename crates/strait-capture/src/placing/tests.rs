@@ -3,9 +3,9 @@
 use strait_filter::cbpf::Program;
 
 use super::{Placing, Replaced};
+use crate::directions::Directions;
 use crate::error::Error;
 use crate::link::{Link, Split};
-use crate::session::Directions;
 
 const ENOMEM: i32 = 12;
 const EIO: i32 = 5;

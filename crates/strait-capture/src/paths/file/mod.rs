@@ -1,10 +1,11 @@
-//! The `file` path: a capture file read as if it were an interface, with the same filter language
-//! and ledger.
+//! The `file` path: a capture file that is read like an interface, with the filter language and the
+//! ledger of the other paths.
 //!
-//! A frame is copied once, out of the read buffer, so that it can be lent after the next one was
-//! looked for.
+//! A frame is copied once, out of the read buffer, so that it can be lent after the reader has
+//! looked for the next one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,15 +13,18 @@ use strait_filter::Metadata;
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
 
+use crate::booking::Copies;
 use crate::error::Error;
 use crate::file::{FileError, FileReader};
 use crate::filter;
 use crate::frame::{Direction, Frame};
+use crate::paths::engine::{self, Lend, Lent};
+use crate::wait::{Step, Wakers};
 
-/// A file, its filter and the frame that is to be lent next.
+/// File, filter and the frame to be lent next.
 pub(crate) struct Engine {
     reader: FileReader,
-    /// What the filter was compiled for.
+    /// Link type that the filter was compiled for.
     link_type: u32,
     program: Program,
     received: u64,
@@ -38,7 +42,7 @@ struct Header {
 }
 
 impl Engine {
-    /// Opens `path` (`-`: standard input).
+    /// Opens `path`, or standard input for `-`.
     pub(crate) fn open(path: &str, text: Option<&str>, snaplen: u32) -> Result<Self, Error> {
         let reader = FileReader::open(path)?;
         let link_type = reader.link_type();
@@ -58,15 +62,15 @@ impl Engine {
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type
     }
+}
 
-    pub(crate) fn ended(&self) -> bool {
-        self.ended
-    }
+impl Lend for Engine {
+    type Batch<'a> = Batch<'a>;
 
-    /// Reads on to the next frame that the filter matches. False at the end of the file, where a
-    /// pipe has no more yet, and once the session is `stopping`: a file has no intake that
-    /// could be ended before.
-    pub(crate) fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
+    /// Reads on to the next frame that the filter matches. Returns false at the end of the file, if
+    /// a pipe has no more bytes yet, and once the session is `stopping`: a file has no intake that
+    /// could be ended earlier.
+    fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
         while self.current.is_none() && !self.ended && !stopping.load(Ordering::Acquire) {
             // After an error there is nothing more to read.
             self.ended = true;
@@ -98,40 +102,78 @@ impl Engine {
         Ok(self.current.is_some() && !stopping.load(Ordering::Acquire))
     }
 
-    /// Waits for a pipe.
-    pub(crate) fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        Ok(self.reader.wait(timeout)?)
-    }
-
-    pub(crate) fn take(&mut self) -> Batch<'_> {
+    fn take(&mut self, _limit: usize) -> Batch<'_> {
         Batch { header: self.current.take(), bytes: &self.bytes }
-    }
-
-    pub(crate) fn account(&self, account: &mut Capture) {
-        account.received = self.received;
-        account.filtered = self.filtered;
-        let pending = u64::from(self.current.is_some());
-        account.lost.unread = pending;
     }
 }
 
-/// One frame of a file, or none.
+impl engine::Engine for Engine {
+    fn capacity(&self) -> usize {
+        1
+    }
+
+    /// 0: frames behind the last one lent are never lost.
+    fn holds_at_least(&self) -> usize {
+        0
+    }
+
+    fn copies(&self) -> Copies {
+        Copies::Captured
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Waits for bytes of a pipe.
+    fn wait(&mut self, _step: Step, timeout: Duration, _wakers: Wakers<'_>) -> Result<(), Error> {
+        Ok(self.reader.wait(timeout)?)
+    }
+
+    fn account(&mut self, account: &mut Capture, _discarded: u64) -> Result<(), Error> {
+        account.received = self.received;
+        account.filtered = self.filtered;
+        account.lost.unread = u64::from(self.current.is_some());
+        Ok(())
+    }
+
+    fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// A file keeps the filter with which it was opened.
+    fn discard_waiting(
+        &mut self,
+        _program: &Program,
+        _account: &mut Capture,
+        _discarded: &AtomicU64,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// At most one frame of a file.
 pub(crate) struct Batch<'a> {
     header: Option<Header>,
     bytes: &'a [u8],
 }
 
-impl Batch<'_> {
-    pub(crate) fn len(&self) -> usize {
+impl Lent for Batch<'_> {
+    type Frames<'b>
+        = Frames<'b>
+    where
+        Self: 'b;
+
+    fn len(&self) -> usize {
         usize::from(self.header.is_some())
     }
 
-    pub(crate) fn frames(&mut self) -> Frames<'_> {
+    fn frames(&mut self) -> Frames<'_> {
         Frames { header: self.header.take(), bytes: self.bytes }
     }
 }
 
-/// Iterates over a [`Batch`].
+/// Iterator over the frames of a [`Batch`].
 pub(crate) struct Frames<'a> {
     header: Option<Header>,
     bytes: &'a [u8],

@@ -31,7 +31,7 @@ use strait_filter::cbpf::Program;
 use strait_sys::interface::Interface;
 use strait_sys::packet::{Instruction, Socket, receive::Receiver};
 
-use super::Shape;
+use super::shape::Shape;
 use crate::error::Error;
 use crate::filter;
 
@@ -204,14 +204,12 @@ mod tests {
     use strait_sys::packet::v3::Early;
 
     use super::*;
-    use crate::paths::packet::Kind;
     use crate::{InjectPath, Injector};
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn bell(wire: &Wire) -> Doorbell {
         let shape = Shape {
-            kind: Kind::V3,
             asked_bytes: Some(1 << 20),
             lanes: 1,
             frame_bytes: 1514,

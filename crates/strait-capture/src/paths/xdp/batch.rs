@@ -6,8 +6,9 @@ use strait_sys::xdp::{RxBatch, RxFrame};
 
 use super::join::{Item, Joiner, parse};
 use super::stamp::Clock;
-use crate::batch::Booking;
+use crate::booking::Booking;
 use crate::frame::Frame;
+use crate::paths::engine::Lent;
 
 /// Frames on loan; dropping it returns their chunks.
 pub(crate) struct Batch<'a> {
@@ -19,18 +20,24 @@ pub(crate) struct Batch<'a> {
     pub(super) metadata: bool,
 }
 
-impl Batch<'_> {
-    pub(crate) fn len(&self) -> usize {
+impl Lent for Batch<'_> {
+    type Frames<'b>
+        = Frames<'b>
+    where
+        Self: 'b;
+
+    fn len(&self) -> usize {
         self.joiner.items().map_or(self.raw.len(), <[Item]>::len)
     }
 
-    pub(crate) fn frames(&mut self) -> Frames<'_> {
+    fn frames(&mut self) -> Frames<'_> {
         Frames { batch: self, at: 0, now_ns: clock::realtime_ns() }
     }
 
-    /// What [`crate::Batch::try_each`] does.
+    /// A batch without joined frames is read in a loop of its own, which is shorter than that of
+    /// [`Lent::frames`]; one without metadata in a still shorter one.
     #[inline]
-    pub(crate) fn try_each<E>(
+    fn try_each<E>(
         &mut self,
         limit: usize,
         booking: &mut Booking<'_>,
@@ -49,7 +56,9 @@ impl Batch<'_> {
             self.try_whole(limit, now_ns, |_, _| {}, booking, take)
         }
     }
+}
 
+impl Batch<'_> {
     #[inline]
     fn try_whole<E>(
         &self,

@@ -75,7 +75,7 @@ fn explain(error: Error) -> Error {
 }
 
 /// The attached program, until it is stopped or dropped.
-pub(crate) struct Intake {
+pub(super) struct Intake {
     link: Option<Link>,
     template: Template,
     /// Keeps the interface promiscuous while it is open.
@@ -92,7 +92,7 @@ impl Intake {
     ///
     /// # Errors
     /// EPERM where the privilege to load programs has been given up; the old program goes on.
-    pub(crate) fn set_filter(&self, filter: &Program) -> Result<(), Error> {
+    pub(super) fn set_filter(&self, filter: &Program) -> Result<(), Error> {
         let Some(link) = &self.link else { return Ok(()) };
         link.update(&self.template.load(filter).map_err(explain)?)?;
         process::wait_for_readers();
@@ -100,9 +100,7 @@ impl Intake {
     }
 
     /// Detaches the program: no frame enters the rings after this.
-    #[allow(clippy::unnecessary_wraps, reason = "as the other intakes do")]
-    pub(crate) fn stop(&mut self) -> Result<(), Error> {
+    pub(super) fn stop(&mut self) {
         self.link = None;
-        Ok(())
     }
 }

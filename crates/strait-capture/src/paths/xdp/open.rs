@@ -11,27 +11,25 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use strait_filter::cbpf::Program;
 use strait_filter::translate::MetadataFunctions;
 use strait_filter::xdp::{COUNTERS_BYTES, Metadata};
 use strait_sys::Kind;
 use strait_sys::bpf::{self, AttachMode, Link, Map, MappedArray, btf};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpMetadata, XdpMode, xdp_abilities};
-use strait_sys::wait;
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
 
-use super::intake::Template;
+use super::bind::{EOPNOTSUPP, bind, is_for_want_of_ability};
+use super::engine::{Abilities, BATCH_MAX, Counts, Engine};
+use super::intake::{Intake, Template};
 use super::join::Joiner;
 use super::stamp::Clock;
-use super::{Abilities, BATCH_MAX, Counts, Engine, Insist, Intake, Opened, Options};
 use crate::error::Error;
 use crate::link;
 use crate::wait::Wait;
 
-/// The driver or the kernel does not have it.
-const EOPNOTSUPP: i32 = 95;
 /// Ethernet header and two VLAN tags beyond the MTU; XDP sees no frame check sequence.
 const LINK_OVERHEAD: u32 = 14 + 8;
 /// The fewest chunks of a queue.
@@ -40,9 +38,49 @@ const CHUNKS_MIN: u32 = 64;
 const BUSY_POLL_US: u32 = 20;
 const BUSY_POLL_BUDGET: u16 = 64;
 
-/// How long a queue may be busy before it counts as another's, and how often it is tried.
-const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(500);
-const QUEUE_RELEASE_PAUSE: Duration = Duration::from_millis(2);
+/// Way to capture that the user insists on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Insist {
+    /// None: the fastest way is taken.
+    Nothing,
+    ZeroCopy,
+    NativeCopy,
+    Generic,
+}
+
+/// Options of the sockets and of the program.
+pub(super) struct Options<'a> {
+    pub(super) interface: &'a Interface,
+    /// The filter, as a packet socket would see the frames; its return value is the snaplen.
+    pub(super) program: &'a Program,
+    /// Receive queues, one engine each.
+    pub(super) queues: &'a [u32],
+    /// UMEM bytes for each queue.
+    pub(super) ring_bytes: usize,
+    pub(super) insist: Insist,
+    /// Let the program stamp each frame as it arrives.
+    pub(super) timestamps: bool,
+    pub(super) huge_pages: bool,
+    pub(super) wait: Wait,
+    pub(super) promiscuous: bool,
+    /// Ask the driver for the flow hash.
+    pub(super) rx_hash: bool,
+    /// Ask the driver for its time.
+    pub(super) hardware_time: bool,
+}
+
+/// Open sockets with their program.
+pub(super) struct Opened {
+    /// Engines of the requested queues, in their order.
+    pub(super) engines: Vec<Engine>,
+    pub(super) intake: Intake,
+    /// `zero-copy`, `native copy` or `generic`.
+    pub(super) mode: &'static str,
+    /// Each queue's part of the UMEM, in words.
+    pub(super) ring: String,
+    /// Fallbacks and their reasons, for the user.
+    pub(super) notes: Vec<String>,
+}
 
 /// One way to capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +107,7 @@ impl Way {
 /// # Errors
 /// A queue that the interface has not; another XDP program on the interface; another AF_XDP socket
 /// on a queue; no privilege; no zero-copy where it was insisted on.
-pub(crate) fn open(options: &Options<'_>) -> Result<Opened, Error> {
+pub(super) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     check_link(options.interface)?;
     check_queues(options)?;
     refuse_other_program(options.interface)?;
@@ -190,14 +228,6 @@ fn ways(options: &Options<'_>) -> Vec<Way> {
         }
     }
     ways
-}
-
-/// Whether the driver or the kernel just does not have this way.
-pub(crate) fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
-    const EINVAL: i32 = 22;
-    const ERANGE: i32 = 34;
-    const ENOTSUPP: i32 = 524;
-    matches!(error.errno(), Some(EINVAL | ERANGE | EOPNOTSUPP | ENOTSUPP))
 }
 
 fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<Opened, Error> {
@@ -344,25 +374,6 @@ fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Resul
         ports.push(Port { socket, receiver, chunk_bytes, rx_slots: chunks, busy_poll });
     }
     Ok(ports)
-}
-
-/// Binds; a queue that was just given up stays busy for a moment, because the kernel frees it from
-/// a work queue (`xp_put_pool`).
-pub(crate) fn bind(socket: &mut Socket, binding: &Binding, first: Option<&Socket>) -> Result<(), Error> {
-    const EBUSY: i32 = 16;
-    let deadline = Instant::now() + QUEUE_RELEASE_MAX;
-    loop {
-        let bound = match first {
-            None => socket.bind(binding),
-            Some(first) => socket.bind_shared(binding, first),
-        };
-        match bound {
-            Err(error) if error.errno() == Some(EBUSY) && Instant::now() < deadline => {
-                wait::sleep(QUEUE_RELEASE_PAUSE);
-            }
-            bound => return Ok(bound?),
-        }
-    }
 }
 
 /// Chunks of a queue, and slots of its RX ring: a power of two, so that the rings have no slot

@@ -11,18 +11,18 @@ const BYTES: usize = 32 << 20;
 const BYTES_ALONE: usize = 64 << 20;
 
 /// Bytes for each of `queues` queues where the user gave no size.
-pub(crate) fn default_bytes(queues: usize) -> usize {
+pub(super) fn default_bytes(queues: usize) -> usize {
     if queues == 1 { BYTES_ALONE } else { BYTES }
 }
 
 /// A smaller size to try where `tried` bytes could not be locked; none where the user `asked` for a
 /// size.
-pub(crate) fn smaller_bytes(asked: Option<usize>, tried: usize) -> Option<usize> {
+pub(super) fn smaller_bytes(asked: Option<usize>, tried: usize) -> Option<usize> {
     (asked.is_none() && tried > BYTES).then_some(BYTES)
 }
 
 /// The note of a session that got `bytes` instead of `tried`, because of `error`.
-pub(crate) fn note(tried: usize, bytes: usize, error: &impl Display) -> String {
+pub(super) fn note(tried: usize, bytes: usize, error: &impl Display) -> String {
     format!("{error}: using {} MiB instead of {}", bytes >> 20, tried >> 20)
 }
 

@@ -17,8 +17,8 @@ use strait_sys::Kind;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram, program_info};
 use strait_sys::netlink::Netlink;
 
-use super::LINK_CHECK_SPINS;
-use crate::wait::Step;
+use crate::paths::engine::Engine as _;
+use crate::wait::{LINK_CHECK_SPINS, Step};
 use crate::{Builder, Error, InjectPath, Injector, Lane, Path, Queues, Session, Vlan, Wait};
 
 const LIMIT: Duration = Duration::from_secs(10);

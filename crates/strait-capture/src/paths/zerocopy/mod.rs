@@ -1,253 +1,103 @@
-//! The `PF_ZEROCOPY` path: one socket whose ring the NIC fills itself (D1).
+//! The `zerocopy` path: one `PF_ZEROCOPY` socket with a ring that the NIC fills itself (D1).
 //!
-//! A lane calls [`Engine::ready`], waits by [`Engine::wait`], borrows frames by [`Engine::take`]
-//! and reads the counters by [`Engine::account`]. The interface is the capture's alone: its NIC has
-//! no other queue. Filters run in this process. `docs/internals/pf-zerocopy.md` draws the ring.
+//! The interface is the capture's alone: its NIC has no other queue. Filters run in this process.
+//! `docs/internals/pf-zerocopy.md` draws the ring.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+mod batch;
+mod engine;
 
-use strait_ledger::Capture;
-use strait_sys::LinkState;
-use strait_sys::interface::Interface;
-use strait_sys::packet;
-use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Socket};
+use strait_filter::cbpf::Program;
 
-use crate::batch::Booking;
+use self::engine::Counts;
+pub(crate) use self::engine::Engine;
+use crate::directions::Directions;
 use crate::error::Error;
-use crate::frame::Frame;
-use crate::inject::Sender;
-use crate::lane::Wakers;
-use crate::link;
-use crate::live_counters::Reading;
-use crate::wait::Step;
+use crate::link::Split;
+use crate::paths::request::Request;
+use crate::paths::spec::{About, FilterChange, Interfaces, Lanes, Opened, Source, Spec};
+use crate::placing::Replaced;
+use crate::sender::Sender;
+use crate::watch::LinkWatch;
 
-/// Slots lent at once: enough to make the batch's own cost vanish, few enough to stay in the cache.
-const BATCH_MAX: usize = 256;
-/// How often a spinning lane asks whether its interface is there: every few milliseconds.
-const LINK_CHECK_SPINS: u32 = 1 << 16;
+/// Name of the path.
+const PATH: &str = "zerocopy";
+/// Default size of the ring in bytes: the module's maximum number of slots.
+const RING_BYTES: usize = 8 << 20;
 
-/// An open capture.
-pub(crate) struct Opened {
-    pub(crate) engine: Engine,
-    /// What sends by the same socket, if that was asked for.
-    pub(crate) sender: Option<Result<Sender, Error>>,
+/// The path in the table.
+pub(crate) const SPEC: Spec<Engine> = Spec {
+    about: About {
+        name: PATH,
+        path: PATH,
+        interfaces: Interfaces::Ethernet,
+        takes_frames: true,
+        received_only: true,
+        check_filter: any_filter,
+    },
+    open,
+};
+
+/// Accepts every filter: all of them run in this process.
+#[allow(clippy::unnecessary_wraps, reason = "paths may refuse filters")]
+fn any_filter(_: &Program) -> Result<(), Error> {
+    Ok(())
 }
 
-/// One socket with its ring.
-pub(crate) struct Engine {
-    // Fields drop in this order: the ring unmaps before its socket closes.
-    receiver: Receiver,
-    socket: Arc<Socket>,
-    interface: u32,
-    /// Looks at an empty ring.
-    spins: u32,
-    /// Keeps the interface promiscuous while it is open.
-    _promiscuous: Option<packet::Socket>,
+fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
+    let Request { options, interface, link, program } = request;
+    if !interface.is_ethernet() {
+        let name = &interface.name;
+        return Err(Error::Usage(format!("{name}: PF_ZEROCOPY is for Ethernet interfaces: use --path v3")));
+    }
+    options.directions.refuse_sent(PATH)?;
+    let numbers = request.lane_numbers()?;
+    if numbers != [0] {
+        return Err(Error::Usage("PF_ZEROCOPY has one queue, number 0".into()));
+    }
+    let ring_bytes = options.ring_bytes.unwrap_or(RING_BYTES);
+    let opened = Engine::open(interface, ring_bytes, options.promiscuous, options.sends)?;
+    let engine::Opened { engine, sender } = opened;
+    let userspace =
+        if request.filters() { link.split_here(program, Directions::In, &"")?.userspace } else { None };
+    Ok(Opened {
+        source: Box::new(ZeroCopySource { counts: engine.counts(), sender }),
+        watch: LinkWatch::open(interface)?,
+        userspace,
+        path: PATH,
+        mode: "zero-copy",
+        ring: engine.describe(),
+        notes: Vec::new(),
+        engines: vec![(engine, 0)],
+    })
 }
 
-impl Engine {
-    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on; with one for
-    /// sending, if that `sends` and as much memory may be locked.
-    ///
+/// Socket, to end its intake, and the sender on it.
+struct ZeroCopySource {
+    counts: Counts,
+    sender: Option<Result<Sender, Error>>,
+}
+
+impl Source for ZeroCopySource {
+    fn stop(&mut self) -> Result<(), Error> {
+        self.counts.stop()
+    }
+
+    fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
+        let split: Split = change.link.split_here(change.new, Directions::In, &"")?;
+        lanes.place(split)?;
+        // No note: filters never run in the kernel on this path.
+        Ok(Replaced { why_here: None, refused: None })
+    }
+
+    fn set_directions(&mut self, directions: Directions) -> Result<bool, Error> {
+        directions.refuse_sent(PATH)?;
+        Ok(false)
+    }
+
     /// # Errors
-    /// The module is not loaded, another driver or program has the interface, no privilege.
-    pub(crate) fn open(
-        interface: &Interface,
-        ring_bytes: usize,
-        promiscuous: bool,
-        sends: bool,
-    ) -> Result<Opened, Error> {
-        let socket = Arc::new(Socket::open(&interface.name)?);
-        let slots = (ring_bytes / SLOT_BYTES).clamp(SLOTS_MIN as usize, SLOTS_MAX as usize);
-        let receiver = socket.receiver(1 << slots.ilog2())?;
-        let sender = sends.then(|| Sender::of_capture(&socket, interface));
-        let promiscuous = promiscuous.then(|| link::promiscuous(interface)).transpose()?;
-        socket.bind(interface.index)?;
-        let interface = interface.index;
-        Ok(Opened {
-            engine: Self { receiver, socket, interface, spins: 0, _promiscuous: promiscuous },
-            sender,
-        })
-    }
-
-    /// The kernel's counters, and what ends the intake.
-    pub(crate) fn counts(&self) -> Arc<Counts> {
-        Arc::new(Counts { socket: Arc::clone(&self.socket) })
-    }
-
-    /// The ring's geometry in words.
-    pub(crate) fn describe(&self) -> String {
-        format!("{} slots of {} bytes", self.receiver.slots(), SLOT_BYTES)
-    }
-
-    /// Frames that the ring holds.
-    pub(crate) fn capacity(&self) -> usize {
-        self.receiver.slots() as usize
-    }
-
-    #[inline]
-    #[allow(clippy::unnecessary_wraps, reason = "as the other engines do")]
-    pub(crate) fn ready(&mut self) -> Result<bool, Error> {
-        Ok(self.receiver.ready())
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self, limit: usize) -> Batch<'_> {
-        Batch { raw: self.receiver.take(limit.min(BATCH_MAX)), interface: self.interface }
-    }
-
-    /// Gives the frames in the ring back unseen, and counts them.
-    pub(crate) fn discard_waiting(&mut self, discarded: &AtomicU64) {
-        // As many as were there: those that come meanwhile came by the new filter.
-        let mut left = self.receiver.waiting() as usize;
-        while left > 0 && self.receiver.ready() {
-            let count = self.receiver.take(left.min(BATCH_MAX)).len();
-            discarded.fetch_add(count as u64, Ordering::Relaxed);
-            left -= count;
-        }
-    }
-
-    /// The socket, which poll(2) wakes.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// State of the link. The socket outlives one that is set down: the module stops the NIC and
-    /// starts it again where the ring stands.
-    pub(crate) fn link_state(&self) -> Result<LinkState, Error> {
-        Ok(self.socket.link_state()?)
-    }
-
-    /// Tells an error of the socket, once.
-    pub(crate) fn check_link(&self) -> Result<(), Error> {
-        Ok(self.socket.take_error()?)
-    }
-
-    /// Waits as `step` says, `timeout` at most or until one of `wakers` is readable. Frames may or
-    /// may not be ready then.
-    ///
-    /// # Errors
-    /// The interface went down or vanished.
-    pub(crate) fn wait(&mut self, step: Step, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
-        match step {
-            Step::Spin => self.spin(),
-            Step::Gather(pause) => {
-                strait_sys::wait::sleep(pause.min(timeout));
-                Ok(())
-            }
-            Step::Wake => self.wait_for_frame(timeout, wakers),
-        }
-    }
-
-    /// Passes a moment; looks now and then whether the interface is still there, which no ring
-    /// tells, and gives the NIC its slots back, should all be here.
-    fn spin(&mut self) -> Result<(), Error> {
-        self.spins = self.spins.wrapping_add(1);
-        if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
-            self.wait_for_frame(Duration::ZERO, [None; 2])?;
-        }
-        std::hint::spin_loop();
-        Ok(())
-    }
-
-    /// Sleeps in poll(2), which gives the returned slots back to the NIC first.
-    fn wait_for_frame(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
-        let [interrupt, link] = wakers;
-        let fds = [Some(self.socket.as_fd()), interrupt, link];
-        let [socket, ..] = strait_sys::wait::readable(fds, timeout)?;
-        if socket.failed { self.check_link() } else { Ok(()) }
-    }
-
-    /// Reads the kernel's counters; sets received, filtered and lost (not delivered, bytes).
-    pub(crate) fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
-        let statistics = self.socket.statistics()?;
-        account.received = received(&statistics);
-        account.lost.ring_full = statistics.rx_no_buffer;
-        account.lost.other = statistics.rx_errors;
-        account.filtered = discarded;
-        let lent = account.delivered + account.lost.sink + account.filtered;
-        account.lost.unread = statistics.rx_frames.saturating_sub(lent);
-        Ok(())
-    }
-}
-
-/// All that came to the NIC for this socket.
-fn received(statistics: &pf_zerocopy::Statistics) -> u64 {
-    statistics.rx_frames + statistics.rx_no_buffer + statistics.rx_errors
-}
-
-/// What the kernel counts of a socket.
-#[derive(Debug)]
-pub(crate) struct Counts {
-    socket: Arc<Socket>,
-}
-
-impl Counts {
-    /// What came, before any filter, and what of it was dropped.
-    pub(crate) fn reading(&self) -> Result<Reading, Error> {
-        let statistics = self.socket.statistics()?;
-        let dropped = statistics.rx_no_buffer + statistics.rx_errors;
-        Ok(Reading { received: received(&statistics), dropped })
-    }
-
-    /// Ends the intake: the NIC lets go of the ring, and what is in it can still be read.
-    pub(crate) fn stop(&self) -> Result<(), Error> {
-        Ok(self.socket.shut_down()?)
-    }
-}
-
-/// Frames on loan; dropping it returns their slots.
-pub(crate) struct Batch<'a> {
-    raw: pf_zerocopy::Batch<'a>,
-    interface: u32,
-}
-
-impl Batch<'_> {
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.raw.len()
-    }
-
-    #[inline]
-    pub(crate) fn frames(&mut self) -> Frames<'_> {
-        Frames { batch: self, at: 0 }
-    }
-
-    /// What [`crate::Batch::try_each`] does.
-    #[inline]
-    pub(crate) fn try_each<E>(
-        &mut self,
-        limit: usize,
-        booking: &mut Booking<'_>,
-        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut frame = Frame::received(&[], 0, self.interface);
-        for index in 0..limit.min(self.len()) {
-            let Some(raw) = self.raw.get(index) else { break };
-            frame.replace(raw.bytes);
-            frame.timestamp_ns = raw.timestamp_ns;
-            booking.hand(&mut frame, take)?;
-        }
-        Ok(())
-    }
-}
-
-/// Iterates over the frames of a [`Batch`].
-pub(crate) struct Frames<'a> {
-    batch: &'a Batch<'a>,
-    at: usize,
-}
-
-impl<'a> Iterator for Frames<'a> {
-    type Item = Frame<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Frame<'a>> {
-        let raw = self.batch.raw.get(self.at)?;
-        self.at += 1;
-        Some(Frame::received(raw.bytes, raw.timestamp_ns, self.batch.interface))
+    /// The session was not opened to send, or the memory for it could not be locked.
+    fn take_sender(&mut self, _interface: &str) -> Result<Sender, Error> {
+        let closed = || Err(Error::Usage("the session was not opened to send".into()));
+        self.sender.take().unwrap_or_else(closed)
     }
 }

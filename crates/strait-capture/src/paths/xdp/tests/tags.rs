@@ -12,7 +12,10 @@ use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, XdpProgram};
 use strait_sys::xdp::{Binding, Geometry, Mode, Socket, Umem};
 
 use super::{LIMIT, builder, frame, open, send};
-use crate::paths::xdp::{Abilities, BATCH_MAX, Clock, Counts, Engine, Joiner};
+use crate::paths::engine::{Lend, Lent};
+use crate::paths::xdp::engine::{Abilities, BATCH_MAX, Counts, Engine};
+use crate::paths::xdp::join::Joiner;
+use crate::paths::xdp::stamp::Clock;
 use crate::{InjectPath, Injector, Vlan};
 
 /// A program that claims of every frame that the device took tag 5 out of it, and redirects it.

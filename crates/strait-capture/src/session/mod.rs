@@ -1,6 +1,7 @@
-//! Opening a capture: options, the path they lead to, the lanes, and the account at the end.
+//! An open capture: its lanes, its filter and the account at the end.
 
-pub(crate) mod builder;
+mod builder;
+mod info;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,80 +9,31 @@ use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture, Report};
-use strait_sys::packet::{Cooked, Socket};
+use strait_sys::packet::Cooked;
 use strait_sys::process::wait_for_readers;
 
-pub use self::builder::{Builder, Directions};
-use crate::counters::Counters;
-use crate::paths::path::Path;
-use crate::placing::{Placing, Replaced};
-
+pub use self::builder::Builder;
+use self::info::Info;
+use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter;
-use crate::inject::Sender;
 use crate::lane::{Lane, Shared};
 use crate::link::{Link, Split};
-use crate::paths::xdp::Intake;
-use crate::paths::zerocopy;
+use crate::paths::spec::{FilterChange, Lanes, Source};
+use crate::placing::Replaced;
+use crate::sender::Sender;
 use crate::userspace_filter::UserspaceFilter;
 use crate::watch::LinkStatus;
-
-/// More than a slot of a ring holds of any frame.
-const SLOT_BYTES_MAX: u32 = 1 << 16;
 
 /// An open capture.
 pub struct Session {
     info: Info,
     lanes: Vec<Lane>,
-    source: Source,
+    /// None for a file, which has no intake.
+    source: Option<Box<dyn Source>>,
     shared: Arc<Shared>,
     opened: Instant,
     elapsed: Option<Duration>,
-}
-
-/// What a session turned out to be.
-pub(crate) struct Info {
-    pub(crate) path: &'static str,
-    pub(crate) mode: String,
-    /// Each lane's ring, in words.
-    pub(crate) ring: String,
-    pub(crate) interface: String,
-    pub(crate) is_loopback: bool,
-    /// What its packets begin with; none for a file, which may hold several.
-    pub(crate) link: Option<Link>,
-    pub(crate) link_type: u32,
-    pub(crate) directions: Directions,
-    /// The filter, as it was given last.
-    pub(crate) program: Program,
-    pub(crate) snaplen: u32,
-    pub(crate) notes: Vec<String>,
-}
-
-/// Where the frames come from, and how to end that.
-pub(crate) enum Source {
-    Packet(Box<PacketSource>),
-    Xdp(Box<XdpSource>),
-    ZeroCopy(Box<ZeroCopySource>),
-    File,
-}
-
-/// The sockets of all lanes, to end their intake, and the interface's counters, to know what they
-/// filtered.
-pub(crate) struct PacketSource {
-    pub(crate) sockets: Vec<Socket>,
-    pub(crate) counters: Counters,
-}
-
-/// The attached program, and the interface's counters, to know what the NIC missed.
-pub(crate) struct XdpSource {
-    pub(crate) intake: Intake,
-    pub(crate) counters: Counters,
-}
-
-/// The socket, to end its intake, and what sends by it.
-pub(crate) struct ZeroCopySource {
-    pub(crate) counts: Arc<zerocopy::Counts>,
-    pub(crate) sender: Option<Result<Sender, Error>>,
 }
 
 impl Session {
@@ -90,7 +42,7 @@ impl Session {
         Builder::new(interface.into())
     }
 
-    pub(crate) fn new(info: Info, lanes: Vec<Lane>, source: Source, shared: Arc<Shared>) -> Self {
+    fn new(info: Info, lanes: Vec<Lane>, source: Option<Box<dyn Source>>, shared: Arc<Shared>) -> Self {
         Self { info, lanes, source, shared, opened: Instant::now(), elapsed: None }
     }
 
@@ -107,12 +59,8 @@ impl Session {
     /// may be locked. A file takes no frames.
     pub fn take_sender(&mut self) -> Result<Sender, Error> {
         match &mut self.source {
-            Source::Packet(_) | Source::Xdp(_) => Sender::open(&self.info.interface),
-            Source::ZeroCopy(source) => {
-                let closed = || Err(Error::Usage("the session was not opened to send".into()));
-                source.sender.take().unwrap_or_else(closed)
-            }
-            Source::File => Err(Error::Usage("a file takes no frames".into())),
+            Some(source) => source.take_sender(&self.info.interface),
+            None => Err(Error::Usage("a file takes no frames".into())),
         }
     }
 
@@ -159,48 +107,19 @@ impl Session {
     /// a file has the filter that it was opened with. The earlier filter is then in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
-        match (&mut self.source, self.info.link) {
-            (Source::Packet(source), Some(link)) => {
-                source.counters.filters = true;
-                let directions = self.info.directions;
-                let placing = Placing { link, directions };
-                let replaced = placing.replace(&self.info.program, &program, |split| set_lanes(lanes, split));
-                let Replaced { why_here, refused } = replaced?;
-                let why_here = why_here.map(|why| why + &self.sight());
-                filter::note(&mut self.info.notes, why_here);
-                if let Some(error) = refused {
-                    return Err(error);
-                }
-            }
-            (Source::Xdp(source), _) => {
-                if program == self.info.program {
-                    return Ok(());
-                }
-                filter::refuse_on_xdp(&program)?;
-                source.intake.set_filter(&program)?;
-                for lane in lanes {
-                    lane.discard_waiting()?;
-                }
-            }
-            (Source::ZeroCopy(_), Some(link)) => {
-                // PF_ZEROCOPY has no filter in the kernel: no note, it is always so.
-                set_lanes(lanes, link.split_here(&program, Directions::In, &"")?)?;
-            }
-            _ => return Err(Error::Usage("a file has the filter that it was opened with".into())),
+        let (Some(source), Some(link)) = (&mut self.source, self.info.link) else {
+            return Err(Error::Usage("a file has the filter that it was opened with".into()));
+        };
+        let Info { directions, snaplen, program: old, .. } = &self.info;
+        let change = FilterChange { link, directions: *directions, snaplen: *snaplen, old, new: &program };
+        let replaced = source.set_filter(&change, &mut AllLanes { lanes, program: &program })?;
+        let Replaced { why_here, refused } = replaced;
+        filter::note(&mut self.info.notes, why_here);
+        if let Some(error) = refused {
+            return Err(error);
         }
         self.info.program = program;
         Ok(())
-    }
-
-    /// Tells how much of a frame a filter in this process sees, where a ring of slots was made for
-    /// the snaplen.
-    fn sight(&self) -> String {
-        match (self.info.path, self.info.snaplen) {
-            ("recv" | "v2", snaplen @ ..SLOT_BYTES_MAX) => {
-                format!("; it sees at most {snaplen} bytes of a frame: --path v3 shows it all of them")
-            }
-            _ => String::new(),
-        }
     }
 
     /// Captures in other directions from now on, on `lanes`, which are all those of this session.
@@ -209,18 +128,17 @@ impl Session {
     /// # Errors
     /// AF_XDP sees received frames only; a file knows no directions.
     pub fn set_directions(&mut self, lanes: &mut [Lane], directions: Directions) -> Result<(), Error> {
-        match &mut self.source {
-            Source::Packet(source) => {
-                let directions = builder::once(self.info.is_loopback, directions);
-                self.info.directions = directions;
-                source.counters.directions = directions;
-                lanes.iter_mut().try_for_each(|lane| lane.ignore_outgoing(directions == Directions::In))?;
-                let program = self.info.program.clone();
-                self.set_filter(lanes, &program)
-            }
-            Source::Xdp(_) | Source::ZeroCopy(_) => builder::refuse_sent(self.info.path, directions),
-            Source::File => Err(Error::Usage("a file has the directions that it has".into())),
+        let Some(source) = &mut self.source else {
+            return Err(Error::Usage("a file has the directions that it has".into()));
+        };
+        let directions = directions.once(self.info.is_loopback);
+        if !source.set_directions(directions)? {
+            return Ok(());
         }
+        self.info.directions = directions;
+        lanes.iter_mut().try_for_each(|lane| lane.ignore_outgoing(directions == Directions::In))?;
+        let program = self.info.program.clone();
+        self.set_filter(lanes, &program)
     }
 
     /// A filter to run here, on frames of this session that were lent already.
@@ -259,11 +177,8 @@ impl Session {
     /// part; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
-            match &mut self.source {
-                Source::Packet(source) => source.stop()?,
-                Source::Xdp(source) => source.stop()?,
-                Source::ZeroCopy(source) => source.counts.stop()?,
-                Source::File => {}
+            if let Some(source) = &mut self.source {
+                source.stop()?;
             }
             self.shared.link.settle(Instant::now());
             self.elapsed = Some(self.opened.elapsed());
@@ -274,12 +189,7 @@ impl Session {
 
     /// Frames that the NIC has missed so far; 0 where the driver does not tell. It asks the kernel.
     pub fn missed(&self) -> u64 {
-        match &self.source {
-            Source::Packet(source) => source.counters.missed_now(),
-            Source::Xdp(source) => source.counters.missed_now(),
-            // The lanes count them.
-            Source::ZeroCopy(_) | Source::File => 0,
-        }
+        self.source.as_ref().map_or(0, |source| source.missed())
     }
 
     /// State of the interface, and how often and how long it was away. It reads what the kernel has
@@ -291,12 +201,10 @@ impl Session {
     /// The account of the whole session from those of its lanes. While the session runs it is a
     /// snapshot that need not close; after [`Session::stop`] and the lanes' end it does.
     pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
+        let beyond = self.shared.beyond.load(Ordering::Relaxed);
         let mut unattributed = match &self.source {
-            Source::Packet(source) => {
-                source.counters.filtered_and_missed(&lanes, self.shared.beyond.load(Ordering::Relaxed))
-            }
-            Source::Xdp(source) => source.counters.missed(),
-            Source::ZeroCopy(_) | Source::File => Capture::default(),
+            Some(source) => source.unattributed(&lanes, beyond),
+            None => Capture::default(),
         };
         let link = self.link();
         unattributed.events.link_downs = link.downs;
@@ -313,35 +221,24 @@ impl Session {
     }
 }
 
-/// Gives the kernel's program to all lanes, and each the filter that runs here. Returns why it
-/// does, if it does. All lanes reject frames first, so that none that passed the old filter comes
-/// after a ring was emptied.
-fn set_lanes(lanes: &mut [Lane], split: Split) -> Result<Option<String>, Error> {
-    let Split { kernels, userspace, why_here } = split;
-    lanes.iter().try_for_each(Lane::reject_all)?;
-    wait_for_readers();
-    lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, userspace.clone()))?;
-    Ok(why_here)
+/// Lanes of a session, with the filter that they are given.
+struct AllLanes<'a> {
+    lanes: &'a mut [Lane],
+    program: &'a Program,
 }
 
-impl PacketSource {
-    fn stop(&mut self) -> Result<(), Error> {
-        // First, so that what comes while the sockets are told one after the other does not count as
-        // filtered.
-        self.counters.stop();
-        for socket in &self.sockets {
-            socket.reject_all()?;
-        }
-        // What passed a filter before is in its ring, and counted, after this.
+impl Lanes for AllLanes<'_> {
+    /// All lanes reject frames first, so that none that passed the old filter arrives after a ring
+    /// was emptied.
+    fn place(&mut self, split: Split) -> Result<Option<String>, Error> {
+        let Split { kernels, userspace, why_here } = split;
+        self.lanes.iter().try_for_each(Lane::reject_all)?;
         wait_for_readers();
-        Ok(())
+        self.lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, userspace.clone()))?;
+        Ok(why_here)
     }
-}
 
-impl XdpSource {
-    fn stop(&mut self) -> Result<(), Error> {
-        self.intake.stop()?;
-        self.counters.stop();
-        Ok(())
+    fn discard_waiting(&mut self) -> Result<(), Error> {
+        self.lanes.iter_mut().try_for_each(|lane| lane.discard_waiting(self.program))
     }
 }

@@ -1,0 +1,77 @@
+//! Accounting of lent frames: each frame is cut to the snaplen and counted as delivered, or is
+//! rejected by the userspace filter and counted as discarded.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strait_ledger::Capture;
+
+use crate::frame::Frame;
+use crate::userspace_filter::UserspaceFilter;
+
+/// Account and settings for the frames of a batch.
+pub(crate) struct Booking<'lane> {
+    pub(crate) account: &'lane mut Capture,
+    pub(crate) snaplen: u32,
+    pub(crate) queue: u32,
+    pub(crate) copies: Copies,
+    /// Filter that runs in this process.
+    pub(crate) userspace: Option<&'lane UserspaceFilter>,
+    /// Count of frames that the userspace filter rejected.
+    pub(crate) discarded: &'lane AtomicU64,
+}
+
+/// Part of a frame that the kernel copies between the device's memory and the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Nothing: the device writes into memory that the program reads.
+    Nothing,
+    /// The part within the snaplen.
+    Captured,
+    /// The whole frame.
+    Whole,
+}
+
+impl Booking<'_> {
+    /// Books a frame as delivered and cuts it to the snaplen. Returns false if the userspace filter
+    /// rejects it; it then counts as discarded.
+    #[inline]
+    pub(crate) fn book(&mut self, frame: &mut Frame<'_>) -> bool {
+        let mut kept = self.snaplen as usize;
+        if let Some(userspace) = self.userspace {
+            if self.copies == Copies::Captured {
+                // The kernel copied the whole frame, so that the filter can see it.
+                self.account.copied_bytes += frame.bytes.len() as u64;
+            }
+            kept = kept.min(userspace.keeps(frame));
+            if kept == 0 {
+                self.discarded.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+        }
+        frame.bytes = &frame.bytes[..frame.bytes.len().min(kept)];
+        frame.queue = self.queue;
+        self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
+        match self.copies {
+            Copies::Nothing => {}
+            Copies::Captured if self.userspace.is_some() => {}
+            Copies::Captured => self.account.copied_bytes += frame.bytes.len() as u64,
+            Copies::Whole => self.account.copied_bytes += u64::from(frame.wire_len),
+        }
+        true
+    }
+
+    /// Books a frame and passes it to `take`.
+    // By reference: a copy would wait until the stores of the frame's single fields are done.
+    #[inline]
+    pub(crate) fn hand<E>(
+        &mut self,
+        frame: &mut Frame<'_>,
+        take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.book(frame) { take(frame) } else { Ok(()) }
+    }
+
+    pub(crate) fn reborrow(&mut self) -> Booking<'_> {
+        Booking { account: self.account, ..*self }
+    }
+}

@@ -1,0 +1,98 @@
+//! Opening of a session on packet sockets.
+
+use strait_sys::packet::Fanout;
+use strait_sys::packet::v3::{Early, READS_EARLY};
+
+use super::engine::Engine;
+use super::fanout;
+use super::ring::Ring;
+use super::shape::Shape;
+use super::source::PacketSource;
+use crate::counters::Counters;
+use crate::directions::Directions;
+use crate::error::Error;
+use crate::filter;
+use crate::link::Split;
+use crate::paths::engine::Engine as _;
+use crate::paths::request::Request;
+use crate::paths::spec::Opened;
+use crate::wait::Wait;
+use crate::watch::LinkWatch;
+
+/// Opens packet sockets with rings `R`. A filter that is too large for the kernel runs in this
+/// process.
+pub(crate) fn open<R: Ring>(request: &Request<'_>) -> Result<Opened<Engine<R>>, Error> {
+    let Request { options, link, program, .. } = request;
+    let split = link.split(program, options.directions)?;
+    let in_kernel = split.why_here.is_none() && request.filters();
+    match open_filtered(request, split) {
+        Err(error) if in_kernel && filter::may_be_too_large(&error) => {
+            let here = link.split_here(program, options.directions, &error)?;
+            open_filtered(request, here).map_err(|_| error)
+        }
+        opened => opened,
+    }
+}
+
+fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<Engine<R>>, Error> {
+    let Request { options, interface, link, .. } = request;
+    let Split { kernels: program, userspace, why_here } = split;
+    let mut notes = Vec::new();
+    filter::note(&mut notes, why_here);
+    let numbers = request.lane_numbers()?;
+    let mut shape = shape::<R>(request, numbers.len());
+    if userspace.is_some() {
+        // The filter must see the bytes that it would see in the kernel; the snaplen cuts the frames
+        // that it matches.
+        shape.frame_bytes = request.frame_bytes_max();
+    }
+    let watch = LinkWatch::open(interface)?;
+    let mut engines = Vec::with_capacity(numbers.len());
+    for _ in &numbers {
+        engines.push(Engine::<R>::open(interface, &program, &shape)?);
+    }
+    fanout::join(&mut engines, options.fanout)?;
+    let counters = Counters::start(interface, *link, options.directions, request.filters())?;
+    engines.iter().try_for_each(|engine| engine.admit(&program))?;
+    let smallest = engines.iter().map(Engine::ring_bytes).min().unwrap_or(0);
+    // A ring is of whole blocks, so a little smaller than asked for; it was halved if memory is short.
+    if smallest <= shape.ring_bytes::<R>() / 2 {
+        notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
+    }
+    let ring = engines.first().map(Engine::describe).unwrap_or_default();
+    let mut sockets = Vec::with_capacity(engines.len());
+    for engine in &engines {
+        sockets.push(engine.socket().try_clone()?);
+    }
+    let source = PacketSource { sockets, counters, cuts_at_snaplen: R::CUTS_AT_SNAPLEN };
+    Ok(Opened {
+        engines: engines.into_iter().zip(numbers).collect(),
+        source: Box::new(source),
+        watch,
+        userspace,
+        path: R::PATH,
+        mode: "copy",
+        ring,
+        notes,
+    })
+}
+
+fn shape<R: Ring>(request: &Request<'_>, lanes: usize) -> Shape {
+    let Request { options, link, .. } = request;
+    let is_busy = options.wait == Wait::Busy;
+    // With rollover a doorbell would ring the next lane whenever one is awake.
+    let can_ring = READS_EARLY && options.fanout != Fanout::Rollover;
+    Shape {
+        asked_bytes: options.ring_bytes,
+        lanes,
+        frame_bytes: request.frame_bytes_max().min(options.snaplen as usize),
+        rx_hash: options.rx_hash,
+        promiscuous: options.promiscuous,
+        ignore_outgoing: options.directions == Directions::In,
+        doorbell: R::HAS_BLOCKS && !is_busy && can_ring,
+        patient: READS_EARLY && (is_busy || can_ring),
+        // Early reading under load costs the zeroing of blocks; the other policies accept it.
+        early: if options.wait == Wait::Balanced { Early::Quiet } else { Early::Always },
+        cooked: link.cooked(),
+    }
+}

@@ -1,0 +1,110 @@
+//! Options of a capture and the interface that it opens, as the paths receive them.
+
+use strait_filter::cbpf::Program;
+use strait_sys::ethtool::{Ethtool, Offload};
+use strait_sys::interface::Interface;
+use strait_sys::packet::Fanout;
+
+use crate::directions::Directions;
+use crate::error::Error;
+use crate::filter::SNAPLEN_MAX;
+use crate::link::Link;
+use crate::queues::Queues;
+use crate::wait::Wait;
+
+/// Maximum number of lanes: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
+const LANES_MAX: usize = 256;
+/// Link header, two VLAN tags and frame check sequence beyond the MTU.
+const LINK_OVERHEAD: u32 = 14 + 8 + 4;
+/// Maximum size of a frame that receive offload has joined.
+const OFFLOADED_FRAME_BYTES: u32 = 65_536 + LINK_OVERHEAD;
+
+/// Options of a capture, see [`crate::Builder`].
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) filter: Option<String>,
+    pub(crate) program: Option<Program>,
+    pub(crate) snaplen: u32,
+    pub(crate) queues: Queues,
+    pub(crate) fanout: Fanout,
+    pub(crate) cpus: Vec<u32>,
+    pub(crate) wait: Wait,
+    pub(crate) ring_bytes: Option<usize>,
+    pub(crate) directions: Directions,
+    pub(crate) promiscuous: bool,
+    pub(crate) rx_hash: bool,
+    pub(crate) hardware_time: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) huge_pages: bool,
+    pub(crate) sends: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            filter: None,
+            program: None,
+            snaplen: SNAPLEN_MAX,
+            queues: Queues::Default,
+            fanout: Fanout::Hash,
+            cpus: Vec::new(),
+            wait: Wait::Balanced,
+            ring_bytes: None,
+            directions: Directions::Both,
+            promiscuous: true,
+            rx_hash: false,
+            hardware_time: false,
+            timestamps: true,
+            huge_pages: false,
+            sends: false,
+        }
+    }
+}
+
+/// Capture to open: options, interface, link and compiled filter.
+pub(crate) struct Request<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) interface: Interface,
+    pub(crate) link: Link,
+    pub(crate) program: Program,
+}
+
+impl Request<'_> {
+    /// Returns true if there is a filter that rejects any frame.
+    pub(crate) fn filters(&self) -> bool {
+        match &self.options.program {
+            Some(program) => *program != Program::accept_all(SNAPLEN_MAX),
+            None => self.options.filter.as_ref().is_some_and(|text| !text.trim().is_empty()),
+        }
+    }
+
+    /// Returns the numbers of the lanes on a path without receive queues of its own.
+    pub(crate) fn lane_numbers(&self) -> Result<Vec<u32>, Error> {
+        let numbers = match &self.options.queues {
+            Queues::Default => vec![0],
+            Queues::All if self.interface.index == 0 => vec![0],
+            Queues::All => (0..self.interface.queues()?.rx).collect(),
+            Queues::These(queues) => queues.clone(),
+        };
+        match numbers.len() {
+            1..=LANES_MAX => Ok(numbers),
+            count => Err(Error::Usage(format!("{count} lanes: give 1 to {LANES_MAX}"))),
+        }
+    }
+
+    /// Returns the size of the longest frame that the kernel may deliver.
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        let joined = joins_segments(&self.interface);
+        let bytes = if joined { OFFLOADED_FRAME_BYTES } else { self.interface.mtu + LINK_OVERHEAD };
+        bytes as usize
+    }
+}
+
+/// Returns true if frames may be longer than the MTU: segments joined on receipt, or not yet cut on
+/// sending. A driver that does not answer may do both.
+fn joins_segments(interface: &Interface) -> bool {
+    let Ok(ethtool) = Ethtool::open(&interface.name) else { return true };
+    [Offload::Gro, Offload::Gso, Offload::Tso]
+        .into_iter()
+        .any(|offload| ethtool.offload(offload).unwrap_or(true))
+}

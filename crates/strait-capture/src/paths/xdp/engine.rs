@@ -1,0 +1,271 @@
+//! `AF_XDP` socket with its rings, as a lane drives it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use strait_filter::cbpf::Program;
+use strait_ledger::Capture;
+use strait_sys::LinkState;
+use strait_sys::bpf::MappedArray;
+use strait_sys::packet::VlanTag;
+use strait_sys::xdp::{Receiver, RxBatch, Socket};
+
+use super::account::{self, Known, Seen};
+use super::batch::{Batch, monotonic_ns};
+use super::join::{Joiner, parse};
+use super::stamp::Clock;
+use crate::booking::Copies;
+use crate::error::Error;
+use crate::live_counters::{KernelCounters, Reading};
+use crate::paths::engine::{self, Lend, Lent as _};
+use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
+
+/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was
+/// prefetched is still in the first-level cache when it is read. It is what the kernel handles at a
+/// time, too (`NAPI_POLL_WEIGHT`).
+pub(super) const BATCH_MAX: usize = 64;
+/// How long a sleeping lane may miss that its interface is gone: poll(2) does not tell.
+const LINK_CHECK: Duration = Duration::from_millis(200);
+/// What a lane waits for its last frames at most, once the intake has ended.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// Abilities of an open socket and its program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abilities {
+    /// Frames longer than a chunk come in fragments.
+    pub(super) multi_buffer: bool,
+    /// The program leaves something with each frame.
+    pub(super) metadata: bool,
+    /// The program asks the driver for tags that it took out.
+    pub(super) reads_tags: bool,
+    /// The driver runs in this lane's own calls.
+    pub(super) busy_poll: bool,
+    /// The device writes into the UMEM itself.
+    pub(super) zero_copy: bool,
+}
+
+/// One AF_XDP socket with its rings.
+pub(crate) struct Engine {
+    pub(super) receiver: Receiver,
+    pub(super) socket: Arc<Socket>,
+    pub(super) joiner: Joiner,
+    pub(super) clock: Clock,
+    pub(super) counts: Arc<Counts>,
+    pub(super) interface: u32,
+    pub(super) rx_slots: u32,
+    pub(super) abilities: Abilities,
+    /// Slower ways taken than asked for, at opening.
+    pub(super) fallbacks: u64,
+    /// Looks at an empty ring.
+    pub(super) spins: u32,
+    /// Whole frames taken from the RX ring.
+    pub(super) taken: u64,
+    /// No frame can enter the ring any more.
+    pub(super) ended: bool,
+}
+
+impl Engine {
+    /// Runs the driver if it polls in this thread, or pauses for a moment. No ring reports that its
+    /// interface is gone, so the socket is asked now and then.
+    fn spin(&mut self) -> Result<(), Error> {
+        self.spins = self.spins.wrapping_add(1);
+        if self.abilities.busy_poll
+            || self.receiver.needs_wakeup()
+            || self.spins.is_multiple_of(LINK_CHECK_SPINS)
+        {
+            self.socket.wake_rx()?;
+        }
+        std::hint::spin_loop();
+        Ok(())
+    }
+
+    /// Sleeps in poll(2), which also passes new chunks to a driver that waits for them.
+    fn wait_for_frame(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        let (start, [interrupt, link]) = (Instant::now(), wakers);
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let slice = left.min(LINK_CHECK);
+            let began = Instant::now();
+            let fds = [Some(self.socket.as_fd()), interrupt, link];
+            let [socket, ..] = strait_sys::wait::readable(fds, slice)?;
+            if socket.readable {
+                return Ok(());
+            }
+            self.socket.wake_rx()?;
+            let interrupted = began.elapsed() < slice;
+            if interrupted || left == slice {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Books the kernel's counters. Returns the frames that were redirected to this socket and have
+    /// neither been dropped nor taken.
+    fn book(&mut self, account: &mut Capture, discarded: u64) -> Result<u64, Error> {
+        let seen = self.counts.seen();
+        let statistics = self.socket.statistics()?;
+        let known = Known {
+            taken: self.taken,
+            discarded,
+            waiting: u64::from(self.receiver.waiting()),
+            invalid: self.receiver.invalid_descriptors(),
+            ended: self.ended,
+            multi_buffer: self.abilities.multi_buffer,
+            zero_copy: self.abilities.zero_copy,
+        };
+        account.events.fallbacks = self.fallbacks;
+        account.copied_bytes += self.joiner.take_copied();
+        Ok(account::book(seen, &statistics, known, account))
+    }
+}
+
+impl Lend for Engine {
+    type Batch<'a> = Batch<'a>;
+
+    #[inline]
+    fn ready(&mut self, _stopping: &AtomicBool) -> Result<bool, Error> {
+        Ok(self.receiver.is_ready())
+    }
+
+    #[inline]
+    fn take(&mut self, limit: usize) -> Batch<'_> {
+        let Self { receiver, joiner, clock, interface, abilities, .. } = self;
+        let mut raw = receiver.take(limit.min(BATCH_MAX));
+        if abilities.reads_tags {
+            restore_tags(&mut raw, joiner.is_open());
+        }
+        if abilities.metadata {
+            refresh(clock, &raw);
+        }
+        joiner.arrange(&raw);
+        let batch = Batch { raw, joiner, clock, interface: *interface, metadata: abilities.metadata };
+        self.taken += batch.len() as u64;
+        batch
+    }
+}
+
+impl engine::Engine for Engine {
+    fn capacity(&self) -> usize {
+        self.rx_slots as usize
+    }
+
+    fn holds_at_least(&self) -> usize {
+        /// Chunks of the longest frame that receive offload makes.
+        const FRAGMENTS_MAX: u32 = 64;
+        (if self.abilities.multi_buffer { self.rx_slots / FRAGMENTS_MAX } else { self.rx_slots }) as usize
+    }
+
+    /// The kernel copies frames into the UMEM whole, whatever the snaplen is.
+    fn copies(&self) -> Copies {
+        if self.abilities.zero_copy { Copies::Nothing } else { Copies::Whole }
+    }
+
+    fn counters(&self) -> Option<Arc<dyn KernelCounters>> {
+        let counts: Arc<Counts> = Arc::clone(&self.counts);
+        Some(counts)
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd()]
+    }
+
+    fn wait(&mut self, step: Step, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        match step {
+            Step::Spin => self.spin()?,
+            Step::Gather(pause) => {
+                if self.receiver.needs_wakeup() {
+                    self.socket.wake_rx()?;
+                }
+                strait_sys::wait::sleep(pause.min(timeout));
+            }
+            Step::Wake => self.wait_for_frame(timeout, wakers)?,
+        }
+        Ok(())
+    }
+
+    fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
+        self.book(account, discarded).map(drop)
+    }
+
+    fn drain(&mut self, account: &mut Capture, discarded: u64, since: Instant) -> Result<bool, Error> {
+        let on_ring = self.book(account, discarded)?;
+        if on_ring == 0 || since.elapsed() > DRAIN_MAX {
+            self.ended = true;
+            return Ok(false);
+        }
+        strait_sys::wait::readable([Some(self.socket.as_fd())], Duration::from_millis(1))?;
+        Ok(true)
+    }
+
+    fn link_state(&self) -> Result<Option<LinkState>, Error> {
+        Ok(Some(self.socket.link_state()?))
+    }
+
+    fn check_link(&self) -> Result<(), Error> {
+        Ok(self.socket.wake_rx()?)
+    }
+
+    fn discard_waiting(
+        &mut self,
+        _program: &Program,
+        _account: &mut Capture,
+        discarded: &AtomicU64,
+    ) -> Result<(), Error> {
+        // Only the frames that are in the ring now: the new filter matched those that arrive meanwhile.
+        let mut left = self.receiver.waiting() as usize;
+        while left > 0 && self.receiver.is_ready() {
+            let count = self.take(left.min(BATCH_MAX)).len();
+            discarded.fetch_add(count as u64, Ordering::Relaxed);
+            left -= count.max(1);
+        }
+        Ok(())
+    }
+}
+
+/// Counters of the XDP program and of the socket, for one queue.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) socket: Arc<Socket>,
+    /// The program's counters, one entry a queue.
+    pub(super) counters: Arc<MappedArray>,
+    pub(super) queue: u32,
+}
+
+impl Counts {
+    fn seen(&self) -> Seen {
+        Seen::read(&self.counters, self.queue)
+    }
+}
+
+impl KernelCounters for Counts {
+    fn reading(&self) -> Result<Reading, Error> {
+        let statistics = self.socket.statistics()?;
+        let dropped = statistics.rx_dropped + statistics.rx_ring_full;
+        Ok(Reading { received: self.seen().redirected, dropped })
+    }
+}
+
+/// Keeps the clock up with the newest frame.
+#[inline]
+fn refresh(clock: &mut Clock, batch: &RxBatch<'_>) {
+    let newest = batch.len().checked_sub(1).and_then(|last| batch.get(last));
+    if let Some(newest_ns) = newest.and_then(|frame| monotonic_ns(&parse(frame.metadata)?)) {
+        clock.refresh(newest_ns);
+    }
+}
+
+/// Puts tags that the device took out back into their frames; `goes_on` says that the first
+/// descriptor continues a frame.
+fn restore_tags(batch: &mut RxBatch<'_>, mut goes_on: bool) {
+    for index in 0..batch.len() {
+        let Some(part) = batch.get(index) else { break };
+        let metadata = if goes_on { None } else { parse(part.metadata) };
+        goes_on = part.continues;
+        if let Some(metadata) = metadata.filter(|metadata| metadata.vlan_tpid != 0) {
+            let tag = VlanTag { tci: metadata.vlan_tci, tpid: metadata.vlan_tpid };
+            batch.restore_vlan(index, tag);
+        }
+    }
+}

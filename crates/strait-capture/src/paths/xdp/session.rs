@@ -1,0 +1,120 @@
+//! Opening of a session on `AF_XDP`, and its intake.
+
+use strait_ledger::{self as ledger, Capture};
+
+use super::engine::Engine;
+use super::intake::Intake;
+use super::open::{self, Insist};
+use super::ring_size;
+use crate::counters::Counters;
+use crate::directions::Directions;
+use crate::error::Error;
+use crate::filter;
+use crate::link::ANY;
+use crate::paths::request::Request;
+use crate::paths::spec::{FilterChange, Lanes, Opened, Source};
+use crate::placing::Replaced;
+use crate::queues::Queues;
+use crate::watch::LinkWatch;
+
+/// Name in reports.
+const PATH: &str = "xdp";
+
+/// Opens the queues of the request, all receive queues by default: frames of other queues would be
+/// missed.
+pub(super) fn open(request: &Request<'_>, insist: Insist) -> Result<Opened<Engine>, Error> {
+    let Request { options, interface, link, program } = request;
+    if interface.index == 0 {
+        return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
+    }
+    options.directions.refuse_sent(PATH)?;
+    filter::refuse_on_xdp(program)?;
+    let queues = match &options.queues {
+        Queues::These(queues) => queues.clone(),
+        Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
+    };
+    let counters = Counters::start(interface, *link, options.directions, request.filters())?;
+    let ring_bytes = options.ring_bytes.unwrap_or_else(|| ring_size::default_bytes(queues.len()));
+    let wanted = open::Options {
+        interface,
+        program,
+        queues: &queues,
+        ring_bytes,
+        insist,
+        timestamps: options.timestamps,
+        huge_pages: options.huge_pages,
+        wait: options.wait,
+        promiscuous: options.promiscuous,
+        rx_hash: options.rx_hash,
+        hardware_time: options.hardware_time,
+    };
+    let smaller = ring_size::smaller_bytes(options.ring_bytes, ring_bytes);
+    let opened = match (open::open(&wanted), smaller) {
+        (Err(Error::System(error)), Some(smaller)) if is_memory(&error) => {
+            let mut opened = open::open(&open::Options { ring_bytes: smaller, ..wanted })?;
+            opened.notes.push(ring_size::note(ring_bytes, smaller, &error));
+            opened
+        }
+        (opened, _) => opened?,
+    };
+    Ok(Opened {
+        source: Box::new(XdpSource { intake: opened.intake, counters }),
+        watch: LinkWatch::open(interface)?,
+        userspace: None,
+        path: PATH,
+        mode: opened.mode,
+        ring: opened.ring,
+        notes: opened.notes,
+        engines: opened.engines.into_iter().zip(queues).collect(),
+    })
+}
+
+/// Returns true if the error is about locked memory, so that less might do (`ulimit -l`).
+fn is_memory(error: &strait_sys::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENOBUFS: i32 = 105;
+    matches!(error.errno(), Some(ENOMEM | ENOBUFS))
+}
+
+/// Attached program, and the interface's counters, which give the number of frames that the NIC
+/// missed.
+struct XdpSource {
+    intake: Intake,
+    counters: Counters,
+}
+
+impl Source for XdpSource {
+    fn stop(&mut self) -> Result<(), Error> {
+        self.intake.stop();
+        self.counters.stop();
+        Ok(())
+    }
+
+    fn missed(&self) -> u64 {
+        self.counters.missed_now()
+    }
+
+    fn unattributed(&self, _lanes: &[ledger::Lane], _beyond: u64) -> Capture {
+        self.counters.missed()
+    }
+
+    /// Replaces the XDP program between two frames.
+    ///
+    /// # Errors
+    /// EPERM if the privilege to load a program has been given up; the old filter stays.
+    fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
+        let replaced = Replaced { why_here: None, refused: None };
+        if change.new == change.old {
+            return Ok(replaced);
+        }
+        filter::refuse_on_xdp(change.new)?;
+        self.intake.set_filter(change.new)?;
+        lanes.discard_waiting()?;
+        Ok(replaced)
+    }
+
+    fn set_directions(&mut self, directions: Directions) -> Result<bool, Error> {
+        directions.refuse_sent(PATH)?;
+        Ok(false)
+    }
+}

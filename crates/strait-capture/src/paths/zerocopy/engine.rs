@@ -1,0 +1,211 @@
+//! `PF_ZEROCOPY` socket with its ring, as a lane drives it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use strait_filter::cbpf::Program;
+use strait_ledger::Capture;
+use strait_sys::LinkState;
+use strait_sys::interface::Interface;
+use strait_sys::packet;
+use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Socket};
+
+use super::batch::Batch;
+use crate::booking::Copies;
+use crate::error::Error;
+use crate::link;
+use crate::live_counters::{KernelCounters, Reading};
+use crate::paths::engine::{self, Engine as _, Lend};
+use crate::sender::Sender;
+use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
+
+/// Maximum number of frames in a batch: enough to make the batch's own cost vanish, few enough to
+/// stay in the cache.
+const BATCH_MAX: usize = 256;
+
+/// Open socket.
+pub(super) struct Opened {
+    pub(super) engine: Engine,
+    /// Sender on the same socket, if one was asked for.
+    pub(super) sender: Option<Result<Sender, Error>>,
+}
+
+/// Socket with its ring.
+pub(crate) struct Engine {
+    // Fields drop in this order: the ring unmaps before its socket closes.
+    receiver: Receiver,
+    socket: Arc<Socket>,
+    interface: u32,
+    /// Looks at an empty ring.
+    spins: u32,
+    /// Keeps the interface promiscuous while it is open.
+    _promiscuous: Option<packet::Socket>,
+}
+
+impl Engine {
+    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on; with a ring
+    /// for sending if it `sends` and as much memory may be locked.
+    ///
+    /// # Errors
+    /// The module is not loaded, another driver or program has the interface, no privilege.
+    pub(super) fn open(
+        interface: &Interface,
+        ring_bytes: usize,
+        promiscuous: bool,
+        sends: bool,
+    ) -> Result<Opened, Error> {
+        let socket = Arc::new(Socket::open(&interface.name)?);
+        let slots = (ring_bytes / SLOT_BYTES).clamp(SLOTS_MIN as usize, SLOTS_MAX as usize);
+        let receiver = socket.receiver(1 << slots.ilog2())?;
+        let sender = sends.then(|| Sender::of_capture(&socket, interface));
+        let promiscuous = promiscuous.then(|| link::promiscuous(interface)).transpose()?;
+        socket.bind(interface.index)?;
+        let interface = interface.index;
+        Ok(Opened {
+            engine: Self { receiver, socket, interface, spins: 0, _promiscuous: promiscuous },
+            sender,
+        })
+    }
+
+    /// Returns the kernel's counters, which also end the intake.
+    pub(super) fn counts(&self) -> Counts {
+        Counts { socket: Arc::clone(&self.socket) }
+    }
+
+    /// Returns the ring's geometry in words.
+    pub(super) fn describe(&self) -> String {
+        format!("{} slots of {} bytes", self.receiver.slots(), SLOT_BYTES)
+    }
+
+    /// Pauses for a moment. No ring reports that its interface is gone, and slots return to the NIC
+    /// in poll(2), so the socket is polled now and then.
+    fn spin(&mut self) -> Result<(), Error> {
+        self.spins = self.spins.wrapping_add(1);
+        if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
+            self.wait_for_frame(Duration::ZERO, [None; 2])?;
+        }
+        std::hint::spin_loop();
+        Ok(())
+    }
+
+    /// Sleeps in poll(2), which first gives the returned slots back to the NIC.
+    fn wait_for_frame(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        let [interrupt, link] = wakers;
+        let fds = [Some(self.socket.as_fd()), interrupt, link];
+        let [socket, ..] = strait_sys::wait::readable(fds, timeout)?;
+        if socket.failed { self.check_link() } else { Ok(()) }
+    }
+}
+
+impl Lend for Engine {
+    type Batch<'a> = Batch<'a>;
+
+    #[inline]
+    fn ready(&mut self, _stopping: &AtomicBool) -> Result<bool, Error> {
+        Ok(self.receiver.ready())
+    }
+
+    #[inline]
+    fn take(&mut self, limit: usize) -> Batch<'_> {
+        Batch { raw: self.receiver.take(limit.min(BATCH_MAX)), interface: self.interface }
+    }
+}
+
+impl engine::Engine for Engine {
+    fn capacity(&self) -> usize {
+        self.receiver.slots() as usize
+    }
+
+    /// A slot holds the longest frame.
+    fn holds_at_least(&self) -> usize {
+        self.receiver.slots() as usize
+    }
+
+    fn copies(&self) -> Copies {
+        Copies::Nothing
+    }
+
+    fn counters(&self) -> Option<Arc<dyn KernelCounters>> {
+        Some(Arc::new(self.counts()))
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd()]
+    }
+
+    fn wait(&mut self, step: Step, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        match step {
+            Step::Spin => self.spin(),
+            Step::Gather(pause) => {
+                strait_sys::wait::sleep(pause.min(timeout));
+                Ok(())
+            }
+            Step::Wake => self.wait_for_frame(timeout, wakers),
+        }
+    }
+
+    fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
+        let statistics = self.socket.statistics()?;
+        account.received = received(&statistics);
+        account.lost.ring_full = statistics.rx_no_buffer;
+        account.lost.other = statistics.rx_errors;
+        account.filtered = discarded;
+        let lent = account.delivered + account.lost.sink + account.filtered;
+        account.lost.unread = statistics.rx_frames.saturating_sub(lent);
+        Ok(())
+    }
+
+    /// Returns the state of the link. The socket outlives a link that is set down: the module stops
+    /// the NIC and starts it again at the ring's position.
+    fn link_state(&self) -> Result<Option<LinkState>, Error> {
+        Ok(Some(self.socket.link_state()?))
+    }
+
+    fn check_link(&self) -> Result<(), Error> {
+        Ok(self.socket.take_error()?)
+    }
+
+    fn discard_waiting(
+        &mut self,
+        _program: &Program,
+        _account: &mut Capture,
+        discarded: &AtomicU64,
+    ) -> Result<(), Error> {
+        // Only the frames that are in the ring now: the new filter judges those that arrive meanwhile.
+        let mut left = self.receiver.waiting() as usize;
+        while left > 0 && self.receiver.ready() {
+            let count = self.receiver.take(left.min(BATCH_MAX)).len();
+            discarded.fetch_add(count as u64, Ordering::Relaxed);
+            left -= count;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the frames that came to the NIC for this socket.
+fn received(statistics: &pf_zerocopy::Statistics) -> u64 {
+    statistics.rx_frames + statistics.rx_no_buffer + statistics.rx_errors
+}
+
+/// Counters of a socket, all before any filter.
+#[derive(Debug)]
+pub(super) struct Counts {
+    socket: Arc<Socket>,
+}
+
+impl Counts {
+    /// Ends the intake: the NIC releases the ring, and its frames can still be read.
+    pub(super) fn stop(&self) -> Result<(), Error> {
+        Ok(self.socket.shut_down()?)
+    }
+}
+
+impl KernelCounters for Counts {
+    fn reading(&self) -> Result<Reading, Error> {
+        let statistics = self.socket.statistics()?;
+        let dropped = statistics.rx_no_buffer + statistics.rx_errors;
+        Ok(Reading { received: received(&statistics), dropped })
+    }
+}
