@@ -238,7 +238,7 @@ mod tests {
     fn open(proxy: &Proxy, origin: SocketAddr) -> TcpStream {
         let mut client = TcpStream::connect(proxy.address()).unwrap();
         write!(client, "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").unwrap();
-        let mut head = [0; crate::serve::exchange::ESTABLISHED.len()];
+        let mut head = [0; crate::serve::bypass::ESTABLISHED.len()];
         client.read_exact(&mut head).unwrap();
         client.set_nonblocking(true).unwrap();
         client

@@ -4,44 +4,34 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use strait_http::Malformed;
-use strait_http::fields::Fields;
-use strait_http::forward::{Hops, keeps_alive, write_trace};
+use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::framing::Body;
 use strait_http::head::{Request, Version};
-use strait_http::invalidation::invalidated;
-use strait_http::method::is_safe;
-use strait_http::target::{Authority, Scheme, Uri};
+use strait_http::target::Uri;
 use strait_http::trailer::Trailers;
 use tokio::time::Instant;
 
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
-use crate::config::settings::Server;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, Broken, From as Source, What};
 use crate::io::gate::{self, Key, Place};
-use crate::io::head::{push_date, push_field, push_status_line};
 use crate::io::socket::{Gone, Socket, after_others_have_read};
 use crate::io::tunnel;
 use crate::observe::access::{ClientSocket, Outcome};
-use crate::serve::lookup;
-use crate::serve::response::{Framing, Wish, write_end, write_own, write_passed, write_switching};
-use crate::serve::route::{Beside, Route, WEBSOCKET, malformed, too_long, upgrades};
+use crate::serve::response::{Framing, Wish, write_own, write_passed, write_switching};
+use crate::serve::route::{malformed, too_long, upgrades};
 use crate::upstream::error::{Failure, Trouble};
-use crate::upstream::fetch::{self, fetch};
+use crate::upstream::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::{self, Order, Purpose};
 use crate::upstream::pool::{Connection, enter_part};
 use crate::upstream::upload::Upload;
-use strait_http::cache_status::{Answer, CacheStatus, Why};
 
 /// Why a request is refused of which the body trickles.
 const SLOW_BODY: &str = "the body came too slowly (limits.request_body_rate, timeouts.body, timeouts.client)";
 /// Why a request is refused whose body cannot be read ahead.
 const NO_MEMORY: &str = "the memory for request bodies is used up (limits.request_ahead_memory, limits.request_ahead_memory_per_client)";
-/// Head of the response to a CONNECT that has succeeded.
-pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// What clients of a reverse proxy are told of an origin that has failed.
 const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
 
@@ -59,16 +49,7 @@ pub(crate) struct Exchange<'a, 'b> {
     pub(crate) wish: Wish,
     /// One of the connections to the origin that the client may have, if it was awaited already.
     pub(crate) part: Option<Place>,
-    body: Body,
-}
-
-/// What is left of a connection behind a response.
-#[derive(Debug)]
-pub(crate) struct Left {
-    /// What was read behind the request.
-    pub(crate) buffer: Buffer,
-    /// Another request may follow.
-    pub(crate) keeps_alive: bool,
+    pub(crate) body: Body,
 }
 
 /// Why there was no response, or not all of it.
@@ -111,59 +92,6 @@ impl From<Refusal> for Stop {
     }
 }
 
-/// What a request asks of its connection.
-pub(crate) fn wish(request: &Request<'_>) -> Wish {
-    Wish {
-        is_head: request.method == "HEAD",
-        version: request.version,
-        keeps_alive: keeps_alive(request.version, &request.fields),
-    }
-}
-
-/// A request, and what is to be done for it.
-#[derive(Debug)]
-pub(crate) struct Asked<'a, 'b> {
-    pub(crate) request: &'a Request<'b>,
-    pub(crate) body: Result<Body, Malformed>,
-    pub(crate) route: Result<Route<'b>, Refusal>,
-}
-
-/// Answers a request, of which `read` is all that was read: its head, and what came behind.
-pub(crate) async fn run(
-    worker: &Rc<Worker>,
-    client: &mut ClientSocket,
-    peer: SocketAddr,
-    asked: Asked<'_, '_>,
-    read: (&[u8], &[u8]),
-) -> Result<Left, Gone> {
-    let (Asked { request, body, route }, (raw, rest)) = (asked, read);
-    let wish = wish(request);
-    // Where a body ends that is not understood nobody knows.
-    let wish = Wish { keeps_alive: wish.keeps_alive && body.is_ok(), ..wish };
-    let body = body.unwrap_or(Body::None);
-    // RFC 9110 s10.1.1: without content there is nothing to continue with.
-    let is_expected = body != Body::None
-        && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
-    let takes_interim = request.version == Version::Http11;
-    let most = worker.settings().request_body_max;
-    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
-    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, part: None, body };
-    let done = match route {
-        Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
-        Ok(Route::Beside(beside)) => Box::pin(exchange.answer(beside)).await,
-        Err(refusal) => Err(refusal.into()),
-    };
-    let keeps_alive = match done {
-        Ok(stays) => stays && wish.keeps_alive && !exchange.upload.has_body(),
-        Err(Stop::Gone(gone)) => return Err(gone),
-        Err(Stop::Refuse(status, why)) => exchange.refuse(status, &why).await?,
-    };
-    let mut buffer = exchange.upload.buffer;
-    // The rest is the beginning of the next request.
-    buffer.set_place(None);
-    Ok(Left { buffer, keeps_alive })
-}
-
 impl Exchange<'_, '_> {
     /// The client as limits count it.
     pub(crate) fn counted(&self) -> gate::Client {
@@ -194,7 +122,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Moves bytes between the client and an origin until both have finished.
-    async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), Gone> {
+    pub(crate) async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), Gone> {
         let client = (&mut self.client.socket, &mut self.upload.buffer);
         let patience = self.worker.settings().timeouts.tunnel;
         tunnel::run(self.worker.splicing(), patience, client, origin).await
@@ -205,78 +133,6 @@ impl Exchange<'_, '_> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
         self.part = Some(enter_part(&self.worker.upstream(), &order.server, order.client, deadline).await?);
         Ok(())
-    }
-
-    /// Whether another request may follow.
-    async fn answer(&mut self, beside: Beside<'_>) -> Result<bool, Stop> {
-        match beside {
-            Beside::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
-            Beside::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
-            Beside::Here => self.answer_here().await,
-            Beside::Purge(uri) => self.purge(&uri),
-        }
-    }
-
-    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
-    async fn answer_here(&mut self) -> Result<bool, Stop> {
-        let wish = Wish { keeps_alive: self.wish.keeps_alive && !self.upload.has_body(), ..self.wish };
-        let mut head = self.worker.heads.take();
-        let mut body = Vec::new();
-        push_status_line(&mut head, 200);
-        if self.request.method == "TRACE" {
-            write_trace(self.request, &mut body);
-            push_field(&mut head, "Content-Type", b"message/http");
-        } else {
-            push_field(&mut head, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
-        }
-        push_date(&mut head, self.worker.now());
-        write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
-        self.client.record.other(200, Outcome::Own);
-        self.client.add_overhead(head.len());
-        self.client.write_all(&head, &body).await?;
-        self.worker.heads.give_back(head);
-        Ok(wish.keeps_alive)
-    }
-
-    /// Passes request and response on, without the cache.
-    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
-        let counted = self.counted();
-        self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
-        let mut order = self.order(uri, self.body, Purpose::Pass);
-        if let Hops::Left(hops) = hops {
-            order.add("Max-Forwards", hops.to_string().as_bytes());
-        }
-        if upgrades(self.request) {
-            order.add("Connection", b"Upgrade");
-            order.add("Upgrade", WEBSOCKET.as_bytes());
-        }
-        let incoming = fetch(&self.worker.upstream(), &mut order, Some(self.sender())).await?;
-        if order.is_misunderstood(&incoming) {
-            return Err(Failure::NotModified.into());
-        }
-        if !is_safe(self.request.method) {
-            self.invalidate(uri, incoming.status, &incoming.response().fields);
-        }
-        self.pass_response(incoming, why).await
-    }
-
-    /// Forgets what is stored for a URI, for those who may.
-    fn purge(&self, uri: &Uri<'_>) -> Result<bool, Stop> {
-        if !self.worker.settings().access.allows_purge(self.peer.ip()) {
-            return Err(Stop::Refuse(403, "PURGE is not allowed from here (access.purge)".to_owned()));
-        }
-        let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
-        match forgotten {
-            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
-            _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
-        }
-    }
-
-    /// RFC 9111 s4.4.
-    fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
-        for key in invalidated(self.request.method, uri, status, fields) {
-            self.worker.forget(strait_store::hash_of(key.as_bytes()), &key);
-        }
     }
 
     /// Sends a response that is for this client alone.
@@ -345,24 +201,8 @@ impl Exchange<'_, '_> {
         Ok(false)
     }
 
-    /// RFC 9110 s9.3.6.
-    async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, Stop> {
-        let port = authority.port_or_default(Scheme::Https);
-        let host = authority.host.to_string().trim_matches(['[', ']']).into();
-        // What is inside is theirs.
-        let server = Server { host, port, is_tls: false };
-        let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
-        self.client.record.other(200, Outcome::Tunnel);
-        self.client.record.origin = connection.address;
-        self.client.add_overhead(ESTABLISHED.len());
-        self.client.write_all(ESTABLISHED, &[]).await?;
-        let Connection { socket, buffer, .. } = &mut *connection;
-        self.tunnel((socket, buffer)).await?;
-        Ok(false)
-    }
-
     /// Tells the client why there is no response; whether another request may follow.
-    async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, Gone> {
+    pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, Gone> {
         // What cannot be told apart is not read on. Bytes behind CONNECT are for the other end of the
         // tunnel, which the client may have taken for open (RFC 9110, section 9.3.6): they may come
         // from someone else and must not be read as requests.

@@ -1,26 +1,25 @@
 //! GET and HEAD, by the cache: from the store, from a fill that is under way, or from the origin
 //! into the store.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strait_http::cache_status::{Answer, CacheStatus, Why};
+use strait_http::cache_status::{Answer, Why};
 use strait_http::fields::Fields;
-use strait_http::head::Version;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
-use tokio::time::{Instant, timeout};
 
 use crate::cache::disk::Found;
-use crate::cache::fill::{Fill, Follower, Joined, Phase};
+use crate::cache::fill::{Joined, Phase};
 use crate::cache::fill_task::Leading;
-use crate::cache::object::{Object, Pinned};
-use crate::cache::select::{Selected, select};
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, Stop};
-use crate::serve::miss::{self, Led, Miss, Wanted};
+use crate::serve::follow::{Followed, follow_one, head_of_fill};
+use crate::serve::miss;
+use crate::serve::respond::{missing, selected, send_pinned};
+use crate::serve::revalidate;
+use crate::serve::wanted::{Led, Miss, Wanted};
 
 /// How often a request looks for what is stored or coming, which may change each time; and how
 /// often before it asks on its own.
@@ -237,7 +236,7 @@ async fn look(
                 return Ok(Looked::Evicted);
             };
             if decision == Reuse::ServeAndValidate {
-                miss::validate_meanwhile(exchange, wanted, &object);
+                revalidate::validate_meanwhile(exchange, wanted, &object);
             }
             object.touch();
             exchange.part = None;
@@ -252,203 +251,4 @@ async fn look(
             Ok(Looked::Missed(Miss { why, stored: Some(object), gap: None }))
         }
     }
-}
-
-/// What of an object the request is answered with.
-pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
-    select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.wish.is_head)
-}
-
-/// The first bytes that are needed and not stored.
-pub(crate) fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
-    let length = object.length.unwrap_or(0);
-    let whole = 0..length;
-    let needed = match selected {
-        _ if is_head => return None,
-        Selected::Whole => std::slice::from_ref(&whole),
-        Selected::Part(range) => std::slice::from_ref(range),
-        Selected::Parts(ranges) => &ranges[..],
-        Selected::NotModified | Selected::Unsatisfiable => return None,
-    };
-    needed.iter().find_map(|range| object.first_gap(range))
-}
-
-/// Sends what is stored; returns false, with nothing sent, if it was evicted since it was found.
-pub(crate) async fn send(
-    exchange: &mut Exchange<'_, '_>,
-    object: &Arc<Object>,
-    selected: &Selected,
-    answer: Answer,
-) -> Result<bool, Stop> {
-    let Some(pinned) = deliver::pinned(object, selected, exchange.wish) else { return Ok(false) };
-    send_pinned(exchange, (object, &pinned), selected, answer).await?;
-    Ok(true)
-}
-
-/// Sends what is pinned.
-pub(crate) async fn send_pinned(
-    exchange: &mut Exchange<'_, '_>,
-    (object, pinned): (&Arc<Object>, &Pinned),
-    selected: &Selected,
-    answer: Answer,
-) -> Result<(), Stop> {
-    let worker = exchange.worker;
-    let status = CacheStatus {
-        by: &worker.settings().name,
-        answer,
-        ttl: Some(object.times.ttl(worker.now())),
-        detail: None,
-    };
-    let found = (object, pinned);
-    Ok(deliver::send_pinned(worker, exchange.client, found, selected, &status, exchange.wish).await?)
-}
-
-/// Answers HEAD from a fill of which the head is there.
-async fn head_of_fill(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<bool, Stop> {
-    let worker = exchange.worker;
-    for fill in worker.shared.fills.of(wanted.hash, &wanted.key) {
-        let Some(object) = fill.object_now().filter(|object| object.length.is_some()) else { continue };
-        let decision = reuse(worker.now(), &object.times, &object.directives, &wanted.directives);
-        if decision == Reuse::Serve && matches(exchange, &object) {
-            let selected = selected(exchange, &object);
-            if send(exchange, &object, &selected, Answer::Hit).await? {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-enum Followed {
-    Answered(bool),
-    /// It is over: the store may have it.
-    Again,
-    /// What is coming is for requests that have said something else of the fields that it varies
-    /// with; this one has said that.
-    Differs(Variant),
-    /// What is coming are other bytes.
-    Outside,
-    /// It is for one client alone, or has not begun in time.
-    Private,
-}
-
-/// Waits for what is coming, and follows it if it answers. What is told of first counts: nobody
-/// waits for a head where another says that the response varies.
-async fn follow_one(
-    exchange: &mut Exchange<'_, '_>,
-    wanted: &Wanted<'_>,
-    fills: &[Arc<Fill>],
-    patience: &mut Duration,
-) -> Result<Followed, Stop> {
-    let mut outcome = Followed::Outside;
-    let (told, untold): (Vec<_>, Vec<_>) = fills.iter().rev().partition(|fill| fill.object_now().is_some());
-    let heads: Vec<_> = told.iter().filter_map(|fill| fill.object_now()).collect();
-    match heads.first() {
-        Some(newest) if !heads.iter().any(|head| matches(exchange, head)) => {
-            return Ok(differs(exchange, newest));
-        }
-        _ => {}
-    }
-    for fill in told.into_iter().chain(untold) {
-        let follower = fill.follow();
-        let Some(head) = head_within(fill, patience).await else { return Ok(Followed::Private) };
-        let Some(object) = head else {
-            if let Some((status, why)) = fill.failure() {
-                return Err(Stop::Refuse(status, why));
-            }
-            outcome = match fill.view().phase {
-                Phase::Private => Followed::Private,
-                // Its own Range may be refused, too: it does not wait again.
-                Phase::Broken if exchange.request.fields.has("range") => Followed::Private,
-                _ => Followed::Again,
-            };
-            continue;
-        };
-        if !matches(exchange, &object) {
-            outcome = differs(exchange, &object);
-            continue;
-        }
-        let now = exchange.worker.now();
-        if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
-            return Ok(Followed::Private);
-        }
-        let why = Why::UriMiss;
-        let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
-        match follow(exchange, &follower, &object, answer).await? {
-            Follow::Answered(stays) => return Ok(Followed::Answered(stays)),
-            Follow::Outside => outcome = Followed::Outside,
-            Follow::AtItsEnd => {
-                follower.fill().beyond(u64::MAX).await;
-                return Ok(Followed::Again);
-            }
-        }
-    }
-    Ok(outcome)
-}
-
-/// Waits for the head of a fill while `patience` lasts, and takes the time from it; `None` if the
-/// head has not come by then.
-async fn head_within(fill: &Fill, patience: &mut Duration) -> Option<Option<Arc<Object>>> {
-    let begun = Instant::now();
-    let head = timeout(*patience, fill.object()).await;
-    *patience = patience.saturating_sub(begun.elapsed());
-    head.ok()
-}
-
-/// Returns true if an object may answer the request.
-fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
-    object.matches(&exchange.request.fields, &exchange.worker.settings().key_fields)
-}
-
-fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> Followed {
-    let keys = &exchange.worker.settings().key_fields;
-    let own = Variant::of(&object.fields(), &exchange.request.fields, keys);
-    own.map_or(Followed::Private, Followed::Differs)
-}
-
-/// What following a fill came to.
-pub(crate) enum Follow {
-    /// An answer; another request may follow it, or not.
-    Answered(bool),
-    /// What is wanted is not what is coming.
-    Outside,
-    /// What is wanted can be told once all of it is there.
-    AtItsEnd,
-}
-
-/// Sends what is coming while it comes.
-pub(crate) async fn follow(
-    exchange: &mut Exchange<'_, '_>,
-    follower: &Follower,
-    object: &Arc<Object>,
-    answer: Answer,
-) -> Result<Follow, Stop> {
-    let worker = exchange.worker;
-    let coming = follower.fill().range();
-    let range = match (object.length, exchange.request.fields.has("range")) {
-        (None, true) => return Ok(Follow::AtItsEnd),
-        (None, false) => None,
-        (Some(_), _) => match selected(exchange, object) {
-            Selected::Whole => None,
-            Selected::Part(range) => Some(range),
-            Selected::Parts(_) => return Ok(Follow::AtItsEnd),
-            selected @ (Selected::NotModified | Selected::Unsatisfiable) => {
-                let is_sent = send(exchange, object, &selected, answer).await?;
-                return Ok(if is_sent { Follow::Answered(true) } else { Follow::AtItsEnd });
-            }
-        },
-    };
-    let needed = range.clone().unwrap_or(0..object.length.unwrap_or(u64::MAX));
-    if needed.start < coming.start || needed.end > coming.end {
-        return Ok(Follow::Outside);
-    }
-    let status = CacheStatus {
-        by: &worker.settings().name,
-        answer,
-        ttl: Some(object.times.ttl(worker.now())),
-        detail: None,
-    };
-    deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.wish).await?;
-    let keeps = object.length.is_some() || exchange.wish.version == Version::Http11;
-    Ok(Follow::Answered(keeps))
 }

@@ -1,74 +1,30 @@
 //! What the store cannot answer: asked of the origin, kept where it may be, and sent.
 
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::cache_status::{Answer, CacheStatus, Why};
-use strait_http::conditional::validators;
-use strait_http::forward::passed_on;
-use strait_http::framing::Body as Framed;
-use strait_http::freshness::Times;
-use strait_http::head::Request;
-use strait_http::partial::{part_of, strong_validator};
+use strait_http::partial::part_of;
 use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
-use strait_http::storing::{Asked, is_of_use, kept, may_store};
-use strait_http::target::Uri;
-use strait_http::unkeyed::is_keyed;
-use strait_http::vary::{self, Variant};
 
-use crate::cache::fill::{Joined, Phase};
+use crate::cache::fill::Phase;
 use crate::cache::fill_task::{Filling, Leading};
-use crate::cache::meta::Meta;
-use crate::cache::object::{Body, Object, stored_head};
+use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
-use crate::config::settings::Settings;
-use crate::io::gate::Key;
 use crate::io::socket::after_others_have_read;
-use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, Stop};
-use crate::serve::lookup::{Follow, follow, missing, selected, send, send_pinned};
-use crate::serve::ranges;
-use crate::serve::revalidate::{confirm, confirms_another, is_about_another, is_unusable, update_by_head};
-use crate::serve::route::read_request;
-use crate::upstream::background::Fetch;
+use crate::serve::follow::{Follow, follow};
+use crate::serve::respond::{missing, selected, send_pinned, send_stored};
+use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
+use crate::serve::storing::{for_its_client, is_for_one_alone, object};
+use crate::serve::wanted::{Led, Miss, Wanted, order};
+use crate::serve::{deliver, ranges};
 use crate::upstream::error::{Failure, Trouble};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
-use crate::upstream::order::{Order, Purpose};
-
-/// What a request is for, in the cache.
-#[derive(Debug)]
-pub(crate) struct Wanted<'u> {
-    pub(crate) uri: &'u Uri<'u>,
-    pub(crate) key: String,
-    pub(crate) hash: u64,
-    pub(crate) directives: OfRequest,
-}
-
-/// What is to be asked of the origin.
-#[derive(Debug)]
-pub(crate) struct Miss {
-    pub(crate) why: Why,
-    /// What is stored and is to be validated, or completed.
-    pub(crate) stored: Option<Arc<Object>>,
-    /// The bytes that are missing of it.
-    pub(crate) gap: Option<Range<u64>>,
-}
-
-/// What has become of a miss.
-#[derive(Debug)]
-pub(crate) enum Led {
-    /// It was answered; another request may follow, or not.
-    Answered(bool),
-    /// There is more in the store than there was.
-    Again,
-    /// What is stored is of no use for it.
-    Alone,
-}
+use crate::upstream::order::Order;
 
 /// Asks the origin, for all who wait if there is a fill, and answers.
 pub(crate) async fn lead(
@@ -202,106 +158,6 @@ fn spare(
     may.then(|| (spare.clone(), status))
 }
 
-async fn send_stored(
-    exchange: &mut Exchange<'_, '_>,
-    object: &Arc<Object>,
-    why: Why,
-    status: Option<u16>,
-    stored: bool,
-) -> Result<Led, Stop> {
-    let selected = selected(exchange, object);
-    let answer = Answer::Forwarded { why, status, stored, collapsed: false };
-    let is_sent = send(exchange, object, &selected, answer).await?;
-    Ok(if is_sent { Led::Answered(true) } else { Led::Again })
-}
-
-/// The request to the origin.
-pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
-    let request = exchange.request;
-    let is_range = request.fields.has("range") && request.method == "GET";
-    let purpose = match (&miss.stored, is_shared) {
-        (None, false) => Purpose::PassMiss,
-        // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
-        (Some(_), false) if request.method == "HEAD" => {
-            return exchange.order(wanted.uri, Framed::None, Purpose::Store);
-        }
-        (None, true) if is_range => Purpose::StorePart,
-        _ => Purpose::Store,
-    };
-    let mut order = exchange.order(wanted.uri, Framed::None, purpose);
-    order.is_shared = is_shared;
-    let Some(stored) = &miss.stored else { return order };
-    let own = stored.fields();
-    match &miss.gap {
-        Some(gap) => {
-            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
-            if let Some(validator) = strong_validator(&own) {
-                order.add("If-Range", validator.as_bytes());
-            }
-        }
-        None => validators(&own).for_each(|(name, value)| order.add(name, value.as_bytes())),
-    }
-    order
-}
-
-/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be
-/// stored. `is_range`: the origin was sent a Range.
-pub(crate) fn object(
-    settings: &Settings,
-    is_range: bool,
-    request: &Request<'_>,
-    directives: &OfRequest,
-    key: &str,
-    incoming: &Incoming,
-) -> Option<(Object, Range<u64>)> {
-    let response = incoming.response();
-    let own = OfResponse::of(&response.fields);
-    let asked = Asked { method: request.method, fields: &request.fields, directives: *directives, is_range };
-    may_store(&settings.storing, &asked, response.status, &response.fields, &own).ok()?;
-    if varies_with_dropped(&settings.key_fields, request, incoming) {
-        return None;
-    }
-    let variant = Variant::of(&response.fields, &request.fields, &settings.key_fields)?;
-    let (status, range, length) = match (response.status, incoming.body) {
-        // A part is of use only beside others of the same bytes.
-        (206, body) => {
-            strong_validator(&response.fields)?;
-            let (range, length) = part_of(&response.fields, body)?;
-            (200, range, Some(length?))
-        }
-        (status, Framed::None) => (status, 0..0, Some(0)),
-        (status, Framed::Length(length)) => (status, 0..length, Some(length)),
-        (status, Framed::Chunked | Framed::ToClose) => (status, 0..u64::MAX, None),
-        (_, Framed::Tunnel) => return None,
-    };
-    let (requested, received) = (incoming.requested, incoming.received);
-    let head = stored_head(status, kept(&response.fields, &own), received);
-    let times = Times::of(status, &response.fields, &own, requested, received);
-    let meta = Meta {
-        requested,
-        received,
-        age: times.age,
-        first: range.start,
-        length,
-        variant: variant.text(),
-        head: &head,
-    };
-    let object = Object::new(key, &meta, Body::Filling)?.with_negative(settings.negative);
-    is_of_use(&response.fields, &own, &object.times).then_some((object, range))
-}
-
-/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111,
-/// section 5.2.2.7), if there are any.
-fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
-    if !matches!(object.directives.private, Scope::Fields(_)) {
-        return object.clone();
-    }
-    let response = incoming.response();
-    let head = stored_head(object.status, passed_on(&response.fields), incoming.received);
-    let meta = Meta { head: &head, ..object.meta(0) };
-    Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
-}
-
 async fn store_or_pass(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -355,31 +211,6 @@ async fn store_or_pass(
             pass(exchange, incoming, miss.why).await
         }
     }
-}
-
-/// Whether a response that is not stored tells that the next will not be, either: it does not where
-/// that is for what this request has asked, or where the origin has failed.
-fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
-    !request.fields.has("authorization")
-        // A field of the request may have caused an error: the next request gets a response that is stored.
-        && !matches!(incoming.status, 206 | 400..)
-        && !varies_with_dropped(keys, request, incoming)
-}
-
-/// Whether a response varies with a field that the origin has not seen, as Connection names it: it
-/// would answer others wrongly. Fields in `keys` count as if Vary named them, and so do those that
-/// are part of the key wherever a request has them.
-pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
-    let is_dropped =
-        |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
-    let response = incoming.response();
-    let is_varied =
-        response.fields.elements("vary").any(is_dropped) || vary::implied(&response.fields).any(is_dropped);
-    let is_key = || {
-        let keyed = request.fields.iter().map(|field| field.name).filter(|name| is_keyed(name));
-        keys.iter().map(String::as_str).chain(keyed).any(is_dropped)
-    };
-    request.fields.has("connection") && (is_varied || is_key())
 }
 
 /// Passes on what is not to be stored, unless it is a part that completes nothing any more and the
@@ -488,77 +319,4 @@ async fn send_buffered(
     incoming.framed.advance(length);
     incoming.finish(&worker.upstream());
     Ok(led)
-}
-
-/// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
-pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
-    let worker = exchange.worker.clone();
-    let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
-    let leading = Leading::new(&worker, wanted.hash, shared);
-    let stored = worker.with_new_lease(wanted.hash, stored.clone());
-    let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
-    let mut order = order(exchange, wanted, &miss, true);
-    let anew = exchange.order(wanted.uri, Framed::None, Purpose::Store);
-    let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
-    // Where there are too many already the next request has it validated.
-    if !background.begin(worker.settings().background) {
-        return;
-    }
-    order.part = worker.shared.gates.try_enter(Key::OriginOf(order.server.clone(), order.client));
-    if order.part.is_none() {
-        return;
-    }
-    let (directives, asked) = (wanted.directives, exchange.raw.to_vec());
-    tokio::task::spawn_local(async move {
-        validate(leading, [order, anew], stored, directives, asked).await;
-        drop(background);
-    });
-}
-
-/// Validates a stored response; what takes its place is stored. The second request is for the case
-/// that the first, which has conditions, gets a 304 that confirms nothing.
-async fn validate(
-    leading: Leading,
-    [mut order, mut anew]: [Order; 2],
-    stored: Arc<Object>,
-    directives: OfRequest,
-    asked: Vec<u8>,
-) {
-    let worker: Rc<Worker> = leading.worker.clone();
-    // What is stored stays as it is where nobody answers.
-    let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
-    let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
-    if confirms_another(&worker, leading.hash, &stored, &request.fields, &incoming) {
-        // RFC 9111 s4.3.4: it confirms nothing that is stored.
-        // Before another connection is awaited: it may be the only one.
-        incoming.finish(&worker.upstream());
-        let Ok(other) = fetch(&worker.upstream(), &mut anew, None).await else { return };
-        incoming = other;
-        if incoming.status == 304 {
-            worker.forget(leading.hash, &stored.key);
-            return;
-        }
-    }
-    if incoming.status == 304 {
-        confirm(&worker, leading.hash, &stored, (&request, &directives), &incoming);
-        incoming.finish(&worker.upstream());
-        leading.end(Phase::Done);
-        return;
-    }
-    let Some((object, range)) =
-        object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
-    else {
-        // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about
-        // the resource; a field of this client's request may have caused any other.
-        if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
-            worker.forget(leading.hash, &stored.key);
-        }
-        return;
-    };
-    if let Ok(filling) = Filling::new(leading, Arc::new(object), incoming, range) {
-        // It is not abandoned: no client has been there to leave.
-        let _follower = filling.leading.fill.follow();
-        filling.begin();
-        filling.run().await;
-    }
 }

@@ -15,8 +15,9 @@ use crate::cache::select::Selected;
 use crate::io::socket::Gone;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, Stop};
-use crate::serve::lookup::selected;
-use crate::serve::miss::{Led, Miss, Wanted, object, order};
+use crate::serve::respond::selected;
+use crate::serve::storing::object;
+use crate::serve::wanted::{Led, Miss, Wanted, order};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 

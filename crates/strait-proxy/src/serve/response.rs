@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use strait_http::cache_status::CacheStatus;
-use strait_http::forward::passed_on;
-use strait_http::head::{Response, Version};
+use strait_http::forward::{keeps_alive, passed_on};
+use strait_http::head::{Request, Response, Version};
 use strait_http::multipart::Multipart;
 use strait_http::range::content_range;
 
@@ -24,6 +24,15 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
+    /// Returns the options of a request.
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        Self {
+            is_head: request.method == "HEAD",
+            version: request.version,
+            keeps_alive: keeps_alive(request.version, &request.fields),
+        }
+    }
+
     /// What of it can be had: of a proxy that is about to end no more than this response.
     fn within(self, settings: &Settings) -> Self {
         Self { keeps_alive: self.keeps_alive && !settings.is_closing(), ..self }

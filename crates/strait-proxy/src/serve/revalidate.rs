@@ -2,9 +2,11 @@
 //! 4.3.5): which it is about, and what it changes of them. [`crate::serve::miss`] asks; nothing here sends
 //! a request or a response.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use strait_http::cache_control::{OfRequest, OfResponse};
+use strait_http::cache_status::Why;
 use strait_http::conditional::is_not_modified;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
@@ -13,14 +15,22 @@ use strait_http::storing::{Asked, NotStored, kept, may_store};
 use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes, updated};
 use strait_http::vary::Variant;
 
+use crate::cache::fill::{Joined, Phase};
+use crate::cache::fill_task::{Filling, Leading};
 use crate::cache::meta::Meta;
 use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
+use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
-use crate::serve::miss::{Miss, Wanted, varies_with_dropped};
+use crate::serve::route::read_request;
+use crate::serve::storing::{object, varies_with_dropped};
+use crate::serve::wanted::{Miss, Wanted, order};
+use crate::upstream::background::Fetch;
 use crate::upstream::error::Trouble;
+use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
-use crate::upstream::order::Order;
+use crate::upstream::order::{Order, Purpose};
+use strait_http::framing::Body as Framed;
 
 /// Whether a 304 came that is not about what is stored.
 pub(crate) fn is_about_another(
@@ -175,4 +185,77 @@ fn freshen(
         worker.keep(hash, &fresh);
     }
     shown(fresh)
+}
+
+/// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
+pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
+    let worker = exchange.worker.clone();
+    let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
+    let leading = Leading::new(&worker, wanted.hash, shared);
+    let stored = worker.with_new_lease(wanted.hash, stored.clone());
+    let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
+    let mut order = order(exchange, wanted, &miss, true);
+    let anew = exchange.order(wanted.uri, Framed::None, Purpose::Store);
+    let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
+    // Where there are too many already the next request has it validated.
+    if !background.begin(worker.settings().background) {
+        return;
+    }
+    order.part = worker.shared.gates.try_enter(Key::OriginOf(order.server.clone(), order.client));
+    if order.part.is_none() {
+        return;
+    }
+    let (directives, asked) = (wanted.directives, exchange.raw.to_vec());
+    tokio::task::spawn_local(async move {
+        validate(leading, [order, anew], stored, directives, asked).await;
+        drop(background);
+    });
+}
+
+/// Validates a stored response; what takes its place is stored. The second request is for the case
+/// that the first, which has conditions, gets a 304 that confirms nothing.
+async fn validate(
+    leading: Leading,
+    [mut order, mut anew]: [Order; 2],
+    stored: Arc<Object>,
+    directives: OfRequest,
+    asked: Vec<u8>,
+) {
+    let worker: Rc<Worker> = leading.worker.clone();
+    // What is stored stays as it is where nobody answers.
+    let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
+    let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
+    if confirms_another(&worker, leading.hash, &stored, &request.fields, &incoming) {
+        // RFC 9111 s4.3.4: it confirms nothing that is stored.
+        // Before another connection is awaited: it may be the only one.
+        incoming.finish(&worker.upstream());
+        let Ok(other) = fetch(&worker.upstream(), &mut anew, None).await else { return };
+        incoming = other;
+        if incoming.status == 304 {
+            worker.forget(leading.hash, &stored.key);
+            return;
+        }
+    }
+    if incoming.status == 304 {
+        confirm(&worker, leading.hash, &stored, (&request, &directives), &incoming);
+        incoming.finish(&worker.upstream());
+        leading.end(Phase::Done);
+        return;
+    }
+    let Some((object, range)) =
+        object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
+    else {
+        // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about
+        // the resource; a field of this client's request may have caused any other.
+        if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
+            worker.forget(leading.hash, &stored.key);
+        }
+        return;
+    };
+    if let Ok(filling) = Filling::new(leading, Arc::new(object), incoming, range) {
+        // It is not abandoned: no client has been there to leave.
+        let _follower = filling.leading.fill.follow();
+        filling.begin();
+        filling.run().await;
+    }
 }

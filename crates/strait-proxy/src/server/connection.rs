@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use strait_http::Malformed;
 use strait_http::cache_status::{Answer, CacheStatus};
-use strait_http::framing::{self};
+use strait_http::framing;
 use strait_http::head::{self, Request, Version};
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
@@ -28,11 +28,11 @@ use crate::io::socket::{Gone, Socket};
 use crate::io::tls;
 use crate::observe::access::{Begun, ClientSocket};
 use crate::serve::deliver;
-use crate::serve::exchange::{self, Asked, Left, wish};
 use crate::serve::response::{Wish, write_own};
 use crate::serve::route::{Route, malformed, read_request, route};
 use crate::server::client_limits::Share;
 use crate::server::current::Current;
+use crate::server::dispatch::{self, Asked, Left};
 
 /// How long somebody who was let in while the proxy is about to end may take to ask.
 const LAST_CALL: Duration = Duration::from_secs(1);
@@ -241,7 +241,7 @@ async fn exchange(
     read: (&[u8], &[u8]),
 ) -> Result<Left, Gone> {
     let (begun, request) = (Begun::now(socket), asked.request);
-    let left = exchange::run(worker, socket, peer, asked, read).await;
+    let left = dispatch::run(worker, socket, peer, asked, read).await;
     worker.account(&begun.end(socket, peer, Some(request), left.is_ok()));
     left
 }
@@ -264,7 +264,7 @@ fn at_hand(
     if object.is_worth_memory(worker.settings().at_hand) {
         return None;
     }
-    let wish = wish(request);
+    let wish = Wish::of(request);
     let selected = select(&object, object.length?, fields, wish.is_head);
     // One that has just been evicted is looked for in the other way.
     let pinned = deliver::pinned(&object, &selected, wish)?;

@@ -4,5 +4,6 @@ pub(crate) mod accept;
 pub(crate) mod client_limits;
 pub(crate) mod connection;
 pub(crate) mod current;
+pub(crate) mod dispatch;
 pub(crate) mod listen;
 pub(crate) mod proxy;

@@ -1,0 +1,112 @@
+//! Requests that go past the cache: other methods, tunnels, PURGE, and the proxy's own answers.
+
+use strait_http::cache_status::Why;
+use strait_http::fields::Fields;
+use strait_http::forward::{Hops, write_trace};
+use strait_http::invalidation::invalidated;
+use strait_http::method::is_safe;
+use strait_http::target::{Authority, Scheme, Uri};
+
+use crate::config::settings::Server;
+use crate::io::head::{push_date, push_field, push_status_line};
+use crate::observe::access::Outcome;
+use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::response::{Framing, Wish, write_end};
+use crate::serve::route::{Beside, WEBSOCKET, upgrades};
+use crate::upstream::error::Failure;
+use crate::upstream::fetch::fetch;
+use crate::upstream::order::Purpose;
+use crate::upstream::pool::Connection;
+
+/// Head of the response to a CONNECT that has succeeded.
+pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+impl Exchange<'_, '_> {
+    /// Whether another request may follow.
+    pub(crate) async fn bypass(&mut self, beside: Beside<'_>) -> Result<bool, Stop> {
+        match beside {
+            Beside::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
+            Beside::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
+            Beside::Here => self.answer_here().await,
+            Beside::Purge(uri) => self.purge(&uri),
+        }
+    }
+
+    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
+    async fn answer_here(&mut self) -> Result<bool, Stop> {
+        let wish = Wish { keeps_alive: self.wish.keeps_alive && !self.upload.has_body(), ..self.wish };
+        let mut head = self.worker.heads.take();
+        let mut body = Vec::new();
+        push_status_line(&mut head, 200);
+        if self.request.method == "TRACE" {
+            write_trace(self.request, &mut body);
+            push_field(&mut head, "Content-Type", b"message/http");
+        } else {
+            push_field(&mut head, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+        }
+        push_date(&mut head, self.worker.now());
+        write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
+        self.client.record.other(200, Outcome::Own);
+        self.client.add_overhead(head.len());
+        self.client.write_all(&head, &body).await?;
+        self.worker.heads.give_back(head);
+        Ok(wish.keeps_alive)
+    }
+
+    /// Passes request and response on, without the cache.
+    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
+        let counted = self.counted();
+        self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
+        let mut order = self.order(uri, self.body, Purpose::Pass);
+        if let Hops::Left(hops) = hops {
+            order.add("Max-Forwards", hops.to_string().as_bytes());
+        }
+        if upgrades(self.request) {
+            order.add("Connection", b"Upgrade");
+            order.add("Upgrade", WEBSOCKET.as_bytes());
+        }
+        let incoming = fetch(&self.worker.upstream(), &mut order, Some(self.sender())).await?;
+        if order.is_misunderstood(&incoming) {
+            return Err(Failure::NotModified.into());
+        }
+        if !is_safe(self.request.method) {
+            self.invalidate(uri, incoming.status, &incoming.response().fields);
+        }
+        self.pass_response(incoming, why).await
+    }
+
+    /// Forgets what is stored for a URI, for those who may.
+    fn purge(&self, uri: &Uri<'_>) -> Result<bool, Stop> {
+        if !self.worker.settings().access.allows_purge(self.peer.ip()) {
+            return Err(Stop::Refuse(403, "PURGE is not allowed from here (access.purge)".to_owned()));
+        }
+        let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
+        match forgotten {
+            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
+            _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
+        }
+    }
+
+    /// RFC 9111 s4.4.
+    fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
+        for key in invalidated(self.request.method, uri, status, fields) {
+            self.worker.forget(strait_store::hash_of(key.as_bytes()), &key);
+        }
+    }
+
+    /// RFC 9110 s9.3.6.
+    async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, Stop> {
+        let port = authority.port_or_default(Scheme::Https);
+        let host = authority.host.to_string().trim_matches(['[', ']']).into();
+        // What is inside is theirs.
+        let server = Server { host, port, is_tls: false };
+        let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
+        self.client.record.other(200, Outcome::Tunnel);
+        self.client.record.origin = connection.address;
+        self.client.add_overhead(ESTABLISHED.len());
+        self.client.write_all(ESTABLISHED, &[]).await?;
+        let Connection { socket, buffer, .. } = &mut *connection;
+        self.tunnel((socket, buffer)).await?;
+        Ok(false)
+    }
+}

@@ -1,0 +1,75 @@
+//! Responses with stored objects: selects the bytes that a request asks for, and sends them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use strait_http::cache_status::{Answer, CacheStatus, Why};
+
+use crate::cache::object::{Object, Pinned};
+use crate::cache::select::{Selected, select};
+use crate::serve::deliver;
+use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::wanted::Led;
+
+/// What of an object the request is answered with.
+pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
+    select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.wish.is_head)
+}
+
+/// The first bytes that are needed and not stored.
+pub(crate) fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
+    let length = object.length.unwrap_or(0);
+    let whole = 0..length;
+    let needed = match selected {
+        _ if is_head => return None,
+        Selected::Whole => std::slice::from_ref(&whole),
+        Selected::Part(range) => std::slice::from_ref(range),
+        Selected::Parts(ranges) => &ranges[..],
+        Selected::NotModified | Selected::Unsatisfiable => return None,
+    };
+    needed.iter().find_map(|range| object.first_gap(range))
+}
+
+/// Sends what is stored; returns false, with nothing sent, if it was evicted since it was found.
+pub(crate) async fn send(
+    exchange: &mut Exchange<'_, '_>,
+    object: &Arc<Object>,
+    selected: &Selected,
+    answer: Answer,
+) -> Result<bool, Stop> {
+    let Some(pinned) = deliver::pinned(object, selected, exchange.wish) else { return Ok(false) };
+    send_pinned(exchange, (object, &pinned), selected, answer).await?;
+    Ok(true)
+}
+
+/// Sends what is pinned.
+pub(crate) async fn send_pinned(
+    exchange: &mut Exchange<'_, '_>,
+    (object, pinned): (&Arc<Object>, &Pinned),
+    selected: &Selected,
+    answer: Answer,
+) -> Result<(), Stop> {
+    let worker = exchange.worker;
+    let status = CacheStatus {
+        by: &worker.settings().name,
+        answer,
+        ttl: Some(object.times.ttl(worker.now())),
+        detail: None,
+    };
+    let found = (object, pinned);
+    Ok(deliver::send_pinned(worker, exchange.client, found, selected, &status, exchange.wish).await?)
+}
+
+/// Sends a stored object as the response to a request that went to the origin.
+pub(crate) async fn send_stored(
+    exchange: &mut Exchange<'_, '_>,
+    object: &Arc<Object>,
+    why: Why,
+    status: Option<u16>,
+    stored: bool,
+) -> Result<Led, Stop> {
+    let selected = selected(exchange, object);
+    let answer = Answer::Forwarded { why, status, stored, collapsed: false };
+    let is_sent = send(exchange, object, &selected, answer).await?;
+    Ok(if is_sent { Led::Answered(true) } else { Led::Again })
+}

@@ -1,0 +1,102 @@
+//! Objects made from responses of origins: whether a response may be stored, and for which requests.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use strait_http::cache_control::{OfRequest, OfResponse, Scope};
+use strait_http::forward::passed_on;
+use strait_http::freshness::Times;
+use strait_http::head::Request;
+use strait_http::partial::{part_of, strong_validator};
+use strait_http::storing::{Asked, is_of_use, kept, may_store};
+use strait_http::unkeyed::is_keyed;
+use strait_http::vary::{self, Variant};
+
+use crate::cache::meta::Meta;
+use crate::cache::object::{Body, Object, stored_head};
+use crate::config::settings::Settings;
+use crate::upstream::incoming::Incoming;
+use strait_http::framing::Body as Framed;
+
+/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be
+/// stored. `is_range`: the origin was sent a Range.
+pub(crate) fn object(
+    settings: &Settings,
+    is_range: bool,
+    request: &Request<'_>,
+    directives: &OfRequest,
+    key: &str,
+    incoming: &Incoming,
+) -> Option<(Object, Range<u64>)> {
+    let response = incoming.response();
+    let own = OfResponse::of(&response.fields);
+    let asked = Asked { method: request.method, fields: &request.fields, directives: *directives, is_range };
+    may_store(&settings.storing, &asked, response.status, &response.fields, &own).ok()?;
+    if varies_with_dropped(&settings.key_fields, request, incoming) {
+        return None;
+    }
+    let variant = Variant::of(&response.fields, &request.fields, &settings.key_fields)?;
+    let (status, range, length) = match (response.status, incoming.body) {
+        // A part is of use only beside others of the same bytes.
+        (206, body) => {
+            strong_validator(&response.fields)?;
+            let (range, length) = part_of(&response.fields, body)?;
+            (200, range, Some(length?))
+        }
+        (status, Framed::None) => (status, 0..0, Some(0)),
+        (status, Framed::Length(length)) => (status, 0..length, Some(length)),
+        (status, Framed::Chunked | Framed::ToClose) => (status, 0..u64::MAX, None),
+        (_, Framed::Tunnel) => return None,
+    };
+    let (requested, received) = (incoming.requested, incoming.received);
+    let head = stored_head(status, kept(&response.fields, &own), received);
+    let times = Times::of(status, &response.fields, &own, requested, received);
+    let meta = Meta {
+        requested,
+        received,
+        age: times.age,
+        first: range.start,
+        length,
+        variant: variant.text(),
+        head: &head,
+    };
+    let object = Object::new(key, &meta, Body::Filling)?.with_negative(settings.negative);
+    is_of_use(&response.fields, &own, &object.times).then_some((object, range))
+}
+
+/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111,
+/// section 5.2.2.7), if there are any.
+pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
+    if !matches!(object.directives.private, Scope::Fields(_)) {
+        return object.clone();
+    }
+    let response = incoming.response();
+    let head = stored_head(object.status, passed_on(&response.fields), incoming.received);
+    let meta = Meta { head: &head, ..object.meta(0) };
+    Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
+}
+
+/// Whether a response that is not stored tells that the next will not be, either: it does not where
+/// that is for what this request has asked, or where the origin has failed.
+pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
+    !request.fields.has("authorization")
+        // A field of the request may have caused an error: the next request gets a response that is stored.
+        && !matches!(incoming.status, 206 | 400..)
+        && !varies_with_dropped(keys, request, incoming)
+}
+
+/// Whether a response varies with a field that the origin has not seen, as Connection names it: it
+/// would answer others wrongly. Fields in `keys` count as if Vary named them, and so do those that
+/// are part of the key wherever a request has them.
+pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
+    let is_dropped =
+        |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
+    let response = incoming.response();
+    let is_varied =
+        response.fields.elements("vary").any(is_dropped) || vary::implied(&response.fields).any(is_dropped);
+    let is_key = || {
+        let keyed = request.fields.iter().map(|field| field.name).filter(|name| is_keyed(name));
+        keys.iter().map(String::as_str).chain(keyed).any(is_dropped)
+    };
+    request.fields.has("connection") && (is_varied || is_key())
+}

@@ -1,0 +1,74 @@
+//! A request's place in the cache, and the request to the origin when the cache cannot answer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use strait_http::cache_control::OfRequest;
+use strait_http::cache_status::Why;
+use strait_http::conditional::validators;
+use strait_http::partial::strong_validator;
+use strait_http::target::Uri;
+
+use crate::cache::object::Object;
+use crate::serve::exchange::Exchange;
+use crate::upstream::order::{Order, Purpose};
+use strait_http::framing::Body as Framed;
+
+/// What a request is for, in the cache.
+#[derive(Debug)]
+pub(crate) struct Wanted<'u> {
+    pub(crate) uri: &'u Uri<'u>,
+    pub(crate) key: String,
+    pub(crate) hash: u64,
+    pub(crate) directives: OfRequest,
+}
+
+/// What is to be asked of the origin.
+#[derive(Debug)]
+pub(crate) struct Miss {
+    pub(crate) why: Why,
+    /// What is stored and is to be validated, or completed.
+    pub(crate) stored: Option<Arc<Object>>,
+    /// The bytes that are missing of it.
+    pub(crate) gap: Option<Range<u64>>,
+}
+
+/// What has become of a miss.
+#[derive(Debug)]
+pub(crate) enum Led {
+    /// It was answered; another request may follow, or not.
+    Answered(bool),
+    /// There is more in the store than there was.
+    Again,
+    /// What is stored is of no use for it.
+    Alone,
+}
+
+/// The request to the origin.
+pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
+    let request = exchange.request;
+    let is_range = request.fields.has("range") && request.method == "GET";
+    let purpose = match (&miss.stored, is_shared) {
+        (None, false) => Purpose::PassMiss,
+        // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
+        (Some(_), false) if request.method == "HEAD" => {
+            return exchange.order(wanted.uri, Framed::None, Purpose::Store);
+        }
+        (None, true) if is_range => Purpose::StorePart,
+        _ => Purpose::Store,
+    };
+    let mut order = exchange.order(wanted.uri, Framed::None, purpose);
+    order.is_shared = is_shared;
+    let Some(stored) = &miss.stored else { return order };
+    let own = stored.fields();
+    match &miss.gap {
+        Some(gap) => {
+            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
+            if let Some(validator) = strong_validator(&own) {
+                order.add("If-Range", validator.as_bytes());
+            }
+        }
+        None => validators(&own).for_each(|(name, value)| order.add(name, value.as_bytes())),
+    }
+    order
+}

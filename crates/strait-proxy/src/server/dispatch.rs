@@ -1,0 +1,72 @@
+//! One request: from its head to the end of its response.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use strait_http::Malformed;
+use strait_http::framing::Body;
+use strait_http::head::{Request, Version};
+
+use crate::cache::fill::Refusal;
+use crate::cache::worker::Worker;
+use crate::io::buffer::Buffer;
+use crate::io::socket::Gone;
+use crate::observe::access::ClientSocket;
+use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::lookup;
+use crate::serve::response::Wish;
+use crate::serve::route::Route;
+use crate::upstream::upload::Upload;
+
+/// A request, and what is to be done for it.
+#[derive(Debug)]
+pub(crate) struct Asked<'a, 'b> {
+    pub(crate) request: &'a Request<'b>,
+    pub(crate) body: Result<Body, Malformed>,
+    pub(crate) route: Result<Route<'b>, Refusal>,
+}
+
+/// Answers a request, of which `read` is all that was read: its head, and what came behind.
+pub(crate) async fn run(
+    worker: &Rc<Worker>,
+    client: &mut ClientSocket,
+    peer: SocketAddr,
+    asked: Asked<'_, '_>,
+    read: (&[u8], &[u8]),
+) -> Result<Left, Gone> {
+    let (Asked { request, body, route }, (raw, rest)) = (asked, read);
+    let wish = Wish::of(request);
+    // Where a body ends that is not understood nobody knows.
+    let wish = Wish { keeps_alive: wish.keeps_alive && body.is_ok(), ..wish };
+    let body = body.unwrap_or(Body::None);
+    // RFC 9110 s10.1.1: without content there is nothing to continue with.
+    let is_expected = body != Body::None
+        && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
+    let takes_interim = request.version == Version::Http11;
+    let most = worker.settings().request_body_max;
+    let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
+    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, part: None, body };
+    let done = match route {
+        Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
+        Ok(Route::Beside(beside)) => Box::pin(exchange.bypass(beside)).await,
+        Err(refusal) => Err(refusal.into()),
+    };
+    let keeps_alive = match done {
+        Ok(stays) => stays && wish.keeps_alive && !exchange.upload.has_body(),
+        Err(Stop::Gone(gone)) => return Err(gone),
+        Err(Stop::Refuse(status, why)) => exchange.refuse(status, &why).await?,
+    };
+    let mut buffer = exchange.upload.buffer;
+    // The rest is the beginning of the next request.
+    buffer.set_place(None);
+    Ok(Left { buffer, keeps_alive })
+}
+
+/// What is left of a connection behind a response.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// What was read behind the request.
+    pub(crate) buffer: Buffer,
+    /// Another request may follow.
+    pub(crate) keeps_alive: bool,
+}
