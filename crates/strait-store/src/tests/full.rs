@@ -155,14 +155,16 @@ fn refused_long_objects_among_small_ones_evict_little() {
     filled(&disk, &store, &dir, DISK_BYTES);
     let before = store.stats();
     let begin = Instant::now();
-    let mut small = 0;
-    while begin.elapsed().as_millis() < 400 {
+    let (mut long, mut small) = (0, 0);
+    while long < 2000 || small < 100 {
+        assert!(begin.elapsed() < PATIENCE, "{long} {small} {:?}", store.stats());
         let _ = store.reserve(0, b"long", b"meta", Some(DISK_BYTES * 3 / 4));
+        long += 1;
         if small < 100 {
             small += u64::from(store.put(0, b"small", b"meta", &[&fill_of(small, 10_000)]).is_ok());
         }
     }
-    assert!(small > 0 && store.stats().records > before.records / 2, "{before:?} {:?}", store.stats());
+    assert!(store.stats().records > before.records / 2, "{before:?} {:?}", store.stats());
 }
 
 /// Waits until the store has evicted something because of `failure`, which is a lack of space.
@@ -247,12 +249,12 @@ fn backoff_keeps_the_store_if_eviction_does_not_help() {
     disk.faults.inject(Call::Allocate, 0, u32::MAX, Errno::NOSPC.raw_os_error());
     let mut refused = 0;
     let begin = Instant::now();
-    while refused < 20_000 && begin.elapsed().as_millis() < 500 {
+    while refused < 20_000 || store.stats().evicted == 0 {
+        assert!(begin.elapsed() < PATIENCE, "{refused} {:?}", store.stats());
         refused += u64::from(store.put(0, b"another", b"meta", &[&fill_of(1, 10_000)]).is_err());
     }
-    assert!(refused > 0);
     // Each attempt evicts one segment, and attempts become rare.
-    assert!(store.stats().evicted > 0 && store.stats().records > COUNT / 2, "{:?}", store.stats());
+    assert!(store.stats().records > COUNT / 2, "{:?}", store.stats());
     disk.faults.clear();
     patiently(|| store.put(0, b"again", b"meta", &[b"body"]));
     assert!(!store.find(hash_of(b"again")).is_empty());
