@@ -198,10 +198,13 @@ impl Disk {
         self.sync_dir(dir)
     }
 
-    /// Removes the name of a file.
+    /// Removes the name of a file. Succeeds if there is no such name.
     pub(crate) fn unlink(&self, path: &Path) -> io::Result<()> {
         self.fails(Call::Unlink)?;
-        std::fs::remove_file(path)
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Returns the error of a refused call.

@@ -80,7 +80,7 @@ impl Shared {
 
     /// Unlinks released files, and closes those without readers.
     pub(crate) fn close_unlinked(&self) {
-        if self.unlinks.close() {
+        if self.unlinks.close(|unlinked| self.counted(unlinked)) {
             self.note_name();
         }
     }

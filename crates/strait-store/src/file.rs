@@ -81,7 +81,8 @@ impl SegmentFile {
         let path = dir.join(name_of(&header));
         let file = disk.create(&path, share.bytes()).map_err(|error| Error::io("create", &path, &error))?;
         let made = Self::of(dir, disk, header, share, file);
-        made.write_bytes(&header.encode(), 0).inspect_err(|_| made.unlink())?;
+        // If it cannot be unlinked either, the next start removes it.
+        made.write_bytes(&header.encode(), 0).inspect_err(|_| drop(made.unlink()))?;
         Ok(made)
     }
 
@@ -188,12 +189,13 @@ impl SegmentFile {
         self.disk.sync(&self.file).map_err(|error| Error::io("sync", &self.path(), &error))
     }
 
-    /// Unlinks the file. If that fails, the next start finds the file and tries again.
-    pub(crate) fn unlink(&self) {
-        let _ = self.disk.unlink(&self.path());
+    /// Unlinks the file.
+    pub(crate) fn unlink(&self) -> Result<()> {
+        let path = self.path();
+        self.disk.unlink(&path).map_err(|error| Error::io("unlink", &path, &error))
     }
 
-    /// Checkpoint the file as dirty. Returns true if it was clean.
+    /// Marks the file as dirty. Returns true if it was clean.
     pub(crate) fn dirty(&self) -> bool {
         !self.is_dirty.load(Ordering::Relaxed) && !self.is_dirty.swap(true, Ordering::AcqRel)
     }

@@ -1,12 +1,16 @@
 //! Pending unlinks: files released by eviction or a removal, until they are closed. A file with
 //! readers keeps its disk space, so its bytes still count to the limit; eviction counts on getting
-//! them back instead of emptying the next file. Called by the store's eviction thread; the only
+//! them back instead of emptying the next file. The eviction thread unlinks and closes; the only
 //! file system calls are unlink(2) and close(2).
+//!
+//! If unlink(2) fails, the file keeps its name and its space, and the next sync retries. Until then
+//! a sync includes the file: without its dead records on disk, a power loss would restore them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::error::Result;
 use crate::file::{SegmentFile, lock};
 
 /// Time for which a released file with readers counts as about to be freed. Most readers are in a
@@ -20,6 +24,8 @@ pub(crate) const HELD_PARTS: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct PendingUnlinks {
     files: Mutex<Vec<PendingUnlink>>,
+    /// Files with a failed unlink.
+    failed: Mutex<Vec<PendingUnlink>>,
     pinned_bytes: AtomicU64,
     pinned_files: AtomicUsize,
 }
@@ -58,17 +64,19 @@ impl PendingUnlinks {
         self.pinned_files.load(Ordering::Relaxed)
     }
 
-    /// Unlinks the released files and closes those without readers. Returns true if it unlinked
-    /// any.
-    pub(crate) fn close(&self) -> bool {
+    /// Unlinks the released files and closes those without readers. `count` counts a failure.
+    /// Returns true if it unlinked any.
+    pub(crate) fn close(&self, mut count: impl FnMut(Result<()>) -> Result<()>) -> bool {
         let pending = std::mem::take(&mut *lock(&self.files));
         let mut has_unlinked = false;
         let mut read = Vec::new();
         for pending in pending {
             if !pending.file.is_unlinked.load(Ordering::Acquire) {
-                pending.file.unlink();
-                // Set only after the unlink, because a sync skips files with this flag.
-                pending.file.is_unlinked.store(true, Ordering::Release);
+                if count(pending.file.unlink()).is_err() {
+                    lock(&self.failed).push(pending);
+                    continue;
+                }
+                pending.set_unlinked();
                 has_unlinked = true;
             }
             if Arc::strong_count(&pending.file) > 1 {
@@ -82,6 +90,23 @@ impl PendingUnlinks {
         has_unlinked
     }
 
+    /// Retries the failed unlinks. The eviction thread then closes the unlinked files. `count`
+    /// counts a failure. Returns true if it unlinked any.
+    pub(crate) fn retry(&self, mut count: impl FnMut(Result<()>) -> Result<()>) -> bool {
+        let failed = std::mem::take(&mut *lock(&self.failed));
+        let mut has_unlinked = false;
+        for pending in failed {
+            if count(pending.file.unlink()).is_err() {
+                lock(&self.failed).push(pending);
+            } else {
+                pending.set_unlinked();
+                lock(&self.files).push(pending);
+                has_unlinked = true;
+            }
+        }
+        has_unlinked
+    }
+
     /// Space that pending files are about to give back.
     pub(crate) fn expected(&self) -> Space {
         self.space(|pending| pending.since.elapsed() < FREED_SOON)
@@ -89,15 +114,30 @@ impl PendingUnlinks {
 
     /// Space that all pending files take.
     pub(crate) fn pending(&self) -> Space {
-        self.space(|_| true)
+        let mut space = self.space(|_| true);
+        lock(&self.failed).iter().for_each(|pending| space.add(&pending.file));
+        space
     }
 
     fn space(&self, is_meant: impl Fn(&PendingUnlink) -> bool) -> Space {
         let mut space = Space::default();
         for pending in lock(&self.files).iter().filter(|pending| is_meant(pending)) {
-            space.bytes += pending.file.share.bytes();
-            space.files += 1;
+            space.add(&pending.file);
         }
         space
+    }
+}
+
+impl PendingUnlink {
+    /// Set only after the unlink, because a sync skips files with this flag.
+    fn set_unlinked(&self) {
+        self.file.is_unlinked.store(true, Ordering::Release);
+    }
+}
+
+impl Space {
+    fn add(&mut self, file: &SegmentFile) {
+        self.bytes += file.share.bytes();
+        self.files += 1;
     }
 }

@@ -98,7 +98,7 @@ impl Record {
         lock(&self.place).clone()
     }
 
-    /// Checkpoint the record as dead. Returns its place to the one caller that ended it.
+    /// Marks the record as dead. Returns its place to the one caller that ended it.
     pub(crate) fn kill(&self) -> Option<Place> {
         let mut place = lock(&self.place);
         // Changes both under the lock, so that eviction sees both or neither when it moves the

@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) dirty: Mutex<Vec<Weak<SegmentFile>>>,
     /// Files that could not be opened, oldest first.
     unread: Mutex<VecDeque<Found>>,
+    /// Files of these with a failed unlink.
+    unread_failed: Mutex<Vec<Found>>,
     /// Numbers of files that could not be opened, or not be read completely.
     held: Mutex<Vec<u64>>,
     /// True if there are such files: their records are unknown.
@@ -92,6 +94,7 @@ impl Shared {
             unlinks: PendingUnlinks::default(),
             dirty: Mutex::default(),
             unread: Mutex::default(),
+            unread_failed: Mutex::default(),
             held: Mutex::default(),
             has_unread: AtomicBool::new(false),
             is_dir_dirty: AtomicBool::new(true),
@@ -203,11 +206,29 @@ impl Shared {
     pub(crate) fn evict_unread(&self, position: u64) -> Option<u64> {
         let is_next = |found: &mut Found| found.number < position;
         let found = lock(&self.unread).pop_front_if(is_next)?;
-        let header = FileHeader { kind: found.kind, number: found.number, tag: 0 };
-        // If unlinking fails, the next start finds the file and tries again.
-        let _ = self.disk.unlink(&self.dir.join(name_of(&header)));
+        if self.unlink_unread(&found).is_err() {
+            // It keeps its space until a sync has unlinked it.
+            lock(&self.unread_failed).push(found);
+            return Some(0);
+        }
         self.note_name();
         Some(found.share.bytes())
+    }
+
+    /// Retries the failed unlinks of unopened files. Returns true if it unlinked any.
+    pub(crate) fn retry_unread(&self) -> bool {
+        let failed = std::mem::take(&mut *lock(&self.unread_failed));
+        let count = failed.len();
+        let left: Vec<_> = failed.into_iter().filter(|found| self.unlink_unread(found).is_err()).collect();
+        let has_unlinked = left.len() < count;
+        lock(&self.unread_failed).extend(left);
+        has_unlinked
+    }
+
+    fn unlink_unread(&self, found: &Found) -> Result<()> {
+        let path = self.dir.join(name_of(&FileHeader { kind: found.kind, number: found.number, tag: 0 }));
+        let unlinked = self.disk.unlink(&path);
+        self.counted(unlinked.map_err(|error| Error::io("unlink", &path, &error)))
     }
 
     /// Notes that a file was created or unlinked.
@@ -268,7 +289,7 @@ impl Shared {
         Some(place)
     }
 
-    /// Checkpoint the record at `offset` as dead on disk. Does nothing in a read-only store.
+    /// Marks the record at `offset` as dead on disk. Does nothing in a read-only store.
     /// Returns false if the write failed.
     pub(crate) fn mark_dead(&self, file: &Arc<SegmentFile>, offset: u64) -> bool {
         if self.disk.is_read_only() {

@@ -14,6 +14,7 @@ impl Shared {
     /// Syncs every file written to, including removals, and then advances the durable number past
     /// all writes that had ended before.
     pub(crate) fn sync(&self) -> Result<()> {
+        self.retry_unlinks();
         let mut checkpoint = lock(&self.checkpoint);
         let last = self.last_number();
         // A write takes its number and ends under the lock of a lane, so after this loop all writes
@@ -50,6 +51,16 @@ impl Shared {
             *checkpoint = next;
         }
         Ok(())
+    }
+
+    /// Retries failed unlinks. The eviction thread closes the unlinked files.
+    fn retry_unlinks(&self) {
+        let mut has_unlinked = self.unlinks.retry(|unlinked| self.counted(unlinked));
+        has_unlinked |= self.retry_unread();
+        if has_unlinked {
+            self.note_name();
+            self.wake();
+        }
     }
 
     /// Evicts a file that could not be synced: afterwards the kernel may have dropped dirty pages,

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::{PATIENCE, config, fill_of, open};
 use crate::disk::{Call, Disk};
 use crate::eviction::SPARES;
@@ -107,4 +109,53 @@ fn removal_is_synced_before_its_file_is_unlinked() {
     assert!(head.path().exists() && is_clean(&head));
     head.is_released.store(false, Ordering::Release);
     store.shared.release_file(head);
+}
+
+/// Waits until `is_done` returns true.
+fn wait_until(store: &Store, is_done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_done() {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn failed_unlink_is_counted_and_retried_at_the_next_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let (store, record) = synced(&disk, &config(&dir), 100_000);
+    let head = head_of(&record);
+    let path = head.path();
+    disk.faults.inject(Call::Unlink, 0, 2, Errno::IO.raw_os_error());
+    store.remove(&record);
+    wait_until(&store, || store.stats().failed == 1);
+    store.sync().unwrap();
+    assert_eq!(store.stats().failed, 2, "the retry fails, too");
+    assert!(path.exists() && is_clean(&head), "a file with a name is synced");
+    let used_bytes = store.stats().used_bytes;
+    store.sync().unwrap();
+    assert!(!path.exists());
+    drop(head);
+    wait_until(&store, || store.stats().used_bytes < used_bytes);
+    assert_eq!(store.stats().failed, 2);
+}
+
+#[test]
+fn file_with_failed_unlinks_keeps_its_space_and_is_not_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let (store, record) = synced(&disk, &config(&dir), 100_000);
+    let path = head_of(&record).path();
+    let used_bytes = store.stats().used_bytes;
+    disk.faults.inject(Call::Unlink, 0, u32::MAX, Errno::IO.raw_os_error());
+    store.remove(&record);
+    wait_until(&store, || store.stats().failed > 0);
+    store.sync().unwrap();
+    assert!(path.exists() && store.stats().used_bytes == used_bytes, "{:?}", store.stats());
+    store.close();
+    drop((store, record));
+    let store = open(&config(&dir));
+    assert_eq!(store.stats().records, 0);
+    wait_until(&store, || !path.exists());
 }
