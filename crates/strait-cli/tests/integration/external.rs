@@ -91,7 +91,7 @@ fn man_pages_of_external_programs_are_written_with_those_of_strait() {
     let _ = run(&["man", directory.path().to_str().unwrap()]).success();
     let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     assert!(page("strait-proxy.1").contains("print\\-default\\-config"), "{}", page("strait-proxy.1"));
-    assert!(page("strait-proxy-cache-ls.1").contains("pattern"));
+    assert!(page("strait-proxy-cache-ls.1").contains("PATTERN"));
     assert_eq!(page("strait-cache.1"), ".so man1/strait-proxy-cache.1\n");
 }
 
