@@ -24,10 +24,10 @@ setup: ## install what all targets need (apt-get; as root or with sudo); each ta
 
 demo: ## build, then see in half a minute what Strait does
 	@scripts/setup demo
-	cargo build --locked --profile demo --package strait-cli --package strait-pcap
+	cargo build --locked --profile demo --package strait-cli --package strait-proxy --package strait-pcap
 	"$${CARGO_TARGET_DIR:-target}/demo/strait" demo
 
-install: ## copy the program, its library, man pages and completions below DESTDIR and PREFIX (/usr/local)
+install: ## copy the programs, their library, man pages and completions below DESTDIR and PREFIX (/usr/local)
 	@scripts/setup build
 	@scripts/install "$(DESTDIR)$(PREFIX)"
 

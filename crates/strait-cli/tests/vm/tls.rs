@@ -8,7 +8,7 @@ use lab::vm::{Guest, Kernel, Run, vm_or_skip};
 use lab::{Launch, program_or_skip};
 use serde_json::Value;
 
-use super::{assert_said, guest, run};
+use super::{assert_said, guest, run, strait};
 
 const TOOL_LIMIT: Duration = Duration::from_mins(1);
 /// What the object has, which is asked for twice: a fetch, then a hit.
@@ -85,7 +85,8 @@ fn https() -> Option<Guest> {
     let launch = launch.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
     let _ = launch.run(TOOL_LIMIT).unwrap().success();
     let read = |path: &Path| std::fs::read(path).unwrap();
-    let guest = guest(Kernel::V7_2).program("/usr/bin/curl");
+    // Cargo builds the programs into one directory.
+    let guest = guest(Kernel::V7_2).program(strait().with_file_name("strait-proxy")).program("/usr/bin/curl");
     Some(guest.file("/certificate.pem", &read(&certificate)).file("/key.pem", &read(&key)))
 }
 
