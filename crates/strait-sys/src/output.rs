@@ -106,7 +106,9 @@ pub fn file(path: &Path) -> io::Result<Entry> {
 pub fn check(path: &Path) -> io::Result<()> {
     let Found::File(entry) = look(path)? else { return Ok(()) };
     let Some(pinned) = &entry.pinned else { return Ok(()) };
-    entry.check_names(rustix::fs::fstat(pinned)?.st_nlink)
+    // 32 bits wide on arm64.
+    #[allow(clippy::useless_conversion)]
+    entry.check_names(rustix::fs::fstat(pinned)?.st_nlink.into())
 }
 
 impl Entry {
