@@ -3,7 +3,7 @@
 //! Every exported function has libpcap's signature and return codes (pcap(3PCAP)). For a handle
 //! that is not live here it calls libpcap's own function of the same name ([`library`]). Functions
 //! without relation to live capture always do so ([`forward`]). No panic leaves a function.
-//! `libpcap.map` lists the exports.
+//! `tests/integration/exports.txt` lists the exports.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::panic::{AssertUnwindSafe, catch_unwind};

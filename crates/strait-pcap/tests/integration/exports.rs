@@ -7,8 +7,8 @@ use lab::{Launch, program_or_skip};
 
 use crate::rig::{LIMIT, library};
 
-/// List of exports for the linker.
-const MAP: &str = include_str!("../../libpcap.map");
+/// Names of all exports.
+const LISTED: &str = include_str!("exports.txt");
 
 /// Live calls, which Strait implements.
 const LIVE: &str = "
@@ -20,8 +20,7 @@ const LIVE: &str = "
     pcap_set_tstamp_type pcap_setdirection pcap_setfilter pcap_setnonblock pcap_snapshot pcap_stats";
 
 fn listed() -> BTreeSet<&'static str> {
-    let names = MAP.split_once("global:").unwrap().1.split_once("local:").unwrap().0;
-    names.split_whitespace().map(|name| name.strip_suffix(';').unwrap()).collect()
+    LISTED.lines().collect()
 }
 
 /// Returns the exported names of a library, of functions and of data.
