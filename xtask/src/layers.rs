@@ -72,7 +72,6 @@ const CYCLES: &[(&str, usize)] = &[
     ("strait-capture", 20),
     ("strait-transfer", 4),
     ("strait-store", 5),
-    ("strait-proxy", 37),
     ("strait-bench", 4),
     ("strait-cli", 12),
     ("xtask", 8),
@@ -163,7 +162,8 @@ fn cycle(name: &str, graph: &Graph) -> Option<String> {
     })
 }
 
-/// Returns every import between the folders of a crate that goes sideways or up.
+/// Returns every import between the folders of a crate that goes sideways or up, and every file
+/// outside these folders.
 fn wrong_imports(name: &str, graph: &Graph) -> Vec<Problem> {
     let Some((_, layers)) = FOLDERS.iter().find(|entry| entry.0 == name) else { return Vec::new() };
     let wrong = graph.imports().filter_map(|import| {
@@ -172,7 +172,9 @@ fn wrong_imports(name: &str, graph: &Graph) -> Vec<Problem> {
         let what = format!("{} must not import {}: imports go down only", from.1, import.to.display());
         (!is_downward).then(|| Problem::new(import.from, 0, what))
     });
-    wrong.collect()
+    let lost = graph.files().filter(|file| folder(layers, file).is_none());
+    let lost = lost.map(|file| Problem::new(file, 0, "it is in no folder of a layer"));
+    wrong.chain(lost).collect()
 }
 
 /// Returns the layer of a file, from 0, and its folder.
@@ -233,9 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn upward_imports_between_folders_are_reported() {
+    fn upward_imports_and_files_outside_folders_are_reported() {
         let files = [
-            ("src/lib.rs", "mod cache;\nmod io;\nmod observe;\nmod upstream;"),
+            ("src/lib.rs", "mod cache;\nmod io;\nmod observe;\nmod stray;\nmod upstream;"),
+            ("src/stray.rs", ""),
             ("src/cache/mod.rs", "use crate::io::Socket;\nuse crate::upstream::fetch;"),
             ("src/io/mod.rs", "use crate::cache::Object;"),
             ("src/observe/mod.rs", "use crate::upstream::Pool;"),
@@ -251,6 +254,7 @@ mod tests {
             [
                 "src/io/mod.rs: io must not import src/cache/mod.rs: imports go down only",
                 "src/observe/mod.rs: observe must not import src/upstream/mod.rs: imports go down only",
+                "src/stray.rs: it is in no folder of a layer",
             ]
         );
         assert!(wrong_imports("strait-cli", &graph).is_empty());

@@ -103,6 +103,11 @@ impl Graph {
             .map(|(from, to)| Import { from: &self.modules[*from].file, to: &self.modules[*to].file })
     }
 
+    /// Returns the files other than the root.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.modules.iter().filter(|module| !module.name.is_empty()).map(|module| &*module.file)
+    }
+
     /// Returns the files of the largest cycle of imports; none if there is no cycle.
     pub(crate) fn largest_cycle(&self) -> Vec<&Path> {
         let components = self.components();

@@ -19,7 +19,9 @@ mod serve;
 mod server;
 mod upstream;
 
-pub use cache::contents::{AtHand, Contents, Entry, Pattern};
+pub use cache::contents::{Contents, Entry};
+pub use cache::memory::AtHand;
+pub use cache::pattern::Pattern;
 pub use config::error::{Error, Result};
 pub use config::file::{Config, Format};
 pub use io::clock::Clock;

@@ -8,8 +8,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{Page, metrics};
-use crate::cache::contents::{AtHand, Contents, Pattern};
+use crate::cache::contents::Contents;
 use crate::cache::fill::Filled;
+use crate::cache::memory::AtHand;
+use crate::cache::pattern::Pattern;
 use crate::cache::worker::Shared;
 use crate::config::settings::Settings;
 use crate::observe::report::Report;

@@ -5,16 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use strait_http::target::Uri;
 use strait_store::{Record, Stats, Store, Verified, hash_of};
 
 use crate::cache::disk;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object};
+use crate::cache::pattern::Pattern;
 use crate::config::error::{Error, Result};
-
-/// Bytes of a pattern at most.
-pub(crate) const PATTERN_BYTES_MAX: usize = 8 << 10;
 
 /// A stored response, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,66 +36,6 @@ pub struct Entry {
     pub etag: Option<String>,
     /// What the request said of the fields that it varies with.
     pub variant: String,
-}
-
-/// An object in the memory cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AtHand {
-    /// The URI that it is kept for.
-    pub uri: String,
-    /// Bytes of its body.
-    pub bytes: u64,
-    /// How often it was asked for.
-    pub hits: u64,
-    /// Whether its body is in memory.
-    pub in_memory: bool,
-}
-
-/// Which URIs are meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    text: String,
-}
-
-impl Pattern {
-    /// Of a text in which `*` stands for anything.
-    ///
-    /// # Errors
-    /// It is longer than any URI, or empty.
-    pub fn new(text: &str) -> Result<Self> {
-        match text.len() {
-            0 => Err(Error::Config("the pattern is empty: * stands for anything".to_owned())),
-            1..=PATTERN_BYTES_MAX => Ok(Self { text: text.to_owned() }),
-            len => Err(Error::Config(format!("a pattern of {len} bytes; {PATTERN_BYTES_MAX} are the most"))),
-        }
-    }
-
-    /// Of one URI, as it is kept.
-    ///
-    /// # Errors
-    /// It is no URI of http or https.
-    pub fn of_uri(text: &str) -> Result<String> {
-        if !text.contains("://") {
-            return Err(Error::Config(format!("{text}: give the whole URI, as in http://host/path")));
-        }
-        let uri = Uri::parse(text).map_err(|error| Error::Config(format!("{text}: {error}")))?;
-        let mut key = String::new();
-        uri.write_key(&mut key);
-        Ok(key)
-    }
-
-    /// Whether a URI is meant.
-    pub(crate) fn matches(&self, uri: &str) -> bool {
-        let mut pieces = self.text.split('*');
-        let first = pieces.next().unwrap_or_default();
-        let Some(mut rest) = uri.strip_prefix(first) else { return false };
-        let Some(last) = pieces.next_back() else { return rest.is_empty() };
-        for piece in pieces {
-            let Some(at) = rest.find(piece) else { return false };
-            rest = &rest[at + piece.len()..];
-        }
-        rest.ends_with(last)
-    }
 }
 
 /// What is stored in a directory.
@@ -220,34 +157,5 @@ fn unavailable(error: strait_store::Error) -> Error {
             dir.display()
         )),
         other => other.into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_says_which_uris_are_meant() {
-        for (pattern, uri, expected) in [
-            ("http://a/x", "http://a/x", true),
-            ("http://a/x", "http://a/xy", false),
-            ("http://a/*", "http://a/", true),
-            ("*.png", "http://a/b.png", true),
-            ("*.png", "http://a/b.png?c", false),
-            ("http://*/img/*.png", "http://a/img/b/c.png", true),
-            ("*aba", "http://ababa", true),
-            ("ab*ba", "aba", false),
-            ("*", "", true),
-            ("**", "a", true),
-        ] {
-            assert_eq!(Pattern::new(pattern).unwrap().matches(uri), expected, "{pattern} {uri}");
-        }
-        assert!(Pattern::new("").unwrap_err().to_string().contains("empty"));
-        for text in ["/path", "www.example/path", ""] {
-            assert!(Pattern::of_uri(text).unwrap_err().to_string().contains("http://host/path"), "{text}");
-        }
-        assert!(Pattern::of_uri("ftp://a/b").is_err());
-        assert_eq!(Pattern::of_uri("HTTP://A.example:80").unwrap(), "http://a.example/");
     }
 }

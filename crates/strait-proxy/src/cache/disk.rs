@@ -10,12 +10,8 @@ use strait_http::storing::Policy;
 use strait_http::vary::Variant;
 use strait_store::{Record, Store};
 
-use crate::cache::memory::Rivals;
 use crate::cache::meta::Meta;
-use crate::cache::object::{Body, Home, Object, Part};
-
-/// Records of a key at most, variants and parts together: a request looks at each of them.
-pub(crate) const RECORDS_MAX: usize = 64;
+use crate::cache::object::{Body, Home, Object, Part, RECORDS_MAX, Rivals};
 
 /// Lookups of one request at most, each because a record ended during the last.
 const FINDS_MAX: usize = 4;

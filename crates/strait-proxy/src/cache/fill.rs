@@ -21,7 +21,7 @@ use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
 
-use crate::cache::memory::AsItIs;
+use crate::cache::hash::AsItIs;
 use crate::cache::object::Object;
 use crate::upstream::incoming::Incoming;
 

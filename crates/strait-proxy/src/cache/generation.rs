@@ -10,7 +10,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::cache::contents::Pattern;
+use crate::cache::pattern::Pattern;
 
 /// Places for keys; a power of two.
 const PLACES: usize = 16 << 10;

@@ -6,17 +6,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use serde::Serialize;
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
 use strait_http::vary::says;
 
-use crate::cache::contents::AtHand;
-use crate::cache::disk::RECORDS_MAX;
-use crate::cache::object::{Body, Object};
+use crate::cache::hash::AsItIs;
+use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
 
 /// Shards at most.
 const SHARDS_MAX: usize = 16;
@@ -27,6 +27,19 @@ const SWEPT: usize = 4096;
 /// Entries of removed objects that a shard's queue may hold beside as many as there are objects;
 /// each is as large as a slot, for the object itself is freed at once.
 const REMOVED_MAX: usize = 64;
+
+/// An object in the memory cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AtHand {
+    /// The URI that it is kept for.
+    pub uri: String,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// How often it was asked for.
+    pub hits: u64,
+    /// Whether its body is in memory.
+    pub in_memory: bool,
+}
 
 /// The memory cache, shared by all workers.
 #[derive(Debug)]
@@ -139,10 +152,6 @@ impl Hot {
         self.0.iter().for_each(|shard| Self::lock(shard).tidy());
     }
 }
-
-/// Variants that the store has of objects of the same key with a higher rank: a request that one of
-/// them matches is theirs to answer.
-pub(crate) type Rivals = SmallVec<[Arc<str>; 0]>;
 
 /// The objects of one part of all hashes, under one lock.
 #[derive(Debug, Default)]
@@ -319,26 +328,6 @@ impl Shard {
             }
             self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
         }
-    }
-}
-
-/// Keys are hashes already.
-#[derive(Debug, Default)]
-pub(crate) struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 

@@ -21,6 +21,13 @@ use crate::cache::generation::Lease;
 use crate::cache::meta::Meta;
 use crate::io::head::{push_date, push_field, push_status_line};
 
+/// Records of a key at most, variants and parts together: a request looks at each of them.
+pub(crate) const RECORDS_MAX: usize = 64;
+
+/// Variants that the store has of objects of the same key with a higher rank: a request that one of
+/// them matches is theirs to answer.
+pub(crate) type Rivals = SmallVec<[Arc<str>; 0]>;
+
 /// A stored response, or one that is being stored.
 #[derive(Debug)]
 pub(crate) struct Object {

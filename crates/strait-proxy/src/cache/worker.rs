@@ -15,13 +15,13 @@ use strait_store::Store;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
-use crate::cache::contents::Pattern;
 use crate::cache::disk::{self, First, Found, Seen, Sought};
 use crate::cache::fill::Fills;
 use crate::cache::generation::Leases;
 use crate::cache::hit_for_miss::Private;
 use crate::cache::memory::Hot;
 use crate::cache::object::{Body, Home, Object};
+use crate::cache::pattern::Pattern;
 use crate::config::file::Format;
 use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;

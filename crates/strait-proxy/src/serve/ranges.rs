@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
-use crate::cache::disk::RECORDS_MAX;
 use crate::cache::fill::Follower;
 use crate::cache::fill_task::{Filling, Leading};
-use crate::cache::object::{Object, Pinned};
+use crate::cache::object::{Object, Pinned, RECORDS_MAX};
 use crate::cache::select::Selected;
 use crate::io::socket::Gone;
 use crate::serve::deliver;
