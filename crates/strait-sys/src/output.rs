@@ -7,15 +7,15 @@
 //! makes these checks. Each check uses a descriptor (O_PATH) and not a name, so that it holds for
 //! the file that is opened. Every program that writes to a path of the user calls it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, fstatfs, openat, readlinkat, renameat, statat};
 use rustix::io::Errno;
 
 /// Maximum number of symbolic links to follow, as in the kernel (path_resolution(7)).
@@ -60,8 +60,9 @@ pub struct Entry {
 /// Checks `path` and opens it unless it is a regular file. Waits for a reader of a named pipe.
 ///
 /// # Errors
-/// A symbolic link or a named pipe of another user; a regular file of another user in a sticky
-/// directory; a directory, a socket; `EINTR` if a signal interrupts the wait.
+/// A symbolic link or a named pipe of another user; a symbolic link in the middle of the path that
+/// another user may have planted; a regular file of another user in a sticky directory; a directory,
+/// a socket; `EINTR` if a signal interrupts the wait.
 pub fn find(path: &Path) -> io::Result<Place> {
     match look(path)? {
         Found::File(entry) => Ok(Place::File(entry)),
@@ -99,6 +100,59 @@ pub fn file(path: &Path) -> io::Result<Entry> {
     }
 }
 
+/// Opens the directory `path` with O_PATH, to make entries in it.
+///
+/// # Errors
+/// As for [`find`] about the symbolic links in the path, the last component included.
+pub fn directory(path: &Path) -> io::Result<OwnedFd> {
+    walk(CWD, path, &mut { LINKS_MAX })
+}
+
+/// Returns true if `name` in `directory` is `file` itself, and not a link to it.
+pub fn is_entry(directory: impl AsFd, name: &OsStr, file: impl AsFd) -> bool {
+    let named = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    let own = fstat(file);
+    matches!((named, own), (Ok(named), Ok(own)) if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+}
+
+/// Failure of [`rename`].
+#[derive(Debug, thiserror::Error)]
+pub enum RenameError {
+    /// Another process has put something else in place of the file.
+    #[error("another process has replaced it meanwhile")]
+    Replaced,
+    /// The rename failed: the file has its old name.
+    #[error(transparent)]
+    Os(#[from] io::Error),
+}
+
+/// Renames `file` from `from` to `to`, both in `directory`, and replaces a file of that name.
+///
+/// rename(2) takes names. In a directory that others can write to, another user may replace the
+/// first name after any check: the second name is therefore checked after the rename, too.
+///
+/// # Errors
+/// [`RenameError::Replaced`] if either name is not `file`.
+pub fn rename(
+    directory: impl AsFd,
+    (from, to): (&OsStr, &OsStr),
+    file: impl AsFd,
+) -> Result<(), RenameError> {
+    if !is_entry(&directory, from, &file) {
+        return Err(RenameError::Replaced);
+    }
+    rename_and_check(directory, (from, to), file)
+}
+
+fn rename_and_check(
+    directory: impl AsFd,
+    (from, to): (&OsStr, &OsStr),
+    file: impl AsFd,
+) -> Result<(), RenameError> {
+    renameat(&directory, from, &directory, to).map_err(io::Error::from)?;
+    if is_entry(directory, to, file) { Ok(()) } else { Err(RenameError::Replaced) }
+}
+
 /// Checks `path` for [`append`] and opens nothing.
 ///
 /// # Errors
@@ -108,7 +162,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     let Some(pinned) = &entry.pinned else { return Ok(()) };
     // 32 bits wide on arm64.
     #[allow(clippy::useless_conversion)]
-    entry.check_names(rustix::fs::fstat(pinned)?.st_nlink.into())
+    entry.check_names(fstat(pinned)?.st_nlink.into())
 }
 
 impl Entry {
@@ -155,52 +209,126 @@ impl Stream {
     }
 }
 
+/// Path from a directory that was reached.
+struct Way<'a> {
+    base: BorrowedFd<'a>,
+    path: PathBuf,
+    /// Path from the working directory, for messages. It has the links of directories that the user
+    /// gave, and not their targets.
+    shown: PathBuf,
+}
+
 fn look(path: &Path) -> io::Result<Found> {
-    let mut path = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        match step(path)? {
+    let mut links = LINKS_MAX;
+    let (path, mut from) = (path.to_path_buf(), None::<OwnedFd>);
+    let (mut path, mut shown) = (path.clone(), path);
+    loop {
+        let base = from.as_ref().map_or(CWD, AsFd::as_fd);
+        match step(Way { base, path, shown }, &mut links)? {
             Step::Arrived(found) => return Ok(found),
-            Step::Link(target) => path = target,
+            Step::Link { directory, target, target_shown } => {
+                (path, shown, from) = (target, target_shown, Some(directory));
+            }
         }
     }
-    Err(Errno::LOOP.into())
 }
 
 enum Step {
     Arrived(Found),
-    /// Symbolic link to this path.
-    Link(PathBuf),
+    /// Symbolic link in `directory` to `target`.
+    Link {
+        directory: OwnedFd,
+        target: PathBuf,
+        target_shown: PathBuf,
+    },
 }
 
-fn step(path: PathBuf) -> io::Result<Step> {
+fn step(Way { base, path, shown }: Way<'_>, links: &mut usize) -> io::Result<Step> {
     let Some(name) = path.file_name().map(OsString::from) else {
         let is_empty = path.as_os_str().is_empty();
         return Err(if is_empty { Errno::NOENT } else { Errno::ISDIR }.into());
     };
-    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    let directory = openat(CWD, parent, PIN | OFlags::DIRECTORY, Mode::empty())?;
+    let directory = walk(base, path.parent().unwrap_or(Path::new("")), links)?;
     let pinned = match openat(&directory, &name, PIN | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(pinned) => File::from(pinned),
         Err(Errno::NOENT) => {
-            let entry = Entry { directory, name, path, found: None, pinned: None };
+            let entry = Entry { directory, name, path: shown, found: None, pinned: None };
             return Ok(Step::Arrived(Found::File(Box::new(entry))));
         }
         Err(error) => return Err(error.into()),
     };
     let found = pinned.metadata()?;
     if found.is_symlink() {
-        return follow(parent, directory, name, &pinned);
+        *links = links.checked_sub(1).ok_or(Errno::LOOP)?;
+        return follow(directory, name, &pinned, &shown);
     }
     if found.is_file() {
         check_file(&directory, &found)?;
-        let entry = Entry { directory, name, path, found: Some(found), pinned: Some(pinned) };
+        let entry = Entry { directory, name, path: shown, found: Some(found), pinned: Some(pinned) };
         return Ok(Step::Arrived(Found::File(Box::new(entry))));
     }
     check_stream(&pinned, &found)?;
     Ok(Step::Arrived(Found::Stream(Stream { directory, name, pinned, is_link: false })))
 }
 
-fn follow(parent: &Path, directory: OwnedFd, name: OsString, link: &File) -> io::Result<Step> {
+/// Opens the directory `path` from `base`, one component after the other, and checks each symbolic
+/// link. Of a link, the name is opened once (O_PATH): its owner and its target belong together.
+fn walk(base: BorrowedFd<'_>, path: &Path, links: &mut usize) -> io::Result<OwnedFd> {
+    let flags = PIN | OFlags::DIRECTORY;
+    let start = if path.is_absolute() { "/" } else { "." };
+    let mut directory = openat(base, start, flags, Mode::empty())?;
+    let mut pending = reversed(path);
+    while let Some(name) = pending.pop() {
+        // O_DIRECTORY makes the kernel mount an automount point; O_PATH alone does not.
+        match openat(&directory, &name, flags | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(next) => directory = next,
+            Err(Errno::NOTDIR) => {
+                *links = links.checked_sub(1).ok_or(Errno::LOOP)?;
+                let link = File::from(openat(&directory, &name, PIN | OFlags::NOFOLLOW, Mode::empty())?);
+                check_link(&directory, &link)?;
+                if file_system(&link)? == PROC {
+                    // The text of a link in /proc is informative only.
+                    directory = openat(&directory, &name, flags, Mode::empty())?;
+                } else {
+                    pending.append(&mut reversed(&target(&link)?));
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(directory)
+}
+
+/// Returns the components of `path`, the last one first; the root is a component.
+fn reversed(path: &Path) -> Vec<OsString> {
+    path.components().rev().map(|component| component.as_os_str().to_owned()).collect()
+}
+
+/// Refuses a link in the middle of a path that another user may have planted. The rule is that of
+/// `fs.protected_symlinks`, also for directories that only a group can write to or that are not
+/// sticky: a user's own links and links that only the owner of the directory can make are followed.
+fn check_link(directory: &OwnedFd, link: &File) -> io::Result<()> {
+    let (around, link) = (metadata(directory)?, link.metadata()?);
+    if !link.is_symlink() {
+        return Err(Errno::NOTDIR.into());
+    }
+    let is_shared = around.mode() & WRITABLE_BY_OTHERS != 0;
+    if is_shared && !is_trusted(link.uid()) && link.uid() != around.uid() {
+        return Err(refused(
+            "its path has a symbolic link of another user, in a directory that others write to: \
+             give the directory that it leads to",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the target of a link that is open with O_PATH.
+fn target(link: &File) -> io::Result<PathBuf> {
+    Ok(PathBuf::from(OsString::from_vec(readlinkat(link, "", Vec::new())?.into_bytes())))
+}
+
+fn follow(directory: OwnedFd, name: OsString, link: &File, shown: &Path) -> io::Result<Step> {
+    let parent = shown.parent().unwrap_or(Path::new(""));
     // In a user namespace, root's /dev/stdout belongs to a user without a number there.
     let is_device = parent == Path::new("/dev") && metadata(&directory)?.mode() & WRITABLE_BY_OTHERS == 0;
     if !is_device && !is_trusted(link.metadata()?.uid()) {
@@ -208,16 +336,17 @@ fn follow(parent: &Path, directory: OwnedFd, name: OsString, link: &File) -> io:
             "a symbolic link of another user is not followed: give the file that it leads to",
         ));
     }
-    let target = PathBuf::from(OsString::from_vec(readlinkat(link, "", Vec::new())?.into_bytes()));
+    let target = target(link)?;
     if file_system(link)? != PROC {
-        return Ok(Step::Link(parent.join(target)));
+        let target_shown = parent.join(&target);
+        return Ok(Step::Link { directory, target, target_shown });
     }
     // A link of /proc/PID/fd leads to the open file itself; its text is informative only (proc(5)).
     let pinned = File::from(openat(&directory, &name, PIN, Mode::empty())?);
     let found = pinned.metadata()?;
     let is_it = |named: Metadata| (named.dev(), named.ino()) == (found.dev(), found.ino());
     if found.is_file() && std::fs::symlink_metadata(&target).is_ok_and(is_it) {
-        return Ok(Step::Link(target));
+        return Ok(Step::Link { directory, target_shown: target.clone(), target });
     }
     check_stream(&pinned, &found)?;
     Ok(Step::Arrived(Found::Stream(Stream { directory, name, pinned, is_link: true })))

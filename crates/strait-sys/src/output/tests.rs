@@ -94,3 +94,130 @@ fn hard_link_is_refused_in_a_directory_of_other_writers() {
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
     assert!(text(&append(&log).unwrap_err()).contains("a second name"));
 }
+
+const NOBODY: u32 = 65534;
+
+/// Returns true if this process can give files to other users.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIP output: needs root");
+    }
+    is_root
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn link_in_the_path_is_followed_unless_another_user_planted_it() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir(path("there")).unwrap();
+    symlink("there", path("link")).unwrap();
+    // Mode of the directory, its owner, the owner of the link.
+    for (mode, owner, of_link, is_followed) in [
+        (0o1777, 0, NOBODY, false),
+        (0o777, 0, NOBODY, false),
+        (0o775, 0, NOBODY, false),
+        (0o1777, NOBODY, NOBODY - 1, false),
+        (0o755, 0, NOBODY, true),
+        (0o755, NOBODY, NOBODY, true),
+        (0o1777, NOBODY, NOBODY, true),
+        (0o1777, NOBODY, 0, true),
+    ] {
+        set_mode(directory.path(), mode);
+        std::os::unix::fs::chown(directory.path(), Some(owner), None).unwrap();
+        std::os::unix::fs::lchown(path("link"), Some(of_link), None).unwrap();
+        for name in ["link/new", "there/../link/new"] {
+            let (found, appended) = (find(&path(name)), append(&path(name)));
+            assert_eq!(found.is_ok(), is_followed, "{mode:o} {owner} {of_link} {found:?}");
+            assert_eq!(appended.is_ok(), is_followed, "{mode:o} {owner} {of_link} {appended:?}");
+            assert_eq!(path("there/new").exists(), is_followed);
+            if let Err(error) = found {
+                assert!(text(&error).contains("a symbolic link of another user"), "{error}");
+            }
+            assert_eq!(super::directory(&path("link")).is_ok(), is_followed);
+        }
+        let _ = std::fs::remove_file(path("there/new"));
+    }
+}
+
+#[test]
+fn planted_link_in_the_path_of_a_link_is_not_followed() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    set_mode(directory.path(), 0o1777);
+    std::fs::create_dir(path("there")).unwrap();
+    symlink("there", path("planted")).unwrap();
+    std::os::unix::fs::lchown(path("planted"), Some(NOBODY), None).unwrap();
+    symlink("planted/new", path("own")).unwrap();
+    symlink(path("planted"), path("own_directory")).unwrap();
+    for name in ["own", "own_directory/new"] {
+        let error = find(&path(name)).unwrap_err();
+        assert!(text(&error).contains("a symbolic link of another user"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn path_through_links_leads_to_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir_all(path("a/b")).unwrap();
+    symlink("a", path("relative")).unwrap();
+    symlink(path("a/b"), path("absolute")).unwrap();
+    symlink("../relative/b", path("a/chain")).unwrap();
+    symlink("round", path("round")).unwrap();
+    std::fs::write(path("file"), "").unwrap();
+    let here = File::open(path("a/b")).unwrap();
+    let by_descriptor = format!("/proc/self/fd/{}/out", std::os::fd::AsRawFd::as_raw_fd(&here));
+    let of = |path: &Path| match find(path).unwrap() {
+        Place::File(entry) => (entry.path, metadata(&entry.directory).unwrap().ino()),
+        Place::Stream(_) => panic!("{} is a stream", path.display()),
+    };
+    let inode = here.metadata().unwrap().ino();
+    for name in ["a/b/out", "relative/b/out", "absolute/out", "absolute/../chain/out", "./a//b/./out"] {
+        assert_eq!(of(&path(name)), (path(name), inode), "{name}");
+    }
+    assert_eq!(of(Path::new(&by_descriptor)).1, inode);
+    for (name, error) in [
+        ("round/out", Errno::LOOP),
+        ("file/out", Errno::NOTDIR),
+        ("none/out", Errno::NOENT),
+        ("a/none/../b/out", Errno::NOENT),
+    ] {
+        assert_eq!(find(&path(name)).unwrap_err().raw_os_error(), Some(error.raw_os_error()), "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_was_replaced_is_not_reported_as_renamed() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = super::directory(directory.path()).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let names = (OsStr::new("part"), OsStr::new("whole"));
+    let file = File::create(path("part")).unwrap();
+    std::fs::write(path("whole"), "older").unwrap();
+    std::fs::rename(path("part"), path("moved")).unwrap();
+    std::fs::write(path("part"), "forged").unwrap();
+    assert!(matches!(rename(&place, names, &file), Err(RenameError::Replaced)));
+    assert_eq!(std::fs::read(path("whole")).unwrap(), b"older");
+    // Replaced between the check and the rename.
+    assert!(matches!(rename_and_check(&place, names, &file), Err(RenameError::Replaced)));
+    // A link to the file is not the file.
+    symlink("moved", path("part")).unwrap();
+    assert!(matches!(rename(&place, names, &file), Err(RenameError::Replaced)));
+    std::fs::rename(path("moved"), path("part")).unwrap();
+    rename(&place, names, &file).unwrap();
+    assert!(is_entry(&place, names.1, &file) && !path("part").exists());
+    std::fs::create_dir(path("directory")).unwrap();
+    let refused = rename(&place, (names.1, OsStr::new("directory")), &file);
+    assert!(matches!(refused, Err(RenameError::Os(error)) if error.kind() == io::ErrorKind::IsADirectory));
+}
