@@ -26,7 +26,7 @@ pub use strait_pcapng::{Format, LinkType, Packet as FrameRef, Statistics};
 
 use crate::frame::{Direction, Frame};
 use blocks::Blocks;
-use output::Output;
+use output::{Complete, Output};
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
 
@@ -54,6 +54,8 @@ pub struct Summary {
     pub files: u64,
     /// Files deleted by the ring.
     pub deleted: u64,
+    /// Files with another name than their own, which was taken.
+    pub renamed: u64,
     /// The oldest file completed that was not deleted; empty if there is none.
     pub first_file: String,
     /// The last file completed; empty if there is none.
@@ -91,7 +93,18 @@ pub struct FileSink {
     flushed_at: Option<Instant>,
     statistics: Vec<Statistics>,
     failure: Option<SinkError>,
+    renamed: Option<Renamed>,
     summary: Summary,
+}
+
+/// File of a rotation that got another name, because its own was taken: a directory or another
+/// user's file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// Name that is taken.
+    pub taken: PathBuf,
+    /// Name of the file.
+    pub name: PathBuf,
 }
 
 impl FileSink {
@@ -118,6 +131,7 @@ impl FileSink {
             flushed_at: None,
             statistics: Vec::new(),
             failure: None,
+            renamed: None,
             summary: Summary::default(),
         })
     }
@@ -182,6 +196,11 @@ impl FileSink {
         self.output.as_mut().and_then(Output::take_set_aside)
     }
 
+    /// The last file that got another name than its own; each once. [`Summary::renamed`] counts them.
+    pub fn take_renamed(&mut self) -> Option<Renamed> {
+        self.renamed.take()
+    }
+
     /// Frames handed to [`FileSink::write`] that are in no file and not waiting for a flush.
     pub fn lost(&self) -> u64 {
         self.summary.lost
@@ -242,7 +261,11 @@ impl FileSink {
         self.blocks = Blocks::begin(&mut self.buffer, &self.options)?;
         let opened = self.series.target(opened_ns).and_then(|target| open_next(&target, &self.buffer));
         self.buffer.clear();
-        self.output = Some(opened?);
+        let (output, taken) = opened?;
+        if let Some(taken) = taken {
+            self.note_renamed(taken, output.name().into());
+        }
+        self.output = Some(output);
         let deleted = self.series.delete_oldest();
         if deleted > 0 {
             self.summary.deleted += deleted;
@@ -264,14 +287,24 @@ impl FileSink {
         let Some(output) = self.output.take() else { return flushed };
         self.summary.packets += std::mem::take(&mut self.safe);
         self.summary.bytes += output.bytes();
-        let name = output.finish()?;
+        let Complete { name, taken, place } = output.finish(self.series.can_rename())?;
+        if let Some(taken) = taken {
+            self.note_renamed(taken, name.clone());
+        }
         self.summary.files += 1;
         self.summary.last_file = name.display().to_string();
         if self.summary.first_file.is_empty() {
             self.summary.first_file.clone_from(&self.summary.last_file);
         }
-        self.series.completed(name);
+        if let Some(file) = place {
+            self.series.completed(name, file);
+        }
         flushed
+    }
+
+    fn note_renamed(&mut self, taken: PathBuf, name: PathBuf) {
+        self.summary.renamed += 1;
+        self.renamed = Some(Renamed { taken, name });
     }
 
     /// One for each interface: as noted, with the times filled in.
@@ -300,16 +333,23 @@ impl Drop for FileSink {
 }
 
 /// Opens the next file of a rotation. Its name can be predicted, so that another user may plant it
-/// or its part in a directory such as /tmp: the file gets another name then.
-fn open_next(target: &Target, header: &[u8]) -> Result<Output, SinkError> {
-    let opened = Output::create(target, header);
-    let Err(SinkError::Create { .. } | SinkError::Busy { .. }) = &opened else { return opened };
+/// or its part in a directory such as /tmp: the file gets another name then. Returns the refused
+/// name, too.
+fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>), SinkError> {
+    let refusal = match Output::create(target, header) {
+        Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
+        opened => return Ok((opened?, None)),
+    };
     for _ in 0..OTHER_NAMES_MAX {
         if let Ok(output) = Output::create(&Series::instead_of(target), header) {
-            return Ok(output);
+            let taken = match target {
+                Target::Path(path) => Some(path.clone()),
+                Target::Stdout => None,
+            };
+            return Ok((output, taken));
         }
     }
-    opened
+    Err(refusal)
 }
 
 /// A captured frame as the sink takes it, under the number that its interface has in the file.

@@ -4,7 +4,7 @@
 //! written in place. An advisory lock keeps two captures from sharing one `.part`. It knows nothing
 //! of rotation.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, openat, renameat, renameat_with, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
-use strait_sys::output;
+use strait_sys::output::{self, RenameError};
 
 use super::blocks::Blocks;
+use super::series::with_random;
 use super::{SinkError, Target};
 
 /// What an unfinished file's name ends with.
@@ -119,11 +120,11 @@ impl Output {
         Err(Partial { packets, cause })
     }
 
-    /// Gives a regular file its name and says it.
-    pub(super) fn finish(self) -> Result<PathBuf, SinkError> {
+    /// Gives a regular file its name, or another one if its own is taken and `can_rename`.
+    pub(super) fn finish(self, can_rename: bool) -> Result<Complete, SinkError> {
         match self.place {
-            Place::InPlace(name) => Ok(name),
-            Place::Renamed(part) => part.complete(&self.file),
+            Place::InPlace(name) => Ok(Complete { name, taken: None, place: None }),
+            Place::Renamed(part) => part.complete(&self.file, can_rename),
         }
     }
 
@@ -274,25 +275,80 @@ impl Part {
 
     /// Returns true if the part is still `file`.
     fn is_entry_of(&self, file: &File) -> bool {
-        let entry = statat(&self.directory, &self.entry, AtFlags::SYMLINK_NOFOLLOW);
-        let own = file.metadata();
-        matches!((entry, own), (Ok(entry), Ok(own)) if (entry.st_dev, entry.st_ino) == (own.dev(), own.ino()))
+        output::is_entry(&self.directory, &self.entry, file)
     }
 
-    /// Gives `file` its name. In a directory that others write to, another user may have replaced
-    /// the part: that file does not get the name.
-    fn complete(self, file: &File) -> Result<PathBuf, SinkError> {
-        let from = self.path().display().to_string();
-        if !self.is_entry_of(file) {
-            return Err(SinkError::Replaced { file: from, fate: fate(file) });
-        }
-        match renameat(&self.directory, &self.entry, &self.directory, &self.whole) {
-            Ok(()) => Ok(self.name),
-            Err(errno) => {
-                let to = self.name.display().to_string();
-                Err(SinkError::Rename { from, to, source: Arc::new(errno.into()) })
+    /// Gives `file` its name, or a random one if its own is refused and `can_rename`. In a directory
+    /// that others write to, another user may have replaced the part: that file does not get the
+    /// name.
+    fn complete(self, file: &File, can_rename: bool) -> Result<Complete, SinkError> {
+        let result = self.rename(file, &self.whole);
+        let mut complete = Complete { name: self.name.clone(), taken: None, place: None };
+        if can_rename && matches!(result, Err(RenameError::Os(_))) {
+            let other = with_random(&self.name);
+            let renamed = other.file_name().map(|entry| (self.rename(file, entry), entry.to_owned()));
+            if let Some((Ok(()), entry)) = renamed {
+                complete.taken = Some(std::mem::replace(&mut complete.name, other));
+                complete.place = Kept::of(self.directory, entry, file);
+                return Ok(complete);
             }
         }
+        let (from, to) = (self.path().display().to_string(), self.name.display().to_string());
+        match result {
+            Ok(()) => complete.place = Kept::of(self.directory, self.whole, file),
+            Err(RenameError::Replaced) => return Err(SinkError::Replaced { file: from, fate: fate(file) }),
+            Err(RenameError::Os(source)) => {
+                return Err(SinkError::Rename { from, to, source: Arc::new(source) });
+            }
+        }
+        Ok(complete)
+    }
+
+    fn rename(&self, file: &File, to: &OsStr) -> Result<(), RenameError> {
+        output::rename(&self.directory, (&self.entry, to), file)
+    }
+}
+
+/// File that has its name.
+#[derive(Debug)]
+pub(super) struct Complete {
+    pub(super) name: PathBuf,
+    /// Name that it should have had, which was taken.
+    pub(super) taken: Option<PathBuf>,
+    /// Its entry; `None` for standard output, a device or a FIFO.
+    pub(super) place: Option<Kept>,
+}
+
+/// Entry of a complete file, to delete it later.
+#[derive(Debug)]
+pub(super) struct Kept {
+    directory: Arc<OwnedFd>,
+    entry: OsString,
+    /// Device and inode of the file.
+    file: (u64, u64),
+}
+
+impl Kept {
+    fn of(directory: OwnedFd, entry: OsString, file: &File) -> Option<Self> {
+        let found = file.metadata().ok()?;
+        Some(Self { directory: Arc::new(directory), entry, file: (found.dev(), found.ino()) })
+    }
+
+    /// Uses the descriptor of `other` if it is of the same directory, so that a ring of many files
+    /// needs one.
+    pub(super) fn share_directory(&mut self, other: &Self) {
+        let place = |fd: &OwnedFd| fstat(fd).map(|found| (found.st_dev, found.st_ino));
+        if matches!((place(&self.directory), place(&other.directory)), (Ok(own), Ok(other)) if own == other) {
+            self.directory = Arc::clone(&other.directory);
+        }
+    }
+
+    /// Deletes the file, and returns true if it did. A file that now has the name is not deleted:
+    /// the user may have moved the capture away.
+    pub(super) fn delete(&self) -> bool {
+        let named = statat(&self.directory, &self.entry, AtFlags::SYMLINK_NOFOLLOW);
+        named.is_ok_and(|named| (named.st_dev, named.st_ino) == self.file)
+            && unlinkat(&self.directory, &self.entry, AtFlags::empty()).is_ok()
     }
 }
 

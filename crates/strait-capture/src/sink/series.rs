@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use strait_packet::summary::date;
 use strait_sys::clock;
 
-use super::output::unfinished;
+use super::output::{Kept, unfinished};
 use super::{SinkError, SinkOptions, Target};
 
 /// Names that are looked at for one file before it gets a random one.
@@ -35,7 +35,7 @@ pub(super) struct Series {
     ring: Option<usize>,
     number: u64,
     /// Complete files, oldest first; kept only for a ring, so never more than that.
-    complete: VecDeque<PathBuf>,
+    complete: VecDeque<(PathBuf, Kept)>,
 }
 
 impl Series {
@@ -108,14 +108,22 @@ impl Series {
 
     /// The oldest complete file of a ring.
     pub(super) fn oldest(&self) -> Option<&Path> {
-        self.complete.front().map(PathBuf::as_path)
+        self.complete.front().map(|(name, _)| name.as_path())
     }
 
     /// Notes a file that is complete.
-    pub(super) fn completed(&mut self, name: PathBuf) {
+    pub(super) fn completed(&mut self, name: PathBuf, mut file: Kept) {
         if self.ring.is_some() {
-            self.complete.push_back(name);
+            if let Some((_, last)) = self.complete.back() {
+                file.share_directory(last);
+            }
+            self.complete.push_back((name, file));
         }
+    }
+
+    /// Returns true if a file may get another name than its own: there are several anyway.
+    pub(super) fn can_rename(&self) -> bool {
+        self.rotates
     }
 
     /// Deletes the files that the ring has no place for, now that one more is being written;
@@ -124,8 +132,8 @@ impl Series {
         let keep = self.ring.map_or(usize::MAX, |files| files - 1);
         let mut deleted = 0;
         while self.complete.len() > keep {
-            let Some(oldest) = self.complete.pop_front() else { break };
-            deleted += u64::from(fs::remove_file(oldest).is_ok());
+            let Some((_, oldest)) = self.complete.pop_front() else { break };
+            deleted += u64::from(oldest.delete());
         }
         deleted
     }
@@ -136,7 +144,8 @@ fn is_taken(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-fn with_random(path: &Path) -> PathBuf {
+/// `path` with a random number behind its name, which no other user can predict.
+pub(super) fn with_random(path: &Path) -> PathBuf {
     with_suffix(path, &format!("_{:016x}", RandomState::new().build_hasher().finish()))
 }
 

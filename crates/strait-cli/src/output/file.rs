@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::Frame;
 use strait_capture::sink::{
-    FileSink, Format, LinkType, SinkInterface, SinkOptions, Statistics, Summary, Target, frame_ref,
+    FileSink, Format, LinkType, Renamed, SinkInterface, SinkOptions, Statistics, Summary, Target, frame_ref,
 };
 use strait_ledger::{Grouped, Report};
 use strait_sys::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
@@ -215,8 +215,16 @@ impl FileOutput {
         if self.streams { self.flush() } else { Ok(()) }
     }
 
+    /// Reports a file of a rotation that got another name.
+    fn report_renamed(&mut self) {
+        if let Some(Renamed { taken, name }) = self.sink.take_renamed() {
+            tell(format_args!("strait: {} is taken: the file is {}\n", taken.display(), name.display()));
+        }
+    }
+
     pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
         self.report_set_aside();
+        self.report_renamed();
         Ok(self.sink.flush_due(now)?)
     }
 
@@ -251,12 +259,17 @@ impl FileOutput {
 
 /// Returns the line that names the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
 pub(crate) fn written(summary: &Summary) -> String {
-    let Summary { packets, bytes, files, deleted, first_file, last_file, .. } = summary;
+    let Summary { packets, bytes, files, deleted, renamed, first_file, last_file, .. } = summary;
     let (packets, bytes) = (Grouped(*packets), Grouped(*bytes));
     let to = match files - deleted {
         0 | 1 => last_file.clone(),
         kept => format!("{kept} files, {first_file} to {last_file}"),
     };
     let deleted = if *deleted > 0 { format!("; {deleted} older files were deleted") } else { String::new() };
-    format!("wrote {packets} packets, {bytes} bytes, to {to}{deleted}")
+    let renamed = match renamed {
+        0 => String::new(),
+        1 => "; one file has another name, because its own was taken".into(),
+        many => format!("; {many} files have other names, because their own were taken"),
+    };
+    format!("wrote {packets} packets, {bytes} bytes, to {to}{deleted}{renamed}")
 }

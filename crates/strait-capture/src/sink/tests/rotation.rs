@@ -148,3 +148,63 @@ fn a_planted_part_of_a_format_is_passed_over() {
     assert_eq!(sink.close(&[]).expect("complete files").files, 2);
     assert!(listing(directory.path()).contains(&"out%_00003.pcapng".into()));
 }
+
+/// A directory planted at the name of a file that is being written.
+#[test]
+fn a_directory_at_the_final_name_does_not_end_the_capture() {
+    let directory = directory();
+    let path = |name: &str| directory.path().join(name);
+    let rotate_every = Some(Duration::from_mins(1));
+    let options = SinkOptions { rotate_every, ..options(&path("out.pcapng")) };
+    let mut sink = FileSink::create(options).expect("a sink");
+    let mut write = |second: u64| {
+        let timestamp_ns = START_NS + second * 1_000_000_000;
+        sink.write(&FrameRef { timestamp_ns, wire_len: 4, ..FrameRef::default() }).expect("another name");
+        sink.take_renamed()
+    };
+    let first = path("out_00001_20231114221320.pcapng");
+    assert_eq!(write(0), None);
+    fs::create_dir(&first).unwrap();
+    let renamed = write(60).expect("another name");
+    assert_eq!(renamed.taken, first);
+    assert_eq!(numbers(&renamed.name), [0]);
+    fs::create_dir(path("out_00002_20231114221420.pcapng")).unwrap();
+    let summary = sink.close(&[]).expect("complete files");
+    assert_eq!((summary.packets, summary.files, summary.renamed), (2, 2, 2));
+    assert_eq!(summary.first_file, renamed.name.display().to_string());
+    assert_eq!(numbers(summary.last_file.as_ref()), [60_000_000]);
+    assert_eq!(listing(directory.path()).len(), 4);
+}
+
+#[test]
+fn a_ring_deletes_its_own_files_where_they_are() {
+    for is_directory_replaced in [true, false] {
+        let base = directory();
+        let (here, moved) = (base.path().join("here"), base.path().join("moved"));
+        fs::create_dir(&here).unwrap();
+        let base = options(&here.join("out.pcapng"));
+        let options = SinkOptions { rotate_bytes: Some(4096), ring_files: Some(2), ..base };
+        let mut sink = FileSink::create(options).expect("a sink");
+        let mut number = 0;
+        while listing(&here).len() < 2 {
+            write(&mut sink, number, 1000).expect("room");
+            number += 1;
+        }
+        let first = listing(&here)[0].clone();
+        if is_directory_replaced {
+            fs::rename(&here, &moved).unwrap();
+            fs::create_dir(&here).unwrap();
+        } else {
+            fs::rename(here.join(&first), &moved).unwrap();
+        }
+        fs::write(here.join(&first), "of another program").unwrap();
+        while number < 20 {
+            // Its part is in the directory that was moved: only the name is of interest.
+            write(&mut sink, number, 1000).expect("room");
+            number += 1;
+        }
+        let summary = sink.close(&[]).expect("complete files");
+        assert_eq!(fs::read(here.join(&first)).unwrap(), b"of another program");
+        assert!(summary.deleted > 0 && !moved.join(&first).exists());
+    }
+}
