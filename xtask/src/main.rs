@@ -2,12 +2,13 @@
 //!
 //! `tidy` checks the sources and `layers` the dependencies of crates. Each prints one line for each
 //! problem and exits 1 if there is any. `prose` counts habits of language, here or in another
-//! project. Contributors and continuous integration run it; it is not shipped, and it changes no
-//! file.
+//! project. `reference` writes the pages that state what the programs print; the others change no
+//! file. Contributors and continuous integration run it; it is not shipped.
 
 mod layers;
 mod modules;
 mod prose;
+mod reference;
 mod source;
 mod tidy;
 
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Usage, printed for unknown arguments.
-const USAGE: &str = "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY]";
+const USAGE: &str = "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY] | reference [--check]";
 
 /// Problem to fix, printed as `path:line: what`, or without a line if it concerns the whole file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
         ["prose", ref rest @ ..] => return count_prose(rest, &root),
         ["tidy"] => tidy::check(&root),
         ["layers"] => layers::check(&root),
+        ["reference"] => reference::run(&root, false),
+        ["reference", "--check"] => reference::run(&root, true),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

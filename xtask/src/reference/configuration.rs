@@ -1,0 +1,84 @@
+//! The page of configuration keys, from the configuration that the proxy prints.
+//!
+//! Comments above a key describe it; comments above a section describe the section. A key behind `#`
+//! without a blank has no default.
+
+use std::fmt::Write;
+
+const HEAD: &str = "# Configuration
+
+The keys of `strait proxy --config FILE`, from `strait proxy --print-default-config`. `cargo xtask reference` writes this page.
+`strait proxy --check-config --config FILE` checks a file. Options of the command line override it.
+";
+
+pub(super) fn page(printed: &str) -> String {
+    let mut page = Page { text: HEAD.into(), section: String::new(), comment: Vec::new() };
+    for line in printed.lines() {
+        page.add(line);
+    }
+    page.text
+}
+
+struct Page<'a> {
+    text: String,
+    section: String,
+    /// Comment lines since the last key or empty line.
+    comment: Vec<&'a str>,
+}
+
+impl<'a> Page<'a> {
+    fn add(&mut self, line: &'a str) {
+        if line.is_empty() {
+            let prose = self.taken();
+            if !prose.is_empty() {
+                self.push(&format!("\n{prose}\n"));
+            }
+        } else if let Some(comment) = line.strip_prefix("# ") {
+            self.comment.push(comment);
+        } else if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let prose = self.taken();
+            self.push(&format!("\n## \\[{section}\\]\n"));
+            if !prose.is_empty() {
+                self.push(&format!("\n{prose}\n"));
+            }
+            self.section = format!("{section}.");
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            let prose = self.taken();
+            let (key, stated) = match key.strip_prefix('#') {
+                Some(key) => (key, format!("No default. Example: `{value}`")),
+                None => (key, format!("Default: `{value}`")),
+            };
+            let section = &self.section;
+            let entry = format!("\n### {section}{key}\n\n{prose}\n\n{stated}\n");
+            self.push(&entry);
+        }
+    }
+
+    fn push(&mut self, text: &str) {
+        let _ = self.text.write_str(text);
+    }
+
+    /// Takes the comment as Markdown, wrapped as it was.
+    fn taken(&mut self) -> String {
+        let prose = std::mem::take(&mut self.comment).join("\n");
+        // A name in angle brackets or a star would be taken for markup.
+        prose.replace('<', "&lt;").replace('*', "\\*")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_their_section_comment_and_default() {
+        let page =
+            page("# About all.\n\n# One.\na = 1\n\n# The section.\n[s]\n# Two,\n# long.\n#b = \"x\"\n");
+        let said = page.strip_prefix(HEAD).unwrap();
+        assert_eq!(
+            said,
+            "\nAbout all.\n\n### a\n\nOne.\n\nDefault: `1`\n\n## \\[s\\]\n\nThe section.\n\
+             \n### s.b\n\nTwo,\nlong.\n\nNo default. Example: `\"x\"`\n"
+        );
+    }
+}

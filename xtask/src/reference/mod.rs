@@ -1,0 +1,59 @@
+//! `cargo xtask reference [--check]`: pages of `docs/reference/` that state what the programs print.
+//!
+//! It builds the programs, runs them, and writes their options, configuration, metrics and JSON
+//! keys. The meanings in the tables of `json.md` are written by people and kept. With `--check` it
+//! changes nothing and returns each page that differs. Root or a user namespace lets it see the
+//! JSON of commands that send packets; without it these sections stay as they are.
+
+mod commands;
+mod configuration;
+mod json;
+mod metrics;
+mod program;
+mod samples;
+
+use std::fs;
+use std::path::Path;
+
+use crate::Problem;
+use crate::source::Result;
+
+const FOLDER: &str = "docs/reference";
+const REMEDY: &str = "run `cargo xtask reference`";
+
+/// Writes the pages, or only compares them. Returns the pages that need a person: those that differ
+/// with `is_check`, and keys without a meaning.
+pub(crate) fn run(root: &Path, is_check: bool) -> Result<Vec<Problem>> {
+    let program = program::Program::build(root)?;
+    let old_json = read(root, "json.md");
+    let seen = samples::take(&program, root)?;
+    let (json, mut problems) = json::page(&old_json, &seen);
+    let pages = [
+        ("commands.md", commands::page(&program)?),
+        ("configuration.md", configuration::page(&program.text(&["proxy", "--print-default-config"])?)),
+        ("metrics.md", metrics::page(&seen.metrics)),
+        ("json.md", json),
+    ];
+    for (name, text) in pages {
+        if text == read(root, name) {
+            continue;
+        }
+        let path = Path::new(FOLDER).join(name);
+        if is_check {
+            problems.push(Problem::new(path, 0, format!("differs from the program: {REMEDY}")));
+        } else {
+            fs::write(root.join(&path), text)?;
+            println!("wrote {}", path.display());
+        }
+    }
+    Ok(problems)
+}
+
+fn read(root: &Path, name: &str) -> String {
+    fs::read_to_string(root.join(FOLDER).join(name)).unwrap_or_default()
+}
+
+/// Escapes text for a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
+}

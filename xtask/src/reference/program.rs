@@ -1,0 +1,135 @@
+//! The program `strait`, built from this tree, as a child process.
+//!
+//! The other modules of `reference` call it. A child that has to be stopped gets SIGTERM, so that it
+//! prints its account.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::source::Result;
+
+/// Program under its path.
+pub(super) struct Program(PathBuf);
+
+/// Running command that prints its addresses on standard error and its result at the end.
+pub(super) struct Server {
+    child: Child,
+    errors: BufReader<std::process::ChildStderr>,
+    seen: String,
+}
+
+impl Program {
+    /// Builds the workspace's default members.
+    pub(super) fn build(root: &Path) -> Result<Self> {
+        let built =
+            Command::new("cargo").args(["build", "--quiet", "--locked"]).current_dir(root).status()?;
+        if !built.success() {
+            return Err("the programs do not build".into());
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        Ok(Self(target.join("debug/strait")))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Returns the standard output of a command that must succeed.
+    pub(super) fn text(&self, arguments: &[&str]) -> Result<String> {
+        output(Command::new(&self.0).args(arguments))
+    }
+
+    /// Returns the JSON values that a command prints.
+    pub(super) fn json(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+        values(&self.text(arguments)?)
+    }
+
+    /// Returns the JSON values that a shell script prints in a network namespace of its own, where
+    /// `$STRAIT` is the program; `None` where no namespace can be made.
+    pub(super) fn json_in_namespace(&self, script: &str) -> Option<Vec<Value>> {
+        let mine: &[&str] = &["--net"];
+        let mapped: &[&str] = &["--net", "--user", "--map-root-user"];
+        [mine, mapped].iter().find_map(|options| {
+            let mut command = Command::new("unshare");
+            command.args(*options).args(["sh", "-ec", script]).env("STRAIT", &self.0);
+            let printed = output(command.stderr(Stdio::null())).ok()?;
+            values(&printed).ok().filter(|values| !values.is_empty())
+        })
+    }
+
+    /// Starts a command that prints its addresses on standard error.
+    pub(super) fn serve(&self, arguments: &[&str]) -> Result<Server> {
+        let mut command = Command::new(&self.0);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let errors = BufReader::new(child.stderr.take().ok_or("no standard error")?);
+        Ok(Server { child, errors, seen: String::new() })
+    }
+}
+
+impl Server {
+    /// Waits until it prints an address of host `host`.
+    pub(super) fn address(&mut self, host: &str) -> Result<SocketAddr> {
+        let start = format!("{host}:");
+        loop {
+            let found = self.seen.match_indices(&start).find_map(|(at, _)| {
+                let rest = &self.seen[at + start.len()..];
+                let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                format!("{start}{port}").parse().ok()
+            });
+            if let Some(address) = found {
+                return Ok(address);
+            }
+            if self.errors.read_line(&mut self.seen)? == 0 {
+                return Err(format!("it printed no address: {}", self.seen).into());
+            }
+        }
+    }
+
+    /// Waits for its end and returns what it printed as JSON.
+    pub(super) fn wait(mut self) -> Result<Vec<Value>> {
+        let mut printed = String::new();
+        if let Some(mut output) = self.child.stdout.take() {
+            output.read_to_string(&mut printed)?;
+        }
+        let status = self.child.wait()?;
+        if !status.success() {
+            self.errors.read_to_string(&mut self.seen)?;
+            return Err(format!("{status}: {}", self.seen).into());
+        }
+        values(&printed)
+    }
+
+    /// Ends it with SIGTERM, and returns what it printed as JSON.
+    pub(super) fn stop(self) -> Result<Vec<Value>> {
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        self.wait()
+    }
+}
+
+/// A server that was not waited for must not outlive a failure.
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output()?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{command:?}: {}: {errors}", output.status).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+pub(super) fn values(text: &str) -> Result<Vec<Value>> {
+    let values: std::result::Result<Vec<Value>, _> =
+        serde_json::Deserializer::from_str(text).into_iter().collect();
+    values.map_err(|error| format!("{error}: {text:.200}").into())
+}
