@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo install test test-vm bench fuzz audit
+.PHONY: help setup demo install test test-vm bench fuzz audit book reference
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,3 +57,9 @@ fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each; needs nightly and car
 audit: ## check licences and advisories of the dependencies; needs cargo-deny
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not installed: cargo install cargo-deny" >&2; exit 1; }
 	cargo deny check
+
+book: ## build the documents as a book; needs mdbook
+	@scripts/book
+
+reference: ## compare docs/reference with the programs; `cargo xtask reference` writes it again
+	cargo xtask reference --check
