@@ -1,8 +1,11 @@
 //! `cargo xtask tidy`: checks that neither the compiler nor clippy makes.
 //!
 //! Lengths of files and functions, file headers, forbidden words, lints disabled without a reason,
-//! unreachable files, broken links. Each check is a function from files to problems.
+//! unreachable files, broken links, statements of the documents that do not hold, and the limits of
+//! `prose`. Each check is a function from files to problems.
 
+mod claims;
+mod constants;
 mod dead;
 mod links;
 mod rust;
@@ -27,6 +30,8 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
             problems.extend(links::check(root, file));
         }
     }
+    problems.extend(links::unlisted(&files));
+    problems.extend(claims::check(root, &files, &workspaces));
     problems.extend(dead::check(root, &files, &workspaces));
     problems.extend(dead::crates_without_lints(root, &workspaces));
     Ok(problems)
