@@ -1,5 +1,5 @@
-//! The interfaces' own counters: a packet socket counts what its filter matched, the interface what
-//! came.
+//! Counters of interfaces. A packet socket counts the frames that its filter matched, the interface
+//! all frames: the difference is the number that the filter rejected.
 
 use strait_ledger::{self as ledger, Capture, Since};
 use strait_sys::interface::Interface;
@@ -9,12 +9,12 @@ use crate::directions::Directions;
 use crate::error::Error;
 use crate::link::Link;
 
-/// The counters of what is captured. They are read when the capture ends and stand at 0 before.
+/// Counters of the captured interfaces. They are read when the capture ends, and are 0 before.
 pub(crate) struct Counters {
-    /// One interface, or all that there were at the start.
+    /// One interface, or all interfaces that existed at the start.
     links: Vec<LinkCounters>,
     pub(crate) directions: Directions,
-    /// Whether there is a filter that rejects anything.
+    /// True if there is a filter that rejects any frame.
     pub(crate) filters: bool,
 }
 
@@ -48,7 +48,7 @@ impl Counters {
             Link::Own(_) => vec![start(interface.index, interface.is_loopback())?],
             Link::Cooked { loopback, .. } => {
                 let indices = Interface::indices()?.into_iter();
-                // One that has gone meanwhile counts nothing.
+                // An interface that has vanished meanwhile counts nothing.
                 indices.filter_map(|index| start(index, index == loopback).ok()).collect()
             }
         };
@@ -58,8 +58,8 @@ impl Counters {
     pub(crate) fn stop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
         for link in &mut self.links {
-            // An interface that is gone has no counters: the ledger then knows nothing of what the filter
-            // rejected.
+            // An interface that is gone has no counters: the ledger then lacks the frames that the
+            // filter rejected.
             if let Ok(now) = netlink.stats(link.index) {
                 link.received.advance(now.rx_packets);
                 link.sent.advance(now.tx_packets);
@@ -68,7 +68,7 @@ impl Counters {
         }
     }
 
-    /// Frames that the NIC missed.
+    /// Returns the frames that the NIC missed.
     pub(crate) fn missed(&self) -> Capture {
         let missed = self.links.iter().map(|link| link.missed.total()).sum();
         let mut account = Capture { received: missed, ..Capture::default() };
@@ -76,7 +76,8 @@ impl Counters {
         account
     }
 
-    /// Frames that the NIC has missed so far, asked of the kernel now; 0 where it does not tell.
+    /// Returns the number of frames that the NIC has missed so far, by a system call; 0 if the kernel
+    /// does not report it.
     pub(crate) fn missed_now(&self) -> u64 {
         let Ok(mut netlink) = Netlink::open() else { return 0 };
         let missed = |link: &LinkCounters| {
@@ -88,8 +89,8 @@ impl Counters {
         self.links.iter().filter_map(missed).sum()
     }
 
-    /// Frames that the interface saw and no lane counted: those that the filter rejected, and those
-    /// that the NIC missed. `beyond` matched too late to belong to the capture.
+    /// Returns the frames that the interface counted and no lane did: those that the filter rejected,
+    /// and those that the NIC missed. `beyond` frames matched too late to belong to the capture.
     pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
         let matched = beyond + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();

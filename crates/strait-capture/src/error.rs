@@ -1,12 +1,11 @@
-//! The one error of this crate. Doors print it as it is and take the exit code from
-//! [`Error::kind`].
+//! Error of this crate. Programs print it as it is and take the exit code from [`Error::kind`].
 
 use strait_sys::Kind;
 
-/// What can go wrong in a capture or an injection.
+/// Error of a capture or an injection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refused, or an interface, a library or a privilege is missing.
+    /// The kernel refused a call, or an interface, a library or a privilege is missing.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
     /// The filter cannot be attached as it is.
@@ -21,7 +20,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno, where the kernel gave one.
+    /// Returns the errno if the kernel gave one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::System(error) => error.errno(),
@@ -29,7 +28,7 @@ impl Error {
         }
     }
 
-    /// What a caller can do about it.
+    /// Returns the kind, which decides how a caller can react.
     pub fn kind(&self) -> Kind {
         match self {
             Self::System(error) => error.kind(),

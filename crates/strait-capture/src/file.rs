@@ -1,9 +1,7 @@
-//! Reads a capture file, pcap or pcapng, from a path or standard input, and lends one packet at a
-//! time.
+//! Reader of capture files, pcap or pcapng, from a path or standard input.
 //!
-//! The `file` path of a session and `strait replay` call it. A packet is lent from the read buffer
-//! itself, so it must be let go before the next one is asked for. It never seeks, so pipes work; it
-//! writes nothing.
+//! The `file` path of a session and `strait replay` use it. A packet is lent from the read buffer and
+//! must be dropped before the next one is read. The reader never seeks, so that pipes work.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,11 +14,11 @@ use strait_sys::wait;
 
 use crate::frame::Direction;
 
-/// Bytes read at once. The buffer grows past it only for a longer block, to that block's length;
-/// the decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
+/// Bytes read at once. The buffer grows only for a longer block, to that block's length; the decoder
+/// refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
 const READ_BYTES: usize = 256 << 10;
 
-/// Why a capture file could not be read.
+/// Error of reading a capture file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refused to open or read it.
@@ -30,84 +28,84 @@ pub enum FileError {
         operation: &'static str,
         /// The path, or `standard input`.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It ends inside a block. Every packet before was lent.
+    /// The file ends inside a block. All earlier packets were lent.
     #[error("{file} is cut at byte {end}: the {what} that starts at byte {offset} is not whole")]
     Truncated {
         /// The path, or `standard input`.
         file: String,
-        /// What it is cut in.
+        /// Incomplete block or header.
         what: &'static str,
-        /// Where that starts: the end of the last whole block.
+        /// Offset of its start, which is the end of the last whole block.
         offset: u64,
-        /// Where the file ends.
+        /// Size of the file.
         end: u64,
     },
-    /// Its bytes are not a capture file, or stop being one. Every packet before was lent.
+    /// The file is no capture file, or has an invalid block. All earlier packets were lent.
     #[error("{file}: {source}")]
     Format {
         /// The path, or `standard input`.
         file: String,
-        /// What is wrong, and at which byte.
+        /// Error with its offset.
         source: strait_pcapng::Error,
     },
     /// A packet's link type is not that of the file's first interface, for which the filter was
-    /// compiled. Every packet before was lent.
+    /// compiled. All earlier packets were lent.
     #[error(
         "{file}: a packet of link type {link_type} among those of link type {first}: split it by link type first"
     )]
     LinkTypes {
         /// The path, or `standard input`.
         file: String,
-        /// The first interface's link type (`LINKTYPE_*`).
+        /// Link type of the first interface (`LINKTYPE_*`).
         first: u32,
-        /// The packet's.
+        /// Link type of the packet.
         link_type: u32,
     },
 }
 
-/// A packet, lent until the next call of [`FileReader::next`].
+/// Packet, lent until the next call of [`FileReader::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRef<'a> {
-    /// The captured bytes.
+    /// Captured bytes.
     pub bytes: &'a [u8],
     /// Length on the wire in bytes; never less than `bytes.len()`.
     pub wire_len: u32,
-    /// Nanoseconds since the epoch; 0 where the file does not say.
+    /// Nanoseconds since the epoch; 0 if the file has no time.
     pub timestamp_ns: u64,
-    /// Number of the interface, counted through the file: an index into [`FileReader::interfaces`].
+    /// Number of the interface in the file: an index into [`FileReader::interfaces`].
     pub interface: u32,
-    /// Which way the packet went, where the file says.
+    /// Direction, if the file has one.
     pub direction: Direction,
-    /// The receive queue, where the file says.
+    /// Receive queue, if the file has one.
     pub queue: Option<u32>,
-    /// What the first byte is (`LINKTYPE_*`). A pcapng file can mix them.
+    /// Link type (`LINKTYPE_*`). A pcapng file can mix link types.
     pub link_type: u32,
 }
 
-/// An interface that the file describes.
+/// Interface that the file describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInterface {
-    /// What the first byte of its packets is (`LINKTYPE_*`).
+    /// Link type of its packets (`LINKTYPE_*`).
     pub link_type: u32,
-    /// The most bytes captured of a packet; 0 means no limit.
+    /// Maximum number of bytes captured of a packet; 0 means no limit.
     pub snaplen: u32,
-    /// Its name, where the file gives one.
+    /// Name, if the file has one.
     pub name: Option<String>,
-    /// What it counted, where the file has got to that and gives it.
+    /// Counts of the interface, once they have been read, if the file has any.
     pub statistics: Option<Statistics>,
 }
 
-/// An open capture file.
+/// Open capture file.
 #[derive(Debug)]
 pub struct FileReader {
     name: String,
     source: File,
     decoder: Decoder,
     buffer: Vec<u8>,
-    /// The bytes read and not yet decoded: `buffer[start..end]`.
+    /// Start and end in `buffer` of the bytes that are read and not decoded.
     start: usize,
     end: usize,
     interfaces: Vec<FileInterface>,
@@ -128,7 +126,7 @@ impl FileReader {
         }
     }
 
-    /// Reads from an open file; `name` is for messages.
+    /// Makes a reader of an open file. `name` appears in messages.
     pub fn new(source: File, name: String) -> Result<Self, FileError> {
         let mut reader = Self {
             name,
@@ -146,14 +144,15 @@ impl FileReader {
         Ok(reader)
     }
 
-    /// The next packet; `None` at the end of the file. An error comes again when asked again.
+    /// Returns the next packet, or `None` at the end of the file. An error is returned again by the
+    /// next call.
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend from itself")]
     pub fn next(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
         self.advance(Pipe::Block)?;
         self.front()
     }
 
-    /// The same without waiting: `Pending` where a pipe has no whole packet yet.
+    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no whole packet yet.
     pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
         match self.advance(Pipe::Leave)? {
             Front::Late => Ok(Poll::Pending),
@@ -161,13 +160,13 @@ impl FileReader {
         }
     }
 
-    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` is over. A
-    /// file never waits.
+    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` has passed. For
+    /// a file it returns at once.
     pub fn wait(&self, timeout: Duration) -> Result<(), FileError> {
         self.is_readable(timeout).map(drop)
     }
 
-    /// Goes on to the next packet, and keeps what is said on the way there.
+    /// Decodes blocks up to the next packet.
     fn advance(&mut self, pipe: Pipe) -> Result<Front, FileError> {
         loop {
             match self.peek(pipe)? {
@@ -177,7 +176,7 @@ impl FileReader {
         }
     }
 
-    /// Lends the packet at the front of the buffer; `None` if there is none.
+    /// Lends the packet at the start of the buffer, if there is one.
     fn front(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
         let step = self.decoder.step(&self.buffer[self.start..self.end]);
         match step.map_err(|error| describe(&self.name, error))? {
@@ -189,37 +188,37 @@ impl FileReader {
         }
     }
 
-    /// The link type of the first interface (`LINKTYPE_*`); Ethernet for a file that has none.
+    /// Returns the link type of the first interface (`LINKTYPE_*`); Ethernet if there is none.
     pub fn link_type(&self) -> u32 {
         self.interfaces.first().map_or(u32::from(LinkType::ETHERNET.0), |interface| interface.link_type)
     }
 
-    /// The path, or `standard input`.
+    /// Returns the path, or `standard input`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The interfaces described so far.
+    /// Returns the interfaces read so far.
     pub fn interfaces(&self) -> &[FileInterface] {
         &self.interfaces
     }
 
-    /// pcap or pcapng.
+    /// Returns the format, pcap or pcapng.
     pub fn format(&self) -> Option<Format> {
         self.decoder.format()
     }
 
-    /// Sections passed over so far because their pcapng version is not known.
+    /// Returns the number of sections skipped so far because of an unknown pcapng version.
     pub fn skipped_sections(&self) -> u64 {
         self.skipped_sections
     }
 
-    /// Bytes of the file decoded so far.
+    /// Returns the number of bytes decoded so far.
     pub fn offset(&self) -> u64 {
         self.decoder.offset()
     }
 
-    /// Brings a whole block to the front of the buffer and says what it is.
+    /// Reads until there is a whole block at the start of the buffer, and returns its kind.
     fn peek(&mut self, pipe: Pipe) -> Result<Front, FileError> {
         loop {
             let input = &self.buffer[self.start..self.end];
@@ -241,7 +240,7 @@ impl FileReader {
         }
     }
 
-    /// Reads once, with room for `wanted` bytes from `start` on. False at the end of the file.
+    /// Reads once, with room for `wanted` bytes from `start` on. Returns false at the end of the file.
     fn fill(&mut self, wanted: usize) -> Result<bool, FileError> {
         if self.start + wanted > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -263,7 +262,7 @@ impl FileReader {
         }
     }
 
-    /// Whether a read returns at once, if need be with an error.
+    /// Returns true if a read returns at once, with bytes or with an error.
     fn is_readable(&self, timeout: Duration) -> Result<bool, FileError> {
         match wait::readable([Some(self.source.as_fd())], timeout) {
             Ok([source]) => Ok(source.readable || source.failed),
@@ -275,7 +274,7 @@ impl FileReader {
         FileError::Io { operation: "read", file: self.name.clone(), source }
     }
 
-    /// Decodes the block at the front, which holds no packet, and keeps what it says.
+    /// Decodes the block at the start, which has no packet, and stores its information.
     fn note(&mut self) -> Result<(), FileError> {
         let step = self.decoder.step(&self.buffer[self.start..self.end]);
         match step.map_err(|error| describe(&self.name, error))? {
@@ -290,17 +289,17 @@ impl FileReader {
     }
 }
 
-/// What stands at the front of the buffer.
+/// Start of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Front {
     Packet,
     Other,
-    /// No whole block, and a pipe that would have to be waited for.
+    /// An incomplete block of a pipe without more bytes.
     Late,
     End,
 }
 
-/// What to do about a pipe that has nothing to read yet.
+/// Treatment of a pipe without bytes to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pipe {
     Block,

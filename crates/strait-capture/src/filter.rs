@@ -1,8 +1,8 @@
-//! From filter text to the programs that the kernel runs.
+//! Compilation of filter texts to programs of the kernel.
 //!
-//! libpcap compiles the text, `strait-filter` checks it, sets the snaplen; [`Link`] makes of it
-//! what the kernel runs, and the engines attach that. A filter that the kernel does not take runs
-//! in this process, as libpcap does it.
+//! libpcap compiles the text, `strait-filter` checks the program and sets the snaplen, [`Link`]
+//! converts it to the kernel's program, and the engines attach that. A filter that the kernel
+//! refuses runs in this process, as in libpcap.
 
 use strait_filter::cbpf::{Instruction, Program};
 use strait_sys::libpcap::Compiler;
@@ -11,11 +11,11 @@ use strait_sys::packet::Socket;
 use crate::error::Error;
 use crate::link::{self, Link};
 
-/// The largest snaplen, libpcap's MAXIMUM_SNAPLEN.
+/// Maximum snaplen: libpcap's MAXIMUM_SNAPLEN.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
-/// Compiles `text` for live capture on `interface`; no text matches everything. The program returns
-/// at most `snaplen` bytes.
+/// Compiles `text` for live capture on `interface`. Without a text the program matches all frames.
+/// It returns at most `snaplen` bytes.
 pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32) -> Result<Program, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Program::accept_all(snaplen)),
@@ -25,22 +25,22 @@ pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32
 
 fn compiler(interface: &str, link: Link) -> Result<Compiler, Error> {
     Ok(match link.cooked() {
-        // libpcap's handle on all interfaces is for another header; from a file it compiles the same.
+        // libpcap's live handle on all interfaces has another cooked header; one for files has this.
         Some(_) => Compiler::offline(dlt(link.link_type()), SNAPLEN_MAX)?,
         None => Compiler::live(interface, SNAPLEN_MAX)?,
     })
 }
 
-/// Compiles filters for a capture that runs, [`crate::Session::set_filter`]. libpcap does so on a
-/// handle of its own, which needs the privilege to open the interface: make this before that is
-/// given up.
+/// Compiler of filters for a running capture, see [`crate::Session::set_filter`]. It holds a handle
+/// of libpcap, which needs the privilege to open the interface: open it before the program drops
+/// its privileges.
 #[derive(Debug)]
 pub struct FilterCompiler {
     compiler: Compiler,
 }
 
 impl FilterCompiler {
-    /// For `interface`.
+    /// Opens a compiler for `interface`.
     ///
     /// # Errors
     /// There is no libpcap, no such interface, or no privilege.
@@ -49,7 +49,7 @@ impl FilterCompiler {
         Ok(Self { compiler: compiler(interface, link)? })
     }
 
-    /// The program of `text`, see pcap-filter(7); of one that keeps everything where it is empty.
+    /// Compiles `text` (pcap-filter(7)); an empty one matches all frames.
     pub fn compile(&self, text: &str) -> Result<Program, Error> {
         if text.trim().is_empty() {
             return Ok(Program::accept_all(SNAPLEN_MAX));
@@ -66,8 +66,8 @@ pub(crate) fn offline(linktype: u32, text: Option<&str>, snaplen: u32) -> Result
     }
 }
 
-/// The number that libpcap's own calls know a link type by: files number it differently where
-/// systems disagree (pcap-linktype(7)).
+/// Returns the DLT_* number of a LINKTYPE_*. They differ for types that systems number differently
+/// (pcap-linktype(7)).
 fn dlt(linktype: u32) -> i32 {
     const LINKTYPE_RAW: u32 = 101;
     const DLT_RAW: i32 = 12;
@@ -81,34 +81,33 @@ fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Err
     cut(&check(instructions)?, snaplen)
 }
 
-/// A program of `instructions`, one that the kernel takes or one that runs in this process.
+/// Checks `instructions` and makes a program of them, which may be too large for the kernel.
 ///
 /// # Errors
-/// [`Error::Filter`]: it is no valid program.
+/// [`Error::Filter`]: the program is invalid.
 pub fn check(instructions: Vec<Instruction>) -> Result<Program, Error> {
     Program::check_interpretable(instructions).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// How [`crate::Session::notes`] begins to tell of a filter that the kernel does not run.
+/// Start of the note in [`crate::Session::notes`] on a filter that the kernel does not run.
 const HERE: &str = "the filter runs in this process: ";
 
-/// Puts into `notes` why the filter runs in this process, in the place of what they say of an
-/// earlier filter.
+/// Replaces the note on an earlier filter by the reason `why` the filter runs in this process.
 pub(crate) fn note(notes: &mut Vec<String>, why: Option<String>) {
     notes.retain(|note| !note.starts_with(HERE));
     notes.extend(why.map(|why| format!("{HERE}{why}")));
 }
 
-/// Returns true if `error` may mean that a filter is too large for the kernel: its answer
-/// (net.core.optmem_max), or the limit of instructions, where the socket's own are added.
+/// Returns true if `error` may mean that a filter is too large for the kernel: by memory
+/// (net.core.optmem_max), or by the number of instructions with those that the path adds.
 pub(crate) fn may_be_too_large(error: &Error) -> bool {
     const ENOMEM: i32 = 12;
     const EINVAL: i32 = 22;
     matches!(error, Error::Filter(_)) || matches!(error.errno(), Some(ENOMEM | EINVAL))
 }
 
-/// Refuses a program that AF_XDP cannot run. In this process it would come too late: what the XDP
-/// program matches never reaches the host.
+/// Refuses a program that AF_XDP cannot run. In this process it would run too late: frames that the
+/// XDP program matches never reach the host.
 pub(crate) fn refuse_on_xdp(program: &Program) -> Result<(), Error> {
     match program.refusal() {
         None => Ok(()),
@@ -119,13 +118,13 @@ pub(crate) fn refuse_on_xdp(program: &Program) -> Result<(), Error> {
     }
 }
 
-/// The same program keeping `snaplen` bytes at most.
+/// Returns `program` with at most `snaplen` bytes kept of each frame.
 pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// Puts `program` in the place of a packet socket's filter; a program that keeps everything is not
-/// worth its cost.
+/// Replaces a packet socket's filter. A program that keeps every frame whole is left out, because it
+/// costs time for each frame.
 pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     if *program == Program::accept_all(SNAPLEN_MAX) {
         return Ok(socket.detach_filter()?);
@@ -133,7 +132,7 @@ pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     Ok(socket.attach_filter(&instructions(program))?)
 }
 
-/// As the packet sockets take it.
+/// Converts a program for packet sockets.
 pub(crate) fn instructions(program: &Program) -> Vec<strait_sys::packet::Instruction> {
     program.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect()
 }

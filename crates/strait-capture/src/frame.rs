@@ -1,31 +1,31 @@
-//! What every path lends: one frame, with the same meaning of each field on each path.
+//! Frame lent by every path, with one meaning of each field on all of them.
 
-/// A captured frame, borrowed from its ring. It cannot outlive its batch.
+/// Captured frame, borrowed from its ring. It cannot outlive its batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// The captured bytes from the link-layer header on, VLAN tags in place, cut to the snaplen.
+    /// Captured bytes from the link-layer header on, VLAN tags in place, cut to the snaplen.
     pub bytes: &'a [u8],
     /// Length on the wire in bytes, VLAN tags included, frame check sequence not.
     pub wire_len: u32,
-    /// When the kernel took the frame, in nanoseconds since the epoch (`CLOCK_REALTIME`).
+    /// Time at which the kernel received the frame, in nanoseconds since the epoch
+    /// (`CLOCK_REALTIME`).
     pub timestamp_ns: u64,
-    /// Index of the interface that it came from; for a file, the interface's number in it.
+    /// Index of the frame's interface; in a file, the number of the interface.
     pub interface: u32,
     /// Receive queue or fanout member.
     pub queue: u32,
-    /// The outermost VLAN tag, where the path knows it apart from the bytes.
+    /// Outermost VLAN tag.
     pub vlan: Option<Vlan>,
-    /// Whether this host received or sent it.
+    /// Direction as seen from this host.
     pub direction: Direction,
-    /// The flow hash that the NIC or the kernel computed; 0 where there is none, or none was asked
-    /// for.
+    /// Flow hash by the NIC or the kernel; 0 if there is none or none was asked for.
     pub rx_hash: u32,
-    /// When the NIC took the frame, in nanoseconds of the NIC's own clock; 0 where it does not say,
-    /// or was not asked.
+    /// Time at which the NIC received the frame, in nanoseconds of the NIC's clock; 0 if the NIC
+    /// does not report it or was not asked.
     pub hardware_ns: u64,
 }
 
-/// An 802.1Q or 802.1ad tag.
+/// 802.1Q or 802.1ad tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
     /// Priority, drop eligibility and VLAN identifier.
@@ -35,7 +35,7 @@ pub struct Vlan {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame that this host received, of which nothing more is known.
+    /// Returns a received frame without further properties.
     #[inline]
     pub(crate) fn received(bytes: &'a [u8], timestamp_ns: u64, interface: u32) -> Self {
         Self {
@@ -51,13 +51,13 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Makes it the frame of `bytes`, all else alike.
+    /// Replaces the bytes, and the properties that depend on them.
     #[inline]
     pub(crate) fn replace(&mut self, bytes: &'a [u8]) {
         self.bytes = bytes;
         self.wire_len = bytes.len() as u32;
         self.vlan = None;
-        // Read out of line: almost no frame has a tag.
+        // Out of line, because almost no frame has a tag.
         if Vlan::is_in(bytes) {
             self.read_vlan();
         }
@@ -71,7 +71,7 @@ impl<'a> Frame<'a> {
 }
 
 impl Vlan {
-    /// The outermost tag of a frame, where it stands as on the wire.
+    /// Returns the outermost tag in the bytes of a frame.
     #[inline]
     pub(crate) fn in_frame(bytes: &[u8]) -> Option<Self> {
         let &[high, low, tci_high, tci_low] = bytes.get(12..16)?.first_chunk()?;
@@ -80,25 +80,25 @@ impl Vlan {
         Self::is_in(bytes).then_some(tag)
     }
 
-    /// Whether there is one.
+    /// Returns true if the bytes have a tag.
     #[inline]
     fn is_in(bytes: &[u8]) -> bool {
         const C_TAG: u16 = 0x8100_u16.to_be();
         const S_TAG: u16 = 0x88a8_u16.to_be();
         let tpid = bytes.get(12..16).and_then(<[u8]>::first_chunk);
-        // Compared in the order in which it stands.
+        // Compared in network order, without a byte swap.
         tpid.is_some_and(|tpid| matches!(u16::from_ne_bytes(*tpid), C_TAG | S_TAG))
     }
 }
 
-/// Which way a frame went, seen from this host.
+/// Direction of a frame, as seen from this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received.
     In,
     /// Sent.
     Out,
-    /// A file that does not say.
+    /// Not recorded in the file.
     Unknown,
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_read_from_the_frame() {
+    fn vlan_tag_is_read_from_the_bytes() {
         let mut frame = [0; 60];
         frame[12..16].copy_from_slice(&[0x88, 0xa8, 0x60, 0x64]);
         assert_eq!(Vlan::in_frame(&frame), Some(Vlan { tci: 0x6064, tpid: 0x88a8 }));

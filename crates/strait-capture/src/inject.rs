@@ -1,8 +1,8 @@
-//! The mirror of capture: frames out of an interface, in batches, at a given pace.
+//! Injection of frames into an interface, in batches and at a given pace.
 //!
-//! [`Injector::buffer`] lends the next free buffer, [`Injector::push`] queues it, and a full batch
-//! goes out by itself. When the device's queue is full it waits, within five seconds; nothing is
-//! queued beyond one batch or one ring.
+//! [`Injector::buffer`] lends the next free buffer and [`Injector::push`] queues it. A full batch is
+//! sent without a further call. If the device's queue is full the injector waits, at most for five
+//! seconds; it queues no more than one batch or one ring.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) mod zerocopy;
 
 pub use live::LiveGenerator;
 
-/// How frames leave.
+/// Kernel path of injected frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InjectPath {
     /// `sendmmsg`, past the queueing discipline.
@@ -37,22 +37,22 @@ pub enum InjectPath {
     ZeroCopy,
 }
 
-/// Frames a `sendmmsg`, or a kick of a ring.
+/// Frames per `sendmmsg`, or per system call for a ring.
 const BATCH: usize = 128;
 /// Slots of a transmit ring.
 const RING_SLOTS: usize = 1024;
-/// Waits shorter than this spin: a sleep is not so precise.
+/// Longest wait that spins, because a sleep is less precise.
 const SPIN_BELOW_NS: u64 = 60_000;
-/// Bytes of an Ethernet header: the shortest frame.
+/// Size in bytes of an Ethernet header, which is the shortest frame.
 const HEADER_BYTES: usize = 14;
 
-/// Sends frames on an interface.
+/// Sender of many frames on an interface.
 pub struct Injector {
     engine: Engine,
     interface: Interface,
-    /// Frames since the last flush.
+    /// Number of frames since the last flush.
     queued: usize,
-    /// Counts each frame that was pushed as sent, until the kernel refuses it.
+    /// Account, with each queued frame as sent until the kernel refuses it.
     account: ledger::Send,
     recent: Recent,
     started: Option<Instant>,
@@ -92,14 +92,15 @@ impl Injector {
         Ok(Self { engine, interface, queued: 0, account, recent: Recent::default(), started: None })
     }
 
-    /// A socket that sends past the qdisc and receives nothing.
+    /// Opens a socket that bypasses the queueing discipline and receives nothing.
     fn socket(interface: &Interface) -> Result<Socket, Error> {
         let socket = Socket::open(&interface.name)?;
         socket.bypass_qdisc()?;
         Ok(socket)
     }
 
-    /// What the user should know: why the path that was asked for copies each frame.
+    /// Returns a note for the user: the reason why the kernel copies each frame on a path without
+    /// copies.
     pub fn note(&self) -> Option<&str> {
         match &self.engine {
             Engine::Xdp(transmitter) => transmitter.copies(),
@@ -107,8 +108,8 @@ impl Injector {
         }
     }
 
-    /// The next free buffer, for one frame. Sends what is queued where there is none left, and
-    /// waits for room.
+    /// Returns the next free buffer, for one frame. If there is none it sends the queued frames and
+    /// waits.
     ///
     /// # Errors
     /// The interface went down, or its queue stayed full for five seconds.
@@ -121,7 +122,7 @@ impl Injector {
         self.engine.buffer().ok_or_else(stalled)
     }
 
-    /// Queues the frame of `len` bytes that was written to the buffer, or counts it as refused.
+    /// Queues the frame of `len` bytes in the buffer, or counts it as refused.
     pub fn push(&mut self, len: usize) {
         if !self.takes(len) {
             self.account.refused += 1;
@@ -134,7 +135,7 @@ impl Injector {
         self.recent.push(len);
     }
 
-    /// Sends what is queued. What an error leaves unsent stays queued, to be sent by the next try.
+    /// Sends the queued frames. After an error the unsent frames stay queued for the next attempt.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.queued == 0 {
             return Ok(());
@@ -144,8 +145,8 @@ impl Injector {
         Ok(())
     }
 
-    /// Sends what is queued, then waits until `due_ns` of `CLOCK_MONOTONIC`; returns at once when
-    /// that is past.
+    /// Sends the queued frames, then waits until `due_ns` of `CLOCK_MONOTONIC`. Returns at once if
+    /// that time is past.
     pub fn wait_until(&mut self, due_ns: u64) -> Result<(), Error> {
         if clock::monotonic_ns() >= due_ns {
             return Ok(());
@@ -161,7 +162,7 @@ impl Injector {
         }
     }
 
-    /// Sends the rest, waits until the kernel has taken it, and returns the account.
+    /// Sends the queued frames, waits until the kernel has taken them, and returns the account.
     pub fn finish(&mut self) -> Result<ledger::Send, Error> {
         self.flush()?;
         let deadline = Instant::now() + STALL_MAX;
@@ -173,8 +174,8 @@ impl Injector {
         Ok(self.account())
     }
 
-    /// The account so far. What is queued, or handed over and not yet reported as sent, counts as
-    /// unfinished.
+    /// Returns the account so far. Queued frames, and frames that the kernel has not reported as
+    /// sent, count as unfinished.
     pub fn account(&mut self) -> ledger::Send {
         let mut account = self.account.clone();
         let (mut parts, mut dropped) = (self.engine.pending(), self.engine.dropped());
@@ -197,9 +198,9 @@ impl Injector {
         account
     }
 
-    /// Whether a buffer holds the frame and the link takes it. `sendmmsg` tells of one that the
-    /// link does not take; from a ring the kernel drops it without a word, so it must not get
-    /// there.
+    /// Returns true if a buffer holds the frame and the link takes it. `sendmmsg` returns an error
+    /// for a frame that is too long; from a ring the kernel drops it silently, so it must not be
+    /// queued there.
     fn takes(&mut self, len: usize) -> bool {
         if len > FRAME_BYTES_MAX || matches!(self.engine, Engine::Sendmmsg { .. }) {
             return len <= FRAME_BYTES_MAX;
@@ -253,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// Hands the queued frames to the kernel.
+    /// Passes the queued frames to the kernel.
     fn flush(&mut self, account: &mut ledger::Send) -> Result<(), Error> {
         match self {
             Self::Sendmmsg { batch, socket } => send_all(batch, socket, account),
@@ -270,7 +271,8 @@ impl Engine {
         }
     }
 
-    /// Frames that the kernel has not taken yet, or what they are cut into: see [`Engine::parts`].
+    /// Returns the number of frames that the kernel has not sent, or of their parts, see
+    /// [`Engine::parts`].
     fn pending(&mut self) -> usize {
         match self {
             Self::Sendmmsg { batch, .. } => batch.len(),
@@ -280,7 +282,7 @@ impl Engine {
         }
     }
 
-    /// Frames that the kernel took and that never left: its interface went.
+    /// Returns the number of frames that the kernel took and dropped when its interface vanished.
     fn dropped(&self) -> u64 {
         match self {
             Self::ZeroCopy(transmitter) => transmitter.dropped(),
@@ -288,7 +290,7 @@ impl Engine {
         }
     }
 
-    /// Tells an error that came after the kernel had taken everything.
+    /// Returns an error that came after the kernel had taken all frames.
     fn check(&self) -> Result<(), Error> {
         match self {
             Self::ZeroCopy(transmitter) => transmitter.check(),
@@ -296,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// What a frame of `len` bytes is cut into.
+    /// Returns the number of parts of a frame of `len` bytes.
     fn parts(&self, len: usize) -> usize {
         match self {
             Self::Sendmmsg { .. } | Self::Ring { .. } | Self::ZeroCopy(_) => 1,
@@ -305,15 +307,15 @@ impl Engine {
     }
 }
 
-/// Lengths of the frames pushed last: those that the kernel has not reported as sent are among
-/// them, since it takes frames in order.
+/// Lengths of the last queued frames. The kernel takes frames in order, so those that it has not
+/// reported as sent are among them.
 struct Recent {
     lengths: Box<[u16; Self::FRAMES]>,
     pushed: usize,
 }
 
 impl Recent {
-    /// As many as any engine has under way: AF_XDP's slots, which are the most.
+    /// Maximum number of frames that an engine has in progress: the slots of AF_XDP.
     const FRAMES: usize = xdp::SLOTS as usize;
 
     fn push(&mut self, len: usize) {
@@ -321,7 +323,7 @@ impl Recent {
         self.pushed += 1;
     }
 
-    /// The lengths, the last pushed first.
+    /// Iterates over the lengths, the last frame first.
     fn backwards(&self) -> impl Iterator<Item = usize> {
         let oldest = self.pushed.saturating_sub(Self::FRAMES);
         (oldest..self.pushed).rev().map(|i| usize::from(self.lengths[i % Self::FRAMES]))
@@ -334,7 +336,7 @@ impl Default for Recent {
     }
 }
 
-/// Sends a whole batch, waiting while the device's queue is full.
+/// Sends a whole batch. It waits while the device's queue is full.
 fn send_all(batch: &mut send::Batch, socket: &Socket, account: &mut ledger::Send) -> Result<(), Error> {
     let mut deadline = None;
     while !batch.is_empty() {

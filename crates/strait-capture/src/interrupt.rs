@@ -1,4 +1,4 @@
-//! Ending a lane's wait from outside.
+//! Interruption of a lane's wait by another thread or a signal handler.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::Error;
 pub struct Interrupter(Arc<OwnedFd>);
 
 impl Interrupter {
-    /// An eventfd(2).
+    /// Opens an eventfd(2).
     pub fn new() -> Result<Self, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).map_err(|errno| {
@@ -25,18 +25,18 @@ impl Interrupter {
 
     /// Ends the wait. It takes no lock and allocates nothing.
     pub fn interrupt(&self) {
-        // It fails only where the counter is full: the wait is ended anyhow.
+        // It fails only if the counter is full, and then the wait ends too.
         let _ = io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Takes note of an interruption; a lane that returns because of one has.
+    /// Clears an interruption. A lane that returns because of one has cleared it.
     pub fn clear(&self) {
-        // It fails where nobody had interrupted.
+        // It fails if there was no interruption.
         let _ = io::read(&*self.0, &mut [0_u8; 8]);
     }
 }
 
-/// Readable while an interruption waits to be noticed.
+/// Readable until an interruption is cleared.
 impl AsFd for Interrupter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -1,4 +1,5 @@
-//! A lane: one queue's ring, its wait policy and its account. It moves to the thread that reads it.
+//! Lane of a session: one queue's ring, its wait policy and its account. It moves to the thread that
+//! reads it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::userspace_filter::UserspaceFilter;
 use crate::wait::{LINK_CHECK_SPINS, Pacer, Step};
 use crate::watch::LinkWatch;
 
-/// How often a link that is down is looked at.
+/// Interval between two checks of a link that is down.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
 
 /// State shared by a session and its lanes.
@@ -31,7 +32,7 @@ pub(crate) struct Shared {
     /// Set by the session once the intake has ended.
     pub(crate) stopping: AtomicBool,
     pub(crate) link: LinkWatch,
-    /// Frames that the kernel counted and that came after the program had stopped reading.
+    /// Number of frames that the kernel counted after the program had stopped reading.
     pub(crate) beyond: AtomicU64,
 }
 
@@ -55,16 +56,16 @@ pub struct Lane {
     cpu: Option<u32>,
     shared: Arc<Shared>,
     draining_since: Option<Instant>,
-    /// An error that came while frames were still in the ring: told once they are read.
+    /// Error that came while frames were still in the ring. It is returned after them.
     failure: Option<Error>,
-    /// A filter that the kernel does not run.
+    /// Filter that runs in this process.
     userspace: Option<UserspaceFilter>,
     tally: Arc<Tally>,
-    /// Ends its waits.
+    /// Ends the lane's waits.
     interrupter: Option<Interrupter>,
-    /// When a link that this lane's socket reports as down was looked at last; none while it is up.
+    /// Time of the last check of a link that the socket reported as down; none while it is up.
     link_looked: Option<Instant>,
-    /// Looks at an empty ring by a lane that never sleeps.
+    /// Number of looks at an empty ring by a lane that never sleeps.
     spins: u32,
 }
 
@@ -98,13 +99,13 @@ impl Lane {
         }
     }
 
-    /// The receive queue, or the number of the fanout member.
+    /// Returns the number of the receive queue or of the fanout member.
     pub fn queue(&self) -> u32 {
         self.queue
     }
 
-    /// Prepares the calling thread to read this lane: pins it to the lane's CPU, if it has one, and
-    /// makes its sleeps precise.
+    /// Prepares the calling thread to read this lane: pins it to the lane's CPU, if there is one,
+    /// and makes its sleeps precise.
     pub fn enter_thread(&self) -> Result<(), Error> {
         if let Some(cpu) = self.cpu {
             strait_sys::process::pin_thread(cpu)?;
@@ -112,18 +113,19 @@ impl Lane {
         Ok(strait_sys::process::sharpen_sleep()?)
     }
 
-    /// Lends the next frames: as soon as there are some, or an empty batch at `deadline` or after a
-    /// signal. `None` when there will be no more: the session has stopped and the ring is
-    /// drained, or the file has ended. A file is read no further once the session has stopped.
-    /// An interface that is set down ends nothing, see [`crate::Session::link`].
+    /// Lends the next frames as soon as there are some, or an empty batch at `deadline` or after a
+    /// signal. Returns `None` at the end: the session has stopped and the ring is drained, or the
+    /// file has ended. A file is not read further after the session has stopped. A capture goes on
+    /// while its interface is set down, see [`crate::Session::link`].
     ///
     /// # Errors
-    /// The interface is gone, or the file is damaged; what was captured before is lent first.
+    /// The interface is gone, or the file is damaged. Frames captured earlier are lent first.
     pub fn next_batch(&mut self, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
         self.next_batch_of(usize::MAX, deadline)
     }
 
-    /// The same with `limit` frames at most, which must not be 0; what is left stays in the ring.
+    /// Like [`Lane::next_batch`], but lends at most `limit` frames, which must not be 0. The others
+    /// stay in the ring.
     pub fn next_batch_of(&mut self, limit: usize, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
         match self.wait_until_ready(deadline)? {
             Outcome::Ended => Ok(None),
@@ -132,14 +134,15 @@ impl Lane {
         }
     }
 
-    /// What becomes readable when a frame comes, for a program with a poll loop of its own. It
-    /// tells of frames that come after [`Lane::prepare_to_wait`], and of some that came before.
+    /// Returns the descriptors that become readable when a frame arrives, for a program with its own
+    /// poll loop. They report frames that arrive after [`Lane::prepare_to_wait`], and some earlier
+    /// ones.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.engine.descriptors()
     }
 
-    /// Makes the next frame wake whoever polls the descriptors. True where frames are ready
-    /// already, of which they may say nothing.
+    /// Arranges that the next frame makes a descriptor readable. Returns true if frames are ready
+    /// already: the descriptors need not report those.
     pub fn prepare_to_wait(&mut self) -> Result<bool, Error> {
         self.engine.prepare_to_wait().or_else(|error| self.note_trouble(error))?;
         self.look()
@@ -150,7 +153,7 @@ impl Lane {
         self.interrupter = Some(interrupter);
     }
 
-    /// What reads this lane's counters from another thread or a signal handler.
+    /// Returns a reader of this lane's counters for another thread or a signal handler.
     pub fn live_counters(&self) -> LiveCounters {
         LiveCounters::new(self.engine.counters(), Arc::clone(&self.tally))
     }
@@ -198,19 +201,19 @@ impl Lane {
         engine.discard_waiting(program, account, &tally.discarded)
     }
 
-    /// Takes back `frames` that were lent and that a later filter rejects: they count as filtered.
+    /// Takes back `frames` lent frames that a later filter rejects. They count as filtered.
     pub fn discard(&mut self, frames: u64) {
         self.return_unread(frames);
         self.tally.discarded.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Takes back `frames` that were lent and that the program did not look at: they count as
-    /// unread. Their bytes stay counted.
+    /// Takes back `frames` lent frames that the program did not read. They count as unread; their
+    /// bytes stay counted.
     pub fn return_unread(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
     }
 
-    /// Looks at the link, for programs that do not wait by [`Lane::next_batch`].
+    /// Checks the link, for programs that do not wait by [`Lane::next_batch`].
     ///
     /// # Errors
     /// The interface is gone.
@@ -221,23 +224,22 @@ impl Lane {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Takes note of an error of the socket. One that says that the link went down is none.
+    /// Keeps an error of the socket until the ring is empty. A link that went down is no error.
     fn note_trouble(&mut self, error: Error) -> Result<(), Error> {
         if !is_of_link(&error) {
             return self.fail(error);
         }
         match self.engine.link_state() {
             Ok(Some(state)) => self.note_link(state),
-            // It cannot go on.
             Ok(None) => self.fail(error),
             Err(other) => self.fail(other),
         }
     }
 
-    /// While the link is down: looks now and then what became of it.
+    /// Checks a link that is down, at most once per [`LINK_PERIOD`].
     fn look_at_link(&mut self) -> Result<(), Error> {
-        // A socket that was told to stop says nothing of the link any more. An error that waits for the
-        // ring to be empty is not followed by another one: `fail` would end the lane at once.
+        // A stopped socket does not report the link any more. While an error waits for the ring to be
+        // empty there must be no second one: `fail` would end the lane at once.
         let is_over = self.shared.stopping.load(Ordering::Acquire) || self.failure.is_some();
         if is_over || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
             return Ok(());
@@ -253,7 +255,7 @@ impl Lane {
         }
     }
 
-    /// An error said that the link is down; this is its state now.
+    /// Notes the state of a link that an error reported as down.
     fn note_link(&mut self, state: LinkState) -> Result<(), Error> {
         if state == LinkState::Gone {
             return self.fail(Error::System(strait_sys::gone(&self.interface)));
@@ -262,8 +264,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Leaves out frames that this host sends, or no longer, before the next [`Lane::set_filter`];
-    /// all but packet sockets do anyhow.
+    /// Leaves out frames that this host sends, or no longer, from the next [`Lane::set_filter`] on.
+    /// Paths other than packet sockets never see them.
     pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
         self.engine.ignore_outgoing(ignore)
     }
@@ -273,34 +275,33 @@ impl Lane {
         self.engine.set_cooked(cooked);
     }
 
-    /// The account so far, the kernel's counters included.
+    /// Returns the account so far, with the kernel's counters.
     pub fn account(&mut self) -> Result<ledger::Lane, Error> {
         self.engine.account(&mut self.account, self.tally.discarded())?;
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
-    /// Books `frames` frames that were lent but that the program could not keep. Their bytes stay
-    /// counted: they were lent, and copied.
+    /// Books `frames` lent frames that the program could not keep. Their bytes stay counted, because
+    /// they were copied.
     pub fn book_sink_loss(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
         self.account.lost.sink += frames;
     }
 
-    /// Ends the lane and returns its account; frames that are still in the ring count as unread:
-    /// they were to be read, and something prevented that.
+    /// Ends the lane and returns its account. Frames that are still in the ring count as unread.
     pub fn finish(mut self) -> Result<ledger::Lane, Error> {
         self.account()
     }
 
-    /// Ends the lane with the last frame that it lent, because the program wants no more. Frames
-    /// behind that one do not belong to the capture: neither those in the ring nor those that
-    /// found it full are in the account.
+    /// Ends the lane with the last frame that it lent, because the program has all frames that it
+    /// asked for. Later frames do not belong to the capture: the account has neither those in the
+    /// ring nor those that found it full.
     pub fn finish_here(mut self) -> Result<ledger::Lane, Error> {
         let mut lane = self.account()?;
         let capture = &mut lane.capture;
         let taken = capture.delivered + capture.lost.sink + self.tally.discarded();
         let mut beyond = std::mem::take(&mut capture.lost.unread);
-        // A frame finds the ring full when as many as it holds stand before it.
+        // A frame can only find the ring full behind as many frames as the ring holds.
         if taken <= self.engine.holds_at_least() as u64 {
             beyond += std::mem::take(&mut capture.lost.ring_full);
             beyond += std::mem::take(&mut capture.lost.fill_empty);
@@ -336,7 +337,7 @@ impl Lane {
             if step == Step::Spin {
                 self.look_at_news_sometimes();
             }
-            // A signal may have ended the wait: let the caller look at its flag.
+            // A signal may have ended the wait: return, so that the caller can check its flag.
             if step == Step::Wake && !self.look()? && !self.shared.link.look(Instant::now()) {
                 self.interrupter.iter().for_each(Interrupter::clear);
                 return Ok(Outcome::Nothing);
@@ -344,7 +345,7 @@ impl Lane {
         }
     }
 
-    /// Has changes of the link noted by a lane that never sleeps.
+    /// Reads changes of the link now and then, on a lane that never sleeps.
     fn look_at_news_sometimes(&mut self) {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
@@ -357,7 +358,7 @@ impl Lane {
             Ok(ready) => Ok(ready),
             Err(error) => {
                 self.note_trouble(error)?;
-                // The kernel reports an error once, before the frames that it had queued: look for them.
+                // The kernel reports an error once, before the frames that it had queued.
                 self.engine.ready(&self.shared.stopping)
             }
         }
@@ -371,14 +372,14 @@ impl Lane {
         }
     }
 
-    /// Whether frames are still to come although the intake has ended.
+    /// Returns true if more frames are expected although the intake has ended.
     fn drain(&mut self) -> Result<bool, Error> {
         let since = *self.draining_since.get_or_insert_with(Instant::now);
         let drained = self.engine.drain(&mut self.account, self.tally.discarded(), since);
         drained.or_else(|error| self.note_trouble(error).map(|()| true))
     }
 
-    /// Lends frames that are ready, `limit` at most, or nothing.
+    /// Lends frames that are ready, at most `limit`; none without a limit.
     fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
         let Self { engine, account, snaplen, queue, pacer, userspace, tally, copies, .. } = self;
         let (snaplen, queue, copies) = (*snaplen, *queue, *copies);
@@ -390,7 +391,7 @@ impl Lane {
     }
 }
 
-/// Returns true if a socket says by `error` that its interface is down or gone.
+/// Returns true if `error` is a socket's report that its interface is down or gone.
 fn is_of_link(error: &Error) -> bool {
     let errno = error.errno().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV))

@@ -1,10 +1,10 @@
-//! Receive and inject packets: one API over every kernel packet path.
+//! Capture and injection of packets: one API for every kernel packet path.
 //!
-//! [`Session::builder`] opens an interface on a [`Path`]; the session has one [`Lane`] a queue,
-//! each with a ring of its own and free to move to its own thread. [`Lane::next_batch`] lends a
-//! [`Batch`] of [`Frame`]s straight from the ring; dropping the batch gives the frames back to the
-//! kernel. When the session has stopped and its lanes are drained, the ledger says where every
-//! packet went. [`sink`] writes frames to files, [`Injector`] sends them.
+//! [`Session::builder`] opens an interface on a [`Path`]. The session has one [`Lane`] a queue, each
+//! with its own ring, and each can move to its own thread. [`Lane::next_batch`] lends a [`Batch`] of
+//! [`Frame`]s from the ring; dropping the batch returns the frames to the kernel. After the session
+//! has stopped and its lanes are drained, the ledger accounts for every packet. [`sink`] writes
+//! frames to files, [`Injector`] sends them.
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@
 //! # Ok::<(), strait_capture::Error>(())
 //! ```
 //!
-//! It never prints, and reads a clock only to stamp and to keep deadlines.
+//! This crate never prints, and reads a clock only for timestamps and deadlines.
 
 mod batch;
 mod booking;

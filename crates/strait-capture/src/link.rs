@@ -1,5 +1,5 @@
-//! What a packet socket's packets begin with, and the program that the kernel runs so that the
-//! filter sees just that.
+//! First header of a packet socket's packets, and the kernel's program for a filter that was
+//! compiled for this header.
 
 use std::fmt::Display;
 
@@ -11,58 +11,58 @@ use crate::directions::Directions;
 use crate::error::Error;
 use crate::userspace_filter::UserspaceFilter;
 
-/// The name that stands for all interfaces at once, as in libpcap.
+/// Name of all interfaces together, as in libpcap.
 pub(crate) const ANY: &str = "any";
 
-/// The interface of that name, or all of them.
+/// Returns the interface of this name, or all of them.
 pub(crate) fn find(name: &str) -> Result<Interface, Error> {
     Ok(if name == ANY { Interface::any() } else { Interface::find(name)? })
 }
 
 /// Returns true if both names are of one interface, which may have several (ip-link(8), altname),
-/// or one stands for all.
+/// or if one name means all interfaces.
 pub fn is_shared(one: &str, two: &str) -> bool {
     let index = |name| Interface::find(name).map(|found| found.index).ok();
     one == two || [one, two].contains(&ANY) || index(one).is_some_and(|found| index(two) == Some(found))
 }
 
-/// Keeps `interface` promiscuous until the socket closes, which receives nothing.
+/// Makes `interface` promiscuous until the returned socket closes. The socket receives nothing.
 pub(crate) fn promiscuous(interface: &Interface) -> Result<Socket, Error> {
     let socket = Socket::open(&interface.name)?;
     socket.set_promiscuous(interface.index)?;
     Ok(socket)
 }
 
-/// Where packets come from and what they begin with.
+/// Origin and first header of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// One interface, its own header: the `LINKTYPE_*` of pcap.
+    /// One interface with its own header, by pcap's `LINKTYPE_*`.
     Own(u32),
-    /// All interfaces, one header for all kinds of link.
+    /// All interfaces, with one header for all kinds of link.
     Cooked {
         header: Cooked,
-        /// The index of the loopback interface: what goes out there comes in again, and is wanted
-        /// once.
+        /// Index of the loopback interface. It receives each frame that it sends, and only one of
+        /// the two is captured.
         loopback: u32,
     },
 }
 
-/// A filter, divided between the kernel and this process.
+/// Filter, divided between the kernel and this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
-    /// The program for the kernel; it keeps frames whole if the userspace filter is to see them.
+    /// Program for the kernel. It keeps frames whole if the userspace filter needs them.
     pub(crate) kernels: Program,
-    /// The filter where it runs in this process.
+    /// Filter that runs in this process.
     pub(crate) userspace: Option<UserspaceFilter>,
-    /// Why it does.
+    /// Reason for running it in this process.
     pub(crate) why_here: Option<String>,
 }
 
 impl Link {
-    /// Of `interface`, whose index 0 stands for all.
+    /// Returns the link of `interface`; index 0 means all interfaces.
     pub(crate) fn of(interface: &Interface) -> Result<Self, Error> {
         if interface.index == 0 {
-            // A namespace whose loopback was renamed: the frames that it receives are as good as any.
+            // Without a loopback interface of this name no frame is left out.
             let loopback = Interface::find("lo").map_or(0, |lo| lo.index);
             return Ok(Self::Cooked { header: Cooked::Sll2, loopback });
         }
@@ -74,7 +74,7 @@ impl Link {
         })
     }
 
-    /// As a `LINKTYPE_*` of pcap.
+    /// Returns pcap's `LINKTYPE_*`.
     pub(crate) fn link_type(self) -> u32 {
         match self {
             Self::Own(link_type) => link_type,
@@ -105,7 +105,7 @@ impl Link {
         }
     }
 
-    /// Like [`Self::split`], but all of the program runs in this process; `why` is for the user.
+    /// Like [`Self::split`], but the whole program runs in this process. `why` is shown to the user.
     pub(crate) fn split_here(
         self,
         program: &Program,
@@ -120,7 +120,7 @@ impl Link {
         Ok(Split { kernels, userspace: Some(userspace), why_here: Some(why.to_string()) })
     }
 
-    /// The program for frames of these directions, and each frame once.
+    /// Returns the program for frames of these directions, with each frame once.
     fn directed(self, program: &Program, directions: Directions) -> Result<Program, Error> {
         let program = match (self, directions) {
             (_, Directions::Out) => program.only_pkttype_outgoing(),
@@ -133,7 +133,7 @@ impl Link {
     }
 }
 
-/// What the kernel knows of a cooked header, field by field: offset, size and `SKF_AD_*`.
+/// Fields of a cooked header that the kernel can load: offset, size and `SKF_AD_*`.
 fn facts(header: Cooked) -> &'static [(u32, u16, u32)] {
     match header {
         Cooked::Sll => &[(0, op::H, op::SKF_AD_PKTTYPE), (14, op::H, op::SKF_AD_PROTOCOL)],

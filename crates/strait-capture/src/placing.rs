@@ -1,8 +1,7 @@
-//! Putting a filter in the place of another one: in the kernel, or in this process where it is too
-//! large for the kernel.
+//! Replacement of a filter, in the kernel or, if it is too large for the kernel, in this process.
 //!
-//! A change that fails half-way is taken back, as its lanes reject every frame until a filter is in
-//! place. The lanes are set by the caller: nothing here makes a kernel call.
+//! The lanes reject every frame until a filter is in place, so a change that fails half-way is
+//! undone. The caller sets the lanes: this module makes no system call.
 
 use strait_filter::cbpf::Program;
 
@@ -11,28 +10,27 @@ use crate::error::Error;
 use crate::filter;
 use crate::link::{Link, Split};
 
-/// The frames that a filter is for.
+/// Frames for which a filter is meant.
 #[derive(Clone, Copy)]
 pub(crate) struct Placing {
     pub(crate) link: Link,
     pub(crate) directions: Directions,
 }
 
-/// The filter that is in place after a change.
+/// Filter that is in place after a change.
 #[derive(Debug)]
 pub(crate) struct Replaced {
-    /// Why it runs in this process, if it does.
+    /// Reason for running it in this process, if it does.
     pub(crate) why_here: Option<String>,
-    /// Why it is the earlier one, if it is.
+    /// Reason why it is the earlier filter, if it is.
     pub(crate) refused: Option<Error>,
 }
 
 impl Placing {
-    /// Puts `new` in the place of `old`; after an error, `old` again. `set` gives all lanes their
-    /// part.
+    /// Replaces `old` by `new`, and restores `old` after an error. `set` gives all lanes their part.
     ///
     /// # Errors
-    /// `old` cannot be put back: the lanes reject every frame.
+    /// `old` cannot be restored: the lanes reject every frame.
     pub(crate) fn replace(
         self,
         old: &Program,

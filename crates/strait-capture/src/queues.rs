@@ -1,23 +1,23 @@
-//! Which receive queues, as users write them.
+//! Selection of receive queues, as users write it.
 
 use std::str::FromStr;
 
 use strait_ledger::quantity;
 
-/// Which receive queues, so how many lanes. As text: `all`, or numbers and ranges as in `0,2,5-7`.
+/// Receive queues to capture, one lane each. As text: `all`, or numbers and ranges as in `0,2,5-7`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// One lane on a packet socket; all queues on AF_XDP, which would miss what goes to the others.
+    /// One lane on a packet socket; all queues on AF_XDP, which would miss the frames of the others.
     #[default]
     Default,
     /// A lane for each receive queue.
     All,
-    /// A lane for each of these. Packet sockets take the number alone and spread by
+    /// A lane for each of these. Packet sockets use only their number, and spread frames by
     /// [`crate::Fanout`].
     These(Vec<u32>),
 }
 
-/// The largest queue number that a list may name, so that `0-4000000000` does not fill the memory.
+/// Maximum queue number in a list, so that `0-4000000000` does not fill the memory.
 const QUEUE_MAX: u32 = 4095;
 
 impl FromStr for Queues {

@@ -1,5 +1,5 @@
-//! A filter that runs here, on frames that reached the ring before it could: where the kernel
-//! cannot run it, and for frames that were lent before it was set.
+//! Filter that runs in this process: one that the kernel cannot run, or one for frames that were
+//! lent before it was set.
 
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_filter::{Metadata, Vlan};
@@ -9,40 +9,41 @@ use crate::frame::{Direction, Frame};
 
 /// `LINKTYPE_ETHERNET`.
 const ETHERNET: u32 = 1;
-/// Where a VLAN tag stands behind LINKTYPE_LINUX_SLL's header, which it lengthens.
+/// Offset of a VLAN tag behind LINKTYPE_LINUX_SLL's header, which the tag lengthens.
 const SLL_TAG_OFFSET: usize = 14;
 
-/// No link's header with its VLAN tag is longer; a frame that ends in its header matches nothing.
+/// Maximum size of a link's header with its VLAN tag. A frame that ends in its header matches no
+/// filter.
 const HEADER_BYTES_MAX: usize = 32;
 
-/// A filter, and how it sees frames.
+/// Filter, and the layout of its frames.
 #[derive(Clone, Debug)]
 pub struct UserspaceFilter {
     program: Program,
     view: View,
-    /// The program's answer, where it is always the same: it is not run then.
+    /// Result of a program that always returns the same value, and is not run.
     constant: Option<usize>,
 }
 
-/// How the frames lie in memory.
+/// Layout of frames in memory.
 #[derive(Clone, Copy, Debug)]
 enum View {
-    /// From the Ethernet header on, VLAN tags in place.
+    /// Ethernet header first, VLAN tags in place.
     Ethernet,
-    /// As the filter knows them.
+    /// Layout for which the filter was compiled.
     Plain,
-    /// Behind this header.
+    /// This cooked header first.
     Cooked(Cooked),
 }
 
 impl UserspaceFilter {
-    /// For frames with the link's own header.
+    /// Returns a filter for frames with the link's own header.
     pub(crate) fn own(program: Program, link_type: u32) -> Self {
         let view = if link_type == ETHERNET { View::Ethernet } else { View::Plain };
         Self::new(program, view)
     }
 
-    /// For packets behind a cooked header.
+    /// Returns a filter for packets with a cooked header.
     pub(crate) fn cooked(program: Program, header: Cooked) -> Self {
         Self::new(program, View::Cooked(header))
     }
@@ -52,7 +53,7 @@ impl UserspaceFilter {
         Self { program, view, constant }
     }
 
-    /// How many bytes of the frame to keep; 0 is no match.
+    /// Returns the number of bytes to keep of the frame; 0 means no match.
     #[inline]
     pub fn keeps(&self, frame: &Frame<'_>) -> usize {
         match self.constant {
@@ -75,7 +76,7 @@ impl UserspaceFilter {
         let kept = match self.view {
             View::Ethernet => self.program.run_wire(frame.bytes, &metadata),
             View::Plain => self.program.run(frame.bytes, &metadata),
-            // libpcap filters before it puts the tag in.
+            // libpcap filters before it inserts the tag.
             View::Cooked(Cooked::Sll) if vlan.is_some() => {
                 self.program.run_without_tag(frame.bytes, SLL_TAG_OFFSET, &Metadata { vlan, ..metadata })
             }

@@ -1,9 +1,8 @@
-//! When to sleep and how long: D2's question, answered by measuring instead of by a timer the user
-//! must know.
+//! Wait policies: when a lane sleeps, and for how long. They follow the measured rate of frames
+//! instead of a timer that the user must set (D2).
 //!
-//! [`Pacer`] is a pure state machine: a lane tells it how many frames each look at the ring found
-//! and at what time, and asks it what to do when the ring is empty. It reads no clock and makes no
-//! call.
+//! [`Pacer`] is a pure state machine. A lane reports the number of frames that it found in the ring;
+//! for an empty ring the pacer returns the next [`Step`]. It reads no clock and makes no system call.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -17,10 +16,10 @@ pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 /// How a lane waits for packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Wake for the first packet, always.
+    /// Wake for each packet.
     Latency,
-    /// Wake for the first packet while the line is quiet; under load let packets gather, so that
-    /// waking costs little.
+    /// Wake for each packet while the line is quiet. Under load let packets gather, so that one
+    /// wake-up serves many.
     #[default]
     Balanced,
     /// Never sleep.
@@ -28,7 +27,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// As users spell it: `latency`, `balanced`, `busy`.
+    /// Returns the name as users write it: `latency`, `balanced` or `busy`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -38,51 +37,50 @@ impl Wait {
     }
 }
 
-/// What to do when the ring is empty.
+/// Next action of a lane with an empty ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Wait to be woken by the next packet.
+    /// Sleep until the next packet.
     Wake,
-    /// Under load: let packets gather for about this long.
+    /// Let packets gather for about this time.
     Gather(Duration),
-    /// Look again at once.
+    /// Look at the ring again at once.
     Spin,
 }
 
-/// Above this rate, packets are left to gather: a wake-up costs some 5 us, so here they would cost
-/// a tenth of a CPU.
+/// Rate above which packets gather. A wake-up costs some 5 us, so wake-ups for each packet would
+/// cost a tenth of a CPU here.
 const BUSY_PPS: u64 = 20_000;
-/// The rate is measured over at least this long.
+/// Minimum time over which the rate is measured.
 const WINDOW_NS: u64 = 500_000;
-/// The longest that packets gather at first: what looks like load may be a burst, and the next one
-/// should not wait.
+/// Maximum pause at the start of a load, which may be a burst: the packet after a burst must not
+/// wait long.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// The longest that they gather once the load has lasted for [`SUSTAINED_NS`]; the delay that
-/// `Balanced` adds then.
+/// Maximum pause once the load has lasted for [`SUSTAINED_NS`]. `Balanced` adds this delay then.
 const GATHER_SUSTAINED_MAX: Duration = Duration::from_millis(4);
 const SUSTAINED_NS: u64 = 50_000_000;
-/// A sleep lasts some 50 us longer than it was meant to; a pause below this would be all delay.
+/// Minimum pause. A sleep lasts some 50 us longer than requested, so a shorter one would be all
+/// delay.
 const GATHER_MIN: Duration = Duration::from_micros(50);
-/// Gathering may fill this share of the ring, so that a burst of four times the measured rate still
-/// fits.
+/// A pause may fill this share of the ring, so that a burst of four times the measured rate fits.
 pub(crate) const RING_SHARE: u32 = 4;
 
-/// How late a reader can wake on a busy machine: a time slice of another task, two ticks at 250 Hz.
-/// The ring must hold the frames of that time beyond those of the pause.
+/// Maximum delay of a wake-up on a busy machine: a time slice of another task, two ticks at 250 Hz.
+/// The ring must hold the frames of this time in addition to those of the pause.
 const LATE_MAX: Duration = Duration::from_millis(8);
 
 /// Decides between waking per packet and gathering, from the measured rate.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     wait: Wait,
-    /// Frames that the ring holds.
+    /// Number of frames that the ring holds.
     capacity: u64,
     window_start_ns: u64,
     window_frames: u64,
     rate_pps: u64,
-    /// Whether the last look after gathering found anything.
+    /// True if a frame was found since the last empty look.
     found: bool,
-    /// Since when packets have been left to gather; `None` on a quiet line.
+    /// Start of the load; `None` on a quiet line.
     loaded_since_ns: Option<u64>,
 }
 
@@ -99,13 +97,13 @@ impl Pacer {
         }
     }
 
-    /// A look at the ring found `frames` frames.
+    /// Counts `frames` frames that a look at the ring found.
     pub(crate) fn found(&mut self, frames: usize) {
         self.window_frames += frames as u64;
         self.found |= frames > 0;
     }
 
-    /// The ring is empty at `now_ns`.
+    /// Returns the next action for a ring that is empty at `now_ns`.
     pub(crate) fn empty(&mut self, now_ns: u64) -> Step {
         match self.wait {
             Wait::Latency => Step::Wake,
@@ -121,7 +119,7 @@ impl Pacer {
             self.window_start_ns = now_ns;
             self.window_frames = 0;
         }
-        // Nothing came while packets were to gather: the burst is over.
+        // No packet came during the pause: the burst is over.
         let over = !std::mem::take(&mut self.found);
         if over || self.rate_pps < BUSY_PPS {
             self.loaded_since_ns = None;
@@ -131,17 +129,17 @@ impl Pacer {
         let lasts = now_ns.saturating_sub(since_ns) >= SUSTAINED_NS;
         let longest = if lasts { GATHER_SUSTAINED_MAX } else { GATHER_MAX };
         let pause = pause_within(held_for(self.capacity, self.rate_pps));
-        // The ring is too small for this rate: it would overflow while its reader sleeps.
+        // A ring that is too small for the rate would overflow while its reader sleeps.
         if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(longest)) }
     }
 }
 
-/// How long a ring of `capacity` frames takes to fill at `rate_pps`, which is not 0.
+/// Returns the time in which a ring of `capacity` frames fills at `rate_pps`, which is not 0.
 fn held_for(capacity: u64, rate_pps: u64) -> Duration {
     Duration::from_nanos(capacity.saturating_mul(1_000_000_000) / rate_pps)
 }
 
-/// Longest pause of a reader; its ring holds the frames of `held`.
+/// Returns the maximum pause of a reader with a ring that holds the frames of `held`.
 fn pause_within(held: Duration) -> Duration {
     (held / RING_SHARE).min(held.saturating_sub(LATE_MAX))
 }
@@ -161,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_line_is_woken_by_each_packet() {
+    fn quiet_line_wakes_for_each_packet() {
         let mut pacer = Pacer::new(Wait::Balanced, 4096);
         assert_eq!(steady(&mut pacer, 2000, 10, 0), Step::Wake);
     }
 
     #[test]
-    fn a_loaded_line_gathers_within_a_share_of_the_ring() {
+    fn load_gathers_within_a_share_of_the_ring() {
         let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
         let Step::Gather(pause) = steady(&mut pacer, 4_000_000, 10, 0) else { panic!("did not gather") };
         assert!(pause.as_nanos() * 4_000_000 / 1_000_000_000 <= (1 << 16) / 4);
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_lasts_gathers_longer_until_it_ends() {
+    fn sustained_load_gathers_longer_until_it_ends() {
         let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
         let windows = SUSTAINED_NS / WINDOW_NS;
         assert_eq!(steady(&mut pacer, 300_000, windows, 0), Step::Gather(GATHER_MAX));
@@ -190,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_too_small_for_the_rate_is_not_left_alone() {
+    fn ring_too_small_for_the_rate_is_read_without_a_pause() {
         assert_eq!(steady(&mut Pacer::new(Wait::Balanced, 128), 2_000_000, 10, 0), Step::Wake);
         assert!(matches!(steady(&mut Pacer::new(Wait::Balanced, 4096), 100_000, 10, 0), Step::Gather(_)));
     }
 
     #[test]
-    fn a_pause_leaves_room_for_a_late_wake() {
+    fn pause_leaves_room_for_a_late_wake_up() {
         let (ms, us) = (Duration::from_millis, Duration::from_micros);
         // Chunks of AF_XDP, slots of V2, minimum frames of V3's blocks.
         for (capacity, rate_pps, pause) in [
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_burst_is_noticed_at_the_first_empty_look() {
+    fn first_empty_look_ends_a_burst() {
         let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
         assert!(matches!(steady(&mut pacer, 1_000_000, 10, 0), Step::Gather(_)));
         assert_eq!(pacer.empty(10 * WINDOW_NS + 1000), Step::Wake);

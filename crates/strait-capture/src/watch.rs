@@ -1,9 +1,9 @@
-//! The link of a session: set down or without a carrier, how often and for how long.
+//! State of a session's link: how often and for how long it was set down or without a carrier.
 //!
-//! The kernel reports each change to a netlink socket of the session's own (`RTNLGRP_LINK`), so
-//! that no flap is too short to count. Lanes wait for it beside their frames and read it;
-//! [`crate::Session::link`] reads it, too. A link that is down ends nothing: its sockets receive
-//! again when it is up.
+//! The kernel reports each change to a netlink socket of the session (`RTNLGRP_LINK`), so that no
+//! flap is too short to count. Lanes wait for its messages along with their frames and read them;
+//! [`crate::Session::link`] reads them, too. A capture goes on while its link is down: the sockets
+//! receive again when it is up.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use strait_sys::netlink::{LinkNews, LinkReading, Netlink, News};
 
 use crate::error::Error;
 
-/// Notifications that are read at once at most; the next look reads the rest.
+/// Maximum number of notifications read at once; the next look reads the rest.
 const NEWS_MAX: u32 = 1024;
 
 /// Link state of a session's interface.
@@ -24,27 +24,27 @@ const NEWS_MAX: u32 = 1024;
 pub struct LinkStatus {
     /// The interface is set down; frames come again when it is up.
     pub is_down: bool,
-    /// How often it was set down since the session opened.
+    /// Number of times that it was set down since the session opened.
     pub downs: u64,
-    /// How long it was set down in all.
+    /// Total time for which it was set down.
     pub down_for: Duration,
     /// The interface is set up and has no carrier: a cable is unplugged, or the other end is down.
     pub has_no_carrier: bool,
-    /// How often it lost its carrier while it was set up.
+    /// Number of times that it lost its carrier while it was set up.
     pub carrier_losses: u64,
-    /// How long it was set up and had no carrier in all.
+    /// Total time for which it was set up and had no carrier.
     pub no_carrier_for: Duration,
 }
 
-/// Watches one interface; all interfaces at once, or a file, have no state.
+/// Watch on one interface. All interfaces together, and a file, have no state.
 #[derive(Debug, Default)]
 pub(crate) struct LinkWatch(Option<Watched>);
 
 #[derive(Debug)]
 struct Watched {
     news: LinkNews,
-    /// The process may not read them, as in a sandbox that it entered later: lanes must not wait
-    /// for them.
+    /// The process may not read the notifications, as in a sandbox that it entered later: lanes must
+    /// not wait for them.
     refused: AtomicBool,
     index: u32,
     state: Mutex<State>,
@@ -52,7 +52,7 @@ struct Watched {
 
 #[derive(Debug)]
 struct State {
-    /// Of the interface's namespace, in which the reader may not be.
+    /// Socket in the interface's namespace; the reader may be in another one.
     netlink: Netlink,
     account: LinkAccount,
 }
@@ -65,29 +65,29 @@ impl LinkWatch {
         }
         let news = LinkNews::open(interface.index)?;
         let mut netlink = Netlink::open()?;
-        // After the first notification that can come: none is between.
+        // Read after the notifications were requested, so that no change is missed between.
         let account = LinkAccount::new(netlink.link(interface.index)?, Instant::now());
         let state = Mutex::new(State { netlink, account });
         Ok(Self(Some(Watched { news, refused: AtomicBool::new(false), index: interface.index, state })))
     }
 
-    /// Readable while a change waits to be looked at.
+    /// Returns the descriptor that is readable while there are unread changes.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let watched = self.0.as_ref().filter(|watched| !watched.refused.load(Ordering::Relaxed))?;
         Some(watched.news.as_fd())
     }
 
-    /// Takes note of the changes so far, as of `now`. Returns whether there were any.
+    /// Reads the changes so far, as of `now`. Returns true if there were any.
     pub(crate) fn look(&self, now: Instant) -> bool {
         self.0.as_ref().is_some_and(|watched| watched.look(&mut watched.state(), now))
     }
 
-    /// Like [`LinkWatch::look`], and counts losses of the carrier that the kernel has yet to
-    /// report: it gathers them for up to a second.
+    /// Like [`LinkWatch::look`], and counts losses of the carrier that the kernel has yet to report:
+    /// it delays these notifications for up to a second.
     pub(crate) fn settle(&self, now: Instant) {
         let Some(watched) = &self.0 else { return };
         let mut state = watched.state();
-        // Before the notifications are read: those that come meanwhile are newer.
+        // Read before the notifications, so that those that arrive meanwhile are newer.
         let reading = state.netlink.link(watched.index);
         watched.look(&mut state, now);
         if let Ok(LinkReading { carrier_downs, .. }) = reading {
@@ -109,13 +109,13 @@ impl Watched {
         for count in 0..NEWS_MAX {
             match self.news.next() {
                 Ok(Some(News::Changed(reading))) => self.note(state, reading, now),
-                // Flaps between are lost; the carrier's count is the kernel's.
+                // Flaps between are lost, but the kernel counts the carrier's.
                 Ok(Some(News::Lost)) => {
                     if let Ok(reading) = state.netlink.link(self.index) {
                         state.account.note(reading, now);
                     }
                 }
-                // A lane ends with the error that says so.
+                // A lane ends with the error of its socket.
                 Ok(Some(News::Gone)) => {}
                 Ok(None) => return count > 0,
                 Err(_) => {
@@ -127,8 +127,8 @@ impl Watched {
         true
     }
 
-    /// A link that is deleted or moved is set down first. The kernel answers when it is done with
-    /// both; a link that is gone was not set down.
+    /// Notes a reading. The kernel sets a link down before it deletes or moves it, and answers the
+    /// query after both: a link that is then gone does not count as set down.
     fn note(&self, state: &mut State, reading: LinkReading, now: Instant) {
         let is_gone = |state: &mut State| {
             let found = state.netlink.link(self.index);
@@ -144,7 +144,7 @@ impl Watched {
     }
 }
 
-/// Counts and times from readings, one after the other.
+/// Counts and times from a sequence of readings.
 #[derive(Debug)]
 struct LinkAccount {
     last: LinkReading,
@@ -167,7 +167,7 @@ impl LinkAccount {
         self.downs += u64::from(set_down);
         let losses = self.losses_until(reading.carrier_downs);
         if self.last.is_up {
-            // Drivers turn the carrier off with the interface: that is no loss of its own.
+            // Drivers turn the carrier off with the interface, which is no loss of its own.
             self.carrier_losses += u64::from(losses.saturating_sub(set_down.into()));
         }
         let carrier_downs = self.last.carrier_downs.wrapping_add(losses);
@@ -176,7 +176,7 @@ impl LinkAccount {
         self.no_carrier.set(reading.is_up && !reading.has_carrier, now);
     }
 
-    /// How far the kernel's count is beyond the last one; 0 for an older reading.
+    /// Returns the difference of the kernel's count to the last one; 0 for an older reading.
     fn losses_until(&self, carrier_downs: u32) -> u32 {
         let beyond = carrier_downs.wrapping_sub(self.last.carrier_downs);
         if beyond <= u32::MAX / 2 { beyond } else { 0 }
@@ -194,7 +194,7 @@ impl LinkAccount {
     }
 }
 
-/// How long something held, with its breaks.
+/// Total time of a state that starts and ends repeatedly.
 #[derive(Debug, Default)]
 struct Span {
     since: Option<Instant>,
@@ -202,7 +202,7 @@ struct Span {
 }
 
 impl Span {
-    /// It holds from `now` on, or no longer.
+    /// Starts or ends the state at `now`.
     fn set(&mut self, holds: bool, now: Instant) {
         match (holds, self.since) {
             (true, None) => self.since = Some(now),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_set_down_loses_no_carrier() {
+    fn link_set_down_counts_no_carrier_loss() {
         let downs = |downs, seconds, is_down| LinkStatus {
             is_down,
             downs,
@@ -253,12 +253,12 @@ mod tests {
         assert_eq!(after(&[UP, UP]), LinkStatus::default());
         assert_eq!(after(&[UP, counted(DOWN, 1), counted(DOWN, 1)]), downs(1, 2, true));
         assert_eq!(after(&[UP, counted(DOWN, 1), counted(UP, 1)]), downs(1, 1, false));
-        // A driver that keeps its carrier.
+        // A driver that keeps the carrier.
         assert_eq!(after(&[UP, DOWN, UP, DOWN, UP]), downs(2, 2, false));
     }
 
     #[test]
-    fn a_lost_carrier_is_counted_with_its_time() {
+    fn carrier_loss_is_counted_with_its_time() {
         let losses = |carrier_losses, seconds, has_no_carrier| LinkStatus {
             has_no_carrier,
             carrier_losses,
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(after(&[UP, counted(UNPLUGGED, 1), counted(UP, 1)]), losses(1, 1, false));
         // Flaps that the kernel reports together.
         assert_eq!(after(&[UP, counted(UP, 3)]), losses(3, 0, false));
-        // None at first: time without one, and no loss.
+        // No carrier at the start is time without one, and no loss.
         assert_eq!(after(&[UNPLUGGED, UP]), losses(0, 1, false));
         let wrapped = [counted(UP, u32::MAX), counted(UNPLUGGED, 0), counted(UP, 1)];
         assert_eq!(after(&wrapped), losses(2, 1, false));
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn down_and_without_a_carrier_are_told_apart() {
+    fn down_and_carrier_loss_are_counted_separately() {
         let unplugged_then_down = [UP, counted(UNPLUGGED, 1), counted(DOWN, 1), counted(UNPLUGGED, 1)];
         let status = after(&unplugged_then_down);
         assert_eq!((status.downs, status.carrier_losses), (1, 1));
         assert_eq!((status.is_down, status.has_no_carrier), (false, true));
         let seconds = Duration::from_secs;
         assert_eq!((status.down_for, status.no_carrier_for), (seconds(1), seconds(2)));
-        // What a driver does to the carrier of a link that is down is no loss.
+        // Changes of the carrier while the link is down are no losses.
         assert_eq!(after(&[UP, counted(DOWN, 1), counted(DOWN, 4), counted(UP, 4)]).carrier_losses, 0);
     }
 }

@@ -67,10 +67,7 @@ impl<'a> Metric<'a> {
         let label = |(name, values): (&&str, &Vec<&str>)| {
             let is_name = |value: &&str| value.starts_with(|c: char| c.is_ascii_alphanumeric());
             let is_number = |value: &&str| value.contains('.') || *value == "+Inf";
-            if values.len() > VALUES_MAX
-                || !values.iter().all(is_name)
-                || values.iter().any(is_number)
-            {
+            if values.len() > VALUES_MAX || !values.iter().all(is_name) || values.iter().any(is_number) {
                 return format!("`{name}`");
             }
             format!("`{name}`: {}", values.join(", "))

@@ -1,10 +1,9 @@
-//! The kernel as a generator: an XDP program that runs over frames of its own making and redirects
-//! them to an interface.
+//! Generator in the kernel: an XDP program that makes frames and redirects them to an interface.
 //!
 //! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) costs no system call, copy or socket buffer a
-//! frame, so one core sends millions a second, as long as the driver takes redirected frames
-//! (`ndo_xdp_xmit`). A veth does where its peer receives in batches: GRO or an XDP program at the
-//! other end.
+//! frame, so one core sends millions a second. The driver must take redirected frames
+//! (`ndo_xdp_xmit`). A veth takes them if its peer receives in batches, that is with GRO or an XDP
+//! program at the other end.
 
 use strait_filter::xdp::{
     GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
@@ -18,13 +17,13 @@ use strait_sys::{Kind, clock};
 
 use crate::error::Error;
 
-/// Frames that the kernel handles at a time: a quarter of the ring in which a veth takes them.
+/// Frames that the kernel processes at a time: a quarter of a veth's receive ring.
 const BATCH: u32 = 64;
 
-/// errno of a run that a signal ended.
+/// Errno of a run that a signal ended.
 const EINTR: i32 = 4;
 
-/// Sends the frames of one template.
+/// Generator of the frames of one template.
 pub struct LiveGenerator {
     program: XdpProgram,
     sequence: Map,
@@ -34,8 +33,8 @@ pub struct LiveGenerator {
 }
 
 impl LiveGenerator {
-    /// Loads the program for the first template of `traffic`, to send `count` frames at most,
-    /// `rate_pps` a second or as fast as it goes. The pace counts from now.
+    /// Loads the program for the first template of `traffic`. It sends at most `count` frames,
+    /// `rate_pps` a second from now on, or as fast as possible.
     ///
     /// # Errors
     /// No privilege (CAP_BPF, CAP_NET_ADMIN), or a kernel without live frames.
@@ -60,9 +59,9 @@ impl LiveGenerator {
         Ok(Self { program, sequence, frame, interface, before })
     }
 
-    /// Runs the program `runs` times; each sends a frame if one is due. Returns how many were sent
-    /// since the start. A signal ends it early. Each call costs the kernel some 20 ms beside
-    /// its frames, to set up and clear their pages.
+    /// Runs the program `runs` times. Each run sends a frame if one is due. Returns the number of
+    /// frames since the start. A signal ends it early. Each call costs the kernel some 20 ms
+    /// besides its frames, to set up and clear their pages.
     pub fn run(&mut self, runs: u32) -> Result<u64, Error> {
         self.forget_time()?;
         let run = TestRun {
@@ -79,7 +78,7 @@ impl LiveGenerator {
         }
     }
 
-    /// The time that the last run left is long past.
+    /// Clears the time of the last frame, which is long past.
     fn forget_time(&self) -> Result<(), Error> {
         let mut value = [0; SEQUENCE_BYTES as usize];
         value[..size_of::<u64>()].copy_from_slice(&self.made()?.to_ne_bytes());
@@ -93,11 +92,11 @@ impl LiveGenerator {
         Ok(u64::from_ne_bytes(*made))
     }
 
-    /// The account: frames made, and of those the ones that the interface's own counters say it
-    /// sent.
+    /// Returns the account: the frames that the interface's counters report as sent, and the others
+    /// as dropped.
     ///
     /// # Errors
-    /// Refused if the interface took none at all.
+    /// The interface took no frame at all.
     pub fn finish(self) -> Result<ledger::Send, Error> {
         let made = self.made()?;
         let after = Netlink::open()?.stats(self.interface.index)?;
@@ -119,7 +118,7 @@ impl LiveGenerator {
     }
 }
 
-/// A pace of `rate_pps`, from now on.
+/// Returns a pace of `rate_pps` from now on.
 fn pace(rate_pps: u64) -> Pace {
     let interval = (1_000_000_000_u64 << PACE_SHIFT) / rate_pps.max(1);
     Pace { start_ns: clock::monotonic_ns(), interval }

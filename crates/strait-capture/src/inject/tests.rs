@@ -1,4 +1,4 @@
-//! What becomes of frames that an interface does not take, and of a batch that fails in the middle.
+//! Frames that an interface does not take, and batches that fail in the middle.
 
 use std::time::Duration;
 

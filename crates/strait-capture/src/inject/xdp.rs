@@ -1,11 +1,11 @@
 //! AF_XDP TX: frames written into the UMEM and sent from there.
 //!
-//! A frame that fits a chunk is written where it is sent from. On an interface whose MTU exceeds a
-//! chunk, frames go through a buffer of their own and are cut into fragments. The kernel copies
-//! them once more where the driver has no zero-copy.
+//! A frame that fits a chunk is written into the chunk from which it is sent. If the MTU exceeds a
+//! chunk, frames are written to a separate buffer and cut into fragments. The kernel copies each
+//! frame once more if the driver has no zero-copy.
 //!
-//! With zero-copy the queue receives into the UMEM too: the driver copies what comes for the host
-//! out of it, so it has chunks for that, which nobody here reads.
+//! With zero-copy the queue also receives into the UMEM, and the driver copies received frames out
+//! of it for the host. The UMEM has chunks for that, which this module never reads.
 
 use std::time::{Duration, Instant};
 
@@ -20,32 +20,32 @@ use super::limits::FRAME_BYTES_MAX;
 use crate::error::Error;
 use crate::paths::xdp::bind::{bind, is_for_want_of_ability};
 
-/// Slots of the TX ring.
+/// Number of slots of the TX ring.
 pub(super) const SLOTS: u32 = 2048;
-/// Chunks: as many as slots, so that a full ring is the only limit.
+/// Number of chunks: that of the slots, so that a full ring is the only limit.
 const CHUNKS: u32 = SLOTS;
-/// Chunks that the host receives by, with zero-copy: as many as the longest receive queue of common
-/// NICs has.
+/// Number of chunks into which the host receives with zero-copy: the longest receive queue of common
+/// NICs.
 const RX_CHUNKS: u32 = 4096;
-/// How long a link may take to come back: copper negotiates for three seconds and more.
+/// Maximum time in which a link comes back: copper negotiates for three seconds and more.
 const LINK_MAX: Duration = Duration::from_secs(15);
 const LINK_PAUSE: Duration = Duration::from_millis(20);
 const EOPNOTSUPP: i32 = 95;
 /// Ethernet header and two VLAN tags beyond the MTU.
 const LINK_OVERHEAD: u32 = 14 + 8;
 
-/// A transmit ring of queue 0.
+/// Transmit ring of queue 0.
 pub(super) struct Transmitter {
     // Fields drop in this order: the rings unmap before their socket closes.
     rings: xdp::Transmitter,
-    /// Lends the host its chunks, with zero-copy.
+    /// Provides the host's chunks with zero-copy.
     _receiver: Option<Receiver>,
     socket: Socket,
-    /// What igb must have to send from a UMEM.
+    /// Program that igb requires to send from a UMEM.
     _program: Option<Link>,
-    /// Where a frame is written that may take several chunks.
+    /// Buffer for frames that may take several chunks.
     jumbo: Option<Box<[u8]>>,
-    /// Why the kernel copies each frame, if it does.
+    /// Reason why the kernel copies each frame, if it does.
     copies: Option<String>,
 }
 
@@ -82,12 +82,12 @@ impl Transmitter {
         Ok(Self { rings, _receiver: receiver, socket, _program: program, jumbo, copies: None })
     }
 
-    /// Why the kernel copies each frame, if it does.
+    /// Returns the reason why the kernel copies each frame, if it does.
     pub(super) fn copies(&self) -> Option<&str> {
         self.copies.as_deref()
     }
 
-    /// Whether a buffer is free; collects completions first.
+    /// Returns true if a buffer is free. It collects completions first.
     pub(super) fn has_room(&mut self) -> bool {
         let chunks = match &self.jumbo {
             None => 1,
@@ -96,7 +96,7 @@ impl Transmitter {
         self.rings.room(chunks) >= chunks
     }
 
-    /// The next free buffer.
+    /// Returns the next free buffer.
     pub(super) fn buffer(&mut self) -> Option<&mut [u8]> {
         if !self.has_room() {
             return None;
@@ -107,7 +107,7 @@ impl Transmitter {
         }
     }
 
-    /// Queues the frame in the buffer last returned.
+    /// Queues the frame in the last returned buffer.
     pub(super) fn push(&mut self, len: usize) {
         match &self.jumbo {
             None => self.rings.push(len),
@@ -118,8 +118,7 @@ impl Transmitter {
         }
     }
 
-    /// Submits what is queued and wakes the kernel where it asks for it, as often as it takes
-    /// frames.
+    /// Submits the queued frames and wakes the kernel if necessary, as long as it takes frames.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         self.rings.submit();
         let mut queued = self.rings.queued();
@@ -132,20 +131,20 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Chunks that a frame of `len` bytes takes.
+    /// Returns the number of chunks of a frame of `len` bytes.
     pub(super) fn chunks(&self, len: usize) -> usize {
         len.div_ceil(self.rings.chunk_bytes() as usize).max(1)
     }
 
-    /// Chunks submitted and not completed.
+    /// Returns the number of chunks that were submitted and not completed.
     pub(super) fn pending(&mut self) -> usize {
         self.rings.collect();
         self.rings.pending() as usize
     }
 }
 
-/// Attaches a program that passes everything, where the driver sends from a UMEM only while it has
-/// one. It sets up its rings anew for that, and its link goes and comes back.
+/// Attaches a program that passes all frames, for a driver that sends from a UMEM only while it has
+/// a program. The driver then sets up its rings anew, and its link goes down and comes back.
 fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Error> {
     const ENXIO: i32 = 6;
     const EINVAL: i32 = 22;

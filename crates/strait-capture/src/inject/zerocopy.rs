@@ -1,4 +1,5 @@
-//! `PF_ZEROCOPY`: frames written where the NIC sends them from. The interface has no other sender.
+//! `PF_ZEROCOPY`: frames written into memory from which the NIC sends. The interface has no other
+//! sender.
 
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use strait_sys::pf_zerocopy::{self, Socket};
 
 use crate::error::Error;
 
-/// Slots of the ring.
+/// Number of slots of the ring.
 const SLOTS: u32 = 1024;
 
-/// A transmit ring.
+/// Transmit ring.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     // Fields drop in this order: the ring unmaps before its socket closes.
@@ -37,38 +38,38 @@ impl Transmitter {
         self.ring.take_back();
     }
 
-    /// Whether a slot is free.
+    /// Returns true if a slot is free.
     pub(crate) fn has_room(&mut self) -> bool {
         self.ring.has_room()
     }
 
-    /// The next free slot.
+    /// Returns the next free slot.
     pub(crate) fn buffer(&mut self) -> Option<&mut [u8]> {
         self.ring.buffer()
     }
 
-    /// Queues the frame in the slot last returned.
+    /// Queues the frame in the last returned slot.
     pub(crate) fn push(&mut self, len: usize) {
         self.ring.push(len);
     }
 
-    /// Hands what is queued to the NIC, as far as it has room, and has it report what is out.
+    /// Passes queued frames to the NIC as far as it has room, and reads which frames it has sent.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         Ok(self.ring.send(&self.socket)?)
     }
 
-    /// Frames that are not out.
+    /// Returns the number of frames that are not sent.
     pub(crate) fn pending(&mut self) -> usize {
         self.ring.pending()
     }
 
-    /// Frames that were handed over when the interface went.
+    /// Returns the number of frames that were in progress when the interface vanished.
     pub(crate) fn dropped(&self) -> u64 {
         // A socket of the family always has its counters.
         self.socket.statistics().map_or(0, |statistics| statistics.tx_dropped)
     }
 
-    /// Tells an error of the socket, once.
+    /// Returns an error of the socket, once.
     pub(crate) fn check(&self) -> Result<(), Error> {
         Ok(self.socket.take_error()?)
     }

@@ -35,60 +35,60 @@ impl Builder {
         Self { interface, path: Path::Auto, options: Options::default() }
     }
 
-    /// The kernel path; [`Path::Auto`] unless given.
+    /// Sets the kernel path. Default: [`Path::Auto`].
     #[must_use]
     pub fn path(mut self, path: Path) -> Self {
         self.path = path;
         self
     }
 
-    /// A filter in libpcap's language (pcap-filter(7)); everything unless given.
+    /// Sets a filter in libpcap's language (pcap-filter(7)). Default: all frames.
     #[must_use]
     pub fn filter(mut self, filter: impl Into<String>) -> Self {
         self.options.filter = Some(filter.into());
         self
     }
 
-    /// Bytes kept of each frame, 1 to 262144; frames whole unless given. Packet sockets cut in the
-    /// kernel.
+    /// Sets the number of bytes kept of each frame, 1 to 262144. Default: whole frames. On packet
+    /// sockets the kernel cuts the frames.
     #[must_use]
     pub fn snaplen(mut self, snaplen: u32) -> Self {
         self.options.snaplen = snaplen;
         self
     }
 
-    /// Which queues, so how many lanes.
+    /// Sets the receive queues. Each has a lane.
     #[must_use]
     pub fn queues(mut self, queues: Queues) -> Self {
         self.options.queues = queues;
         self
     }
 
-    /// How packet sockets spread frames over several lanes; by symmetric flow hash unless given.
+    /// Sets the rule by which packet sockets spread frames over lanes. Default: symmetric flow hash.
     #[must_use]
     pub fn fanout(mut self, fanout: Fanout) -> Self {
         self.options.fanout = fanout;
         self
     }
 
-    /// CPUs for the lanes in turn; none pinned unless given.
+    /// Sets CPUs to which the lanes are pinned in turn. Default: not pinned.
     #[must_use]
     pub fn cpus(mut self, cpus: Vec<u32>) -> Self {
         self.options.cpus = cpus;
         self
     }
 
-    /// How to wait for packets; [`Wait::Balanced`] unless given.
+    /// Sets the wait policy. Default: [`Wait::Balanced`].
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.options.wait = wait;
         self
     }
 
-    /// Bytes of ring for each lane, 256 KiB to 2 GiB. The default holds 2,000 frames or more, 100
-    /// ms at 20,000 a second: 8 MiB for V3, 16 MiB for `recv`, 8 MiB for V2 or 136 MiB where
-    /// the interface joins segments, shared by several lanes; for AF_XDP, where each frame
-    /// takes 2 KiB, 32 MiB, or 64 MiB where there is one queue. The kernel may have less: see
+    /// Sets the size of each lane's ring in bytes, 256 KiB to 2 GiB. The default holds 2,000 frames
+    /// or more, 100 ms at 20,000 a second: 8 MiB for V3, 16 MiB for `recv`, 8 MiB for V2, or
+    /// 136 MiB divided among the lanes if the interface joins segments. For AF_XDP, with 2 KiB a
+    /// frame, it is 32 MiB, or 64 MiB for a single queue. The kernel may have less memory, see
     /// [`Session::notes`].
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
@@ -96,14 +96,14 @@ impl Builder {
         self
     }
 
-    /// Received frames, sent frames, or both (the default).
+    /// Sets the directions. Default: received and sent frames.
     #[must_use]
     pub fn directions(mut self, directions: Directions) -> Self {
         self.options.directions = directions;
         self
     }
 
-    /// The filter as a program, for whoever compiled it; it goes before the text, and is for
+    /// Sets the filter as a compiled program, which overrides [`Builder::filter`]. It is for
     /// interfaces only.
     #[must_use]
     pub fn program(mut self, program: Program) -> Self {
@@ -111,56 +111,54 @@ impl Builder {
         self
     }
 
-    /// Whether to set the interface to promiscuous mode while capturing; yes unless given.
+    /// Sets promiscuous mode during the capture. Default: on.
     #[must_use]
     pub fn promiscuous(mut self, promiscuous: bool) -> Self {
         self.options.promiscuous = promiscuous;
         self
     }
 
-    /// Whether frames carry a flow hash; no unless given. TPACKET_V3 computes one where the NIC
-    /// gave none, AF_XDP asks the driver, the other paths have none.
+    /// Provides a flow hash with each frame. Default: off. TPACKET_V3 computes a hash if the NIC gave
+    /// none, AF_XDP asks the driver, the other paths have none.
     #[must_use]
     pub fn rx_hash(mut self, rx_hash: bool) -> Self {
         self.options.rx_hash = rx_hash;
         self
     }
 
-    /// Whether AF_XDP asks the driver when the NIC took each frame, see
-    /// [`crate::Frame::hardware_ns`]; no unless given. The NIC must have been told to take
-    /// times (`SIOCSHWTSTAMP`).
+    /// Provides the NIC's time of each frame on AF_XDP, see [`crate::Frame::hardware_ns`]. Default:
+    /// off. Timestamps must be enabled on the NIC (`SIOCSHWTSTAMP`).
     #[must_use]
     pub fn hardware_time(mut self, hardware_time: bool) -> Self {
         self.options.hardware_time = hardware_time;
         self
     }
 
-    /// Whether AF_XDP's program stamps each frame as it comes, for tens of nanoseconds; yes unless
-    /// given. Without, a frame has the time at which its batch was read. The kernel stamps what
-    /// comes by the other paths anyhow.
+    /// Lets AF_XDP's program stamp each frame on arrival, at a cost of tens of nanoseconds. Default:
+    /// on. Without it a frame has the time at which its batch was read. On the other paths the
+    /// kernel always stamps frames.
     #[must_use]
     pub fn timestamps(mut self, timestamps: bool) -> Self {
         self.options.timestamps = timestamps;
         self
     }
 
-    /// Whether AF_XDP's memory lies on huge pages, where some are reserved; no unless given.
+    /// Allocates AF_XDP's memory on huge pages if some are reserved. Default: off.
     #[must_use]
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.options.huge_pages = huge_pages;
         self
     }
 
-    /// Whether the session is to send as well, see [`Session::take_sender`]; no unless given.
-    /// `PF_ZEROCOPY` needs another 128 KiB of locked memory for it, the other paths need
-    /// nothing.
+    /// Prepares the session to send, see [`Session::take_sender`]. Default: off. `PF_ZEROCOPY` needs
+    /// another 128 KiB of locked memory for it; the other paths need nothing.
     #[must_use]
     pub fn sends(mut self, sends: bool) -> Self {
         self.options.sends = sends;
         self
     }
 
-    /// Opens the capture; frames arrive from here on.
+    /// Opens the capture, which receives frames from here on.
     ///
     /// # Errors
     /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing
@@ -180,7 +178,8 @@ impl Builder {
         Ok(session(&self.interface, request, opened))
     }
 
-    /// Reads `file` (`-` for standard input) instead of an interface; filter and snaplen apply.
+    /// Opens the file of this name (`-` for standard input) instead of an interface. Filter and
+    /// snaplen apply.
     pub fn open_file(self) -> Result<Session, Error> {
         self.check()?;
         let Options { filter, snaplen, directions, wait, .. } = self.options;

@@ -25,7 +25,7 @@ use crate::sender::Sender;
 use crate::userspace_filter::UserspaceFilter;
 use crate::watch::LinkStatus;
 
-/// An open capture.
+/// Open capture.
 pub struct Session {
     info: Info,
     lanes: Vec<Lane>,
@@ -37,7 +37,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Options for a capture on `interface`.
+    /// Returns a builder for a capture on `interface`.
     pub fn builder(interface: impl Into<String>) -> Builder {
         Builder::new(interface.into())
     }
@@ -46,13 +46,12 @@ impl Session {
         Self { info, lanes, source, shared, opened: Instant::now(), elapsed: None }
     }
 
-    /// The lanes, one a queue; each can move to its own thread. They are handed out once.
+    /// Returns the lanes, one a queue, once. Each can move to its own thread.
     pub fn take_lanes(&mut self) -> Vec<Lane> {
         std::mem::take(&mut self.lanes)
     }
 
-    /// What sends single frames on the interface. It is handed out once, and needs no privilege
-    /// from then on.
+    /// Returns a sender of single frames on the interface, once. It needs no privilege from then on.
     ///
     /// # Errors
     /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), or no more memory
@@ -64,47 +63,48 @@ impl Session {
         }
     }
 
-    /// The interface's name, or the file's.
+    /// Returns the name of the interface or file.
     pub fn interface(&self) -> &str {
         &self.info.interface
     }
 
-    /// The path that runs: `recv`, `v2`, `v3`, `xdp`, `zerocopy` or `file`.
+    /// Returns the path that runs: `recv`, `v2`, `v3`, `xdp`, `zerocopy` or `file`.
     pub fn path(&self) -> &'static str {
         self.info.path
     }
 
-    /// The path's mode: `copy`, `zero-copy`, `native copy`, `generic`.
+    /// Returns the path's mode: `copy`, `zero-copy`, `native copy` or `generic`.
     pub fn mode(&self) -> &str {
         &self.info.mode
     }
 
-    /// The geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired after 8ms`;
-    /// empty for a file.
+    /// Returns the geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired after
+    /// 8ms`; empty for a file.
     pub fn ring(&self) -> &str {
         &self.info.ring
     }
 
-    /// The link type of the frames (`LINKTYPE_*` of pcap), 1 for Ethernet.
+    /// Returns the link type of the frames (pcap's `LINKTYPE_*`), 1 for Ethernet.
     pub fn link_type(&self) -> u32 {
         self.info.link_type
     }
 
-    /// What turned out otherwise than asked, and why: each fallback, a smaller ring.
+    /// Returns the differences from the requested options and their reasons: fallbacks, a smaller
+    /// ring.
     pub fn notes(&self) -> &[String] {
         &self.info.notes
     }
 
-    /// Puts another filter in place on `lanes`, which are all those of this session: no frame that
-    /// the new one rejects is lent after this. Frames that came by the old one and were not
-    /// lent are filtered.
+    /// Replaces the filter on `lanes`, which must be all lanes of this session. No frame that the new
+    /// filter rejects is lent after this. Frames that the old filter matched and that were not lent
+    /// count as filtered.
     ///
-    /// Packet sockets need no privilege for it, and where the kernel does not take the filter it
-    /// runs in this process ([`Session::notes`]). AF_XDP needs the privilege to load a program.
+    /// Packet sockets need no privilege for it; a filter that the kernel refuses runs in this process
+    /// ([`Session::notes`]). AF_XDP needs the privilege to load a program.
     ///
     /// # Errors
-    /// EPERM on AF_XDP where that has been given up, and there a filter that the kernel cannot run;
-    /// a file has the filter that it was opened with. The earlier filter is then in place.
+    /// On AF_XDP: EPERM if that privilege has been dropped, or a filter that the kernel cannot run. A
+    /// file keeps the filter with which it was opened. The earlier filter is then in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
         let (Some(source), Some(link)) = (&mut self.source, self.info.link) else {
@@ -122,11 +122,11 @@ impl Session {
         Ok(())
     }
 
-    /// Captures in other directions from now on, on `lanes`, which are all those of this session.
-    /// Frames that were not lent are filtered.
+    /// Changes the directions on `lanes`, which must be all lanes of this session. Frames that were
+    /// not lent count as filtered.
     ///
     /// # Errors
-    /// AF_XDP sees received frames only; a file knows no directions.
+    /// AF_XDP and `PF_ZEROCOPY` see received frames only; a file has no directions to choose from.
     pub fn set_directions(&mut self, lanes: &mut [Lane], directions: Directions) -> Result<(), Error> {
         let Some(source) = &mut self.source else {
             return Err(Error::Usage("a file has the directions that it has".into()));
@@ -141,7 +141,7 @@ impl Session {
         self.set_filter(lanes, &program)
     }
 
-    /// A filter to run here, on frames of this session that were lent already.
+    /// Returns a filter to run in this process on frames of this session that were lent already.
     pub fn userspace_filter(&self, program: &Program) -> UserspaceFilter {
         match self.info.link.and_then(Link::cooked) {
             Some(header) => UserspaceFilter::cooked(program.clone(), header),
@@ -149,9 +149,9 @@ impl Session {
         }
     }
 
-    /// Puts the other cooked header (`LINKTYPE_LINUX_SLL`, `LINKTYPE_LINUX_SLL2`) before the
-    /// packets of a capture on all interfaces, on `lanes`, which are all those of this session.
-    /// A filter that was set before is forgotten: it was for the other header.
+    /// Changes the cooked header (`LINKTYPE_LINUX_SLL`, `LINKTYPE_LINUX_SLL2`) of a capture on all
+    /// interfaces, on `lanes`, which must be all lanes of this session. An earlier filter is
+    /// removed, because it was compiled for the other header.
     pub fn set_link_type(&mut self, lanes: &mut [Lane], link_type: u32) -> Result<(), Error> {
         let Some(link) = self.info.link else {
             return Err(Error::Usage("a file has the link type that it has".into()));
@@ -172,9 +172,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the intake on all lanes: what is in the rings can still be read, no more comes. A file
-    /// has no intake: it is read no further. After an error the intake goes on, at least in
-    /// part; call it again.
+    /// Ends the intake on all lanes: frames in the rings can still be read, no more arrive. A file is
+    /// not read further. After an error the intake goes on, at least in part; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
             if let Some(source) = &mut self.source {
@@ -187,19 +186,21 @@ impl Session {
         Ok(())
     }
 
-    /// Frames that the NIC has missed so far; 0 where the driver does not tell. It asks the kernel.
+    /// Returns the number of frames that the NIC has missed; 0 if the driver does not report it. It
+    /// makes a system call.
     pub fn missed(&self) -> u64 {
         self.source.as_ref().map_or(0, |source| source.missed())
     }
 
-    /// State of the interface, and how often and how long it was away. It reads what the kernel has
-    /// reported.
+    /// Returns the state of the interface, and how often and for how long it was down, from the
+    /// kernel's notifications.
     pub fn link(&self) -> LinkStatus {
         self.shared.link.read(Instant::now())
     }
 
-    /// The account of the whole session from those of its lanes. While the session runs it is a
-    /// snapshot that need not close; after [`Session::stop`] and the lanes' end it does.
+    /// Returns the account of the whole session from the accounts of its lanes. While the session
+    /// runs it is a snapshot that need not close; after [`Session::stop`] and the end of the lanes
+    /// it closes.
     pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
         let beyond = self.shared.beyond.load(Ordering::Relaxed);
         let mut unattributed = match &self.source {

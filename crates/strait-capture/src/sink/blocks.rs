@@ -1,18 +1,18 @@
-//! The two formats behind one face, and where whole blocks end in what was written.
+//! Encoder of pcapng and pcap, and the boundaries of whole blocks in encoded bytes.
 //!
-//! [`FileSink`](super::FileSink) encodes through it; [`Output`](super::output::Output) asks it how
-//! much of a short write is whole. It touches no file.
+//! [`FileSink`](super::FileSink) encodes with it; [`Output`](super::output::Output) uses it to find
+//! the whole blocks of a short write. It accesses no file.
 
 use strait_pcapng::{Error, Format, Interface, Packet, Section, Statistics, pcap, pcapng};
 
-use super::SinkOptions;
+use super::options::SinkOptions;
 
 /// Type of an enhanced packet block (pcapng s4.3).
 const ENHANCED_PACKET: u32 = 6;
 /// Bytes before a pcap packet (pcap s5).
 const PCAP_RECORD_BYTES: usize = 16;
 
-/// The encoder of the file being written.
+/// Encoder of the current file.
 #[derive(Debug)]
 pub(super) enum Blocks {
     Pcapng { encoder: pcapng::Encoder, queues: bool, closing_bytes: u64 },
@@ -20,7 +20,7 @@ pub(super) enum Blocks {
 }
 
 impl Blocks {
-    /// Writes what a file starts with: section header and interfaces, or the pcap header.
+    /// Writes the start of a file: section header and interfaces, or the pcap header.
     pub(super) fn begin(out: &mut Vec<u8>, options: &SinkOptions) -> Result<Self, Error> {
         match options.format {
             Format::Pcap => Ok(Self::begin_pcap(out, options)),
@@ -68,7 +68,7 @@ impl Blocks {
         }
     }
 
-    /// Writes nothing in pcap, which has no place for counts.
+    /// Writes a statistics block; nothing in pcap, which has no place for counts.
     pub(super) fn statistics(&self, out: &mut Vec<u8>, statistics: &Statistics) -> Result<(), Error> {
         match self {
             Self::Pcapng { encoder, .. } => encoder.statistics(out, statistics),
@@ -76,7 +76,7 @@ impl Blocks {
         }
     }
 
-    /// Bytes that completing the file will add at most.
+    /// Returns the maximum number of bytes that completing the file adds.
     #[inline]
     pub(super) fn closing_bytes(&self) -> u64 {
         match self {
@@ -85,8 +85,8 @@ impl Blocks {
         }
     }
 
-    /// The bytes of `written`, a run of blocks cut anywhere, that are whole blocks, and the packets
-    /// in them.
+    /// Returns the number of bytes of whole blocks at the start of `written`, a run of blocks that may
+    /// be cut anywhere, and the number of packets in them.
     pub(super) fn whole(&self, written: &[u8]) -> (usize, u64) {
         let (mut end, mut packets) = (0, 0);
         while let Some((bytes, packet)) = self.first(&written[end..]) {
@@ -96,7 +96,7 @@ impl Blocks {
         (end, packets)
     }
 
-    /// Length of the first block if it is whole, and whether it is a packet.
+    /// Returns the length of the first block if it is whole, and true if it is a packet.
     fn first(&self, written: &[u8]) -> Option<(usize, bool)> {
         let (bytes, packet) = match self {
             Self::Pcapng { .. } => (word(written, 4)? as usize, word(written, 0)? == ENHANCED_PACKET),
@@ -110,7 +110,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes)
 }
 
-/// `Linux` and the kernel's release, where `/proc` tells it.
+/// Returns `Linux` with the kernel's release, if `/proc` has it.
 fn operating_system() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("Linux {}", release.trim()).trim_end().to_owned()

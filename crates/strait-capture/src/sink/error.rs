@@ -1,22 +1,22 @@
-//! Why a sink could not be opened or could not go on, in one line for the user.
+//! Error of a sink, in one line for the user.
 //!
-//! The door prints it as it is. It can be cloned, because a sink that failed says the same again.
+//! Programs print it as it is. It can be cloned, because a sink that failed returns its error again.
 
 use std::io;
 use std::sync::Arc;
 
 use strait_sys::Kind;
 
-/// What went wrong with a capture file that was to be written.
+/// Error of writing a capture file.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SinkError {
     /// The options contradict each other or the target.
     #[error("{0}")]
     Usage(String),
-    /// The file could not be made.
+    /// The file could not be created.
     #[error("create {file}: {source}")]
     Create {
-        /// The file as it was to be opened.
+        /// Name of the file.
         file: String,
         /// What the system said.
         source: Arc<io::Error>,
@@ -24,10 +24,10 @@ pub enum SinkError {
     /// Another process is writing the same file.
     #[error("create {file}: another capture is writing it")]
     Busy {
-        /// The unfinished file.
+        /// Unfinished file.
         file: String,
     },
-    /// The first write, that of the header, failed.
+    /// The header could not be written.
     #[error("write {file}: {source}")]
     Begin {
         /// The file's final name.
@@ -35,10 +35,10 @@ pub enum SinkError {
         /// What the system said.
         source: Arc<io::Error>,
     },
-    /// A write failed: disk full, quota, I/O error. What was written before is whole.
+    /// A write failed: disk full, quota, I/O error. The blocks written before are whole.
     #[error("write {file}: {source}; the packets written before are kept")]
     Write {
-        /// The file's final name; [`close`](super::FileSink::close) gives it that name.
+        /// Final name, which [`close`](super::FileSink::close) gives the file.
         file: String,
         /// Packets that are in this file.
         packets: u64,
@@ -47,20 +47,20 @@ pub enum SinkError {
         /// What the system said.
         source: Arc<io::Error>,
     },
-    /// Whoever read our pipe has gone (EPIPE). A reason to end quietly, not a fault.
+    /// The reader of the pipe has closed it (EPIPE). A program should end silently.
     #[error("{file}: the reader has gone after {packets} packets")]
     ReaderGone {
         /// Standard output or the FIFO.
         file: String,
-        /// Packets written before.
+        /// Number of packets written before.
         packets: u64,
     },
-    /// The complete file could not get its name. Nothing is lost.
+    /// The complete file could not be renamed. No packet is lost.
     #[error("rename {from} to {to}: {source}; the capture is in {from}")]
     Rename {
-        /// Where the capture is.
+        /// Present name of the capture.
         from: String,
-        /// The name that it should have.
+        /// Intended name.
         to: String,
         /// What the system said.
         source: Arc<io::Error>,
@@ -79,7 +79,7 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// What a caller can do about it.
+    /// Returns the kind, which decides how a caller can react.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Usage(_) => Kind::Usage,

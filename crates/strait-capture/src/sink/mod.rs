@@ -1,13 +1,13 @@
-//! Writes captured frames to pcapng or pcap files: one buffer of whole blocks, one `write(2)` for
-//! many packets.
+//! Writer of captured frames to pcapng or pcap files. It gathers whole blocks in a buffer, so that
+//! one `write(2)` serves many packets.
 //!
-//! `strait capture -w` and every program that keeps packets calls it, from one thread. A file is
-//! written as `NAME.part` and renamed to `NAME` when it is complete; a capture killed at any moment
-//! leaves a `.part` that reads up to the last flush, and a full disk leaves whole blocks only.
+//! One thread uses it, for `strait capture -w` and every program that keeps packets. A file is
+//! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed leaves
+//! a `.part` that is readable up to the last flush, and a full disk leaves only whole blocks.
 //! docs/internals/files.md draws it.
 //!
-//! It reads no clock for a packet: rotation goes by the frames' timestamps, flushing by the
-//! caller's `now`. It never calls `fsync`, never drops a packet silently and never prints.
+//! It reads no clock for a packet: rotation follows the frames' timestamps, flushing the caller's
+//! `now`. It never calls `fsync`, never drops a packet silently and never prints.
 
 mod blocks;
 mod error;
@@ -30,23 +30,23 @@ use output::{Complete, Output};
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
 
-/// Bytes of whole blocks that are gathered before a `write(2)`. Tuned for the copy into the page
-/// cache to find them still in a 1 MiB second-level cache, and for system calls to cost nothing
-/// beside it.
+/// Bytes of whole blocks that are gathered before a `write(2)`: few enough to be still in a 1 MiB
+/// second-level cache for the copy into the page cache, and so many that system calls cost almost
+/// nothing.
 pub const FLUSH_BYTES: usize = 256 << 10;
 
-/// The longest that [`FileSink::flush_due`] leaves blocks in memory.
+/// Maximum time for which [`FileSink::flush_due`] leaves blocks in memory.
 pub const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// Other names to try where the name of a later file is refused.
+/// Number of other names to try if the name of a later file is refused.
 const OTHER_NAMES_MAX: usize = 3;
 
-/// What was written, all files together.
+/// Totals of all files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Packets in the files, those deleted by the ring included.
+    /// Packets in the files, including files that the ring deleted.
     pub packets: u64,
-    /// Packets handed to [`FileSink::write`] that are in no file.
+    /// Packets passed to [`FileSink::write`] that are in no file.
     pub lost: u64,
     /// Bytes written.
     pub bytes: u64,
@@ -56,13 +56,13 @@ pub struct Summary {
     pub deleted: u64,
     /// Files with another name than their own, which was taken.
     pub renamed: u64,
-    /// The oldest file completed that was not deleted; empty if there is none.
+    /// Oldest completed file that was not deleted; empty if there is none.
     pub first_file: String,
-    /// The last file completed; empty if there is none.
+    /// Last completed file; empty if there is none.
     pub last_file: String,
 }
 
-/// An open capture file, or a series of them.
+/// Open capture file, or a series of them.
 ///
 /// ```
 /// # let directory = tempfile::tempdir().unwrap();
@@ -79,13 +79,13 @@ pub struct Summary {
 pub struct FileSink {
     options: SinkOptions,
     series: Series,
-    /// The file being written; `None` once it could not be opened or was closed.
+    /// Current file; `None` after it could not be opened or was closed.
     output: Option<Output>,
     blocks: Blocks,
     buffer: Vec<u8>,
     /// Packets in the buffer.
     gathered: u64,
-    /// Packets of this file that are written.
+    /// Packets written to this file.
     safe: u64,
     rotate_bytes: u64,
     rotate_at_ns: u64,
@@ -108,8 +108,7 @@ pub struct Renamed {
 }
 
 impl FileSink {
-    /// Opens the first file and writes its header, so that whatever is wrong with the target shows
-    /// now.
+    /// Opens the first file and writes its header, so that errors of the target are reported here.
     pub fn create(options: SinkOptions) -> Result<Self, SinkError> {
         options.check()?;
         let mut series = Series::new(&options)?;
@@ -136,11 +135,12 @@ impl FileSink {
         })
     }
 
-    /// Takes one frame; its bytes are copied. Opens the next file first where the frame goes past a
-    /// limit.
+    /// Copies a frame to the buffer. If the frame exceeds a limit of the file, the next file is opened
+    /// first.
     ///
-    /// After a failed write every call fails alike. A frame that the format cannot hold is refused
-    /// alone. Every frame handed over ends in [`Summary::packets`] or in [`FileSink::lost`].
+    /// After a failed write every call returns the same error. If the format cannot hold a frame,
+    /// only this frame is refused. Each frame is counted in [`Summary::packets`] or in
+    /// [`FileSink::lost`].
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
         if self.failure.is_some() || self.is_past_a_limit(frame) {
@@ -155,8 +155,8 @@ impl FileSink {
         if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes out the whole blocks gathered so far. For a quiet moment; [`FileSink::flush_due`] is
-    /// for others.
+    /// Writes the gathered blocks. Call it when the line is quiet, and [`FileSink::flush_due`]
+    /// otherwise.
     pub fn flush(&mut self) -> Result<(), SinkError> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
@@ -173,8 +173,7 @@ impl FileSink {
         Err(error)
     }
 
-    /// Flushes if [`FLUSH_EVERY`] has passed since it last did. Cheap enough to call for every
-    /// batch.
+    /// Flushes if [`FLUSH_EVERY`] has passed since the last time. It is cheap enough for every batch.
     pub fn flush_due(&mut self, now: Instant) -> Result<(), SinkError> {
         let since = *self.flushed_at.get_or_insert(now);
         if now.saturating_duration_since(since) < FLUSH_EVERY || self.failure.is_some() {
@@ -184,14 +183,14 @@ impl FileSink {
         self.flush()
     }
 
-    /// Remembers the counts for the statistics block of a file that rotation will complete.
+    /// Stores the counts for the statistics block of a file that rotation completes later.
     pub fn note_statistics(&mut self, statistics: &[Statistics]) {
         self.statistics.clear();
         self.statistics.extend_from_slice(statistics);
     }
 
-    /// The name under which the file of a killed capture was kept when the file being written was
-    /// opened; each once.
+    /// Returns the name under which the file of a killed capture was kept when the current file was
+    /// opened, once.
     pub fn take_set_aside(&mut self) -> Option<PathBuf> {
         self.output.as_mut().and_then(Output::take_set_aside)
     }
@@ -201,21 +200,22 @@ impl FileSink {
         self.renamed.take()
     }
 
-    /// Frames handed to [`FileSink::write`] that are in no file and not waiting for a flush.
+    /// Returns the number of frames passed to [`FileSink::write`] that are neither in a file nor
+    /// waiting for a flush.
     pub fn lost(&self) -> u64 {
         self.summary.lost
     }
 
-    /// Bytes written to all files so far, and those that wait for a flush.
+    /// Returns the number of bytes written to all files or waiting for a flush.
     pub fn written_bytes(&self) -> u64 {
         self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
     }
 
-    /// Writes the statistics blocks (the last noted ones if none are given), completes the file and
+    /// Writes the statistics blocks (the last stored ones if none are given), completes the file and
     /// renames it.
     ///
-    /// After a failed write this still completes what is safe, and succeeds if that does: the
-    /// failure was returned when it happened.
+    /// After a failed write it completes the file with the blocks that were written, and returns no
+    /// second error for that write.
     pub fn close(mut self, statistics: &[Statistics]) -> Result<Summary, SinkError> {
         if !statistics.is_empty() {
             self.note_statistics(statistics);
@@ -236,7 +236,7 @@ impl FileSink {
         after > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
     }
 
-    /// Opens the next file, or says again why there is none.
+    /// Opens the next file if the frame exceeds a limit of the current one.
     #[cold]
     fn make_room(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
         if let Some(failure) = &self.failure {
@@ -245,7 +245,7 @@ impl FileSink {
         if frame.timestamp_ns >= self.rotate_at_ns {
             self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
         }
-        // A file without packets is never completed for the sake of a limit.
+        // A file without packets is never completed because of a limit.
         if self.safe + self.gathered == 0 {
             return Ok(());
         }
@@ -275,12 +275,12 @@ impl FileSink {
         Ok(())
     }
 
-    /// Ends the file: statistics, what is in the buffer, the rename. Also where a step fails, the
-    /// next ones are tried, so that what is safe gets its name; the first error is returned.
+    /// Ends the file: writes the statistics and the buffer, then renames it. If a step fails the next
+    /// ones are tried, so that the written blocks get their name. Returns the first error.
     fn complete(&mut self) -> Result<(), SinkError> {
         let interfaces = self.options.interfaces.len() as u32;
         for statistics in self.closing_statistics(interfaces) {
-            // An interface that this file does not have is the caller's mistake and costs only its counts.
+            // Statistics of an interface that the file lacks are the caller's mistake and left out.
             let _ = self.blocks.statistics(&mut self.buffer, &statistics);
         }
         let flushed = self.flush();
@@ -307,7 +307,7 @@ impl FileSink {
         self.renamed = Some(Renamed { taken, name });
     }
 
-    /// One for each interface: as noted, with the times filled in.
+    /// Returns the stored statistics of each interface, with times.
     fn closing_statistics(&self, interfaces: u32) -> Vec<Statistics> {
         let noted = |interface| {
             let found = self.statistics.iter().find(|noted| noted.interface == interface);
@@ -324,7 +324,8 @@ impl FileSink {
 }
 
 impl Drop for FileSink {
-    /// Not closed: what was gathered is written, and a regular file keeps its name `NAME.part`.
+    /// Writes the gathered blocks of a sink that was not closed. A regular file keeps its name
+    /// `NAME.part`.
     fn drop(&mut self) {
         if self.failure.is_none() {
             let _ = self.flush();
@@ -332,9 +333,8 @@ impl Drop for FileSink {
     }
 }
 
-/// Opens the next file of a rotation. Its name can be predicted, so that another user may plant it
-/// or its part in a directory such as /tmp: the file gets another name then. Returns the refused
-/// name, too.
+/// Opens the next file of a rotation. Another user can predict its name and create it or its part in
+/// a directory such as /tmp; the file then gets another name. Returns the refused name, too.
 fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>), SinkError> {
     let refusal = match Output::create(target, header) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
@@ -352,7 +352,7 @@ fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>)
     Err(refusal)
 }
 
-/// A captured frame as the sink takes it, under the number that its interface has in the file.
+/// Converts a captured frame for the sink. `interface` is the number of its interface in the file.
 pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
     FrameRef {
         timestamp_ns: frame.timestamp_ns,
@@ -368,7 +368,8 @@ pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
     }
 }
 
-/// The first end of a rotation period after `now_ns`; periods start at the start of the capture.
+/// Returns the first end of a rotation period after `now_ns`. The first period starts with the
+/// capture.
 fn boundary_after(now_ns: u64, options: &SinkOptions) -> u64 {
     let Some(period) = options.rotate_every else { return u64::MAX };
     let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);

@@ -1,24 +1,26 @@
-//! What a sink is asked to do, and the check that it can be meant.
+//! Options of a sink and their check.
 //!
-//! The door fills it from its options; [`FileSink::create`](super::FileSink::create) checks it
-//! once.
+//! Programs fill them from the command line; [`FileSink::create`](super::FileSink::create) checks
+//! them once.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Format, LinkType, SinkError};
+use strait_pcapng::{Format, LinkType};
 
-/// The smallest file that rotation by size makes.
+use super::error::SinkError;
+
+/// Minimum limit of rotation by size.
 pub const ROTATE_BYTES_MIN: u64 = 4096;
 
-/// The most files that a ring keeps.
+/// Maximum number of files that a ring keeps.
 pub const RING_FILES_MAX: usize = 100_000;
 
-/// Endings of compressed files, and the programs that make them.
+/// Suffixes of compressed files, and the programs that make such files.
 const COMPRESSORS: [(&str, &str); 5] =
     [(".zst", "zstd"), (".gz", "gzip"), (".lz4", "lz4"), (".xz", "xz"), (".bz2", "bzip2")];
 
-/// Where the file goes.
+/// Destination of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A path. An existing file is replaced when the new one is complete; a device or FIFO is
@@ -30,56 +32,57 @@ pub enum Target {
 }
 
 impl Target {
-    /// `-` is standard output.
+    /// Parses an argument; `-` is standard output.
     pub fn parse(argument: &str) -> Self {
         if argument == "-" { Self::Stdout } else { Self::Path(argument.into()) }
     }
 }
 
-/// An interface that frames come from.
+/// Interface of captured frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SinkInterface {
-    /// What the first byte of a frame is.
+    /// Link type of its frames.
     pub linktype: LinkType,
-    /// The most bytes captured of a frame; 0 means no limit.
+    /// Maximum number of bytes captured of a frame; 0 means no limit.
     pub snaplen: u32,
-    /// Its name.
+    /// Name.
     pub name: Option<String>,
-    /// What a person calls it.
+    /// Description for people.
     pub description: Option<String>,
-    /// The filter that selects its frames, as text.
+    /// Text of the filter that selects its frames.
     pub filter: Option<String>,
 }
 
-/// What to write, where, and in which pieces.
+/// Options of a sink: destination, format and rotation.
 #[derive(Clone, Debug)]
 pub struct SinkOptions {
-    /// Where the file goes.
+    /// Destination of the file.
     pub target: Target,
     /// pcapng, or pcap with nanoseconds.
     pub format: Format,
     /// A file is completed before it would grow past this; at least [`ROTATE_BYTES_MIN`].
     pub rotate_bytes: Option<u64>,
-    /// A file is completed when a frame comes this long after the file's period began; periods
-    /// count from `start_ns`.
+    /// A file is completed by the first frame that is captured this long after the start of the
+    /// file's period; the first period starts at `start_ns`.
     pub rotate_every: Option<Duration>,
-    /// With rotation: how many files to keep, the one being written included.
+    /// With rotation: number of files to keep, including the current one.
     pub ring_files: Option<usize>,
-    /// With rotation: the most files; the last takes all further frames, whatever the limits are.
+    /// With rotation: maximum number of files. The last one takes all further frames regardless of
+    /// the other limits.
     pub files_max: Option<u64>,
-    /// The interfaces, in the order of the numbers that frames give.
+    /// Interfaces, in the order of the numbers in frames.
     pub interfaces: Vec<SinkInterface>,
-    /// When the capture began, in nanoseconds since the epoch: in the statistics and in the first
-    /// file's name.
+    /// Start of the capture in nanoseconds since the epoch, for the statistics and the first file's
+    /// name.
     pub start_ns: u64,
-    /// The program that writes, for the section header.
+    /// Name of the writing program, for the section header.
     pub application: String,
-    /// Whether a pcapng packet notes its receive queue. Eight bytes a packet.
+    /// True to write the receive queue with each pcapng packet, which takes eight bytes.
     pub queues: bool,
 }
 
 impl SinkOptions {
-    /// One pcapng file of one Ethernet interface without a name.
+    /// Returns the options of one pcapng file of one Ethernet interface without a name.
     pub fn new(target: Target, start_ns: u64) -> Self {
         Self {
             target,
@@ -95,7 +98,7 @@ impl SinkOptions {
         }
     }
 
-    /// Whether there will be more than one file.
+    /// Returns true if there may be more than one file.
     pub(super) fn rotates(&self) -> bool {
         self.rotate_bytes.is_some() || self.rotate_every.is_some()
     }
@@ -132,7 +135,7 @@ impl SinkOptions {
         self.compressed_name()
     }
 
-    /// A name that promises a compressed file, which is not what would be written.
+    /// Returns the error of a name with a suffix of compressed files, which are not written.
     fn compressed_name(&self) -> Option<String> {
         let Target::Path(path) = &self.target else { return None };
         let name = path.to_string_lossy();

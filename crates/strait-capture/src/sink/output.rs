@@ -1,8 +1,7 @@
-//! One file being written: made as `NAME.part`, written in whole blocks, renamed to `NAME`.
+//! Output file: created as `NAME.part`, written in whole blocks, renamed to `NAME`.
 //!
 //! [`FileSink`](super::FileSink) opens one for each file. Standard output, devices and FIFOs are
-//! written in place. An advisory lock keeps two captures from sharing one `.part`. It knows nothing
-//! of rotation.
+//! written in place. An advisory lock prevents two captures from sharing one `.part`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
@@ -20,34 +19,35 @@ use rustix::io::Errno;
 use strait_sys::output::{self, RenameError};
 
 use super::blocks::Blocks;
+use super::error::SinkError;
+use super::options::Target;
 use super::series::with_random;
-use super::{SinkError, Target};
 
-/// What an unfinished file's name ends with.
+/// Suffix of an unfinished file.
 const UNFINISHED: &str = ".part";
 
 /// Mode of a new file, before the umask.
 const NEW: Mode = Mode::from_bits_retain(0o666);
-/// Files of killed captures that are kept for one name.
+/// Maximum number of files of killed captures that are kept for one name.
 const SET_ASIDE_MAX: u32 = 99;
-/// How often a `.part` may be renamed away between opening and locking it before that is an error.
+/// Number of attempts to lock a `.part` that is renamed between opening and locking.
 const LOCK_TRIES: usize = 8;
 
-/// An open file.
+/// Open file.
 #[derive(Debug)]
 pub(super) struct Output {
     file: File,
     place: Place,
     bytes: u64,
-    /// A regular file, which can be cut back.
+    /// True for a regular file, which can be truncated.
     regular: bool,
-    /// The name that the file of a killed capture was given.
+    /// New name of a killed capture's file.
     set_aside: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Written under the name of the part, to be renamed.
+    /// Regular file under the name of the part, renamed when it is complete.
     Renamed(Part),
     /// Standard output, a device or a FIFO.
     InPlace(PathBuf),
@@ -66,7 +66,7 @@ struct Part {
     name: PathBuf,
 }
 
-/// A write that failed, after it was cut back to whole blocks.
+/// Failed write, after the file was truncated to whole blocks.
 #[derive(Debug)]
 pub(super) struct Partial {
     /// Packets of this write that are in the file.
@@ -75,7 +75,7 @@ pub(super) struct Partial {
 }
 
 impl Output {
-    /// Makes the file and writes `header` to it.
+    /// Creates the file and writes `header` to it.
     pub(super) fn create(target: &Target, header: &[u8]) -> Result<Self, SinkError> {
         let opened = match target {
             Target::Stdout => Self::stdout(),
@@ -88,26 +88,26 @@ impl Output {
         opened.map_err(|source| SinkError::create(describe(target), source))?.begin(header)
     }
 
-    /// Bytes in the file, whole blocks all of them.
+    /// Returns the size of the file, which has only whole blocks.
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The name that the file will have.
+    /// Returns the final name of the file.
     pub(super) fn name(&self) -> String {
         match &self.place {
             Place::Renamed(Part { name, .. }) | Place::InPlace(name) => name.display().to_string(),
         }
     }
 
-    /// The name that the file of a killed capture was given to keep it, once.
+    /// Returns the new name of a killed capture's file, once.
     pub(super) fn take_set_aside(&mut self) -> Option<PathBuf> {
         self.set_aside.take()
     }
 
-    /// Writes a run of whole blocks. If that fails halfway, cuts the file back to the last whole
-    /// one.
+    /// Writes a run of whole blocks. After a failure in the middle it truncates the file to the last
+    /// whole block.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
         let (written, result) = write_all(&mut self.file, blocks);
         let Err(cause) = result else {
@@ -139,7 +139,7 @@ impl Output {
         Self { file, place: Place::InPlace(path.to_owned()), bytes: 0, regular, set_aside: None }
     }
 
-    /// `NAME.part` for a regular file, locked and new.
+    /// Creates and locks `NAME.part` for a regular file.
     fn unfinished(found: output::Entry) -> Result<Self, SinkError> {
         let mut entry = found.name.clone();
         entry.push(UNFINISHED);
@@ -155,7 +155,7 @@ impl Output {
         Ok(Self { file, place: Place::Renamed(part), bytes: 0, regular: true, set_aside })
     }
 
-    /// Writes the header. A file that cannot hold even that is removed again.
+    /// Writes the header. If this fails the file is removed.
     fn begin(mut self, header: &[u8]) -> Result<Self, SinkError> {
         let (written, result) = write_all(&mut self.file, header);
         self.bytes = written as u64;
@@ -168,7 +168,7 @@ impl Output {
         Err(SinkError::begin(self.name(), cause))
     }
 
-    /// Takes the last `bytes` off a regular file that ends where we stopped to write.
+    /// Removes the last `bytes` of a regular file that ends at the end of the last write.
     fn cut(&mut self, bytes: u64) {
         if bytes == 0 || !self.regular {
             return;
@@ -190,7 +190,7 @@ fn describe(target: &Target) -> String {
     }
 }
 
-/// Path of the unfinished file of `path`.
+/// Returns the path of the unfinished file of `path`.
 pub(super) fn unfinished(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(UNFINISHED);
@@ -202,9 +202,11 @@ impl Part {
         self.name.with_file_name(&self.entry)
     }
 
-    /// Opens and locks the part, a regular file that is new or empty and this user's own.
-    /// `WouldBlock`: another process has the lock. A file system without locks is no reason not to
-    /// capture. Returns the name of a file that was set aside, too.
+    /// Opens and locks the part, a regular file of this user that is new or empty. Returns it with the
+    /// new name of a killed capture's file. A file system without locks is no error.
+    ///
+    /// # Errors
+    /// `WouldBlock`: another process has the lock.
     fn lock(&self) -> io::Result<(File, Option<PathBuf>)> {
         let mut aside = None;
         for _ in 0..LOCK_TRIES {
@@ -217,11 +219,11 @@ impl Part {
                 },
                 created => created?,
             };
-            // Not truncated here: it may be another capture's until the lock says otherwise.
+            // Not truncated before it is locked: another capture may write it.
             if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            // Its owner may have renamed it after we opened it: then it is a complete capture.
+            // Its owner may have renamed it since it was opened: then it is a complete capture.
             if !self.is_entry_of(&file) {
                 continue;
             }
@@ -238,8 +240,8 @@ impl Part {
         Ok(openat(&self.directory, &self.entry, flags, NEW)?.into())
     }
 
-    /// Opens a part that is there already. Another user may have planted a link or a named pipe
-    /// under that name: neither is followed, written to or waited for.
+    /// Opens an existing part. Another user may have created a link or a named pipe with this name:
+    /// links are not followed, and a pipe is neither written to nor waited for.
     fn open_left(&self) -> io::Result<File> {
         let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
         match self.open(OFlags::NOFOLLOW | OFlags::NONBLOCK) {
@@ -255,8 +257,7 @@ impl Part {
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile)
     }
 
-    /// Keeps what a killed capture left, its last packets, under the first free name of
-    /// `NAME.part.1` and on.
+    /// Keeps the last packets of a killed capture under the first free name of `NAME.part.1` and on.
     fn set_aside(&self) -> io::Result<PathBuf> {
         for number in 1..=SET_ASIDE_MAX {
             let mut name = self.entry.clone();
@@ -352,7 +353,7 @@ impl Kept {
     }
 }
 
-/// Tells where the capture is that another process took the name from.
+/// Returns the present place of a capture after another process took its name.
 fn fate(file: &File) -> String {
     let is_deleted = file.metadata().is_ok_and(|found| found.nlink() == 0);
     match fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
@@ -362,14 +363,14 @@ fn fate(file: &File) -> String {
     }
 }
 
-/// Returns true for an empty file of this user with one name. Any other could be read or changed by
-/// its owner.
+/// Returns true for an empty file of this user with one name. The owner of another file could read
+/// or change the capture.
 fn is_ours_and_empty(file: &File) -> io::Result<bool> {
     let found = file.metadata()?;
     Ok(found.len() == 0 && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// Writes all of `bytes`, waiting where a pipe is full, and says how many were written.
+/// Writes all of `bytes`, and returns the number of bytes written. It waits for a full pipe.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
     while written < bytes.len() {
@@ -390,7 +391,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     (written, Ok(()))
 }
 
-/// Waits until a pipe that its other users made non-blocking has room.
+/// Waits until a pipe has room that another user of it made non-blocking.
 fn wait_writable(file: &File) -> io::Result<()> {
     match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),

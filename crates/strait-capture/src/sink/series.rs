@@ -1,10 +1,9 @@
-//! The names of the files of one capture, and the ring that keeps the newest of them.
+//! Names of the files of one capture, and the ring that keeps the newest of them.
 //!
-//! Without rotation there is one name, the target. With it, names are `STEM_NUMBER_TIME.EXT` as
-//! dumpcap makes them, in UTC. With rotation by time, a file name with `%` is a format of
-//! strftime(3) instead, as in tcpdump: the local time at which the file is opened, and a number
-//! behind it where that name is taken. It opens nothing; it deletes only files that this capture
-//! completed.
+//! Without rotation there is one name, the target. With rotation, names are `STEM_NUMBER_TIME.EXT` in
+//! UTC, as dumpcap's. With rotation by time, a file name with `%` is a format of strftime(3) as in
+//! tcpdump: the local time at which the file is opened, and a number if that name is taken. This
+//! module opens no file, and deletes only files that this capture completed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,25 +15,26 @@ use std::path::{Path, PathBuf};
 use strait_packet::summary::date;
 use strait_sys::clock;
 
+use super::error::SinkError;
+use super::options::{SinkOptions, Target};
 use super::output::{Kept, unfinished};
-use super::{SinkError, SinkOptions, Target};
 
-/// Names that are looked at for one file before it gets a random one.
+/// Maximum number of names tried for one file before it gets a random one.
 const TAKEN_MAX: u64 = 10_000;
 
-/// The files of one capture.
+/// Files of one capture.
 #[derive(Debug)]
 pub(super) struct Series {
     target: Target,
     rotates: bool,
-    /// The file name is a format of strftime(3).
+    /// True if the file name is a format of strftime(3).
     is_format: bool,
-    /// The last name that the format gave, and the number behind it.
+    /// Last name made from the format, and its number.
     last: (PathBuf, u64),
-    /// Files to keep, the one being written included.
+    /// Number of files to keep, including the current one.
     ring: Option<usize>,
     number: u64,
-    /// Complete files, oldest first; kept only for a ring, so never more than that.
+    /// Complete files, oldest first. Only a ring keeps them, so their number is limited.
     complete: VecDeque<(PathBuf, Kept)>,
 }
 
@@ -62,7 +62,7 @@ impl Series {
         Ok(series)
     }
 
-    /// The next file, opened at `opened_ns` (nanoseconds since the epoch).
+    /// Returns the next file, for the time `opened_ns` (nanoseconds since the epoch).
     pub(super) fn target(&mut self, opened_ns: u64) -> Result<Target, SinkError> {
         self.number += 1;
         Ok(match &self.target {
@@ -75,8 +75,8 @@ impl Series {
         })
     }
 
-    /// Another name for `refused`, the next file. It is random: another user may plant every name
-    /// that can be predicted.
+    /// Returns another name for the file `refused`. It is random, because another user can create
+    /// files with predictable names.
     pub(super) fn instead_of(refused: &Target) -> Target {
         match refused {
             Target::Stdout => Target::Stdout,
@@ -84,7 +84,7 @@ impl Series {
         }
     }
 
-    /// `name`, or where a file has that name, the first free one of `STEM_00002.EXT` and on.
+    /// Returns `name`, or if a file has that name, the first free one of `STEM_00002.EXT` and on.
     fn untaken(&mut self, name: PathBuf) -> PathBuf {
         if self.last.0 != name {
             self.last = (name, 0);
@@ -101,17 +101,17 @@ impl Series {
         with_random(&self.last.0)
     }
 
-    /// How many files were opened.
+    /// Returns the number of opened files.
     pub(super) fn opened(&self) -> u64 {
         self.number
     }
 
-    /// The oldest complete file of a ring.
+    /// Returns the oldest complete file of a ring.
     pub(super) fn oldest(&self) -> Option<&Path> {
         self.complete.front().map(|(name, _)| name.as_path())
     }
 
-    /// Notes a file that is complete.
+    /// Adds a complete file.
     pub(super) fn completed(&mut self, name: PathBuf, mut file: Kept) {
         if self.ring.is_some() {
             if let Some((_, last)) = self.complete.back() {
@@ -121,13 +121,13 @@ impl Series {
         }
     }
 
-    /// Returns true if a file may get another name than its own: there are several anyway.
+    /// Returns true if a file may get another name: a rotation has several names in any case.
     pub(super) fn can_rename(&self) -> bool {
         self.rotates
     }
 
-    /// Deletes the files that the ring has no place for, now that one more is being written;
-    /// returns how many. One that cannot be deleted stays.
+    /// Deletes the oldest files so that the ring has a place for the current one. Returns the number
+    /// of deleted files. A file that cannot be deleted stays.
     pub(super) fn delete_oldest(&mut self) -> u64 {
         let keep = self.ring.map_or(usize::MAX, |files| files - 1);
         let mut deleted = 0;
@@ -139,7 +139,7 @@ impl Series {
     }
 }
 
-/// Returns true if there is such a name; that of a dangling link is one too.
+/// Returns true if the name exists, also as a dangling link.
 fn is_taken(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
@@ -161,8 +161,8 @@ fn has_percent(target: &Target) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().contains(&b'%'))
 }
 
-/// `path` with its file name as the format of a local time. The directory is taken as it is: a
-/// format must not select another one.
+/// Returns `path` with its file name as the format of a local time. The directory is no format, so
+/// that it cannot select another directory.
 fn formatted(path: &Path, opened_ns: u64) -> Result<PathBuf, SinkError> {
     let unusable = |why: &str| SinkError::Usage(format!("{}: {why}", path.display()));
     let format = path.file_name().unwrap_or_default();
@@ -176,7 +176,7 @@ fn formatted(path: &Path, opened_ns: u64) -> Result<PathBuf, SinkError> {
     Ok(path.with_file_name(name))
 }
 
-/// `dir/STEM_00001_20240131235959.EXT`.
+/// Returns `dir/STEM_00001_20240131235959.EXT`.
 fn numbered(path: &Path, number: u64, opened_ns: u64) -> PathBuf {
     with_suffix(path, &format!("_{number:05}_{}", utc(opened_ns / 1_000_000_000)))
 }
@@ -191,7 +191,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// `YYYYmmddHHMMSS` of a time in seconds since the epoch.
+/// Returns `YYYYmmddHHMMSS` of a time in seconds since the epoch.
 fn utc(seconds: u64) -> String {
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

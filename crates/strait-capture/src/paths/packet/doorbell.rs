@@ -1,13 +1,13 @@
-//! The doorbell: a second packet socket on the same interface with the same filter, that wakes a V3
-//! reader.
+//! Doorbell: a second packet socket with the filter of the ring's socket, which wakes a V3 reader.
 //!
-//! TPACKET_V3 wakes its reader when a block is retired, up to its timer late (D2). The doorbell's
-//! queue holds a packet or two: the first packet after [`Doorbell::arm`] makes it readable, and as
-//! long as nobody empties it the kernel drops further packets for it at once. So it rings while the
-//! reader sleeps. Its packets are not captured packets; they are thrown away and in no ledger.
+//! TPACKET_V3 wakes its reader when a block is retired, so up to its timer late: 95 to 103 ms in the
+//! program that D2 measured. The doorbell's queue holds one or two packets. The first packet after
+//! [`Doorbell::arm`] makes it readable, and until the reader empties it the kernel drops further
+//! packets for it at once. So it rings only while the reader sleeps. Its packets are discarded and
+//! not in the ledger.
 //!
-//! Even a packet that is dropped has a price, which whoever delivers it pays: about a sixth of what
-//! a packet costs there in all. Under load the doorbell therefore leaves:
+//! A packet that the full queue drops still costs the kernel about a sixth of its whole work for a
+//! packet. Therefore the doorbell leaves under load:
 //!
 //! ```text
 //!   Present -- rested for a while --> Leaving --> Absent
@@ -15,13 +15,13 @@
 //!      +------------------ Coming <----- arm -------+
 //! ```
 //!
-//! Leaving and coming wait for every CPU's receive path to let go (`synchronize_net` in
-//! net/packet/af_packet.c), some ten milliseconds; a thread waits for it, so that the reader does
-//! not. A member of a fanout group may not leave; its doorbell gets a filter that rejects all,
-//! which saves a part.
+//! To leave or to come, the kernel waits for the receive path of every CPU (`synchronize_net` in
+//! net/packet/af_packet.c), some ten milliseconds. A thread does it, so that the reader does not
+//! wait. A member of a fanout group cannot leave; its doorbell gets a filter that rejects all
+//! packets, which saves a part of the cost.
 //!
-//! The doorbell only saves time. A move that fails leaves it where it was; what ails the interface
-//! is told by the ring's own socket.
+//! The doorbell only saves time: a move that fails leaves it in its place, and the ring's own socket
+//! reports errors of the interface.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -35,14 +35,14 @@ use super::shape::Shape;
 use crate::error::Error;
 use crate::filter;
 
-/// Asked of the kernel, which grants its minimum (SOCK_MIN_RCVBUF): room for two or three small
-/// packets.
+/// Requested size of the queue. The kernel grants its minimum (SOCK_MIN_RCVBUF), which holds two or
+/// three small packets.
 const QUEUE_BYTES: u32 = 1;
-/// More than its queue can hold, so that one call empties it.
+/// More packets than the queue can hold, so that one call empties it.
 const EMPTIED_AT_ONCE: usize = 16;
-/// A packet in the queue is cut to this.
+/// Size to which packets in the queue are cut.
 const SNAPLEN: u32 = 1;
-/// A reader that has not listened for this long is under load.
+/// Time without a sleep of the reader after which it is under load.
 const REST: Duration = Duration::from_millis(50);
 
 pub(super) struct Doorbell {
@@ -53,28 +53,28 @@ pub(super) struct Doorbell {
     /// In a fanout group.
     grouped: bool,
     place: Place,
-    /// Since when the reader has not listened.
+    /// Start of the time for which the reader has not slept.
     resting: Option<Instant>,
 }
 
-/// Whether packets come to it.
+/// State of the doorbell, see the drawing above.
 enum Place {
     Present,
     Leaving(Move),
     Absent,
     Coming(Move),
-    /// Present with a filter that rejects all.
+    /// Present with a filter that rejects all packets.
     Muffled,
 }
 
 type Move = JoinHandle<strait_sys::Result<()>>;
 
-/// What [`Doorbell::arm`] did.
+/// Result of [`Doorbell::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Armed {
-    /// The next packet rings. A packet that came during the call may be on its way into the ring.
+    /// The next packet rings. If a packet `rang`, it may still be on its way into the ring.
     Yes { rang: bool },
-    /// It is not back yet.
+    /// The doorbell is not back yet.
     NotYet,
 }
 
@@ -97,7 +97,7 @@ impl Doorbell {
         })
     }
 
-    /// Rings for other packets from the next time on that it is armed.
+    /// Replaces the filter from the next [`Doorbell::arm`] on.
     pub(super) fn set_filter(&mut self, program: &Program) -> Result<(), Error> {
         self.filter = instructions(program)?;
         self.socket.attach_filter(&self.filter)?;
@@ -112,7 +112,7 @@ impl Doorbell {
         &self.socket
     }
 
-    /// It was put into a fanout group.
+    /// Notes that the socket joins a fanout group.
     pub(super) fn set_grouped(&mut self) {
         self.grouped = true;
     }
@@ -139,7 +139,7 @@ impl Doorbell {
         Ok(Armed::Yes { rang })
     }
 
-    /// The reader does not listen for now. If that goes on the doorbell leaves.
+    /// Notes that the reader does not sleep. If it has not slept for [`REST`] the doorbell leaves.
     pub(super) fn rest(&mut self) -> Result<(), Error> {
         let since = *self.resting.get_or_insert_with(Instant::now);
         if since.elapsed() < REST {
@@ -158,7 +158,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Takes note of a move that has come to its end, well or not.
+    /// Updates the state after a move that has ended, with or without success.
     fn settle(&mut self) {
         self.place = match std::mem::replace(&mut self.place, Place::Absent) {
             Place::Leaving(thread) if thread.is_finished() => {
@@ -179,19 +179,19 @@ impl Doorbell {
         };
     }
 
-    /// Binds the socket anew on a thread; none where the system has no thread for it.
+    /// Binds the socket again on a thread; none if the system has no thread for it.
     fn on_a_thread(&self, bind: fn(&Socket, u32) -> strait_sys::Result<()>) -> Option<Move> {
         let (socket, ifindex) = (Arc::clone(&self.socket), self.ifindex);
         thread::Builder::new().name("doorbell".into()).spawn(move || bind(&socket, ifindex)).ok()
     }
 }
 
-/// The ring's filter, for a queue of which nobody reads more than that something came.
+/// Returns the ring's filter with packets cut to the minimum: only their arrival matters.
 fn instructions(program: &Program) -> Result<Vec<Instruction>, Error> {
     Ok(filter::instructions(&filter::cut(program, SNAPLEN)?))
 }
 
-/// Whether a move that has come to its end went well.
+/// Returns true if an ended move was successful.
 fn joined(thread: Move) -> bool {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).is_ok()
 }
@@ -225,7 +225,7 @@ mod tests {
         wire.right().run(|| Doorbell::open(&interface, &Program::accept_all(0), &shape)).unwrap()
     }
 
-    /// Sends a frame; whether it rings.
+    /// Sends a frame, and returns true if it rings.
     fn rings(wire: &Wire, bell: &Doorbell) -> bool {
         wire.left().run(|| {
             let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rings_leaves_under_load_and_comes_back() {
+    fn doorbell_rings_leaves_under_load_and_comes_back() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut bell = bell(&wire);
         assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: false });
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_group_it_stays_and_is_muffled() {
+    fn doorbell_of_a_group_is_muffled_under_load() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut bell = bell(&wire);
         bell.set_grouped();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_come_back_stays_away() {
+    fn doorbell_that_cannot_come_back_stays_absent() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut bell = bell(&wire);
         rest_until(&mut bell, |place| matches!(place, Place::Absent));

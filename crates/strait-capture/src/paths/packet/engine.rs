@@ -20,7 +20,7 @@ use crate::booking::Copies;
 use crate::error::Error;
 use crate::filter;
 use crate::live_counters::KernelCounters;
-use crate::paths::engine::{self, Engine as _, Lend};
+use crate::paths::engine::{self, Lend};
 use crate::wait::{LINK_CHECK_SPINS, RING_SHARE, Step, Wakers};
 
 /// Time for which a reader that was rung looks for the frame: the kernel may still be writing it.

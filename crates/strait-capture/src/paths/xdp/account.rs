@@ -1,15 +1,15 @@
-//! What the kernel's counters mean in the ledger.
+//! Conversion of the kernel's counters to the ledger.
 //!
-//! The XDP program counts each frame as passed, redirected or unbound; the socket counts what it
-//! dropped of the redirected ones. What is left reached the RX ring: the engine took it, or it is
-//! still there.
+//! The XDP program counts each frame as passed, redirected or unbound, and the socket counts the
+//! redirected frames that it dropped. The others reached the RX ring: the engine took them, or they
+//! are still there.
 
 use strait_filter::xdp::Counter;
 use strait_ledger::Capture;
 use strait_sys::bpf::MappedArray;
 use strait_sys::xdp::Statistics;
 
-/// What the XDP program counted on one queue.
+/// Counts of the XDP program on one queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) passed: u64,
@@ -18,7 +18,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The counters of `queue`; no system call.
+    /// Reads the counters of `queue` without a system call.
     pub(super) fn read(counters: &MappedArray, queue: u32) -> Self {
         let load = |counter: Counter| counters.load(0, counter.slot(queue));
         Self {
@@ -29,35 +29,36 @@ impl Seen {
     }
 }
 
-/// What the engine knows by itself.
+/// Counts and state of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// Whole frames taken from the RX ring.
+    /// Number of whole frames taken from the RX ring.
     pub(super) taken: u64,
-    /// Of those, frames that were lent to nobody: a filter here rejected them.
+    /// Taken frames that were not delivered, because a later filter was set.
     pub(super) discarded: u64,
-    /// Descriptors that are in the RX ring.
+    /// Number of descriptors in the RX ring.
     pub(super) waiting: u64,
     /// No frame can enter the ring any more.
     pub(super) ended: bool,
-    /// Descriptors in the RX ring that made no sense.
+    /// Number of invalid descriptors in the RX ring.
     pub(super) invalid: u64,
-    /// Frames longer than a chunk come in fragments, so none is dropped for its length.
+    /// Frames longer than a chunk arrive in fragments, so none is dropped for its length.
     pub(super) multi_buffer: bool,
-    /// The driver takes chunks ahead of frames: an empty fill ring costs no frame of the socket's.
+    /// The driver takes chunks ahead of frames, so an empty fill ring drops none of the socket's
+    /// frames.
     pub(super) zero_copy: bool,
 }
 
-/// Sets received, filtered, lost and events. Frames redirected that were neither dropped nor taken
-/// are unread; once no more can come, only as many as the ring holds, and the rest is lost without
-/// a name.
+/// Sets received, filtered, lost and events. Redirected frames that were neither dropped nor taken
+/// are unread. After the end of the intake only those in the ring are unread; the rest is lost for
+/// an unknown reason.
 ///
-/// Returns how many were redirected and have neither been dropped nor taken.
+/// Returns the number of redirected frames that were neither dropped nor taken.
 pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut Capture) -> u64 {
     let no_chunk = match known {
         Known { zero_copy: true, .. } => 0,
         Known { multi_buffer: true, .. } => socket.rx_dropped,
-        // Each drop for want of a chunk found the fill ring empty once; the others were too long for a chunk.
+        // A drop for lack of a chunk counts one empty fill ring; the other frames exceeded a chunk.
         _ => socket.rx_dropped.min(socket.fill_ring_empty),
     };
     let dropped = socket.rx_dropped + socket.rx_ring_full;
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_has_its_place() {
+    fn every_frame_is_booked_once() {
         let mut account = Capture { delivered: 60, ..Capture::default() };
         account.lost.sink = 5;
         let known = Known { taken: 72, discarded: 2, ended: true, waiting: 4, ..Known::default() };
@@ -93,22 +94,22 @@ mod tests {
         assert_eq!((account.received, account.filtered), (111, 12));
         let lost = &account.lost;
         assert_eq!((lost.ring_full, lost.fill_empty), (7, 6));
-        assert_eq!(lost.unread, 5 + 4, "lent to nobody, and in the ring");
+        assert_eq!(lost.unread, 5 + 4, "taken but not delivered, and in the ring");
         assert_eq!(lost.other, 1 + 2 + 9, "unbound, too long, and gone");
         assert_eq!(account.closes(), Ok(()));
     }
 
     #[test]
-    fn while_it_runs_what_is_on_its_way_is_unread() {
+    fn frames_on_the_ring_are_unread_while_the_capture_runs() {
         let mut account = Capture { delivered: 60, ..Capture::default() };
         let on_ring = book(SEEN, &socket(0, 0, 3), Known { taken: 60, ..Known::default() }, &mut account);
         assert_eq!((on_ring, account.lost.unread, account.lost.other), (40, 40, 1));
-        assert_eq!(account.events.fill_ring_empty, 3, "an event, for nothing was dropped");
+        assert_eq!(account.events.fill_ring_empty, 3, "an event, because no frame was dropped");
         assert_eq!(account.closes(), Ok(()));
     }
 
     #[test]
-    fn with_fragments_every_drop_is_for_want_of_chunks() {
+    fn with_fragments_every_drop_is_for_lack_of_chunks() {
         let mut account = Capture { delivered: 90, ..Capture::default() };
         let known = Known { taken: 90, multi_buffer: true, ..Known::default() };
         book(SEEN, &socket(10, 0, 0), known, &mut account);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn with_zero_copy_a_drop_is_for_length_and_a_bad_descriptor_is_lost() {
+    fn with_zero_copy_drops_are_for_length_and_invalid_descriptors_are_lost() {
         let mut account = Capture { delivered: 90, ..Capture::default() };
         let known = Known { taken: 90, invalid: 3, zero_copy: true, ended: true, ..Known::default() };
         assert_eq!(book(SEEN, &socket(7, 0, 50), known, &mut account), 0);

@@ -1,4 +1,4 @@
-//! Frames lent by an `AF_XDP` socket: metadata read, times mapped, fragments joined.
+//! Frames lent by an `AF_XDP` socket, with metadata read, times converted and fragments joined.
 
 use strait_filter::xdp::Metadata;
 use strait_sys::clock;
@@ -10,13 +10,13 @@ use crate::booking::Booking;
 use crate::frame::Frame;
 use crate::paths::engine::Lent;
 
-/// Frames on loan; dropping it returns their chunks.
+/// Lent frames; dropping them returns their chunks.
 pub(crate) struct Batch<'a> {
     pub(super) raw: RxBatch<'a>,
     pub(super) joiner: &'a Joiner,
     pub(super) clock: &'a Clock,
     pub(super) interface: u32,
-    /// Whether the program left something with each frame.
+    /// True if the program provides metadata with each frame.
     pub(super) metadata: bool,
 }
 
@@ -77,8 +77,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Tells what the program left with a frame; `now_ns` is the time of one with which it left
-    /// none.
+    /// Copies the program's metadata to the frame. `now_ns` is the time of a frame without any.
     #[inline]
     fn tell(&self, frame: &mut Frame<'_>, metadata: Option<Metadata>, now_ns: u64) {
         let metadata = metadata.unwrap_or_default();
@@ -94,11 +93,11 @@ impl Batch<'_> {
     }
 }
 
-/// Iterates over the frames of a [`Batch`].
+/// Iterator over the frames of a [`Batch`].
 pub(crate) struct Frames<'a> {
     batch: &'a Batch<'a>,
     at: usize,
-    /// The time of frames that have none.
+    /// Time of frames without metadata.
     now_ns: u64,
 }
 
@@ -137,7 +136,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// The program's time.
+/// Returns the program's time.
 #[inline]
 pub(super) fn monotonic_ns(metadata: &Metadata) -> Option<u64> {
     metadata.has(Metadata::TIME).then_some(metadata.timestamp_ns)

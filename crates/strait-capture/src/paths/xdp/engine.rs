@@ -22,31 +22,32 @@ use crate::live_counters::{KernelCounters, Reading};
 use crate::paths::engine::{self, Lend, Lent as _};
 use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
 
-/// Descriptors lent at once: enough to make the batch's own cost vanish, few enough that what was
-/// prefetched is still in the first-level cache when it is read. It is what the kernel handles at a
-/// time, too (`NAPI_POLL_WEIGHT`).
+/// Maximum number of descriptors in a batch: enough to make the batch's own cost vanish, few enough
+/// that prefetched bytes are still in the first-level cache when they are read. The kernel processes
+/// as many at a time (`NAPI_POLL_WEIGHT`).
 pub(super) const BATCH_MAX: usize = 64;
-/// How long a sleeping lane may miss that its interface is gone: poll(2) does not tell.
+/// Interval between checks of the interface by a sleeping lane: poll(2) does not report that it is
+/// gone.
 const LINK_CHECK: Duration = Duration::from_millis(200);
-/// What a lane waits for its last frames at most, once the intake has ended.
+/// Maximum time to wait for the last frames after the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// Abilities of an open socket and its program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abilities {
-    /// Frames longer than a chunk come in fragments.
+    /// Frames longer than a chunk arrive in fragments.
     pub(super) multi_buffer: bool,
-    /// The program leaves something with each frame.
+    /// The program provides metadata with each frame.
     pub(super) metadata: bool,
-    /// The program asks the driver for tags that it took out.
+    /// The program reads VLAN tags that the driver removed.
     pub(super) reads_tags: bool,
-    /// The driver runs in this lane's own calls.
+    /// The driver polls in this lane's own system calls.
     pub(super) busy_poll: bool,
-    /// The device writes into the UMEM itself.
+    /// The device writes into the UMEM.
     pub(super) zero_copy: bool,
 }
 
-/// One AF_XDP socket with its rings.
+/// AF_XDP socket with its rings.
 pub(crate) struct Engine {
     pub(super) receiver: Receiver,
     pub(super) socket: Arc<Socket>,
@@ -56,11 +57,11 @@ pub(crate) struct Engine {
     pub(super) interface: u32,
     pub(super) rx_slots: u32,
     pub(super) abilities: Abilities,
-    /// Slower ways taken than asked for, at opening.
+    /// Number of fallbacks to a slower way at opening.
     pub(super) fallbacks: u64,
-    /// Looks at an empty ring.
+    /// Number of looks at an empty ring.
     pub(super) spins: u32,
-    /// Whole frames taken from the RX ring.
+    /// Number of whole frames taken from the RX ring.
     pub(super) taken: u64,
     /// No frame can enter the ring any more.
     pub(super) ended: bool,
@@ -247,7 +248,7 @@ impl KernelCounters for Counts {
     }
 }
 
-/// Keeps the clock up with the newest frame.
+/// Updates the clock by the newest frame.
 #[inline]
 fn refresh(clock: &mut Clock, batch: &RxBatch<'_>) {
     let newest = batch.len().checked_sub(1).and_then(|last| batch.get(last));
@@ -256,8 +257,8 @@ fn refresh(clock: &mut Clock, batch: &RxBatch<'_>) {
     }
 }
 
-/// Puts tags that the device took out back into their frames; `goes_on` says that the first
-/// descriptor continues a frame.
+/// Inserts tags that the device removed into their frames. If `goes_on`, the first descriptor
+/// continues a frame.
 fn restore_tags(batch: &mut RxBatch<'_>, mut goes_on: bool) {
     for index in 0..batch.len() {
         let Some(part) = batch.get(index) else { break };

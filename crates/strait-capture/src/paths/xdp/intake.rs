@@ -1,5 +1,5 @@
-//! The XDP program on the interface: it filters, counts, stamps and hands frames to the sockets,
-//! until it is stopped.
+//! XDP program on the interface: it filters, counts and stamps frames and redirects them to the
+//! sockets, until it is detached.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -12,29 +12,29 @@ use strait_sys::{packet, process};
 
 use crate::error::Error;
 
-/// All that a program is made of but its filter.
+/// Parts of a program besides its filter.
 pub(super) struct Template {
     pub(super) interface: Interface,
     pub(super) attach: AttachMode,
-    /// Frames come in fragments where they are longer than a chunk.
+    /// Frames longer than a chunk arrive in fragments.
     pub(super) fragments: bool,
-    /// What to ask the driver.
+    /// Driver functions that the program calls.
     pub(super) functions: MetadataFunctions,
-    /// Whether each frame is stamped as it comes.
+    /// True if each frame is stamped on arrival.
     pub(super) timestamps: bool,
     pub(super) sockets: Map,
     pub(super) counters: Map,
-    /// Receive queues of the interface.
+    /// Number of receive queues of the interface.
     pub(super) queues: u32,
 }
 
 impl Template {
-    /// Whether there is anything to be told of a frame.
+    /// Returns true if the program provides metadata with frames.
     pub(super) fn has_metadata(&self) -> bool {
         self.timestamps || self.functions != MetadataFunctions::default()
     }
 
-    /// A program with this filter, on the interface.
+    /// Attaches a program with this filter to the interface.
     pub(super) fn attach(&self, filter: &Program) -> Result<Link, Error> {
         Ok(Link::attach_xdp(&self.load(filter)?, self.interface.index, self.attach)?)
     }
@@ -63,7 +63,7 @@ impl Template {
     }
 }
 
-/// What to do about a privilege that is gone.
+/// Adds a remedy to the error of a missing privilege.
 fn explain(error: Error) -> Error {
     const EPERM: i32 = 1;
     match error {
@@ -74,11 +74,11 @@ fn explain(error: Error) -> Error {
     }
 }
 
-/// The attached program, until it is stopped or dropped.
+/// Attached program, until it is stopped or dropped.
 pub(super) struct Intake {
     link: Option<Link>,
     template: Template,
-    /// Keeps the interface promiscuous while it is open.
+    /// Socket that keeps the interface promiscuous.
     _promiscuous: Option<packet::Socket>,
 }
 
@@ -87,11 +87,11 @@ impl Intake {
         Self { link: Some(link), template, _promiscuous: promiscuous }
     }
 
-    /// Puts a program with another filter in the place of the one there, between two frames. No
-    /// frame enters the rings by the old one after this.
+    /// Replaces the program by one with another filter, between two frames. No frame enters the rings
+    /// by the old program after this.
     ///
     /// # Errors
-    /// EPERM where the privilege to load programs has been given up; the old program goes on.
+    /// EPERM if the privilege to load programs has been dropped; the old program stays attached.
     pub(super) fn set_filter(&self, filter: &Program) -> Result<(), Error> {
         let Some(link) = &self.link else { return Ok(()) };
         link.update(&self.template.load(filter).map_err(explain)?)?;
@@ -99,7 +99,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Detaches the program: no frame enters the rings after this.
+    /// Detaches the program. No frame enters the rings after this.
     pub(super) fn stop(&mut self) {
         self.link = None;
     }

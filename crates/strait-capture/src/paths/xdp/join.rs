@@ -1,50 +1,48 @@
-//! Frames of several descriptors made whole.
+//! Joining of frames from several descriptors.
 //!
-//! Almost every frame is one descriptor and is lent where it lies. A frame that the kernel had to
-//! spread over several chunks is copied together here, into memory that was allocated once; a frame
-//! whose end has not come yet waits for the next batch. Nothing here knows of sockets: it is given
-//! parts in their order.
+//! Almost every frame has one descriptor and is lent in place. A frame that the kernel spread over
+//! several chunks is copied into memory that was allocated once. A frame that continues in the next
+//! batch waits for it. This module has no access to sockets: it receives the parts in their order.
 
 use strait_filter::xdp::Metadata;
 use strait_sys::xdp::RxBatch;
 
-/// The longest frame that is joined; of a longer one the rest is cut, as libpcap's largest snaplen
-/// would.
+/// Maximum size of a joined frame. Longer ones are cut, as by libpcap's largest snaplen.
 const FRAME_BYTES_MAX: usize = 262_144;
 
-/// One frame of a batch.
+/// Frame of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
-    /// The descriptor of this index is a frame by itself.
+    /// Frame in one descriptor, by its index.
     Whole(usize),
-    /// It was joined.
+    /// Joined frame.
     Joined(Joined),
 }
 
-/// A frame in the joiner's memory.
+/// Frame in the joiner's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Joined {
     start: usize,
     len: usize,
-    /// Bytes of all its parts, those cut included.
+    /// Size in bytes of all parts, before the cut.
     pub(super) wire_len: usize,
     pub(super) metadata: Option<Metadata>,
 }
 
-/// The memory of joined frames, one batch long.
+/// Memory of joined frames, for one batch.
 #[derive(Debug)]
 pub(super) struct Joiner {
     bytes: Vec<u8>,
     items: Vec<Item>,
     open: Option<Joined>,
-    /// Whether the present batch has anything to join.
+    /// True if the current batch has parts to join.
     active: bool,
-    /// Bytes that were copied since somebody asked.
+    /// Bytes copied since the last [`Joiner::take_copied`].
     copied: u64,
 }
 
 impl Joiner {
-    /// For batches of at most `parts` descriptors of at most `part_bytes`.
+    /// Allocates memory for batches of at most `parts` descriptors of at most `part_bytes`.
     pub(super) fn new(parts: usize, part_bytes: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(FRAME_BYTES_MAX + parts * part_bytes),
@@ -55,7 +53,7 @@ impl Joiner {
         }
     }
 
-    /// Takes in a batch; what an earlier one left unfinished goes on in it.
+    /// Arranges the frames of a batch. A frame that the last batch left incomplete continues in it.
     #[inline]
     pub(super) fn arrange(&mut self, batch: &RxBatch<'_>) {
         self.active = self.open.is_some() || batch.is_fragmented();

@@ -1,4 +1,4 @@
-//! Opening AF_XDP: which ways to try, in which order, and what each needs.
+//! Opening of AF_XDP sockets by the fastest way that the interface has.
 //!
 //! | | program | frames | fragments |
 //! |---|---|---|---|
@@ -6,8 +6,8 @@
 //! | 2 | native | the kernel copies | yes; without, where the kernel has none |
 //! | 3 | generic | the kernel copies | yes; without, where the kernel has none |
 //!
-//! A way that the driver or the kernel does not have is left for the next, and the reason is noted;
-//! an error that the next way would meet as well (no privilege, a queue in use, no memory) ends it.
+//! If the driver or the kernel lacks a way, the next one is tried and the reason is noted. An error
+//! that the next way would meet as well (no privilege, a queue in use, no memory) ends the attempt.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ use crate::wait::Wait;
 
 /// Ethernet header and two VLAN tags beyond the MTU; XDP sees no frame check sequence.
 const LINK_OVERHEAD: u32 = 14 + 8;
-/// The fewest chunks of a queue.
+/// Minimum number of chunks of a queue.
 const CHUNKS_MIN: u32 = 64;
-/// `SO_BUSY_POLL`: how long a call polls the driver, in microseconds; and the frames of one poll.
+/// `SO_BUSY_POLL`: time in microseconds for which a call polls the driver, and frames of one poll.
 const BUSY_POLL_US: u32 = 20;
 const BUSY_POLL_BUDGET: u16 = 64;
 
@@ -82,12 +82,12 @@ pub(super) struct Opened {
     pub(super) notes: Vec<String>,
 }
 
-/// One way to capture.
+/// Way to capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     attach: AttachMode,
     mode: Mode,
-    /// Frames of several chunks (`XDP_USE_SG`, `BPF_F_XDP_HAS_FRAGS`).
+    /// Accept frames of several chunks (`XDP_USE_SG`, `BPF_F_XDP_HAS_FRAGS`).
     multi_buffer: bool,
     chunk_bytes: u32,
 }
@@ -102,11 +102,11 @@ impl Way {
     }
 }
 
-/// Opens the fastest way that there is.
+/// Opens the sockets by the fastest way that the interface has.
 ///
 /// # Errors
-/// A queue that the interface has not; another XDP program on the interface; another AF_XDP socket
-/// on a queue; no privilege; no zero-copy where it was insisted on.
+/// A queue that does not exist, another XDP program on the interface, another AF_XDP socket on a
+/// queue, no privilege, or a way that the user insists on and the interface lacks.
 pub(super) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     check_link(options.interface)?;
     check_queues(options)?;
@@ -132,7 +132,7 @@ fn with_notes(mut opened: Opened, notes: Vec<String>) -> Opened {
     opened
 }
 
-/// Why a way is passed over. The error's remedy is the path that the user has chosen.
+/// Returns the reason for skipping a way, without the error's remedy: the user has chosen this path.
 fn why_not(error: &strait_sys::Error, interface: &Interface) -> String {
     match error.errno() {
         Some(EOPNOTSUPP) => format!("{}'s driver has none", interface.name),
@@ -171,7 +171,7 @@ fn check_queues(options: &Options<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// An interface runs one XDP program; whoever is there first keeps it.
+/// Refuses an interface with another XDP program: it runs only one, and the first one stays.
 fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
     let Some(attached) = Netlink::open()?.xdp(interface.index)? else { return Ok(()) };
     let name = bpf::program_info_by_id(attached.program_id).map(|info| info.name).unwrap_or_default();
@@ -189,22 +189,23 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
         .into())
 }
 
-/// The smaller chunk where `longest`, a frame of the MTU, fits it.
+/// Returns the smaller chunk size if `longest`, a frame of the MTU, fits.
 fn chunk_bytes(longest: u32, mode: Mode) -> u32 {
     if fits(longest, 2048, mode) { 2048 } else { 4096 }
 }
 
-/// Whether a frame fits one chunk. NICs know the size of a receive buffer in KiB: what a chunk has
-/// beyond a whole number of them is lost to one that writes there itself, and igb, given such a
-/// chunk, splits a frame in two without a word (SRRCTL.BSIZEPKT of the 82576).
+/// Returns true if a frame fits one chunk. NICs take the size of a receive buffer in KiB, so the rest
+/// of a chunk beyond a whole number of KiB is lost with zero-copy. Given such a chunk, igb silently
+/// splits a frame in two (SRRCTL.BSIZEPKT of the 82576).
 fn fits(longest: u32, chunk_bytes: u32, mode: Mode) -> bool {
     const KIB: u32 = 1024;
     let room = Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes();
     longest <= if mode == Mode::ZeroCopy { room / KIB * KIB } else { room }
 }
 
-/// The ways to try, fastest first. Fragments cost nothing until one comes, and without them what
-/// receive offload has joined is lost; but a driver may have zero-copy without them.
+/// Returns the ways to try, the fastest first. Fragments cost nothing until one arrives, and without
+/// them frames that receive offload has joined are lost. But a driver may have zero-copy without
+/// fragments.
 fn ways(options: &Options<'_>) -> Vec<Way> {
     let longest = options.interface.mtu + LINK_OVERHEAD;
     let way = |attach, mode, multi_buffer| Way {
@@ -261,8 +262,8 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
     Ok(Opened { engines, intake, mode: way.name(), ring, notes: Vec::new() })
 }
 
-/// Loads and attaches the program: one that asks the driver for VLAN tags where that can be. The
-/// template is then what was attached.
+/// Loads and attaches the program. If the kernel refuses the driver's functions it attaches one
+/// without them and removes them from the template.
 fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String>) -> Result<Link, Error> {
     if template.functions == MetadataFunctions::default() {
         return template.attach(options.program);
@@ -277,9 +278,9 @@ fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String
     }
 }
 
-/// The driver's functions, where this kernel has them (Linux 6.3; tags 6.8) and the driver does not
-/// say that it has nothing to tell: for tags that the device takes out, and for hash and time if
-/// they were asked for. Generic programs are nobody's driver's.
+/// Returns the driver functions that the program calls: for VLAN tags that the device removes, and
+/// for hash and time if they were requested. The kernel must have them (Linux 6.3; tags 6.8), and
+/// the driver must not report that it lacks them. Generic programs have no driver.
 fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     if way.attach != AttachMode::Native {
         return MetadataFunctions::default();
@@ -297,16 +298,16 @@ fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     }
 }
 
-/// What the program leaves with a frame.
+/// Metadata that the program provides with a frame.
 #[derive(Clone, Copy)]
 struct Tells {
-    /// Anything.
+    /// Any metadata.
     metadata: bool,
-    /// Tags that the device took out.
+    /// VLAN tags that the device removed.
     tags: bool,
 }
 
-/// A bound socket that waits for its program.
+/// Bound socket before its program is attached.
 struct Port {
     socket: Socket,
     receiver: Receiver,
@@ -352,7 +353,7 @@ impl Port {
     }
 }
 
-/// One bound socket a queue, all on one UMEM.
+/// Opens and binds a socket for each queue, all on one UMEM.
 fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<Vec<Port>, Error> {
     let Way { mode, multi_buffer, chunk_bytes, .. } = way;
     let chunks = chunks(options, chunk_bytes);
@@ -376,8 +377,8 @@ fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Resul
     Ok(ports)
 }
 
-/// Chunks of a queue, and slots of its RX ring: a power of two, so that the rings have no slot
-/// without a chunk.
+/// Returns the number of chunks of a queue and of slots of its RX ring. It is a power of two, so
+/// that the rings have no slot without a chunk.
 fn chunks(options: &Options<'_>, chunk_bytes: u32) -> u32 {
     let most = SLOTS_MAX / (options.queues.len() as u32).next_power_of_two();
     let asked = u32::try_from(options.ring_bytes / chunk_bytes as usize).unwrap_or(SLOTS_MAX);

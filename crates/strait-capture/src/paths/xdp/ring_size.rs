@@ -1,27 +1,27 @@
-//! Default size of AF_XDP's memory, and the smaller one where the kernel refuses to lock that much.
+//! Default size of AF_XDP's memory, and a smaller one for a kernel that refuses to lock that much.
 //!
-//! Called by the builder when it opens AF_XDP. A size that the user gave is never changed.
+//! A size that the user gave is never changed.
 
 use std::fmt::Display;
 
-/// Bytes of UMEM for each queue, where a frame takes a chunk of 2 KiB however short it is: 5 ms at
-/// three million packets a second.
+/// Size in bytes of each queue's UMEM: 5 ms at three million packets a second. Each frame takes a
+/// chunk of 2 KiB, however short it is.
 const BYTES: usize = 32 << 20;
-/// Bytes for a single queue, which gets all packets: 11 ms.
+/// Size in bytes for a single queue, which receives all packets: 11 ms.
 const BYTES_ALONE: usize = 64 << 20;
 
-/// Bytes for each of `queues` queues where the user gave no size.
+/// Returns the default size in bytes for each of `queues` queues.
 pub(super) fn default_bytes(queues: usize) -> usize {
     if queues == 1 { BYTES_ALONE } else { BYTES }
 }
 
-/// A smaller size to try where `tried` bytes could not be locked; none where the user `asked` for a
-/// size.
+/// Returns a smaller size to try if `tried` bytes could not be locked; none if the user `asked` for
+/// a size.
 pub(super) fn smaller_bytes(asked: Option<usize>, tried: usize) -> Option<usize> {
     (asked.is_none() && tried > BYTES).then_some(BYTES)
 }
 
-/// The note of a session that got `bytes` instead of `tried`, because of `error`.
+/// Returns the note of a session that got `bytes` instead of `tried`, because of `error`.
 pub(super) fn note(tried: usize, bytes: usize, error: &impl Display) -> String {
     format!("{error}: using {} MiB instead of {}", bytes >> 20, tried >> 20)
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_default_that_cannot_be_locked_is_halved_once_with_a_note() {
+    fn default_size_is_halved_once_with_a_note() {
         let tried = default_bytes(1);
         assert_eq!(smaller_bytes(None, tried), Some(32 << 20));
         assert_eq!(smaller_bytes(None, 32 << 20), None, "it would fail alike");
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_the_user_gave_is_not_changed() {
+    fn size_given_by_the_user_is_not_changed() {
         assert_eq!(smaller_bytes(Some(64 << 20), 64 << 20), None);
     }
 }

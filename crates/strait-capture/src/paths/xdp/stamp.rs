@@ -1,15 +1,15 @@
-//! `CLOCK_MONOTONIC`, which the XDP program stamps with, as `CLOCK_REALTIME`, which captures are
-//! in.
+//! Conversion of the XDP program's timestamps (`CLOCK_MONOTONIC`) to those of captures
+//! (`CLOCK_REALTIME`).
 //!
-//! The distance between the two changes when the wall clock is set or slewed, so it is measured
-//! anew once a second of the frames' own time: no clock is read for a frame, or for a batch.
+//! The offset between the clocks changes when the wall clock is set or slewed, so it is measured
+//! again once a second of the frames' own time. No clock is read for a frame or for a batch.
 
 use strait_sys::clock;
 
-/// How long a measured distance holds.
+/// Time for which a measured offset is used.
 const REFRESH_NS: u64 = 1_000_000_000;
 
-/// The distance between the clocks.
+/// Offset between the clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     offset_ns: i64,
@@ -17,12 +17,12 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Measures the distance.
+    /// Measures the offset.
     pub(super) fn new() -> Self {
         Self { offset_ns: clock::realtime_offset_ns(), measured_ns: clock::monotonic_ns() }
     }
 
-    /// Measures it again if a second has passed at `monotonic_ns`.
+    /// Measures the offset again if a second has passed at `monotonic_ns`.
     #[inline]
     pub(super) fn refresh(&mut self, monotonic_ns: u64) {
         if monotonic_ns.saturating_sub(self.measured_ns) >= REFRESH_NS {
@@ -30,7 +30,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the epoch.
+    /// Converts a time to nanoseconds since the epoch.
     #[inline]
     pub(super) fn realtime_ns(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns.wrapping_add_signed(self.offset_ns)
@@ -42,14 +42,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_monotonic_time_becomes_the_real_one() {
+    fn monotonic_time_is_converted_to_real_time() {
         let clock = Clock::new();
         let (monotonic, real) = (clock::monotonic_ns(), clock::realtime_ns());
         assert!(clock.realtime_ns(monotonic).abs_diff(real) < 100_000_000);
     }
 
     #[test]
-    fn the_distance_is_measured_once_a_second() {
+    fn offset_is_measured_once_a_second() {
         let mut clock = Clock { offset_ns: 5, measured_ns: 1_000 };
         clock.refresh(1_000 + REFRESH_NS - 1);
         clock.refresh(0);
