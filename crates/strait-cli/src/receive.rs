@@ -17,8 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use strait_program::Streams;
-use strait_transfer::hash::Follower;
-use strait_transfer::offer::{Attributes, Done, Frame, From};
+use strait_transfer::hash::{Follower, Hasher};
+use strait_transfer::offer::{Answer, Attributes, Begins, Done, Frame, From};
 use strait_transfer::{Received, Receiver};
 
 use crate::Error;
@@ -27,7 +27,7 @@ use crate::bulk::{
 };
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
-use handshake::{Deadline, Sender, Senders, read_start};
+use handshake::{Deadline, Sender, Senders, read_line};
 use part::{Found, Output};
 
 /// Options of `strait receive`.
@@ -228,7 +228,7 @@ impl<'a> Receiving<'a> {
         (senders, deadline): (&mut Senders<'_>, &mut Deadline),
         terminated: &'a AtomicBool,
     ) -> Result<Self, AgreeError> {
-        let (mut at, mut is_complete, mut found) = (0, false, Found::nothing());
+        let (mut is_complete, mut kept) = (false, Hasher::default());
         let length = offer.and_then(|offer| offer.length);
         if let Some(length) = length.filter(|length| *length > args.size_max) {
             let most = args.size_max;
@@ -237,28 +237,24 @@ impl<'a> Receiving<'a> {
             );
         }
         if offer.is_some() {
-            if let Some(length) = length {
-                let find = with_keep_alive(&stream, terminated, |stop| output.find(length, stop));
-                found = find.map_err(AgreeError::Sender)??;
+            let found = match length {
+                Some(length) => output.find(length)?,
+                None => None,
+            };
+            // More bytes than are offered are those of another file.
+            let is_candidate = |found: &&Found| length.is_some_and(|length| found.bytes <= length);
+            if let Some(found) = found.as_ref().filter(is_candidate) {
+                kept = compare(args, (&stream, &mut lines), found, (senders, deadline), terminated)?;
+                is_complete = found.is_complete && kept.bytes() > 0;
             }
-            send_line(&stream, &found.have).map_err(AgreeError::Sender)?;
-            deadline.allow_hashing(found.have.bytes);
-            From(at) =
-                read_start((&stream, &mut lines), args.timeout, terminated, || deadline.check(senders))?;
-            is_complete = found.is_complete && at > 0;
-            let is_too_far = at > found.have.bytes || length.is_some_and(|length| at > length);
-            if is_too_far || is_complete && Some(at) != length {
-                let present = found.have.bytes;
-                let text = format!("the sender resumes at byte {at}, but {present} bytes are present");
-                return Err(AgreeError::Sender(Error::Failed(text)));
-            }
-            report_start(&output.name, &found, at, length);
+            send_line(&stream, &From(kept.bytes())).map_err(AgreeError::Sender)?;
+            report_start(&output.name, found.as_ref(), kept.bytes(), length);
         }
-        let hasher = if at > 0 { found.hasher } else { Found::nothing().hasher };
+        let at = kept.bytes();
         let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", output.name));
         let follower = if offer.is_some() && output.is_file() && !args.no_verify {
             let file = output.file.try_clone().map_err(failed)?;
-            Some(Follower::start(hasher, file).map_err(failed)?)
+            Some(Follower::start(kept, file).map_err(failed)?)
         } else {
             None
         };
@@ -443,11 +439,36 @@ impl<'a> Receiving<'a> {
     }
 }
 
+/// Compares the present bytes with the beginning of the sender's file. Returns the hash of the bytes
+/// to keep: all or none.
+fn compare(
+    args: &Args,
+    (stream, lines): (&TcpStream, &mut Lines),
+    found: &Found,
+    (senders, deadline): (&mut Senders<'_>, &mut Deadline),
+    terminated: &AtomicBool,
+) -> Result<Hasher, AgreeError> {
+    // Both ends hash at the same time.
+    send_line(stream, &Answer::Have(found.bytes)).map_err(AgreeError::Sender)?;
+    let hasher = with_keep_alive(stream, terminated, |stop| found.hash(stop));
+    let hasher = hasher.map_err(AgreeError::Sender)??;
+    deadline.allow_hashing(found.bytes);
+    let check = || deadline.check(senders);
+    let Begins { bytes, hash } = read_line((stream, lines), args.timeout, terminated, check)?;
+    if bytes != found.bytes {
+        let text = format!("the sender hashed {bytes} bytes, but {} are present", found.bytes);
+        return Err(AgreeError::Sender(Error::Failed(text)));
+    }
+    let is_same = (hasher.bytes(), hasher.value()) == (bytes, hash);
+    Ok(if is_same { hasher } else { Hasher::default() })
+}
+
 /// Reports which bytes are received.
-fn report_start(name: &str, found: &Found, at: u64, length: Option<u64>) {
-    if found.have.bytes > 0 && at == 0 {
+fn report_start(name: &str, found: Option<&Found>, at: u64, length: Option<u64>) {
+    let Some(found) = found else { return };
+    if at == 0 {
         tell(format_args!("{name} has other content: receiving all bytes\n"));
-    } else if found.is_complete && at > 0 {
+    } else if found.is_complete {
         tell(format_args!("{name} is already complete: receiving nothing\n"));
     } else if at > 0 && Some(at) == length {
         tell(format_args!("all {at} bytes are present: receiving nothing\n"));

@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use strait_program::Streams;
 use strait_sys::buffer::BufMut;
 use strait_transfer::hash::{Follower, Hasher};
-use strait_transfer::offer::{Attributes, Done, Frame, From, Have, Offer, WAIT};
+use strait_transfer::offer::{Answer, Attributes, Begins, Done, Frame, From, Offer, WAIT};
 use strait_transfer::{Engine, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy};
 
 use crate::Error;
 use crate::bulk::{
-    Bar, Incoming, Lines, WAIT_PERIOD, look_up, no_address, refuse, reset_on_death, send_line, set_timeouts,
-    with_keep_alive,
+    Bar, Incoming, Lines, WAIT_PERIOD, look_up, name, no_address, refuse, reset_on_death, send_line,
+    set_timeouts, with_keep_alive,
 };
 use crate::output::{print_account, tell};
 use crate::parse::seconds;
@@ -175,8 +175,8 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
     Err(last.unwrap_or_else(|| no_address(to)))
 }
 
-/// Offers the bytes, reads what the receiver already has, and sends the start offset. Returns the
-/// offset and the hash of the bytes before it.
+/// Offers the bytes and agrees with the receiver on the start offset. Returns the offset and the hash
+/// of the bytes before it.
 fn agree(
     stream: &TcpStream,
     lines: &mut Lines,
@@ -185,11 +185,23 @@ fn agree(
     terminated: &AtomicBool,
 ) -> Result<(u64, Hasher), Error> {
     send_line(stream, &Offer { length: source.length, attributes: source.attributes() })?;
-    let have: Have = lines.read(stream, timeout)?;
-    let hasher = with_keep_alive(stream, terminated, |stop| source.hash_if_equal(&have, stop))??;
-    let (from, hasher) = hasher.map_or((0, Hasher::default()), |hasher| (have.bytes, hasher));
-    send_line(stream, &From(from))?;
-    if let Some(length) = source.length.filter(|_| have.bytes > 0) {
+    let (have, from, hasher) = match lines.read(stream, timeout)? {
+        Answer::From(from) => (0, from, Hasher::default()),
+        Answer::Have(bytes) => {
+            let hasher = with_keep_alive(stream, terminated, |stop| source.beginning(bytes, stop))??;
+            send_line(stream, &Begins { bytes, hash: hasher.value() })?;
+            (bytes, lines.read(stream, timeout)?, hasher)
+        }
+    };
+    let hasher = match from {
+        From(0) => Hasher::default(),
+        From(at) if at == have => hasher,
+        From(at) => {
+            return Err(Error::Failed(format!("{} asks for byte {at} and has {have} bytes", name(stream))));
+        }
+    };
+    let From(from) = from;
+    if let Some(length) = source.length.filter(|_| have > 0) {
         match from {
             0 => tell(format_args!("the other end has other content: sending all {length} bytes\n")),
             _ if from == length => {
@@ -250,14 +262,14 @@ impl Source {
         Ok(Self { name: name.to_owned(), file: Arc::new(file), length, kernel, metadata })
     }
 
-    /// Returns the hash of the receiver's bytes if the file begins with them.
-    fn hash_if_equal(&self, have: &Have, stop: &AtomicBool) -> Result<Option<Hasher>, Error> {
-        if have.bytes == 0 || self.length.is_none_or(|length| have.bytes > length) {
-            return Ok(None);
+    /// Hashes the first bytes, as many as the receiver has.
+    fn beginning(&self, bytes: u64, stop: &AtomicBool) -> Result<Hasher, Error> {
+        if self.length.is_none_or(|length| bytes > length) {
+            return Err(Error::Failed(format!("the other end has {bytes} bytes, which were not offered")));
         }
         let mut hasher = Hasher::default();
-        hasher.read_up_to(have.bytes, &self.file, stop).map_err(|error| self.failed(&error))?;
-        Ok(Some(hasher).filter(|own| (own.bytes(), own.value()) == (have.bytes, have.hash)))
+        hasher.read_up_to(bytes, &self.file, stop).map_err(|error| self.failed(&error))?;
+        Ok(hasher)
     }
 
     fn failed(&self, error: &std::io::Error) -> Error {

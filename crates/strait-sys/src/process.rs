@@ -143,6 +143,17 @@ pub fn has_seccomp_filter() -> bool {
     secure_computing_mode() == Ok(SecureComputingMode::Filter)
 }
 
+/// Returns the umask of this process; 0o077, the safe one, if /proc is not mounted.
+///
+/// umask(2) can only read it by setting it: for a moment all threads would make files with another
+/// one.
+pub fn umask() -> u32 {
+    const PRIVATE: u32 = 0o077;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(PRIVATE)
+}
+
 /// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_PERFMON` and `CAP_BPF`.
 pub const CAP_NET_ADMIN: u32 = 12;
 /// See [`CAP_NET_ADMIN`].
@@ -337,4 +348,32 @@ extern "C" fn reopen(_signal: libc::c_int) {
 
 extern "C" fn terminate(_signal: libc::c_int) {
     TERMINATED.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn umask_is_read_without_an_effect_on_other_threads() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode_of_a_new_file = |number: u32| {
+            let path = directory.path().join(number.to_string());
+            let file = std::fs::File::options().write(true).create_new(true).mode(0o666).open(path).unwrap();
+            file.metadata().unwrap().mode() & 0o777
+        };
+        let expected = 0o666 & !super::umask();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let _ = super::umask();
+                }
+            });
+            let modes: Vec<_> = (0..2000).map(mode_of_a_new_file).collect();
+            ended.store(true, Ordering::Relaxed);
+            assert!(modes.iter().all(|mode| *mode == expected), "{modes:?}");
+        });
+    }
 }

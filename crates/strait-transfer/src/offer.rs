@@ -1,11 +1,12 @@
-//! Protocol of `strait send` and `strait receive`, version 3: text lines that announce and confirm
+//! Protocol of `strait send` and `strait receive`, version 4: text lines that announce and confirm
 //! the transferred bytes.
 //!
 //! ```text
-//! sender:   strait-send 3 length=1048576 mode=600 mtime=1700000000.000000000   (stream: length=?)
-//! receiver: have=524288 hash=0123456789abcdef   (hash of all its bytes)
-//! sender:   from=524288                         (or 0 if its file starts differently)
-//! sender:   data=524288                         (once for each piece of data)
+//! sender:   strait-send 4 length=1048576 mode=600 mtime=1700000000.000000000   (stream: length=?)
+//! receiver: have=524288                           (only if it has bytes of a file)
+//! sender:   begins=524288 hash=0123456789abcdef   (hash of the first bytes of its file)
+//! receiver: from=524288                           (0 if it has no bytes or others)
+//! sender:   data=524288                           (once for each piece of data)
 //!           ... as many bytes ...
 //! sender:   end=1048576 hash=0123456789abcdef   (of the whole; ? if it never read the bytes)
 //! receiver: done=1048576
@@ -14,12 +15,20 @@
 //! Each end sends `wait` between its own lines and bytes, at any time, to show that it is alive.
 //! `refused=REASON` replaces any line and ends the transfer. Lines are ASCII and end with LF. An
 //! unexpected line is an error.
+//!
+//! The receiver compares the hashes and never sends its own: any program can connect to it, and a
+//! hash confirms a guess of a whole file. A sender learns the length of a part, whether a file of
+//! the offered length exists, and whether it begins with the bytes of the sent hash.
+//!
+//! Both ends must have the same version: each change of the lines gets a new one. A receiver
+//! refuses an offer of another version with both numbers, so the start of the first line
+//! (`strait-send VERSION length=`) never changes. In version 3 the receiver sent its hash.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// Version of the protocol, in the first line.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Limit of a line in bytes, including LF.
 pub const LINE_BYTES_MAX: usize = 192;
 /// Line that shows that the sending end is alive.
@@ -43,9 +52,18 @@ pub struct Offer {
     pub attributes: Option<Attributes>,
 }
 
-/// Part that the receiver already has.
+/// Answer of the receiver to an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Have {
+pub enum Answer {
+    /// The receiver has this many bytes, which may be those of the file. The sender sends [`Begins`].
+    Have(u64),
+    /// The receiver has no bytes.
+    From(From),
+}
+
+/// Beginning of the sender's file, as long as the receiver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begins {
     /// Length in bytes, from the start.
     pub bytes: u64,
     /// Hash of these bytes.
@@ -101,11 +119,6 @@ pub enum ProtocolError {
     },
 }
 
-impl Have {
-    /// No bytes.
-    pub const NOTHING: Self = Self { bytes: 0, hash: 0 };
-}
-
 impl fmt::Display for Offer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.length {
@@ -138,9 +151,18 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl fmt::Display for Have {
+impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "have={} hash={:016x}", self.bytes, self.hash)
+        match self {
+            Self::Have(bytes) => writeln!(f, "have={bytes}"),
+            Self::From(from) => from.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Begins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "begins={} hash={:016x}", self.bytes, self.hash)
     }
 }
 
@@ -262,12 +284,25 @@ impl FromStr for Refusal {
     }
 }
 
-impl FromStr for Have {
+impl FromStr for Answer {
     type Err = ProtocolError;
 
     fn from_str(line: &str) -> Result<Self, ProtocolError> {
-        parse(line, "the receiver's length and hash", |line| {
-            let (bytes, of_all) = line.strip_prefix("have=")?.split_once(" hash=")?;
+        parse(line, "the receiver's answer", |line| {
+            if let Some(bytes) = line.strip_prefix("have=") {
+                return number(bytes).filter(|bytes| *bytes > 0).map(Self::Have);
+            }
+            Some(Self::From(From(number(line.strip_prefix("from=")?)?)))
+        })
+    }
+}
+
+impl FromStr for Begins {
+    type Err = ProtocolError;
+
+    fn from_str(line: &str) -> Result<Self, ProtocolError> {
+        parse(line, "the beginning of the sender's file", |line| {
+            let (bytes, of_all) = line.strip_prefix("begins=")?.split_once(" hash=")?;
             Some(Self { bytes: number(bytes)?, hash: hash(of_all)? })
         })
     }
@@ -327,9 +362,12 @@ mod tests {
             }
             let refused = Refusal(reason);
             prop_assert_eq!(refused.to_string().parse(), Ok(refused));
-            let have = Have { bytes, hash };
-            prop_assert_eq!(have.to_string().parse(), Ok(have));
-            prop_assert!(have.to_string().len() <= LINE_BYTES_MAX);
+            let begins = Begins { bytes, hash };
+            prop_assert_eq!(begins.to_string().parse(), Ok(begins));
+            prop_assert!(begins.to_string().len() <= LINE_BYTES_MAX);
+            for answer in [Answer::Have(bytes.max(1)), Answer::From(From(bytes))] {
+                prop_assert_eq!(answer.to_string().parse(), Ok(answer));
+            }
             prop_assert_eq!(From(bytes).to_string().parse(), Ok(From(bytes)));
             prop_assert_eq!(Done(bytes).to_string().parse(), Ok(Done(bytes)));
         }
@@ -345,26 +383,29 @@ mod tests {
     #[test]
     fn malformed_lines_are_refused() {
         for line in [
-            "strait-send 3 length=1",
-            "strait-send 3 length=1 mode=600\n",
-            "strait-send 3 length=1 mode=4755 mtime=1.000000000\n",
-            "strait-send 3 length=1 mode=600 mtime=1\n",
-            "strait-send 3 length=1 mode=600 mtime=-0.000000000\n",
-            "strait-send 3 length=01\n",
-            "strait-send 3 length=+1\n",
-            "strait-send 3 length=1 \n",
-            "strait-send 3 length=18446744073709551616\n",
+            "strait-send 4 length=1",
+            "strait-send 4 length=1 mode=600\n",
+            "strait-send 4 length=1 mode=4755 mtime=1.000000000\n",
+            "strait-send 4 length=1 mode=600 mtime=1\n",
+            "strait-send 4 length=1 mode=600 mtime=-0.000000000\n",
+            "strait-send 4 length=01\n",
+            "strait-send 4 length=+1\n",
+            "strait-send 4 length=1 \n",
+            "strait-send 4 length=18446744073709551616\n",
             "GET / HTTP/1.1\r\n",
         ] {
             assert!(line.parse::<Offer>().is_err(), "{line}");
         }
         for line in [
-            "have=1 tail=1 hash=0000000000000000\n",
-            "have=1 hash=+000000000000000\n",
-            "have=1 hash=0\n",
-            "have= hash=0000000000000000\n",
+            "begins=1 tail=1 hash=0000000000000000\n",
+            "begins=1 hash=+000000000000000\n",
+            "begins=1 hash=0\n",
+            "begins= hash=0000000000000000\n",
         ] {
-            assert!(line.parse::<Have>().is_err(), "{line}");
+            assert!(line.parse::<Begins>().is_err(), "{line}");
+        }
+        for line in ["have=0\n", "have=\n", "have=1 hash=0000000000000000\n", "from=\n", "begins=1\n"] {
+            assert!(line.parse::<Answer>().is_err(), "{line}");
         }
         for line in ["data=0\n", "data=\n", "end=1\n", "end=1 hash=\n", "wait\n"] {
             assert!(line.parse::<Frame>().is_err(), "{line}");
@@ -378,7 +419,7 @@ mod tests {
         let error = "strait-send 2 length=1\n".parse::<Offer>().unwrap_err();
         assert_eq!(error, ProtocolError::Version { found: 2 });
         assert!(
-            error.to_string().contains("version 2") && error.to_string().contains("version 3"),
+            error.to_string().contains("version 2") && error.to_string().contains("version 4"),
             "{error}"
         );
     }

@@ -1,13 +1,15 @@
 //! Selects the sender with an offer among all connections. Silent connections do not delay others.
 
+use std::fmt::Display;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strait_transfer::offer::{From, Offer};
+use strait_transfer::offer::Offer;
 
 use super::{AgreeError, Args, TICK};
 use crate::Error;
@@ -229,17 +231,17 @@ impl Deadline {
     }
 }
 
-/// Waits for the start offset of the sender, which first hashes its file.
-pub(super) fn read_start(
+/// Waits for a line of a sender that hashes its file first.
+pub(super) fn read_line<T: FromStr<Err: Display>>(
     (stream, lines): (&TcpStream, &mut Lines),
     timeout: Duration,
     terminated: &AtomicBool,
     mut check: impl FnMut() -> Result<(), AgreeError>,
-) -> Result<From, AgreeError> {
+) -> Result<T, AgreeError> {
     let mut last = Instant::now();
     loop {
         match lines.poll(stream).map_err(AgreeError::Sender)? {
-            Incoming::Line(from) => return Ok(from),
+            Incoming::Line(line) => return Ok(line),
             Incoming::Alive => last = Instant::now(),
             Incoming::Nothing => super::wait(stream, PollFlags::IN)?,
         }
@@ -314,7 +316,7 @@ mod tests {
         while senders.waiting.is_empty() {
             assert!(senders.accept().unwrap().is_none());
         }
-        (&first).write_all(b"strait-send 3 length=7\n").unwrap();
+        (&first).write_all(b"strait-send 4 length=7\n").unwrap();
         senders.waiting[0].stream.peek(&mut [0]).unwrap();
         let others: Vec<_> = (1..WAITING_MAX).map(|_| connect()).collect();
         while senders.waiting.len() < WAITING_MAX {

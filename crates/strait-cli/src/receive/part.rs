@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat};
 use rustix::io::Errno;
-use strait_sys::output::{Entry, Place, find};
+use strait_sys::output::{Entry, Place, RenameError, find, is_entry, rename};
+use strait_sys::process::umask;
 use strait_transfer::hash::Hasher;
-use strait_transfer::offer::{Attributes, Have};
+use strait_transfer::offer::Attributes;
 
 use crate::Error;
 use crate::output::tell;
@@ -56,15 +57,21 @@ struct Part {
 
 /// Bytes that are present before a transfer.
 pub(super) struct Found {
-    pub(super) have: Have,
-    pub(super) hasher: Hasher,
-    /// True if they are a complete file and not a part.
+    file: File,
+    /// For messages.
+    path: PathBuf,
+    pub(super) bytes: u64,
+    /// True for the bytes of the complete file, false for those of a part.
     pub(super) is_complete: bool,
 }
 
 impl Found {
-    pub(super) fn nothing() -> Self {
-        Self { have: Have::NOTHING, hasher: Hasher::default(), is_complete: false }
+    /// Hashes the bytes. Fails soon after `stop` is set.
+    pub(super) fn hash(&self, stop: &AtomicBool) -> Result<Hasher, Error> {
+        let mut hasher = Hasher::default();
+        let read = hasher.read_up_to(self.bytes, &self.file, stop);
+        read.map_err(|error| Error::Failed(format!("{}: {error}", self.path.display())))?;
+        Ok(hasher)
     }
 }
 
@@ -106,21 +113,21 @@ impl Output {
         self.part.is_some()
     }
 
-    /// Hashes the part or, if it is empty, a complete file of `length` bytes. Fails soon after
-    /// `stop` is set.
-    pub(super) fn find(&self, length: u64, stop: &AtomicBool) -> Result<Found, Error> {
-        let Some(part) = &self.part else { return Ok(Found::nothing()) };
+    /// Returns the bytes that may be the first ones of `length` bytes: those of the part or, without
+    /// one, a complete file of that length.
+    pub(super) fn find(&self, length: u64) -> Result<Option<Found>, Error> {
+        let Some(part) = &self.part else { return Ok(None) };
         let failed = |error: io::Error| Error::Failed(format!("{}: {error}", part.path.display()));
         let bytes = self.file.metadata().map_err(failed)?.len();
         if bytes > 0 {
-            return found(&self.file, bytes, false, stop).map_err(failed);
+            let file = self.file.try_clone().map_err(failed)?;
+            return Ok(Some(Found { file, path: part.path.clone(), bytes, is_complete: false }));
         }
-        match part.open_whole() {
-            Some(file) if file.metadata().is_ok_and(|whole| whole.len() == length) => {
-                found(&file, length, true, stop).map_err(failed)
-            }
-            _ => Ok(Found::nothing()),
-        }
+        let whole = part.open_whole();
+        let whole = whole.filter(|file| file.metadata().is_ok_and(|whole| whole.len() == length));
+        let path = || part.path.with_file_name(&part.whole);
+        let found = whole.map(|file| Found { file, path: path(), bytes: length, is_complete: true });
+        Ok(found.filter(|found| found.bytes > 0))
     }
 
     /// Truncates a part to `offset` bytes.
@@ -250,9 +257,7 @@ impl Part {
     }
 
     fn is_entry_of(&self, file: &File) -> bool {
-        let entry = statat(&self.directory, &self.entry, AtFlags::SYMLINK_NOFOLLOW);
-        let metadata = file.metadata();
-        matches!((entry, metadata), (Ok(entry), Ok(own)) if (entry.st_dev, entry.st_ino) == (own.dev(), own.ino()))
+        is_entry(&self.directory, &self.entry, file)
     }
 
     fn complete(&self, file: &File, attributes: Option<Attributes>) -> io::Result<()> {
@@ -276,25 +281,22 @@ impl Part {
             file.set_times(FileTimes::new().set_modified(modified))?;
         }
         file.sync_all()?;
-        if !self.is_entry_of(file) {
-            return Err(io::Error::other(format!(
-                "{} was replaced during the transfer",
-                self.path.display()
-            )));
+        match rename(&self.directory, (&self.entry, &self.whole), file) {
+            Ok(()) => {}
+            Err(RenameError::Replaced) => {
+                return Err(io::Error::other(format!(
+                    "{} was replaced during the transfer",
+                    self.path.display()
+                )));
+            }
+            Err(RenameError::Os(error)) => return Err(error),
         }
-        renameat(&self.directory, &self.entry, &self.directory, &self.whole)?;
         match rustix::fs::fsync(&self.directory) {
             // Some file systems cannot sync a directory.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
-}
-
-fn found(file: &File, bytes: u64, is_complete: bool, stop: &AtomicBool) -> io::Result<Found> {
-    let mut hasher = Hasher::default();
-    hasher.read_up_to(bytes, file, stop)?;
-    Ok(Found { have: Have { bytes: hasher.bytes(), hash: hasher.value() }, hasher, is_complete })
 }
 
 /// Converts an error number, as the standard library's text includes the number.
@@ -308,10 +310,4 @@ fn time((seconds, nanoseconds): (i64, u32)) -> Option<SystemTime> {
     let epoch = SystemTime::UNIX_EPOCH;
     let time = if seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
     time?.checked_add(Duration::from_nanos(nanoseconds.into()))
-}
-
-fn umask() -> u32 {
-    let mask = rustix::process::umask(Mode::from_bits_retain(PERMISSIONS));
-    rustix::process::umask(mask);
-    mask.bits()
 }

@@ -31,7 +31,7 @@ fn hashing_sender(files: &Files) -> (Process, TcpStream) {
     let (source, address) = (files.path("source"), listener.local_addr().unwrap().to_string());
     let sender = Launch::new(STRAIT).arg("send").arg(source).arg(address).spawn().unwrap();
     let (stream, _) = listener.accept().unwrap();
-    writeln!(&stream, "have={ENDLESS} hash=0123456789abcdef").unwrap();
+    writeln!(&stream, "have={ENDLESS}").unwrap();
     wait_for_wait(&stream);
     (sender, stream)
 }
@@ -59,7 +59,7 @@ fn hashing_receiver(files: &Files) -> (Receiver, TcpStream) {
     endless(files, "out.part");
     let receiver = Receiver::into(&files.path("out"));
     let stream = TcpStream::connect(&receiver.address).unwrap();
-    writeln!(&stream, "strait-send 3 length={ENDLESS}").unwrap();
+    writeln!(&stream, "strait-send 4 length={ENDLESS}").unwrap();
     wait_for_wait(&stream);
     (receiver, stream)
 }

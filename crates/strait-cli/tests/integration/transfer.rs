@@ -312,10 +312,10 @@ fn peers_with_another_protocol_are_reported() {
 /// Connects and offers bytes from offset 0.
 fn begin(receiver: &Receiver, offer: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&receiver.address).unwrap();
-    stream.write_all(format!("strait-send 3 {offer}\nfrom=0\n").as_bytes()).unwrap();
-    let mut first = [0; 5];
+    stream.write_all(format!("strait-send 4 {offer}\n").as_bytes()).unwrap();
+    let mut first = [0; 7];
     stream.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"have=");
+    assert_eq!(&first, b"from=0\n");
     stream
 }
 
@@ -343,13 +343,18 @@ fn refusal_by_the_sender_removes_the_part() {
 
 #[test]
 fn peer_that_only_waits_is_replaced_by_a_sender() {
-    for begins in ["strait-send 3 length=10\n", "strait-send 3 length=10\nfrom=0\n"] {
+    for has_part in [true, false] {
         let files = Files::with_source(10);
         let path = files.path("out").display().to_string();
+        if has_part {
+            fs::write(files.path("out.part"), content(5)).unwrap();
+        }
         let receiver = Receiver::start(&["-o", &path, "--timeout", "1"]);
         let mut peer = TcpStream::connect(&receiver.address).unwrap();
-        peer.write_all(begins.as_bytes()).unwrap();
-        peer.read_exact(&mut [0; 5]).unwrap();
+        peer.write_all(b"strait-send 4 length=10\n").unwrap();
+        let mut answer = [0; 7];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, if has_part { b"have=5\n" } else { b"from=0\n" });
         // The peer sends `wait` until the receiver closes the connection.
         let waits = std::thread::spawn(move || while peer.write_all(b"wait\n").is_ok() {});
         let _ = files.send(&receiver, &[]).success();

@@ -275,28 +275,75 @@ fn silent_connections_of_one_address_do_not_evict_a_slow_sender_of_another() {
     assert!(fs::read(files.path("out")).unwrap() == content(LEN));
 }
 
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = strait_transfer::hash::Hasher::default();
+    hasher.write(bytes);
+    hasher.value()
+}
+
+#[test]
+fn receiver_sends_no_hash_and_answers_only_for_the_offered_one() {
+    let files = Files::with_source(0);
+    let hash = hash_of(&content(LEN));
+    for name in ["out", "out.part"] {
+        fs::write(files.path(name), content(LEN)).unwrap();
+        let receiver = Receiver::into(&files.path("out"));
+        for (offered, from) in [(!hash, 0), (hash, LEN)] {
+            let stream = TcpStream::connect(&receiver.address).unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            (&stream).write_all(format!("strait-send 4 length={LEN}\n").as_bytes()).unwrap();
+            let mut answers =
+                BufReader::new(&stream).lines().map(Result::unwrap).filter(|line| line != "wait");
+            assert_eq!(answers.next().unwrap(), format!("have={LEN}"));
+            (&stream).write_all(format!("begins={LEN} hash={offered:016x}\n").as_bytes()).unwrap();
+            assert_eq!(answers.next().unwrap(), format!("from={from}"));
+        }
+        receiver.signal(rustix::process::Signal::INT);
+        assert_eq!(receiver.end().status.code(), Some(1));
+        assert!(fs::read(files.path(name)).unwrap() == content(LEN));
+        fs::remove_file(files.path(name)).unwrap();
+    }
+    // A file of another length is not compared.
+    fs::write(files.path("out"), content(LEN)).unwrap();
+    let receiver = Receiver::into(&files.path("out"));
+    let stream = TcpStream::connect(&receiver.address).unwrap();
+    (&stream).write_all(b"strait-send 4 length=7\n").unwrap();
+    assert_eq!(line_of(&stream), "from=0\n");
+}
+
 #[test]
 fn peer_that_offers_and_closes_does_not_end_the_receiver() {
-    const OFFER: &str = "strait-send 3 length=3000000\n";
+    const OFFER: &str = "strait-send 4 length=3000000\n";
     const PRESENT: usize = 1_000_000;
     let files = Files::with_source(LEN);
     // The existing part is kept.
     fs::write(files.path("out.part"), content(PRESENT)).unwrap();
     let receiver = Receiver::into(&files.path("out"));
-    for behind in
-        ["", "from=0\n", "from=1000000\n", "from=0\ndata=5\n", "from=7\n", "nonsense\n", "refused=no\n"]
-    {
+    let hash = |byte: char| format!("hash={}\n", byte.to_string().repeat(16));
+    let begins = |bytes: usize| format!("begins={bytes} {}", hash('1'));
+    for behind in [
+        String::new(),
+        begins(PRESENT),
+        begins(PRESENT) + "data=5\n",
+        begins(0),
+        begins(7),
+        "nonsense\n".into(),
+        "refused=no\n".into(),
+    ] {
         let stream = TcpStream::connect(&receiver.address).unwrap();
         (&stream).write_all(OFFER.as_bytes()).unwrap();
-        assert!(line_of(&stream).starts_with("have=1000000 "), "{behind}");
+        assert_eq!(line_of(&stream), "have=1000000\n", "{behind}");
         (&stream).write_all(behind.as_bytes()).unwrap();
     }
-    let end = "from=1000000\nend=1000000 hash=0123456789abcdef\n";
+    let end = format!("begins=1000000 hash={:016x}\nend=1000000 {}", hash_of(&content(PRESENT)), hash('2'));
     let stream = TcpStream::connect(&receiver.address).unwrap();
     (&stream).write_all(OFFER.replace("3000000", "1000000").as_bytes()).unwrap();
-    assert!(line_of(&stream).starts_with("have=1000000 "));
+    let mut answers = BufReader::new(&stream).lines();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    assert_eq!(answers.next().unwrap().unwrap(), "have=1000000");
     (&stream).write_all(end.as_bytes()).unwrap();
-    assert!(line_of(&stream).contains("differs from the sent file"));
+    assert_eq!(answers.next().unwrap().unwrap(), "from=1000000");
+    assert!(answers.next().unwrap().unwrap().contains("differs from the sent file"));
     // A sender waits while a peer is silent after its offer.
     let first = TcpStream::connect(&receiver.address).unwrap();
     (&first).write_all(OFFER.as_bytes()).unwrap();
@@ -324,7 +371,7 @@ fn offer_of_another_version_is_refused_with_one_line() {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     BufReader::new(&stream).read_line(&mut line).unwrap();
     assert!(
-        line.starts_with("refused=") && line.contains("version 2") && line.contains("version 3"),
+        line.starts_with("refused=") && line.contains("version 2") && line.contains("version 4"),
         "{line}"
     );
     let _ = files.send(&receiver, &[]).success();
