@@ -20,7 +20,7 @@ mod server;
 mod upstream;
 
 pub use cache::contents::{Contents, Entry};
-pub use cache::memory::AtHand;
+pub use cache::memory::MemoryEntry;
 pub use cache::pattern::Pattern;
 pub use config::error::{Error, Result};
 pub use config::file::{Config, Format};

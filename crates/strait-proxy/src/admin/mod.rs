@@ -23,7 +23,7 @@ pub(crate) use crate::admin::site::Site;
 use crate::config::error::{Error, Result};
 use crate::io::buffer::Buffer;
 use crate::io::head::{push_field, push_number, push_status_line};
-use crate::io::socket::{Gone, Socket};
+use crate::io::socket::{Socket, SocketError};
 
 /// How long whoever asks may take for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -100,7 +100,7 @@ impl Page {
 }
 
 /// One request and its answer.
-async fn converse(site: &Site, mut socket: Socket, peer: SocketAddr) -> Result<(), Gone> {
+async fn converse(site: &Site, mut socket: Socket, peer: SocketAddr) -> Result<(), SocketError> {
     let mut buffer = Buffer::default();
     let (page, is_head) = loop {
         match head::request(buffer.filled()) {

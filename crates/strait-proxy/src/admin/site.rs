@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
 use crate::cache::fill::Filled;
-use crate::cache::memory::AtHand;
+use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::worker::Shared;
 use crate::config::settings::Settings;
@@ -43,7 +43,7 @@ struct Status {
     #[serde(flatten)]
     report: Report,
     filling: Vec<Filled>,
-    hottest: Vec<AtHand>,
+    hottest: Vec<MemoryEntry>,
 }
 
 impl Site {
@@ -116,7 +116,7 @@ impl Site {
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             report: self.shared.report(),
             filling: self.shared.fills.list(FILLS_MAX),
-            hottest: self.shared.hot.hottest(HOTTEST),
+            hottest: self.shared.memory.hottest(HOTTEST),
         }
     }
 

@@ -21,7 +21,7 @@ use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
 
-use crate::cache::hash::AsItIs;
+use crate::cache::hash::IdentityHasher;
 use crate::cache::object::Object;
 use crate::upstream::incoming::Incoming;
 
@@ -94,7 +94,7 @@ struct State {
     range: Range<u64>,
     followers: usize,
     failure: Option<Refusal>,
-    rest: Option<Box<Rest>>,
+    rest: Option<Box<Remainder>>,
 }
 
 /// A status and the reason for it.
@@ -102,7 +102,7 @@ pub(crate) type Refusal = (u16, String);
 
 /// What comes behind the part that could be stored.
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct Remainder {
     /// The byte of the representation that it begins with.
     pub(crate) first: u64,
     pub(crate) incoming: Box<Incoming>,
@@ -181,14 +181,14 @@ impl Fill {
 
     /// The store takes no more of it: whoever has been sent all that is there may go on with the
     /// rest.
-    pub(crate) fn hand_over(&self, rest: Rest) {
+    pub(crate) fn hand_over(&self, rest: Remainder) {
         self.state().rest = Some(Box::new(rest));
     }
 
     /// Returns the rest of it to the first follower that has been sent all bytes before. One that
     /// waits for a later byte would send the bytes between to a client that has not asked for
     /// them.
-    pub(crate) fn take_over(&self, at: u64) -> Option<Box<Rest>> {
+    pub(crate) fn take_over(&self, at: u64) -> Option<Box<Remainder>> {
         self.state().rest.take_if(|rest| rest.first == at)
     }
 
@@ -303,7 +303,7 @@ impl Drop for Follower {
     }
 }
 
-type ByHash = HashMap<u64, SmallVec<[Arc<Fill>; 1]>, BuildHasherDefault<AsItIs>>;
+type ByHash = HashMap<u64, SmallVec<[Arc<Fill>; 1]>, BuildHasherDefault<IdentityHasher>>;
 
 /// The fills of all workers, by the hash of their key.
 #[derive(Debug, Default)]

@@ -11,13 +11,13 @@ use strait_http::partial::strong_validator;
 use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Fill, Phase, Rest, Source};
-use crate::cache::generation::Lease;
+use crate::cache::fill::{Fill, Phase, Remainder, Source};
+use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Home, Object, Part};
 use crate::cache::worker::Worker;
 use crate::config::file::Abandoned;
 use crate::io::framing::{Framed, Piece};
-use crate::io::socket::Gone;
+use crate::io::socket::SocketError;
 use crate::upstream::background::Fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::pool::Connection;
@@ -27,18 +27,18 @@ const EVEN_BYTES: u64 = 64 << 10;
 
 /// The right to see to a fill. Dropped before it is over, the fill is broken.
 #[derive(Debug)]
-pub(crate) struct Leading {
+pub(crate) struct FillGuard {
     pub(crate) worker: Rc<Worker>,
     pub(crate) hash: u64,
     pub(crate) fill: Arc<Fill>,
-    lease: Lease,
+    generation: Generation,
     is_over: bool,
 }
 
-impl Leading {
+impl FillGuard {
     pub(crate) fn new(worker: &Rc<Worker>, hash: u64, fill: Arc<Fill>) -> Self {
-        let lease = worker.shared.leases.take(hash);
-        Self { worker: worker.clone(), hash, fill, lease, is_over: false }
+        let generation = worker.shared.generations.take(hash);
+        Self { worker: worker.clone(), hash, fill, generation, is_over: false }
     }
 
     pub(crate) fn end(mut self, phase: Phase) {
@@ -69,7 +69,7 @@ impl Leading {
     }
 }
 
-impl Drop for Leading {
+impl Drop for FillGuard {
     fn drop(&mut self) {
         if !self.is_over {
             self.finish(Phase::Broken);
@@ -79,8 +79,8 @@ impl Drop for Leading {
 
 /// A body that is being moved.
 #[derive(Debug)]
-pub(crate) struct Filling {
-    pub(crate) leading: Leading,
+pub(crate) struct FillTask {
+    pub(crate) guard: FillGuard,
     pub(crate) object: Arc<Object>,
     pub(crate) incoming: Box<Incoming>,
     /// The bytes of the representation that are coming; the end is not known of all.
@@ -99,7 +99,7 @@ enum Sink {
 
 /// Why a fill does not come to its end.
 #[derive(Debug)]
-pub(crate) enum Unfinished {
+pub(crate) enum FillError {
     /// The origin failed.
     Origin,
     /// The store did not take it; some of it is in a pipe.
@@ -108,23 +108,23 @@ pub(crate) enum Unfinished {
     Abandoned,
 }
 
-impl Unfinished {
+impl FillError {
     fn refused(writer: &Writer, error: &io::Error) -> Self {
         writer.failed(error);
         Self::Store(None)
     }
 }
 
-impl Filling {
+impl FillTask {
     /// A fill of what `incoming` brings; `None` where there is no room for it, and it is to be
     /// passed on instead.
     pub(crate) fn new(
-        leading: Leading,
+        guard: FillGuard,
         object: Arc<Object>,
         mut incoming: Box<Incoming>,
         range: Range<u64>,
-    ) -> Result<Self, (Leading, Box<Incoming>)> {
-        let worker = &leading.worker;
+    ) -> Result<Self, (FillGuard, Box<Incoming>)> {
+        let worker = &guard.worker;
         let len = range.end - range.start;
         let is_known = range.end < u64::MAX;
         let settings = worker.settings();
@@ -142,9 +142,9 @@ impl Filling {
         match sink {
             Some(sink) => {
                 incoming.connection.watch(&worker.upstream());
-                Ok(Self { leading, object, incoming, range, sink, stored: 0 })
+                Ok(Self { guard, object, incoming, range, sink, stored: 0 })
             }
-            None => Err((leading, incoming)),
+            None => Err((guard, incoming)),
         }
     }
 
@@ -155,27 +155,27 @@ impl Filling {
 
     /// Whether it may become too long for where it goes, and nobody knows yet: without a store.
     pub(crate) fn may_outgrow_memory(&self) -> bool {
-        self.range.end == u64::MAX && self.leading.worker.shared.store.is_none()
+        self.range.end == u64::MAX && self.guard.worker.shared.store.is_none()
     }
 
     /// Has nobody else follow it: what does not fit could go on to one alone.
     pub(crate) fn be_alone(&mut self) {
-        let Leading { worker, hash, fill, lease, .. } = &self.leading;
-        let (fill, lease) = (Arc::new(Fill::new(fill.key(), None)), lease.clone());
-        let own = Leading { worker: worker.clone(), hash: *hash, fill, lease, is_over: false };
-        std::mem::replace(&mut self.leading, own).end(Phase::Private);
+        let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
+        let (fill, generation) = (Arc::new(Fill::new(fill.key(), None)), generation.clone());
+        let own = FillGuard { worker: worker.clone(), hash: *hash, fill, generation, is_over: false };
+        std::mem::replace(&mut self.guard, own).end(Phase::Private);
     }
 
     /// Shows the head to those who wait for it.
     pub(crate) fn begin(&self) {
-        self.leading.fill.begin(self.object.clone(), self.range.clone());
+        self.guard.fill.begin(self.object.clone(), self.range.clone());
     }
 
     /// Moves what is here already; whether that is all.
-    pub(crate) fn take_buffered(&mut self) -> Result<bool, Unfinished> {
+    pub(crate) fn take_buffered(&mut self) -> Result<bool, FillError> {
         loop {
             let buffer = &self.incoming.connection.buffer;
-            let piece = self.incoming.framed.next(buffer.filled()).map_err(|_| Unfinished::Origin)?;
+            let piece = self.incoming.framed.next(buffer.filled()).map_err(|_| FillError::Origin)?;
             let (used, is_over) = match piece {
                 Piece::More => return Ok(false),
                 Piece::Framing(len) | Piece::Trailer(len) => (len, false),
@@ -183,7 +183,7 @@ impl Filling {
                 Piece::Data(len) => {
                     self.make_room(len as u64)?;
                     self.sink.write(self.stored, &self.incoming.connection.buffer.filled()[..len])?;
-                    self.leading.worker.counters().filled_copied.add(len as u64);
+                    self.guard.worker.counters().filled_copied.add(len as u64);
                     self.incoming.framed.advance(len as u64);
                     self.stored += len as u64;
                     (len, false)
@@ -199,19 +199,19 @@ impl Filling {
     /// Stores a body that is here already, all of it, from where it was read; the object, and what
     /// it came with, whose next bytes are the body.
     pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Box<Incoming>), Self> {
-        let worker = self.leading.worker.clone();
+        let worker = self.guard.worker.clone();
         let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
             return Err(self);
         };
         let meta = self.object.meta(0).encode();
         let body = &self.incoming.connection.buffer.filled()[..len];
-        let object = self.leading.publish(|| {
+        let object = self.guard.publish(|| {
             let record = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]).ok()?;
             let part = Part { range: 0..len as u64, record };
             Some(self.object.with_body(Some(len as u64), Body::Stored(SmallVec::from_iter([part]))))
         });
         let Some(object) = object else { return Err(self) };
-        self.leading.end(Phase::Done);
+        self.guard.end(Phase::Done);
         Ok((object, self.incoming))
     }
 
@@ -230,8 +230,8 @@ impl Filling {
             // It is not what its head tells: dropped, it is broken.
             Ok(()) if !self.is_of_length() => {}
             Ok(()) => drop(self.finish()),
-            Err(Unfinished::Origin | Unfinished::Abandoned) => self.keep_part(),
-            Err(Unfinished::Store(pipe)) => self.hand_over(pipe),
+            Err(FillError::Origin | FillError::Abandoned) => self.keep_part(),
+            Err(FillError::Store(pipe)) => self.hand_over(pipe),
         }
     }
 
@@ -242,10 +242,10 @@ impl Filling {
     /// What came of a representation whose bytes can be told again is a part of it (RFC 9111,
     /// section 3.3): the rest is asked for when somebody wants it. Abandoned is not complete.
     fn keep_part(self) {
-        let Self { leading, object, range, sink, stored, .. } = self;
+        let Self { guard, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
         if is_part {
-            leading.publish(|| sink.keep(&leading, &object, range.start, stored));
+            guard.publish(|| sink.keep(&guard, &object, range.start, stored));
         }
     }
 
@@ -254,14 +254,14 @@ impl Filling {
         // Whoever goes on begins behind the last byte that is there, which may not have been told yet.
         self.tell();
         let first = self.range.start + self.stored;
-        let Self { leading, mut incoming, .. } = self;
+        let Self { guard, mut incoming, .. } = self;
         // A client goes on with it.
         incoming.connection.background = None;
-        leading.fill.hand_over(Rest { first, incoming, pipe });
-        leading.end(Phase::Broken);
+        guard.fill.hand_over(Remainder { first, incoming, pipe });
+        guard.end(Phase::Broken);
     }
 
-    async fn fill(&mut self) -> Result<(), Unfinished> {
+    async fn fill(&mut self) -> Result<(), FillError> {
         while !self.take_buffered()? {
             self.tell();
             self.check_wanted()?;
@@ -270,44 +270,44 @@ impl Filling {
                 continue;
             }
             let read = self.read().await?;
-            if read.map_err(|_| Unfinished::Origin)? == 0 {
+            if read.map_err(|_| FillError::Origin)? == 0 {
                 return self.connection_ended();
             }
         }
         Ok(())
     }
 
-    fn connection_ended(&mut self) -> Result<(), Unfinished> {
-        if self.incoming.framed.ends_with_connection() { Ok(()) } else { Err(Unfinished::Origin) }
+    fn connection_ended(&mut self) -> Result<(), FillError> {
+        if self.incoming.framed.ends_with_connection() { Ok(()) } else { Err(FillError::Origin) }
     }
 
     /// Tells the followers how much is there.
     fn tell(&self) {
         if self.stored > 0 {
-            self.leading.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
+            self.guard.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
         }
     }
 
     /// Reads more of it, unless it is abandoned.
-    async fn read(&mut self) -> Result<Result<usize, Gone>, Unfinished> {
+    async fn read(&mut self) -> Result<Result<usize, SocketError>, FillError> {
         let (stored, range) = (self.stored, self.range.clone());
         let Connection { socket, buffer, background, .. } = &mut *self.incoming.connection;
         let read = socket.read(buffer);
-        let check = || check_abandoned(&self.leading, background, stored, &range);
-        unless_abandoned(&self.leading.fill, read, check).await
+        let check = || check_abandoned(&self.guard, background, stored, &range);
+        unless_abandoned(&self.guard.fill, read, check).await
     }
 
-    fn check_wanted(&mut self) -> Result<(), Unfinished> {
-        if self.leading.fill.followers() == 0 {
+    fn check_wanted(&mut self) -> Result<(), FillError> {
+        if self.guard.fill.followers() == 0 {
             let background = &mut self.incoming.connection.background;
-            return check_abandoned(&self.leading, background, self.stored, &self.range);
+            return check_abandoned(&self.guard, background, self.stored, &self.range);
         }
         self.incoming.connection.background.iter_mut().for_each(Fetch::end);
         Ok(())
     }
 
     fn splices(&mut self) -> bool {
-        let transfer = &self.leading.worker.settings().transfer;
+        let transfer = &self.guard.worker.settings().transfer;
         let ahead = self.incoming.framed.data_ahead();
         transfer.splice
             && matches!(self.sink, Sink::Store(_))
@@ -317,22 +317,22 @@ impl Filling {
     }
 
     /// Moves data through a pipe, until there is framing to be read.
-    async fn splice(&mut self) -> Result<(), Unfinished> {
-        let taken = self.leading.worker.pipes.borrow_mut().try_take();
+    async fn splice(&mut self) -> Result<(), FillError> {
+        let taken = self.guard.worker.pipes.borrow_mut().try_take();
         let Some(mut pipe) = taken else { return self.copy_some().await };
         match self.splice_through(&mut pipe).await {
-            Err(Unfinished::Store(_)) => {
-                self.leading.worker.pipes.borrow_mut().forget();
-                Err(Unfinished::Store(Some(pipe)))
+            Err(FillError::Store(_)) => {
+                self.guard.worker.pipes.borrow_mut().forget();
+                Err(FillError::Store(Some(pipe)))
             }
             done => {
-                self.leading.worker.pipes.borrow_mut().give_back(pipe);
+                self.guard.worker.pipes.borrow_mut().give_back(pipe);
                 done
             }
         }
     }
 
-    async fn splice_through(&mut self, pipe: &mut Pipe) -> Result<(), Unfinished> {
+    async fn splice_through(&mut self, pipe: &mut Pipe) -> Result<(), FillError> {
         loop {
             let ahead = self.incoming.framed.data_ahead();
             if ahead == 0 {
@@ -341,10 +341,10 @@ impl Filling {
             let Connection { socket, background, .. } = &mut *self.incoming.connection;
             let mut has_come = pipe.held() == 0;
             if has_come {
-                let check = || check_abandoned(&self.leading, background, self.stored, &self.range);
+                let check = || check_abandoned(&self.guard, background, self.stored, &self.range);
                 let splice = socket.splice_to(pipe, ahead);
-                let splice = unless_abandoned(&self.leading.fill, splice, check).await?;
-                if splice.map_err(|_| Unfinished::Origin)? == 0 {
+                let splice = unless_abandoned(&self.guard.fill, splice, check).await?;
+                if splice.map_err(|_| FillError::Origin)? == 0 {
                     self.connection_ended()?;
                     self.incoming.framed = Framed::Length(0);
                     return Ok(());
@@ -369,7 +369,7 @@ impl Filling {
             let spliced = self.sink.splice(self.stored, pipe, len);
             // Where the disk has failed some of it may be there, and the rest is in the pipe.
             let there = (held - pipe.held()) as u64;
-            self.leading.worker.counters().filled_spliced.add(there);
+            self.guard.worker.counters().filled_spliced.add(there);
             self.incoming.framed.advance(there);
             self.stored += there;
             spliced?;
@@ -379,7 +379,7 @@ impl Filling {
             }
             self.tell();
             if is_broken {
-                return Err(Unfinished::Origin);
+                return Err(FillError::Origin);
             }
             self.check_wanted()?;
             // The followers have their turn.
@@ -397,9 +397,9 @@ impl Filling {
     }
 
     /// Without a pipe there is memory.
-    async fn copy_some(&mut self) -> Result<(), Unfinished> {
+    async fn copy_some(&mut self) -> Result<(), FillError> {
         let read = self.read().await?;
-        if read.map_err(|_| Unfinished::Origin)? == 0 {
+        if read.map_err(|_| FillError::Origin)? == 0 {
             self.connection_ended()?;
             self.incoming.framed = Framed::Length(0);
         }
@@ -408,19 +408,19 @@ impl Filling {
 
     /// Sees to room for so many bytes more: a body that grows too large for memory goes into the
     /// store.
-    fn make_room(&mut self, more: u64) -> Result<(), Unfinished> {
-        let worker = &self.leading.worker;
+    fn make_room(&mut self, more: u64) -> Result<(), FillError> {
+        let worker = &self.guard.worker;
         let len = self.stored + more;
         if len > worker.settings().object_max {
-            return Err(Unfinished::Store(None));
+            return Err(FillError::Store(None));
         }
         if let Sink::Memory(bytes) = &self.sink {
             if len <= worker.settings().memory_object as u64 {
                 return Ok(());
             }
-            let store = worker.shared.store.as_ref().ok_or(Unfinished::Store(None))?;
+            let store = worker.shared.store.as_ref().ok_or(FillError::Store(None))?;
             let writer = reserve(worker, store, &self.object, self.range.start, None);
-            let mut writer = writer.ok_or(Unfinished::Store(None))?;
+            let mut writer = writer.ok_or(FillError::Store(None))?;
             writer.grow(len)?;
             writer.write(0, &bytes.lock().unwrap_or_else(PoisonError::into_inner))?;
             // Followers read where they did until all is in its new place.
@@ -431,25 +431,30 @@ impl Filling {
 
     /// All of it is there: it is kept, and told.
     pub(crate) fn finish(self) -> Option<Arc<Object>> {
-        let Self { leading, object, incoming, range, sink, stored } = self;
-        let worker = leading.worker.clone();
+        let Self { guard, object, incoming, range, sink, stored } = self;
+        let worker = guard.worker.clone();
         let source = sink.source(range.start);
-        let kept = leading.publish(|| sink.keep(&leading, &object, range.start, stored));
-        let kept = kept.or_else(|| unpublished(&leading.lease, &object, &source, stored));
+        let kept = guard.publish(|| sink.keep(&guard, &object, range.start, stored));
+        let kept = kept.or_else(|| unpublished(&guard.generation, &object, &source, stored));
         // Without that, what was told of stays readable for those who follow.
         if stored > 0 {
-            leading.fill.progress(range.start + stored, source);
+            guard.fill.progress(range.start + stored, source);
         }
-        leading.end(Phase::Done);
+        guard.end(Phase::Done);
         incoming.finish(&worker.upstream());
         kept
     }
 }
 
 /// The whole object outside the cache, for the client whose fill an invalidation outdated.
-fn unpublished(lease: &Lease, object: &Object, source: &Source, stored: u64) -> Option<Arc<Object>> {
+fn unpublished(
+    generation: &Generation,
+    object: &Object,
+    source: &Source,
+    stored: u64,
+) -> Option<Arc<Object>> {
     let Source::Memory(bytes, 0) = source else { return None };
-    let body = Body::Memory(shared(bytes), Home::Memory(lease.clone()));
+    let body = Body::Memory(shared(bytes), Home::Memory(generation.clone()));
     (object.length.unwrap_or(stored) == stored).then(|| Arc::new(object.with_body(Some(stored), body)))
 }
 
@@ -458,8 +463,8 @@ fn unpublished(lease: &Lease, object: &Object, source: &Source, stored: u64) -> 
 async fn unless_abandoned<T>(
     fill: &Fill,
     work: impl Future<Output = T>,
-    check: impl FnOnce() -> Result<(), Unfinished>,
-) -> Result<T, Unfinished> {
+    check: impl FnOnce() -> Result<(), FillError>,
+) -> Result<T, FillError> {
     let mut work = pin!(work);
     tokio::select! {
         biased;
@@ -473,12 +478,12 @@ async fn unless_abandoned<T>(
 /// Returns an error if a fill that no client waits for is to be given up: by `cache.abandoned`, or
 /// because as many go on as may (limits.background_fetches).
 fn check_abandoned(
-    leading: &Leading,
+    guard: &FillGuard,
     background: &mut Option<Fetch>,
     stored: u64,
     range: &Range<u64>,
-) -> Result<(), Unfinished> {
-    let settings = leading.worker.settings();
+) -> Result<(), FillError> {
+    let settings = guard.worker.settings();
     let is_wanted = match settings.abandoned {
         Abandoned::Finish => true,
         Abandoned::Drop => false,
@@ -489,7 +494,7 @@ fn check_abandoned(
     };
     let is_counted = |fetch: &mut Fetch| fetch.begin(settings.background);
     let goes_on = is_wanted && background.as_mut().is_some_and(is_counted);
-    if goes_on { Ok(()) } else { Err(Unfinished::Abandoned) }
+    if goes_on { Ok(()) } else { Err(FillError::Abandoned) }
 }
 
 /// Room in the store for a body of which the first byte is `first`.
@@ -506,7 +511,7 @@ fn reserve(
 }
 
 impl Sink {
-    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Unfinished> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), FillError> {
         match self {
             Self::Memory(all) => {
                 all.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
@@ -514,29 +519,29 @@ impl Sink {
             }
             Self::Store(writer) => {
                 let written = write_at(&writer.extent(), at, bytes);
-                written.map_err(|error| Unfinished::refused(writer, &error))
+                written.map_err(|error| FillError::refused(writer, &error))
             }
         }
     }
 
-    fn grow(&mut self, len: u64) -> Result<(), Unfinished> {
+    fn grow(&mut self, len: u64) -> Result<(), FillError> {
         match self {
             Self::Store(writer) if writer.writable_bytes() < len => {
-                writer.grow(len).map_err(|_| Unfinished::Store(None))
+                writer.grow(len).map_err(|_| FillError::Store(None))
             }
             _ => Ok(()),
         }
     }
 
     /// Moves the first `len` bytes of what a pipe holds.
-    fn splice(&mut self, at: u64, pipe: &mut Pipe, len: usize) -> Result<(), Unfinished> {
-        let Self::Store(writer) = self else { return Err(Unfinished::Store(None)) };
+    fn splice(&mut self, at: u64, pipe: &mut Pipe, len: usize) -> Result<(), FillError> {
+        let Self::Store(writer) = self else { return Err(FillError::Store(None)) };
         let extent = writer.extent();
         let (mut offset, left) = (extent.offset + at, pipe.held() - len);
         while pipe.held() > left {
             let most = pipe.held() - left;
             let moved = pipe.empty_some(&*extent.file, Some(&mut offset), most);
-            moved.map_err(|error| Unfinished::refused(writer, &error.into()))?;
+            moved.map_err(|error| FillError::refused(writer, &error.into()))?;
         }
         Ok(())
     }
@@ -550,21 +555,21 @@ impl Sink {
     }
 
     /// The object of it, whole.
-    fn keep(self, leading: &Leading, object: &Object, first: u64, stored: u64) -> Option<Object> {
+    fn keep(self, guard: &FillGuard, object: &Object, first: u64, stored: u64) -> Option<Object> {
         let length = object.length.or(Some(first + stored));
         match self {
             Self::Memory(bytes) => {
                 let bytes = shared(&bytes);
                 let whole = object.with_body(length, Body::Filling);
                 let meta = whole.meta(first).encode();
-                let worker = &leading.worker;
+                let worker = &guard.worker;
                 let put =
                     |store: &Arc<Store>| store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok();
                 let record = worker.shared.store.as_ref().and_then(put);
                 let is_whole = first == 0 && length == Some(stored);
                 let body = match record {
                     record if is_whole => {
-                        let home = record.map_or_else(|| Home::Memory(leading.lease.clone()), Home::Store);
+                        let home = record.map_or_else(|| Home::Memory(guard.generation.clone()), Home::Store);
                         Body::Memory(bytes, home)
                     }
                     Some(record) => {

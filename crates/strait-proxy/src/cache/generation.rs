@@ -19,7 +19,7 @@ const BANS_MAX: usize = 256;
 
 /// How often the leases of each place were ended.
 #[derive(Debug)]
-pub(crate) struct Leases {
+pub(crate) struct Generations {
     places: Box<[AtomicU32]>,
     keys: RandomState,
     bans: Mutex<VecDeque<Pattern>>,
@@ -28,14 +28,14 @@ pub(crate) struct Leases {
 
 /// The right to show what was fetched since it was taken.
 #[derive(Clone, Debug)]
-pub(crate) struct Lease {
-    leases: Arc<Leases>,
+pub(crate) struct Generation {
+    generations: Arc<Generations>,
     place: usize,
     ended_before: u32,
     banned_before: u64,
 }
 
-impl Default for Leases {
+impl Default for Generations {
     fn default() -> Self {
         Self {
             places: (0..PLACES).map(|_| AtomicU32::new(0)).collect(),
@@ -46,13 +46,13 @@ impl Default for Leases {
     }
 }
 
-impl Leases {
+impl Generations {
     /// A lease of the key with such a hash.
-    pub(crate) fn take(self: &Arc<Self>, hash: u64) -> Lease {
+    pub(crate) fn take(self: &Arc<Self>, hash: u64) -> Generation {
         let place = self.place(hash);
         let ended_before = self.places[place].load(Ordering::Acquire);
-        Lease {
-            leases: self.clone(),
+        Generation {
+            generations: self.clone(),
             place,
             ended_before,
             banned_before: self.banned.load(Ordering::Acquire),
@@ -89,11 +89,11 @@ impl Leases {
     }
 }
 
-impl Lease {
+impl Generation {
     /// Returns true if it has not ended for its key, which is `key`.
     pub(crate) fn holds(&self, key: &str) -> bool {
-        self.leases.places[self.place].load(Ordering::Acquire) == self.ended_before
-            && !self.leases.is_banned_since(self.banned_before, key)
+        self.generations.places[self.place].load(Ordering::Acquire) == self.ended_before
+            && !self.generations.is_banned_since(self.banned_before, key)
     }
 }
 
@@ -103,18 +103,18 @@ mod tests {
 
     #[test]
     fn it_ends_for_all_who_have_it_and_not_for_who_takes_it_then() {
-        let leases = Arc::new(Leases::default());
-        let (one, other) = (leases.take(7), leases.take(7));
-        let others: Vec<_> = (8..108).map(|hash| leases.take(hash)).collect();
-        leases.end(7);
+        let generations = Arc::new(Generations::default());
+        let (one, other) = (generations.take(7), generations.take(7));
+        let others: Vec<_> = (8..108).map(|hash| generations.take(hash)).collect();
+        generations.end(7);
         assert!(
             !one.holds("a")
                 && !other.holds("a")
-                && others.iter().filter(|lease| lease.holds("a")).count() > 90
+                && others.iter().filter(|generation| generation.holds("a")).count() > 90
         );
-        assert!(leases.take(7).holds("a"));
-        let taken = leases.take(7);
-        leases.end_matching(&Pattern::new("b*").unwrap());
-        assert!(taken.holds("a") && !taken.holds("bc") && leases.take(7).holds("bc"));
+        assert!(generations.take(7).holds("a"));
+        let taken = generations.take(7);
+        generations.end_matching(&Pattern::new("b*").unwrap());
+        assert!(taken.holds("a") && !taken.holds("bc") && generations.take(7).holds("bc"));
     }
 }

@@ -4,9 +4,9 @@ use std::hash::Hasher;
 
 /// Keys are hashes already.
 #[derive(Debug, Default)]
-pub(crate) struct AsItIs(u64);
+pub(crate) struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -11,17 +11,17 @@ const SECONDS: u64 = 120;
 /// Keys that are remembered at most; a power of two.
 const PLACES: usize = 8 << 10;
 
-/// Private keys, by their hash.
+/// HitForMiss keys, by their hash.
 #[derive(Debug)]
-pub(crate) struct Private(Box<[Cell<(u64, u64)>]>);
+pub(crate) struct HitForMiss(Box<[Cell<(u64, u64)>]>);
 
-impl Default for Private {
+impl Default for HitForMiss {
     fn default() -> Self {
         Self(vec![Cell::default(); PLACES].into_boxed_slice())
     }
 }
 
-impl Private {
+impl HitForMiss {
     fn place(&self, hash: u64) -> &Cell<(u64, u64)> {
         &self.0[hash as usize % PLACES]
     }
@@ -51,14 +51,14 @@ mod tests {
 
     #[test]
     fn the_latest_of_a_place_is_remembered_for_a_while() {
-        let private = Private::default();
-        private.note(7, 100);
-        assert!(private.has(7, 100 + SECONDS - 1) && !private.has(7, 100 + SECONDS));
-        private.note(7 + PLACES as u64, 100);
-        assert!(!private.has(7, 100) && private.has(7 + PLACES as u64, 100));
-        private.forget(7);
-        assert!(private.has(7 + PLACES as u64, 100));
-        private.forget(7 + PLACES as u64);
-        assert!(!private.has(7 + PLACES as u64, 100));
+        let hit_for_miss = HitForMiss::default();
+        hit_for_miss.note(7, 100);
+        assert!(hit_for_miss.has(7, 100 + SECONDS - 1) && !hit_for_miss.has(7, 100 + SECONDS));
+        hit_for_miss.note(7 + PLACES as u64, 100);
+        assert!(!hit_for_miss.has(7, 100) && hit_for_miss.has(7 + PLACES as u64, 100));
+        hit_for_miss.forget(7);
+        assert!(hit_for_miss.has(7 + PLACES as u64, 100));
+        hit_for_miss.forget(7 + PLACES as u64);
+        assert!(!hit_for_miss.has(7 + PLACES as u64, 100));
     }
 }

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use strait_http::fields::Fields;
 use strait_http::vary::says;
 
-use crate::cache::hash::AsItIs;
+use crate::cache::hash::IdentityHasher;
 use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
 
 /// Shards at most.
@@ -30,7 +30,7 @@ const REMOVED_MAX: usize = 64;
 
 /// An object in the memory cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AtHand {
+pub struct MemoryEntry {
     /// The URI that it is kept for.
     pub uri: String,
     /// Bytes of its body.
@@ -43,9 +43,9 @@ pub struct AtHand {
 
 /// The memory cache, shared by all workers.
 #[derive(Debug)]
-pub(crate) struct Hot(Box<[Mutex<Shard>]>);
+pub(crate) struct MemoryCache(Box<[Mutex<Shard>]>);
 
-impl Hot {
+impl MemoryCache {
     /// Of so many bytes at most, for bodies of up to `body_max` bytes.
     pub(crate) fn new(bytes_max: usize, body_max: usize) -> Self {
         let fitting = bytes_max / BODIES_PER_SHARD_MIN.saturating_mul(body_max.max(1));
@@ -68,7 +68,7 @@ impl Hot {
     }
 
     /// The objects that were asked for most often, `most` of them.
-    pub(crate) fn hottest(&self, most: usize) -> Vec<AtHand> {
+    pub(crate) fn hottest(&self, most: usize) -> Vec<MemoryEntry> {
         let mut all: Vec<_> = self.0.iter().flat_map(|shard| Self::lock(shard).hottest(most)).collect();
         all.sort_by_key(|object| Reverse(object.hits));
         all.truncate(most);
@@ -158,7 +158,7 @@ impl Hot {
 struct Shard {
     /// Lookups that found something.
     found: AtomicU64,
-    by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<AsItIs>>,
+    by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<IdentityHasher>>,
     /// In order of arrival; some are gone from the map already, and freed with all that they hold.
     queue: VecDeque<Weak<Slot>>,
     /// How many are not.
@@ -192,7 +192,7 @@ impl Shard {
     }
 
     /// Those that were asked for most often.
-    fn hottest(&self, most: usize) -> Vec<AtHand> {
+    fn hottest(&self, most: usize) -> Vec<MemoryEntry> {
         let mut slots: Vec<_> =
             self.by_hash.values().flatten().filter(|slot| slot.hits.load(Ordering::Relaxed) > 0).collect();
         let by_hits = |slot: &&Arc<Slot>| Reverse(slot.hits.load(Ordering::Relaxed));
@@ -201,7 +201,7 @@ impl Shard {
             slots.truncate(most);
         }
         slots.sort_by_key(by_hits);
-        let tell = |slot: &Arc<Slot>| AtHand {
+        let tell = |slot: &Arc<Slot>| MemoryEntry {
             uri: slot.object.key.to_string(),
             bytes: slot.object.length.unwrap_or(0),
             hits: slot.hits.load(Ordering::Relaxed),
@@ -336,7 +336,7 @@ mod tests {
     use strait_http::fields::Field;
 
     use super::*;
-    use crate::cache::generation::Leases;
+    use crate::cache::generation::Generations;
     use crate::cache::meta::Meta;
     use crate::cache::object::Home;
 
@@ -347,7 +347,7 @@ mod tests {
         let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
         let length = Some(BODY_BYTES as u64);
         let meta = Meta { requested, received, age: 0, first: 0, length, variant, head };
-        let home = Home::Memory(Arc::new(Leases::default()).take(0));
+        let home = Home::Memory(Arc::new(Generations::default()).take(0));
         Arc::new(Object::new(key, &meta, Body::Memory(vec![0; BODY_BYTES].into(), home)).unwrap())
     }
 
@@ -355,80 +355,80 @@ mod tests {
         object_of(key, "", (0, 0))
     }
 
-    fn replace(hot: &Hot, hash: u64, object: &Arc<Object>) {
-        hot.replace(hash, (object, Rivals::default()), &[], || true);
+    fn replace(memory: &MemoryCache, hash: u64, object: &Arc<Object>) {
+        memory.replace(hash, (object, Rivals::default()), &[], || true);
     }
 
     #[test]
     fn an_older_object_does_not_take_the_place_of_a_newer_one() {
-        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
         // Two workers: the one asked first is kept last.
         let (older, newer) = (object_of("a", "", (9, 10)), object_of("a", "", (10, 11)));
-        let received = || hot.peek(7, |_| true).unwrap().times.received;
-        replace(&hot, 7, &newer);
-        replace(&hot, 7, &older);
+        let received = || memory.peek(7, |_| true).unwrap().times.received;
+        replace(&memory, 7, &newer);
+        replace(&memory, 7, &older);
         assert_eq!(received(), 11);
-        hot.insert(7, (older, Rivals::default()), &[], || true);
+        memory.insert(7, (older, Rivals::default()), &[], || true);
         assert_eq!(received(), 11);
         let next = object_of("a", "", (11, 12));
-        replace(&hot, 7, &next);
-        assert_eq!((received(), hot.all(7, |_| true).len()), (12, 1));
+        replace(&memory, 7, &next);
+        assert_eq!((received(), memory.all(7, |_| true).len()), (12, 1));
     }
 
     #[test]
     fn many_values_of_a_keyed_field_leave_the_plain_object() {
-        let hot = Hot::new(10_000 * BODY_BYTES, BODY_BYTES);
+        let memory = MemoryCache::new(10_000 * BODY_BYTES, BODY_BYTES);
         let asked = Fields::default();
-        replace(&hot, 7, &object("a"));
-        replace(&hot, 7, &object_of("a", "x-host:used\n", (0, 0)));
+        replace(&memory, 7, &object("a"));
+        replace(&memory, 7, &object_of("a", "x-host:used\n", (0, 0)));
         for number in 0..200 {
-            hot.find(7, &asked, |object| &**object.variant() == "x-host:used\n").unwrap();
-            replace(&hot, 7, &object_of("a", &format!("x-host:{number}\n"), (0, 0)));
+            memory.find(7, &asked, |object| &**object.variant() == "x-host:used\n").unwrap();
+            replace(&memory, 7, &object_of("a", &format!("x-host:{number}\n"), (0, 0)));
         }
-        assert_eq!(hot.all(7, |_| true).len(), RECORDS_MAX);
-        let has = |variant: &str| hot.peek(7, |object| &**object.variant() == variant).is_some();
+        assert_eq!(memory.all(7, |_| true).len(), RECORDS_MAX);
+        let has = |variant: &str| memory.peek(7, |object| &**object.variant() == variant).is_some();
         assert!(has("") && has("x-host:used\n") && has("x-host:199\n") && !has("x-host:0\n"));
     }
 
     #[test]
     fn the_most_recent_of_several_objects_answers_and_rivals_are_asked_for_elsewhere() {
-        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
-        replace(&hot, 7, &object_of("a", "b:1\n", (20, 21)));
-        replace(&hot, 7, &object_of("a", "c:1\n", (10, 11)));
+        let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
+        replace(&memory, 7, &object_of("a", "b:1\n", (20, 21)));
+        replace(&memory, 7, &object_of("a", "c:1\n", (10, 11)));
         let fields = [("B", "1"), ("C", "1")].map(|(name, value)| Field { name, value: value.as_bytes() });
         let asked: Fields<'_> = fields.into_iter().collect();
-        let found = |hot: &Hot| hot.find(7, &asked, |object| object.matches(&asked, &[]));
-        assert_eq!(&**found(&hot).unwrap().variant(), "b:1\n");
-        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        let found = |memory: &MemoryCache| memory.find(7, &asked, |object| object.matches(&asked, &[]));
+        assert_eq!(&**found(&memory).unwrap().variant(), "b:1\n");
+        let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
         let rivals = Rivals::from_iter(["b:1\n".into()]);
-        hot.insert(7, (object_of("a", "c:1\n", (10, 11)), rivals), &[], || true);
-        assert!(found(&hot).is_none());
+        memory.insert(7, (object_of("a", "c:1\n", (10, 11)), rivals), &[], || true);
+        assert!(found(&memory).is_none());
         let alone: Fields<'_> = [fields[1]].into_iter().collect();
-        assert!(hot.find(7, &alone, |object| object.matches(&alone, &[])).is_some());
+        assert!(memory.find(7, &alone, |object| object.matches(&alone, &[])).is_some());
     }
 
     #[test]
     fn replaced_objects_are_freed_at_once() {
-        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
+        let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
         let mut before: Option<Weak<Object>> = None;
         for _ in 0..1000 {
             let object = object("a");
             let now = Arc::downgrade(&object);
-            replace(&hot, 7, &object);
+            replace(&memory, 7, &object);
             assert_eq!(before.map_or(0, |before| before.strong_count()), 0);
             before = Some(now);
         }
-        let queued: usize = hot.0.iter().map(|shard| Hot::lock(shard).queue.len()).sum();
+        let queued: usize = memory.0.iter().map(|shard| MemoryCache::lock(shard).queue.len()).sum();
         assert!(queued <= 2 + REMOVED_MAX, "{queued} entries for one object");
     }
 
     #[test]
     fn many_replacements_remove_no_other_object() {
-        let hot = Hot::new(100 * BODY_BYTES, BODY_BYTES);
-        replace(&hot, 7, &object("a"));
+        let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
+        replace(&memory, 7, &object("a"));
         for _ in 0..1000 {
-            replace(&hot, 8, &object("b"));
+            replace(&memory, 8, &object("b"));
         }
-        assert!(hot.peek(7, |_| true).is_some() && hot.peek(8, |_| true).is_some());
+        assert!(memory.peek(7, |_| true).is_some() && memory.peek(8, |_| true).is_some());
     }
 }

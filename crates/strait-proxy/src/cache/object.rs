@@ -17,7 +17,7 @@ use strait_http::storing::Policy;
 use strait_http::vary::{has_keyed_of, has_keys, is_plain, overlap, says};
 use strait_store::{Extent, Record, Store};
 
-use crate::cache::generation::Lease;
+use crate::cache::generation::Generation;
 use crate::cache::meta::Meta;
 use crate::io::head::{push_date, push_field, push_status_line};
 
@@ -69,7 +69,7 @@ pub(crate) enum Home {
     /// The store.
     Store(Arc<Record>),
     /// Nothing else.
-    Memory(Lease),
+    Memory(Generation),
 }
 
 impl Home {
@@ -317,7 +317,7 @@ impl Object {
     /// holds it.
     pub(crate) fn is_current(&self) -> bool {
         match &self.body {
-            Body::Memory(_, Home::Memory(lease)) => lease.holds(&self.key),
+            Body::Memory(_, Home::Memory(generation)) => generation.holds(&self.key),
             _ => true,
         }
     }

@@ -17,9 +17,9 @@ use strait_transfer::pipe::Pipes;
 
 use crate::cache::disk::{self, First, Found, Seen, Sought};
 use crate::cache::fill::Fills;
-use crate::cache::generation::Leases;
-use crate::cache::hit_for_miss::Private;
-use crate::cache::memory::Hot;
+use crate::cache::generation::Generations;
+use crate::cache::hit_for_miss::HitForMiss;
+use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
 use crate::cache::pattern::Pattern;
 use crate::config::file::Format;
@@ -34,7 +34,7 @@ use crate::observe::counters::{Counters, Sum};
 use crate::observe::log::{Gathered, Log};
 use crate::observe::report::Report;
 use crate::upstream::background::Background;
-use crate::upstream::dns::Names;
+use crate::upstream::dns::Dns;
 use crate::upstream::pool::{Pool, Upstream};
 
 /// What all workers share.
@@ -44,9 +44,9 @@ pub(crate) struct Shared {
     pub(crate) store: Option<Arc<Store>>,
     pub(crate) fills: Fills,
     /// The memory cache.
-    pub(crate) hot: Hot,
+    pub(crate) memory: MemoryCache,
     /// Of what is in memory alone.
-    pub(crate) leases: Arc<Leases>,
+    pub(crate) generations: Arc<Generations>,
     /// Connections to origins in use, and request bodies that are read ahead.
     pub(crate) gates: Arc<Gates>,
     /// Fetches that no client waits for.
@@ -62,19 +62,19 @@ impl Shared {
     /// objects there.
     pub(crate) fn forget_in_memory(&self, hash: u64, key: &str) -> usize {
         self.fills.outdate(hash, key);
-        self.leases.end(hash);
-        let removed = self.hot.remove(hash, |object| object.is_for(key));
+        self.generations.end(hash);
+        let removed = self.memory.remove(hash, |object| object.is_for(key));
         // A validation may have taken a new lease before the object was removed.
-        self.leases.end(hash);
+        self.generations.end(hash);
         removed
     }
 
     /// Like [`forget_in_memory`](Self::forget_in_memory), for all keys that match.
     pub(crate) fn ban_in_memory(&self, pattern: &Pattern) -> usize {
         self.fills.outdate_all(|key| pattern.matches(key));
-        self.leases.end_matching(pattern);
-        let removed = self.hot.forget(|object| pattern.matches(&object.key));
-        self.leases.end_matching(pattern);
+        self.generations.end_matching(pattern);
+        let removed = self.memory.forget(|object| pattern.matches(&object.key));
+        self.generations.end_matching(pattern);
         removed
     }
 
@@ -115,9 +115,9 @@ pub(crate) struct Local {
     pub(crate) lane: usize,
     pub(crate) pool: RefCell<Pool>,
     /// Addresses of origins.
-    pub(crate) dns: Names,
+    pub(crate) dns: Dns,
     pub(crate) pipes: RefCell<Pipes>,
-    pub(crate) private: Private,
+    pub(crate) hit_for_miss: HitForMiss,
     /// Lines of the access log.
     pub(crate) lines: Gathered,
     pub(crate) heads: Heads,
@@ -148,9 +148,9 @@ impl Worker {
     ) -> Rc<Self> {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
-            dns: Names::default(),
+            dns: Dns::default(),
             pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
-            private: Private::default(),
+            hit_for_miss: HitForMiss::default(),
             lines: Gathered::default(),
             heads: Heads::default(),
             key: RefCell::default(),
@@ -182,18 +182,18 @@ impl Worker {
         let sought = self.sought(hash, key, asked);
         let Some(store) = &self.shared.store else { return self.others(&sought) };
         // What is invalidated while it is read is not kept in memory.
-        let lease = self.shared.leases.take(hash);
+        let generation = self.shared.generations.take(hash);
         // What is read in one piece is checked by that, also where it is sent from its file then.
         match disk::find(store, &sought, self.settings.memory_object) {
             Found::Answer(First { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.at_hand);
                 let object = Arc::new(found.with_negative(self.settings.negative));
                 // What has come meanwhile may be more recent.
-                let is_current = || lease.holds(key) && seen.is_all(store, hash);
+                let is_current = || generation.holds(key) && seen.is_all(store, hash);
                 // Another worker may add to what is there in parts.
                 if object.is_whole() {
                     let found = (object.clone(), seen.rivals.clone());
-                    self.shared.hot.insert(hash, found, sought.keys, is_current);
+                    self.shared.memory.insert(hash, found, sought.keys, is_current);
                 }
                 Found::Answer(object)
             }
@@ -212,7 +212,7 @@ impl Worker {
     /// What is at hand for a key does not answer a request.
     fn others(&self, sought: &Sought<'_, '_>) -> Found<Arc<Object>> {
         let is_meant = |object: &Object| object.is_for(sought.key) && object.is_alive();
-        let other = self.shared.hot.peek(sought.hash, is_meant);
+        let other = self.shared.memory.peek(sought.hash, is_meant);
         let variant = other.and_then(|other| Variant::of(&other.fields(), sought.asked, sought.keys));
         variant.map_or(Found::Nothing, Found::Others)
     }
@@ -223,7 +223,7 @@ impl Worker {
         let sought = self.sought(hash, key, asked);
         let is_meant =
             |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, sought.keys);
-        let mut all = self.shared.hot.all(hash, is_meant);
+        let mut all = self.shared.memory.all(hash, is_meant);
         let stored = self.shared.store.as_ref().map(|store| disk::candidates(store, &sought));
         for object in stored.into_iter().flatten() {
             if !all.iter().any(|other| other.is_for_same(&object)) {
@@ -242,7 +242,7 @@ impl Worker {
                 && object.is_allowed(policy)
                 && object.matches(asked, keys)
         };
-        self.shared.hot.find(hash, asked, is_wanted)
+        self.shared.memory.find(hash, asked, is_wanted)
     }
 
     /// Keeps an object in place of what answered the same requests, unless that is more recent.
@@ -256,7 +256,7 @@ impl Worker {
         let Some(seen) = seen else { return };
         let has_seen_all = || store.is_none_or(|store| seen.is_all(store, hash));
         let is_current = || object.is_alive() && object.is_current() && has_seen_all();
-        self.shared.hot.replace(hash, (object, seen.rivals.clone()), keys, is_current);
+        self.shared.memory.replace(hash, (object, seen.rivals.clone()), keys, is_current);
     }
 
     /// Removes one object.
@@ -264,7 +264,7 @@ impl Worker {
         if let Some(store) = &self.shared.store {
             object.records().for_each(|record| store.remove(record));
         }
-        self.shared.hot.remove(hash, |other| other.is_for_same(object));
+        self.shared.memory.remove(hash, |other| other.is_for_same(object));
     }
 
     /// Directives of a request from `client`, without those that the client is not allowed to give
@@ -276,7 +276,7 @@ impl Worker {
 
     /// Lets go of what is kept and nobody will ask for.
     pub(crate) fn tidy(&self) {
-        self.shared.hot.tidy();
+        self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
     }
 
@@ -357,14 +357,14 @@ impl Local {
     /// Returns an object that memory alone holds with a new lease, for a validation that is about
     /// to begin. The old lease is compared with all bans since it was taken, and counts as ended if
     /// these are more than are remembered.
-    pub(crate) fn with_new_lease(&self, hash: u64, object: Arc<Object>) -> Arc<Object> {
+    pub(crate) fn with_new_generation(&self, hash: u64, object: Arc<Object>) -> Arc<Object> {
         let Body::Memory(bytes, Home::Memory(_)) = &object.body else { return object };
-        let lease = self.shared.leases.take(hash);
+        let generation = self.shared.generations.take(hash);
         // An object that was removed before the lease was taken must not come back by it.
-        if self.shared.hot.peek(hash, |other| std::ptr::eq(other, Arc::as_ptr(&object))).is_none() {
+        if self.shared.memory.peek(hash, |other| std::ptr::eq(other, Arc::as_ptr(&object))).is_none() {
             return object;
         }
-        Arc::new(object.with_body(object.length, Body::Memory(bytes.clone(), Home::Memory(lease))))
+        Arc::new(object.with_body(object.length, Body::Memory(bytes.clone(), Home::Memory(generation))))
     }
 
     /// Forgets all that is stored for a key, on disk and in memory; returns the number of objects.

@@ -14,12 +14,12 @@ use strait_transfer::pipe::Pipe;
 
 use crate::io::buffer::Buffer;
 use crate::io::framing::{Framed, Piece};
-use crate::io::socket::{Gone, Socket};
+use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 
 /// How a body is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Form {
     /// Its data.
     Data,
     /// Its data, in chunks of the proxy's own making: extensions of chunks go no further than to
@@ -34,7 +34,7 @@ pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Where a body comes from.
 #[derive(Debug)]
-pub(crate) struct From<'a> {
+pub(crate) struct BodySource<'a> {
     pub(crate) socket: &'a mut Socket,
     /// What was read of it already.
     pub(crate) buffer: &'a mut Buffer,
@@ -46,11 +46,11 @@ pub(crate) struct From<'a> {
 
 /// Where it broke off.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub(crate) enum ForwardError {
     /// The sender is gone, or has closed before the end.
-    From(Gone),
+    From(SocketError),
     /// The receiver is gone.
-    To(Gone),
+    To(SocketError),
     /// The sender's framing is none.
     Malformed(Malformed),
 }
@@ -58,14 +58,14 @@ pub(crate) enum Broken {
 /// Forwards a body behind `head`; returns the memory of the head.
 pub(crate) async fn body(
     splicing: Splicing<'_>,
-    from: From<'_>,
+    from: BodySource<'_>,
     to: &mut Socket,
     head: Vec<u8>,
-    what: What,
-) -> Result<Vec<u8>, Broken> {
-    let From { socket, buffer, framed, trailers } = from;
+    form: Form,
+) -> Result<Vec<u8>, ForwardError> {
+    let BodySource { socket, buffer, framed, trailers } = from;
     let overhead = head.len();
-    let mut outgoing = Outgoing { what, bytes: head, overhead, trailers, has_trailers: false };
+    let mut outgoing = Outgoing { form, bytes: head, overhead, trailers, has_trailers: false };
     loop {
         let (used, is_over) = outgoing.take(framed, buffer.filled(), to).await?;
         buffer.consume(used);
@@ -76,7 +76,7 @@ pub(crate) async fn body(
             continue;
         }
         if buffer.is_empty() && socket.can_splice() && to.can_splice() && splicing.pays(framed.data_ahead()) {
-            splice(splicing, socket, framed, to, what).await?;
+            splice(splicing, socket, framed, to, form).await?;
         } else if unless_answered(to, socket.read(buffer)).await? == 0 {
             end(framed)?;
         }
@@ -85,7 +85,7 @@ pub(crate) async fn body(
 
 /// A body as it is sent.
 struct Outgoing {
-    what: What,
+    form: Form,
     /// What is to be sent before anything else.
     bytes: Vec<u8>,
     /// How many of them are not data.
@@ -102,15 +102,15 @@ impl Outgoing {
         framed: &mut Framed,
         bytes: &[u8],
         to: &mut Socket,
-    ) -> Result<(usize, bool), Broken> {
-        let (used, is_over) = if framed.is_chunked() || self.what == What::Chunks {
+    ) -> Result<(usize, bool), ForwardError> {
+        let (used, is_over) = if framed.is_chunked() || self.form == Form::Chunks {
             self.gather(framed, bytes)?
         } else {
-            match framed.next(bytes).map_err(Broken::Malformed)? {
+            match framed.next(bytes).map_err(ForwardError::Malformed)? {
                 Piece::Data(len) => {
                     framed.advance(len as u64);
                     to.add_overhead(std::mem::take(&mut self.overhead));
-                    to.write_all(&self.bytes, &bytes[..len]).await.map_err(Broken::To)?;
+                    to.write_all(&self.bytes, &bytes[..len]).await.map_err(ForwardError::To)?;
                     self.bytes.clear();
                     return Ok((len, framed.is_over()));
                 }
@@ -118,13 +118,13 @@ impl Outgoing {
             }
         };
         to.add_overhead(std::mem::take(&mut self.overhead));
-        to.write_all(&self.bytes, &[]).await.map_err(Broken::To)?;
+        to.write_all(&self.bytes, &[]).await.map_err(ForwardError::To)?;
         self.bytes.clear();
         Ok((used, is_over))
     }
 
     /// Puts together what many small chunks hold: one system call sends it.
-    fn gather(&mut self, framed: &mut Framed, bytes: &[u8]) -> Result<(usize, bool), Broken> {
+    fn gather(&mut self, framed: &mut Framed, bytes: &[u8]) -> Result<(usize, bool), ForwardError> {
         let (mut at, mut data) = (0, Vec::new());
         let is_over = loop {
             let len = match framed.next(&bytes[at..]) {
@@ -146,22 +146,22 @@ impl Outgoing {
                 }
                 // What came before goes on first; then it is looked at again.
                 Err(_) if at > 0 => break false,
-                Err(error) => return Err(Broken::Malformed(error)),
+                Err(error) => return Err(ForwardError::Malformed(error)),
             };
             at += len;
         };
         self.push_chunk(&mut data);
-        if is_over && self.what == What::Chunks {
+        if is_over && self.form == Form::Chunks {
             self.push_framing(if self.has_trailers { b"\r\n" } else { LAST_CHUNK });
         }
         Ok((at, is_over))
     }
 
     fn push_chunk(&mut self, data: &mut Vec<u8>) {
-        match self.what {
+        match self.form {
             _ if data.is_empty() => {}
-            What::Data => self.bytes.append(data),
-            What::Chunks => {
+            Form::Data => self.bytes.append(data),
+            Form::Chunks => {
                 self.push_framing(&chunk_head(data.len()));
                 self.bytes.append(data);
                 self.push_framing(CHUNK_END);
@@ -176,7 +176,7 @@ impl Outgoing {
 
     fn push_trailer(&mut self, line: &[u8]) {
         let goes_on = self.trailers.as_ref().is_some_and(|trailers| trailers.pass(line));
-        if self.what == What::Chunks && goes_on {
+        if self.form == Form::Chunks && goes_on {
             self.push_framing(if self.has_trailers { b"" } else { b"0\r\n" });
             self.push_framing(line);
             self.has_trailers = true;
@@ -194,13 +194,13 @@ async fn splice(
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
-    what: What,
-) -> Result<(), Broken> {
+    form: Form,
+) -> Result<(), ForwardError> {
     // Without a pipe there is memory.
     let Some(mut pipe) = splicing.pipes.borrow_mut().try_take() else {
-        return copy(from, framed, to, what).await;
+        return copy(from, framed, to, form).await;
     };
-    let done = splice_through(&mut pipe, from, framed, to, what).await;
+    let done = splice_through(&mut pipe, from, framed, to, form).await;
     splicing.pipes.borrow_mut().give_back(pipe);
     done
 }
@@ -210,8 +210,8 @@ async fn splice_through(
     from: &mut Socket,
     framed: &mut Framed,
     to: &mut Socket,
-    what: What,
-) -> Result<(), Broken> {
+    form: Form,
+) -> Result<(), ForwardError> {
     loop {
         let ahead = framed.data_ahead();
         if ahead == 0 {
@@ -221,14 +221,14 @@ async fn splice_through(
         if moved == 0 {
             return end(framed);
         }
-        send_pipe(pipe, to, what).await.map_err(Broken::To)?;
+        send_pipe(pipe, to, form).await.map_err(ForwardError::To)?;
         framed.advance(moved as u64);
     }
 }
 
 /// Sends what a pipe holds, in a chunk if it is to be in one.
-pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, what: What) -> Result<(), Gone> {
-    if what != What::Chunks || pipe.held() == 0 {
+pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, form: Form) -> Result<(), SocketError> {
+    if form != Form::Chunks || pipe.held() == 0 {
         return to.splice_from(pipe).await;
     }
     let head = chunk_head(pipe.held());
@@ -239,26 +239,31 @@ pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, what: What) -> R
 }
 
 /// The connection has ended: that is the end of the body, or there is more to it.
-fn end(framed: &mut Framed) -> Result<(), Broken> {
+fn end(framed: &mut Framed) -> Result<(), ForwardError> {
     if framed.ends_with_connection() {
         *framed = Framed::Length(0);
         return Ok(());
     }
-    Err(Broken::From(Gone::Closed))
+    Err(ForwardError::From(SocketError::Closed))
 }
 
-async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: What) -> Result<(), Broken> {
+async fn copy(
+    from: &mut Socket,
+    framed: &mut Framed,
+    to: &mut Socket,
+    form: Form,
+) -> Result<(), ForwardError> {
     let mut buffer = Buffer::default();
     let most = framed.data_ahead();
-    let read = from.read_some(&mut buffer, most).await.map_err(Broken::From)?;
+    let read = from.read_some(&mut buffer, most).await.map_err(ForwardError::From)?;
     if read == 0 {
         return end(framed);
     }
-    let chunked = what == What::Chunks;
+    let chunked = form == Form::Chunks;
     let (head, end) = if chunked { (chunk_head(read), CHUNK_END) } else { (Vec::new(), &b""[..]) };
     to.add_overhead(head.len() + end.len());
-    to.write_all(&head, buffer.filled()).await.map_err(Broken::To)?;
-    to.write_all(end, &[]).await.map_err(Broken::To)?;
+    to.write_all(&head, buffer.filled()).await.map_err(ForwardError::To)?;
+    to.write_all(end, &[]).await.map_err(ForwardError::To)?;
     framed.advance(read as u64);
     Ok(())
 }
@@ -267,14 +272,14 @@ async fn copy(from: &mut Socket, framed: &mut Framed, to: &mut Socket, what: Wha
 /// listened for.
 async fn unless_answered<T>(
     to: &mut Socket,
-    reading: impl Future<Output = Result<T, Gone>>,
-) -> Result<T, Broken> {
+    reading: impl Future<Output = Result<T, SocketError>>,
+) -> Result<T, ForwardError> {
     let mut reading = pin!(reading);
     poll_fn(|context| match reading.as_mut().poll(context) {
         Poll::Pending if to.listens && to.poll_readable(context).is_ready() => {
-            Poll::Ready(Err(Broken::To(Gone::Answered)))
+            Poll::Ready(Err(ForwardError::To(SocketError::Answered)))
         }
-        done => done.map_err(Broken::From),
+        done => done.map_err(ForwardError::From),
     })
     .await
 }
@@ -286,18 +291,18 @@ mod tests {
 
     use super::*;
 
-    fn outgoing(what: What, bytes: &[u8], trailers: Option<Trailers>) -> Outgoing {
-        Outgoing { what, bytes: bytes.to_vec(), overhead: bytes.len(), trailers, has_trailers: false }
+    fn outgoing(form: Form, bytes: &[u8], trailers: Option<Trailers>) -> Outgoing {
+        Outgoing { form, bytes: bytes.to_vec(), overhead: bytes.len(), trailers, has_trailers: false }
     }
 
     #[test]
     fn chunks_are_put_together_and_keep_their_trailers() {
         let bytes = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nDate: x\r\nA: b\r\nAge: 3\r\n\r\nGET";
-        for (what, expected) in
-            [(What::Data, "head abcde"), (What::Chunks, "head 5\r\nabcde\r\n0\r\nA: b\r\n\r\n")]
+        for (form, expected) in
+            [(Form::Data, "head abcde"), (Form::Chunks, "head 5\r\nabcde\r\n0\r\nA: b\r\n\r\n")]
         {
             for cut in 0..=bytes.len() {
-                let mut outgoing = outgoing(what, b"head ", Trailers::of(&Fields::default()));
+                let mut outgoing = outgoing(form, b"head ", Trailers::of(&Fields::default()));
                 let mut framed = Framed::new(Body::Chunked);
                 let (used, is_over) = outgoing.gather(&mut framed, &bytes[..cut]).unwrap();
                 let (more, is_over) =
@@ -314,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_body_whose_trailers_stay_behind_ends_all_the_same() {
-        let mut outgoing = outgoing(What::Chunks, b"", None);
+        let mut outgoing = outgoing(Form::Chunks, b"", None);
         let (bytes, mut framed) = (b"0\r\nA: b\r\n\r\n", Framed::new(Body::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (bytes.len(), true));
         assert_eq!(outgoing.bytes, LAST_CHUNK);
@@ -322,10 +327,10 @@ mod tests {
 
     #[test]
     fn what_is_malformed_is_told_behind_what_was_not() {
-        let mut outgoing = outgoing(What::Chunks, b"", None);
+        let mut outgoing = outgoing(Form::Chunks, b"", None);
         let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(Body::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (6, false));
         assert_eq!(outgoing.bytes, b"1\r\na\r\n");
-        assert!(matches!(outgoing.gather(&mut framed, &bytes[6..]), Err(Broken::Malformed(_))));
+        assert!(matches!(outgoing.gather(&mut framed, &bytes[6..]), Err(ForwardError::Malformed(_))));
     }
 }

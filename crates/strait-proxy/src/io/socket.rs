@@ -39,7 +39,7 @@ const LINGER_READS: usize = 64;
 
 /// The connection is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub(crate) enum SocketError {
     /// The peer has closed or reset it.
     Closed,
     /// The peer has done nothing for too long.
@@ -48,13 +48,13 @@ pub(crate) enum Gone {
     Answered,
 }
 
-impl From<io::Error> for Gone {
+impl From<io::Error> for SocketError {
     fn from(_: io::Error) -> Self {
         Self::Closed
     }
 }
 
-impl From<TimedOut> for Gone {
+impl From<TimedOut> for SocketError {
     fn from(TimedOut: TimedOut) -> Self {
         Self::TimedOut
     }
@@ -107,7 +107,7 @@ async fn paced(
     pace: &mut Option<(Pace, Instant)>,
     limit: Duration,
     reading: impl Future<Output = io::Result<usize>>,
-) -> Result<usize, Gone> {
+) -> Result<usize, SocketError> {
     let Some((pace, begun)) = pace else { return Ok(deadline.within(limit, reading).await??) };
     let before = Instant::now();
     let limit = limit.min(pace.left(before - *begun));
@@ -168,7 +168,7 @@ impl Socket {
     }
 
     /// Reads what there is, `most` bytes at most, into an empty buffer; 0 at the end.
-    pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, Gone> {
+    pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, SocketError> {
         let Self { stream, deadline, patience, pace, .. } = self;
         let most = most.min(BUFFER_BYTES as u64) as usize;
         let read = poll_fn(|context| stream.poll_read(context, buffer, most));
@@ -177,19 +177,23 @@ impl Socket {
 
     /// Reads what there is into the buffer, which has room; 0 at the end. Memory is taken when
     /// there is something to read.
-    pub(crate) async fn read(&mut self, buffer: &mut Buffer) -> Result<usize, Gone> {
+    pub(crate) async fn read(&mut self, buffer: &mut Buffer) -> Result<usize, SocketError> {
         self.read_within(self.patience, buffer).await
     }
 
     /// The same with a patience of its own.
-    pub(crate) async fn read_within(&mut self, limit: Duration, buffer: &mut Buffer) -> Result<usize, Gone> {
+    pub(crate) async fn read_within(
+        &mut self,
+        limit: Duration,
+        buffer: &mut Buffer,
+    ) -> Result<usize, SocketError> {
         let Self { stream, deadline, pace, .. } = self;
         let read = poll_fn(|context| stream.poll_read(context, buffer, BUFFER_BYTES));
         paced(deadline, pace, limit, read).await
     }
 
     /// Sends one after the other.
-    pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
+    pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), SocketError> {
         self.write(first, second).await?;
         if !self.stream.is_encrypted_here() {
             return Ok(());
@@ -197,8 +201,8 @@ impl Socket {
         let listens = self.listens;
         loop {
             let send = |stream: &mut Stream, context: &mut Context<'_>| match stream.poll_send(context) {
-                Poll::Pending if listens => stream.poll_readable(context).map(|_| Err(Gone::Answered)),
-                sent => sent.map_err(Gone::from),
+                Poll::Pending if listens => stream.poll_readable(context).map(|_| Err(SocketError::Answered)),
+                sent => sent.map_err(SocketError::from),
             };
             if !self.taken(send).await? {
                 return Ok(());
@@ -208,7 +212,7 @@ impl Socket {
 
     /// Sends `bytes` only if the socket takes them at once; returns false if it took none. After a
     /// part of them nothing else may follow: the connection is shut.
-    pub(crate) async fn write_at_once(&mut self, bytes: &[u8]) -> Result<bool, Gone> {
+    pub(crate) async fn write_at_once(&mut self, bytes: &[u8]) -> Result<bool, SocketError> {
         let stream = &mut self.stream;
         let parts = [IoSlice::new(bytes), IoSlice::new(&[])];
         let taken = poll_fn(|context| {
@@ -222,25 +226,25 @@ impl Socket {
         self.count_copied(written as u64);
         if written < bytes.len() {
             let _ = rustix::net::shutdown(&self.stream.tcp, rustix::net::Shutdown::Both);
-            return Err(Gone::Closed);
+            return Err(SocketError::Closed);
         }
         Ok(true)
     }
 
-    async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
+    async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), SocketError> {
         let listens = self.listens;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
             let write = |stream: &mut Stream, context: &mut Context<'_>| {
                 if listens && stream.poll_readable(context).is_ready() {
-                    return Poll::Ready(Err(Gone::Answered));
+                    return Poll::Ready(Err(SocketError::Answered));
                 }
-                stream.poll_write(context, &parts).map_err(Gone::from)
+                stream.poll_write(context, &parts).map_err(SocketError::from)
             };
             let written = self.taken(write).await?;
             if written == 0 {
-                return Err(Gone::Closed);
+                return Err(SocketError::Closed);
             }
             self.count_copied(written as u64);
             let of_first = written.min(first.len());
@@ -252,7 +256,7 @@ impl Socket {
 
     /// Sends bytes that are not worth a packet of their own, for more follow at once (MSG_MORE,
     /// send(2)).
-    pub(crate) async fn write_all_and_more(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
+    pub(crate) async fn write_all_and_more(&mut self, mut bytes: &[u8]) -> Result<(), SocketError> {
         if self.stream.is_encrypted_here() {
             return self.write(bytes, &[]).await;
         }
@@ -266,7 +270,12 @@ impl Socket {
     }
 
     /// Sends `len` bytes of a file at `offset`.
-    pub(crate) async fn send_file(&mut self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Gone> {
+    pub(crate) async fn send_file(
+        &mut self,
+        file: impl AsFd,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), SocketError> {
         if !self.can_splice() {
             return self.copy_file(file, offset, len).await;
         }
@@ -276,7 +285,7 @@ impl Socket {
             let sent = self.sending(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
             if sent == 0 {
                 // The file is shorter than it was.
-                return Err(Gone::Closed);
+                return Err(SocketError::Closed);
             }
             self.moved.sendfile += sent as u64;
         }
@@ -284,7 +293,12 @@ impl Socket {
     }
 
     /// The same by reading and sending.
-    pub(crate) async fn copy_file(&mut self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Gone> {
+    pub(crate) async fn copy_file(
+        &mut self,
+        file: impl AsFd,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), SocketError> {
         let (mut at, end) = (offset, offset + len);
         let mut bytes = vec![0; COPY_BYTES.min(len as usize)];
         while at < end {
@@ -292,7 +306,7 @@ impl Socket {
             let read = rustix::io::pread(&file, &mut bytes[..room], at).map_err(io::Error::from)?;
             if read == 0 {
                 // The file is shorter than it was.
-                return Err(Gone::Closed);
+                return Err(SocketError::Closed);
             }
             self.write_all(&bytes[..read], &[]).await?;
             at += read as u64;
@@ -302,19 +316,19 @@ impl Socket {
 
     /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those
     /// that can.
-    pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
+    pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
         let Self { stream, deadline, patience, pace, .. } = self;
         let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
         paced(deadline, pace, *patience, moved).await
     }
 
     /// Moves up to `most` bytes more behind what a pipe holds, if they are here.
-    pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> Result<usize, Gone> {
+    pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
         Ok(self.stream.splice_more(pipe, most)?)
     }
 
     /// Sends what a pipe holds. For those that can.
-    pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), Gone> {
+    pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), SocketError> {
         debug_assert!(self.can_splice());
         while pipe.held() > 0 {
             let sent = self.sending(|tcp| pipe.empty(tcp, None)).await?;
@@ -324,7 +338,7 @@ impl Socket {
     }
 
     /// Waits until there is something to read.
-    pub(crate) async fn readable(&mut self, limit: Duration) -> Result<(), Gone> {
+    pub(crate) async fn readable(&mut self, limit: Duration) -> Result<(), SocketError> {
         let Self { stream, deadline, .. } = self;
         Ok(deadline.within(limit, poll_fn(|context| stream.poll_readable(context))).await??)
     }
@@ -341,7 +355,7 @@ impl Socket {
 
     /// Ends the connection so that the peer gets what was sent to it: bytes that nobody reads would
     /// make the kernel reset it (RFC 9112, section 9.6).
-    pub(crate) async fn close(&mut self, buffer: &mut Buffer) -> Result<(), Gone> {
+    pub(crate) async fn close(&mut self, buffer: &mut Buffer) -> Result<(), SocketError> {
         let Self { stream, deadline, patience, .. } = self;
         deadline.within(*patience, poll_fn(|context| stream.poll_finish(context))).await??;
         for _ in 0..LINGER_READS {
@@ -378,14 +392,14 @@ impl Socket {
     async fn sending(
         &mut self,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
-    ) -> Result<usize, Gone> {
+    ) -> Result<usize, SocketError> {
         let listens = self.listens;
         let send = |stream: &mut Stream, context: &mut Context<'_>| {
             if listens && stream.poll_readable(context).is_ready() {
-                return Poll::Ready(Err(Gone::Answered));
+                return Poll::Ready(Err(SocketError::Answered));
             }
             let tcp = &stream.tcp;
-            poll_io(tcp, context, Interest::WRITABLE, || Ok(call(tcp)?)).map_err(Gone::from)
+            poll_io(tcp, context, Interest::WRITABLE, || Ok(call(tcp)?)).map_err(SocketError::from)
         };
         self.taken(send).await
     }
@@ -395,8 +409,8 @@ impl Socket {
     /// hold the kernel's memory long after the connection is closed.
     async fn taken<T>(
         &mut self,
-        mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, Gone>>,
-    ) -> Result<T, Gone> {
+        mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, SocketError>>,
+    ) -> Result<T, SocketError> {
         let Self { stream, deadline, patience, uptake, .. } = self;
         let Some(uptake) = uptake else {
             return deadline.within(*patience, poll_fn(|context| send(stream, context))).await?;
@@ -413,7 +427,7 @@ impl Socket {
             let keeps_pace = acknowledged(&stream.tcp).is_some_and(|bytes| uptake.keeps_pace(bytes));
             if patience.is_zero() || !keeps_pace {
                 self.reset();
-                return Err(Gone::TimedOut);
+                return Err(SocketError::TimedOut);
             }
         }
     }

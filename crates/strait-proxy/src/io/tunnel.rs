@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
-use crate::io::socket::{Gone, Socket};
+use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 use crate::io::stream::Stream;
 
@@ -24,7 +24,7 @@ pub(crate) async fn run(
     patience: Duration,
     client: (&mut Socket, &mut Buffer),
     origin: (&mut Socket, &mut Buffer),
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     let ((client, from_client), (origin, from_origin)) = (client, origin);
     origin.write_all(from_client.filled(), &[]).await?;
     from_client.clear();
@@ -71,13 +71,13 @@ async fn while_it_moves<T>(
     patience: Duration,
     both: impl Future<Output = io::Result<T>>,
     moved: (&Moved, &Moved),
-) -> Result<T, Gone> {
+) -> Result<T, SocketError> {
     let mut both = std::pin::pin!(both);
     loop {
         let before = (moved.0.bytes(), moved.1.bytes());
         match tokio::time::timeout(patience, &mut both).await {
-            Ok(ended) => return ended.map_err(Gone::from),
-            Err(_) if (moved.0.bytes(), moved.1.bytes()) == before => return Err(Gone::TimedOut),
+            Ok(ended) => return ended.map_err(SocketError::from),
+            Err(_) if (moved.0.bytes(), moved.1.bytes()) == before => return Err(SocketError::TimedOut),
             Err(_) => {}
         }
     }

@@ -10,10 +10,10 @@ use strait_http::target::{Authority, Scheme, Uri};
 use crate::config::settings::Server;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
-use crate::serve::exchange::{Exchange, Stop};
-use crate::serve::response::{Framing, Wish, write_end};
-use crate::serve::route::{Beside, WEBSOCKET, upgrades};
-use crate::upstream::error::Failure;
+use crate::serve::exchange::{Exchange, ExchangeError};
+use crate::serve::response::{Framing, ResponseOptions, write_end};
+use crate::serve::route::{Bypass, WEBSOCKET, upgrades};
+use crate::upstream::error::OriginError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::order::Purpose;
 use crate::upstream::pool::Connection;
@@ -23,18 +23,21 @@ pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\
 
 impl Exchange<'_, '_> {
     /// Whether another request may follow.
-    pub(crate) async fn bypass(&mut self, beside: Beside<'_>) -> Result<bool, Stop> {
-        match beside {
-            Beside::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
-            Beside::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
-            Beside::Here => self.answer_here().await,
-            Beside::Purge(uri) => self.purge(&uri),
+    pub(crate) async fn bypass(&mut self, bypass: Bypass<'_>) -> Result<bool, ExchangeError> {
+        match bypass {
+            Bypass::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
+            Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
+            Bypass::Here => self.answer_here().await,
+            Bypass::Purge(uri) => self.purge(&uri),
         }
     }
 
     /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
-    async fn answer_here(&mut self) -> Result<bool, Stop> {
-        let wish = Wish { keeps_alive: self.wish.keeps_alive && !self.upload.has_body(), ..self.wish };
+    async fn answer_here(&mut self) -> Result<bool, ExchangeError> {
+        let options = ResponseOptions {
+            keeps_alive: self.options.keeps_alive && !self.upload.has_body(),
+            ..self.options
+        };
         let mut head = self.worker.heads.take();
         let mut body = Vec::new();
         push_status_line(&mut head, 200);
@@ -45,16 +48,16 @@ impl Exchange<'_, '_> {
             push_field(&mut head, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
         }
         push_date(&mut head, self.worker.now());
-        write_end(&mut head, Framing::Length(body.len() as u64), None, wish);
+        write_end(&mut head, Framing::Length(body.len() as u64), None, options);
         self.client.record.other(200, Outcome::Own);
         self.client.add_overhead(head.len());
         self.client.write_all(&head, &body).await?;
         self.worker.heads.give_back(head);
-        Ok(wish.keeps_alive)
+        Ok(options.keeps_alive)
     }
 
     /// Passes request and response on, without the cache.
-    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, Stop> {
+    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
         let counted = self.counted();
         self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
         let mut order = self.order(uri, self.body, Purpose::Pass);
@@ -67,7 +70,7 @@ impl Exchange<'_, '_> {
         }
         let incoming = fetch(&self.worker.upstream(), &mut order, Some(self.sender())).await?;
         if order.is_misunderstood(&incoming) {
-            return Err(Failure::NotModified.into());
+            return Err(OriginError::NotModified.into());
         }
         if !is_safe(self.request.method) {
             self.invalidate(uri, incoming.status, &incoming.response().fields);
@@ -76,14 +79,17 @@ impl Exchange<'_, '_> {
     }
 
     /// Forgets what is stored for a URI, for those who may.
-    fn purge(&self, uri: &Uri<'_>) -> Result<bool, Stop> {
+    fn purge(&self, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
         if !self.worker.settings().access.allows_purge(self.peer.ip()) {
-            return Err(Stop::Refuse(403, "PURGE is not allowed from here (access.purge)".to_owned()));
+            return Err(ExchangeError::Refuse(
+                403,
+                "PURGE is not allowed from here (access.purge)".to_owned(),
+            ));
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
         match forgotten {
-            0 => Err(Stop::Refuse(404, "nothing is stored for it".to_owned())),
-            _ => Err(Stop::Refuse(200, "forgotten".to_owned())),
+            0 => Err(ExchangeError::Refuse(404, "nothing is stored for it".to_owned())),
+            _ => Err(ExchangeError::Refuse(200, "forgotten".to_owned())),
         }
     }
 
@@ -95,7 +101,7 @@ impl Exchange<'_, '_> {
     }
 
     /// RFC 9110 s9.3.6.
-    async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, Stop> {
+    async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, ExchangeError> {
         let port = authority.port_or_default(Scheme::Https);
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // What is inside is theirs.

@@ -7,14 +7,14 @@ use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
-use crate::cache::fill::{Follower, Phase, Rest, Source};
+use crate::cache::fill::{Follower, Phase, Remainder, Source};
 use crate::cache::object::{Body, Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
-use crate::io::forward::{self, CHUNK_END, LAST_CHUNK, What, chunk_head};
-use crate::io::socket::Gone;
+use crate::io::forward::{self, CHUNK_END, Form, LAST_CHUNK, chunk_head};
+use crate::io::socket::SocketError;
 use crate::observe::access::ClientSocket;
-use crate::serve::response::{Answer, Framing, Wish, write_stored};
+use crate::serve::response::{Answer, Framing, ResponseOptions, write_stored};
 use crate::upstream::pool::Connection;
 
 /// Sends what was selected of an object whose bytes are pinned.
@@ -24,14 +24,14 @@ pub(crate) async fn send_pinned(
     (object, pinned): (&Arc<Object>, &Pinned),
     selected: &Selected,
     status: &CacheStatus<'_>,
-    wish: Wish,
-) -> Result<(), Gone> {
+    options: ResponseOptions,
+) -> Result<(), SocketError> {
     if let Selected::Parts(parts) = selected {
-        return Box::pin(send_parts(worker, socket, (object, pinned), parts, status, wish)).await;
+        return Box::pin(send_parts(worker, socket, (object, pinned), parts, status, options)).await;
     }
     let mut head = worker.heads.take();
-    let range = write_head(&mut head, worker, socket, object, selected, status, wish);
-    let range = if wish.is_head { 0..0 } else { range };
+    let range = write_head(&mut head, worker, socket, object, selected, status, options);
+    let range = if options.is_head { 0..0 } else { range };
     let sent = send_with_head(worker, socket, &head, object, pinned, range).await;
     worker.heads.give_back(head);
     sent
@@ -39,10 +39,10 @@ pub(crate) async fn send_pinned(
 
 /// Pins what was selected of an object, before anything of the response is sent; `None` if it has
 /// been evicted since it was found: the request is then a miss.
-pub(crate) fn pinned(object: &Object, selected: &Selected, wish: Wish) -> Option<Pinned> {
+pub(crate) fn pinned(object: &Object, selected: &Selected, options: ResponseOptions) -> Option<Pinned> {
     let length = object.length.unwrap_or(0);
     let range = match selected {
-        _ if wish.is_head => 0..0,
+        _ if options.is_head => 0..0,
         Selected::Whole | Selected::Parts(_) => 0..length,
         Selected::Part(range) => range.clone(),
         Selected::NotModified | Selected::Unsatisfiable => 0..0,
@@ -57,12 +57,12 @@ pub(crate) async fn send_from(
     (object, bytes): (&Arc<Object>, &[u8]),
     selected: &Selected,
     status: &CacheStatus<'_>,
-    wish: Wish,
-) -> Result<(), Gone> {
+    options: ResponseOptions,
+) -> Result<(), SocketError> {
     let mut head = worker.heads.take();
-    let range = write_head(&mut head, worker, socket, object, selected, status, wish);
-    let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
-    let sent = socket.write_all(&head, if wish.is_head { &[] } else { part }).await;
+    let range = write_head(&mut head, worker, socket, object, selected, status, options);
+    let part = bytes.get(range.start as usize..range.end as usize).ok_or(SocketError::Closed)?;
+    let sent = socket.write_all(&head, if options.is_head { &[] } else { part }).await;
     worker.heads.give_back(head);
     sent
 }
@@ -74,10 +74,10 @@ pub(crate) async fn send_head(
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
-    wish: Wish,
-) -> Result<(), Gone> {
+    options: ResponseOptions,
+) -> Result<(), SocketError> {
     let mut head = worker.heads.take();
-    write_head(&mut head, worker, socket, object, selected, status, wish);
+    write_head(&mut head, worker, socket, object, selected, status, options);
     let sent = socket.write_all(&head, &[]).await;
     worker.heads.give_back(head);
     sent
@@ -92,7 +92,7 @@ fn write_head(
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
-    wish: Wish,
+    options: ResponseOptions,
 ) -> Range<u64> {
     let length = object.length.unwrap_or(0);
     let (answer, range) = match selected {
@@ -102,7 +102,7 @@ fn write_head(
         Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
     };
     let age = Some(object.times.age_at(worker.now()));
-    let told = write_stored(head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(head, worker.settings(), object, &answer, age, status, options);
     socket.record.stored(told, status.answer);
     socket.add_overhead(head.len());
     range
@@ -120,10 +120,10 @@ async fn send_with_head(
     object: &Object,
     pinned: &Pinned,
     range: Range<u64>,
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     match &object.body {
         Body::Memory(bytes, _) => {
-            let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
+            let part = bytes.get(range.start as usize..range.end as usize).ok_or(SocketError::Closed)?;
             socket.write_all(head, part).await
         }
         _ if range.is_empty() => socket.write_all(head, &[]).await,
@@ -141,14 +141,14 @@ pub(crate) async fn send_range(
     object: &Object,
     pinned: &Pinned,
     range: Range<u64>,
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     if let Body::Memory(bytes, _) = &object.body {
-        let part = bytes.get(range.start as usize..range.end as usize).ok_or(Gone::Closed)?;
+        let part = bytes.get(range.start as usize..range.end as usize).ok_or(SocketError::Closed)?;
         return socket.write_all(part, &[]).await;
     }
     let mut at = range.start;
     while at < range.end {
-        let (extent, len) = pinned.at(at).ok_or(Gone::Closed)?;
+        let (extent, len) = pinned.at(at).ok_or(SocketError::Closed)?;
         let len = len.min(range.end - at);
         send_extent(worker, socket, &extent, len).await?;
         at += len;
@@ -161,7 +161,7 @@ async fn send_extent(
     socket: &mut ClientSocket,
     extent: &Extent,
     len: u64,
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     if worker.settings().transfer.sendfile {
         socket.send_file(&*extent.file, extent.offset, len).await
     } else {
@@ -176,8 +176,8 @@ async fn send_parts(
     (object, pinned): (&Object, &Pinned),
     parts: &[Range<u64>],
     status: &CacheStatus<'_>,
-    wish: Wish,
-) -> Result<(), Gone> {
+    options: ResponseOptions,
+) -> Result<(), SocketError> {
     let length = object.length.unwrap_or(0);
     let content_type = object.fields().one("content-type").map(str::as_bytes);
     let multipart = Multipart { boundary: Boundary::of(worker.random()), content_type, length };
@@ -185,10 +185,10 @@ async fn send_parts(
     let mut head = worker.heads.take();
     let age = Some(object.times.age_at(worker.now()));
     let answer = Answer::Parts(&multipart, total);
-    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, options);
     socket.record.stored(told, status.answer);
     socket.add_overhead(head.len());
-    if !wish.is_head {
+    if !options.is_head {
         for part in parts {
             multipart.write_head(part, &mut head);
             socket.write_all_and_more(&head).await?;
@@ -211,16 +211,16 @@ pub(crate) async fn follow(
     object: &Object,
     range: Option<Range<u64>>,
     status: &CacheStatus<'_>,
-    wish: Wish,
-) -> Result<(), Gone> {
-    let framing = object.length.map_or(Framing::unknown(wish.version), Framing::Length);
+    options: ResponseOptions,
+) -> Result<(), SocketError> {
+    let framing = object.length.map_or(Framing::unknown(options.version), Framing::Length);
     let answer = match (&range, object.length) {
         (Some(range), Some(length)) => Answer::Part(range, length),
         _ => Answer::Whole(framing),
     };
     let mut head = worker.heads.take();
     let age = age_of(worker, object);
-    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, wish);
+    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, options);
     socket.record.stored(told, status.answer);
     socket.add_overhead(head.len());
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
@@ -236,7 +236,7 @@ pub(crate) async fn follow(
     };
     let end = range.end.min(length);
     let reached = Box::pin(follow_range(worker, socket, follower, at..end)).await?;
-    if reached == end { Ok(()) } else { Err(Gone::Closed) }
+    if reached == end { Ok(()) } else { Err(SocketError::Closed) }
 }
 
 /// Sends bytes of a known range as they come; which byte it has come to: the end of the range,
@@ -246,7 +246,7 @@ pub(crate) async fn follow_range(
     socket: &mut ClientSocket,
     follower: &Follower,
     range: Range<u64>,
-) -> Result<u64, Gone> {
+) -> Result<u64, SocketError> {
     let fill = follower.fill();
     let mut at = range.start;
     while at < range.end {
@@ -256,7 +256,7 @@ pub(crate) async fn follow_range(
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
         } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over(at)).flatten() {
-            send_rest(worker, socket, *rest, What::Data, Some(range.end - at)).await?;
+            send_rest(worker, socket, *rest, Form::Data, Some(range.end - at)).await?;
             return Ok(range.end);
         } else {
             break;
@@ -271,7 +271,7 @@ async fn follow_unknown(
     socket: &mut ClientSocket,
     follower: &Follower,
     framing: Framing,
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     let is_chunked = framing == Framing::Chunked;
     let mut at = 0;
     loop {
@@ -290,8 +290,8 @@ async fn follow_unknown(
             socket.add_overhead(end.len());
             return socket.write_all(end, &[]).await;
         } else if let Some(rest) = follower.fill().take_over(at) {
-            let what = if is_chunked { What::Chunks } else { What::Data };
-            let sent = send_rest(worker, socket, *rest, what, None).await;
+            let form = if is_chunked { Form::Chunks } else { Form::Data };
+            let sent = send_rest(worker, socket, *rest, form, None).await;
             if sent.is_err() && framing == Framing::ToClose {
                 socket.reset();
             }
@@ -300,7 +300,7 @@ async fn follow_unknown(
             if framing == Framing::ToClose {
                 socket.reset();
             }
-            return Err(Gone::Closed);
+            return Err(SocketError::Closed);
         }
     }
 }
@@ -310,30 +310,30 @@ async fn follow_unknown(
 async fn send_rest(
     worker: &Worker,
     socket: &mut ClientSocket,
-    rest: Rest,
-    what: What,
+    rest: Remainder,
+    form: Form,
     len: Option<u64>,
-) -> Result<(), Gone> {
-    let Rest { mut incoming, pipe, .. } = rest;
+) -> Result<(), SocketError> {
+    let Remainder { mut incoming, pipe, .. } = rest;
     if let Some(len) = len {
         // A part in chunks may be of another length than its Content-Range.
-        incoming.framed = incoming.framed.exactly(len).ok_or(Gone::Closed)?;
+        incoming.framed = incoming.framed.exactly(len).ok_or(SocketError::Closed)?;
     }
     if let Some(mut pipe) = pipe {
         let held = pipe.held() as u64;
         if held > incoming.framed.data_ahead() {
-            return Err(Gone::Closed);
+            return Err(SocketError::Closed);
         }
-        forward::send_pipe(&mut pipe, socket, what).await?;
+        forward::send_pipe(&mut pipe, socket, form).await?;
         incoming.framed.advance(held);
     }
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
     // Whoever is sent what is stored gets no trailers either.
-    let from = forward::From { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
-    let passed = forward::body(worker.splicing(), from, socket, Vec::new(), what).await;
-    passed.map_err(|_| Gone::Closed)?;
+    let from = forward::BodySource { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
+    let passed = forward::body(worker.splicing(), from, socket, Vec::new(), form).await;
+    passed.map_err(|_| SocketError::Closed)?;
     if len.is_some() && incoming.framed.is_short() {
-        return Err(Gone::Closed);
+        return Err(SocketError::Closed);
     }
     incoming.finish(&worker.upstream());
     Ok(())
@@ -349,13 +349,13 @@ async fn send_piece(
     socket: &mut ClientSocket,
     source: Option<&Source>,
     range: Range<u64>,
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     match source {
         Some(Source::Memory(bytes, first)) => {
             let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
             let part = {
                 let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                bytes.get(start..end).ok_or(Gone::Closed)?.to_vec()
+                bytes.get(start..end).ok_or(SocketError::Closed)?.to_vec()
             };
             socket.write_all(&part, &[]).await
         }
@@ -363,6 +363,6 @@ async fn send_piece(
             let extent = extent.after(range.start - first);
             send_extent(worker, socket, &extent, range.end - range.start).await
         }
-        None => Err(Gone::Closed),
+        None => Err(SocketError::Closed),
     }
 }

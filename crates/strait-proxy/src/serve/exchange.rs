@@ -14,14 +14,14 @@ use tokio::time::Instant;
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
 use crate::io::buffer::Buffer;
-use crate::io::forward::{self, Broken, From as Source, What};
+use crate::io::forward::{self, BodySource, Form, ForwardError};
 use crate::io::gate::{self, Key, Place};
-use crate::io::socket::{Gone, Socket, after_others_have_read};
+use crate::io::socket::{Socket, SocketError, after_others_have_read};
 use crate::io::tunnel;
 use crate::observe::access::{ClientSocket, Outcome};
-use crate::serve::response::{Framing, Wish, write_own, write_passed, write_switching};
+use crate::serve::response::{Framing, ResponseOptions, write_own, write_passed, write_switching};
 use crate::serve::route::{malformed, too_long, upgrades};
-use crate::upstream::error::{Failure, Trouble};
+use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::{self, Order, Purpose};
@@ -46,7 +46,7 @@ pub(crate) struct Exchange<'a, 'b> {
     /// Its head as it was read.
     pub(crate) raw: &'a [u8],
     pub(crate) upload: Upload,
-    pub(crate) wish: Wish,
+    pub(crate) options: ResponseOptions,
     /// One of the connections to the origin that the client may have, if it was awaited already.
     pub(crate) part: Option<Place>,
     pub(crate) body: Body,
@@ -54,39 +54,39 @@ pub(crate) struct Exchange<'a, 'b> {
 
 /// Why there was no response, or not all of it.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum ExchangeError {
     /// The connection is of no use any more.
-    Gone(Gone),
+    Socket(SocketError),
     /// The client is to be told this by the proxy itself, and nothing was sent yet.
     Refuse(u16, String),
 }
 
-impl From<Gone> for Stop {
-    fn from(gone: Gone) -> Self {
-        Self::Gone(gone)
+impl From<SocketError> for ExchangeError {
+    fn from(error: SocketError) -> Self {
+        Self::Socket(error)
     }
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
+impl From<OriginError> for ExchangeError {
+    fn from(failure: OriginError) -> Self {
         Self::Refuse(failure.status(), failure.to_string())
     }
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Client(gone) => Self::Gone(gone),
-            Trouble::Origin(failure) => failure.into(),
-            Trouble::Request(error) => malformed(error).into(),
-            Trouble::Slow => Self::Refuse(408, SLOW_BODY.to_owned()),
-            Trouble::NoMemory => Self::Refuse(503, NO_MEMORY.to_owned()),
-            Trouble::TooLong(most) => too_long(most).into(),
+impl From<FetchError> for ExchangeError {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Client(error) => Self::Socket(error),
+            FetchError::Origin(failure) => failure.into(),
+            FetchError::Request(error) => malformed(error).into(),
+            FetchError::Slow => Self::Refuse(408, SLOW_BODY.to_owned()),
+            FetchError::NoMemory => Self::Refuse(503, NO_MEMORY.to_owned()),
+            FetchError::TooLong(most) => too_long(most).into(),
         }
     }
 }
 
-impl From<Refusal> for Stop {
+impl From<Refusal> for ExchangeError {
     fn from((status, why): Refusal) -> Self {
         Self::Refuse(status, why)
     }
@@ -122,14 +122,14 @@ impl Exchange<'_, '_> {
     }
 
     /// Moves bytes between the client and an origin until both have finished.
-    pub(crate) async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), Gone> {
+    pub(crate) async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), SocketError> {
         let client = (&mut self.client.socket, &mut self.upload.buffer);
         let patience = self.worker.settings().timeouts.tunnel;
         tunnel::run(self.worker.splicing(), patience, client, origin).await
     }
 
     /// Waits for one of the connections to the origin that the client may have.
-    pub(crate) async fn await_part(&mut self, order: &Order) -> Result<(), Failure> {
+    pub(crate) async fn await_part(&mut self, order: &Order) -> Result<(), OriginError> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
         self.part = Some(enter_part(&self.worker.upstream(), &order.server, order.client, deadline).await?);
         Ok(())
@@ -140,10 +140,10 @@ impl Exchange<'_, '_> {
         &mut self,
         mut incoming: Box<Incoming>,
         why: Why,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, ExchangeError> {
         if incoming.body == Body::Tunnel {
             if !upgrades(self.request) {
-                return Err(Stop::Refuse(
+                return Err(ExchangeError::Refuse(
                     502,
                     "the origin has changed the protocol, which nobody asked for".to_owned(),
                 ));
@@ -152,7 +152,7 @@ impl Exchange<'_, '_> {
         }
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
-        let (framing, what) = outgoing(&incoming, self.wish);
+        let (framing, form) = outgoing(&incoming, self.options);
         self.client.record.other(incoming.status, Outcome::Pass);
         let mut head = self.worker.heads.take();
         write_passed(
@@ -162,14 +162,14 @@ impl Exchange<'_, '_> {
             self.worker.now(),
             framing,
             Some(&status),
-            self.wish,
+            self.options,
         );
-        let has_trailers = what == What::Chunks && incoming.body == Body::Chunked;
+        let has_trailers = form == Form::Chunks && incoming.body == Body::Chunked;
         let trailers = if has_trailers { Trailers::of(&incoming.response().fields) } else { None };
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
-        let from = Source { socket, buffer, framed: &mut incoming.framed, trailers };
+        let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers };
         after_others_have_read().await;
-        let passed = forward::body(self.worker.splicing(), from, &mut self.client.socket, head, what).await;
+        let passed = forward::body(self.worker.splicing(), from, &mut self.client.socket, head, form).await;
         match passed {
             Ok(head) => {
                 self.worker.heads.give_back(head);
@@ -179,9 +179,9 @@ impl Exchange<'_, '_> {
                 if framing == Framing::ToClose {
                     self.client.reset();
                 }
-                return Err(Stop::Gone(match broken {
-                    Broken::To(gone) | Broken::From(gone) => gone,
-                    Broken::Malformed(_) => Gone::Closed,
+                return Err(ExchangeError::Socket(match broken {
+                    ForwardError::To(error) | ForwardError::From(error) => error,
+                    ForwardError::Malformed(_) => SocketError::Closed,
                 }));
             }
         }
@@ -189,7 +189,7 @@ impl Exchange<'_, '_> {
     }
 
     /// The connection speaks another protocol from here on (RFC 9110, section 7.8).
-    async fn upgrade(&mut self, mut incoming: Box<Incoming>) -> Result<bool, Stop> {
+    async fn upgrade(&mut self, mut incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
         let mut head = self.worker.heads.take();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
         self.client.record.other(incoming.status, Outcome::Tunnel);
@@ -202,18 +202,18 @@ impl Exchange<'_, '_> {
     }
 
     /// Tells the client why there is no response; whether another request may follow.
-    pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, Gone> {
+    pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, SocketError> {
         // What cannot be told apart is not read on. Bytes behind CONNECT are for the other end of the
         // tunnel, which the client may have taken for open (RFC 9110, section 9.3.6): they may come
         // from someone else and must not be read as requests.
         let is_readable = status != 400 && status != 431 && self.request.method != "CONNECT";
-        let stays = self.wish.keeps_alive && !self.upload.has_body() && is_readable;
-        let wish = Wish { keeps_alive: stays, ..self.wish };
+        let stays = self.options.keeps_alive && !self.upload.has_body() && is_readable;
+        let options = ResponseOptions { keeps_alive: stays, ..self.options };
         let settings = self.worker.settings();
         let mut head = self.worker.heads.take();
         // What is behind a reverse proxy is for who runs it alone.
         let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
-        let head_len = write_own(&mut head, self.worker, status, said, wish);
+        let head_len = write_own(&mut head, self.worker, status, said, options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
         self.client.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;
@@ -223,19 +223,19 @@ impl Exchange<'_, '_> {
 }
 
 /// How a response that is passed on is framed, and what of its body goes on.
-fn outgoing(incoming: &Incoming, wish: Wish) -> (Framing, What) {
+fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
     match incoming.body {
-        Body::Length(length) => (Framing::Length(length), What::Data),
-        Body::Chunked | Body::ToClose | Body::Tunnel if wish.version == Version::Http11 => {
-            (Framing::Chunked, What::Chunks)
+        Body::Length(length) => (Framing::Length(length), Form::Data),
+        Body::Chunked | Body::ToClose | Body::Tunnel if options.version == Version::Http11 => {
+            (Framing::Chunked, Form::Chunks)
         }
-        Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, What::Data),
+        Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, Form::Data),
         // The length that GET would have, or none.
         Body::None => {
             let response = incoming.response();
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
             let tells = response.status >= 200 && response.status != 204;
-            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), What::Data)
+            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), Form::Data)
         }
     }
 }

@@ -13,12 +13,15 @@ use crate::cache::fill::{Fill, Follower, Phase};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::serve::deliver;
-use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::respond::{selected, send};
 use crate::serve::wanted::Wanted;
 
 /// Answers HEAD from a fill of which the head is there.
-pub(crate) async fn head_of_fill(exchange: &mut Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<bool, Stop> {
+pub(crate) async fn head_of_fill(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+) -> Result<bool, ExchangeError> {
     let worker = exchange.worker;
     for fill in worker.shared.fills.of(wanted.hash, &wanted.key) {
         let Some(object) = fill.object_now().filter(|object| object.length.is_some()) else { continue };
@@ -53,7 +56,7 @@ pub(crate) async fn follow_one(
     wanted: &Wanted<'_>,
     fills: &[Arc<Fill>],
     patience: &mut Duration,
-) -> Result<Followed, Stop> {
+) -> Result<Followed, ExchangeError> {
     let mut outcome = Followed::Outside;
     let (told, untold): (Vec<_>, Vec<_>) = fills.iter().rev().partition(|fill| fill.object_now().is_some());
     let heads: Vec<_> = told.iter().filter_map(|fill| fill.object_now()).collect();
@@ -68,7 +71,7 @@ pub(crate) async fn follow_one(
         let Some(head) = head_within(fill, patience).await else { return Ok(Followed::Private) };
         let Some(object) = head else {
             if let Some((status, why)) = fill.failure() {
-                return Err(Stop::Refuse(status, why));
+                return Err(ExchangeError::Refuse(status, why));
             }
             outcome = match fill.view().phase {
                 Phase::Private => Followed::Private,
@@ -136,7 +139,7 @@ pub(crate) async fn follow(
     follower: &Follower,
     object: &Arc<Object>,
     answer: Answer,
-) -> Result<Follow, Stop> {
+) -> Result<Follow, ExchangeError> {
     let worker = exchange.worker;
     let coming = follower.fill().range();
     let range = match (object.length, exchange.request.fields.has("range")) {
@@ -162,7 +165,7 @@ pub(crate) async fn follow(
         ttl: Some(object.times.ttl(worker.now())),
         detail: None,
     };
-    deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.wish).await?;
-    let keeps = object.length.is_some() || exchange.wish.version == Version::Http11;
+    deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
+    let keeps = object.length.is_some() || exchange.options.version == Version::Http11;
     Ok(Follow::Answered(keeps))
 }

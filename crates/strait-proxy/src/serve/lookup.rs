@@ -12,9 +12,9 @@ use strait_http::vary::Variant;
 
 use crate::cache::disk::Found;
 use crate::cache::fill::{Joined, Phase};
-use crate::cache::fill_task::Leading;
+use crate::cache::fill_task::FillGuard;
 use crate::serve::deliver;
-use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{Followed, follow_one, head_of_fill};
 use crate::serve::miss;
 use crate::serve::respond::{missing, selected, send_pinned};
@@ -34,7 +34,7 @@ const LOADING: Duration = Duration::from_secs(1);
 const LOADING_LOOKS: u32 = 100;
 
 /// Answers; whether another request may follow.
-pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, Stop> {
+pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
     let mut key = String::with_capacity(uri.path.len() + 64);
     uri.write_key(&mut key);
     let hash = strait_store::hash_of(key.as_bytes());
@@ -44,7 +44,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     // A fill is requested without Expect: an expectation that the origin may refuse is for this
     // client's request alone.
     let mut is_alone =
-        exchange.wish.is_head || wanted.directives.no_store || expects_more(&exchange.request.fields);
+        exchange.options.is_head || wanted.directives.no_store || expects_more(&exchange.request.fields);
     // A response that is on its way was asked for before this request: one that wants a new response
     // does not wait for it.
     let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
@@ -52,7 +52,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let mut patience = HEAD_WAIT.min(worker.settings().timeouts.origin);
     for attempt in 0..ATTEMPTS_MAX {
         is_alone |= attempt >= WAITS_MAX;
-        let is_private = worker.private.has(hash, worker.now());
+        let is_private = worker.hit_for_miss.has(hash, worker.now());
         let miss = match look(exchange, &wanted, &mut variant).await? {
             Looked::Answered => return Ok(true),
             Looked::Missed(Miss { why: Why::UriMiss, stored, gap }) if is_private => {
@@ -63,12 +63,12 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
             Looked::Evicted => Miss { why: Why::UriMiss, stored: None, gap: None },
         };
         if wanted.directives.only_if_cached {
-            return Err(Stop::Refuse(
+            return Err(ExchangeError::Refuse(
                 504,
                 "nothing is stored that may answer, and only that was asked for".to_owned(),
             ));
         }
-        if exchange.wish.is_head && head_of_fill(exchange, &wanted).await? {
+        if exchange.options.is_head && head_of_fill(exchange, &wanted).await? {
             return Ok(true);
         }
         let turn = if is_alone {
@@ -76,12 +76,12 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
         } else if is_private {
             Turn::Ask(for_all_bytes(miss), leads_again(exchange, &wanted))
         } else if wants_new {
-            Turn::Ask(miss, Some(Leading::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
+            Turn::Ask(miss, Some(FillGuard::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
         } else {
             wait(exchange, &wanted, miss, (&mut variant, &mut patience)).await?
         };
         let led = match turn {
-            Turn::Ask(miss, leading) => miss::lead(exchange, &wanted, miss, leading).await?,
+            Turn::Ask(miss, guard) => miss::lead(exchange, &wanted, miss, guard).await?,
             Turn::Over(led) => led,
         };
         match led {
@@ -90,7 +90,7 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
             Led::Alone => is_alone = true,
         }
     }
-    Err(Stop::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
+    Err(ExchangeError::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
 }
 
 /// A miss that asks for the whole response: the answer to a request that is not shared must be what
@@ -102,7 +102,7 @@ fn for_all_bytes(miss: Miss) -> Miss {
 /// Lets a plain request store its response although the last one was for one client alone. That
 /// one's Cookie may have caused this, so one client could otherwise keep a resource out of the
 /// cache. Others do not wait: at most one such fill of a key is under way.
-fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<Leading> {
+fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<FillGuard> {
     const OF_ONE_CLIENT: [&str; 7] = [
         "authorization",
         "if-match",
@@ -117,7 +117,7 @@ fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<Leadi
         return None;
     }
     match worker.shared.fills.join(wanted.hash, &wanted.key, None) {
-        Joined::First(fill) => Some(Leading::new(worker, wanted.hash, fill)),
+        Joined::First(fill) => Some(FillGuard::new(worker, wanted.hash, fill)),
         Joined::Others(_) => None,
     }
 }
@@ -125,7 +125,7 @@ fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<Leadi
 /// What a request does whose response is not stored.
 enum Turn {
     /// It asks the origin, for all who wait if it is to see to that.
-    Ask(Miss, Option<Leading>),
+    Ask(Miss, Option<FillGuard>),
     /// It has followed somebody who did.
     Over(Led),
 }
@@ -141,18 +141,18 @@ async fn wait(
     wanted: &Wanted<'_>,
     miss: Miss,
     (variant, patience): (&mut Option<Variant>, &mut Duration),
-) -> Result<Turn, Stop> {
+) -> Result<Turn, ExchangeError> {
     let (worker, hash, key) = (exchange.worker, wanted.hash, &wanted.key);
     let fills = match worker.shared.fills.join(hash, key, variant.as_ref().map(Variant::text)) {
         Joined::First(fill) => {
-            let leading = Leading::new(worker, hash, fill);
+            let guard = FillGuard::new(worker, hash, fill);
             // Another worker may have come to the end of one since it was looked for.
             if worker.shared.counters.len() > 1 && has_changed(exchange, wanted, &miss) {
-                leading.end(Phase::Done);
+                guard.end(Phase::Done);
                 return Ok(Turn::Over(Led::Again));
             }
             let why = if variant.is_some() { Why::VaryMiss } else { miss.why };
-            return Ok(Turn::Ask(Miss { why, ..miss }, Some(leading)));
+            return Ok(Turn::Ask(Miss { why, ..miss }, Some(guard)));
         }
         Joined::Others(fills) => fills,
     };
@@ -169,7 +169,7 @@ async fn wait(
         }
         Followed::Outside => {
             let fill = worker.shared.fills.add(hash, key);
-            Turn::Ask(miss, Some(Leading::new(worker, hash, fill)))
+            Turn::Ask(miss, Some(FillGuard::new(worker, hash, fill)))
         }
     })
 }
@@ -204,7 +204,7 @@ async fn look(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     variant: &mut Option<Variant>,
-) -> Result<Looked, Stop> {
+) -> Result<Looked, ExchangeError> {
     let worker = exchange.worker;
     let asked = &exchange.request.fields;
     let missed = |why| Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
@@ -229,10 +229,10 @@ async fn look(
     match decision {
         Reuse::Serve | Reuse::ServeAndValidate => {
             let selected = selected(exchange, &object);
-            if let Some(gap) = missing(&object, &selected, exchange.wish.is_head) {
+            if let Some(gap) = missing(&object, &selected, exchange.options.is_head) {
                 return Ok(Looked::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
             }
-            let Some(pinned) = deliver::pinned(&object, &selected, exchange.wish) else {
+            let Some(pinned) = deliver::pinned(&object, &selected, exchange.options) else {
                 return Ok(Looked::Evicted);
             };
             if decision == Reuse::ServeAndValidate {
@@ -244,7 +244,7 @@ async fn look(
             Ok(Looked::Answered)
         }
         Reuse::Refuse => {
-            Err(Stop::Refuse(504, "what is stored is stale, and only that was asked for".to_owned()))
+            Err(ExchangeError::Refuse(504, "what is stored is stale, and only that was asked for".to_owned()))
         }
         Reuse::Validate => {
             let why = if object.times.is_fresh(now) { Why::Request } else { Why::Stale };

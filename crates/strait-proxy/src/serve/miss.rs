@@ -9,19 +9,19 @@ use strait_http::range::Wanted::Parts;
 use strait_http::reuse::stands_in;
 
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{Filling, Leading};
+use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
-use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{Follow, follow};
 use crate::serve::respond::{missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
 use crate::serve::wanted::{Led, Miss, Wanted, order};
 use crate::serve::{deliver, ranges};
-use crate::upstream::error::{Failure, Trouble};
+use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::Order;
@@ -31,37 +31,37 @@ pub(crate) async fn lead(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     mut miss: Miss,
-    leading: Option<Leading>,
-) -> Result<Led, Stop> {
+    guard: Option<FillGuard>,
+) -> Result<Led, ExchangeError> {
     let worker = exchange.worker;
     if lacks_bytes(exchange, &miss) {
         miss.stored = None;
     }
-    miss.stored = miss.stored.map(|stored| worker.with_new_lease(wanted.hash, stored));
-    let mut order = order(exchange, wanted, &miss, leading.is_some());
-    let leading = match leading {
-        Some(leading) if !exchange.has_part(&order) => {
+    miss.stored = miss.stored.map(|stored| worker.with_new_generation(wanted.hash, stored));
+    let mut order = order(exchange, wanted, &miss, guard.is_some());
+    let guard = match guard {
+        Some(guard) if !exchange.has_part(&order) => {
             // Nobody waits with this client for its part: others lead.
-            drop(leading);
+            drop(guard);
             exchange.await_part(&order).await?;
             return Ok(Led::Again);
         }
-        leading => leading,
+        guard => guard,
     };
     order.part = exchange.part.take();
-    let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, order, leading.is_some()).await;
+    let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, order, guard.is_some()).await;
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
         // Nobody waits until this client has it: each may have it for itself.
-        if let Some(leading) = leading {
-            leading.end(Phase::Private);
+        if let Some(guard) = guard {
+            guard.end(Phase::Private);
         }
         return send_stored(exchange, &spare, miss.why, status, false).await;
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
-        Err(trouble) => return Err(refused(trouble, leading)),
+        Err(error) => return Err(refused(error, guard)),
     };
-    if exchange.wish.is_head {
+    if exchange.options.is_head {
         update_by_head(exchange, wanted, &miss, &incoming);
     }
     if miss.gap.is_some() && incoming.status == 416 {
@@ -76,18 +76,18 @@ pub(crate) async fn lead(
             let asked = (exchange.request, &wanted.directives);
             let fresh = confirm(worker, wanted.hash, stored, asked, &incoming);
             incoming.finish(&worker.upstream());
-            if let Some(leading) = leading {
-                leading.end(Phase::Done);
+            if let Some(guard) = guard {
+                guard.end(Phase::Done);
             }
             let selected = selected(exchange, &fresh);
-            let is_complete = missing(&fresh, &selected, exchange.wish.is_head).is_none();
+            let is_complete = missing(&fresh, &selected, exchange.options.is_head).is_none();
             let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Led::Again) };
             let answer =
                 Answer::Forwarded { why: miss.why, status: Some(304), stored: true, collapsed: false };
             send_pinned(exchange, (&fresh, &pinned), &selected, answer).await?;
             Ok(Led::Answered(true))
         }
-        _ => store_or_pass(exchange, wanted, miss, leading, incoming).await,
+        _ => store_or_pass(exchange, wanted, miss, guard, incoming).await,
     }
 }
 
@@ -99,7 +99,7 @@ async fn fetch_and_repeat(
     mut miss: Miss,
     mut order: Order,
     is_shared: bool,
-) -> (Miss, Result<Box<Incoming>, Trouble>) {
+) -> (Miss, Result<Box<Incoming>, FetchError>) {
     let worker = exchange.worker;
     let mut fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
     if is_about_another(exchange, wanted, &miss, &fetched) {
@@ -113,7 +113,7 @@ async fn fetch_and_repeat(
         fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
     }
     if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
-        fetched = Err(Failure::NotModified.into());
+        fetched = Err(OriginError::NotModified.into());
     }
     (miss, fetched)
 }
@@ -123,16 +123,16 @@ async fn fetch_and_repeat(
 /// is requested.
 fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
     let Some(stored) = miss.stored.as_ref().filter(|_| miss.gap.is_none()) else { return false };
-    missing(stored, &selected(exchange, stored), exchange.wish.is_head).is_some()
+    missing(stored, &selected(exchange, stored), exchange.options.is_head).is_some()
 }
 
 /// Whoever waits for the response is told the same as the client, unless it may be otherwise the
 /// next time.
-fn refused(trouble: Trouble, leading: Option<Leading>) -> Stop {
-    let is_lasting = matches!(&trouble, Trouble::Origin(failure) if failure.is_lasting());
-    let stop = trouble.into();
-    if let (Stop::Refuse(status, why), Some(leading)) = (&stop, leading.filter(|_| is_lasting)) {
-        leading.fail(*status, why);
+fn refused(error: FetchError, guard: Option<FillGuard>) -> ExchangeError {
+    let is_lasting = matches!(&error, FetchError::Origin(failure) if failure.is_lasting());
+    let stop = error.into();
+    if let (ExchangeError::Refuse(status, why), Some(guard)) = (&stop, guard.filter(|_| is_lasting)) {
+        guard.fail(*status, why);
     }
     stop
 }
@@ -143,11 +143,11 @@ fn spare(
     worker: &Worker,
     wanted: &Wanted<'_>,
     miss: &Miss,
-    fetched: &Result<Box<Incoming>, Trouble>,
+    fetched: &Result<Box<Incoming>, FetchError>,
 ) -> Option<(Arc<Object>, Option<u16>)> {
     let status = match fetched {
         Ok(incoming) => Some(incoming.status).filter(|status| matches!(status, 500 | 502..=504)),
-        Err(Trouble::Origin(_)) => None,
+        Err(FetchError::Origin(_)) => None,
         Err(_) => return None,
     };
     if fetched.is_ok() && status.is_none() {
@@ -162,11 +162,11 @@ async fn store_or_pass(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: Miss,
-    leading: Option<Leading>,
+    guard: Option<FillGuard>,
     incoming: Box<Incoming>,
-) -> Result<Led, Stop> {
+) -> Result<Led, ExchangeError> {
     let worker = exchange.worker;
-    let Some(leading) = leading else { return pass(exchange, incoming, miss.why).await };
+    let Some(guard) = guard else { return pass(exchange, incoming, miss.why).await };
     // The proxy's own for a gap, or the client's.
     let is_range = miss.gap.is_some() || (miss.stored.is_none() && exchange.request.fields.has("range"));
     let made =
@@ -175,13 +175,13 @@ async fn store_or_pass(
         let is_of_range = is_range && incoming.status != 200;
         let keys = &worker.settings().key_fields;
         if !is_of_range && is_for_one_alone(keys, exchange.request, &incoming) {
-            worker.private.note(wanted.hash, worker.now());
+            worker.hit_for_miss.note(wanted.hash, worker.now());
         }
         // A refused Range says nothing of the whole: of those who wait for that one leads.
-        leading.end(if is_of_range { Phase::Broken } else { Phase::Private });
+        guard.end(if is_of_range { Phase::Broken } else { Phase::Private });
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
-    worker.private.forget(wanted.hash);
+    worker.hit_for_miss.forget(wanted.hash);
     if let Some(stored) = miss.stored.as_ref().filter(|_| incoming.status != 206) {
         // RFC 9111 s4.3.3: it is not suitable. By its Date it would still be found before the new response.
         if stored.has_keyed_of(&exchange.request.fields) && object.yields_to(stored) {
@@ -192,22 +192,22 @@ async fn store_or_pass(
     if incoming.status == 206 {
         match &miss.stored {
             Some(stored) if stored.combines_with(&object) => {
-                return ranges::complete(exchange, wanted, stored, leading, incoming, (object, range)).await;
+                return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
             }
             // It begins anew with this part.
             Some(_) => {}
             None if has_selected(exchange, &object, &range) => {}
             // The origin has sent another part than it was asked for.
             None => {
-                leading.end(Phase::Private);
+                guard.end(Phase::Private);
                 return pass(exchange, incoming, miss.why).await;
             }
         }
     }
-    match Filling::new(leading, object, incoming, range) {
-        Ok(filling) => fill(exchange, filling, miss.why).await,
-        Err((leading, incoming)) => {
-            leading.end(Phase::Private);
+    match FillTask::new(guard, object, incoming, range) {
+        Ok(task) => fill(exchange, task, miss.why).await,
+        Err((guard, incoming)) => {
+            guard.end(Phase::Private);
             pass(exchange, incoming, miss.why).await
         }
     }
@@ -220,7 +220,7 @@ async fn pass_part(
     wanted: &Wanted<'_>,
     miss: &Miss,
     incoming: Box<Incoming>,
-) -> Result<Led, Stop> {
+) -> Result<Led, ExchangeError> {
     if incoming.status != 206 || miss.gap.is_none() {
         return pass(exchange, incoming, miss.why).await;
     }
@@ -246,35 +246,39 @@ fn has_selected(exchange: &Exchange<'_, '_>, object: &Object, range: &Range<u64>
     }
 }
 
-async fn pass(exchange: &mut Exchange<'_, '_>, incoming: Box<Incoming>, why: Why) -> Result<Led, Stop> {
+async fn pass(
+    exchange: &mut Exchange<'_, '_>,
+    incoming: Box<Incoming>,
+    why: Why,
+) -> Result<Led, ExchangeError> {
     exchange.pass_response(incoming, why).await.map(Led::Answered)
 }
 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored
 /// and sent at once.
-async fn fill(exchange: &mut Exchange<'_, '_>, filling: Filling, why: Why) -> Result<Led, Stop> {
-    let object = filling.object.clone();
-    let shown = for_its_client(&object, &filling.incoming);
-    let mut filling = match filling.store_at_once() {
+async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Result<Led, ExchangeError> {
+    let object = task.object.clone();
+    let shown = for_its_client(&object, &task.incoming);
+    let mut task = match task.store_at_once() {
         Ok((kept, incoming)) => {
             let shown = as_kept(&shown, &object, kept);
             return send_buffered(exchange, &shown, incoming, why).await;
         }
-        Err(filling) => filling,
+        Err(task) => task,
     };
-    let is_whole = filling.range == (0..object.length.unwrap_or(u64::MAX));
-    if is_whole && filling.is_in_memory() && filling.take_buffered().unwrap_or(false) {
+    let is_whole = task.range == (0..object.length.unwrap_or(u64::MAX));
+    if is_whole && task.is_in_memory() && task.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
-        let Some(kept) = filling.finish() else { return Ok(Led::Again) };
+        let Some(kept) = task.finish() else { return Ok(Led::Again) };
         let shown = as_kept(&shown, &object, kept);
         return send_stored(exchange, &shown, why, None, true).await;
     }
-    if filling.may_outgrow_memory() {
-        filling.be_alone();
+    if task.may_outgrow_memory() {
+        task.be_alone();
     }
-    let follower = filling.leading.fill.follow();
-    filling.begin();
-    tokio::task::spawn_local(filling.run());
+    let follower = task.guard.fill.follow();
+    task.begin();
+    tokio::task::spawn_local(task.run());
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     match follow(exchange, &follower, &shown, answer).await? {
         Follow::Answered(stays) => Ok(Led::Answered(stays)),
@@ -297,7 +301,7 @@ async fn send_buffered(
     object: &Arc<Object>,
     mut incoming: Box<Incoming>,
     why: Why,
-) -> Result<Led, Stop> {
+) -> Result<Led, ExchangeError> {
     let worker = exchange.worker;
     let length = object.length.unwrap_or(0);
     let selected = selected(exchange, object);
@@ -307,11 +311,11 @@ async fn send_buffered(
     let body = &incoming.connection.buffer.filled()[..length as usize];
     after_others_have_read().await;
     let mut led = Led::Answered(true);
-    let (client, wish) = (&mut *exchange.client, exchange.wish);
+    let (client, options) = (&mut *exchange.client, exchange.options);
     if !matches!(selected, Selected::Parts(_)) {
-        deliver::send_from(worker, client, (object, body), &selected, &status, wish).await?;
-    } else if let Some(pinned) = deliver::pinned(object, &selected, wish) {
-        deliver::send_pinned(worker, client, (object, &pinned), &selected, &status, wish).await?;
+        deliver::send_from(worker, client, (object, body), &selected, &status, options).await?;
+    } else if let Some(pinned) = deliver::pinned(object, &selected, options) {
+        deliver::send_pinned(worker, client, (object, &pinned), &selected, &status, options).await?;
     } else {
         led = Led::Again;
     }

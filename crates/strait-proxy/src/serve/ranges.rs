@@ -8,12 +8,12 @@ use std::sync::Arc;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 
 use crate::cache::fill::Follower;
-use crate::cache::fill_task::{Filling, Leading};
+use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::object::{Object, Pinned, RECORDS_MAX};
 use crate::cache::select::Selected;
-use crate::io::socket::Gone;
+use crate::io::socket::SocketError;
 use crate::serve::deliver;
-use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::respond::selected;
 use crate::serve::storing::object;
 use crate::serve::wanted::{Led, Miss, Wanted, order};
@@ -35,11 +35,11 @@ pub(crate) async fn complete(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     stored: &Arc<Object>,
-    leading: Leading,
+    guard: FillGuard,
     incoming: Box<Incoming>,
     part: (Arc<Object>, Range<u64>),
-) -> Result<Led, Stop> {
-    let Some(coming) = fill(leading, incoming, part) else {
+) -> Result<Led, ExchangeError> {
+    let Some(coming) = fill(guard, incoming, part) else {
         // There is no room for more.
         exchange.worker.forget(wanted.hash, &wanted.key);
         return Ok(Led::Alone);
@@ -62,7 +62,7 @@ pub(crate) async fn complete(
         coming.follower.fill().beyond(u64::MAX).await;
         return Ok(Led::Again);
     };
-    deliver::send_head(worker, exchange.client, stored, &selected, &status, exchange.wish).await?;
+    deliver::send_head(worker, exchange.client, stored, &selected, &status, exchange.options).await?;
     send(exchange, wanted, (stored, &pinned), range, coming).await?;
     Ok(Led::Answered(true))
 }
@@ -74,7 +74,7 @@ async fn send(
     (stored, pinned): (&Arc<Object>, &Pinned),
     range: Range<u64>,
     mut coming: Coming,
-) -> Result<(), Gone> {
+) -> Result<(), SocketError> {
     let worker = exchange.worker;
     let mut at = range.start;
     for _ in 0..STEPS_MAX {
@@ -86,7 +86,7 @@ async fn send(
             let reached = deliver::follow_range(worker, exchange.client, &coming.follower, at..upto).await?;
             if reached < upto {
                 if reached == at {
-                    return Err(Gone::Closed);
+                    return Err(SocketError::Closed);
                 }
                 // The origin may go on where it broke off.
                 coming.range = 0..0;
@@ -97,13 +97,13 @@ async fn send(
             deliver::send_range(worker, exchange.client, stored, pinned, at..upto).await?;
             upto
         } else {
-            let gap = stored.first_gap(&(at..range.end)).ok_or(Gone::Closed)?;
-            coming = ask(exchange, wanted, stored, gap).await.ok_or(Gone::Closed)?;
+            let gap = stored.first_gap(&(at..range.end)).ok_or(SocketError::Closed)?;
+            coming = ask(exchange, wanted, stored, gap).await.ok_or(SocketError::Closed)?;
             at
         };
         at = upto;
     }
-    Err(Gone::Closed)
+    Err(SocketError::Closed)
 }
 
 /// Asks for a gap; `None` if the origin does not have it any more.
@@ -119,20 +119,20 @@ async fn ask(
     // Before others can wait for this client.
     exchange.await_part(&order).await.ok()?;
     order.part = exchange.part.take();
-    let leading = Leading::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
+    let guard = FillGuard::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
     let incoming = fetch(&worker.upstream(), &mut order, None).await.ok()?;
     let (object, range) =
         object(worker.settings(), false, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);
-    if is_part { fill(leading, incoming, (Arc::new(object), range)) } else { None }
+    if is_part { fill(guard, incoming, (Arc::new(object), range)) } else { None }
 }
 
 /// Has a part moved into the store; `None` if there is no room for it.
-fn fill(leading: Leading, incoming: Box<Incoming>, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
+fn fill(guard: FillGuard, incoming: Box<Incoming>, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
     let (object, range) = part;
-    let filling = Filling::new(leading, object, incoming, range.clone()).ok()?;
-    let follower = filling.leading.fill.follow();
-    filling.begin();
-    tokio::task::spawn_local(filling.run());
+    let task = FillTask::new(guard, object, incoming, range.clone()).ok()?;
+    let follower = task.guard.fill.follow();
+    task.begin();
+    tokio::task::spawn_local(task.run());
     Some(Coming { range, follower })
 }

@@ -8,12 +8,12 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
 use crate::serve::deliver;
-use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::wanted::Led;
 
 /// What of an object the request is answered with.
 pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
-    select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.wish.is_head)
+    select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.options.is_head)
 }
 
 /// The first bytes that are needed and not stored.
@@ -36,8 +36,8 @@ pub(crate) async fn send(
     object: &Arc<Object>,
     selected: &Selected,
     answer: Answer,
-) -> Result<bool, Stop> {
-    let Some(pinned) = deliver::pinned(object, selected, exchange.wish) else { return Ok(false) };
+) -> Result<bool, ExchangeError> {
+    let Some(pinned) = deliver::pinned(object, selected, exchange.options) else { return Ok(false) };
     send_pinned(exchange, (object, &pinned), selected, answer).await?;
     Ok(true)
 }
@@ -48,7 +48,7 @@ pub(crate) async fn send_pinned(
     (object, pinned): (&Arc<Object>, &Pinned),
     selected: &Selected,
     answer: Answer,
-) -> Result<(), Stop> {
+) -> Result<(), ExchangeError> {
     let worker = exchange.worker;
     let status = CacheStatus {
         by: &worker.settings().name,
@@ -57,7 +57,7 @@ pub(crate) async fn send_pinned(
         detail: None,
     };
     let found = (object, pinned);
-    Ok(deliver::send_pinned(worker, exchange.client, found, selected, &status, exchange.wish).await?)
+    Ok(deliver::send_pinned(worker, exchange.client, found, selected, &status, exchange.options).await?)
 }
 
 /// Sends a stored object as the response to a request that went to the origin.
@@ -67,7 +67,7 @@ pub(crate) async fn send_stored(
     why: Why,
     status: Option<u16>,
     stored: bool,
-) -> Result<Led, Stop> {
+) -> Result<Led, ExchangeError> {
     let selected = selected(exchange, object);
     let answer = Answer::Forwarded { why, status, stored, collapsed: false };
     let is_sent = send(exchange, object, &selected, answer).await?;

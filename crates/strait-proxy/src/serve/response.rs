@@ -15,7 +15,7 @@ use crate::io::head::{push_date, push_field, push_number, push_some, push_status
 
 /// What of a request matters to how it is answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ResponseOptions {
     /// HEAD: no body.
     pub(crate) is_head: bool,
     pub(crate) version: Version,
@@ -23,7 +23,7 @@ pub(crate) struct Wish {
     pub(crate) keeps_alive: bool,
 }
 
-impl Wish {
+impl ResponseOptions {
     /// Returns the options of a request.
     pub(crate) fn of(request: &Request<'_>) -> Self {
         Self {
@@ -96,7 +96,7 @@ pub(crate) fn write_stored(
     answer: &Answer<'_>,
     age: Option<u64>,
     status: &CacheStatus<'_>,
-    wish: Wish,
+    options: ResponseOptions,
 ) -> u16 {
     let mut framing = Framing::None;
     let told = answer.status(object);
@@ -133,7 +133,7 @@ pub(crate) fn write_stored(
     }
     // What came with the object stays as it is: a list may stand in several lines.
     head.extend_from_slice(&settings.via.line);
-    write_end(head, framing, Some(status), wish.within(settings));
+    write_end(head, framing, Some(status), options.within(settings));
     told
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn write_passed(
     now: u64,
     framing: Framing,
     status: Option<&CacheStatus<'_>>,
-    wish: Wish,
+    options: ResponseOptions,
 ) {
     push_status_line(head, response.status);
     for field in passed_on(&response.fields).filter(|field| !field.name.eq_ignore_ascii_case("via")) {
@@ -166,7 +166,7 @@ pub(crate) fn write_passed(
         push_date(head, now);
     }
     push_via(head, &settings.via, &response.fields, response.version);
-    write_end(head, framing, status, wish.within(settings));
+    write_end(head, framing, status, options.within(settings));
 }
 
 /// Writes the head of a response behind which the connection speaks another protocol (RFC 9110,
@@ -181,7 +181,12 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
 }
 
 /// How the body is framed, who has passed the message on, and what becomes of the connection.
-pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&CacheStatus<'_>>, wish: Wish) {
+pub(crate) fn write_end(
+    head: &mut Vec<u8>,
+    framing: Framing,
+    status: Option<&CacheStatus<'_>>,
+    options: ResponseOptions,
+) {
     match framing {
         Framing::Length(length) => push_number(head, "Content-Length", length),
         Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
@@ -192,8 +197,8 @@ pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&Ca
         status.write(head);
         head.extend_from_slice(b"\r\n");
     }
-    let stays = wish.keeps_alive && framing.keeps_alive();
-    match (stays, wish.version) {
+    let stays = options.keeps_alive && framing.keeps_alive();
+    match (stays, options.version) {
         (false, _) => head.extend_from_slice(b"Connection: close\r\n"),
         (true, Version::Http10) => head.extend_from_slice(b"Connection: keep-alive\r\n"),
         (true, Version::Http11) => {}
@@ -205,7 +210,13 @@ pub(crate) fn write_end(head: &mut Vec<u8>, framing: Framing, status: Option<&Ca
 const RETRY_SECONDS: u64 = 10;
 
 /// Writes a response of the proxy's own, with a line that says why. Returns the length of its head.
-pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &str, wish: Wish) -> usize {
+pub(crate) fn write_own(
+    head: &mut Vec<u8>,
+    worker: &Worker,
+    status: u16,
+    why: &str,
+    options: ResponseOptions,
+) -> usize {
     let settings = worker.settings();
     push_status_line(head, status);
     push_date(head, worker.now());
@@ -215,9 +226,9 @@ pub(crate) fn write_own(head: &mut Vec<u8>, worker: &Worker, status: u16, why: &
         push_number(head, "Retry-After", RETRY_SECONDS);
     }
     let body = format!("{}: {why}\n", settings.name);
-    write_end(head, Framing::Length(body.len() as u64), None, wish.within(settings));
+    write_end(head, Framing::Length(body.len() as u64), None, options.within(settings));
     let head_len = head.len();
-    if !wish.is_head {
+    if !options.is_head {
         head.extend_from_slice(body.as_bytes());
     }
     head_len

@@ -16,7 +16,7 @@ use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes
 use strait_http::vary::Variant;
 
 use crate::cache::fill::{Joined, Phase};
-use crate::cache::fill_task::{Filling, Leading};
+use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::meta::Meta;
 use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
@@ -26,7 +26,7 @@ use crate::serve::route::read_request;
 use crate::serve::storing::{object, varies_with_dropped};
 use crate::serve::wanted::{Miss, Wanted, order};
 use crate::upstream::background::Fetch;
-use crate::upstream::error::Trouble;
+use crate::upstream::error::FetchError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::{Order, Purpose};
@@ -37,7 +37,7 @@ pub(crate) fn is_about_another(
     exchange: &Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: &Miss,
-    fetched: &Result<Box<Incoming>, Trouble>,
+    fetched: &Result<Box<Incoming>, FetchError>,
 ) -> bool {
     let (Some(stored), Ok(incoming)) = (&miss.stored, fetched) else { return false };
     confirms_another(exchange.worker, wanted.hash, stored, &exchange.request.fields, incoming)
@@ -191,8 +191,8 @@ fn freshen(
 pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
     let worker = exchange.worker.clone();
     let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
-    let leading = Leading::new(&worker, wanted.hash, shared);
-    let stored = worker.with_new_lease(wanted.hash, stored.clone());
+    let guard = FillGuard::new(&worker, wanted.hash, shared);
+    let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut order = order(exchange, wanted, &miss, true);
     let anew = exchange.order(wanted.uri, Framed::None, Purpose::Store);
@@ -207,7 +207,7 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     }
     let (directives, asked) = (wanted.directives, exchange.raw.to_vec());
     tokio::task::spawn_local(async move {
-        validate(leading, [order, anew], stored, directives, asked).await;
+        validate(guard, [order, anew], stored, directives, asked).await;
         drop(background);
     });
 }
@@ -215,31 +215,31 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
 /// Validates a stored response; what takes its place is stored. The second request is for the case
 /// that the first, which has conditions, gets a 304 that confirms nothing.
 async fn validate(
-    leading: Leading,
+    guard: FillGuard,
     [mut order, mut anew]: [Order; 2],
     stored: Arc<Object>,
     directives: OfRequest,
     asked: Vec<u8>,
 ) {
-    let worker: Rc<Worker> = leading.worker.clone();
+    let worker: Rc<Worker> = guard.worker.clone();
     // What is stored stays as it is where nobody answers.
     let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
     let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
-    if confirms_another(&worker, leading.hash, &stored, &request.fields, &incoming) {
+    if confirms_another(&worker, guard.hash, &stored, &request.fields, &incoming) {
         // RFC 9111 s4.3.4: it confirms nothing that is stored.
         // Before another connection is awaited: it may be the only one.
         incoming.finish(&worker.upstream());
         let Ok(other) = fetch(&worker.upstream(), &mut anew, None).await else { return };
         incoming = other;
         if incoming.status == 304 {
-            worker.forget(leading.hash, &stored.key);
+            worker.forget(guard.hash, &stored.key);
             return;
         }
     }
     if incoming.status == 304 {
-        confirm(&worker, leading.hash, &stored, (&request, &directives), &incoming);
+        confirm(&worker, guard.hash, &stored, (&request, &directives), &incoming);
         incoming.finish(&worker.upstream());
-        leading.end(Phase::Done);
+        guard.end(Phase::Done);
         return;
     }
     let Some((object, range)) =
@@ -248,14 +248,14 @@ async fn validate(
         // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about
         // the resource; a field of this client's request may have caused any other.
         if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
-            worker.forget(leading.hash, &stored.key);
+            worker.forget(guard.hash, &stored.key);
         }
         return;
     };
-    if let Ok(filling) = Filling::new(leading, Arc::new(object), incoming, range) {
+    if let Ok(task) = FillTask::new(guard, Arc::new(object), incoming, range) {
         // It is not abandoned: no client has been there to leave.
-        let _follower = filling.leading.fill.follow();
-        filling.begin();
-        filling.run().await;
+        let _follower = task.guard.fill.follow();
+        task.begin();
+        task.run().await;
     }
 }

@@ -20,12 +20,12 @@ pub(crate) const WEBSOCKET: &str = "websocket";
 pub(crate) enum Route<'b> {
     /// The cache answers, or asks the origin.
     Cache(Uri<'b>),
-    Beside(Beside<'b>),
+    Bypass(Bypass<'b>),
 }
 
 /// What is done without the cache.
 #[derive(Debug)]
-pub(crate) enum Beside<'b> {
+pub(crate) enum Bypass<'b> {
     /// The origin answers: the cache has no part in it, and why.
     Origin(Uri<'b>, Hops, Why),
     /// A tunnel is opened (RFC 9110, section 9.3.6).
@@ -67,7 +67,7 @@ pub(crate) fn route<'b>(
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
     let uri = match target {
         Target::Authority(authority) => return tunnel(settings, authority),
-        _ if hops == Hops::None => return Ok(Route::Beside(Beside::Here)),
+        _ if hops == Hops::None => return Ok(Route::Bypass(Bypass::Here)),
         Target::Absolute(uri) => absolute(settings, uri, is_encrypted)?,
         Target::Origin(path) => relative(settings, host, path, is_encrypted)?,
         Target::Asterisk => relative(settings, host, "", is_encrypted)?,
@@ -79,10 +79,10 @@ pub(crate) fn route<'b>(
         return Err((421, "another server answers for that host".to_owned()));
     }
     Ok(match request.method {
-        "PURGE" => Route::Beside(Beside::Purge(uri)),
-        method if !is_answered_from_store(method) => Route::Beside(Beside::Origin(uri, hops, Why::Method)),
+        "PURGE" => Route::Bypass(Bypass::Purge(uri)),
+        method if !is_answered_from_store(method) => Route::Bypass(Bypass::Origin(uri, hops, Why::Method)),
         _ if body == Body::None && !bypasses(settings, request) => Route::Cache(uri),
-        _ => Route::Beside(Beside::Origin(uri, hops, Why::Bypass)),
+        _ => Route::Bypass(Bypass::Origin(uri, hops, Why::Bypass)),
     })
 }
 
@@ -128,7 +128,7 @@ fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>
     if !settings.access.connect_ports.contains(&port) {
         return Err((403, format!("tunnels to port {port} are not allowed (access.connect_ports)")));
     }
-    Ok(Route::Beside(Beside::Tunnel(authority)))
+    Ok(Route::Bypass(Bypass::Tunnel(authority)))
 }
 
 fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {

@@ -51,18 +51,18 @@ pub(crate) fn work(
     let Ok(runtime) = runtime else { return };
     runtime.block_on(async move {
         let worker = Worker::new(shared, settings, log, lane);
-        let serving = Rc::new(Serving::new(&worker, client_limits));
+        let acceptor = Rc::new(Acceptor::new(&worker, client_limits));
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
-        tokio::task::spawn_local(serving.clone().tidy());
-        serving.run(listeners, controls).await;
+        tokio::task::spawn_local(acceptor.clone().tidy());
+        acceptor.run(listeners, controls).await;
         worker.lines.close(&worker.counters().log_dropped);
     });
 }
 
 /// A worker's connections.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct Acceptor {
     current: Current,
     connections: RefCell<Slab<Connection>>,
     /// Connections by client, of all workers.
@@ -86,7 +86,7 @@ struct Connection {
     task: AbortHandle,
 }
 
-impl Serving {
+impl Acceptor {
     fn new(worker: &Rc<Worker>, client_limits: Arc<ClientLimits>) -> Self {
         let current = Current::new(worker.clone());
         Self { current, connections: RefCell::default(), client_limits, ended: Notify::new() }
@@ -209,10 +209,10 @@ impl Serving {
         let mut connections = self.connections.borrow_mut();
         let entry = connections.vacant_entry();
         let descriptor = worker.upstream().count_connection();
-        let mut open = Open { serving: self.clone(), key: entry.key(), share, _descriptor: descriptor };
-        let (serving, idle) = (self.clone(), is_idle.clone());
+        let mut open = Open { acceptor: self.clone(), key: entry.key(), share, _descriptor: descriptor };
+        let (acceptor, idle) = (self.clone(), is_idle.clone());
         let task = tokio::task::spawn_local(async move {
-            Client::new(&worker, tcp, peer).serve(&serving.current, port, &idle, &mut open.share).await;
+            Client::new(&worker, tcp, peer).serve(&acceptor.current, port, &idle, &mut open.share).await;
         });
         entry.insert(Connection { is_idle, task: task.abort_handle() });
     }
@@ -220,7 +220,7 @@ impl Serving {
 
 /// A connection that is open, until it is dropped.
 struct Open {
-    serving: Rc<Serving>,
+    acceptor: Rc<Acceptor>,
     key: usize,
     share: Share,
     _descriptor: Option<descriptors::Share>,
@@ -228,8 +228,8 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.serving.connections.borrow_mut().try_remove(self.key);
-        self.serving.worker().counters().open.sub(1);
-        self.serving.ended.notify_waiters();
+        self.acceptor.connections.borrow_mut().try_remove(self.key);
+        self.acceptor.worker().counters().open.sub(1);
+        self.acceptor.ended.notify_waiters();
     }
 }

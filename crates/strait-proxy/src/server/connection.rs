@@ -24,11 +24,11 @@ use crate::cache::worker::Worker;
 use crate::config::settings::Port;
 use crate::io::buffer::Buffer;
 use crate::io::pace::Uptake;
-use crate::io::socket::{Gone, Socket};
+use crate::io::socket::{Socket, SocketError};
 use crate::io::tls;
 use crate::observe::access::{Begun, ClientSocket};
 use crate::serve::deliver;
-use crate::serve::response::{Wish, write_own};
+use crate::serve::response::{ResponseOptions, write_own};
 use crate::serve::route::{Route, malformed, read_request, route};
 use crate::server::client_limits::Share;
 use crate::server::current::Current;
@@ -54,7 +54,7 @@ enum Next {
     /// A request that is answered from what is at hand.
     Hit(Hit),
     /// Any other, which has had its answer.
-    Answered(Result<Left, Gone>),
+    Answered(Result<Left, SocketError>),
     /// None.
     Malformed(Malformed),
 }
@@ -63,7 +63,7 @@ struct Hit {
     object: Arc<Object>,
     pinned: Pinned,
     selected: Selected,
-    wish: Wish,
+    options: ResponseOptions,
     head_len: usize,
 }
 
@@ -124,7 +124,7 @@ impl Client {
         is_admitted.then_some(())
     }
 
-    async fn requests(&mut self, current: &Current, is_idle: &Cell<bool>) -> Result<(), Gone> {
+    async fn requests(&mut self, current: &Current, is_idle: &Cell<bool>) -> Result<(), SocketError> {
         loop {
             // Each request sees the settings that are in force when it comes.
             let worker = &current.worker();
@@ -180,7 +180,7 @@ impl Client {
         Next::Answered(Box::pin(exchange).await)
     }
 
-    async fn read(&mut self, worker: &Worker) -> Result<usize, Gone> {
+    async fn read(&mut self, worker: &Worker) -> Result<usize, SocketError> {
         let timeouts = &worker.settings().timeouts;
         let limit = if self.buffer.is_empty() {
             if worker.settings().is_closing() { LAST_CALL } else { timeouts.idle }
@@ -191,8 +191,8 @@ impl Client {
         self.socket.read_within(limit, &mut self.buffer).await
     }
 
-    async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, Gone> {
-        let Hit { object, pinned, selected, wish, head_len } = hit;
+    async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, SocketError> {
+        let Hit { object, pinned, selected, options, head_len } = hit;
         let settings = worker.settings();
         // The log tells what was asked. Without one nobody does, and a client that takes its time holds no
         // memory.
@@ -202,10 +202,10 @@ impl Client {
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
         let begun = Begun::now(&mut self.socket);
         let found = (&object, &pinned);
-        let sent = deliver::send_pinned(worker, &mut self.socket, found, &selected, &status, wish).await;
+        let sent = deliver::send_pinned(worker, &mut self.socket, found, &selected, &status, options).await;
         self.account(worker, begun, kept, sent.is_ok());
         self.buffer.consume(kept);
-        sent.map(|()| wish.keeps_alive)
+        sent.map(|()| options.keeps_alive)
     }
 
     /// Notes an exchange that is over, whose request is the first `kept` bytes that are buffered.
@@ -217,11 +217,11 @@ impl Client {
     }
 
     /// What is no request ends the connection: nobody knows where the next one begins.
-    async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, Gone> {
-        let wish = Wish { is_head: false, version: Version::Http11, keeps_alive: false };
+    async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
+        let options = ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false };
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
-        let head_len = write_own(&mut head, worker, status, &why, wish);
+        let head_len = write_own(&mut head, worker, status, &why, options);
         let begun = Begun::now(&mut self.socket);
         self.socket.record.refused(status, &why, worker.logs_reasons());
         self.socket.add_overhead(head_len);
@@ -239,7 +239,7 @@ async fn exchange(
     peer: SocketAddr,
     asked: Asked<'_, '_>,
     read: (&[u8], &[u8]),
-) -> Result<Left, Gone> {
+) -> Result<Left, SocketError> {
     let (begun, request) = (Begun::now(socket), asked.request);
     let left = dispatch::run(worker, socket, peer, asked, read).await;
     worker.account(&begun.end(socket, peer, Some(request), left.is_ok()));
@@ -264,10 +264,10 @@ fn at_hand(
     if object.is_worth_memory(worker.settings().at_hand) {
         return None;
     }
-    let wish = Wish::of(request);
-    let selected = select(&object, object.length?, fields, wish.is_head);
+    let options = ResponseOptions::of(request);
+    let selected = select(&object, object.length?, fields, options.is_head);
     // One that has just been evicted is looked for in the other way.
-    let pinned = deliver::pinned(&object, &selected, wish)?;
+    let pinned = deliver::pinned(&object, &selected, options)?;
     object.touch();
-    Some(Hit { object, pinned, selected, wish, head_len })
+    Some(Hit { object, pinned, selected, options, head_len })
 }

@@ -10,11 +10,11 @@ use strait_http::head::{Request, Version};
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
 use crate::io::buffer::Buffer;
-use crate::io::socket::Gone;
+use crate::io::socket::SocketError;
 use crate::observe::access::ClientSocket;
-use crate::serve::exchange::{Exchange, Stop};
+use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup;
-use crate::serve::response::Wish;
+use crate::serve::response::ResponseOptions;
 use crate::serve::route::Route;
 use crate::upstream::upload::Upload;
 
@@ -33,11 +33,11 @@ pub(crate) async fn run(
     peer: SocketAddr,
     asked: Asked<'_, '_>,
     read: (&[u8], &[u8]),
-) -> Result<Left, Gone> {
+) -> Result<Left, SocketError> {
     let (Asked { request, body, route }, (raw, rest)) = (asked, read);
-    let wish = Wish::of(request);
+    let options = ResponseOptions::of(request);
     // Where a body ends that is not understood nobody knows.
-    let wish = Wish { keeps_alive: wish.keeps_alive && body.is_ok(), ..wish };
+    let options = ResponseOptions { keeps_alive: options.keeps_alive && body.is_ok(), ..options };
     let body = body.unwrap_or(Body::None);
     // RFC 9110 s10.1.1: without content there is nothing to continue with.
     let is_expected = body != Body::None
@@ -45,16 +45,16 @@ pub(crate) async fn run(
     let takes_interim = request.version == Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
-    let mut exchange = Exchange { worker, client, peer, request, raw, upload, wish, part: None, body };
+    let mut exchange = Exchange { worker, client, peer, request, raw, upload, options, part: None, body };
     let done = match route {
         Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
-        Ok(Route::Beside(beside)) => Box::pin(exchange.bypass(beside)).await,
+        Ok(Route::Bypass(bypass)) => Box::pin(exchange.bypass(bypass)).await,
         Err(refusal) => Err(refusal.into()),
     };
     let keeps_alive = match done {
-        Ok(stays) => stays && wish.keeps_alive && !exchange.upload.has_body(),
-        Err(Stop::Gone(gone)) => return Err(gone),
-        Err(Stop::Refuse(status, why)) => exchange.refuse(status, &why).await?,
+        Ok(stays) => stays && options.keeps_alive && !exchange.upload.has_body(),
+        Err(ExchangeError::Socket(error)) => return Err(error),
+        Err(ExchangeError::Refuse(status, why)) => exchange.refuse(status, &why).await?,
     };
     let mut buffer = exchange.upload.buffer;
     // The rest is the beginning of the next request.

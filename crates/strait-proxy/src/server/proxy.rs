@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Site};
 use crate::cache::fill::Fills;
-use crate::cache::memory::Hot;
+use crate::cache::memory::MemoryCache;
 use crate::cache::worker::{Shared, descriptors};
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
@@ -70,8 +70,8 @@ impl Bound {
             clock,
             store,
             fills: Fills::default(),
-            hot: Hot::new(settings.memory, settings.memory_object),
-            leases: <_>::default(),
+            memory: MemoryCache::new(settings.memory, settings.memory_object),
+            generations: <_>::default(),
             gates: Arc::new(Gates::new(settings.gates)),
             background: <_>::default(),
             descriptors: descriptors(),
@@ -202,7 +202,7 @@ impl Proxy {
             }
         };
         let kept = self.kept(config);
-        self.shared.hot.limit(settings.memory);
+        self.shared.memory.limit(settings.memory);
         self.shared.gates.limit(settings.gates);
         let settings = Arc::new(settings);
         for (control, listeners) in self.controls.iter().zip(opened.by_worker) {

@@ -23,7 +23,7 @@ const OLD_FOR: Duration = Duration::from_mins(10);
 /// How long it is kept that there are none, and for how long addresses are good at which nobody
 /// answers.
 const FAILED_FOR: Duration = Duration::from_secs(1);
-/// Names that are kept at most.
+/// Dns that are kept at most.
 const NAMES_MAX: usize = 1024;
 /// Addresses of a name at most.
 const ADDRESSES_MAX: usize = 16;
@@ -35,7 +35,7 @@ type Resolve = fn(&str) -> io::Result<Vec<IpAddr>>;
 
 /// The names that a worker knows.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct Dns {
     known: RefCell<HashMap<Box<str>, Known>>,
     lookups: Arc<Semaphore>,
     resolve: Resolve,
@@ -60,13 +60,13 @@ struct Found {
     at: Instant,
 }
 
-impl Default for Names {
+impl Default for Dns {
     fn default() -> Self {
         Self::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
     }
 }
 
-impl Names {
+impl Dns {
     fn new(resolve: Resolve) -> Self {
         Self { known: RefCell::default(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)), resolve }
     }
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_name_is_looked_up_once_for_all_who_ask_and_again_after_a_while() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let names = Names::new(|_| Ok(vec![address(LOOKUPS.fetch_add(1, Ordering::SeqCst) as u8)]));
+        let names = Dns::new(|_| Ok(vec![address(LOOKUPS.fetch_add(1, Ordering::SeqCst) as u8)]));
         run(async {
             let (one, other) = tokio::join!(names.addresses("a.example"), names.addresses("A.example"));
             assert_eq!((&*one.unwrap(), &*other.unwrap()), (&[address(0)][..], &[address(0)][..]));
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn that_there_is_none_is_kept_for_a_moment() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let names = Names::new(|_| {
+        let names = Dns::new(|_| {
             LOOKUPS.fetch_add(1, Ordering::SeqCst);
             Err(io::Error::other("no such name"))
         });
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn old_addresses_serve_for_a_while_where_there_are_no_new_ones() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
-        let names = Names::new(|_| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
+        let names = Dns::new(|_| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
             0 => Ok(vec![address(1), address(2)]),
             _ => Err(io::Error::other("nobody answers")),
         });
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_address_is_not_looked_up() {
-        let names = Names::new(|name| panic!("{name}"));
+        let names = Dns::new(|name| panic!("{name}"));
         run(async {
             for host in ["192.0.2.1", "2001:db8::1"] {
                 assert_eq!(*names.addresses(host).await.unwrap(), [host.parse::<IpAddr>().unwrap()]);
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn lookups_and_names_are_bounded() {
         static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-        let names = Names::new(|_| {
+        let names = Dns::new(|_| {
             assert!(UNDER_WAY.fetch_add(1, Ordering::SeqCst) < LOOKUPS_MAX);
             std::thread::yield_now();
             UNDER_WAY.fetch_sub(1, Ordering::SeqCst);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use strait_http::Malformed;
 
-use crate::io::socket::Gone;
+use crate::io::socket::SocketError;
 
 /// Why an origin could not be asked, or did not answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum OriginError {
     /// Its name is not known.
     #[error("the name {host} cannot be looked up: {error}")]
     Name { host: Arc<str>, error: io::Error },
@@ -45,7 +45,7 @@ pub(crate) enum Failure {
     Malformed(Malformed),
 }
 
-impl Failure {
+impl OriginError {
     /// Returns true if a request of another client would fail too: there is no origin, or it has no
     /// connection left. An origin may be slow to answer the fields of one request alone.
     pub(crate) fn is_lasting(&self) -> bool {
@@ -73,9 +73,9 @@ impl Failure {
 
 /// What went wrong, and on which side.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    Client(Gone),
-    Origin(Failure),
+pub(crate) enum FetchError {
+    Client(SocketError),
+    Origin(OriginError),
     /// The client's body came too slowly.
     Slow,
     /// There is no memory for the client's body.
@@ -86,16 +86,16 @@ pub(crate) enum Trouble {
     Request(Malformed),
 }
 
-impl From<Failure> for Trouble {
-    fn from(failure: Failure) -> Self {
+impl From<OriginError> for FetchError {
+    fn from(failure: OriginError) -> Self {
         Self::Origin(failure)
     }
 }
 
 /// Returns the error for an origin's connection that has ended.
-pub(crate) fn origin_gone(gone: Gone) -> Trouble {
-    Trouble::Origin(match gone {
-        Gone::Closed | Gone::Answered => Failure::Closed,
-        Gone::TimedOut => Failure::TimedOut,
+pub(crate) fn of_connection(error: SocketError) -> FetchError {
+    FetchError::Origin(match error {
+        SocketError::Closed | SocketError::Answered => OriginError::Closed,
+        SocketError::TimedOut => OriginError::TimedOut,
     })
 }

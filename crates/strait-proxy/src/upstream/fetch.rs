@@ -12,7 +12,7 @@ use strait_http::method::is_idempotent;
 use crate::io::framing::Framed;
 use crate::io::head::write_interim;
 use crate::io::socket::Socket;
-use crate::upstream::error::{Failure, Trouble, origin_gone};
+use crate::upstream::error::{FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::Order;
 use crate::upstream::pool::{Connection, Upstream};
@@ -46,14 +46,14 @@ pub(crate) async fn fetch(
     upstream: &Upstream<'_>,
     order: &mut Order,
     mut client: Option<Client<'_>>,
-) -> Result<Box<Incoming>, Trouble> {
+) -> Result<Box<Incoming>, FetchError> {
     let part = order.part.take();
     let connection = Connection::to(upstream, &order.server, order.client, part).await?;
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let may_repeat = connection.is_used && is_idempotent(order.method()) && !has_body;
     let first = client.as_mut().map(Client::reborrow);
     match exchange(upstream, connection, order, first).await {
-        Err(Trouble::Origin(Failure::Closed)) if may_repeat => {
+        Err(FetchError::Origin(OriginError::Closed)) if may_repeat => {
             let connection = Connection::open(upstream, &order.server, order.client).await?;
             exchange(upstream, connection, order, client).await
         }
@@ -66,9 +66,9 @@ async fn exchange(
     mut connection: Box<Connection>,
     order: &Order,
     client: Option<Client<'_>>,
-) -> Result<Box<Incoming>, Trouble> {
+) -> Result<Box<Incoming>, FetchError> {
     let requested = upstream.clock.now();
-    connection.socket.write_all(&order.head, &[]).await.map_err(origin_gone)?;
+    connection.socket.write_all(&order.head, &[]).await.map_err(of_connection)?;
     let Some(Client { socket, upload, origin }) = client else {
         return final_response(upstream, connection, order, requested, None).await;
     };
@@ -99,7 +99,7 @@ async fn final_response(
     order: &Order,
     requested: u64,
     mut client: Option<&mut Socket>,
-) -> Result<Box<Incoming>, Trouble> {
+) -> Result<Box<Incoming>, FetchError> {
     const MANY: Malformed = Malformed::TooLarge("more interim responses than a client would take");
     for _ in 0..INTERIM_MAX {
         let incoming = one_response(upstream, connection, order, requested).await?;
@@ -117,20 +117,20 @@ async fn final_response(
         }
         connection = incoming.connection;
     }
-    Err(Failure::Malformed(MANY).into())
+    Err(OriginError::Malformed(MANY).into())
 }
 
 /// Sends an interim response; returns false if the client takes no more. Where other clients wait
 /// for the final response it is dropped unless the socket takes it at once: a client that does not
 /// read would hold up the others.
-async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Result<bool, Trouble> {
+async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Result<bool, FetchError> {
     let is_sent = if is_shared {
         match socket.write_at_once(head).await {
             Ok(is_sent) => is_sent,
             Err(_) => return Ok(false),
         }
     } else {
-        socket.write_all(head, &[]).await.map_err(Trouble::Client)?;
+        socket.write_all(head, &[]).await.map_err(FetchError::Client)?;
         true
     };
     if is_sent {
@@ -144,8 +144,8 @@ async fn one_response(
     mut connection: Box<Connection>,
     order: &Order,
     requested: u64,
-) -> Result<Box<Incoming>, Trouble> {
-    let malformed = |error| Trouble::Origin(Failure::Malformed(error));
+) -> Result<Box<Incoming>, FetchError> {
+    let malformed = |error| FetchError::Origin(OriginError::Malformed(error));
     loop {
         let read = read_head(connection.buffer.filled(), order.method()).map_err(malformed)?;
         if let Some((Read { head, body, keeps_alive }, len)) = read {
@@ -155,8 +155,8 @@ async fn one_response(
             return Ok(Box::new(came));
         }
         let Connection { socket, buffer, .. } = &mut *connection;
-        if socket.read(buffer).await.map_err(origin_gone)? == 0 {
-            return Err(Failure::Closed.into());
+        if socket.read(buffer).await.map_err(of_connection)? == 0 {
+            return Err(OriginError::Closed.into());
         }
     }
 }

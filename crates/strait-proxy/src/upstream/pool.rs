@@ -23,8 +23,8 @@ use crate::io::socket::Socket;
 use crate::io::splice::Splicing;
 use crate::io::tls;
 use crate::upstream::background::{Background, Fetch};
-use crate::upstream::dns::Names;
-use crate::upstream::error::Failure;
+use crate::upstream::dns::Dns;
+use crate::upstream::error::OriginError;
 
 /// A worker's connections to origins, with the settings of the current request.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Upstream<'a> {
     pub(crate) clock: &'a Clock,
     /// Idle connections.
     pub(crate) pool: &'a RefCell<Pool>,
-    pub(crate) dns: &'a Names,
+    pub(crate) dns: &'a Dns,
     pub(crate) pipes: &'a RefCell<Pipes>,
     pub(crate) heads: &'a Heads,
     /// Connections in use and request bodies that are read ahead, of all workers.
@@ -163,7 +163,7 @@ impl Connection {
         server: &Server,
         client: Client,
         part: Option<Place>,
-    ) -> Result<Box<Self>, Failure> {
+    ) -> Result<Box<Self>, OriginError> {
         let slot = enter(upstream, server, client, part).await?;
         let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
@@ -181,12 +181,16 @@ impl Connection {
         upstream: &Upstream<'_>,
         server: &Server,
         client: Client,
-    ) -> Result<Box<Self>, Failure> {
+    ) -> Result<Box<Self>, OriginError> {
         let slot = enter(upstream, server, client, None).await?;
         Self::open_with(upstream, server, slot).await
     }
 
-    async fn open_with(upstream: &Upstream<'_>, server: &Server, slot: Slot) -> Result<Box<Self>, Failure> {
+    async fn open_with(
+        upstream: &Upstream<'_>,
+        server: &Server,
+        slot: Slot,
+    ) -> Result<Box<Self>, OriginError> {
         let tcp = connect(upstream, server).await?;
         upstream.opened.add(1);
         let address = tcp.peer_addr().ok();
@@ -233,14 +237,14 @@ async fn enter(
     server: &Server,
     client: Client,
     part: Option<Place>,
-) -> Result<Slot, Failure> {
+) -> Result<Slot, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let part = match part {
         Some(part) => part,
         None => enter_part(upstream, server, client, deadline).await?,
     };
     let place = upstream.gates.enter(Key::Origin(server.clone()), deadline).await;
-    Ok(Slot { client, _place: place.ok_or(Failure::Full)?.with(part) })
+    Ok(Slot { client, _place: place.ok_or(OriginError::Full)?.with(part) })
 }
 
 /// Waits for one of the connections to an origin that a client may have.
@@ -249,35 +253,39 @@ pub(crate) async fn enter_part(
     server: &Server,
     client: Client,
     deadline: tokio::time::Instant,
-) -> Result<Place, Failure> {
+) -> Result<Place, OriginError> {
     let key = Key::OriginOf(server.clone(), client);
-    upstream.gates.enter(key, deadline).await.ok_or(Failure::FullForClient)
+    upstream.gates.enter(key, deadline).await.ok_or(OriginError::FullForClient)
 }
 
-async fn shake_hands(upstream: &Upstream<'_>, server: &Server, socket: &mut Socket) -> Result<(), Failure> {
-    let failed = |error| Failure::Tls { host: server.host.clone(), error };
+async fn shake_hands(
+    upstream: &Upstream<'_>,
+    server: &Server,
+    socket: &mut Socket,
+) -> Result<(), OriginError> {
+    let failed = |error| OriginError::Tls { host: server.host.clone(), error };
     let settings = upstream.settings;
     let tls = tls::connect(&settings.tls, &server.host).map_err(|error| failed(io::Error::other(error)))?;
     socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => Failure::TimedOut,
+        io::ErrorKind::TimedOut => OriginError::TimedOut,
         _ => failed(error),
     })
 }
 
 /// A connection to a server, at whichever of its addresses the proxy may reach.
-async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, Failure> {
+async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let addresses = timeout_at(deadline, upstream.dns.addresses(&server.host)).await;
-    let name = |error| Failure::Name { host: server.host.clone(), error };
-    let addresses = addresses.map_err(|_| Failure::TimedOut)?.map_err(name)?;
+    let name = |error| OriginError::Name { host: server.host.clone(), error };
+    let addresses = addresses.map_err(|_| OriginError::TimedOut)?.map_err(name)?;
     let (allowed, forbidden) = split(upstream, &addresses);
     if allowed.is_empty() {
-        let forbidden = forbidden.map(|address| Failure::Forbidden { address });
+        let forbidden = forbidden.map(|address| OriginError::Forbidden { address });
         return Err(forbidden.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())));
     }
     let connect = async |ip| {
         let address = SocketAddr::new(ip, server.port);
-        connect_to(upstream, address).await.map_err(|error| Failure::Connect { address, error })
+        connect_to(upstream, address).await.map_err(|error| OriginError::Connect { address, error })
     };
     let connected = first(&allowed, deadline, connect).await;
     match &connected {
@@ -294,16 +302,16 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
 async fn first<T>(
     addresses: &[IpAddr],
     deadline: tokio::time::Instant,
-    connect: impl AsyncFn(IpAddr) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let mut failure = Failure::TimedOut;
+    connect: impl AsyncFn(IpAddr) -> Result<T, OriginError>,
+) -> Result<T, OriginError> {
+    let mut failure = OriginError::TimedOut;
     for (index, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());
         let limit = share(left, addresses.len() - index);
         failure = match timeout(limit, connect(*address)).await {
             Ok(Ok(connected)) => return Ok(connected),
             Ok(Err(failure)) => failure,
-            Err(_) => Failure::TimedOut,
+            Err(_) => OriginError::TimedOut,
         };
     }
     Err(failure)
@@ -369,6 +377,6 @@ mod tests {
         let connected = first(&addresses, deadline, answers(|it| it == IpAddr::from([192, 0, 2, 3]))).await;
         assert_eq!((connected.unwrap(), begun.elapsed()), (addresses[2], Duration::from_secs(6)));
         let nobody = first(&addresses, deadline, answers(|_| false)).await;
-        assert!(matches!(nobody, Err(Failure::TimedOut)) && begun.elapsed() < Duration::from_secs(10));
+        assert!(matches!(nobody, Err(OriginError::TimedOut)) && begun.elapsed() < Duration::from_secs(10));
     }
 }

@@ -6,12 +6,12 @@ use strait_http::framing::Body;
 
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
-use crate::io::forward::{self, Broken, From, What};
+use crate::io::forward::{self, BodySource, Form, ForwardError};
 use crate::io::framing::{Framed, Piece, TOO_LONG};
 use crate::io::gate::{Client, Key, Place};
 use crate::io::pace::Pace;
-use crate::io::socket::{Gone, Socket};
-use crate::upstream::error::{Trouble, origin_gone};
+use crate::io::socket::{Socket, SocketError};
+use crate::upstream::error::{FetchError, of_connection};
 use crate::upstream::pool::Upstream;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -70,7 +70,7 @@ impl Upload {
         upstream: &Upstream<'_>,
         client: &mut Socket,
         counted: Client,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), FetchError> {
         let settings = upstream.settings;
         let is_asked_for = self.is_expected && !self.fits(settings.ahead_bytes);
         if settings.gates.ahead == 0 || !self.has_body() || is_asked_for {
@@ -80,12 +80,16 @@ impl Upload {
         if self.is_here(settings.ahead_bytes)? {
             return Ok(());
         }
-        self.buffer.set_place(Some(place(upstream, counted).await.ok_or(Trouble::NoMemory)?));
+        self.buffer.set_place(Some(place(upstream, counted).await.ok_or(FetchError::NoMemory)?));
         self.read_until_here(upstream, client).await
     }
 
     /// Reads as much of it as is read before its origin is asked.
-    async fn read_until_here(&mut self, upstream: &Upstream<'_>, client: &mut Socket) -> Result<(), Trouble> {
+    async fn read_until_here(
+        &mut self,
+        upstream: &Upstream<'_>,
+        client: &mut Socket,
+    ) -> Result<(), FetchError> {
         if std::mem::take(&mut self.is_expected) {
             self.was_continued = true;
             send_continue(client).await?;
@@ -94,13 +98,13 @@ impl Upload {
         client.pace = Some(begun);
         let done = loop {
             match client.read(&mut self.buffer).await {
-                Ok(0) => break Err(Trouble::Client(Gone::Closed)),
+                Ok(0) => break Err(FetchError::Client(SocketError::Closed)),
                 Ok(_) => match self.is_here(upstream.settings.ahead_bytes) {
                     Ok(false) => {}
                     here => break here.map(drop),
                 },
-                Err(Gone::TimedOut) => break Err(Trouble::Slow),
-                Err(gone) => break Err(Trouble::Client(gone)),
+                Err(SocketError::TimedOut) => break Err(FetchError::Slow),
+                Err(error) => break Err(FetchError::Client(error)),
             }
         };
         self.pace = client.pace.take();
@@ -113,7 +117,7 @@ impl Upload {
     }
 
     /// Returns true if the buffer holds the rest of the body, or `most` bytes of it.
-    fn is_here(&self, most: usize) -> Result<bool, Trouble> {
+    fn is_here(&self, most: usize) -> Result<bool, FetchError> {
         let (mut framed, mut bytes) = (self.framed, self.buffer.filled());
         if bytes.len() >= most {
             return Ok(true);
@@ -127,8 +131,8 @@ impl Upload {
                     len
                 }
                 Ok(Piece::Framing(len) | Piece::Trailer(len)) => len,
-                Err(TOO_LONG) => return Err(Trouble::TooLong(self.most)),
-                Err(error) => return Err(Trouble::Request(error)),
+                Err(TOO_LONG) => return Err(FetchError::TooLong(self.most)),
+                Err(error) => return Err(FetchError::Request(error)),
             };
             bytes = &bytes[len..];
         }
@@ -148,33 +152,35 @@ impl Upload {
         upstream: &Upstream<'_>,
         client: &mut Socket,
         origin: &mut Socket,
-    ) -> Result<bool, Trouble> {
-        let what = if self.framed.is_chunked() { What::Chunks } else { What::Data };
+    ) -> Result<bool, FetchError> {
+        let form = if self.framed.is_chunked() { Form::Chunks } else { Form::Data };
         client.pace = Some(self.begun(upstream));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request stay behind: an origin might put them among its fields.
-        let from = From { socket: &mut *client, buffer, framed, trailers: None };
+        let from = BodySource { socket: &mut *client, buffer, framed, trailers: None };
         origin.listens = true;
-        let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), what).await;
+        let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), form).await;
         origin.listens = false;
         client.pace = None;
         match passed {
             Ok(_) => Ok(true),
             // What it has said before it closed is looked for.
-            Err(Broken::To(Gone::Answered | Gone::Closed)) => Ok(false),
-            Err(Broken::Malformed(TOO_LONG)) => Err(Trouble::TooLong(upstream.settings.request_body_max)),
-            Err(Broken::To(gone)) => Err(origin_gone(gone)),
-            Err(Broken::From(Gone::TimedOut)) => Err(Trouble::Slow),
-            Err(Broken::From(gone)) => Err(Trouble::Client(gone)),
-            Err(Broken::Malformed(error)) => Err(Trouble::Request(error)),
+            Err(ForwardError::To(SocketError::Answered | SocketError::Closed)) => Ok(false),
+            Err(ForwardError::Malformed(TOO_LONG)) => {
+                Err(FetchError::TooLong(upstream.settings.request_body_max))
+            }
+            Err(ForwardError::To(error)) => Err(of_connection(error)),
+            Err(ForwardError::From(SocketError::TimedOut)) => Err(FetchError::Slow),
+            Err(ForwardError::From(error)) => Err(FetchError::Client(error)),
+            Err(ForwardError::Malformed(error)) => Err(FetchError::Request(error)),
         }
     }
 }
 
 /// Sends 100 (Continue) to a client that waits for it.
-pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), Trouble> {
+pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), FetchError> {
     client.add_overhead(CONTINUE.len());
-    client.write_all(CONTINUE, &[]).await.map_err(Trouble::Client)
+    client.write_all(CONTINUE, &[]).await.map_err(FetchError::Client)
 }
 
 /// Waits for a place among the bodies that are read ahead: first for one of those that the client
