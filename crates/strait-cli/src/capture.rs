@@ -267,7 +267,7 @@ impl Args {
         if self.kernel.fanout.is_some() && path.is_taken_from_the_host() {
             let path = path.name();
             return usage(format!(
-                "--fanout works with packet sockets only, and --path {path} has none: the NIC spreads packets over its \\
+                "--fanout works with packet sockets only, and --path {path} has none: the NIC spreads packets over its \
                  queues (ethtool -X); omit --fanout, or use --path v3"
             ));
         }

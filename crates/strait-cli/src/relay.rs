@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
         tell(format_args!(
-            "relaying {address} to {}, at most {} connections at a time\\n",
+            "relaying {address} to {}, at most {} connections at a time\n",
             args.to, limits.connections
         ));
     }

@@ -232,7 +232,7 @@ fn library() -> Result<PathBuf, Error> {
 fn not_trusted(library: &Path, offender: &Path) -> Error {
     let (library, offender) = (library.display(), offender.display());
     Error::Refused(format!(
-        "{library} is not loaded: another user owns {offender} or may write to it. Remove the right (chmod go-w {offender}), \\
+        "{library} is not loaded: another user owns {offender} or may write to it. Remove the right (chmod go-w {offender}), \
          or name the library: {VARIABLE}={library}"
     ))
 }

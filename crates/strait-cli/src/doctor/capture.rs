@@ -74,9 +74,7 @@ fn found_fanout(name: &str) -> Result<()> {
 
 /// Returns the tested interface, and its name for messages.
 fn place(interface: Option<&Interface>) -> (&str, &str) {
-    interface.map_or(("lo", "lo (tried, as no interface was given)"), |interface| {
-        (&interface.name, &interface.name)
-    })
+    interface.map_or(("lo", "lo (tested by default)"), |interface| (&interface.name, &interface.name))
 }
 
 fn is_down(name: &str) -> bool {
@@ -128,7 +126,7 @@ fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>
         (3, Some(ring)) => {
             let PacketRing { block_bytes, blocks, retire, .. } = ring;
             let says = format!(
-                "{version} uses TPACKET_V3 on {shown}: {blocks} blocks of {} KiB; packets can be delayed by up \\
+                "{version} uses TPACKET_V3 on {shown}: {blocks} blocks of {} KiB; packets can be delayed by up \
                  to {} ms with tcpdump's read timeout",
                 block_bytes >> 10,
                 retire.as_millis()

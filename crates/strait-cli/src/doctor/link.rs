@@ -89,7 +89,7 @@ fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
 fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
     let missed = stats.rx_missed_errors + stats.rx_fifo_errors;
     let says = format!(
-        "{missed} packets missed by the NIC, of {}, since the link was created; {} dropped later, which includes unknown \\
+        "{missed} packets missed by the NIC, of {}, since the link was created; {} dropped later, which includes unknown \
          protocols",
         stats.rx_packets, stats.rx_dropped
     );

@@ -46,7 +46,7 @@ const HELP: [(&str, &str); 8] = [
     ("q, Esc", "quit"),
     ("p, space", "pause, resume"),
     ("s", "sort flows by rate, packets, total"),
-    ("/", "set a filter, pcap-filter(7); empty matches all"),
+    ("/", "set a filter, pcap-filter(7); empty for all"),
     ("arrows", "scroll the flows"),
     ("PgUp, PgDn", "scroll them by ten"),
     ("Home", "show the first flow again"),

@@ -189,7 +189,7 @@ fn capture_by_time_ends_after_the_requested_files() {
 fn note_about_missing_zero_copy_gives_no_useless_advice() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let stderr = Capture::start(wire.right(), &["--path", "xdp"]).finish().stderr;
-    assert!(stderr.contains("\\nstrait: no zero-copy: right's driver has none\\n"), "{stderr}");
+    assert!(stderr.contains("\nstrait: no zero-copy: right's driver has none\n"), "{stderr}");
 }
 
 #[test]
