@@ -1,7 +1,7 @@
 /*
- * Every system call that could take a PF_ZEROCOPY socket for a stream of bytes. The family moves frames by its rings alone, so
- * each call must refuse, or report no bytes: a count of bytes that nobody wrote hands out memory of the kernel. Runs in a guest
- * of the lab, as root, while frames arrive.
+ * Every system call that could treat a PF_ZEROCOPY socket as a stream of bytes. The family moves
+ * frames by its rings alone, so that each call must fail or report no bytes: a count of unwritten
+ * bytes would leak kernel memory. Runs in a guest of the lab, as root, while frames arrive.
  *
  *   byte_calls IFINDEX
  */
@@ -58,7 +58,7 @@ static void *map(size_t bytes, int flags, int file, off_t offset)
 	return start;
 }
 
-/* Leaves a pattern in the free memory of the kernel, where it is not zeroed on allocation. */
+/* Fills free memory of the kernel with a pattern. It is not zeroed on allocation. */
 static void leave_garbage(void)
 {
 	char *start = map((size_t)GARBAGE_MIB << 20, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -88,13 +88,13 @@ static void open_bound(unsigned int ifindex)
 		err(1, "bind");
 }
 
-/* Frames are readable from here on, and stay so: nothing is returned. */
+/* Waits until frames are readable. They stay readable, as no slot is returned. */
 static void await_frames(void)
 {
 	struct pollfd poller = { .fd = fd, .events = POLLIN };
 
 	if (poll(&poller, 1, 20000) != 1 || poller.revents != POLLIN)
-		errx(1, "no frame comes: %#x", poller.revents);
+		errx(1, "no frame arrives: %#x", poller.revents);
 }
 
 /* The rings' memory holds descriptors and zeroes. */
@@ -270,7 +270,7 @@ static void by_uring(void)
 	       (struct io_uring_sqe){ .opcode = IORING_OP_SPLICE, .fd = ends[1], .splice_fd_in = fd, .len = ASKED,
 				      .off = -1ull, .splice_off_in = -1ull },
 	       -EINVAL);
-	/* A buffer of the kernel's choice has room, whatever the entry says. */
+	/* The kernel selects the buffer, which has room regardless of the entry's length. */
 	submit(&uring, "provide buffers",
 	       (struct io_uring_sqe){ ENTRY(IORING_OP_PROVIDE_BUFFERS, 1, ASKED), .buf_group = 7 }, 0);
 	submit(&uring, "recv to a provided buffer",
@@ -294,7 +294,7 @@ int main(int argc, char **argv)
 	send_frames();
 	by_uring();
 	if (failures)
-		errx(1, "%u calls took the socket for a stream of bytes", failures);
+		errx(1, "%u calls treated the socket as a stream of bytes", failures);
 	puts("byte_calls: all refused or without a byte");
 	return 0;
 }

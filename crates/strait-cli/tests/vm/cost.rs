@@ -1,8 +1,8 @@
-//! What a frame costs on its way from the wire to the program, in guest instructions.
+//! Costs of a frame from the wire to the program, in guest instructions.
 //!
-//! Every contestant gets bursts of [`BURST`] frames from a NIC that costs the guest next to nothing
-//! (`lab/vm/pump.c`); what the sender itself costs is measured alone and taken off. The figures are
-//! the same to a percent or so in each run, so they are compared with those written down
+//! Every contestant gets bursts of [`BURST`] frames from a NIC with almost no cost for the guest
+//! (`lab/vm/pump.c`). The cost of the sender is measured alone and subtracted. The figures of two
+//! runs differ by about a percent, so that they can be compared with recorded figures
 //! (`record.rs`).
 
 use std::collections::BTreeMap;
@@ -16,22 +16,23 @@ use lab::{compile, program_or_skip};
 use super::record::compare;
 use super::{guest, pf_zerocopy, run};
 
-/// Frames of a burst: all contestants have room for as many, in the NIC and behind it.
+/// Frames of a burst, which fit in the NIC and in the rings of all contestants.
 const BURST: u64 = 1000;
-/// Metered bursts.
+/// Number of measured bursts.
 const BURSTS: u64 = 20;
-/// What lies between two bursts: long enough for the slowest to take one in, at a nanosecond an
-/// instruction.
+/// Pause between two bursts, in which the slowest contestant can receive a burst at a nanosecond
+/// per instruction.
 const PAUSE_US: u64 = 20_000;
-/// Sizes of frames with their check sequence, as users give them; the NIC counts without.
+/// Sizes of frames including the check sequence.
 const SIZES: [u32; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 const CHECK_SEQUENCE_BYTES: u32 = 4;
 const GUEST_LIMIT: Duration = Duration::from_mins(20);
 
-/// A way to receive: how users name it, and the command that does it on `$receiver`.
+/// A receiver: its name, and its command on `$receiver`.
 type Contestant = (&'static str, &'static str);
 
-const NOBODY: Contestant = ("nobody", "");
+/// No receiver, for the cost of the sender.
+const NO_RECEIVER: Contestant = ("no receiver", "");
 const XDP_ZERO_COPY: Contestant = ("xdp-zc", "strait capture -i $receiver --json --path xdp-zc");
 const XDP_NATIVE: Contestant = ("xdp-native", "strait capture -i $receiver --json --path xdp-native");
 const XDP_GENERIC: Contestant = ("xdp-generic", "strait capture -i $receiver --json --path xdp-generic");
@@ -39,18 +40,18 @@ const V3: Contestant = ("v3", "strait capture -i $receiver --json --path v3");
 const V2: Contestant = ("v2", "strait capture -i $receiver --json --path v2");
 const RECV: Contestant = ("recv", "strait capture -i $receiver --json --path recv");
 const ZERO_COPY: Contestant = ("zerocopy", "strait capture -i $receiver --json --path zerocopy");
-/// Unmodified, on the paths where nothing is copied.
+/// Unmodified tcpdump on the zero-copy paths.
 const TCPDUMP_XDP: Contestant =
     ("tcpdump on xdp-zc", "strait run --path xdp-zc -- tcpdump -Z root -i $receiver -w /dev/null");
 const TCPDUMP_ZERO_COPY: Contestant =
     ("tcpdump on zerocopy", "strait run --path zerocopy -- tcpdump -Z root -i $receiver -w /dev/null");
 const TCPDUMP: Contestant = ("tcpdump", "tcpdump -Z root -i $receiver -w /dev/null");
-/// libpcap as it comes: TPACKET_V3, or TPACKET_V2 in immediate mode.
+/// The system's libpcap: TPACKET_V3, or TPACKET_V2 in immediate mode.
 pub(super) const LIBPCAP: Contestant = ("libpcap", "pcap_count -i $receiver");
 const LIBPCAP_IMMEDIATE: Contestant = ("libpcap-immediate", "pcap_count -i $receiver -I");
 const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 
-/// Instructions a frame, in the kernel and in the program.
+/// Instructions per frame, in the kernel and in the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub(super) kernel: f64,
@@ -72,24 +73,24 @@ impl Cost {
     }
 }
 
-/// By contestant and size (`64`, ..., `random`).
+/// Costs by contestant and size (`64`, ..., `random`).
 pub(super) type Costs = BTreeMap<&'static str, BTreeMap<String, Cost>>;
 
-/// What each contestant is metered with: a size, or all of them at random.
+/// Returns the frame sizes of the measurements: each size, and all sizes at random.
 pub(super) fn sizes() -> impl Iterator<Item = String> {
     SIZES.iter().map(u32::to_string).chain(["random".to_owned()])
 }
 
-/// The script that meters `contestants` on eth1, or on zc0 where the module has it.
+/// Returns the script that measures `contestants` on eth1, or on zc0 if the module drives it.
 fn script(contestants: &[Contestant]) -> String {
     let mut script = "
 pump=$(basename $(readlink /sys/class/net/eth0/device))
 echo 4 >/proc/sys/vm/nr_hugepages
 echo 16777216 >/proc/sys/net/core/rmem_default
 ethtool -G eth1 rx 4096 2>ethtool.err || true
-# Frames are captured as they were on the wire, and rings have slots for such.
+# Without merging, frames are captured as on the wire and fit in the slots of the rings.
 ethtool -K eth1 gro off gso off tso off
-# A thread that works at random times would be metered with a path.
+# The instructions of this kernel thread, which runs at random times, would be counted.
 if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
 "
     .to_owned();
@@ -106,15 +107,15 @@ if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
                 Err(_) => SIZES.map(|size| (size - CHECK_SEQUENCE_BYTES).to_string()).join(" "),
             };
             let pumped = format!("$pump {BURSTS} {BURST} {PAUSE_US} {bytes}");
-            writeln!(script, "meter '{name}' '{command}' {pumped}").expect("a String takes everything");
+            writeln!(script, "meter '{name}' '{command}' {pumped}").expect("writing to a String cannot fail");
         }
     }
     script
 }
 
-/// What each of `contestants` costs, less what the sender does.
+/// Returns the costs of `contestants` without the cost of the sender.
 fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
-    let all: Vec<Contestant> = [NOBODY].iter().chain(contestants).copied().collect();
+    let all: Vec<Contestant> = [NO_RECEIVER].iter().chain(contestants).copied().collect();
     let run = run(guest.metered().limit(GUEST_LIMIT), &script(&all));
     let mut pairs = run.marks.chunks_exact(2).map(|pair| Cost::between(pair[0], pair[1]));
     let mut costs = Costs::new();
@@ -124,7 +125,7 @@ fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
             costs.entry(name).or_default().insert(size, cost);
         }
     }
-    let sender = costs.remove(NOBODY.0).expect("it was metered");
+    let sender = costs.remove(NO_RECEIVER.0).expect("its cost was measured");
     for of_contestant in costs.values_mut() {
         for (size, cost) in of_contestant {
             *cost = cost.less(sender[size]);
@@ -133,7 +134,7 @@ fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
     costs
 }
 
-/// A guest with the programs that are compared.
+/// Returns a guest with the compared programs.
 fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers");
@@ -159,18 +160,18 @@ fn print(nic: &str, costs: &Costs) {
     }
 }
 
-/// The cost at the largest size less that at the smallest.
+/// Returns the difference between the costs at the largest and the smallest size.
 fn slope(costs: &Costs, name: &str) -> f64 {
     costs[name]["1518"].total() - costs[name]["64"].total()
 }
 
-/// What nobody copies costs the same at every length.
+/// Asserts that the cost does not depend on the length, as on a path without copies.
 fn assert_independent_of_length(costs: &Costs, name: &str) {
     let slope = slope(costs, name);
     assert!(slope.abs() < 20.0, "{name}: {slope} instructions between 64 and 1518 bytes");
 }
 
-/// What is copied does not.
+/// Asserts that the cost depends on the length, as on a path with copies.
 fn assert_dependent_on_length(costs: &Costs, name: &str) {
     let slope = slope(costs, name);
     assert!(slope > 300.0, "{name}: {slope} instructions between 64 and 1518 bytes");
@@ -215,8 +216,8 @@ fn e1000() {
     costs.extend(measure(guest, &[ZERO_COPY, TCPDUMP_ZERO_COPY]));
     print("e1000", &costs);
     assert_independent_of_length(&costs, "zerocopy");
-    // The stock driver copies frames below 256 bytes once more (copybreak), so packet sockets differ
-    // less by length here.
+    // Only xdp-generic: the stock driver copies frames below 256 bytes an additional time
+    // (copybreak), so that the cost of packet sockets depends less on the length.
     assert_dependent_on_length(&costs, "xdp-generic");
     compare("e1000", Kernel::V7_2, &costs);
 }

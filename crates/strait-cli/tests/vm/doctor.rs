@@ -5,7 +5,7 @@ use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 use serde_json::Value;
 
 use super::pf_zerocopy::with_module;
-use super::{assert_said, guest, run};
+use super::{assert_output, guest, run};
 
 /// `examine NAME ARGUMENT...` prints the doctor's report in one line.
 const EXAMINE: &str = r#"
@@ -111,6 +111,6 @@ examine unloaded --for capture
             assert_found(&run, name, subject, ("ok", &format!("its module drives {taken}")));
         }
         assert_found(&run, "given", subject, ("better", "its module is loaded, and eth0 is driven by e1000"));
-        assert_said(&run, &["fix echo 0000:"]);
+        assert_output(&run, &["fix echo 0000:"]);
     }
 }

@@ -1,4 +1,5 @@
-//! libpcap programs on `PF_ZEROCOPY`: frames out, which the interface takes from its capture alone.
+//! libpcap programs that inject frames on `PF_ZEROCOPY`, on which only the capturing socket can
+//! send.
 
 use std::path::Path;
 
@@ -7,12 +8,12 @@ use lab::{compile, program_or_skip};
 use serde_json::Value;
 
 use super::pf_zerocopy::with_misuse;
-use super::{assert_said, run, strait};
+use super::{assert_output, run, strait};
 
-/// Frames that the program `inject` answers.
+/// Number of frames that the program `inject` answers.
 const ANSWERED: u64 = 200;
 
-/// With the drop-in and the program `inject`.
+/// Returns a guest with the drop-in library and the program `inject`.
 fn with_inject(kernel: Kernel) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("inject");
@@ -21,13 +22,13 @@ fn with_inject(kernel: Kernel) -> Guest {
     with_misuse(kernel).program(&program).program(strait().with_file_name("libstrait_pcap.so"))
 }
 
-/// Bytes of all answers, as `inject.c` makes them.
+/// Returns the bytes of all answers of `inject.c`.
 fn answered_bytes() -> u64 {
     (0..ANSWERED).map(|n| 60 + n * 37 % 1455).sum()
 }
 
 #[test]
-fn a_program_injects_while_it_captures_and_without_privilege() {
+fn program_injects_during_a_capture_without_privileges() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
@@ -61,20 +62,20 @@ echo pinned $(pinned)
             r#""delivered":1,"#,
             "pinned 0",
         ];
-        assert_said(&run, &wanted);
+        assert_output(&run, &wanted);
         let line = run.said.lines().find_map(|line| line.strip_prefix("ledger ")).unwrap();
         let ledger: Value = serde_json::from_str(line).unwrap();
-        let came = ["delivered", "bytes"].map(|name| ledger[name].as_u64().unwrap());
-        assert_eq!(came, [ANSWERED, answered_bytes()], "{ledger}");
+        let received = ["delivered", "bytes"].map(|name| ledger[name].as_u64().unwrap());
+        assert_eq!(received, [ANSWERED, answered_bytes()], "{ledger}");
     }
 }
 
 #[test]
-fn an_injection_that_fails_says_why_and_harms_no_other() {
+fn failed_injection_reports_its_reason_and_affects_no_other() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    // The limit is the kernel's own: as much as the receive ring takes.
+    // The limit of locked memory has room for the receive ring only.
     let script = "
 take_for_zerocopy
 up eth0 zc0
@@ -101,5 +102,5 @@ cat limited
         "raise the limit of locked memory",
         "captured 100, injected 0",
     ];
-    assert_said(&run, &wanted);
+    assert_output(&run, &wanted);
 }

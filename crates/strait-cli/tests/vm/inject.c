@@ -1,9 +1,9 @@
 /*
- * Captures on an interface by libpcap's calls and answers each frame with one of its own, out of the callback. Runs in a
- * guest of the lab.
+ * Captures on an interface by libpcap and answers each frame with another one in the callback.
+ * Runs in a guest of the lab.
  *
- *   inject INTERFACE FRAMES        as nobody from when the capture is open, as tcpdump does; an answer that fails is told
- *   inject INTERFACE down          what an interface that is down, and a frame that no link takes, come to
+ *   inject INTERFACE FRAMES    answers as user nobody; prints a failed answer
+ *   inject INTERFACE down      sends on a link that is down, and frames of invalid sizes
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -22,7 +22,7 @@
 static pcap_t *handle;
 static unsigned int captured, injected;
 
-/* Answer number n: as long as no other near it, filled with n. */
+/* Writes answer number n. Its size differs from those of its neighbours, and its bytes are n. */
 static size_t answer(unsigned char *frame, unsigned int n)
 {
 	static const unsigned char head[14] = {
@@ -52,7 +52,7 @@ static void refused(size_t size, const char *words)
 	unsigned char frame[4096] = { 0 };
 
 	if (pcap_sendpacket(handle, frame, size) == 0)
-		errx(1, "a frame of %zu bytes was taken", size);
+		errx(1, "a frame of %zu bytes was accepted", size);
 	if (!strstr(pcap_geterr(handle), words))
 		errx(1, "%zu bytes: \"%s\" instead of \"%s\"", size, pcap_geterr(handle), words);
 }
@@ -63,7 +63,7 @@ static void run(const char *command)
 		errx(1, "%s", command);
 }
 
-/* What was refused is not sent later, and what comes then goes out. */
+/* Refused frames are not sent later, and frames after the link is up are sent. */
 static void go_down(const char *interface)
 {
 	unsigned char frame[SIZE_MAX_BYTES];

@@ -1,8 +1,8 @@
-//! The program `strait` in virtual machines: real zero-copy, which needs a NIC that reaches the
-//! program's memory.
+//! Tests of `strait` in virtual machines: true zero-copy needs a NIC with DMA to the program's
+//! memory.
 //!
-//! `make test-vm` runs it, with the release build: emulation is slow, and what is metered is what
-//! users get.
+//! `make test-vm` runs them with the release build, as emulation is slow and the measured program
+//! should be the released one.
 
 mod cost;
 mod doctor;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Run};
 
-/// What a program that is no guest may take on a busy machine.
+/// Time limit of a program outside of the guest on a busy machine.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// The program under test.
@@ -26,18 +26,18 @@ fn strait() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_strait"))
 }
 
-/// A guest with `strait` in it.
+/// Returns a guest that contains `strait`.
 fn guest(kernel: Kernel) -> Guest {
     Guest::new(kernel).program(strait()).libpcap().file("/rig.sh", include_bytes!("rig.sh"))
 }
 
-/// Runs `script` with the functions of `rig.sh`; it must end with 0.
+/// Runs `script` with the functions of `rig.sh`, and asserts that it exits with 0.
 fn run(guest: Guest, script: &str) -> Run {
     guest.run(&format!(". /rig.sh\n{script}")).unwrap().success()
 }
 
-/// Asserts that `run` has said all of `words`.
-fn assert_said(run: &Run, words: &[&str]) {
+/// Asserts that the output of `run` contains all of `words`.
+fn assert_output(run: &Run, words: &[&str]) {
     for word in words {
         assert!(run.said.contains(word), "missing: {word}\n{}", run.said);
     }

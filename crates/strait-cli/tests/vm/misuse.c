@@ -1,12 +1,12 @@
 /*
- * A program that means PF_ZEROCOPY ill, or is just wrong. Runs in a guest of the lab, as root.
+ * Malicious and wrong uses of PF_ZEROCOPY. Runs in a guest of the lab, as root.
  *
- *   misuse rules IFINDEX          every refusal that pf_zerocopy.h promises
- *   misuse fuzz IFINDEX SEED N    N random calls on sockets whose rings are scribbled on all the time
- *   misuse after IFINDEX          what is freed by close() while frames come is written to by nobody
- *   misuse elsewhere IFINDEX      an interface of another network namespace is out of reach
- *   misuse nobody IFINDEX         the same for a user who is root in namespaces of their own
- *   misuse as none|raw PROGRAM... not misuse: runs PROGRAM as nobody, with no capability or with CAP_NET_RAW alone
+ *   misuse rules IFINDEX          every error that pf_zerocopy.h documents
+ *   misuse fuzz IFINDEX SEED N    N random calls on sockets with constantly overwritten rings
+ *   misuse after IFINDEX          pages freed by close() under traffic are not written to
+ *   misuse elsewhere IFINDEX      an interface of another network namespace is inaccessible
+ *   misuse nobody IFINDEX         it is inaccessible for root of a user namespace
+ *   misuse as none|raw PROGRAM... runs PROGRAM as user nobody, without capabilities or with CAP_NET_RAW
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -103,7 +103,7 @@ static void refuse_rings(void)
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, (void *)-PAGE, SLOTS), EINVAL);
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, NULL, SLOTS), EFAULT);
 	REFUSED(set_ring(fd, 99, start, SLOTS), ENOPROTOOPT);
-	/* Memory that ends before its slots do, and memory that nobody may write to. */
+	/* Memory that is shorter than its slots, and read-only memory. */
 	DONE(munmap(start + BYTES / 2, BYTES / 2));
 	REFUSED(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS), EFAULT);
 	start = remade(start);
@@ -150,7 +150,7 @@ static int polled(int fd)
 	return poller.revents;
 }
 
-/* Calls on a socket that has no device do not wait. An alarm ends those that do. */
+/* Calls on a socket without a device must not block. An alarm ends a blocked one. */
 static void refuse_to_wait(void)
 {
 	int fd = socket(PF_ZEROCOPY, SOCK_RAW, 0);
@@ -165,7 +165,7 @@ static void refuse_to_wait(void)
 	REFUSED(send(fd, NULL, 0, 0), ENOTCONN);
 	if (polled(fd) != (POLLHUP | POLLRDHUP))
 		errx(1, "poll before bind: %#x", polled(fd));
-	/* Twice: bind() makes all good again. */
+	/* Twice: bind() works again after each shutdown(). */
 	for (int round = 0; round < 2; round++) {
 		DONE(bind_to(fd, ifindex));
 		if (polled(fd) & ~POLLIN)
@@ -179,7 +179,7 @@ static void refuse_to_wait(void)
 			DONE(shutdown(fd, SHUT_RDWR));
 			_exit(0);
 		}
-		/* Frames may come meanwhile; otherwise shutdown() ends it. */
+		/* Ended by frames or by shutdown(). */
 		DONE(recv(fd, NULL, 0, 0));
 		DONE(waitpid(child, NULL, 0));
 		DONE(recv(fd, NULL, 0, 0));
@@ -201,7 +201,7 @@ static struct zerocopy_statistics statistics_of(int fd)
 	return statistics;
 }
 
-/* A length that no frame has is refused, and the slot can be used again. */
+/* An invalid length is refused, and the slot can be used again. */
 static void refuse_lengths(void)
 {
 	struct zerocopy_ring *ring;
@@ -226,7 +226,7 @@ static void refuse_lengths(void)
 	DONE(send(fd, NULL, 0, 0));
 	for (int tries = 0; statistics_of(fd).tx_frames != 1; tries++) {
 		if (tries == 1000)
-			errx(1, "the frame does not go out");
+			errx(1, "the frame is not sent");
 		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 		DONE(send(fd, NULL, 0, 0)); /* which looks how far the NIC has come */
 	}
@@ -245,7 +245,7 @@ static void refuse_questions(void)
 	REFUSED(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, NULL, &length), EFAULT);
 	length = -1;
 	REFUSED(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length), EINVAL);
-	/* A shorter structure, of an older program, is filled as far as it goes. */
+	/* A shorter structure of an older program is filled up to its length. */
 	memset(&statistics, PATTERN, sizeof(statistics));
 	length = offsetof(struct zerocopy_statistics, rx_errors);
 	DONE(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length));
@@ -275,7 +275,7 @@ static void reach_from_elsewhere(void)
 	REFUSED(bind_to(fd, ifindex), ENODEV);
 }
 
-/* Nobody, who has every capability in a user namespace of their own. */
+/* An unprivileged user with all capabilities in a new user namespace. */
 static void reach_as_nobody(void)
 {
 	int fd, status;
@@ -287,7 +287,7 @@ static void reach_as_nobody(void)
 		exit(0);
 	}
 	if (wait(&status) < 0 || status)
-		errx(1, "a user namespace alone gives the network away");
+		errx(1, "a user namespace alone gives access to the network");
 	DONE(unshare(CLONE_NEWUSER | CLONE_NEWNET));
 	fd = open_socket();
 	DONE(set_ring(fd, ZEROCOPY_RX_RING, buffer(BYTES), SLOTS));
@@ -325,7 +325,7 @@ struct victim {
 	struct zerocopy_ring *rings[2];
 };
 
-/* What succeeded of the fuzz: it is worth nothing where all is refused. */
+/* Successful calls of the fuzz. A fuzz in which all calls fail tests nothing. */
 static struct {
 	unsigned long rings, binds, receives;
 	unsigned long long frames, sends;
@@ -384,11 +384,11 @@ static void start_over(struct victim *victim)
 	*victim = (struct victim){ .fd = open_socket(), .start = buffer(2 * BYTES) };
 }
 
-/* Anything above 0 would be a count of bytes, which neither recv() nor send() moves here. */
+/* A positive result would be a count of bytes, but recv() and send() move no bytes here. */
 static void without_bytes(ssize_t returned)
 {
 	if (returned > 0)
-		errx(1, "%zd bytes of nothing", returned);
+		errx(1, "%zd unwritten bytes", returned);
 }
 
 static void receive(int fd)
@@ -402,8 +402,8 @@ static void receive(int fd)
 }
 
 /*
- * A process that ends with copies of all sockets and rings. It is waited for: a socket that it still holds keeps its interface,
- * and the next case binds another one.
+ * A process that ends with copies of all sockets and rings. The parent waits for it: a socket that it
+ * still holds would keep its interface, which the next case binds.
  */
 static void end_in_child(void)
 {
@@ -440,8 +440,8 @@ static void misuse(struct victim *victim)
 }
 
 /*
- * Scribbles while frames come and go. Left to chance no socket would be bound that long: QEMU's NIC receives nothing in
- * the second after its receiver is started.
+ * Overwrites rings while frames are received and sent. Random calls would not keep a socket bound that
+ * long: QEMU's NIC receives nothing in the second after its receiver is started.
  */
 static void scribble_in_traffic(struct victim *victims)
 {
@@ -457,7 +457,7 @@ static void scribble_in_traffic(struct victim *victims)
 	map_ring(victim, 1);
 	DONE(bind_to(victim->fd, ifindex));
 	if (poll(&poller, 1, 10000) != 1 || poller.revents != POLLIN)
-		errx(1, "no frame comes to be scribbled on: %#x", poller.revents);
+		errx(1, "no frame arrives during the overwriting: %#x", poller.revents);
 	for (unsigned int i = 0; i < SLOTS / 2; i++) {
 		victim->rings[1]->desc[i].length = 60;
 		__atomic_store_n(&victim->rings[1]->desc[i].state, ZEROCOPY_READABLE, __ATOMIC_RELEASE);
@@ -490,10 +490,10 @@ static void fuzz(uint64_t seed, long count)
 	       done.receives, done.sends, done.frames);
 	if (done.rings < (unsigned long)count / 60 || done.binds < (unsigned long)count / 300 ||
 	    done.receives < 20 || !done.sends || done.frames < SLOTS / 2)
-		errx(1, "too little of the fuzz was let in for it to mean anything");
+		errx(1, "too few calls of the fuzz succeeded");
 }
 
-/* Frames come while the socket closes; the memory that then gets the pages must keep what is written there. */
+/* Closes the socket under traffic. Memory that gets its pages must keep its content. */
 static void look_after(void)
 {
 	for (int round = 0; round < 20; round++) {
@@ -505,7 +505,7 @@ static void look_after(void)
 		DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
 		DONE(bind_to(fd, ifindex));
 		if (poll(&poller, 1, 5000) != 1)
-			errx(1, "no frame comes");
+			errx(1, "no frame arrives");
 		munmap(start, BYTES);
 		close(fd);
 		heir = buffer(4 * BYTES);
@@ -541,7 +541,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(argv[1], "nobody")) {
 		reach_as_nobody();
 	} else {
-		errx(2, "misuse %s: no such thing", argv[1]);
+		errx(2, "misuse %s: unknown case", argv[1]);
 	}
 	printf("misuse %s: done\n", argv[1]);
 	return 0;

@@ -1,4 +1,4 @@
-//! `PF_ZEROCOPY`: the module under the program, and under programs that mean it ill.
+//! `PF_ZEROCOPY`: the kernel module under `strait`, and under malicious programs.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use lab::vm::{Guest, Kernel, Nic, Run, vm_or_skip};
 use lab::{compile, program_or_skip};
 use serde_json::{Value, json};
 
-use super::{assert_said, guest, run};
+use super::{assert_output, guest, run};
 
 const KERNELS: [Kernel; 2] = [Kernel::V7_2, Kernel::V6_12];
 
-/// `guest` with the module built for its kernel.
+/// Adds the module for the guest's kernel.
 pub(super) fn with_module(guest: Guest, kernel: Kernel) -> Guest {
     let path = repository().join(format!("kmod/build/{}/pf_zerocopy.ko", kernel.version()));
     let module =
@@ -23,17 +23,17 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Two e1000, the second to be given to the module.
+/// Returns a guest with two e1000, of which scripts bind the second to the module.
 fn pair(kernel: Kernel) -> Guest {
     with_module(guest(kernel).wire(Nic::E1000, Nic::E1000), kernel)
 }
 
-/// [`pair`] with the program `misuse`.
+/// Returns [`pair`] with the program `misuse`.
 pub(super) fn with_misuse(kernel: Kernel) -> Guest {
     with_c_program(kernel, "misuse")
 }
 
-/// [`pair`] with the program `name`, whose source is beside this file.
+/// Returns [`pair`] with the program `name`, compiled from the source beside this file.
 fn with_c_program(kernel: Kernel, name: &str) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join(name);
@@ -44,13 +44,13 @@ fn with_c_program(kernel: Kernel, name: &str) -> Guest {
 }
 
 #[test]
-fn frames_come_without_a_copy_as_they_were_sent() {
+fn frames_are_captured_unchanged_without_a_copy() {
     if !vm_or_skip() {
         return;
     }
     for kernel in KERNELS {
-        // The stock driver's frames by v3, sent once more to the module: tags, filters and the snaplen
-        // included.
+        // The frames captured by v3 with the stock driver are sent again and captured by the
+        // module, with VLAN tags, filters and a snaplen.
         let script = "
 up eth0 eth1
 capture reference --path v3
@@ -65,7 +65,7 @@ compare filtered zerocopy vlan and udp
 compare cut zerocopy --snaplen 60
 ";
         let run = run(pair(kernel), script);
-        assert_said(
+        assert_output(
             &run,
             &[
                 r#""path":"zerocopy","mode":"zero-copy""#,
@@ -80,11 +80,11 @@ compare cut zerocopy --snaplen 60
 }
 
 #[test]
-fn frames_go_out_without_a_copy() {
+fn frames_are_sent_without_a_copy() {
     if !vm_or_skip() {
         return;
     }
-    // More than twice round the ring.
+    // More frames than twice the slots of the ring.
     let script = "
 take_for_zerocopy
 up eth0 zc0
@@ -97,12 +97,12 @@ cat came.json
 ";
     for kernel in KERNELS {
         let run = run(pair(kernel), script);
-        assert_said(&run, &[r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#]);
+        assert_output(&run, &[r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#]);
     }
 }
 
 #[test]
-fn a_capture_that_is_killed_leaves_no_page_pinned() {
+fn killed_capture_leaves_no_page_pinned() {
     if !vm_or_skip() {
         return;
     }
@@ -129,12 +129,12 @@ end_capture
 cat next.json
 ";
     for kernel in KERNELS {
-        assert_said(&run(pair(kernel), script), &["no page is pinned", r#""delivered":100"#]);
+        assert_output(&run(pair(kernel), script), &["no page is pinned", r#""delivered":100"#]);
     }
 }
 
 #[test]
-fn an_interface_that_goes_ends_the_capture_and_says_so() {
+fn removed_interface_ends_the_capture_with_an_error() {
     if !vm_or_skip() {
         return;
     }
@@ -161,17 +161,17 @@ cat unloaded.err
 ";
     for kernel in KERNELS {
         let run = run(pair(kernel), script);
-        assert_said(&run, &["one socket at a time", r#""delivered":10"#, "load the module"]);
+        assert_output(&run, &["one socket at a time", r#""delivered":10"#, "load the module"]);
     }
 }
 
-/// What a script has printed after `word`.
+/// Returns the rest of the output line that begins with `word`.
 fn line<'a>(run: &'a Run, word: &str) -> &'a str {
     let found = run.said.lines().find_map(|line| line.strip_prefix(word));
     found.unwrap_or_else(|| panic!("missing: {word}\n{}", run.said))
 }
 
-/// The ledger that a script has printed after `word`: it must close.
+/// Returns the ledger in the output line that begins with `word`, and asserts that it closes.
 fn ledger(run: &Run, word: &str) -> Value {
     let ledger: Value = serde_json::from_str(line(run, word)).unwrap();
     let count = |value: &Value| value.as_u64().unwrap();
@@ -182,7 +182,7 @@ fn ledger(run: &Run, word: &str) -> Value {
 }
 
 #[test]
-fn a_capture_goes_on_when_its_link_was_down() {
+fn capture_continues_after_a_link_down() {
     if !vm_or_skip() {
         return;
     }
@@ -230,7 +230,7 @@ fn flaps_under_traffic_lose_no_count_and_no_page() {
     if !vm_or_skip() {
         return;
     }
-    // The ring has been round more than once at each of them.
+    // The ring wraps around more than once between two flaps.
     let script = "
 take_for_zerocopy
 up eth0 zc0
@@ -259,17 +259,17 @@ unharmed
         let busy = ledger(&run, "busy ");
         assert_eq!(busy["events"]["link_downs"], 5, "{busy}");
         let lost = busy["lost"]["ring_full"].as_u64().unwrap() + busy["lost"]["other"].as_u64().unwrap();
-        let came = busy["received"].as_u64().unwrap() - lost;
+        let received = busy["received"].as_u64().unwrap() - lost;
         assert_eq!(
             line(&run, "came "),
-            came.to_string(),
-            "the interface counts what its socket does: {busy}"
+            received.to_string(),
+            "the counter of the interface equals the socket's: {busy}"
         );
     }
 }
 
 #[test]
-fn misuse_is_refused_and_harms_nobody_else() {
+fn misuse_is_refused_and_affects_no_other_program() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
@@ -295,12 +295,12 @@ echo pinned $(pinned)
 ";
     for kernel in KERNELS {
         let run = run(with_misuse(kernel), script);
-        assert_said(&run, &["misuse rules: done", "misuse after: done", r#""delivered":100"#, "pinned 0"]);
+        assert_output(&run, &["misuse rules: done", "misuse after: done", r#""delivered":100"#, "pinned 0"]);
     }
 }
 
 #[test]
-fn no_system_call_reads_bytes_from_a_socket_that_copies_none() {
+fn no_system_call_reads_bytes_from_a_socket() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
@@ -317,19 +317,19 @@ unharmed
 echo pinned $(pinned)
 ";
     for kernel in KERNELS {
-        // Pages are not zeroed on allocation, as where a leak would show what was in them.
+        // Pages are not zeroed on allocation, so that a leak would show their old content.
         let guest = with_c_program(kernel, "byte_calls").kernel_argument("init_on_alloc=0");
-        assert_said(&run(guest, script), &["byte_calls: all refused or without a byte", "pinned 0"]);
+        assert_output(&run(guest, script), &["byte_calls: all refused or without a byte", "pinned 0"]);
     }
 }
 
 #[test]
-fn a_network_namespace_has_the_interface_to_itself() {
+fn interface_is_accessible_only_in_its_network_namespace() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
     let script = "
-# inside COMMAND...: in a namespace of its own, which a sleeping process holds.
+# inside COMMAND...: runs it in another namespace, which a sleeping process holds.
 inside() { nsenter -t $other -n \"$@\"; }
 capture_inside() {
     inside ip link set zc0 up
@@ -361,7 +361,7 @@ inside ip link set zc0 netns 1
 ends back 'the interface is gone'
 [ $(pinned) -eq 0 ]
 
-# A capture holds its namespace. When it is killed the namespace goes, and the interface comes home.
+# A capture holds its namespace. When it is killed the namespace is removed, and the interface returns.
 ip link set zc0 netns $other
 capture_inside last
 kill $other
@@ -383,12 +383,12 @@ unharmed
 ";
     for kernel in KERNELS {
         let run = run(with_misuse(kernel), script);
-        assert_said(&run, &["misuse elsewhere: done", r#""delivered":100"#, r#""delivered":10,"#]);
+        assert_output(&run, &["misuse elsewhere: done", r#""delivered":100"#, r#""delivered":10,"#]);
     }
 }
 
 #[test]
-fn who_has_no_privilege_is_refused_and_told_what_to_do() {
+fn missing_privilege_is_refused_with_a_remedy() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
@@ -398,7 +398,7 @@ up eth0 zc0
 refused misuse as none strait capture -i zc0 --path zerocopy
 refused misuse as none strait generate --output zc0 --path zerocopy --count 1
 misuse nobody $(cat /sys/class/net/zc0/ifindex)
-# CAP_NET_RAW is enough, for what may be locked.
+# CAP_NET_RAW is enough, within the limit of locked memory.
 (ulimit -l 4096; misuse as raw strait capture -i zc0 --path zerocopy) 2>limit.err && exit 1
 cat limit.err
 [ $(pinned) -eq 0 ]
@@ -420,12 +420,12 @@ cat raw.json
             "raise the limit of locked memory",
             r#""delivered":100"#,
         ];
-        assert_said(&run, &wanted);
+        assert_output(&run, &wanted);
     }
 }
 
 #[test]
-fn a_kernel_that_would_copy_on_the_way_is_refused() {
+fn kernel_with_bounce_buffers_is_refused() {
     if !vm_or_skip() {
         return;
     }
@@ -441,17 +441,17 @@ unharmed
     for kernel in KERNELS {
         let run = run(pair(kernel).kernel_argument("swiotlb=force"), script);
         let wanted = ["by way of bounce buffers", "the driver e1000 has the interface", "pinned 0"];
-        assert_said(&run, &wanted);
+        assert_output(&run, &wanted);
     }
 }
 
 #[test]
-fn frames_that_find_no_slot_are_counted_and_the_ledger_closes() {
+fn frames_without_a_slot_are_counted_and_the_ledger_closes() {
     if !vm_or_skip() {
         return;
     }
-    // While the receiver is stopped its 512 slots fill; when it goes on they are filled once more, and
-    // the rest is lost.
+    // The 512 slots fill while the receiver is stopped, and once more after it continues. The other
+    // frames are lost.
     let script = "
 take_for_zerocopy
 up eth0 zc0
@@ -471,6 +471,10 @@ echo ledger $(cat slow.json)
         let lost = ledger["lost"]["ring_full"].as_u64().unwrap();
         assert!(lost > 0, "{ledger}");
         assert_eq!((count("received"), count("delivered") + lost), (1500, 1500), "{ledger}");
-        assert_eq!(line(&run, "missed "), lost.to_string(), "the interface counts what its socket does");
+        assert_eq!(
+            line(&run, "missed "),
+            lost.to_string(),
+            "the counter of the interface equals the socket's"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What a frame is known to cost: the figures that are committed, and the same made anew.
+//! The committed costs of a frame, and their comparison with new measurements.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use strait_bench::results::{Figures, Results, write_file};
 
 use super::cost::{Cost, Costs, LIBPCAP, sizes};
 
-/// What a path may cost beyond the figure written down, in percent.
+/// Tolerated increase of a cost above the recorded figure, in percent.
 const TOLERANCE: f64 = 5.0;
-/// Set, it writes the figures down and does not compare them; its value says of which commit they
-/// are.
+/// Environment variable with a commit: if it is set, the figures are recorded for that commit and
+/// not compared.
 const RECORD: &str = "STRAIT_VM_RECORD";
 
-const ABOUT: &str = "Guest instructions a received frame, in the kernel and in the program, by path and frame size (with \
-    its check sequence); the sender's own are taken off. QEMU without KVM, one processor, bursts of 1000 frames. \
+const ABOUT: &str = "Guest instructions per received frame, in the kernel and in the program, by path and frame size (with \
+    its check sequence); the instructions of the sender are subtracted. QEMU without KVM, one processor, bursts of 1000 frames. \
     Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
 
-/// Compares `costs` with those written down for `nic`, or writes them down.
+/// Compares `costs` with the recorded costs for `nic`, or records them.
 pub(super) fn compare(nic: &str, kernel: Kernel, costs: &Costs) {
     match env::var(RECORD) {
         Ok(commit) => write(nic, &results(nic, kernel, commit, costs)),
-        Err(_) => assert_no_dearer(nic, costs),
+        Err(_) => assert_not_higher(nic, costs),
     }
 }
 
@@ -81,18 +81,18 @@ fn figures(cost: Cost, libpcap: Cost) -> Figures {
     named.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
 }
 
-fn assert_no_dearer(nic: &str, costs: &Costs) {
+fn assert_not_higher(nic: &str, costs: &Costs) {
     let known = Results::read(&file(nic, "json")).unwrap();
-    let mut dearer = Vec::new();
+    let mut higher = Vec::new();
     for (name, of_contestant) in costs {
         for (place, size) in sizes().enumerate() {
             let now = of_contestant[&size].total();
             let known = known.summary(name, place as f64, "instructions");
-            let known = known.unwrap_or_else(|| panic!("{name} {size} is not written down")).median;
+            let known = known.unwrap_or_else(|| panic!("{name} {size} is not recorded")).median;
             if now > known * (1.0 + TOLERANCE / 100.0) {
-                dearer.push(format!("{nic} {name} {size}: {now:.0} instructions, {known:.0} written down"));
+                higher.push(format!("{nic} {name} {size}: {now:.0} instructions, {known:.0} recorded"));
             }
         }
     }
-    assert!(dearer.is_empty(), "dearer than before:\n{}", dearer.join("\n"));
+    assert!(higher.is_empty(), "higher than before:\n{}", higher.join("\n"));
 }

@@ -1,6 +1,6 @@
-# What the scripts of the guests share; busybox's shell.
+# Functions for the scripts in the guests, for busybox's shell.
 
-# up NIC...: brings them up and waits for their links.
+# up NIC...: sets the NICs up and waits for their links.
 up() {
     for nic; do ip link set "$nic" up; done
     for nic; do
@@ -8,16 +8,16 @@ up() {
     done
 }
 
-# capturing PID: waits until that `strait capture` has its ring: it then drops its capabilities.
+# capturing PID: waits until that `strait capture` is open, which is when it drops its capabilities.
 capturing() {
     until [ "$(grep CapEff "/proc/$1/status")" != "$(grep CapEff /proc/self/status)" ]; do sleep 0.1; done
 }
 
-# Where captures are, and what sends to them.
+# NICs of captures and of senders.
 receiver=eth1
 sender=eth0
 
-# take_for_zerocopy: gives eth1, an e1000, to the module pf_zerocopy: it becomes zc0.
+# take_for_zerocopy: binds eth1, an e1000, to the module pf_zerocopy, as zc0.
 take_for_zerocopy() {
     address=$(basename "$(readlink /sys/class/net/eth1/device)")
     echo "$address" >/sys/bus/pci/drivers/e1000/unbind
@@ -34,34 +34,34 @@ capture() {
     strait capture -i "$receiver" --json -w "$name.pcap" "$@" >"$name.json" 2>"$name.err" &
     captured=$!
     capturing $captured
-    # A driver that sets up its rings anew loses its link, and raises its first interrupts some time after it is back.
+    # A driver that allocates its rings again loses its link, and raises its first interrupts some time after the link is up.
     up "$receiver"
     sleep 2
 }
 
-# end_capture: ends that capture.
+# end_capture: ends the capture.
 end_capture() {
     kill -INT $captured && wait $captured || { cat *.err; return 1; }
 }
 
-# ends NAME WORDS: that capture must end by itself, and fail for the reason WORDS.
+# ends NAME WORDS: waits until the capture ends by itself; it must fail with WORDS in its error.
 ends() {
     if wait $captured; then echo "$1: it did not fail"; return 1; fi
     echo "$1: $(cat "$1.err")"
     grep -q "$2" "$1.err"
 }
 
-# says NAME WORDS: waits until that capture has said WORDS.
+# says NAME WORDS: waits until the capture has printed WORDS.
 says() {
     until grep -q "$2" "$1.err"; do sleep 0.1; done
 }
 
-# came: packets that the receiver has received so far.
+# came: prints the number of packets that the receiver has received.
 came() {
     cat "/sys/class/net/$receiver/statistics/rx_packets"
 }
 
-# refused COMMAND...: must be refused (exit code 3), for a reason in one line.
+# refused COMMAND...: runs a command that must be refused (exit code 3) with an error of one line.
 refused() {
     status=0
     "$@" >refused.out 2>refused.err || status=$?
@@ -70,24 +70,24 @@ refused() {
     [ "$(wc -l <refused.err)" -eq 1 ]
 }
 
-# unharmed: the kernel has found nothing wrong so far. One that oopses ends the guest (panic_on_oops).
+# unharmed: fails if the kernel has logged a warning. An oops ends the guest (panic_on_oops).
 unharmed() {
     if dmesg | grep -E 'WARNING|BUG|Oops|Bad page|stack trace'; then return 1; fi
 }
 
-# pinned: pages that are pinned for DMA now.
+# pinned: prints the number of pages pinned for DMA.
 pinned() {
     cat /proc/sys/vm/stat_refresh
     awk '/nr_foll_pin_acquired/ { a = $2 } /nr_foll_pin_released/ { r = $2 } END { print a - r }' /proc/vmstat
 }
 
-# send COUNT SIZES: from the sender, no faster than an emulated receiver can follow.
+# send COUNT SIZES: sends frames at a rate that an emulated receiver can handle.
 send() {
     strait generate --output "$sender" --count "$1" --size "$2" --rate 2000 --json >sent.json 2>sent.err
 }
 
-# compare NAME PATH [ARGUMENT...]: captures by PATH what reference.pcap has, sent once more: it must be what the ARGUMENTs
-# leave of it.
+# compare NAME PATH [ARGUMENT...]: sends reference.pcap again and captures it by PATH with ARGUMENTs. The result must equal
+# the packets that strait reads from reference.pcap with ARGUMENTs.
 compare() {
     name=$1 path=$2
     shift 2
@@ -102,13 +102,13 @@ compare() {
     echo "$name: $(wc -l <"$name.text") frames alike"
 }
 
-# meter NAME COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: has COMMAND receive what pump sends; it must receive all of it.
+# meter NAME COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: runs COMMAND while pump sends; it must receive all frames.
 meter() {
     name=$1 command=$2 pump=$3
     shift 3
     up "$receiver"
     if [ -n "$command" ]; then
-        # Not every program asks for what is not addressed to it. Without one the NIC takes nothing.
+        # Not every program sets promiscuous mode. Without a receiver the NIC must drop all frames.
         ip link set "$receiver" promisc on
         opened=$(wc -l </proc/net/packet)
         eval "exec $command" >meter.out 2>meter.err &
@@ -119,7 +119,7 @@ meter() {
     fi
     pumped=$(pump "$pump" "$@")
     if [ -n "$command" ]; then
-        # libpcap hands over what is left when its read timeout of a second is over.
+        # libpcap delivers the last frames after its read timeout of a second.
         sleep 2
         end_capture
         ip link set "$receiver" promisc off

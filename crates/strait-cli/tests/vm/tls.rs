@@ -8,16 +8,15 @@ use lab::vm::{Guest, Kernel, Run, vm_or_skip};
 use lab::{Launch, program_or_skip};
 use serde_json::Value;
 
-use super::{assert_said, guest, run, strait};
+use super::{assert_output, guest, run, strait};
 
 const TOOL_LIMIT: Duration = Duration::from_mins(1);
-/// What the object has, which is asked for twice: a fetch, then a hit.
+/// Bytes of the object. It is requested twice: a miss, then a hit.
 const OBJECT_BYTES: u64 = 1 << 20;
-/// What a hit may take through the proxy's own memory: heads, records of the handshake, lines of
-/// the log.
-const TALK_BYTES_MAX: u64 = 16 << 10;
-/// A proxy before busybox's httpd; a hit on it over TLS, with every system call of the proxy traced
-/// by the kernel.
+/// Maximum bytes of a hit in the proxy's memory: heads, handshake records, log lines.
+const MEMORY_BYTES_MAX: u64 = 16 << 10;
+/// Script of a proxy in front of busybox's httpd, and of a hit over TLS with a kernel trace of all
+/// system calls of the proxy.
 const HIT: &str = r#"
 mkdir www store
 dd if=/dev/urandom of=www/object bs=65536 count=16 2>/dev/null
@@ -40,10 +39,10 @@ strait proxy --config proxy.toml --json >report.json 2>proxy.err &
 proxy=$!
 until grep -q ':20FB .* 0A ' /proc/net/tcp; do kill -0 $proxy || { cat proxy.err; exit 1; }; sleep 0.1; done
 
-# lines COUNT: waits until the log has so many.
+# lines COUNT: waits until the log has that many lines.
 lines() { until [ "$(wc -l <access.log)" -ge "$1" ]; do sleep 0.1; done; }
 get() { curl --silent --show-error --fail --cacert /certificate.pem -o got https://127.0.0.1:8443/object; }
-# sessions: those whose records the kernel has encrypted until now.
+# sessions: prints the number of sessions that the kernel has encrypted so far.
 sessions() { [ -e /proc/net/tls_stat ] && awk '/^TlsTxSw/ { print $2 }' /proc/net/tls_stat || echo 0; }
 get
 lines 1
@@ -64,7 +63,7 @@ echo "access $(tail -n 1 access.log)"
 echo "report $(cat report.json)"
 echo "sessions $(($(sessions) - before))"
 cat proxy.err
-# What system calls returned: bytes that stayed in the kernel, and what else can be bytes (addresses and errors cannot).
+# Results of system calls: bytes that stayed in the kernel, and other possible byte counts (no addresses or errors).
 sed -n 's/.* sys_\([a-z0-9_]*\) -> \(0x[0-9a-f]*\)$/\1 \2/p' $trace/trace | while read -r call result; do
     [ ${#result} -gt 10 ] || echo "$call $((result))"
 done | awk '
@@ -73,7 +72,7 @@ done | awk '
     END { for (call in sum) print "call", call, sum[call]; print "kernel", kernel + 0; print "memory", memory + 0 }'
 "#;
 
-/// A guest with curl, and a certificate for the proxy; none where openssl makes none.
+/// Returns a guest with curl and a certificate for the proxy, or `None` without openssl or curl.
 fn https() -> Option<Guest> {
     if !program_or_skip("openssl") || !program_or_skip("curl") {
         return None;
@@ -90,68 +89,71 @@ fn https() -> Option<Guest> {
     Some(guest.file("/certificate.pem", &read(&certificate)).file("/key.pem", &read(&key)))
 }
 
-/// What stands behind `word` at the start of a line.
-fn said<'r>(run: &'r Run, word: &str) -> &'r str {
+/// Returns the rest of the output line that begins with `word`.
+fn rest_of_line<'r>(run: &'r Run, word: &str) -> &'r str {
     let line = run.said.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {word}:\n{}", run.said))
 }
 
-/// The number behind `word`.
+/// Returns the number after `word`.
 fn number(run: &Run, word: &str) -> u64 {
-    said(run, word).trim().parse().unwrap_or_else(|error| panic!("{word}: {error}:\n{}", run.said))
+    rest_of_line(run, word).trim().parse().unwrap_or_else(|error| panic!("{word}: {error}:\n{}", run.said))
 }
 
-/// Fields of the hit's line in the access log.
+/// Returns fields of the hit's line in the access log.
 fn access(run: &Run) -> [Value; 4] {
-    let line: Value = serde_json::from_str(said(run, "access")).unwrap();
+    let line: Value = serde_json::from_str(rest_of_line(run, "access")).unwrap();
     ["cache", "mechanism", "copied", "sendfile"].map(|field| line[field].clone())
 }
 
 #[test]
-fn with_ktls_a_hit_over_tls_stays_in_the_kernel() {
+fn hit_over_tls_stays_in_the_kernel_with_ktls() {
     if !vm_or_skip() {
         return;
     }
     let Some(guest) = https() else { return };
     let run = run(guest.module("tls").module("gcm").module("ctr").module("aesni-intel"), HIT);
-    assert_said(&run, &["OK ktls the kernel encrypts"]);
+    assert_output(&run, &["OK ktls the kernel encrypts"]);
     let [cache, mechanism, copied, sendfile] = access(&run);
     assert_eq!((cache, mechanism), ("hit".into(), "sendfile".into()), "{}", run.said);
     assert_eq!(sendfile.as_u64(), Some(OBJECT_BYTES), "{}", run.said);
-    assert!(copied.as_u64() < Some(TALK_BYTES_MAX), "{}", run.said);
-    // What the kernel saw of it: a session whose records it encrypted, and the bytes of system calls.
+    assert!(copied.as_u64() < Some(MEMORY_BYTES_MAX), "{}", run.said);
+    // The kernel's counts: an encrypted session, and the bytes of system calls.
     assert_eq!(number(&run, "sessions"), 1, "{}", run.said);
     assert_eq!(number(&run, "kernel"), OBJECT_BYTES, "{}", run.said);
-    assert!(number(&run, "memory") < TALK_BYTES_MAX, "{}", run.said);
+    assert!(number(&run, "memory") < MEMORY_BYTES_MAX, "{}", run.said);
 }
 
 #[test]
-fn without_ktls_a_hit_over_tls_is_copied_and_counted_so() {
+fn hit_over_tls_is_copied_and_counted_without_ktls() {
     if !vm_or_skip() {
         return;
     }
     let Some(guest) = https() else { return };
     let run = run(guest, HIT);
-    assert_said(&run, &["better ktls TLS is encrypted in user space", "kTLS: the kernel has no tls module"]);
+    assert_output(
+        &run,
+        &["better ktls TLS is encrypted in user space", "kTLS: the kernel has no tls module"],
+    );
     let [cache, mechanism, copied, sendfile] = access(&run);
     assert_eq!((cache, mechanism, sendfile), ("hit".into(), "copy".into(), 0.into()), "{}", run.said);
     assert!(copied.as_u64() >= Some(OBJECT_BYTES), "{}", run.said);
     assert_eq!((number(&run, "sessions"), number(&run, "kernel")), (0, 0), "{}", run.said);
-    // Read from the store, and written as records.
+    // The bytes are read from the store and written as records.
     assert!(number(&run, "memory") >= 2 * OBJECT_BYTES, "{}", run.said);
 }
 
 #[test]
-fn a_kernel_that_lacks_the_cipher_is_told_from_one_without_ktls() {
+fn missing_cipher_and_missing_ktls_are_distinguished() {
     if !vm_or_skip() {
         return;
     }
     let script = "strait doctor --for proxy --cache /tmp | grep -A 1 ktls | tr -s ' '";
-    for (module, says) in [
+    for (module, finding) in [
         ("tls", "the kernel has no AES-GCM\n -> modprobe gcm\n"),
         ("gcm", "the kernel has no tls module\n -> modprobe tls\n"),
     ] {
         let run = run(guest(Kernel::V7_2).module(module), script);
-        assert_said(&run, &[&format!("better ktls TLS is encrypted in user space: {says}")]);
+        assert_output(&run, &[&format!("better ktls TLS is encrypted in user space: {finding}")]);
     }
 }

@@ -1,10 +1,10 @@
-//! AF_XDP where the driver has zero-copy, and where it has none.
+//! AF_XDP with and without zero-copy by the driver.
 
 use lab::vm::{Kernel, Nic, vm_or_skip};
 
-use super::{assert_said, guest, run};
+use super::{assert_output, guest, run};
 
-/// What captures are compared with.
+/// Script for the capture with which others are compared.
 const REFERENCE: &str = "
 up eth0 eth1
 capture reference --path v3
@@ -13,14 +13,14 @@ sleep 1
 end_capture
 ";
 
-/// Frames of every length come without a copy, as v3 sees them.
+/// Asserts that frames of every length are captured without a copy and equal those of v3.
 fn captures_without_a_copy(nic: Nic) {
     if !vm_or_skip() {
         return;
     }
     let run = run(guest(Kernel::V7_2).wire(nic, nic), &format!("{REFERENCE}\ncompare whole xdp-zc"));
     let wanted = [r#""mode":"zero-copy""#, r#""delivered":300"#, r#""copied_bytes":0"#, "300 frames alike"];
-    assert_said(&run, &wanted);
+    assert_output(&run, &wanted);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn virtio_net_captures_without_a_copy() {
 }
 
 #[test]
-fn a_nic_without_zero_copy_refuses_it_and_falls_back() {
+fn nic_without_zero_copy_refuses_it_and_falls_back() {
     if !vm_or_skip() {
         return;
     }
@@ -53,17 +53,17 @@ cat refusal.err
             "no zero-copy",
             "no native copy",
         ];
-        assert_said(&run, &wanted);
+        assert_output(&run, &wanted);
     }
 }
 
 #[test]
-fn frames_go_out_without_a_copy_where_the_driver_can() {
+fn frames_are_sent_without_a_copy_if_the_driver_can() {
     if !vm_or_skip() {
         return;
     }
-    // igb sends from a UMEM only while an XDP program is attached. The host goes on receiving by the
-    // same queue.
+    // igb sends from a UMEM only while an XDP program is attached. The host must still receive by
+    // that queue.
     let script = "
 up eth0 eth1
 receiver=eth1
@@ -87,7 +87,7 @@ cat heard.json
     for (nic, copies) in [(Nic::Igb, false), (Nic::VirtioNet, false), (Nic::E1000, true)] {
         let run = run(guest(Kernel::V7_2).wire(nic, nic), script);
         let wanted = [r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#, r#""delivered":200"#];
-        assert_said(&run, &wanted);
+        assert_output(&run, &wanted);
         assert_eq!(run.said.contains("strait: no zero-copy"), copies, "{nic:?}: {}", run.said);
     }
 }
