@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use clap::{Arg, Command as Definition};
 use strait_program::output::tell;
-use strait_program::pages;
+use strait_program::{definition, pages};
 
 use crate::Error;
 
@@ -58,10 +58,12 @@ pub(crate) fn called(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
 
 /// Definitions for the help. They parse nothing: [`called`] comes first.
 pub(crate) fn definitions() -> impl Iterator<Item = Definition> {
-    EXTERNALS.into_iter().map(|external| {
-        let arguments = Arg::new("arguments").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
-        Definition::new(external.name).about(external.about).disable_help_flag(true).arg(arguments)
-    })
+    EXTERNALS.into_iter().map(External::definition)
+}
+
+/// Definitions for completion scripts, with the options of installed programs.
+pub(crate) fn whole_definitions() -> impl Iterator<Item = Definition> {
+    EXTERNALS.into_iter().map(|external| external.whole_definition().unwrap_or_else(|| external.definition()))
 }
 
 impl External {
@@ -77,6 +79,22 @@ impl External {
         strait_sys::stdio::close_again_on_exec();
         let error = Command::new(&path).arg0(name).args(command).args(arguments).exec();
         Err(Error::Failed(format!("run {}: {error}", path.display())))
+    }
+
+    fn definition(self) -> Definition {
+        let arguments = Arg::new("arguments").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
+        Definition::new(self.name).about(self.about).disable_help_flag(true).arg(arguments)
+    }
+
+    /// Asks the program for its definition. None if it is missing or does not answer.
+    fn whole_definition(self) -> Option<Definition> {
+        let mut program = Command::new(find(self.program)?);
+        let answer = program.arg(definition::ARGUMENT).stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let whole = definition::parse(std::str::from_utf8(&answer.ok()?.stdout).ok()?)?;
+        if self.is_whole_program() {
+            return Some(whole.name(self.name));
+        }
+        whole.find_subcommand(self.name).cloned()
     }
 
     fn is_whole_program(self) -> bool {

@@ -41,7 +41,7 @@ struct Strait {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, also where a file cannot be opened; 2 a mistake on the command line or in a configuration;
-3 a privilege, a kernel feature or a library is missing.";
+3 a privilege, a kernel feature, a library or a program is missing.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -107,7 +107,10 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Demo(args) => demo::run(&args),
-            Self::Completions(args) => Ok(pages::completions(&args, &mut command())?),
+            Self::Completions(args) => Ok(pages::completions(
+                &args,
+                &mut Strait::command().subcommands(external::whole_definitions()),
+            )?),
             Self::Man(args) => man(&args.directory),
         }
     }

@@ -5,6 +5,7 @@
 //! parses the line and turns an error into one line on standard error and an exit code: 0 done,
 //! 1 failed, 2 usage, 3 refused.
 
+pub mod definition;
 mod error;
 pub mod files;
 mod name;
@@ -32,6 +33,9 @@ const USAGE: u8 = 2;
 /// mistakes and failures.
 pub fn main<E: Failure>(command: &Command, run: impl FnOnce(&ArgMatches) -> Result<(), E>) -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
+    if words.len() == 2 && words[1] == definition::ARGUMENT {
+        return end(definition::print(command));
+    }
     match command.clone().try_get_matches_from(&words) {
         Ok(matches) => end(run(&matches)),
         Err(mistake) => match usage::print(&mistake, command, &words) {

@@ -96,6 +96,28 @@ fn man_pages_of_external_programs_are_written_with_those_of_strait() {
 }
 
 #[test]
+fn completion_scripts_know_the_options_of_external_programs() {
+    let _ = proxy_program();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]).success().text();
+        for word in ["print-default-config", "verify"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("strait.bash");
+    fs::write(&file, run(&["completions", "bash"]).success().stdout).unwrap();
+    let script = r#". "$0"; COMP_WORDS=(strait "$1" "$2"); COMP_CWORD=2; _strait strait "$2" "$1"; echo "${COMPREPLY[*]}""#;
+    for (words, completed) in [(["proxy", "--print"], "--print-default-config"), (["cache", "ve"], "verify")]
+    {
+        let launch = Launch::new("bash").args(["-c", script]).arg(&file).args(words);
+        assert_eq!(launch.run(LIMIT).unwrap().success().text().trim(), completed);
+    }
+    let alone = alone(directory.path(), "", &["completions", "bash"]).success().text();
+    assert!(alone.contains("proxy") && !alone.contains("print-default-config"));
+}
+
+#[test]
 fn man_pages_of_a_missing_program_are_left_out_and_reported() {
     let directory = tempfile::tempdir().unwrap();
     let pages = directory.path().join("pages");
