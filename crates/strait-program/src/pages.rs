@@ -46,8 +46,8 @@ pub fn man(directory: &Path, command: Command) -> Result<(), Error> {
         .map_err(|error| Error::Failed(format!("write man pages to {}: {error}", directory.display())))
 }
 
-/// What the help says last is examples: man-pages(7) has a heading for them, and their lines stay
-/// as they are.
+/// Puts the end of the help under the headings of man-pages(7): exit codes, or examples with their
+/// lines as they are.
 fn with_examples(page: &str) -> String {
     let Some((before, behind)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
     if let Some(codes) = behind.strip_prefix("Exit codes: ") {
@@ -59,7 +59,7 @@ fn with_examples(page: &str) -> String {
 }
 
 fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
-    // A missing parent is more often a mistake than meant.
+    // A missing parent is probably a typing mistake.
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made?,
@@ -69,7 +69,7 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
     write_pages_of(&command, directory)
 }
 
-/// Writes the page of `command` after those of its subcommands.
+/// Writes the pages of the subcommands of `command`, then its own.
 fn write_pages_of(command: &Command, directory: &Path) -> io::Result<()> {
     // A command without a help flag of its own is another program, which writes its page.
     let has_page = |command: &&Command| !command.is_hide_set() && !command.is_disable_help_flag_set();
@@ -95,8 +95,8 @@ pub fn write_page(path: &Path, text: &[u8]) -> Result<(), Error> {
     replace(path, text).map_err(|error| Error::Failed(format!("write {}: {error}", path.display())))
 }
 
-/// Replaces the page at `path`. The directory may belong to another user: a link there is not
-/// followed, and a file is not written to but replaced.
+/// Replaces the file at `path`. The directory may belong to another user, so links are not followed
+/// and an existing file is not written to.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let entry = output::file(path)?;
     let part = format!("{}.{}.part", entry.name.to_string_lossy(), std::process::id());

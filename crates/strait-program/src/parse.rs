@@ -1,5 +1,4 @@
-//! Values on the command line that are more than a number: durations, sizes, rates, addresses,
-//! lists of queues.
+//! Values on the command line: durations, sizes, rates, addresses, lists of numbers.
 //!
 //! Every command parses them here, so that `10s`, `100k`, `10GiB` and `:9000` mean the same in each
 //! option. A plain number has the unit that the option names.
@@ -33,20 +32,20 @@ impl FromStr for NumberList {
 pub struct Rate(Option<u64>);
 
 impl Rate {
-    /// No pace: as fast as it goes.
+    /// Unlimited rate.
     pub const MAX: Self = Self(None);
 
-    /// Whether there is no pace to keep.
+    /// Returns true for an unlimited rate.
     pub fn is_max(self) -> bool {
         self.0.is_none()
     }
 
-    /// Packets a second, if there is a pace to keep.
+    /// Returns packets a second; none if the rate is unlimited.
     pub fn pps(self) -> Option<u64> {
         self.0
     }
 
-    /// When packet number `sequence` is due, in nanoseconds after the first.
+    /// Returns the time at which packet number `sequence` is due, in nanoseconds after the first.
     pub fn due_ns(self, sequence: u64) -> Option<u64> {
         let rate = u128::from(self.0?);
         u64::try_from(u128::from(sequence) * 1_000_000_000 / rate).ok()
@@ -70,7 +69,7 @@ impl FromStr for Rate {
     }
 }
 
-/// A positive number as in 5000, 100k or 2M.
+/// Parses a number above 0, as in 5000, 100k or 2M.
 pub fn count(text: &str) -> Result<u64, String> {
     match quantity::count(text) {
         Ok(count) if count > 0 => Ok(count),
@@ -79,12 +78,12 @@ pub fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The same, below 4 billion.
+/// Parses a number above 0 that fits into 32 bits.
 pub fn count_u32(text: &str) -> Result<u32, String> {
     u32::try_from(count(text)?).map_err(|_| format!("'{text}' is too large: give {} at most", u32::MAX))
 }
 
-/// Packets a second of a benchmark, at most ten million.
+/// Parses the packet rate of a benchmark, at most ten million a second.
 pub fn rate_pps(text: &str) -> Result<u32, String> {
     const MAX: u64 = 10_000_000;
     match text.parse::<Rate>()?.pps() {
@@ -93,33 +92,33 @@ pub fn rate_pps(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A number of bytes as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB.
+/// Parses a number of bytes, as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB.
 pub fn bytes(text: &str) -> Result<u64, String> {
     quantity::bytes(text, 1)
 }
 
-/// A size that is in MiB without a unit, in bytes.
+/// Parses a size, in MiB if it has no unit, and returns bytes.
 pub fn mebibytes(text: &str) -> Result<u64, String> {
     quantity::bytes(text, 1 << 20)
 }
 
-/// A size that is in KiB without a unit, as of tcpdump's -B, in bytes.
+/// Parses a size, in KiB if it has no unit (tcpdump's -B), and returns bytes.
 pub fn kibibytes(text: &str) -> Result<u64, String> {
     quantity::bytes(text, 1 << 10)
 }
 
-/// A size that is in millions of bytes without a unit, as of tcpdump's -C, in bytes.
+/// Parses a size, in millions of bytes if it has no unit (tcpdump's -C), and returns bytes.
 pub fn megabytes(text: &str) -> Result<u64, String> {
     quantity::bytes(text, 1_000_000)
         .and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("give a size above 0".into()) })
 }
 
-/// An address and a port to reach: `:PORT` is on this machine, a name is looked up.
+/// Parses an address and a port to connect to. `:PORT` is on this machine; names are resolved.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     resolve(text, "127.0.0.1")
 }
 
-/// An address and a port to listen on: `:PORT` is on every IPv4 address, a name is looked up.
+/// Parses an address and a port to listen on. `:PORT` is on every IPv4 address; names are resolved.
 pub fn listen(text: &str) -> Result<SocketAddr, String> {
     resolve(text, "0.0.0.0")
 }
@@ -130,7 +129,7 @@ fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
         return Ok(address);
     }
     let Some((name, port)) = text.rsplit_once(':') else { return Err(AS_IN.into()) };
-    // An IPv6 address needs its brackets: the last of its groups would be taken for the port.
+    // Without brackets the last group of an IPv6 address would be taken for the port.
     if name.contains(':') || port.parse::<u16>().is_err() {
         return Err(AS_IN.into());
     }
@@ -139,7 +138,7 @@ fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
     let found =
         (name, port).to_socket_addrs().map_err(|error| format!("look up {name}: {error}; {AS_IN}"))?;
     let all: Vec<SocketAddr> = found.collect();
-    // Programs listen on IPv4 alone more often than on IPv6 alone.
+    // More programs listen on IPv4 alone than on IPv6 alone.
     all.iter()
         .find(|address| address.is_ipv4())
         .or(all.first())
@@ -147,17 +146,17 @@ fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| format!("look up {name}: it has no address"))
 }
 
-/// HOST:PORT to connect to, where an empty host is this machine.
+/// Returns HOST:PORT with `localhost` in place of an empty host.
 pub fn host_and_port(text: &str) -> String {
     if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() }
 }
 
-/// A positive time: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
+/// Parses a time above 0: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     quantity::seconds(text)
 }
 
-/// The same, or 0.
+/// Parses a time, which may be 0.
 pub fn seconds_or_none(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { seconds(text) }
 }
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_list_is_told() {
+    fn malformed_lists_are_refused() {
         for bad in ["", "a", "1-", "3-2", "0,0", "1-5,2", "-1", "4294967296", "0-4000000000"] {
             assert!(bad.parse::<NumberList>().is_err(), "{bad}");
         }
@@ -186,9 +185,9 @@ mod tests {
         assert!("0".parse::<Rate>().is_err() && "fast".parse::<Rate>().is_err());
     }
 
-    /// A sender that is held up has sent as many frames afterwards as one that was not.
+    /// A sender that is delayed once has sent all due frames in the end.
     #[test]
-    fn frames_that_were_held_up_catch_up_with_their_rate() {
+    fn delayed_frames_catch_up_with_their_rate() {
         const CALL_NS: u64 = 300;
         for (pps, held_ns) in [(5000, 50_000_000), (1_000_000, 3_000_000), (7, 0)] {
             let rate: Rate = pps.to_string().parse().unwrap();
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_may_be_0_where_that_means_none() {
+    fn a_duration_may_be_0_if_that_means_none() {
         assert_eq!(
             (seconds_or_none("0s"), seconds_or_none("1m")),
             (Ok(Duration::ZERO), Ok(Duration::from_mins(1)))

@@ -9,7 +9,7 @@ use strait_sys::stdio;
 
 use crate::Error;
 
-/// Which streams carry data.
+/// Standard streams that carry data.
 #[derive(Clone, Copy, Default)]
 pub struct Streams {
     /// Standard input.
@@ -19,7 +19,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Data on standard output if `is_used`.
+    /// Returns streams with data on standard output if `is_used`.
     pub fn output(is_used: bool) -> Self {
         Self { input: false, output: is_used }
     }

@@ -1,7 +1,7 @@
-//! What is wrong with a command line, in one line and with the command that shows the options.
+//! Mistakes on the command line, each in one line, with the command that shows the options.
 //!
-//! [`main`](crate::main) calls it with what the parser returned. Help and versions go to standard output as the
-//! parser formats them.
+//! [`main`](crate::main) passes the result of the parser. Help and versions go to standard output
+//! as the parser formats them.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,11 +11,10 @@ use clap::{Command, Error as Mistake};
 use crate::output::tell;
 use crate::{Error, Streams, name, prefix};
 
-/// Words of a command line that are looked at for the message.
+/// Words of a command line that a message may be about.
 const WORDS_MAX: usize = 256;
 
-/// Prints help, a version or what is wrong with the line `words`. Returns true where that was asked
-/// for, and false for a usage error.
+/// Prints help, a version, or the mistake on the line `words`. Returns false for a mistake.
 pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) -> Result<bool, Error> {
     match mistake.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -23,7 +22,7 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
             mistake.print().map_err(Error::Output).map(|()| true)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // A reader of standard error that is gone changes no exit code.
+            // A closed pipe at standard error does not change the exit code.
             let _ = mistake.print();
             Ok(false)
         }
@@ -37,7 +36,7 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
     }
 }
 
-/// The command that a line names, and its definition: `strait cache ls`.
+/// Returns the command of a line, as in `strait cache ls`, and its definition.
 fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> (String, &'a Command) {
     let (mut path, mut inner) = (name().to_owned(), command);
     for word in words.iter().skip(1) {
@@ -52,7 +51,7 @@ fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> (String, &'a Comm
     (path, inner)
 }
 
-/// A value below 0, which the parser takes for an option that does not exist.
+/// Returns the message for a value below 0, which the parser takes for an unknown option.
 fn negative(mistake: &Mistake, command: &Command, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(unknown)) = mistake.get(ContextKind::InvalidArg) else { return None };
     if mistake.kind() != ErrorKind::UnknownArgument || !is_negative(unknown) {
@@ -65,13 +64,13 @@ fn negative(mistake: &Mistake, command: &Command, words: &[OsString]) -> Option<
     Some(format!("invalid value '{value}' for '{option}': it cannot be below 0"))
 }
 
-/// `-5`, of `-5s`.
+/// Returns true for a number below 0, as in `-5` or `-5s`.
 fn is_negative(text: &str) -> bool {
     let rest = text.strip_prefix('-').unwrap_or_default();
     rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
 }
 
-/// Returns true for `--duration`, `-d` and `-nd`, after which a value comes.
+/// Returns true for an option that takes a value, as in `--duration`, `-d` and `-nd`.
 fn takes_a_value(command: &Command, word: &OsStr) -> bool {
     let word = word.to_string_lossy();
     let is_named = |argument: &&clap::Arg| match word.strip_prefix("--") {
@@ -81,7 +80,7 @@ fn takes_a_value(command: &Command, word: &OsStr) -> bool {
     command.get_arguments().find(is_named).is_some_and(|argument| argument.get_action().takes_values())
 }
 
-/// The parser's text of several lines, without its usage lines, in one.
+/// Joins the lines of the parser's text, without its usage lines.
 fn one_line(text: &str) -> String {
     let lines = text
         .lines()
@@ -91,7 +90,7 @@ fn one_line(text: &str) -> String {
     for part in lines.filter(|line| !line.is_empty()) {
         let part = part.strip_prefix("error: ").unwrap_or(part);
         match part.strip_prefix("tip: ") {
-            // Where a similar name exists, `-- --jsn` is not what was meant.
+            // If a similar name exists, the user did not mean `-- --jsn`.
             Some(tip) if tip.starts_with("to pass ") && line.contains("; ") => {}
             Some(tip) => line = format!("{line}; {tip}"),
             None if line.is_empty() => part.clone_into(&mut line),
@@ -102,8 +101,7 @@ fn one_line(text: &str) -> String {
     plain(&line)
 }
 
-/// The same without the words of Rust: `0 is not in 1..=256`, `invalid digit found in string`; and
-/// no value twice.
+/// Replaces Rust's phrases, such as `0 is not in 1..=256`, and removes a repeated value.
 fn plain(line: &str) -> String {
     let Some((start, why)) = line.split_once("': ").filter(|(start, _)| start.starts_with("invalid value '"))
     else {
@@ -120,7 +118,7 @@ fn plain(line: &str) -> String {
     format!("{start}': {why}")
 }
 
-/// `1..=256` in words.
+/// Returns a range such as `1..=256` in words.
 fn give(range: &str) -> String {
     match range.split_once("..") {
         Some((first, "")) => format!("give {first} or more"),
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_said_in_words() {
+    fn ranges_are_shown_in_words() {
         for (why, says) in [
             ("0 is not in 1..=256", "give 1 to 256"),
             ("0 is not in 1..", "give 1 or more"),
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_number_is_no_option() {
+    fn negative_number_is_no_option() {
         assert!(is_negative("-5") && is_negative("-.5") && !is_negative("-d") && !is_negative("5"));
     }
 }
