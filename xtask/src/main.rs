@@ -7,41 +7,18 @@
 
 mod layers;
 mod modules;
+mod problem;
 mod prose;
 mod reference;
 mod source;
 mod tidy;
+mod usage;
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-/// Usage, printed for unknown arguments.
-const USAGE: &str = "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY] | reference [--check]";
-
-/// Problem to fix, printed as `path:line: what`, or without a line if it concerns the whole file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Problem {
-    path: PathBuf,
-    /// Line number from 1; 0 for the whole file.
-    line: usize,
-    what: String,
-}
-
-impl Problem {
-    fn new(path: impl Into<PathBuf>, line: usize, what: impl Into<String>) -> Self {
-        Self { path: path.into(), line, what: what.into() }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => write!(f, "{}: {}", self.path.display(), self.what),
-            line => write!(f, "{}:{line}: {}", self.path.display(), self.what),
-        }
-    }
-}
+use problem::Problem;
+use usage::USAGE;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

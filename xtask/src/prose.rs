@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::{File, Result};
 
 /// Widest comment line, in characters, with its indentation.

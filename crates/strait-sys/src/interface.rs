@@ -6,12 +6,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
 use crate::netlink::Netlink;
-
-/// Maximum length of an alternative name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
-const NAME_LEN_MAX: usize = 127;
 
 /// `IF_OPER_UP` (linux/if.h).
 const IF_OPER_UP: u8 = 6;
@@ -173,19 +170,10 @@ fn read(directory: &Path, file: &str) -> Option<String> {
     fs::read_to_string(directory.join(file)).ok()
 }
 
-/// Rejects names that no interface can have, before they reach a system call.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    let bad = |byte: u8| byte == 0 || byte == b'/' || byte.is_ascii_whitespace();
-    if name.is_empty() || name.len() > NAME_LEN_MAX || name.bytes().any(bad) {
-        let cause = "not an interface name; `ip link` lists them";
-        return Err(Error::new(Kind::Usage, "find", format!("{name:?}"), cause));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Kind;
 
     #[test]
     fn the_loopback_is_found() {

@@ -14,6 +14,7 @@ pub mod ethtool;
 pub mod interface;
 pub mod libpcap;
 pub mod mmap;
+mod name;
 pub mod netlink;
 pub mod netns;
 pub mod output;

@@ -38,7 +38,8 @@ pub use news::{LinkNews, News};
 pub use route::Route;
 
 use crate::error::{Error, Kind, Result, check};
-use crate::interface::{Interface, check_name};
+use crate::interface::Interface;
+use crate::name::check_name;
 
 /// `RTM_GETSTATS` (linux/rtnetlink.h), which libc does not have for musl.
 const RTM_GETSTATS: u16 = 94;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::samples::Seen;
 use super::{FOLDER, REMEDY, cell};
-use crate::Problem;
+use crate::problem::Problem;
 
 const HEAD: &str = "# JSON
 

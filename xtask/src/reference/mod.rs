@@ -15,7 +15,7 @@ mod samples;
 use std::fs;
 use std::path::Path;
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::Result;
 
 const FOLDER: &str = "docs/reference";

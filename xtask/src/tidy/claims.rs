@@ -11,7 +11,7 @@ use cargo_metadata::Metadata;
 
 use super::constants;
 use super::links::prose;
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::File;
 
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
@@ -53,7 +53,7 @@ impl Project<'_> {
         let words: Vec<&str> = span.split_whitespace().collect();
         let is_there = match words[..] {
             ["make", target, ..] => self.has_line("Makefile", &format!("{target}:")),
-            ["cargo", "xtask", task, ..] => crate::USAGE.contains(task),
+            ["cargo", "xtask", task, ..] => crate::usage::USAGE.contains(task),
             [path, ..] if path.starts_with("scripts/") => self.has_path(path),
             [name] if is_path(name) => self.has_path(name),
             [name] if is_test(name) => self.has_function(name),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::Metadata;
 use syn::{Expr, ExprLit, Item, ItemMod, Lit, Meta};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::File;
 
 /// Crates with their own lints: they contain the unsafe code.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::File;
 
 /// Folder of the book, and its table of contents.

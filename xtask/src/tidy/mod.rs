@@ -13,7 +13,7 @@ mod text;
 
 use std::path::Path;
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::{self, Result};
 
 /// Returns every problem in the project under `root`.

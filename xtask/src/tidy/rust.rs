@@ -7,7 +7,7 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Block, Signature};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::File;
 
 /// Limit of a function's lines, including signature and braces.

@@ -2,7 +2,7 @@
 //!
 //! `tidy` runs it on every text file, without parsing.
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::source::File;
 
 /// Limit of a source file's lines; split longer files.

@@ -525,7 +525,10 @@ fn log_without_a_reader_delays_no_connection_and_lost_lines_are_counted() {
     let mut rest = String::new();
     errors.read_to_string(&mut rest).unwrap();
     assert!(relay.wait().unwrap().success());
-    assert!(rest.contains("reader of the log was too slow") && rest.contains("\"connections\":200"), "{rest}");
+    assert!(
+        rest.contains("reader of the log was too slow") && rest.contains("\"connections\":200"),
+        "{rest}"
+    );
     let account: Value =
         serde_json::from_str(rest.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
     let mut read = String::new();
