@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device: who owns the NIC, its network device, its place on the bus.
+ * The device: the owner of the NIC, its network device, its place on the bus.
  *
- * Without a socket the NIC is still: it neither receives nor sends. The driver
- * takes only a device that was given to it by driver_override.
+ * Without a socket the NIC neither receives nor sends. The driver takes only a
+ * device that driver_override gives to it.
  */
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>

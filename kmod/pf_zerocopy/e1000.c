@@ -14,9 +14,9 @@
 /* Receiving. With the ring's lock. */
 
 /*
- * What was counted since it was asked last. Reading the register clears it, but
- * some of QEMU's go on counting. So it is read twice: where it was cleared the
- * second reading is the smaller one, as no time lies between. All ones are no
+ * Returns the count since the last call. A read clears the register, but not
+ * all registers of QEMU. So it is read twice: if the first read cleared it, the
+ * second value is the smaller one, as no time lies between. All ones are no
  * count: the device is gone.
  */
 static u32 take(struct zc_nic *nic, struct e1000_counter *counter)
@@ -40,7 +40,7 @@ static u32 take_missed(struct zc_nic *nic)
 	return take(nic, &nic->missed);
 }
 
-/* Frames that the NIC dropped for what they are; no frame is in two counters. */
+/* Frames that the NIC dropped as invalid; no frame is in two counters. */
 static u32 take_damaged(struct zc_nic *nic)
 {
 	u32 damaged = 0;
@@ -51,7 +51,7 @@ static u32 take_damaged(struct zc_nic *nic)
 	return damaged;
 }
 
-/* Adds what the NIC lost since it was asked last. */
+/* Adds the losses of the NIC since the last call. */
 void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx)
 {
 	u32 missed = take_missed(nic), damaged = take_damaged(nic);
@@ -62,7 +62,7 @@ void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx)
 	WRITE_ONCE(nic->rx_errors, nic->rx_errors + damaged);
 }
 
-/* Hands the slots that the process has returned to the NIC. */
+/* Gives the slots that the process has returned to the NIC. */
 void zc_nic_refill(struct zc_nic *nic, struct zc_ring *rx)
 {
 	struct e1000_rx_desc *descs = nic->rx_queue.descs;
@@ -81,7 +81,7 @@ void zc_nic_refill(struct zc_nic *nic, struct zc_ring *rx)
 	wr(nic, REG_RDT, tail);
 }
 
-/* Makes what the NIC has filled readable; the number of descriptors. */
+/* Makes filled slots readable, and returns their number. */
 static int harvest(struct zc_nic *nic, struct zc_ring *rx, int budget)
 {
 	struct e1000_rx_desc *descs = nic->rx_queue.descs;
@@ -123,7 +123,7 @@ static int harvest(struct zc_nic *nic, struct zc_ring *rx, int budget)
 
 /* Sending. With the ring's lock. */
 
-/* Returns the slots that the NIC is done with to the process. */
+/* Returns the sent slots to the process. */
 static void reclaim(struct zc_nic *nic, struct zc_ring *tx)
 {
 	struct e1000_tx_desc *descs = nic->tx_queue.descs;
@@ -146,8 +146,8 @@ static void reclaim(struct zc_nic *nic, struct zc_ring *tx)
 }
 
 /*
- * Hands the filled slots to the NIC, as far as it has room; their number. A
- * length that no frame has ends the row, and is an error where it is the first.
+ * Gives filled slots to the NIC while it has room, and returns their number. An
+ * invalid length ends the loop, and is an error if it is the first one.
  */
 int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx)
 {
@@ -191,8 +191,8 @@ static bool has_room(const struct zc_ring *tx)
 }
 
 /*
- * Whether the process may fill another slot. If not, an interrupt comes when it
- * may: what went before that was asked for is looked for here.
+ * Returns true if the process may fill another slot. If not, an interrupt will
+ * come; slots that were sent before the request for it are reclaimed here.
  */
 bool zc_nic_await_room(struct zc_nic *nic, struct zc_ring *tx)
 {
@@ -330,7 +330,7 @@ void e1000_init(struct zc_nic *nic)
 
 /* Starting and stopping. Under RTNL. */
 
-/* No transfer begins after this, and those under way have ended. */
+/* No transfer begins after this, and running ones have ended. */
 static void silence(struct zc_nic *nic)
 {
 	wr(nic, REG_IMC, ~0u);
@@ -364,11 +364,11 @@ static void start_receiver(struct zc_nic *nic, struct zc_ring *rx)
 	wr(nic, REG_RADV, 0);
 
 	spin_lock_bh(&rx->lock);
-	/* The NIC goes on where it stopped, for the process does. */
+	/* The NIC continues where it stopped, as the process does. */
 	wr(nic, REG_RDH, rx->head);
 	wr(nic, REG_RDT, rx->tail);
 	rx->nic = nic;
-	/* What was before this socket's time. */
+	/* Counts from before this socket. */
 	take_missed(nic);
 	take_damaged(nic);
 	zc_nic_refill(nic, rx);
@@ -423,7 +423,7 @@ static void cut_off(struct zc_ring *ring)
 	spin_unlock_bh(&ring->lock);
 }
 
-/* What the NIC had filled is the process's. */
+/* Filled slots belong to the process. */
 static void keep_received(struct zc_nic *nic, struct zc_ring *rx)
 {
 	spin_lock_bh(&rx->lock);
@@ -433,7 +433,7 @@ static void keep_received(struct zc_nic *nic, struct zc_ring *rx)
 	zc_socket_readable(nic->owner);
 }
 
-/* What was handed over and not sent is lost. */
+/* Slots that were given to the NIC and not sent are lost. */
 static void drop_unsent(struct zc_nic *nic, struct zc_ring *tx)
 {
 	spin_lock_bh(&tx->lock);

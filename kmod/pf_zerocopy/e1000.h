@@ -2,7 +2,7 @@
 /*
  * The NIC, an Intel 82540EM: its registers and descriptors (Intel's "PCI/PCI-X
  * Family of Gigabit Ethernet Controllers Software Developer's Manual", chapters
- * 3 and 13), and what device.c needs of e1000.c.
+ * 3 and 13), and the functions of e1000.c for device.c.
  */
 #ifndef _ZEROCOPY_E1000_H
 #define _ZEROCOPY_E1000_H
@@ -61,7 +61,7 @@
 #define REG_RAL 0x5400
 #define REG_RAH 0x5404
 
-/* Time that the NIC gets to finish the transfers under way. */
+/* Time for the NIC to finish running transfers. */
 #define STOP_MS 10
 #define RESET_MS 2
 
@@ -92,7 +92,7 @@ struct e1000_tx_desc {
 #define TX_CMD_RS BIT(3)
 #define TX_DD BIT(0)
 
-/* A register that counts what the NIC lost, and what it showed last. */
+/* A register that counts losses of the NIC, and its last value. */
 struct e1000_counter {
 	unsigned int reg;
 	u32 before; /* where reading does not clear it */
@@ -115,9 +115,8 @@ struct zc_nic {
 	u32 interrupts; /* that are asked for; TXDW comes and goes */
 
 	/*
-	 * Of RCTL, which is written only with it: the stack asks for another
-	 * filter whenever it likes, without RTNL, and must not start a receiver
-	 * that is stopped.
+	 * Of RCTL, which is written only with it: the stack sets a filter at any
+	 * time, without RTNL, and must not start a stopped receiver.
 	 */
 	spinlock_t rctl_lock;
 	bool receiving;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the parts of the module share.
+ * Declarations that the parts of the module share.
  *
- *   socket.c   the protocol family: what a process sees
- *   ring.c     a ring: user buffer, shared descriptors, private marks
+ *   socket.c   the protocol family: the calls of a process
+ *   ring.c     a ring: user buffer, shared descriptors, private indices
  *   device.c   the device: its owner, its network device, its place on the bus
- *   e1000.c    the NIC: moves the marks as it does its work
+ *   e1000.c    the NIC: moves the indices as it receives and sends
  *
  * Control (bind, release, up, down, unplug) runs under RTNL. Data runs under
  * the lock of its ring, in softirq and process context.
@@ -23,15 +23,15 @@
 struct zc_nic;
 
 /*
- * A ring. The process writes to *shared whenever it likes: the kernel believes
- * nothing there but that a state reads as the one it waits for, and keeps what
- * it depends on here.
+ * A ring. The process can write to *shared at any time: the kernel trusts only
+ * a state that has the expected value, and keeps everything that it depends on
+ * here.
  *
- * The NIC has the slots from head up to, not including, tail. One slot always
- * stays out of its hands, because head == tail means that it has none.
+ * The NIC has the slots from head up to, not including, tail. It never gets the
+ * last slot, because head == tail means that it has none.
  */
 struct zc_ring {
-	spinlock_t lock; /* what follows, up to the counters, and *shared */
+	spinlock_t lock; /* of the fields below, up to the counters, and *shared */
 	struct zerocopy_ring *shared;
 	struct zc_nic *nic; /* NULL: not bound, or the device is gone */
 	u32 mask; /* slots - 1 */
@@ -72,14 +72,14 @@ static inline u32 zc_ring_next(const struct zc_ring *ring, u32 slot)
 	return (slot + 1) & ring->mask;
 }
 
-/* Whose turn the process says it is. */
+/* The state that the process has written, or the kernel before. */
 static inline u32 zc_ring_state(const struct zc_ring *ring, u32 slot)
 {
 	/* Pairs with the release of the process. */
 	return smp_load_acquire(&ring->shared->desc[slot].state);
 }
 
-/* Hands a slot to the process, with all that was written to it before. */
+/* Gives a slot to the process, with all earlier writes to it. */
 static inline void zc_ring_hand_over(struct zc_ring *ring, u32 slot, u32 state)
 {
 	/* Pairs with the acquire of the process. */
@@ -93,7 +93,7 @@ struct zc_sock {
 	struct net_device *netdev; /* RTNL; NULL: not bound, or gone */
 	netdevice_tracker tracker;
 	/*
-	 * What ended the traffic, 0 while there may be any: an errno. ENOTCONN:
+	 * Reason of the end of traffic as an errno, 0 before. ENOTCONN:
 	 * not bound yet. ENETDOWN: the interface is down. ENODEV: it is gone.
 	 * EPIPE: shut down. Written under RTNL, when the last frame is in.
 	 */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * PF_ZEROCOPY: a protocol family whose sockets receive and send frames in the
- * memory of the process. pf_zerocopy.h says how it is used.
+ * PF_ZEROCOPY: a protocol family with sockets that receive and send frames in
+ * the memory of the process. pf_zerocopy.h describes its use.
  */
 #include <linux/module.h>
 

@@ -4,27 +4,27 @@
  *
  * A socket of this family has a receive ring, a transmit ring, or both. A ring
  * is a user buffer of equal slots, registered by setsockopt(), and one
- * descriptor a slot in memory of the kernel that the process maps by mmap().
+ * descriptor per slot in memory of the kernel that the process maps by mmap().
  * After bind() the NIC moves frames straight between the wire and the slots.
  *
- * Descriptors are used in order, round the ring. The state of a descriptor says
- * whose turn it is; writing it, with release semantics, is what hands the slot
- * over, and reading it needs acquire semantics.
+ * Descriptors are used in order, round the ring. The state of a descriptor names
+ * the owner of its slot. Writing it, with release semantics, gives the slot to
+ * the other side; reading it needs acquire semantics.
  *
  *   receiving   WRITABLE  the NIC may write    -> READABLE by the kernel
  *               READABLE  the process may read -> WRITABLE by the process
  *   sending     WRITABLE  the process may write -> READABLE by the process
  *               READABLE  the NIC may read      -> WRITABLE by the kernel
  *
- * poll() and recvmsg() hand the returned receive slots back to the NIC and wait
- * for frames; sendmsg() hands the filled transmit slots over and waits for room.
- * Neither moves bytes of its message, so a message with room for a byte is
- * refused (EOPNOTSUPP), and success is 0: how many descriptors are readable, or
- * were taken, is in their states, and the totals are in ZEROCOPY_STATISTICS.
+ * poll() and recvmsg() give returned receive slots to the NIC and wait for
+ * frames; sendmsg() gives filled transmit slots to the NIC and waits for room.
+ * Neither moves bytes of its message, so a message with a buffer is refused
+ * (EOPNOTSUPP), and success is 0. The states show the readable and the free
+ * descriptors, and ZEROCOPY_STATISTICS has the totals.
  * splice() and sendfile() from the socket are refused (EINVAL).
  *
- * shutdown(SHUT_RDWR) takes the rings from the NIC and leaves what was received
- * readable. Where there is nothing to read or to wait for, calls do not wait:
+ * shutdown(SHUT_RDWR) takes the rings from the NIC; received frames stay
+ * readable. If there is nothing to read or to wait for, calls do not wait:
  *
  *                          recvmsg()  sendmsg()  poll()
  *   not bound yet          ENOTCONN   ENOTCONN   POLLHUP, POLLRDHUP

@@ -23,8 +23,9 @@ static struct proto zc_proto = {
 };
 
 /*
- * A ring appears once, while other calls may look for it, and stays until the
- * socket goes. Acquire pairs with the release in set_ring(): it is whole.
+ * A ring is set once, while other calls may look for it, and stays until the
+ * socket is released. Acquire pairs with the release in set_ring(), so that the
+ * ring is complete.
  */
 static struct zc_ring *rx_ring(struct zc_sock *zs)
 {
@@ -64,7 +65,7 @@ static int ended(const struct zc_sock *zs)
 	return smp_load_acquire(&zs->ended); /* of set_ended() */
 }
 
-/* Also wakes whoever waits. */
+/* Also wakes waiting calls. */
 static void set_ended(struct zc_sock *zs, int why)
 {
 	ASSERT_RTNL();
@@ -87,7 +88,7 @@ void zc_socket_error(struct zc_sock *zs, int error)
 	sk_error_report(&zs->sk);
 }
 
-/* Lets go of the device; both rings are then the kernel's and process's only. */
+/* Releases the device: after it only the kernel and the process use the rings. */
 static void unbind(struct zc_sock *zs)
 {
 	ASSERT_RTNL();
@@ -233,7 +234,7 @@ static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
 		goto out;
 	netdev_hold(netdev, &zs->tracker, GFP_KERNEL);
 	zs->netdev = netdev;
-	/* Whatever an earlier device left is over. */
+	/* Forget the error of an earlier device. */
 	WRITE_ONCE(sock->sk->sk_err, 0);
 	set_ended(zs, netif_running(netdev) ? 0 : ENETDOWN);
 out:
@@ -281,9 +282,9 @@ static int zc_mmap(struct file *file, struct socket *sock,
 }
 
 /*
- * Gives the NIC what the process has returned, and tells whether there is a
- * frame where the process looks next. A NIC without a writable slot raises no
- * interrupt, so whoever waits must come by here first.
+ * Gives returned slots to the NIC, and returns true if the next descriptor of
+ * the process has a frame. A NIC without a writable slot raises no interrupt, so
+ * every waiting call must come by here first.
  */
 static bool readable(struct zc_sock *zs)
 {
@@ -302,7 +303,7 @@ static bool readable(struct zc_sock *zs)
 
 /*
  * 0 if a frame is readable, or if none will come because the socket was shut
- * down; EAGAIN if one has to wait; or what ended the traffic.
+ * down; EAGAIN if the caller has to wait; or the error that ended the traffic.
  */
 static int receive(struct zc_sock *zs)
 {
@@ -344,8 +345,8 @@ static int send(struct zc_sock *zs)
 }
 
 /*
- * Sends what is filled, and tells whether the process may fill another slot; if
- * not, it will be woken. What is wrong with a slot, sendmsg() tells.
+ * Sends the filled slots, and returns true if the process may fill another one;
+ * if not, it will be woken. sendmsg() reports the error of a slot.
  */
 static bool writable(struct zc_sock *zs)
 {
@@ -400,7 +401,7 @@ static int sleep_once(struct sock *sk, long *timeout)
 	return 0;
 }
 
-/* What @attempt returns once that is not EAGAIN; waits as @timeout allows. */
+/* Returns the first result of @attempt but EAGAIN; waits at most @timeout. */
 static int wait_until(struct sock *sk, int (*attempt)(struct zc_sock *zs),
 		      long timeout)
 {
@@ -446,7 +447,7 @@ static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 
 /*
  * Frames have no way into a pipe. Without this, splice(2) and sendfile(2) would
- * have recvmsg() fill pages of theirs. EINVAL is their word for such a file.
+ * make recvmsg() fill pages of theirs. They return EINVAL for such a file.
  */
 static ssize_t zc_splice_read(struct socket *sock, loff_t *ppos,
 			      struct pipe_inode_info *pipe, size_t length,
@@ -455,7 +456,7 @@ static ssize_t zc_splice_read(struct socket *sock, loff_t *ppos,
 	return -EINVAL;
 }
 
-/* Ends all traffic; what is in the receive ring stays readable. */
+/* Ends all traffic; frames in the receive ring stay readable. */
 static int zc_shutdown(struct socket *sock, int how)
 {
 	struct zc_sock *zs = zc_sk(sock->sk);

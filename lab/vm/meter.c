@@ -1,11 +1,11 @@
 /*
- * A QEMU plugin that counts the guest's instructions, separately for kernel and programs, and writes
- * both counts to QEMU's log whenever a program executes a mark.
+ * A QEMU plugin that counts the guest's instructions, separately for kernel and programs, and
+ * writes both counts to QEMU's log whenever a program executes a mark.
  *
  * A mark is an instruction without effect that compilers do not emit: nopl ID(%rax) with 0x5354 in
- * ID's upper half. The log line is "mark LOW kernel KERNEL user USER"; LOW is ID's lower half. The lab
- * compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the needed part of
- * QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
+ * ID's upper half. The log line is "mark LOW kernel KERNEL user USER"; LOW is ID's lower half. The
+ * lab compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the needed
+ * part of QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
  */
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,8 @@
 /*
  * Sends frames from an e1000 without a driver at almost no cost in guest instructions: descriptors
  * are written once and reused, so that a burst is one write to the NIC's tail register. The
- * instructions of a metered guest are then those of the receiver. Runs as root in a guest of the lab.
+ * instructions of a metered guest are then those of the receiver. Runs as root in a guest of the
+ * lab.
  *
  *   pump PCI-ADDRESS BURSTS FRAMES PAUSE_US SIZE...
  *
@@ -9,7 +10,8 @@
  * without frame check sequence, are chosen from SIZE... Mark 1 is before the first burst, mark 2
  * after the last pause. Before them it sends WARM_UP such bursts, and reports their number.
  *
- * Registers: Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual", chapter 13.
+ * Registers: Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's
+ * Manual", chapter 13.
  */
 #include <err.h>
 #include <fcntl.h>
