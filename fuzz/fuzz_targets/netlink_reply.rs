@@ -1,5 +1,5 @@
-//! Fuzzes readers of netlink answers: no datagram makes one panic, and a datagram that is cut inside
-//! its first header is an error.
+//! Fuzzes readers of netlink answers: no datagram makes one panic, and a datagram that is cut
+//! inside its first header is an error.
 //!
 //! Input: a byte that selects raw bytes (most are refused) or a body that gets a valid header; a
 //! byte for the kind of that header; the rest is the datagram or the body.

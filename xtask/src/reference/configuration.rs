@@ -1,7 +1,7 @@
 //! The page of configuration keys, from the configuration that the proxy prints.
 //!
-//! Comments above a key describe it; comments above a section describe the section. A key behind `#`
-//! without a blank has no default.
+//! Comments above a key describe it; comments above a section describe the section. A key behind
+//! `#` without a blank has no default.
 
 use std::fmt::Write;
 

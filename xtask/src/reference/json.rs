@@ -1,7 +1,7 @@
 //! The page of JSON objects: keys and types from the programs, meanings from the page itself.
 //!
-//! A key of the page stays while the program prints it, or while its type ends in `or absent`. Types
-//! that were seen once stay: a run sees only some of them.
+//! A key of the page stays while the program prints it, or while its type ends in `or absent`.
+//! Types that were seen once stay: a run sees only some of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! `cargo xtask reference [--check]`: pages of `docs/reference/` that state what the programs print.
+//! `cargo xtask reference [--check]`: pages of `docs/reference/` about the output of the programs.
 //!
 //! It builds the programs, runs them, and writes their options, configuration, metrics and JSON
 //! keys. The meanings in the tables of `json.md` are written by people and kept. With `--check` it

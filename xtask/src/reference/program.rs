@@ -1,7 +1,7 @@
 //! The program `strait`, built from this tree, as a child process.
 //!
-//! The other modules of `reference` call it. A child that has to be stopped gets SIGTERM, so that it
-//! prints its account.
+//! The other modules of `reference` call it. A child that has to be stopped gets SIGTERM, so that
+//! it prints its account.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;

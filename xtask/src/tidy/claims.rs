@@ -1,8 +1,9 @@
 //! Checks statements of ARCHITECTURE.md, SECURITY.md and CONTRIBUTING.md against the project.
 //!
 //! A code span that names a file, a crate, a test, a make target or a task must name an existing
-//! one. A table row that ends in a constant must give its value. The code map must have every crate,
-//! ordered by floor, and the table of fuzz targets every target. Other statements are for readers.
+//! one. A table row that ends in a constant must give its value. The code map must have every
+//! crate, ordered by floor, and the table of fuzz targets every target. Other statements are for
+//! readers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
