@@ -38,6 +38,7 @@ test: ## format, lints, house rules, all tests, count of skipped tests
 	cargo xtask tidy
 	cargo xtask layers
 	scripts/test
+	cargo xtask reference --check
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
 		cargo test --package strait-sys --lib --release loom
 	$(MAKE) test-vm
