@@ -23,10 +23,10 @@ pub(super) struct Server {
 }
 
 impl Program {
-    /// Builds the workspace's default members.
+    /// Builds all programs of the workspace, as `strait` starts some of the others.
     pub(super) fn build(root: &Path) -> Result<Self> {
         let built =
-            Command::new("cargo").args(["build", "--quiet", "--locked"]).current_dir(root).status()?;
+            Command::new("cargo").args(["build", "--quiet", "--locked", "--workspace", "--bins"]).current_dir(root).status()?;
         if !built.success() {
             return Err("the programs do not build".into());
         }
