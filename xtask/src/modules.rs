@@ -212,7 +212,8 @@ impl Reader {
         Self { at, children: Vec::new(), paths: Vec::new(), reexports: HashMap::new(), depth: 0 }
     }
 
-    /// Returns the absolute form of a path; `None` for a path into another crate or to a local item.
+    /// Returns the absolute form of a path, or `None` for a path into another crate or to a local
+    /// item.
     fn absolute(&self, path: &[String]) -> Option<Name> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
