@@ -3,7 +3,8 @@
 //!
 //! Every engine keeps its counts in these types, so that one law holds on every path:
 //! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The capture engine and
-//! the injector fill them in; the program prints them as text, JSON or Prometheus exposition.
+//! the injector fill them in; the program prints them as text and JSON. [`prometheus`] writes them
+//! for programs that serve metrics; no command of Strait calls it.
 //! This crate never reads a clock, a socket or a file: it is given numbers and checks them.
 
 mod capture;

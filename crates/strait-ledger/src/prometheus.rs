@@ -1,6 +1,6 @@
 //! The ledger as Prometheus text exposition (format 0.0.4).
 //!
-//! The program writes it to a file or serves it. Counts of each lane carry the label `queue`; other
+//! Programs that embed the engine write it to a file or serve it. Counts of each lane carry the label `queue`; other
 //! counts have `queue=""`, so that a sum over the label is the session's total. Nothing is kept
 //! here between two calls.
 
