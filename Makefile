@@ -5,7 +5,7 @@ SHELL := bash
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
-# rustup and Debian keep cargo, ip and ethtool where the PATH of make may not look.
+# Directories of cargo (rustup), ip and ethtool (Debian), which the PATH may lack.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 FUZZ_SECONDS ?= 30
@@ -18,11 +18,11 @@ BENCH_ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what all targets need (apt-get; as root or with sudo); each target installs its own part by itself
+setup: ## install the packages of all targets (apt-get; as root or with sudo); each target also installs its own
 	@scripts/setup test
 	@scripts/setup bench
 
-demo: ## build, then see in half a minute what Strait does
+demo: ## build, then demonstrate Strait in half a minute
 	@scripts/setup demo
 	cargo build --locked --profile demo --package strait-cli --package strait-proxy --package strait-pcap
 	"$${CARGO_TARGET_DIR:-target}/demo/strait" demo
@@ -31,7 +31,7 @@ install: ## copy the programs, their library, man pages and completions below DE
 	@scripts/setup build
 	@scripts/install "$(DESTDIR)$(PREFIX)"
 
-test: ## format, lints, house rules, all tests, count of skipped tests
+test: ## check format, lints and house rules, run all tests, compare the number of skipped tests
 	@scripts/setup test
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --features strait-cli/vm -- -D warnings
@@ -43,11 +43,11 @@ test: ## format, lints, house rules, all tests, count of skipped tests
 		cargo test --package strait-sys --lib --release loom
 	$(MAKE) test-vm
 
-test-vm: ## the tests in virtual machines: other kernels, emulated NICs, instructions counted
+test-vm: ## run the tests in virtual machines: other kernels, emulated NICs, instruction counts
 	@scripts/setup vm
 	@scripts/test-vm
 
-bench: ## measure Strait beside its peers (BENCH_ARGS="..."); results in bench/results/
+bench: ## measure Strait and its peers (BENCH_ARGS="..."); results are in bench/results/
 	@scripts/setup bench
 	cargo run --release --package bench -- $(BENCH_ARGS)
 	if [[ -z "$(BENCH_ARGS)" ]]; then scripts/bench-paths; fi
