@@ -49,8 +49,7 @@ test-vm: ## run the tests in virtual machines: other kernels, emulated NICs, ins
 
 bench: ## measure Strait and its peers (BENCH_ARGS="..."); results are in bench/results/
 	@scripts/setup bench
-	cargo run --release --package bench -- $(BENCH_ARGS)
-	if [[ -z "$(BENCH_ARGS)" ]]; then scripts/bench-paths; fi
+	@scripts/bench $(BENCH_ARGS)
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each; needs nightly and cargo-fuzz
 	@scripts/fuzz $(FUZZ_SECONDS)

@@ -42,11 +42,10 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-store", Layer::Engine),
     ("strait-program", Layer::Engine),
     ("strait-proxy", Layer::Service),
-    ("strait-bench", Layer::Service),
     ("strait-pcap", Layer::Program),
     ("strait-cli", Layer::Program),
+    ("strait-bench", Layer::Program),
     ("lab", Layer::Development),
-    ("bench", Layer::Development),
     ("xtask", Layer::Development),
     ("tokio-send", Layer::Development),
 ];
@@ -205,7 +204,7 @@ mod tests {
             ("strait-cli", "strait-program"),
             ("strait-cli", "strait-sys"),
             ("strait-pcap", "strait-capture"),
-            ("bench", "lab"),
+            ("xtask", "lab"),
             ("lab", "strait-sys"),
         ] {
             assert_eq!(complaint(from, to, NORMAL), None);
@@ -232,7 +231,7 @@ mod tests {
     fn tests_may_use_the_lab_and_other_crates_but_no_benchmark() {
         assert_eq!(complaint("strait-capture", "lab", FOR_TESTS), None);
         assert_eq!(complaint("strait-filter", "strait-sys", FOR_TESTS), None);
-        assert!(complaint("strait-capture", "bench", FOR_TESTS).is_some());
+        assert!(complaint("strait-capture", "xtask", FOR_TESTS).is_some());
     }
 
     #[test]

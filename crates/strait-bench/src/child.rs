@@ -2,12 +2,13 @@
 //! cost.
 //!
 //! Receivers and generators are separate programs, so that their CPU times are separate. They are
-//! started through `strait bench exec` ([`exec`]), which ends them with this process even if this
+//! started through `strait-bench exec` ([`exec`]), which ends them with this process even if this
 //! process is killed.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use strait_sys::netns::Namespace;
 use strait_sys::perf::Cycles;
+use strait_sys::process::Usage;
 use strait_sys::{process, wait};
 
 use crate::error::{Error, Result};
@@ -46,6 +48,23 @@ impl Program {
         format!("{name} {}", self.arguments.join(" "))
     }
 
+    /// Returns its path.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Returns its arguments.
+    pub(crate) fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub(crate) fn with(mut self, arguments: impl IntoIterator<Item: AsRef<str>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
     fn failed(&self, said: impl Into<String>) -> Error {
         Error::Program { program: self.name(), said: said.into() }
     }
@@ -59,15 +78,19 @@ pub struct Child {
     stdout: File,
     stderr: File,
     cycles: Option<Cycles>,
+    /// Status and cost of its whole life, once it has been waited for.
+    ended: Option<(ExitStatus, Usage)>,
 }
 
-/// Output of a program.
-#[derive(Clone, Debug)]
+/// Output and cost of an ended program.
+#[derive(Clone, Debug, Default)]
 pub struct Output {
     /// Standard output.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
+    /// Cost of its whole life.
+    pub usage: Usage,
 }
 
 /// CPU cost of a program so far.
@@ -91,15 +114,27 @@ impl Cost {
 /// Starts measured programs.
 #[derive(Clone, Debug)]
 pub struct Launcher {
+    /// Path of the program `strait-bench`.
+    pub own: PathBuf,
     /// Path of the program `strait`.
     pub strait: PathBuf,
 }
 
 impl Launcher {
+    /// Returns `strait` with arguments.
+    pub(crate) fn strait(&self, arguments: impl IntoIterator<Item: Into<String>>) -> Program {
+        Program::new(self.strait.to_string_lossy(), arguments)
+    }
+
+    /// Returns this program with the arguments of one of its measured programs.
+    pub(crate) fn own(&self, arguments: impl IntoIterator<Item: Into<String>>) -> Program {
+        Program::new(self.own.to_string_lossy(), arguments)
+    }
+
     /// Starts `program` at `end` on `cpus`; it is ended after `limit`.
     pub fn start(&self, end: &End, program: &Program, cpus: &[u32], limit: Duration) -> Result<Child> {
-        let mut command = Command::new(&self.strait);
-        command.args(["bench", "exec", "--seconds", &limit.as_secs().max(1).to_string()]);
+        let mut command = Command::new(&self.own);
+        command.args(["exec", "--seconds", &limit.as_secs().max(1).to_string()]);
         if !cpus.is_empty() {
             let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
             command.args(["--cpus", &cpus.join(",")]);
@@ -113,7 +148,7 @@ impl Launcher {
         command.stdin(Stdio::null()).stdout(duplicate(&stdout)?).stderr(duplicate(&stderr)?);
         let process = command.spawn().map_err(|error| program.failed(error.to_string()))?;
         let cycles = Cycles::of(process.id()).ok();
-        Ok(Child { program: program.clone(), process, stdout, stderr, cycles })
+        Ok(Child { program: program.clone(), process, stdout, stderr, cycles, ended: None })
     }
 }
 
@@ -142,7 +177,7 @@ impl Child {
     pub fn wait_until(&mut self, limit: Duration, ready: impl Fn(&Self) -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + limit;
         while !ready(self)? {
-            if let Some(status) = self.status()? {
+            if let Some((status, _)) = self.ended()? {
                 return Err(self.program.failed(last_words(&self.stderr()?, &status.to_string())));
             }
             if Instant::now() > deadline {
@@ -182,29 +217,39 @@ impl Child {
     /// # Errors
     /// The program ended with a code other than 0, or did not end in time.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
-        let status = self.end(limit)?;
+        let (status, usage) = self.end(limit)?;
         if status.success() {
-            return Ok(Output { stdout: text(&self.stdout)?, stderr: text(&self.stderr)? });
+            return Ok(Output { stdout: text(&self.stdout)?, stderr: text(&self.stderr)?, usage });
+        }
+        if status.signal() == Some(Signal::ALARM.as_raw()) {
+            return Err(self.program.failed("killed at its time limit"));
         }
         Err(self.program.failed(last_words(&self.stderr()?, &status.to_string())))
     }
 
-    fn end(&mut self, limit: Duration) -> Result<ExitStatus> {
+    fn end(&mut self, limit: Duration) -> Result<(ExitStatus, Usage)> {
         let deadline = Instant::now() + limit;
         loop {
-            match self.status()? {
-                Some(status) => return Ok(status),
+            match self.ended()? {
+                Some(ended) => return Ok(ended),
                 None if Instant::now() > deadline => return Err(self.program.failed("it did not end")),
                 None => wait::sleep(LOOK),
             }
         }
     }
 
-    fn status(&mut self) -> Result<Option<ExitStatus>> {
-        self.process.try_wait().map_err(|error| Error::file("wait for a program", error))
+    /// Returns its status and cost once it has ended.
+    fn ended(&mut self) -> Result<Option<(ExitStatus, Usage)>> {
+        if self.ended.is_none() {
+            self.ended = process::try_wait(&self.process)?;
+        }
+        Ok(self.ended)
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
         let id = Pid::from_child(&self.process);
         rustix::process::kill_process(id, signal).map_err(|error| Error::file("signal a program", error))
     }
@@ -212,9 +257,12 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail if the program has already ended and was waited for.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        // Its process id may belong to another process once it has been waited for.
+        if self.ended.is_none() {
+            // Both fail if it ended by itself meanwhile, which is the aim.
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
     }
 }
 
@@ -248,7 +296,7 @@ pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str)
     })
 }
 
-/// Options of `strait bench exec`.
+/// Options of `strait-bench exec`.
 #[derive(Clone, Debug)]
 pub struct Exec<'a> {
     /// Path of the network namespace to enter.

@@ -55,7 +55,13 @@ impl Error {
     /// Returns the reason, without the name of the measured program.
     pub fn reason(&self) -> String {
         match self {
-            Self::Program { said, .. } => said.strip_prefix("strait: ").unwrap_or(said).to_owned(),
+            Self::Program { said, .. } => {
+                let said = said
+                    .strip_prefix("strait-bench: ")
+                    .or_else(|| said.strip_prefix("strait: "))
+                    .unwrap_or(said);
+                said.to_owned()
+            }
             error => error.to_string(),
         }
     }

@@ -33,6 +33,9 @@ pub struct Machine {
     pub load_average: String,
     /// Version of libpcap; empty if not installed.
     pub libpcap: String,
+    /// Versions of tcpdump and its libraries; empty if it was not measured.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tcpdump: String,
 }
 
 impl Machine {
@@ -51,6 +54,7 @@ impl Machine {
             memory_kib: field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0),
             load_average: load_average(),
             libpcap: libpcap::version().unwrap_or_default(),
+            tcpdump: String::new(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! One try: runs a receiver and a generator on a wire, each on separate CPUs, and collects the
 //! figures.
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -171,7 +170,7 @@ impl Rig<'_> {
         let path = self.generator.path(load);
         let arguments = ["generate", "-o", sender.interface(), "--path", path, "--rate", &rate];
         let more = ["--size", &size, "--duration", &seconds, "--destination-mac", &to, "--json"];
-        let program = Program::new(self.strait(), [&arguments[..], &more].concat());
+        let program = self.launcher.strait([&arguments[..], &more].concat());
         let sending: Child = self.launcher.start(sender, &program, &self.generator_cpus, limit)?;
         parse(&program, &sending.finish(limit)?.stdout)
     }
@@ -184,8 +183,7 @@ impl Rig<'_> {
         let (way, lanes) = (contestant.way.to_string(), contestant.lanes.to_string());
         let delays = load.delay_of_each.to_string();
         let snaplen = SNAPLEN.max(load.size_bytes).to_string();
-        let mut arguments =
-            vec!["bench", "receive", "-i", interface, "--path", &way, "--delay-of-each", &delays];
+        let mut arguments = vec!["receive", "-i", interface, "--path", &way, "--delay-of-each", &delays];
         arguments.extend(["--wait", contestant.wait.name(), "--lanes", &lanes, "--snaplen", &snaplen]);
         if !contestant.timestamps {
             arguments.push("--no-timestamps");
@@ -193,12 +191,7 @@ impl Rig<'_> {
         if !self.stage {
             arguments.push("--no-stage");
         }
-        Program::new(self.strait(), arguments)
-    }
-
-    fn strait(&self) -> String {
-        let strait: &PathBuf = &self.launcher.strait;
-        strait.to_string_lossy().into_owned()
+        self.launcher.own(arguments)
     }
 }
 

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn said(stdout: &str) -> Output {
-        Output { stdout: stdout.into(), stderr: String::new() }
+        Output { stdout: stdout.into(), ..Output::default() }
     }
 
     #[test]

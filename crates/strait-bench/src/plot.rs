@@ -79,21 +79,96 @@ fn step(most: f64) -> f64 {
     factor * power
 }
 
-/// Draws the plot of a figure; None if it was not measured.
+/// Draws the plot of a figure without a legend; None if it was not measured.
 pub(crate) fn svg(results: &Results, shown: &Shown) -> Option<String> {
     let plot = Plot::new(results, shown)?;
-    let height = plot.height();
-    let mut svg = format!(
+    let mut svg = opening(HEIGHT, shown.title);
+    plot.draw(&mut svg);
+    Some(svg + "</svg>\n")
+}
+
+/// Draws the plot of a figure with its legend; None if it was not measured.
+pub(crate) fn image_of(results: &Results, shown: &Shown) -> Option<String> {
+    let plot = Plot::new(results, shown)?;
+    let legend = Legend::new(results, plot.has_bounds());
+    let mut svg = opening(HEIGHT + legend.height(), shown.title);
+    plot.draw(&mut svg);
+    legend.draw(&mut svg, HEIGHT);
+    Some(svg + "</svg>\n")
+}
+
+/// Draws the legend of the plots of `figures`.
+pub(crate) fn legend(results: &Results, figures: &[Shown]) -> String {
+    let has_bounds = |shown| Plot::new(results, shown).is_some_and(|plot| plot.has_bounds());
+    let legend = Legend::new(results, figures.iter().any(has_bounds));
+    let mut svg = opening(legend.height(), "legend");
+    legend.draw(&mut svg, 0.0);
+    svg + "</svg>\n"
+}
+
+fn opening(height: f64, label: &str) -> String {
+    format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
-        escape(shown.title)
-    );
-    plot.axes(&mut svg);
-    for (i, contestant) in results.contestants().into_iter().enumerate() {
-        plot.line(&mut svg, i, contestant);
+        escape(label)
+    )
+}
+
+/// Contestants with their marks, in rows.
+struct Legend<'a> {
+    contestants: Vec<&'a str>,
+    /// True if a mark is hollow, which has an entry of its own.
+    has_bounds: bool,
+}
+
+impl<'a> Legend<'a> {
+    fn new(results: &'a Results, has_bounds: bool) -> Self {
+        Self { contestants: results.contestants(), has_bounds }
     }
-    plot.legend(&mut svg);
-    svg += "</svg>\n";
-    Some(svg)
+
+    /// Returns the positions of the entries, in rows from left to right.
+    fn entries(&self) -> Vec<(f64, f64)> {
+        let (mut x, mut row) = (LEFT, 0.0);
+        let place = |contestant: &&str| {
+            let width = contestant.chars().count() as f64 * CHARACTER_WIDTH + ENTRY_MARGIN;
+            if x > LEFT && x + width > WIDTH {
+                (x, row) = (LEFT, row + 1.0);
+            }
+            let at = (x, ENTRY_HEIGHT / 2.0 + row * ENTRY_HEIGHT);
+            x += width;
+            at
+        };
+        self.contestants.iter().map(place).collect()
+    }
+
+    fn height(&self) -> f64 {
+        let last = self.entries().last().map_or(0.0, |(_, y)| *y);
+        last + ENTRY_HEIGHT * if self.has_bounds { 2.0 } else { 1.0 }
+    }
+
+    // Writing to a String cannot fail.
+    fn draw(&self, svg: &mut String, top: f64) {
+        let entries = self.entries();
+        for (i, (contestant, &(x, y))) in self.contestants.iter().zip(&entries).enumerate() {
+            let _ = writeln!(
+                svg,
+                "<g class=\"{}\">{}<text class=\"legend\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>",
+                class(i),
+                mark(i, x, top + y - 4.0, ""),
+                x + 12.0,
+                top + y,
+                escape(contestant)
+            );
+        }
+        if self.has_bounds {
+            let y = top + entries.last().map_or(0.0, |(_, y)| *y) + ENTRY_HEIGHT;
+            let _ = writeln!(
+                svg,
+                "<g class=\"c0 open\">{}</g><text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{BOUND}</text>",
+                mark(0, LEFT, y - 4.0, ""),
+                LEFT + 12.0
+            );
+        }
+    }
 }
 
 struct Plot<'a> {
@@ -131,21 +206,6 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Returns the positions of the legend entries, in rows from left to right.
-    fn entries(&self) -> Vec<(f64, f64)> {
-        let (mut x, mut row) = (LEFT, 0.0);
-        let place = |contestant: &str| {
-            let width = contestant.chars().count() as f64 * CHARACTER_WIDTH + ENTRY_MARGIN;
-            if x > LEFT && x + width > WIDTH {
-                (x, row) = (LEFT, row + 1.0);
-            }
-            let at = (x, HEIGHT + ENTRY_HEIGHT / 2.0 + row * ENTRY_HEIGHT);
-            x += width;
-            at
-        };
-        self.results.contestants().into_iter().map(place).collect()
-    }
-
     /// Returns true if a mark is hollow; the legend then has an entry for it.
     fn has_bounds(&self) -> bool {
         let bound = |contestant: &str| {
@@ -157,10 +217,12 @@ impl<'a> Plot<'a> {
         self.results.contestants().into_iter().any(bound)
     }
 
-    /// Returns the height of the plot with its legend.
-    fn height(&self) -> f64 {
-        let last = self.entries().last().map_or(HEIGHT, |(_, y)| *y);
-        last + ENTRY_HEIGHT * if self.has_bounds() { 2.0 } else { 1.0 }
+    /// Draws axes and lines.
+    fn draw(&self, svg: &mut String) {
+        self.axes(svg);
+        for (i, contestant) in self.results.contestants().into_iter().enumerate() {
+            self.line(svg, i, contestant);
+        }
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -232,29 +294,6 @@ impl<'a> Plot<'a> {
                 if open { writeln!(svg, "<g class=\"open\">{mark}</g>") } else { writeln!(svg, "{mark}") };
         }
         *svg += "</g>\n";
-    }
-
-    fn legend(&self, svg: &mut String) {
-        let entries = self.entries();
-        for (i, (contestant, &(x, y))) in self.results.contestants().into_iter().zip(&entries).enumerate() {
-            let _ = writeln!(
-                svg,
-                "<g class=\"{}\">{}<text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{}</text></g>",
-                class(i),
-                mark(i, x, y - 4.0, ""),
-                x + 12.0,
-                escape(contestant)
-            );
-        }
-        if self.has_bounds() {
-            let y = entries.last().map_or(HEIGHT, |(_, y)| *y) + ENTRY_HEIGHT;
-            let _ = writeln!(
-                svg,
-                "<g class=\"c0 open\">{}</g><text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{BOUND}</text>",
-                mark(0, LEFT, y - 4.0, ""),
-                LEFT + 12.0
-            );
-        }
     }
 }
 
@@ -356,9 +395,9 @@ mod tests {
         let results = results(&series);
         let classes: std::collections::BTreeSet<String> = (0..16).map(class).collect();
         assert_eq!(classes.len(), 16);
-        let plot = Plot::new(&results, &CAPTURE[0]).unwrap();
-        let entries = plot.entries();
-        assert!(entries.iter().all(|(x, y)| *x < WIDTH - 100.0 && *y < plot.height()), "{entries:?}");
+        let legend = Legend::new(&results, false);
+        let entries = legend.entries();
+        assert!(entries.iter().all(|(x, y)| *x < WIDTH - 100.0 && *y < legend.height()), "{entries:?}");
         let rows: std::collections::BTreeSet<u64> = entries.iter().map(|(_, y)| *y as u64).collect();
         assert!(rows.len() > 1);
         let style = include_str!("report.css");
@@ -368,7 +407,7 @@ mod tests {
     #[test]
     fn axes_name_their_units_and_hollow_marks_are_explained() {
         let mut results = results(&[("v3", 64.0, &[1e6])]);
-        let svg = |results: &Results| super::svg(results, &CAPTURE[0]).unwrap();
+        let svg = |results: &Results| image_of(results, &CAPTURE[0]).unwrap();
         let plain = svg(&results);
         assert!(plain.contains("rotate(-90)") && plain.contains(">loss-free rate, million packets/s</text>"));
         assert!(plain.contains(">frame size, bytes</text>") && !plain.contains("hollow"));

@@ -22,7 +22,7 @@ use std::time::Duration;
 use strait_sys::netlink::Netlink;
 use strait_sys::process;
 
-use crate::child::{Child, Launcher, Program, parse};
+use crate::child::{Child, Launcher, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::results::{Figures, Results};
@@ -48,6 +48,11 @@ const LISTEN_MAX: Duration = Duration::from_secs(5);
 const FIRST: object::Object = object::Object { size: 16, id: 0, cacheable: false };
 /// TCP congestion control on a private pair: it does not pace, unlike bbr.
 const CONGESTION_CONTROL: &str = "reno";
+
+/// Default limits of a cache on disk and in memory, in MiB.
+pub const DISK_MIB: u64 = 4096;
+/// See [`DISK_MIB`].
+pub const MEMORY_MIB: u64 = 1024;
 
 /// Proxy benchmark: contestants, workloads and limits.
 #[derive(Clone, Debug)]
@@ -144,8 +149,7 @@ impl<'a> Rig<'a> {
 
     /// Starts an origin at an end.
     fn origin(&self, (end, address): &(End, IpAddr), cpus: &[u32]) -> Result<(Child, SocketAddr)> {
-        let arguments = ["bench".to_owned(), "origin".to_owned(), format!("--listen={address}:0")];
-        let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
+        let program = self.launcher.own(["origin".to_owned(), format!("--listen={address}:0")]);
         let mut child = self.launcher.start(end, &program, cpus, self.limit())?;
         child.wait_until(LISTEN_MAX, |child| Ok(child.stdout()?.ends_with('\n')))?;
         let Listening { address } = parse(&program, &child.stdout()?)?;
@@ -169,7 +173,7 @@ impl<'a> Rig<'a> {
         origin: SocketAddr,
         watched: &Child,
     ) -> Result<Account> {
-        let mut arguments = vec!["bench".to_owned(), "load".to_owned()];
+        let mut arguments = vec!["load".to_owned()];
         arguments.extend([
             format!("--to={to}"),
             format!("--origin={origin}"),
@@ -184,7 +188,7 @@ impl<'a> Rig<'a> {
         ]);
         arguments.extend(workload.rate.map(|rate| format!("--rate={rate}")));
         arguments.extend(plan.verify_all.then(|| "--verify-all".to_owned()));
-        let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
+        let program = self.launcher.own(arguments);
         let client = self.launcher.start(&self.far.0, &program, &self.load_cpus, self.limit())?;
         let account: Account = parse(&program, &client.finish(self.limit())?.stdout)?;
         match account.errors {

@@ -3,35 +3,80 @@
 use std::fmt::Write as _;
 
 use crate::error::{Error, Result};
-use crate::plot::{escape, svg};
+use crate::plot::{escape, image_of, legend, svg};
 use crate::results::Results;
 use crate::table::{self, Shown};
 
 const STYLE: &str = include_str!("report.css");
 
-/// Returns the page.
-pub fn html(results: &Results) -> String {
-    let title = escape(&title(&results.benchmark));
+/// Returns the page of one or several results, with one style sheet and, above the plots of each
+/// result, one legend.
+pub fn html(all: &[Results]) -> String {
+    let title = match all {
+        [results] => escape(&title(&results.benchmark)),
+        _ => "strait bench: results".to_owned(),
+    };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
-         <link rel=\"icon\" href=\"data:,\">\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<p>{}</p>\n",
+         <link rel=\"icon\" href=\"data:,\">\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+    );
+    page += &contents(all);
+    for (number, results) in all.iter().enumerate() {
+        page += &section(number, results);
+    }
+    page + "</body>\n</html>\n"
+}
+
+/// Returns a list of links to the results, if there are several.
+fn contents(all: &[Results]) -> String {
+    if all.len() == 1 {
+        return String::new();
+    }
+    let link = |(number, results): (usize, &Results)| {
+        format!("<li><a href=\"#r{number}\">{}</a></li>\n", escape(&title(&results.benchmark)))
+    };
+    format!("<ul>\n{}</ul>\n", all.iter().enumerate().map(link).collect::<String>())
+}
+
+/// Returns everything about one result.
+fn section(number: usize, results: &Results) -> String {
+    let mut text = format!(
+        "<h1 id=\"r{number}\">{}</h1>\n<p>{}</p>\n",
+        escape(&title(&results.benchmark)),
         escape(&results.about)
     );
     let figures = table::figures(results);
+    if !figures.is_empty() {
+        let _ = write!(text, "<div class=\"plot\">\n{}</div>\n", legend(results, &figures));
+    }
     for shown in &figures {
         let _ = write!(
-            page,
+            text,
             "<section>\n<h2>{}</h2>\n<div class=\"plot\">\n{}</div>\n",
             capitalised(shown.title),
             svg(results, shown).unwrap_or_default()
         );
-        page += &values(results, shown);
-        page += "</section>\n";
+        text += &values(results, shown);
+        text += "</section>\n";
     }
-    page += &remarks(results);
-    page += &machine(results);
-    page + "</body>\n</html>\n"
+    text += &claims(results);
+    text += &remarks(results);
+    text + &machine(results)
+}
+
+/// Returns the claims with their verdicts as a table.
+fn claims(results: &Results) -> String {
+    if results.claims.is_empty() {
+        return String::new();
+    }
+    let mut text = "<h2>Claims</h2>\n<div class=\"values\">\n<table class=\"facts\">\n".to_owned();
+    for (number, row) in table::claim_rows(&results.claims).iter().enumerate() {
+        let tag = if number == 0 { "th" } else { "td" };
+        let cells = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", figure(cell)));
+        let _ = writeln!(text, "<tr>{}</tr>", cells.collect::<String>());
+    }
+    text + "</table>\n</div>\n"
 }
 
 /// Returns the plot of the first figure as a self-contained image.
@@ -39,7 +84,7 @@ pub fn html(results: &Results) -> String {
 /// # Errors
 /// No figure was measured.
 pub fn image(results: &Results) -> Result<String> {
-    let plot = table::figures(results).first().and_then(|shown| svg(results, shown));
+    let plot = table::figures(results).first().and_then(|shown| image_of(results, shown));
     let plot = plot.ok_or_else(|| Error::Usage("these results have no figure to draw".into()))?;
     let style = format!("<style>\n{STYLE}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n");
     // After the opening tag.
@@ -56,6 +101,7 @@ fn title(benchmark: &str) -> String {
             format!("strait bench proxy --figures, Figures {figures}")
         }
         Some(("instructions", nic)) => format!("Instructions per frame, NIC {nic}"),
+        Some(("claims", subject)) => format!("strait bench claims {subject}"),
         Some(_) => benchmark.to_owned(),
     }
 }
@@ -165,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn page_of_several_results_has_one_style_and_one_legend_of_each() {
+        let results = results(&[("v3", 64.0, &[1e6, 2e6]), ("libpcap", 64.0, &[1e6])]);
+        let page = html(&[results.clone(), results]);
+        assert_eq!((page.matches("<style>").count(), page.matches("<h1 id=").count()), (1, 2));
+        assert_eq!(
+            (page.matches("aria-label=\"legend\"").count(), page.matches(">v3</text>").count()),
+            (2, 2)
+        );
+    }
+
+    #[test]
     fn title_names_an_existing_command() {
         assert_eq!(title("capture"), "strait bench capture");
         assert_eq!(title("send buffer"), "strait bench send buffer");
@@ -176,8 +233,9 @@ mod tests {
     fn page_is_self_contained_and_escaped() {
         let mut results = results(&[("v3", 64.0, &[1e6, 2e6]), ("libpcap", 64.0, &[1e6])]);
         results.machine.command = "strait bench capture --sizes '64' <&>".into();
-        let page = html(&results);
-        assert_eq!(page.matches("<svg").count(), 1);
+        let page = html(std::slice::from_ref(&results));
+        // The legend and one plot.
+        assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("&lt;&amp;&gt;"));
         let outside = page.replace("http://www.w3.org/2000/svg", "");
         for reference in ["http:", "https:", "<script", "src=", "url("] {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use strait_sys::output;
 
+use crate::claim::Claim;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::stats::Summary;
@@ -20,14 +21,18 @@ use crate::stats::Summary;
 /// Figures of one measurement by name; the name ends with the unit.
 pub type Figures = BTreeMap<String, f64>;
 
+/// Contestant and place on the axis of a series.
+pub type Key<'a> = (&'a str, f64);
+
 /// Limit of a results file in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Results of a benchmark.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// `capture`, `latency`, `proxy`, `send` and the load, or `instructions` and the NIC.
+    /// `capture`, `latency`, `proxy`, `send` and the load, `claims` and their subject, or
+    /// `instructions` and the NIC.
     pub benchmark: String,
     /// Description of the measurement.
     pub about: String,
@@ -48,6 +53,9 @@ pub struct Results {
     pub series: Vec<Series>,
     /// Contestants that cannot be measured on this machine.
     pub skipped: Vec<Skipped>,
+    /// Claims on these figures, with their verdicts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Claim>,
 }
 
 /// Contestant that was not measured.
@@ -147,6 +155,24 @@ impl Results {
         self.series(contestant, at)?.summary.get(figure).copied()
     }
 
+    /// Applies `combine` to figures of several series, round by round. Leaves out rounds without one
+    /// of the figures or without a result.
+    pub fn paired(&self, keys: &[(Key<'_>, &str)], combine: impl Fn(&[f64]) -> Option<f64>) -> Vec<f64> {
+        let rounds = self.series.iter().map(|series| series.rounds.len()).max().unwrap_or(0);
+        let figure = |round, ((contestant, at), figure): &(Key<'_>, &str)| {
+            self.series(contestant, *at)?.figure(round, figure)
+        };
+        let all = |round| keys.iter().map(|key| figure(round, key)).collect::<Option<Vec<_>>>();
+        (0..rounds).filter_map(|round| combine(&all(round)?)).collect()
+    }
+
+    /// Returns the ratios of a figure of two series, round by round.
+    pub fn ratios(&self, figure: &str, this: Key<'_>, to: Key<'_>) -> Vec<f64> {
+        self.paired(&[(this, figure), (to, figure)], |values| {
+            (values[1] > 0.0).then(|| values[0] / values[1])
+        })
+    }
+
     /// Returns the ratio of a contestant's figure to the best of `others` in the same round at the
     /// same place, and the name of the contestant with the best median.
     pub fn beside_the_best<'a>(
@@ -159,10 +185,7 @@ impl Results {
         let better = |one: f64, other: f64| if more_is_better { one > other } else { one < other };
         let best =
             |values: &mut dyn Iterator<Item = f64>| values.reduce(|a, b| if better(b, a) { b } else { a });
-        let of_round = |name: &str, round: usize| match self.series(name, at)?.rounds.get(round)? {
-            Round::Measured(figures) => figures.get(figure).copied(),
-            Round::Failed { .. } => None,
-        };
+        let of_round = |name: &str, round| self.series(name, at)?.figure(round, figure);
         let ratio = |round| {
             let beside = best(&mut others.iter().filter_map(|other| of_round(other, round)))?;
             Some(of_round(contestant, round)? / beside).filter(|ratio| ratio.is_finite())
@@ -240,7 +263,19 @@ fn part_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Makes figures from names and values.
+pub(crate) fn figures<'a>(named: impl IntoIterator<Item = (&'a str, f64)>) -> Figures {
+    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 impl Series {
+    fn figure(&self, round: usize, figure: &str) -> Option<f64> {
+        match self.rounds.get(round)? {
+            Round::Measured(figures) => figures.get(figure).copied(),
+            Round::Failed { .. } => None,
+        }
+    }
+
     /// Returns the reasons of failed rounds.
     pub fn failures(&self) -> impl Iterator<Item = &str> {
         self.rounds.iter().filter_map(|round| match round {
@@ -272,13 +307,9 @@ pub(crate) mod tests {
             benchmark: "capture".into(),
             about: "a test".into(),
             axis: "frame size, bytes".into(),
-            labels: Vec::new(),
-            machine: Machine::default(),
             complete: true,
-            rounds: 0,
             seconds: 1.0,
-            series: Vec::new(),
-            skipped: Vec::new(),
+            ..Results::default()
         };
         for &(contestant, at, values) in series {
             for &value in values {
@@ -322,6 +353,35 @@ pub(crate) mod tests {
         assert_eq!((ratio.min, ratio.max, ratio.rounds), (2.0, 2.0, 2));
         assert_eq!(name, "b");
         assert!(results.beside_the_best("a", &["d"], figure, 1.0).is_none());
+    }
+
+    #[test]
+    fn ratios_pair_rounds_and_skip_failed_ones() {
+        let results = results(&[("a", 1.0, &[2.0, 9.0, 6.0]), ("b", 1.0, &[1.0, f64::NAN, 2.0])]);
+        let ratios = |one, other| results.ratios("lossfree_pps", (one, 1.0), (other, 1.0));
+        assert_eq!(ratios("a", "b"), [2.0, 3.0]);
+        assert_eq!(results.series("b", 1.0).unwrap().failures().collect::<Vec<_>>(), ["broke"]);
+        assert_eq!(results.summary("b", 1.0, "lossfree_pps").unwrap().rounds, 2);
+        assert!(ratios("a", "c").is_empty());
+    }
+
+    #[test]
+    fn file_has_every_round_and_failure() {
+        let json = serde_json::to_value(results(&[("a", 1.0, &[2.0, f64::NAN])])).unwrap();
+        assert_eq!(json["series"][0]["rounds"][0]["lossfree_pps"], 2.0);
+        assert_eq!(json["series"][0]["rounds"][1]["failure"], "broke");
+        assert_eq!(json["series"][0]["summary"]["lossfree_pps"]["median"], 2.0);
+    }
+
+    #[test]
+    fn claims_round_trip() {
+        use crate::claim::Bound;
+        for bound in [Bound::AtMost(1.1), Bound::AtLeast(1000.0)] {
+            let claims = vec![Claim::of_values("fast", &[1.0, 2.0], "x", bound)];
+            let written = Results { claims: claims.clone(), ..results(&[]) };
+            let read: Results = serde_json::from_str(&written.to_json().unwrap()).unwrap();
+            assert_eq!(read.claims, claims);
+        }
     }
 
     #[test]

@@ -47,12 +47,22 @@ pub(crate) struct Asked<'a, C> {
     pub(crate) seconds: f64,
 }
 
+/// One contestant at one place on the axis, with its measurement.
+pub(crate) struct Point<'a> {
+    pub(crate) contestant: String,
+    pub(crate) place: f64,
+    pub(crate) measure: Box<dyn Fn() -> Result<(Figures, String)> + 'a>,
+}
+
+/// Reports the progress before each measurement; an error ends the benchmark.
+pub(crate) type Report<'a> = dyn FnMut(&Progress<'_>) -> Result<()> + 'a;
+
 /// Measures each contestant at each place with `point`, round after round. Contestants that fail
 /// `probe` are skipped. After an interruption, returns the results so far.
 pub(crate) fn run<C: Copy + Display>(
     asked: &Asked<'_, C>,
     machine: Machine,
-    progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
+    progress: &mut Report<'_>,
     probe: impl Fn(C) -> Result<()>,
     point: impl Fn(C, u32) -> Result<(Figures, String)>,
 ) -> Result<Results> {
@@ -62,26 +72,41 @@ pub(crate) fn run<C: Copy + Display>(
         axis: asked.axis.into(),
         labels: asked.labels.clone(),
         machine,
-        complete: false,
         rounds: asked.rounds,
         seconds: asked.seconds,
-        series: Vec::new(),
-        skipped: Vec::new(),
+        ..Results::default()
     };
     let there = present(asked.contestants, probe, &mut results.skipped)?;
-    let at_place = |&place| there.iter().map(move |&contestant| (place, contestant));
+    let point = &point;
+    let at = |place: u32, contestant: C| Point {
+        contestant: contestant.to_string(),
+        place: place.into(),
+        measure: Box::new(move || point(contestant, place)),
+    };
+    let at_place = |&place| there.iter().map(move |&contestant| at(place, contestant));
     let points: Vec<_> = asked.places.iter().flat_map(at_place).collect();
-    let all = points.len() * asked.rounds as usize;
-    for (done, &(place, contestant)) in (0..asked.rounds).flat_map(|_| &points).enumerate() {
-        let next = format!("{contestant}, {} {}", results.place_name(place.into()), asked.unit);
-        progress(&Progress { results: &results, done, all, next })?;
-        match point(contestant, place) {
-            Err(Error::Interrupted) => return Ok(results),
-            outcome => results.record(&contestant.to_string(), place.into(), outcome),
+    measure(&mut results, &points, asked.unit, progress)?;
+    Ok(results)
+}
+
+/// Measures all points in each round. After an interruption, the results stay incomplete.
+pub(crate) fn measure(
+    results: &mut Results,
+    points: &[Point<'_>],
+    unit: &str,
+    progress: &mut Report<'_>,
+) -> Result<()> {
+    let all = points.len() * results.rounds as usize;
+    for (done, point) in (0..results.rounds).flat_map(|_| points).enumerate() {
+        let next = format!("{}, {} {unit}", point.contestant, results.place_name(point.place));
+        progress(&Progress { results, done, all, next })?;
+        match (point.measure)() {
+            Err(Error::Interrupted) => return Ok(()),
+            outcome => results.record(&point.contestant, point.place, outcome),
         }
     }
     results.complete = true;
-    Ok(results)
+    Ok(())
 }
 
 /// Returns the contestants that can be measured here; adds the others to `skipped`.

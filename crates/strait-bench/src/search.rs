@@ -51,16 +51,21 @@ pub struct Found {
 /// Errors of `attempt`.
 pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<Found> {
     let mut search = Search { limits, attempt, tries: 0 };
-    let full = search.attempt(None, 0.0)?;
-    let generator_bound = full.loss <= 0.0;
-    let (mut lossfree_pps, mut tolerated_pps) = (full.offered_pps, full.offered_pps);
-    if !generator_bound {
-        lossfree_pps = search.bisect(0.0, full.offered_pps, 0.0)?;
-        if full.loss > TOLERATED_LOSS {
-            tolerated_pps = search.bisect(lossfree_pps, full.offered_pps, TOLERATED_LOSS)?;
-        }
+    let (full, mut found) = search.lossfree()?;
+    found.tolerated_pps = full.offered_pps;
+    if full.loss > TOLERATED_LOSS {
+        found.tolerated_pps = search.bisect(found.lossfree_pps, full.offered_pps, TOLERATED_LOSS)?;
     }
-    Ok(Found { lossfree_pps, tolerated_pps, generator_bound, tries: search.tries })
+    Ok(Found { tries: search.tries, ..found })
+}
+
+/// Like [`search`], but searches only the rate without loss, which is also the tolerated rate of
+/// the result.
+///
+/// # Errors
+/// Errors of `attempt`.
+pub fn search_lossfree(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<Found> {
+    Ok(Search { limits, attempt, tries: 0 }.lossfree()?.1)
 }
 
 struct Search<'a, F> {
@@ -70,6 +75,18 @@ struct Search<'a, F> {
 }
 
 impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
+    /// Searches the rate without loss; returns the try at the highest rate too.
+    fn lossfree(&mut self) -> Result<(Try, Found)> {
+        let full = self.attempt(None, 0.0)?;
+        let generator_bound = full.loss <= 0.0;
+        let mut rate = full.offered_pps;
+        if !generator_bound {
+            rate = self.bisect(0.0, rate, 0.0)?;
+        }
+        let found = Found { lossfree_pps: rate, tolerated_pps: rate, generator_bound, tries: self.tries };
+        Ok((full, found))
+    }
+
     /// Tries a rate, and once more if more than `loss` was lost.
     fn attempt(&mut self, rate: Option<f64>, loss: f64) -> Result<Try> {
         self.tries += 1;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use strait_sys::interface::Interface;
 use strait_sys::netlink::Netlink;
 
-use crate::child::{Launcher, Program, parse};
+use crate::child::{Launcher, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::results::{Figures, Results};
@@ -402,9 +402,8 @@ impl<'a> Rig<'a> {
             format!("--seconds={seconds}"),
             format!("--warm-up={warm_up}"),
         ];
-        let arguments = ["bench".to_owned(), "transmit".to_owned()];
-        let arguments = arguments.into_iter().chain(options).chain(load.arguments(place));
-        let program = Program::new(self.launcher.strait.to_string_lossy(), arguments);
+        let arguments = ["transmit".to_owned()].into_iter().chain(options).chain(load.arguments(place));
+        let program = self.launcher.own(arguments);
         let limit = Duration::from_secs_f64(warm_up + seconds) + SLACK;
         let sending = self.launcher.start(&line.near, &program, cpus, limit)?;
         parse(&program, &sending.finish(limit)?.stdout)

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::claim::Claim;
 use crate::results::Results;
 
 /// Figure to show.
@@ -89,6 +90,40 @@ pub const INSTRUCTIONS: [Shown; 4] = [
     shown("user_instructions", "of these in the program", 1.0, 0, false),
 ];
 
+/// Figures of receivers at full rate beside peers.
+const FULL_RATE: [Shown; 4] = [
+    shown("delivered_pps", "delivered, million packets/s", 1e-6, 3, true),
+    shown("offered_pps", "offered, million packets/s", 1e-6, 3, true),
+    shown("loss_percent", "loss, %", 1.0, 2, false),
+    CAPTURE[2],
+];
+
+/// Highest rates without loss beside peers.
+const LOSSFREE: [Shown; 2] = [CAPTURE[0], shown("tries", "tries", 1.0, 0, false)];
+
+/// Delays beside peers; those from the capture's own time only of some.
+const DELAYS: [Shown; 8] = [
+    LATENCY[0],
+    LATENCY[1],
+    shown("max_us", "delay, longest, us", 1.0, 0, false),
+    shown("captured_p50_us", "delay from the time of capture, median, us", 1.0, 1, false),
+    shown("captured_p99_us", "delay from the time of capture, 99th percentile, us", 1.0, 1, false),
+    LATENCY[3],
+    shown("offered_pps", "offered, thousand packets/s", 1e-3, 1, true),
+    shown("lost_packets", "packets lost", 1.0, 0, false),
+];
+
+/// Rates of generators.
+const GENERATORS: [Shown; 2] = [shown("offered_pps", "sent, million packets/s", 1e-6, 3, true), CAPTURE[2]];
+
+/// Captures to a file.
+const FILES: [Shown; 4] = [
+    shown("cpu_total_s_per_million", "CPU seconds per million packets", 1.0, 3, false),
+    shown("loss_percent", "loss, %", 1.0, 3, false),
+    shown("offered_pps", "offered, thousand packets/s", 1e-3, 1, true),
+    shown("file_bytes", "file, MB", 1e-6, 1, false),
+];
+
 /// Figures with a comparison of Strait's proxy and the best other one.
 const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb", "p50_us"];
 
@@ -100,6 +135,11 @@ pub fn figures(results: &Results) -> Vec<Shown> {
         ("proxy", "") => &PROXY,
         ("instructions", _) => &INSTRUCTIONS,
         ("proxy", _) => &PROXY_FIGURES,
+        ("claims", "lossfree") => &LOSSFREE,
+        ("claims", "latency" | "dropin") => &DELAYS,
+        ("claims", "generate") => &GENERATORS,
+        ("claims", "disk") => &FILES,
+        ("claims", _) => &FULL_RATE,
         _ => &CAPTURE,
     };
     let measured =
@@ -107,7 +147,7 @@ pub fn figures(results: &Results) -> Vec<Shown> {
     all.iter().filter(measured).copied().collect()
 }
 
-/// Formats all tables, skipped contestants and failures.
+/// Formats all tables, skipped contestants, failures and claims.
 pub fn text(results: &Results) -> String {
     let mut text = String::new();
     for shown in figures(results) {
@@ -118,7 +158,27 @@ pub fn text(results: &Results) -> String {
     {
         text += ">= stands for a rate that the generator did not exceed: the receiver may take more.\n";
     }
-    text + &remarks(results)
+    text += &remarks(results);
+    if !results.claims.is_empty() {
+        text = text + "\n" + &of_claims(&results.claims);
+    }
+    text
+}
+
+/// Formats claims with their figures and verdicts.
+pub fn of_claims(claims: &[Claim]) -> String {
+    aligned(&claim_rows(claims))
+}
+
+/// Returns one row for each claim, below a row of titles.
+pub(crate) fn claim_rows(claims: &[Claim]) -> Vec<Vec<String>> {
+    let mut rows = vec![["claim", "bound", "measured", "verdict"].map(str::to_owned).to_vec()];
+    for claim in claims {
+        let measured = claim.measured.map_or("-".into(), |measured| measured.text(3));
+        let bound = format!("{} {}", claim.bound, claim.unit);
+        rows.push(vec![claim.text.clone(), bound.trim_end().into(), measured, claim.verdict.to_string()]);
+    }
+    rows
 }
 
 fn of(results: &Results, shown: &Shown) -> String {
@@ -229,6 +289,7 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::Bound;
     use crate::results::tests::results;
 
     #[test]
@@ -240,5 +301,12 @@ mod tests {
         assert!(text.contains("v3                 3.000 (2.000..4.000)    -\n"), "{text}");
         assert!(text.contains("libpcap                           1.000    -\n"), "{text}");
         assert!(text.ends_with("v3 at 128 failed: broke\n"), "{text}");
+    }
+
+    #[test]
+    fn claims_have_their_bound_and_verdict() {
+        let claims = vec![Claim::of_values("fast", &[2.0], "x", Bound::AtLeast(1.5))];
+        let text = text(&Results { claims, ..results(&[]) });
+        assert_eq!(text.lines().next_back().unwrap(), "fast   >= 1.5 x     2.000    holds");
     }
 }

@@ -21,9 +21,6 @@ pub(crate) enum Error {
     /// The transfer engine says why.
     #[error(transparent)]
     Transfer(#[from] strait_transfer::Error),
-    /// A measurement was not made.
-    #[error(transparent)]
-    Bench(#[from] strait_bench::Error),
     /// A capture file could not be written.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -62,7 +59,6 @@ impl Failure for Error {
             Self::Capture(error) => error.kind(),
             Self::System(error) => error.kind(),
             Self::Transfer(error) => error.kind(),
-            Self::Bench(error) => error.kind(),
             Self::Sink(error) => error.kind(),
             Self::Output(_) | Self::PeerRefused { .. } | Self::PeerClosed { .. } | Self::Failed(_) => {
                 Kind::Failed

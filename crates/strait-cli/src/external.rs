@@ -31,11 +31,16 @@ pub(crate) struct External {
 }
 
 /// Every external command: name, program, first line of the help.
-const EXTERNALS: [External; 2] = [
+const EXTERNALS: [External; 3] = [
     external(
         "proxy",
         "strait-proxy",
         "Cache HTTP between clients and servers, with bodies that stay in the kernel",
+    ),
+    external(
+        "bench",
+        "strait-bench",
+        "Measure what each way to capture and to send, and each caching proxy, can do on this machine",
     ),
     external("cache", "strait-proxy", "List, remove and check stored responses of strait proxy"),
 ];

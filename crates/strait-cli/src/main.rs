@@ -3,7 +3,6 @@
 //! Each command is a module with an `Args` and a `run`, or a program of its own (`external.rs`).
 //! Exit codes: 0 done, 1 failed, 2 usage, 3 refused.
 
-mod bench;
 mod bulk;
 mod capture;
 mod demo;
@@ -61,9 +60,6 @@ enum Command {
     Relay(relay::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
-    /// Measure what each way to capture and to send, and each caching proxy, can do on this
-    /// machine.
-    Bench(Box<bench::Args>),
     /// Say what this machine and an interface allow, why, and what would improve it.
     Doctor(doctor::Args),
     /// See what it is for: five short parts on traffic of its own, in network namespaces of its
@@ -87,9 +83,7 @@ impl Command {
             Self::Relay(args) => args.streams(),
             // The program that is run knows what it prints.
             Self::Run(_) | Self::Man(_) => Streams::default(),
-            Self::Top(_) | Self::Bench(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => {
-                Streams::output(true)
-            }
+            Self::Top(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => Streams::output(true),
         }
     }
 
@@ -103,7 +97,6 @@ impl Command {
             Self::Send(args) => send::run(&args),
             Self::Receive(args) => receive::run(&args),
             Self::Relay(args) => relay::run(&args),
-            Self::Bench(args) => bench::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Top(args) => top::run(&args),
             Self::Demo(args) => demo::run(&args),

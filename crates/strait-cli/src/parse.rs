@@ -6,7 +6,7 @@
 use strait_packet::ethernet::MacAddress;
 pub(crate) use strait_program::parse::{
     NumberList, Rate, bytes, count, count_u32, host_and_port, kibibytes, listen, mebibytes, megabytes,
-    rate_pps, seconds, seconds_or_none,
+    seconds, seconds_or_none,
 };
 
 /// A MAC address as in 02:00:00:00:00:01.

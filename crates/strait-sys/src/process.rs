@@ -3,6 +3,8 @@
 //! The programs and the lanes call it. Only the signal handlers keep state: one flag a signal.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -92,6 +94,37 @@ pub fn cpu_time_of(pid: u32) -> Result<Duration> {
     let returned = unsafe { libc::clock_gettime(clock, &raw mut time) };
     check(returned, "read the CPU time of", format!("process {pid}"))?;
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// Resources that an ended process used, with those of its descendants that it waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// User and system time of all threads.
+    pub cpu: Duration,
+    /// Context switches at the process's own request, such as a sleep.
+    pub voluntary_switches: u64,
+    /// Context switches at the end of a time slice.
+    pub involuntary_switches: u64,
+}
+
+/// Returns the status and resources of `child` if it has ended (wait4(2) with WNOHANG), and None
+/// while it runs. After Some, its process id is free: do not signal or wait for `child` again.
+pub fn try_wait(child: &std::process::Child) -> Result<Option<(ExitStatus, Usage)>> {
+    let (mut status, id) = (0, child.id() as libc::pid_t);
+    // SAFETY: rusage is plain data, for which zeroes are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: status and usage are written only.
+    let returned = unsafe { libc::wait4(id, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    if check(returned, "wait for", format!("process {id}"))? != id {
+        return Ok(None);
+    }
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    let usage = Usage {
+        cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        voluntary_switches: usage.ru_nvcsw as u64,
+        involuntary_switches: usage.ru_nivcsw as u64,
+    };
+    Ok(Some((ExitStatus::from_raw(status), usage)))
 }
 
 /// Makes the kernel kill this process when the thread that started it ends (`PR_SET_PDEATHSIG`).

@@ -25,8 +25,10 @@ pub(super) struct Server {
 impl Program {
     /// Builds all programs of the workspace, as `strait` starts some of the others.
     pub(super) fn build(root: &Path) -> Result<Self> {
-        let built =
-            Command::new("cargo").args(["build", "--quiet", "--locked", "--workspace", "--bins"]).current_dir(root).status()?;
+        let built = Command::new("cargo")
+            .args(["build", "--quiet", "--locked", "--workspace", "--bins"])
+            .current_dir(root)
+            .status()?;
         if !built.success() {
             return Err("the programs do not build".into());
         }

@@ -1,4 +1,4 @@
-//! Measured proxies and how to start them. Their configurations, in `bench/peers/`, are compiled
+//! Measured proxies and how to start them. Their configurations, in `peers/`, are compiled
 //! into this program and filled in for a try.
 //!
 //! Each proxy has its own directory, removed after the run, and runs as user nobody if this process
@@ -95,6 +95,11 @@ pub(crate) struct Setting<'a> {
 }
 
 impl Contestant {
+    /// Returns true for the contestants of D4's experiments: Strait's proxy and Squid.
+    pub fn is_of_d4(&self) -> bool {
+        matches!(self, Self::Strait(_) | Self::Squid | Self::SquidAufs)
+    }
+
     fn peer(self) -> Option<&'static installed::Peer> {
         match self {
             Self::Direct | Self::Strait(_) => None,
@@ -150,7 +155,7 @@ impl Contestant {
         ]);
         arguments.extend((!optimised.sendfile).then(|| "--no-sendfile".into()));
         arguments.extend((!optimised.splice).then(|| "--no-splice".into()));
-        Ok((None, Program::new(setting.launcher.strait.to_string_lossy(), arguments)))
+        Ok((None, setting.launcher.strait(arguments)))
     }
 }
 

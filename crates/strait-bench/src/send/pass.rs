@@ -41,14 +41,10 @@ impl Passing {
         limit: Duration,
     ) -> Result<Self> {
         let address = free_address()?;
-        let strait = |arguments: &[&str]| {
-            let ends = [format!("--listen={address}"), format!("--to={to}")];
-            let arguments = arguments.iter().map(|&argument| argument.to_owned()).chain(ends);
-            Program::new(launcher.strait.to_string_lossy(), arguments)
-        };
+        let ends = [format!("--listen={address}"), format!("--to={to}")];
         let (program, configuration) = match way {
-            Way::Send => (strait(&["bench", "pass"]), None),
-            Way::Strait => (strait(&["relay"]), None),
+            Way::Send => (launcher.own(["pass"]).with(ends), None),
+            Way::Strait => (launcher.strait(["relay"]).with(ends), None),
             Way::HaProxy => {
                 let (path, file) = configuration(address, to)?;
                 (Program::new("haproxy", ["-db", "-q", "-f", &path]), Some(file))

@@ -2,8 +2,6 @@
 //! codes.
 
 mod any;
-mod bench;
-mod bench_proxy;
 mod closed;
 mod demo;
 mod disk;

@@ -137,7 +137,7 @@ fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
 /// Returns a guest with the compared programs.
 fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strait-bench/peers");
     let mut guest = guest(kernel).wire(first, second);
     for (program, libraries) in [("pcap_count", &["-lpcap"][..]), ("afpacket_recv", &[])] {
         let output = folder.path().join(program);

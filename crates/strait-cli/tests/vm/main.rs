@@ -14,12 +14,8 @@ mod tls;
 mod xdp;
 
 use std::path::Path;
-use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Run};
-
-/// Time limit of a program outside of the guest on a busy machine.
-const LIMIT: Duration = Duration::from_secs(100);
 
 /// The program under test.
 fn strait() -> &'static Path {

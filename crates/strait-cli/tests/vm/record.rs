@@ -3,9 +3,9 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use lab::Launch;
 use lab::vm::Kernel;
 use strait_bench::machine::Machine;
+use strait_bench::report;
 use strait_bench::results::{Figures, Results, write_file};
 
 use super::cost::{Cost, Costs, LIBPCAP, sizes};
@@ -33,12 +33,9 @@ fn file(nic: &str, kind: &str) -> PathBuf {
 }
 
 fn write(nic: &str, results: &Results) {
-    let record = file(nic, "json");
+    let [record, plot] = ["json", "svg"].map(|kind| file(nic, kind));
     write_file(&record, &format!("{}\n", results.to_json().unwrap())).unwrap();
-    for kind in ["html", "svg"] {
-        let report = Launch::new(super::strait()).args(["bench", "report"]).arg(&record).arg(file(nic, kind));
-        let _ = report.run(super::LIMIT).unwrap().success();
-    }
+    write_file(&plot, &report::image(results).unwrap()).unwrap();
 }
 
 fn results(nic: &str, kernel: Kernel, commit: String, costs: &Costs) -> Results {
@@ -57,9 +54,7 @@ fn results(nic: &str, kernel: Kernel, commit: String, costs: &Costs) -> Results 
         },
         complete: true,
         rounds: 1,
-        seconds: 0.0,
-        series: Vec::new(),
-        skipped: Vec::new(),
+        ..Results::default()
     };
     for (name, of_contestant) in costs {
         for (place, size) in sizes().enumerate() {

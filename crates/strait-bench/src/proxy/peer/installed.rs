@@ -1,4 +1,4 @@
-//! Other proxies: programs, arguments, and the configurations of `bench/peers/`.
+//! Other proxies: programs, arguments, and the configurations in `peers/`.
 
 use super::{Directory, Setting, find};
 use crate::child::Program;
@@ -25,7 +25,7 @@ pub(super) struct Peer {
 
 macro_rules! configuration {
     ($path:literal) => {
-        include_str!(concat!("../../../../../bench/peers/", $path))
+        include_str!(concat!("../../../peers/", $path))
     };
 }
 

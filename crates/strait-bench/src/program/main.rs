@@ -1,0 +1,154 @@
+//! The program `strait-bench`, which `strait bench` executes: what each way to capture or to send,
+//! and each caching proxy, can do on this machine.
+
+mod capture;
+mod claims;
+mod error;
+mod kept;
+mod measured;
+mod proxy;
+mod report;
+mod send;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use mimalloc::MiMalloc;
+use strait_bench::child::Launcher;
+use strait_bench::machine;
+use strait_program::parse::NumberList;
+use strait_program::{Streams, pages};
+
+pub(crate) use error::Error;
+
+/// The measured programs share it with `strait-proxy`, so that the C library's allocator is not what
+/// a comparison measures.
+#[global_allocator]
+static MEMORY: MiMalloc = MiMalloc;
+
+/// Measures what each way to capture and to send, and each caching proxy, can do on this machine.
+#[derive(Parser)]
+#[command(name = "strait-bench", version)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The highest rate without loss of each path, against the size of packets
+    Capture(capture::CaptureArgs),
+    /// How late packets reach the program, for each path and wait policy, against the rate
+    Latency(capture::LatencyArgs),
+    /// What a send costs with and without a copy, over loopback, veth and a route that copies
+    /// nothing
+    Send(send::Args),
+    /// Caching proxies beside each other: response time, throughput and CPU time by Web Polygraph's
+    /// axes
+    Proxy(Box<proxy::Args>),
+    /// Claims on Strait's speed, checked beside libpcap, tcpdump, programs in C and other proxies
+    Claims(claims::Args),
+    /// Ratios of two results, with their spread
+    Compare(report::CompareArgs),
+    /// Report of saved results
+    Report(report::ReportArgs),
+    /// Print a completion script for a shell.
+    Completions(pages::CompletionArgs),
+    /// Write the man pages to a directory.
+    Man(pages::ManArgs),
+    /// Receive as a measured program does; the benchmarks start it
+    #[command(hide = true)]
+    Receive(measured::ReceiveArgs),
+    /// Send as a measured program does; the benchmarks start it
+    #[command(hide = true)]
+    Transmit(measured::TransmitArgs),
+    /// Pass on as the plainest relay does; the benchmarks start it
+    #[command(hide = true)]
+    Pass(measured::PassArgs),
+    /// Serve as the origin of proxies; the benchmarks start it
+    #[command(hide = true)]
+    Origin(measured::OriginArgs),
+    /// Ask a proxy and check its answers; the benchmarks start it
+    #[command(hide = true)]
+    Load(measured::LoadArgs),
+    /// Become a measured program; the benchmarks start it
+    #[command(hide = true)]
+    Exec(measured::ExecArgs),
+}
+
+impl Command {
+    /// Standard streams that carry data of the command.
+    fn streams(&self) -> Streams {
+        Streams::output(!matches!(self, Self::Man(_)))
+    }
+
+    fn run(&self) -> Result<(), Error> {
+        self.streams().check()?;
+        match self {
+            Self::Capture(args) => capture::run_capture(args),
+            Self::Latency(args) => capture::run_latency(args),
+            Self::Send(args) => send::run(args),
+            Self::Proxy(args) => proxy::run(args),
+            Self::Claims(args) => claims::run(args),
+            Self::Compare(args) => report::run_compare(args),
+            Self::Report(args) => report::run_report(args),
+            Self::Completions(args) => Ok(pages::completions(args, &mut Line::command())?),
+            Self::Man(args) => Ok(pages::man(&args.directory, Line::command())?),
+            Self::Receive(args) => measured::receive(args),
+            Self::Transmit(args) => measured::transmit(args),
+            Self::Pass(args) => measured::pass(args),
+            Self::Origin(args) => measured::origin(args),
+            Self::Load(args) => measured::load(args),
+            Self::Exec(args) => Err(measured::exec(args)),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    strait_program::main(&Line::command(), |matches| {
+        let line = Line::from_arg_matches(matches).map_err(|error| Error::usage(error.to_string()))?;
+        line.command.run()
+    })
+}
+
+/// Removes repetitions.
+fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut once = Vec::new();
+    for &item in list {
+        if !once.contains(&item) {
+            once.push(item);
+        }
+    }
+    once
+}
+
+/// Returns this program and `strait`, which start the measured programs.
+fn launcher() -> Result<Launcher, Error> {
+    let own =
+        std::env::current_exe().map_err(|error| Error::failed(format!("find this program: {error}")))?;
+    let beside = own.with_file_name("strait");
+    // A program that is missing here may be on the PATH.
+    let strait = if beside.is_file() { beside } else { "strait".into() };
+    Ok(Launcher { own, strait })
+}
+
+fn given_or(given: Option<&NumberList>, otherwise: Vec<u32>) -> Vec<u32> {
+    given.map_or(otherwise, |list| list.0.clone())
+}
+
+/// Returns the first CPU, and the other CPUs. A single CPU is in both lists.
+fn sides() -> Result<[Vec<u32>; 2], Error> {
+    let usable = machine::usable_cpus()?;
+    let (first, others) = usable.split_at(1.min(usable.len()));
+    Ok([first, if others.is_empty() { first } else { others }].map(<[u32]>::to_vec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Line::command().debug_assert();
+    }
+}

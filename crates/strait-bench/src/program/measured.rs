@@ -1,0 +1,206 @@
+//! Measured programs that the benchmarks start: receiver, sender, relay, origin and client, and the
+//! command that puts a program on its CPUs and into its namespace.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use strait_bench::child::{self, Exec};
+use strait_bench::contestant::Way;
+use strait_bench::proxy::{load, origin};
+use strait_bench::receiver;
+use strait_bench::send::peers::PeersLoad;
+use strait_bench::send::{self, transmit};
+
+use strait_program::parse::NumberList;
+
+use crate::Error;
+use crate::capture::WaitArg;
+use crate::proxy::Axes;
+
+#[derive(ClapArgs)]
+pub(crate) struct ReceiveArgs {
+    /// Interface to receive on
+    #[arg(short, long)]
+    interface: String,
+    /// Way to capture
+    #[arg(long)]
+    path: Way,
+    /// Wait policy
+    #[arg(long, value_enum, default_value = "balanced")]
+    wait: WaitArg,
+    /// Queues or fanout members
+    #[arg(long, default_value_t = 1)]
+    lanes: u32,
+    /// Measure the delay of one of so many packets
+    #[arg(long, default_value_t = 0)]
+    delay_of_each: u64,
+    /// Bytes of a packet that are wanted
+    #[arg(long, default_value_t = 2048)]
+    snaplen: u32,
+    /// Do not copy packets into a staging ring
+    #[arg(long)]
+    no_stage: bool,
+    /// Do not stamp frames
+    #[arg(long)]
+    no_timestamps: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct TransmitArgs {
+    /// Where to
+    #[arg(long)]
+    to: SocketAddr,
+    /// Way to send
+    #[arg(long)]
+    way: send::Way,
+    /// Small pieces of a message
+    #[arg(long, default_value_t = 0)]
+    pieces: usize,
+    /// Bytes of its body
+    #[arg(long, default_value_t = 0)]
+    body: usize,
+    /// Bytes of a file instead
+    #[arg(long, default_value_t = 0)]
+    file: u64,
+    /// How long
+    #[arg(long)]
+    seconds: f64,
+    /// How long before it counts
+    #[arg(long, default_value_t = 0.0)]
+    warm_up: f64,
+    /// Peers at addresses one after the other
+    #[arg(long, default_value_t = 1)]
+    peers: u32,
+    /// Sends to each of them instead of all that the time allows
+    #[arg(long, default_value_t = 0)]
+    sends: u32,
+    /// Pause after each of those, in milliseconds
+    #[arg(long, default_value_t = 0)]
+    pause_ms: u64,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct PassArgs {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Where to
+    #[arg(long)]
+    to: SocketAddr,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct OriginArgs {
+    /// Where to listen
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LoadArgs {
+    /// What to ask
+    #[arg(long)]
+    to: SocketAddr,
+    /// The origin, which counts
+    #[arg(long)]
+    origin: SocketAddr,
+    /// The process whose cost is measured
+    #[arg(long)]
+    watch: u32,
+    #[command(flatten)]
+    axes: Axes,
+    /// How long
+    #[arg(long)]
+    seconds: f64,
+    /// How long before it counts
+    #[arg(long)]
+    warm_up: f64,
+    /// Compare every body
+    #[arg(long)]
+    verify_all: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct ExecArgs {
+    /// Network namespace to enter
+    #[arg(long)]
+    netns: Option<PathBuf>,
+    /// CPUs to run on
+    #[arg(long)]
+    cpus: Option<NumberList>,
+    /// Time to live
+    #[arg(long)]
+    seconds: u32,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+pub(crate) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let by = args.path.by(args.wait.into(), !args.no_timestamps);
+    let by = by.ok_or_else(|| Error::usage(format!("{} is a program of its own", args.path)))?;
+    let options = receiver::Options {
+        interface: args.interface.clone(),
+        by,
+        lanes: args.lanes,
+        snaplen: args.snaplen,
+        stage: !args.no_stage,
+        delay_of_each: args.delay_of_each,
+    };
+    Ok(receiver::run(&options, terminated)?)
+}
+
+pub(crate) fn transmit(args: &TransmitArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let message = match (args.pieces, args.body, args.file) {
+        (0, 0, 0) => return Err(Error::usage("give --pieces, --body or --file")),
+        (pieces, body, 0) => transmit::Message::Memory { pieces, body },
+        (.., bytes) => transmit::Message::File(bytes),
+    };
+    let (time, warm_up) = (seconds(args.seconds)?, seconds(args.warm_up)?);
+    let peers = (args.sends > 0).then(|| PeersLoad {
+        peers: args.peers.max(1),
+        sends: args.sends,
+        bytes: args.body as u32,
+        pause: Duration::from_millis(args.pause_ms),
+    });
+    let options = transmit::Options { to: args.to, way: args.way, message, time, warm_up, peers };
+    Ok(transmit::run(&options, terminated)?)
+}
+
+fn seconds(seconds: f64) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| Error::usage(format!("{seconds} s: {error}")))
+}
+
+pub(crate) fn origin(args: &OriginArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    Ok(origin::run(args.listen, terminated)?)
+}
+
+pub(crate) fn load(args: &LoadArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    let options = load::Options {
+        to: args.to,
+        origin: args.origin,
+        workload: args.axes.workload(),
+        warm_up: seconds(args.warm_up)?,
+        time: seconds(args.seconds)?,
+        watch: args.watch,
+        verify_all: args.verify_all,
+    };
+    Ok(load::run(&options, terminated)?)
+}
+
+pub(crate) fn pass(args: &PassArgs) -> Result<(), Error> {
+    let terminated = strait_sys::process::on_termination()?;
+    Ok(send::pass::run(args.listen, args.to, terminated)?)
+}
+
+pub(crate) fn exec(args: &ExecArgs) -> Error {
+    let cpus = args.cpus.as_ref().map(|list| list.0.as_slice()).unwrap_or_default();
+    child::exec(&Exec { netns: args.netns.as_deref(), cpus, seconds: args.seconds, command: &args.command })
+        .into()
+}

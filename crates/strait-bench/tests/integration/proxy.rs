@@ -1,0 +1,65 @@
+//! `strait bench proxy`: origin and client against each other and with Strait's proxy between them;
+//! every body is right.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::rig::run;
+
+/// A benchmark of proxies, short; its results.
+fn bench_proxy(arguments: &[&str]) -> Value {
+    let quick = ["--rounds", "1", "--seconds", "1", "--json"];
+    let results = run(&[&["proxy"][..], arguments, &quick].concat()).success().text();
+    serde_json::from_str(&results).unwrap()
+}
+
+/// A figure of a contestant at the place of this number.
+fn figure(results: &Value, contestant: &str, place: usize, figure: &str) -> f64 {
+    let series = results["series"].as_array().unwrap();
+    let found =
+        series.iter().find(|series| series["contestant"] == contestant && series["at"] == place as f64);
+    let found = found.unwrap_or_else(|| panic!("no {contestant} at {place}: {results}"));
+    found["summary"][figure]["median"].as_f64().unwrap_or_else(|| panic!("no {figure}: {found}"))
+}
+
+#[test]
+fn the_origin_alone_answers_every_request_with_the_right_body() {
+    let results = bench_proxy(&[
+        "--only",
+        "direct",
+        "--sizes",
+        "polymix",
+        "--hits",
+        "0.5",
+        "--cacheable",
+        "0.8",
+        "--verify-all",
+    ]);
+    let of = |name| figure(&results, "direct", 0, name);
+    assert!((of("verified_percent") - 100.0).abs() < 1e-9, "{results}");
+    assert!(of("requests_per_s") > 0.0 && of("cpu_us_per_request") > 0.0 && of("memory_mib") > 0.0);
+    assert!(of("p50_us") <= of("p99_us") && of("p99_us") <= of("max_us"));
+}
+
+#[test]
+fn an_open_loop_makes_no_request_before_it_is_due() {
+    const RATE: f64 = 200.0;
+    let began = Instant::now();
+    let results = bench_proxy(&["--only", "direct", "--sizes", "1k", "--rate", "200"]);
+    let due = RATE * began.elapsed().as_secs_f64();
+    // Those of 1 s at least, and what a busy machine held up before.
+    let requests = figure(&results, "direct", 0, "requests_per_s");
+    assert!(requests > 0.0 && requests <= due, "{requests} of {due}");
+}
+
+#[test]
+fn a_cache_answers_what_is_repeated_and_asks_for_the_rest() {
+    let arguments = ["--only", "strait", "--work", "hit-4k,miss-13k,store-13k,hit-1m", "--verify-all"];
+    let results = bench_proxy(&arguments);
+    let hits = |place| figure(&results, "strait", place, "hit_percent");
+    // Requests that are under way at either end of the time count on one side alone, so not exactly 100
+    // and 0.
+    assert!(hits(0).min(hits(3)) > 50.0 && hits(1).max(hits(2)) < 50.0, "{results}");
+    assert_eq!(results["labels"][1], "miss-13k");
+}
