@@ -385,6 +385,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn committed_results_are_readable() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
+        let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let files: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|name| name == "json")).collect();
+        assert!(files.len() > 20, "{files:?}");
+        for path in files {
+            let results = Results::read(&path).unwrap();
+            let is_shown = results.series.is_empty() || !crate::table::figures(&results).is_empty();
+            assert!(is_shown, "{}: no figure of {} is shown", path.display(), results.benchmark);
+            assert!(results.series.is_empty() || crate::compare::ratios(&results, &results).is_ok());
+        }
+    }
+
+    #[test]
     fn rounds_and_failures_round_trip() {
         let written = results(&[("v3", 64.0, &[2.0, f64::NAN, 4.0]), ("v3", 128.0, &[1.0])]);
         let read: Results = serde_json::from_str(&written.to_json().unwrap()).unwrap();
