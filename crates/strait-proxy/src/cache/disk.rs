@@ -16,16 +16,10 @@ use crate::cache::object::{Body, Home, Object, Part, RECORDS_MAX, Rivals};
 /// Lookups of one request at most, each because a record ended during the last.
 const FINDS_MAX: usize = 4;
 
-/// What is stored for a key.
+/// No stored response answers the request. If there are responses to other requests for the key:
+/// the request's values of the fields with which the newest of them varies.
 #[derive(Debug)]
-pub(crate) enum Found<T> {
-    /// A response that answers the request.
-    Answer(T),
-    /// Responses to other requests; this one has said that of the fields with which the newest of
-    /// them varies.
-    Others(Variant),
-    Nothing,
-}
+pub(crate) struct NotFound(pub(crate) Option<Variant>);
 
 /// A key, and the request that it is looked for by.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +58,7 @@ impl Seen {
 
 /// The response of the highest rank in the store that answers a request. Bodies of up to `body_max`
 /// bytes come with it.
-pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> Found<First> {
+pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> Result<First, NotFound> {
     for _ in 1..FINDS_MAX {
         let records = store.find(sought.hash);
         let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
@@ -77,18 +71,22 @@ pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> F
     find_in(store, &store.find(sought.hash), sought, body_max)
 }
 
-fn find_in(store: &Store, records: &[Arc<Record>], sought: &Sought<'_, '_>, body_max: usize) -> Found<First> {
+fn find_in(
+    store: &Store,
+    records: &[Arc<Record>],
+    sought: &Sought<'_, '_>,
+    body_max: usize,
+) -> Result<First, NotFound> {
     let mut all = responses(store, records, sought.key, body_max);
     all.retain(|object| object.is_allowed(sought.policy));
     let Some(index) = all.iter().position(|object| object.matches(sought.asked, sought.keys)) else {
         let variant = |object: &Object| Variant::of(&object.fields(), sought.asked, sought.keys);
-        return all.iter().find_map(variant).map_or(Found::Nothing, Found::Others);
+        return Err(NotFound(all.iter().find_map(variant)));
     };
     let object = all.remove(index);
     let rivals = rivals(&object, all[..index].iter(), sought.keys);
     let seen = Seen { rivals, records: records.iter().cloned().collect() };
-    let found = with_body(store, object, body_max).map(|object| First { object, seen });
-    found.map_or(Found::Nothing, Found::Answer)
+    with_body(store, object, body_max).map(|object| First { object, seen }).ok_or(NotFound(None))
 }
 
 /// The variants of those that an object yields to.
@@ -259,7 +257,7 @@ mod tests {
         let fields = Fields::default();
         let policy = Policy::default();
         let sought = Sought { hash: hash(), key: KEY, asked: &fields, keys: &keys, policy: &policy };
-        assert!(matches!(find(&store, &sought, 0), Found::Others(_)));
+        assert!(matches!(find(&store, &sought, 0), Err(NotFound(Some(_)))));
         let next = put(&store, "x-tenant:a\n", (3, 4), SECOND_1000);
         assert!(replace(&store, hash(), &next, &keys).is_some());
         assert_eq!(received(&store), [4]);
@@ -281,7 +279,7 @@ mod tests {
         let asked: Fields<'_> = [field].into_iter().collect();
         let policy = Policy::default();
         let sought = Sought { hash: hash(), key: KEY, asked: &asked, keys: &[], policy: &policy };
-        let Found::Answer(first) = find(&store, &sought, 0) else { panic!("nothing was found") };
+        let Ok(first) = find(&store, &sought, 0) else { panic!("nothing was found") };
         assert_eq!((&**first.object.variant(), first.seen.records.len()), ("a:1\n", 3));
         assert_eq!(first.seen.rivals.iter().map(|rival| &**rival).collect::<Vec<_>>(), ["b:1\n"]);
         assert!(first.seen.is_all(&store, hash()));

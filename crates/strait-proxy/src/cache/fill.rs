@@ -303,7 +303,10 @@ impl Drop for Follower {
     }
 }
 
-type ByHash = HashMap<u64, SmallVec<[Arc<Fill>; 1]>, BuildHasherDefault<IdentityHasher>>;
+/// Fills of a key that are under way.
+pub(crate) type UnderWay = SmallVec<[Arc<Fill>; 1]>;
+
+type ByHash = HashMap<u64, UnderWay, BuildHasherDefault<IdentityHasher>>;
 
 /// The fills of all workers, by the hash of their key.
 #[derive(Debug, Default)]
@@ -314,19 +317,19 @@ impl Fills {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fills that are under way of a key, and of a variant where the caller knows of one, the
-    /// newest last; or, if there are none, the one that the caller is to see to.
-    pub(crate) fn join(&self, hash: u64, key: &str, variant: Option<&str>) -> Joined {
+    /// Begins a fill of a key, unless fills are under way that may answer: returns these as the
+    /// error, the newest last. A caller that knows its variant is answered by fills of that
+    /// variant alone.
+    pub(crate) fn begin(&self, hash: u64, key: &str, variant: Option<&str>) -> Result<Arc<Fill>, UnderWay> {
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
-        let others: SmallVec<[_; 1]> =
-            fills.iter().filter(|fill| fill.may_be_for(key, variant)).cloned().collect();
+        let others: UnderWay = fills.iter().filter(|fill| fill.may_be_for(key, variant)).cloned().collect();
         if !others.is_empty() {
-            return Joined::Others(others);
+            return Err(others);
         }
         let fill = Arc::new(Fill::new(key, variant));
         fills.push(fill.clone());
-        Joined::First(fill)
+        Ok(fill)
     }
 
     /// What they have come to, so many at most.
@@ -347,7 +350,7 @@ impl Fills {
     }
 
     /// The fills of a key that are under way.
-    pub(crate) fn of(&self, hash: u64, key: &str) -> SmallVec<[Arc<Fill>; 1]> {
+    pub(crate) fn of(&self, hash: u64, key: &str) -> UnderWay {
         let map = self.map();
         map.get(&hash).into_iter().flatten().filter(|fill| &*fill.key == key).cloned().collect()
     }
@@ -383,15 +386,6 @@ impl Fills {
             map.remove(&hash);
         }
     }
-}
-
-/// What there is to do for somebody who asks for a key.
-#[derive(Debug)]
-pub(crate) enum Joined {
-    /// To fetch it.
-    First(Arc<Fill>),
-    /// To follow one of these, if one answers.
-    Others(SmallVec<[Arc<Fill>; 1]>),
 }
 
 #[cfg(test)]

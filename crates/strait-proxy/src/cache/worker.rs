@@ -15,7 +15,7 @@ use strait_store::Store;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
-use crate::cache::disk::{self, First, Found, Seen, Sought};
+use crate::cache::disk::{self, First, NotFound, Seen, Sought};
 use crate::cache::fill::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
@@ -174,10 +174,10 @@ impl Worker {
     }
 
     /// The stored response to requests with such fields, at hand or in the store.
-    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Found<Arc<Object>> {
+    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Result<Arc<Object>, NotFound> {
         let at_hand = self.at_hand(hash, key, asked);
         if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.at_hand)) {
-            return Found::Answer(object);
+            return Ok(object);
         }
         let sought = self.sought(hash, key, asked);
         let Some(store) = &self.shared.store else { return self.others(&sought) };
@@ -185,7 +185,7 @@ impl Worker {
         let generation = self.shared.generations.take(hash);
         // What is read in one piece is checked by that, also where it is sent from its file then.
         match disk::find(store, &sought, self.settings.memory_object) {
-            Found::Answer(First { object: found, seen }) => {
+            Ok(First { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.at_hand);
                 let object = Arc::new(found.with_negative(self.settings.negative));
                 // What has come meanwhile may be more recent.
@@ -195,11 +195,11 @@ impl Worker {
                     let found = (object.clone(), seen.rivals.clone());
                     self.shared.memory.insert(hash, found, sought.keys, is_current);
                 }
-                Found::Answer(object)
+                Ok(object)
             }
-            Found::Others(variant) => Found::Others(variant),
             // What the store could not take is at hand alone.
-            Found::Nothing => self.others(&sought),
+            Err(NotFound(None)) => self.others(&sought),
+            Err(others) => Err(others),
         }
     }
 
@@ -210,11 +210,11 @@ impl Worker {
     }
 
     /// What is at hand for a key does not answer a request.
-    fn others(&self, sought: &Sought<'_, '_>) -> Found<Arc<Object>> {
+    fn others(&self, sought: &Sought<'_, '_>) -> Result<Arc<Object>, NotFound> {
         let is_meant = |object: &Object| object.is_for(sought.key) && object.is_alive();
         let other = self.shared.memory.peek(sought.hash, is_meant);
         let variant = other.and_then(|other| Variant::of(&other.fields(), sought.asked, sought.keys));
-        variant.map_or(Found::Nothing, Found::Others)
+        Err(NotFound(variant))
     }
 
     /// The stored responses that could answer a request with such fields, fresh or not; one for

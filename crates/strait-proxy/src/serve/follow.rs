@@ -36,16 +36,20 @@ pub(crate) async fn head_of_fill(
     Ok(false)
 }
 
-pub(crate) enum Followed {
+/// Result of following a fill. `docs/internals/proxy.md` draws the transitions.
+#[derive(Debug)]
+pub(crate) enum FillStep {
+    /// The response was sent. True if the connection can carry another request.
     Answered(bool),
-    /// It is over: the store may have it.
-    Again,
-    /// What is coming is for requests that have said something else of the fields that it varies
-    /// with; this one has said that.
-    Differs(Variant),
-    /// What is coming are other bytes.
+    /// The fill has ended: its response may be in the store.
+    Ended,
+    /// The request can be answered once the fill has ended.
+    AtEnd,
+    /// The request needs bytes that the fill does not bring.
     Outside,
-    /// It is for one client alone, or has not begun in time.
+    /// The response varies with fields of which the request has other values: these.
+    Differs(Variant),
+    /// The response is for one client alone, too old for this request, or not there in time.
     Private,
 }
 
@@ -56,28 +60,29 @@ pub(crate) async fn follow_one(
     wanted: &Wanted<'_>,
     fills: &[Arc<Fill>],
     patience: &mut Duration,
-) -> Result<Followed, ExchangeError> {
-    let mut outcome = Followed::Outside;
-    let (told, untold): (Vec<_>, Vec<_>) = fills.iter().rev().partition(|fill| fill.object_now().is_some());
-    let heads: Vec<_> = told.iter().filter_map(|fill| fill.object_now()).collect();
+) -> Result<FillStep, ExchangeError> {
+    let mut outcome = FillStep::Outside;
+    let (with_head, without): (Vec<_>, Vec<_>) =
+        fills.iter().rev().partition(|fill| fill.object_now().is_some());
+    let heads: Vec<_> = with_head.iter().filter_map(|fill| fill.object_now()).collect();
     match heads.first() {
         Some(newest) if !heads.iter().any(|head| matches(exchange, head)) => {
             return Ok(differs(exchange, newest));
         }
         _ => {}
     }
-    for fill in told.into_iter().chain(untold) {
+    for fill in with_head.into_iter().chain(without) {
         let follower = fill.follow();
-        let Some(head) = head_within(fill, patience).await else { return Ok(Followed::Private) };
+        let Some(head) = head_within(fill, patience).await else { return Ok(FillStep::Private) };
         let Some(object) = head else {
             if let Some((status, why)) = fill.failure() {
                 return Err(ExchangeError::Refuse(status, why));
             }
             outcome = match fill.view().phase {
-                Phase::Private => Followed::Private,
+                Phase::Private => FillStep::Private,
                 // Its own Range may be refused, too: it does not wait again.
-                Phase::Broken if exchange.request.fields.has("range") => Followed::Private,
-                _ => Followed::Again,
+                Phase::Broken if exchange.request.fields.has("range") => FillStep::Private,
+                _ => FillStep::Ended,
             };
             continue;
         };
@@ -87,17 +92,17 @@ pub(crate) async fn follow_one(
         }
         let now = exchange.worker.now();
         if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
-            return Ok(Followed::Private);
+            return Ok(FillStep::Private);
         }
         let why = Why::UriMiss;
         let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
         match follow(exchange, &follower, &object, answer).await? {
-            Follow::Answered(stays) => return Ok(Followed::Answered(stays)),
-            Follow::Outside => outcome = Followed::Outside,
-            Follow::AtItsEnd => {
+            FillStep::Outside => outcome = FillStep::Outside,
+            FillStep::AtEnd => {
                 follower.fill().beyond(u64::MAX).await;
-                return Ok(Followed::Again);
+                return Ok(FillStep::Ended);
             }
+            step => return Ok(step),
         }
     }
     Ok(outcome)
@@ -117,20 +122,10 @@ fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
     object.matches(&exchange.request.fields, &exchange.worker.settings().key_fields)
 }
 
-fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> Followed {
+fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
     let keys = &exchange.worker.settings().key_fields;
     let own = Variant::of(&object.fields(), &exchange.request.fields, keys);
-    own.map_or(Followed::Private, Followed::Differs)
-}
-
-/// What following a fill came to.
-pub(crate) enum Follow {
-    /// An answer; another request may follow it, or not.
-    Answered(bool),
-    /// What is wanted is not what is coming.
-    Outside,
-    /// What is wanted can be told once all of it is there.
-    AtItsEnd,
+    own.map_or(FillStep::Private, FillStep::Differs)
 }
 
 /// Sends what is coming while it comes.
@@ -139,25 +134,25 @@ pub(crate) async fn follow(
     follower: &Follower,
     object: &Arc<Object>,
     answer: Answer,
-) -> Result<Follow, ExchangeError> {
+) -> Result<FillStep, ExchangeError> {
     let worker = exchange.worker;
     let coming = follower.fill().range();
     let range = match (object.length, exchange.request.fields.has("range")) {
-        (None, true) => return Ok(Follow::AtItsEnd),
+        (None, true) => return Ok(FillStep::AtEnd),
         (None, false) => None,
         (Some(_), _) => match selected(exchange, object) {
             Selected::Whole => None,
             Selected::Part(range) => Some(range),
-            Selected::Parts(_) => return Ok(Follow::AtItsEnd),
+            Selected::Parts(_) => return Ok(FillStep::AtEnd),
             selected @ (Selected::NotModified | Selected::Unsatisfiable) => {
                 let is_sent = send(exchange, object, &selected, answer).await?;
-                return Ok(if is_sent { Follow::Answered(true) } else { Follow::AtItsEnd });
+                return Ok(if is_sent { FillStep::Answered(true) } else { FillStep::AtEnd });
             }
         },
     };
     let needed = range.clone().unwrap_or(0..object.length.unwrap_or(u64::MAX));
     if needed.start < coming.start || needed.end > coming.end {
-        return Ok(Follow::Outside);
+        return Ok(FillStep::Outside);
     }
     let status = CacheStatus {
         by: &worker.settings().name,
@@ -167,5 +162,5 @@ pub(crate) async fn follow(
     };
     deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
     let keeps = object.length.is_some() || exchange.options.version == Version::Http11;
-    Ok(Follow::Answered(keeps))
+    Ok(FillStep::Answered(keeps))
 }

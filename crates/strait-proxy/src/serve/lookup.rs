@@ -10,20 +10,21 @@ use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
 
-use crate::cache::disk::Found;
-use crate::cache::fill::{Joined, Phase};
+use crate::cache::disk::NotFound;
+use crate::cache::fill::Phase;
 use crate::cache::fill_task::FillGuard;
+use crate::cache::object::Object;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
-use crate::serve::follow::{Followed, follow_one, head_of_fill};
+use crate::serve::follow::{FillStep, follow_one, head_of_fill};
 use crate::serve::miss;
 use crate::serve::respond::{missing, selected, send_pinned};
 use crate::serve::revalidate;
-use crate::serve::wanted::{Led, Miss, Wanted};
+use crate::serve::wanted::{Lookup, Miss, Wanted};
 
 /// How often a request looks for what is stored or coming, which may change each time; and how
 /// often before it asks on its own.
-const ATTEMPTS_MAX: usize = 8;
+const LOOKS_MAX: usize = 8;
 const WAITS_MAX: usize = 5;
 /// Longest that a request waits for the head of a response that another one has asked for. An
 /// origin may be slow for that one alone.
@@ -33,7 +34,21 @@ const HEAD_WAIT: Duration = Duration::from_secs(5);
 const LOADING: Duration = Duration::from_secs(1);
 const LOADING_LOOKS: u32 = 100;
 
-/// Answers; whether another request may follow.
+/// Request in the course of its lookup.
+struct Attempt {
+    /// Number of looks so far.
+    looks: usize,
+    /// Ask the origin for this client alone.
+    is_alone: bool,
+    /// The last response for the key was for one client alone.
+    is_hit_for_miss: bool,
+    /// The request's values of the fields with which responses for the key vary.
+    variant: Option<Variant>,
+    /// Time left to wait for heads of responses that other clients have requested.
+    patience: Duration,
+}
+
+/// Answers a request; returns true if the connection can carry another.
 pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
     let mut key = String::with_capacity(uri.path.len() + 64);
     uri.write_key(&mut key);
@@ -43,54 +58,59 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let wanted = Wanted { uri, key, hash, directives };
     // A fill is requested without Expect: an expectation that the origin may refuse is for this
     // client's request alone.
-    let mut is_alone =
+    let is_alone =
         exchange.options.is_head || wanted.directives.no_store || expects_more(&exchange.request.fields);
-    // A response that is on its way was asked for before this request: one that wants a new response
-    // does not wait for it.
-    let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
-    let mut variant = None;
-    let mut patience = HEAD_WAIT.min(worker.settings().timeouts.origin);
-    for attempt in 0..ATTEMPTS_MAX {
-        is_alone |= attempt >= WAITS_MAX;
-        let is_private = worker.hit_for_miss.has(hash, worker.now());
-        let miss = match look(exchange, &wanted, &mut variant).await? {
-            Looked::Answered => return Ok(true),
-            Looked::Missed(Miss { why: Why::UriMiss, stored, gap }) if is_private => {
-                Miss { why: Why::Private, stored, gap }
+    let patience = HEAD_WAIT.min(worker.settings().timeouts.origin);
+    let mut attempt = Attempt { looks: 0, is_alone, is_hit_for_miss: false, variant: None, patience };
+    let mut state = Lookup::Again;
+    loop {
+        state = match state {
+            Lookup::Again => look(exchange, &wanted, &mut attempt).await?,
+            Lookup::Alone => {
+                attempt.is_alone = true;
+                look(exchange, &wanted, &mut attempt).await?
             }
-            Looked::Missed(miss) => miss,
-            Looked::Evicted if attempt < WAITS_MAX => continue,
-            Looked::Evicted => Miss { why: Why::UriMiss, stored: None, gap: None },
+            Lookup::Missed(miss) => join(exchange, &wanted, miss, &mut attempt).await?,
+            Lookup::Ask(miss, guard) => miss::lead(exchange, &wanted, miss, guard).await?,
+            Lookup::Answered(stays) => return Ok(stays),
         };
-        if wanted.directives.only_if_cached {
-            return Err(ExchangeError::Refuse(
-                504,
-                "nothing is stored that may answer, and only that was asked for".to_owned(),
-            ));
-        }
-        if exchange.options.is_head && head_of_fill(exchange, &wanted).await? {
-            return Ok(true);
-        }
-        let turn = if is_alone {
-            Turn::Ask(for_all_bytes(miss), None)
-        } else if is_private {
-            Turn::Ask(for_all_bytes(miss), leads_again(exchange, &wanted))
-        } else if wants_new {
-            Turn::Ask(miss, Some(FillGuard::new(worker, hash, worker.shared.fills.add(hash, &wanted.key))))
-        } else {
-            wait(exchange, &wanted, miss, (&mut variant, &mut patience)).await?
-        };
-        let led = match turn {
-            Turn::Ask(miss, guard) => miss::lead(exchange, &wanted, miss, guard).await?,
-            Turn::Over(led) => led,
-        };
-        match led {
-            Led::Answered(stays) => return Ok(stays),
-            Led::Again => {}
-            Led::Alone => is_alone = true,
-        }
     }
-    Err(ExchangeError::Refuse(503, "what is stored changes faster than it can be sent".to_owned()))
+}
+
+/// Decides how a miss gets its response: from a fill, from the origin for all, or for this client
+/// alone.
+async fn join(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: Miss,
+    attempt: &mut Attempt,
+) -> Result<Lookup, ExchangeError> {
+    if wanted.directives.only_if_cached {
+        return Err(ExchangeError::Refuse(
+            504,
+            "nothing is stored that may answer, and only that was asked for".to_owned(),
+        ));
+    }
+    if exchange.options.is_head && head_of_fill(exchange, wanted).await? {
+        return Ok(Lookup::Answered(true));
+    }
+    // A fill under way was requested earlier: it does not satisfy a request for a new response.
+    let wants_new = wanted.directives.no_cache || wanted.directives.max_age == Some(0);
+    Ok(if attempt.is_alone {
+        Lookup::Ask(for_all_bytes(miss), None)
+    } else if attempt.is_hit_for_miss {
+        Lookup::Ask(for_all_bytes(miss), leads_again(exchange, wanted))
+    } else if wants_new {
+        Lookup::Ask(miss, Some(begin_another(exchange, wanted)))
+    } else {
+        follow_or_lead(exchange, wanted, miss, attempt).await?
+    })
+}
+
+/// Begins a fill beside those under way.
+fn begin_another(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> FillGuard {
+    let fill = exchange.worker.shared.fills.add(wanted.hash, &wanted.key);
+    FillGuard::new(exchange.worker, wanted.hash, fill)
 }
 
 /// A miss that asks for the whole response: the answer to a request that is not shared must be what
@@ -116,18 +136,8 @@ fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<FillG
     if OF_ONE_CLIENT.into_iter().any(|name| fields.has(name)) {
         return None;
     }
-    match worker.shared.fills.join(wanted.hash, &wanted.key, None) {
-        Joined::First(fill) => Some(FillGuard::new(worker, wanted.hash, fill)),
-        Joined::Others(_) => None,
-    }
-}
-
-/// What a request does whose response is not stored.
-enum Turn {
-    /// It asks the origin, for all who wait if it is to see to that.
-    Ask(Miss, Option<FillGuard>),
-    /// It has followed somebody who did.
-    Over(Led),
+    let fill = worker.shared.fills.begin(wanted.hash, &wanted.key, None).ok()?;
+    Some(FillGuard::new(worker, wanted.hash, fill))
 }
 
 /// Returns true if a request expects something other than 100-continue (RFC 9110, section 10.1.1).
@@ -135,94 +145,85 @@ fn expects_more(fields: &Fields<'_>) -> bool {
     fields.all("expect").any(|field| !field.value.eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Follows whoever asks the origin for the same already, or is the first.
-async fn wait(
+/// Follows a fill that may answer, or begins one if there is none.
+async fn follow_or_lead(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: Miss,
-    (variant, patience): (&mut Option<Variant>, &mut Duration),
-) -> Result<Turn, ExchangeError> {
+    attempt: &mut Attempt,
+) -> Result<Lookup, ExchangeError> {
     let (worker, hash, key) = (exchange.worker, wanted.hash, &wanted.key);
-    let fills = match worker.shared.fills.join(hash, key, variant.as_ref().map(Variant::text)) {
-        Joined::First(fill) => {
+    let variant = attempt.variant.as_ref().map(Variant::text);
+    let fills = match worker.shared.fills.begin(hash, key, variant) {
+        Ok(fill) => {
             let guard = FillGuard::new(worker, hash, fill);
-            // Another worker may have come to the end of one since it was looked for.
+            // A fill of another worker may have ended since the look.
             if worker.shared.counters.len() > 1 && has_changed(exchange, wanted, &miss) {
                 guard.end(Phase::Done);
-                return Ok(Turn::Over(Led::Again));
+                return Ok(Lookup::Again);
             }
             let why = if variant.is_some() { Why::VaryMiss } else { miss.why };
-            return Ok(Turn::Ask(Miss { why, ..miss }, Some(guard)));
+            return Ok(Lookup::Ask(Miss { why, ..miss }, Some(guard)));
         }
-        Joined::Others(fills) => fills,
+        Err(fills) => fills,
     };
     // Followers use no connection to the origin.
     exchange.part = None;
-    Ok(match follow_one(exchange, wanted, &fills, patience).await? {
-        Followed::Answered(stays) => Turn::Over(Led::Answered(stays)),
-        Followed::Again => Turn::Over(Led::Again),
-        Followed::Private => Turn::Over(Led::Alone),
-        // Others who have said the same wait for the same fill.
-        Followed::Differs(own) => {
-            *variant = Some(own);
-            Turn::Over(Led::Again)
+    Ok(match follow_one(exchange, wanted, &fills, &mut attempt.patience).await? {
+        FillStep::Answered(stays) => Lookup::Answered(stays),
+        FillStep::Ended | FillStep::AtEnd => Lookup::Again,
+        FillStep::Private => Lookup::Alone,
+        // Requests with the same values share one fill.
+        FillStep::Differs(own) => {
+            attempt.variant = Some(own);
+            Lookup::Again
         }
-        Followed::Outside => {
-            let fill = worker.shared.fills.add(hash, key);
-            Turn::Ask(miss, Some(FillGuard::new(worker, hash, fill)))
-        }
+        FillStep::Outside => Lookup::Ask(miss, Some(begin_another(exchange, wanted))),
     })
 }
 
-/// Whether there is something else in the store than there was.
+/// Returns true if the cache has another response than at the look.
 fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) -> bool {
     let found = exchange.worker.find(wanted.hash, &wanted.key, &exchange.request.fields);
     match (found, &miss.stored) {
-        (Found::Answer(found), Some(stored)) => {
-            // What is in memory alone has no records.
+        (Ok(found), Some(stored)) => {
+            // An object that memory alone holds has no records.
             let has_records = found.records().next().is_some();
             let is_same =
                 has_records && found.records().map(Arc::as_ptr).eq(stored.records().map(Arc::as_ptr));
             !is_same && !Arc::ptr_eq(&found, stored)
         }
-        (Found::Answer(_), None) => true,
-        (Found::Others(_) | Found::Nothing, _) => false,
+        (Ok(_), None) => true,
+        (Err(_), _) => false,
     }
 }
 
-enum Looked {
-    Answered,
-    Missed(Miss),
-    /// It was found, and gone before it was pinned. Nothing is sent; the next look finds a
-    /// successor or nothing.
-    Evicted,
-}
-
-/// Answers from the store, if it may. Where that has answers to other requests alone, `variant` is
-/// what this one is asked by.
+/// Answers from memory or the store. Returns `Again` if the object was evicted before it was pinned:
+/// nothing is sent, and the next look finds a successor or nothing.
 async fn look(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
-    variant: &mut Option<Variant>,
-) -> Result<Looked, ExchangeError> {
-    let worker = exchange.worker;
-    let asked = &exchange.request.fields;
-    let missed = |why| Ok(Looked::Missed(Miss { why, stored: None, gap: None }));
-    let mut found = worker.find(wanted.hash, &wanted.key, asked);
-    for _ in 0..LOADING_LOOKS {
-        if matches!(found, Found::Answer(_)) || worker.is_loaded() {
-            break;
-        }
-        tokio::time::sleep(LOADING / LOADING_LOOKS).await;
-        found = worker.find(wanted.hash, &wanted.key, asked);
+    attempt: &mut Attempt,
+) -> Result<Lookup, ExchangeError> {
+    if attempt.looks == LOOKS_MAX {
+        let why = "what is stored changes faster than it can be sent".to_owned();
+        return Err(ExchangeError::Refuse(503, why));
     }
-    let object = match found {
-        Found::Answer(object) => object,
-        Found::Others(own) => {
-            variant.get_or_insert(own);
-            return missed(Why::VaryMiss);
+    let is_late = attempt.looks >= WAITS_MAX;
+    attempt.looks += 1;
+    attempt.is_alone |= is_late;
+    let worker = exchange.worker;
+    attempt.is_hit_for_miss = worker.hit_for_miss.has(wanted.hash, worker.now());
+    let object = match find(exchange, wanted).await {
+        Ok(object) => object,
+        Err(NotFound(Some(own))) => {
+            attempt.variant.get_or_insert(own);
+            return Ok(Lookup::Missed(Miss::new(Why::VaryMiss)));
         }
-        Found::Nothing => return missed(Why::UriMiss),
+        Err(NotFound(None)) => {
+            let why = if attempt.is_hit_for_miss { Why::Private } else { Why::UriMiss };
+            return Ok(Lookup::Missed(Miss::new(why)));
+        }
     };
     let now = worker.now();
     let decision = reuse(now, &object.times, &object.directives, &wanted.directives);
@@ -230,10 +231,10 @@ async fn look(
         Reuse::Serve | Reuse::ServeAndValidate => {
             let selected = selected(exchange, &object);
             if let Some(gap) = missing(&object, &selected, exchange.options.is_head) {
-                return Ok(Looked::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
+                return Ok(Lookup::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
             }
             let Some(pinned) = deliver::pinned(&object, &selected, exchange.options) else {
-                return Ok(Looked::Evicted);
+                return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
             };
             if decision == Reuse::ServeAndValidate {
                 revalidate::validate_meanwhile(exchange, wanted, &object);
@@ -241,14 +242,29 @@ async fn look(
             object.touch();
             exchange.part = None;
             send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
-            Ok(Looked::Answered)
+            Ok(Lookup::Answered(true))
         }
         Reuse::Refuse => {
             Err(ExchangeError::Refuse(504, "what is stored is stale, and only that was asked for".to_owned()))
         }
         Reuse::Validate => {
             let why = if object.times.is_fresh(now) { Why::Request } else { Why::Stale };
-            Ok(Looked::Missed(Miss { why, stored: Some(object), gap: None }))
+            Ok(Lookup::Missed(Miss { why, stored: Some(object), gap: None }))
         }
     }
+}
+
+/// Finds the stored response. While the store's index is still being loaded, a miss is looked for
+/// again for a while.
+async fn find(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Arc<Object>, NotFound> {
+    let (worker, asked) = (exchange.worker, &exchange.request.fields);
+    let mut found = worker.find(wanted.hash, &wanted.key, asked);
+    for _ in 0..LOADING_LOOKS {
+        if found.is_ok() || worker.is_loaded() {
+            break;
+        }
+        tokio::time::sleep(LOADING / LOADING_LOOKS).await;
+        found = worker.find(wanted.hash, &wanted.key, asked);
+    }
+    found
 }

@@ -15,11 +15,11 @@ use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
-use crate::serve::follow::{Follow, follow};
+use crate::serve::follow::{FillStep, follow};
 use crate::serve::respond::{missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
-use crate::serve::wanted::{Led, Miss, Wanted, order};
+use crate::serve::wanted::{Lookup, Miss, Wanted, order};
 use crate::serve::{deliver, ranges};
 use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
@@ -32,7 +32,7 @@ pub(crate) async fn lead(
     wanted: &Wanted<'_>,
     mut miss: Miss,
     guard: Option<FillGuard>,
-) -> Result<Led, ExchangeError> {
+) -> Result<Lookup, ExchangeError> {
     let worker = exchange.worker;
     if lacks_bytes(exchange, &miss) {
         miss.stored = None;
@@ -44,7 +44,7 @@ pub(crate) async fn lead(
             // Nobody waits with this client for its part: others lead.
             drop(guard);
             exchange.await_part(&order).await?;
-            return Ok(Led::Again);
+            return Ok(Lookup::Again);
         }
         guard => guard,
     };
@@ -67,7 +67,7 @@ pub(crate) async fn lead(
     if miss.gap.is_some() && incoming.status == 416 {
         // It is shorter now than what is stored of it.
         worker.forget(wanted.hash, &wanted.key);
-        return Ok(Led::Alone);
+        return Ok(Lookup::Alone);
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
@@ -81,11 +81,11 @@ pub(crate) async fn lead(
             }
             let selected = selected(exchange, &fresh);
             let is_complete = missing(&fresh, &selected, exchange.options.is_head).is_none();
-            let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Led::Again) };
+            let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Lookup::Again) };
             let answer =
                 Answer::Forwarded { why: miss.why, status: Some(304), stored: true, collapsed: false };
             send_pinned(exchange, (&fresh, &pinned), &selected, answer).await?;
-            Ok(Led::Answered(true))
+            Ok(Lookup::Answered(true))
         }
         _ => store_or_pass(exchange, wanted, miss, guard, incoming).await,
     }
@@ -164,7 +164,7 @@ async fn store_or_pass(
     miss: Miss,
     guard: Option<FillGuard>,
     incoming: Box<Incoming>,
-) -> Result<Led, ExchangeError> {
+) -> Result<Lookup, ExchangeError> {
     let worker = exchange.worker;
     let Some(guard) = guard else { return pass(exchange, incoming, miss.why).await };
     // The proxy's own for a gap, or the client's.
@@ -220,7 +220,7 @@ async fn pass_part(
     wanted: &Wanted<'_>,
     miss: &Miss,
     incoming: Box<Incoming>,
-) -> Result<Led, ExchangeError> {
+) -> Result<Lookup, ExchangeError> {
     if incoming.status != 206 || miss.gap.is_none() {
         return pass(exchange, incoming, miss.why).await;
     }
@@ -233,7 +233,7 @@ async fn pass_part(
         (Some(Parts(parts)), Some(part)) if *parts == [part.clone()] => {
             pass(exchange, incoming, miss.why).await
         }
-        _ => Ok(Led::Alone),
+        _ => Ok(Lookup::Alone),
     }
 }
 
@@ -250,13 +250,13 @@ async fn pass(
     exchange: &mut Exchange<'_, '_>,
     incoming: Box<Incoming>,
     why: Why,
-) -> Result<Led, ExchangeError> {
-    exchange.pass_response(incoming, why).await.map(Led::Answered)
+) -> Result<Lookup, ExchangeError> {
+    exchange.pass_response(incoming, why).await.map(Lookup::Answered)
 }
 
 /// Has the body moved into the store, and follows it as others do; what is here already is stored
 /// and sent at once.
-async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Result<Led, ExchangeError> {
+async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Result<Lookup, ExchangeError> {
     let object = task.object.clone();
     let shown = for_its_client(&object, &task.incoming);
     let mut task = match task.store_at_once() {
@@ -269,7 +269,7 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
     let is_whole = task.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && task.is_in_memory() && task.take_buffered().unwrap_or(false) {
         // The store may have refused it: it is kept in memory then.
-        let Some(kept) = task.finish() else { return Ok(Led::Again) };
+        let Some(kept) = task.finish() else { return Ok(Lookup::Again) };
         let shown = as_kept(&shown, &object, kept);
         return send_stored(exchange, &shown, why, None, true).await;
     }
@@ -281,11 +281,11 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
     tokio::task::spawn_local(task.run());
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     match follow(exchange, &follower, &shown, answer).await? {
-        Follow::Answered(stays) => Ok(Led::Answered(stays)),
-        Follow::Outside | Follow::AtItsEnd => match follower.fill().beyond(u64::MAX).await.phase {
-            Phase::Done => Ok(Led::Again),
+        FillStep::Answered(stays) => Ok(Lookup::Answered(stays)),
+        _ => match follower.fill().beyond(u64::MAX).await.phase {
+            Phase::Done => Ok(Lookup::Again),
             // It was not to be had whole.
-            _ => Ok(Led::Alone),
+            _ => Ok(Lookup::Alone),
         },
     }
 }
@@ -301,7 +301,7 @@ async fn send_buffered(
     object: &Arc<Object>,
     mut incoming: Box<Incoming>,
     why: Why,
-) -> Result<Led, ExchangeError> {
+) -> Result<Lookup, ExchangeError> {
     let worker = exchange.worker;
     let length = object.length.unwrap_or(0);
     let selected = selected(exchange, object);
@@ -310,17 +310,17 @@ async fn send_buffered(
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
     let body = &incoming.connection.buffer.filled()[..length as usize];
     after_others_have_read().await;
-    let mut led = Led::Answered(true);
+    let mut outcome = Lookup::Answered(true);
     let (client, options) = (&mut *exchange.client, exchange.options);
     if !matches!(selected, Selected::Parts(_)) {
         deliver::send_from(worker, client, (object, body), &selected, &status, options).await?;
     } else if let Some(pinned) = deliver::pinned(object, &selected, options) {
         deliver::send_pinned(worker, client, (object, &pinned), &selected, &status, options).await?;
     } else {
-        led = Led::Again;
+        outcome = Lookup::Again;
     }
     incoming.connection.buffer.consume(length as usize);
     incoming.framed.advance(length);
     incoming.finish(&worker.upstream());
-    Ok(led)
+    Ok(outcome)
 }

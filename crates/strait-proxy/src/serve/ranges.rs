@@ -16,7 +16,7 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::respond::selected;
 use crate::serve::storing::object;
-use crate::serve::wanted::{Led, Miss, Wanted, order};
+use crate::serve::wanted::{Lookup, Miss, Wanted, order};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 
@@ -38,11 +38,11 @@ pub(crate) async fn complete(
     guard: FillGuard,
     incoming: Box<Incoming>,
     part: (Arc<Object>, Range<u64>),
-) -> Result<Led, ExchangeError> {
+) -> Result<Lookup, ExchangeError> {
     let Some(coming) = fill(guard, incoming, part) else {
         // There is no room for more.
         exchange.worker.forget(wanted.hash, &wanted.key);
-        return Ok(Led::Alone);
+        return Ok(Lookup::Alone);
     };
     let length = stored.length.unwrap_or(0);
     let (selected, range) = match selected(exchange, stored) {
@@ -50,7 +50,7 @@ pub(crate) async fn complete(
         Selected::Part(range) => (Selected::Part(range.clone()), range),
         _ => {
             coming.follower.fill().beyond(u64::MAX).await;
-            return Ok(Led::Again);
+            return Ok(Lookup::Again);
         }
     };
     let worker = exchange.worker;
@@ -60,11 +60,11 @@ pub(crate) async fn complete(
     // Before the head: what is evicted from here on is sent all the same.
     let Some(pinned) = stored.pin(&range) else {
         coming.follower.fill().beyond(u64::MAX).await;
-        return Ok(Led::Again);
+        return Ok(Lookup::Again);
     };
     deliver::send_head(worker, exchange.client, stored, &selected, &status, exchange.options).await?;
     send(exchange, wanted, (stored, &pinned), range, coming).await?;
-    Ok(Led::Answered(true))
+    Ok(Lookup::Answered(true))
 }
 
 /// Sends bytes that are stored, or coming, or have to be asked for first.

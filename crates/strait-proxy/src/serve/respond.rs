@@ -9,7 +9,7 @@ use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
-use crate::serve::wanted::Led;
+use crate::serve::wanted::Lookup;
 
 /// What of an object the request is answered with.
 pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
@@ -67,9 +67,9 @@ pub(crate) async fn send_stored(
     why: Why,
     status: Option<u16>,
     stored: bool,
-) -> Result<Led, ExchangeError> {
+) -> Result<Lookup, ExchangeError> {
     let selected = selected(exchange, object);
     let answer = Answer::Forwarded { why, status, stored, collapsed: false };
     let is_sent = send(exchange, object, &selected, answer).await?;
-    Ok(if is_sent { Led::Answered(true) } else { Led::Again })
+    Ok(if is_sent { Lookup::Answered(true) } else { Lookup::Again })
 }

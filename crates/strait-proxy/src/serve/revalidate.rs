@@ -15,7 +15,7 @@ use strait_http::storing::{Asked, NotStored, kept, may_store};
 use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes, updated};
 use strait_http::vary::Variant;
 
-use crate::cache::fill::{Joined, Phase};
+use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::meta::Meta;
 use crate::cache::object::{Object, stored_head};
@@ -190,7 +190,7 @@ fn freshen(
 /// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
 pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
     let worker = exchange.worker.clone();
-    let Joined::First(shared) = worker.shared.fills.join(wanted.hash, &wanted.key, None) else { return };
+    let Ok(shared) = worker.shared.fills.begin(wanted.hash, &wanted.key, None) else { return };
     let guard = FillGuard::new(&worker, wanted.hash, shared);
     let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };

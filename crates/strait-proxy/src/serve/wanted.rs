@@ -9,6 +9,7 @@ use strait_http::conditional::validators;
 use strait_http::partial::strong_validator;
 use strait_http::target::Uri;
 
+use crate::cache::fill_task::FillGuard;
 use crate::cache::object::Object;
 use crate::serve::exchange::Exchange;
 use crate::upstream::order::{Order, Purpose};
@@ -33,15 +34,26 @@ pub(crate) struct Miss {
     pub(crate) gap: Option<Range<u64>>,
 }
 
-/// What has become of a miss.
+impl Miss {
+    /// Miss of a request for which nothing is stored.
+    pub(crate) fn new(why: Why) -> Self {
+        Self { why, stored: None, gap: None }
+    }
+}
+
+/// State of a lookup. `docs/internals/proxy.md` draws the transitions.
 #[derive(Debug)]
-pub(crate) enum Led {
-    /// It was answered; another request may follow, or not.
-    Answered(bool),
-    /// There is more in the store than there was.
+pub(crate) enum Lookup {
+    /// Look in memory, in the store and at the fills, which have changed.
     Again,
-    /// What is stored is of no use for it.
+    /// Like `Again`, but without fills: a miss asks the origin for this client alone.
     Alone,
+    /// Nothing stored answers: follow a fill, or begin one.
+    Missed(Miss),
+    /// Ask the origin; with a guard, followers get the response as well.
+    Ask(Miss, Option<FillGuard>),
+    /// The response was sent. True if the connection can carry another request.
+    Answered(bool),
 }
 
 /// The request to the origin.
