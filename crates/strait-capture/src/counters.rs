@@ -76,8 +76,8 @@ impl Counters {
         account
     }
 
-    /// Returns the number of frames that the NIC has missed so far, by a system call; 0 if the kernel
-    /// does not report it.
+    /// Returns the number of frames that the NIC has missed so far, by a system call; 0 if the
+    /// kernel does not report it.
     pub(crate) fn missed_now(&self) -> u64 {
         let Ok(mut netlink) = Netlink::open() else { return 0 };
         let missed = |link: &LinkCounters| {
@@ -89,8 +89,9 @@ impl Counters {
         self.links.iter().filter_map(missed).sum()
     }
 
-    /// Returns the frames that the interface counted and no lane did: those that the filter rejected,
-    /// and those that the NIC missed. `beyond` frames matched too late to belong to the capture.
+    /// Returns the frames that the interface counted and no lane did: those that the filter
+    /// rejected, and those that the NIC missed. `beyond` frames matched too late to belong to
+    /// the capture.
     pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
         let matched = beyond + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();

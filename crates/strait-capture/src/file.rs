@@ -1,7 +1,7 @@
 //! Reader of capture files, pcap or pcapng, from a path or standard input.
 //!
-//! The `file` path of a session and `strait replay` use it. A packet is lent from the read buffer and
-//! must be dropped before the next one is read. The reader never seeks, so that pipes work.
+//! The `file` path of a session and `strait replay` use it. A packet is lent from the read buffer
+//! and must be dropped before the next one is read. The reader never seeks, so that pipes work.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,8 +14,8 @@ use strait_sys::wait;
 
 use crate::frame::Direction;
 
-/// Bytes read at once. The buffer grows only for a longer block, to that block's length; the decoder
-/// refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
+/// Bytes read at once. The buffer grows only for a longer block, to that block's length; the
+/// decoder refuses blocks over [`strait_pcapng::BLOCK_BYTES_MAX`].
 const READ_BYTES: usize = 256 << 10;
 
 /// Error of reading a capture file.
@@ -160,8 +160,8 @@ impl FileReader {
         }
     }
 
-    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` has passed. For
-    /// a file it returns at once.
+    /// Waits until a pipe has more bytes or has ended, a signal arrives, or `timeout` has passed.
+    /// For a file it returns at once.
     pub fn wait(&self, timeout: Duration) -> Result<(), FileError> {
         self.is_readable(timeout).map(drop)
     }
@@ -240,7 +240,8 @@ impl FileReader {
         }
     }
 
-    /// Reads once, with room for `wanted` bytes from `start` on. Returns false at the end of the file.
+    /// Reads once, with room for `wanted` bytes from `start` on. Returns false at the end of the
+    /// file.
     fn fill(&mut self, wanted: usize) -> Result<bool, FileError> {
         if self.start + wanted > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);

@@ -25,7 +25,7 @@ pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32
 
 fn compiler(interface: &str, link: Link) -> Result<Compiler, Error> {
     Ok(match link.cooked() {
-        // libpcap's live handle on all interfaces has another cooked header; one for files has this.
+        // libpcap's live handle on all interfaces has another cooked header.
         Some(_) => Compiler::offline(dlt(link.link_type()), SNAPLEN_MAX)?,
         None => Compiler::live(interface, SNAPLEN_MAX)?,
     })
@@ -123,8 +123,8 @@ pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// Replaces a packet socket's filter. A program that keeps every frame whole is left out, because it
-/// costs time for each frame.
+/// Replaces a packet socket's filter. A program that keeps every frame whole is left out, because
+/// it costs time for each frame.
 pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     if *program == Program::accept_all(SNAPLEN_MAX) {
         return Ok(socket.detach_filter()?);

@@ -1,8 +1,8 @@
 //! Injection of frames into an interface, in batches and at a given pace.
 //!
-//! [`Injector::buffer`] lends the next free buffer and [`Injector::push`] queues it. A full batch is
-//! sent without a further call. If the device's queue is full the injector waits, at most for five
-//! seconds; it queues no more than one batch or one ring.
+//! [`Injector::buffer`] lends the next free buffer and [`Injector::push`] queues it. A full batch
+//! is sent without a further call. If the device's queue is full the injector waits, at most for
+//! five seconds; it queues no more than one batch or one ring.
 
 use std::time::{Duration, Instant};
 

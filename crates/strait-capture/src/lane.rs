@@ -1,5 +1,5 @@
-//! Lane of a session: one queue's ring, its wait policy and its account. It moves to the thread that
-//! reads it.
+//! Lane of a session: one queue's ring, its wait policy and its account. It moves to the thread
+//! that reads it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -134,9 +134,9 @@ impl Lane {
         }
     }
 
-    /// Returns the descriptors that become readable when a frame arrives, for a program with its own
-    /// poll loop. They report frames that arrive after [`Lane::prepare_to_wait`], and some earlier
-    /// ones.
+    /// Returns the descriptors that become readable when a frame arrives, for a program with its
+    /// own poll loop. They report frames that arrive after [`Lane::prepare_to_wait`], and some
+    /// earlier ones.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.engine.descriptors()
     }
@@ -238,8 +238,8 @@ impl Lane {
 
     /// Checks a link that is down, at most once per [`LINK_PERIOD`].
     fn look_at_link(&mut self) -> Result<(), Error> {
-        // A stopped socket does not report the link any more. While an error waits for the ring to be
-        // empty there must be no second one: `fail` would end the lane at once.
+        // A stopped socket does not report the link any more. While an error waits for the ring to
+        // be empty there must be no second one: `fail` would end the lane at once.
         let is_over = self.shared.stopping.load(Ordering::Acquire) || self.failure.is_some();
         if is_over || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
             return Ok(());
@@ -281,8 +281,8 @@ impl Lane {
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
-    /// Books `frames` lent frames that the program could not keep. Their bytes stay counted, because
-    /// they were copied.
+    /// Books `frames` lent frames that the program could not keep. Their bytes stay counted,
+    /// because they were copied.
     pub fn book_sink_loss(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
         self.account.lost.sink += frames;

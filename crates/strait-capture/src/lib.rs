@@ -1,10 +1,10 @@
 //! Capture and injection of packets: one API for every kernel packet path.
 //!
-//! [`Session::builder`] opens an interface on a [`Path`]. The session has one [`Lane`] a queue, each
-//! with its own ring, and each can move to its own thread. [`Lane::next_batch`] lends a [`Batch`] of
-//! [`Frame`]s from the ring; dropping the batch returns the frames to the kernel. After the session
-//! has stopped and its lanes are drained, the ledger accounts for every packet. [`sink`] writes
-//! frames to files, [`Injector`] sends them.
+//! [`Session::builder`] opens an interface on a [`Path`]. The session has one [`Lane`] a queue,
+//! each with its own ring, and each can move to its own thread. [`Lane::next_batch`] lends a
+//! [`Batch`] of [`Frame`]s from the ring; dropping the batch returns the frames to the kernel.
+//! After the session has stopped and its lanes are drained, the ledger accounts for every packet.
+//! [`sink`] writes frames to files, [`Injector`] sends them.
 //!
 //! ```no_run
 //! use std::time::{Duration, Instant};

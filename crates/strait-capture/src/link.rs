@@ -105,7 +105,8 @@ impl Link {
         }
     }
 
-    /// Like [`Self::split`], but the whole program runs in this process. `why` is shown to the user.
+    /// Like [`Self::split`], but the whole program runs in this process. `why` is shown to the
+    /// user.
     pub(crate) fn split_here(
         self,
         program: &Program,

@@ -27,7 +27,8 @@ pub(crate) struct Replaced {
 }
 
 impl Placing {
-    /// Replaces `old` by `new`, and restores `old` after an error. `set` gives all lanes their part.
+    /// Replaces `old` by `new`, and restores `old` after an error. `set` gives all lanes their
+    /// part.
     ///
     /// # Errors
     /// `old` cannot be restored: the lanes reject every frame.

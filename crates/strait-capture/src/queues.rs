@@ -7,7 +7,8 @@ use strait_ledger::quantity;
 /// Receive queues to capture, one lane each. As text: `all`, or numbers and ranges as in `0,2,5-7`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// One lane on a packet socket; all queues on AF_XDP, which would miss the frames of the others.
+    /// One lane on a packet socket; all queues on AF_XDP, which would miss the frames of the
+    /// others.
     #[default]
     Default,
     /// A lane for each receive queue.

@@ -1,8 +1,9 @@
 //! Wait policies: when a lane sleeps, and for how long. They follow the measured rate of frames
 //! instead of a timer that the user must set (D2).
 //!
-//! [`Pacer`] is a pure state machine. A lane reports the number of frames that it found in the ring;
-//! for an empty ring the pacer returns the next [`Step`]. It reads no clock and makes no system call.
+//! [`Pacer`] is a pure state machine. A lane reports the number of frames that it found in the
+//! ring; for an empty ring the pacer returns the next [`Step`]. It reads no clock and makes no
+//! system call.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

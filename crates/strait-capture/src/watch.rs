@@ -43,8 +43,8 @@ pub(crate) struct LinkWatch(Option<Watched>);
 #[derive(Debug)]
 struct Watched {
     news: LinkNews,
-    /// The process may not read the notifications, as in a sandbox that it entered later: lanes must
-    /// not wait for them.
+    /// The process may not read the notifications, as in a sandbox that it entered later: lanes
+    /// must not wait for them.
     refused: AtomicBool,
     index: u32,
     state: Mutex<State>,
@@ -82,8 +82,8 @@ impl LinkWatch {
         self.0.as_ref().is_some_and(|watched| watched.look(&mut watched.state(), now))
     }
 
-    /// Like [`LinkWatch::look`], and counts losses of the carrier that the kernel has yet to report:
-    /// it delays these notifications for up to a second.
+    /// Like [`LinkWatch::look`], and counts losses of the carrier that the kernel has yet to
+    /// report: it delays these notifications for up to a second.
     pub(crate) fn settle(&self, now: Instant) {
         let Some(watched) = &self.0 else { return };
         let mut state = watched.state();

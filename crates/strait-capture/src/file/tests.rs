@@ -1,4 +1,4 @@
-//! Files that are whole, cut, broken, growing in a pipe, or not there.
+//! Files that are whole, cut, damaged, growing in a pipe, or missing.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -31,7 +31,7 @@ fn reader(bytes: &[u8]) -> Result<FileReader, FileError> {
     FileReader::new(file, "test.pcapng".into())
 }
 
-/// Packets read until the end or an error.
+/// Reads packets until the end or an error.
 fn count(reader: &mut FileReader) -> (u32, Result<(), FileError>) {
     let mut packets = 0;
     loop {
@@ -63,7 +63,7 @@ fn packets_interfaces_and_statistics_are_read() {
 }
 
 #[test]
-fn a_cut_file_gives_all_whole_packets_and_then_says_where_it_is_cut() {
+fn cut_file_gives_all_whole_packets_and_then_its_error_with_offset() {
     let file = a_file(1000, &[1; 900]);
     let cut = file.len() - 500;
     let mut reader = reader(&file[..cut]).expect("a file with an interface");
@@ -79,7 +79,7 @@ fn a_cut_file_gives_all_whole_packets_and_then_says_where_it_is_cut() {
 }
 
 #[test]
-fn a_block_longer_than_the_buffer_is_read() {
+fn block_longer_than_the_buffer_is_read() {
     let long = vec![3; 262_144];
     let mut file = a_file(2, b"short");
     file.extend(a_file(1, &long));
@@ -93,7 +93,7 @@ fn a_block_longer_than_the_buffer_is_read() {
 }
 
 #[test]
-fn damage_is_reported_after_the_packets_before_it() {
+fn damage_is_reported_after_all_earlier_packets() {
     let mut file = a_file(10, b"fine");
     let statistics_at = file.len() - 24;
     file[statistics_at + 20] ^= 4;
@@ -104,7 +104,7 @@ fn damage_is_reported_after_the_packets_before_it() {
 }
 
 #[test]
-fn a_pipe_is_read_as_it_fills() {
+fn pipe_is_read_while_it_fills() {
     let (read, mut write) = std::io::pipe().expect("a pipe");
     let file = a_file(200, &[5; 1000]);
     let writer = std::thread::spawn(move || {
@@ -131,7 +131,7 @@ fn pcap_files_have_one_interface() {
 }
 
 #[test]
-fn a_file_without_interfaces_is_read_as_empty() {
+fn file_without_interfaces_is_empty() {
     let mut file = Vec::new();
     pcapng::Encoder::begin(&mut file, &Section::default());
     let mut reader = reader(&file).expect("a whole file");
@@ -140,7 +140,7 @@ fn a_file_without_interfaces_is_read_as_empty() {
 }
 
 #[test]
-fn what_is_no_capture_file_is_refused_when_opened() {
+fn file_of_another_format_is_refused_when_opened() {
     let says = |bytes: &[u8]| reader(bytes).expect_err("no capture file").to_string();
     assert_eq!(says(b""), "test.pcapng: empty: not even a file header");
     assert!(says(b"GET / HTTP/1.1").contains("not a pcap or pcapng file"));

@@ -22,7 +22,7 @@ fn push(injector: &mut Injector, frame: &[u8]) {
 }
 
 #[test]
-fn frames_longer_than_the_link_takes_are_refused_on_every_path() {
+fn frames_too_long_for_the_link_are_refused_on_every_path() {
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut injector = wire.left().run(|| Injector::open("left", path)).unwrap();
@@ -42,7 +42,7 @@ fn frames_longer_than_the_link_takes_are_refused_on_every_path() {
 }
 
 #[test]
-fn a_batch_that_fails_keeps_its_account_and_is_sent_once() {
+fn failed_batch_keeps_its_account_and_is_sent_once() {
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut injector = wire.left().run(|| Injector::open("left", path)).unwrap();
@@ -68,7 +68,7 @@ fn a_batch_that_fails_keeps_its_account_and_is_sent_once() {
 }
 
 #[test]
-fn frames_under_way_are_counted_in_frames_however_many_chunks_they_take() {
+fn unfinished_frames_are_counted_in_frames_not_in_chunks() {
     let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
     let mut injector = wire.left().run(|| Injector::open("left", InjectPath::Xdp)).unwrap();
     for len in [60, 9014, 5000] {
@@ -81,11 +81,11 @@ fn frames_under_way_are_counted_in_frames_however_many_chunks_they_take() {
 }
 
 #[test]
-fn frames_before_one_that_fails_are_sent_once_and_accounted_for() {
+fn frames_before_a_failed_one_are_sent_once_and_counted() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let mut injector = wire.left().run(|| Injector::open("left", InjectPath::Sendmmsg)).unwrap();
     let before = wire.left().stats().tx_packets;
-    // The last is shorter than an Ethernet header.
+    // The last frame is shorter than an Ethernet header.
     for len in [60, 60, 60, 5] {
         push(&mut injector, &frame(0x88b5, 60)[..len]);
     }
@@ -98,8 +98,8 @@ fn frames_before_one_that_fails_are_sent_once_and_accounted_for() {
 }
 
 #[test]
-fn a_frame_that_no_buffer_holds_is_refused_not_cut() {
-    // Loopback takes 64 KiB.
+fn frame_longer_than_the_buffer_is_refused_not_cut() {
+    // Loopback accepts 64 KiB.
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in [InjectPath::Sendmmsg, InjectPath::Ring] {
         let mut injector = wire.left().run(|| Injector::open("lo", path)).unwrap();

@@ -24,8 +24,8 @@ use crate::paths::xdp::bind::{bind, is_for_want_of_ability};
 pub(super) const SLOTS: u32 = 2048;
 /// Number of chunks: that of the slots, so that a full ring is the only limit.
 const CHUNKS: u32 = SLOTS;
-/// Number of chunks into which the host receives with zero-copy: the longest receive queue of common
-/// NICs.
+/// Number of chunks into which the host receives with zero-copy: the longest receive queue of
+/// common NICs.
 const RX_CHUNKS: u32 = 4096;
 /// Maximum time in which a link comes back: copper negotiates for three seconds and more.
 const LINK_MAX: Duration = Duration::from_secs(15);
@@ -66,7 +66,7 @@ impl Transmitter {
     fn bind(interface: &Interface, mode: Mode) -> Result<Self, Error> {
         let zero_copy = mode == Mode::ZeroCopy;
         let longest = interface.mtu.saturating_add(LINK_OVERHEAD);
-        // Chunks shorter than a page make igb cut what the host receives.
+        // With chunks shorter than a page igb cuts the frames that the host receives.
         let chunk_bytes = if longest <= 2048 && !zero_copy { 2048 } else { 4096 };
         let multi_buffer = longest > chunk_bytes;
         let rx_chunks = if zero_copy { RX_CHUNKS } else { 0 };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_down_is_an_error_and_no_stall() {
+    fn link_that_is_down_is_an_error_without_a_stall() {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut injector = wire.left().run(|| Injector::open("left", InjectPath::Xdp)).unwrap();
         wire.left().set_up(false);

@@ -1,8 +1,8 @@
 //! The `auto` path: the best packet-socket path that the kernel has.
 //!
 //! V3 is the best: the doorbell gives it the delay of V2, its blocks cost the least. On machines
-//! where the open block cannot be read there is no doorbell, and V2 has the shorter delay. AF_XDP is
-//! never chosen, because it takes frames away from the host.
+//! where the open block cannot be read there is no doorbell, and V2 has the shorter delay. AF_XDP
+//! is never chosen, because it takes frames away from the host.
 
 use strait_sys::packet::v3::READS_EARLY;
 

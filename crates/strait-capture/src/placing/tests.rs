@@ -10,9 +10,9 @@ use crate::link::{Link, Split};
 const ENOMEM: i32 = 12;
 const EIO: i32 = 5;
 
-/// Replaces one program by another, where the attempts in turn end with these errors of the kernel;
-/// those after them succeed. Returns the bytes that the program of each attempt keeps, `None` where
-/// the filter runs in this process.
+/// Replaces one program by another. The first attempts end with these errors of the kernel, later
+/// ones succeed. Returns the bytes that the program of each attempt keeps, `None` if the filter
+/// runs in this process.
 fn replace(errors: &[i32]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
     let (old, new) = (Program::accept_all(1), Program::accept_all(2));
     let placing = Placing { link: Link::Own(1), directions: Directions::In };
@@ -29,7 +29,7 @@ fn replace(errors: &[i32]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
 }
 
 #[test]
-fn a_filter_that_is_too_large_for_the_kernel_runs_in_this_process() {
+fn filter_too_large_for_the_kernel_runs_in_this_process() {
     let (attempts, replaced) = replace(&[ENOMEM]);
     assert_eq!(attempts, [Some(2), None]);
     let Replaced { why_here, refused } = replaced.unwrap();
@@ -45,7 +45,7 @@ fn another_error_leaves_the_earlier_filter_in_place() {
 }
 
 #[test]
-fn an_earlier_filter_that_ran_in_this_process_does_so_again() {
+fn earlier_filter_that_ran_in_this_process_is_restored_there() {
     for second in [ENOMEM, EIO] {
         let (attempts, replaced) = replace(&[EIO, second]);
         assert_eq!(attempts, [Some(2), Some(1), None]);
@@ -55,7 +55,7 @@ fn an_earlier_filter_that_ran_in_this_process_does_so_again() {
 }
 
 #[test]
-fn an_earlier_filter_that_cannot_be_put_back_is_an_error() {
+fn earlier_filter_that_cannot_be_restored_is_an_error() {
     let (attempts, replaced) = replace(&[EIO; 4]);
     assert_eq!((attempts.len(), replaced.is_err()), (3, true));
 }

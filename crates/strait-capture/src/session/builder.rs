@@ -64,7 +64,8 @@ impl Builder {
         self
     }
 
-    /// Sets the rule by which packet sockets spread frames over lanes. Default: symmetric flow hash.
+    /// Sets the rule by which packet sockets spread frames over lanes. Default: symmetric flow
+    /// hash.
     #[must_use]
     pub fn fanout(mut self, fanout: Fanout) -> Self {
         self.options.fanout = fanout;
@@ -118,8 +119,8 @@ impl Builder {
         self
     }
 
-    /// Provides a flow hash with each frame. Default: off. TPACKET_V3 computes a hash if the NIC gave
-    /// none, AF_XDP asks the driver, the other paths have none.
+    /// Provides a flow hash with each frame. Default: off. TPACKET_V3 computes a hash if the NIC
+    /// gave none, AF_XDP asks the driver, the other paths have none.
     #[must_use]
     pub fn rx_hash(mut self, rx_hash: bool) -> Self {
         self.options.rx_hash = rx_hash;
@@ -134,9 +135,9 @@ impl Builder {
         self
     }
 
-    /// Lets AF_XDP's program stamp each frame on arrival, at a cost of tens of nanoseconds. Default:
-    /// on. Without it a frame has the time at which its batch was read. On the other paths the
-    /// kernel always stamps frames.
+    /// Lets AF_XDP's program stamp each frame on arrival, at a cost of tens of nanoseconds.
+    /// Default: on. Without it a frame has the time at which its batch was read. On the other
+    /// paths the kernel always stamps frames.
     #[must_use]
     pub fn timestamps(mut self, timestamps: bool) -> Self {
         self.options.timestamps = timestamps;
@@ -150,8 +151,8 @@ impl Builder {
         self
     }
 
-    /// Prepares the session to send, see [`Session::take_sender`]. Default: off. `PF_ZEROCOPY` needs
-    /// another 128 KiB of locked memory for it; the other paths need nothing.
+    /// Prepares the session to send, see [`Session::take_sender`]. Default: off. `PF_ZEROCOPY`
+    /// needs another 128 KiB of locked memory for it; the other paths need nothing.
     #[must_use]
     pub fn sends(mut self, sends: bool) -> Self {
         self.options.sends = sends;

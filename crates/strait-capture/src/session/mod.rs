@@ -51,7 +51,8 @@ impl Session {
         std::mem::take(&mut self.lanes)
     }
 
-    /// Returns a sender of single frames on the interface, once. It needs no privilege from then on.
+    /// Returns a sender of single frames on the interface, once. It needs no privilege from then
+    /// on.
     ///
     /// # Errors
     /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), or no more memory
@@ -78,8 +79,8 @@ impl Session {
         &self.info.mode
     }
 
-    /// Returns the geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired after
-    /// 8ms`; empty for a file.
+    /// Returns the geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired
+    /// after 8ms`; empty for a file.
     pub fn ring(&self) -> &str {
         &self.info.ring
     }
@@ -95,16 +96,16 @@ impl Session {
         &self.info.notes
     }
 
-    /// Replaces the filter on `lanes`, which must be all lanes of this session. No frame that the new
-    /// filter rejects is lent after this. Frames that the old filter matched and that were not lent
-    /// count as filtered.
+    /// Replaces the filter on `lanes`, which must be all lanes of this session. No frame that the
+    /// new filter rejects is lent after this. Frames that the old filter matched and that were
+    /// not lent count as filtered.
     ///
-    /// Packet sockets need no privilege for it; a filter that the kernel refuses runs in this process
-    /// ([`Session::notes`]). AF_XDP needs the privilege to load a program.
+    /// Packet sockets need no privilege for it; a filter that the kernel refuses runs in this
+    /// process ([`Session::notes`]). AF_XDP needs the privilege to load a program.
     ///
     /// # Errors
-    /// On AF_XDP: EPERM if that privilege has been dropped, or a filter that the kernel cannot run. A
-    /// file keeps the filter with which it was opened. The earlier filter is then in place.
+    /// On AF_XDP: EPERM if that privilege has been dropped, or a filter that the kernel cannot run.
+    /// A file keeps the filter with which it was opened. The earlier filter is then in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
         let (Some(source), Some(link)) = (&mut self.source, self.info.link) else {
@@ -172,8 +173,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the intake on all lanes: frames in the rings can still be read, no more arrive. A file is
-    /// not read further. After an error the intake goes on, at least in part; call it again.
+    /// Ends the intake on all lanes: frames in the rings can still be read, no more arrive. A file
+    /// is not read further. After an error the intake goes on, at least in part; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
             if let Some(source) = &mut self.source {

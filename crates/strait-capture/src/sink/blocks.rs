@@ -85,8 +85,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the number of bytes of whole blocks at the start of `written`, a run of blocks that may
-    /// be cut anywhere, and the number of packets in them.
+    /// Returns the number of bytes of whole blocks at the start of `written`, a run of blocks that
+    /// may be cut anywhere, and the number of packets in them.
     pub(super) fn whole(&self, written: &[u8]) -> (usize, u64) {
         let (mut end, mut packets) = (0, 0);
         while let Some((bytes, packet)) = self.first(&written[end..]) {

@@ -1,6 +1,7 @@
 //! Error of a sink, in one line for the user.
 //!
-//! Programs print it as it is. It can be cloned, because a sink that failed returns its error again.
+//! Programs print it as it is. It can be cloned, because a sink that failed returns its error
+//! again.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub enum SinkError {
     Create {
         /// Name of the file.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
     /// Another process is writing the same file.
@@ -32,7 +33,7 @@ pub enum SinkError {
     Begin {
         /// The file's final name.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
     /// A write failed: disk full, quota, I/O error. The blocks written before are whole.
@@ -44,7 +45,7 @@ pub enum SinkError {
         packets: u64,
         /// Bytes that are in this file.
         bytes: u64,
-        /// What the system said.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
     /// The reader of the pipe has closed it (EPIPE). A program should end silently.
@@ -62,7 +63,7 @@ pub enum SinkError {
         from: String,
         /// Intended name.
         to: String,
-        /// What the system said.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
     /// Another process has deleted or renamed the unfinished file.

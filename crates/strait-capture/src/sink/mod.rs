@@ -2,9 +2,9 @@
 //! one `write(2)` serves many packets.
 //!
 //! One thread uses it, for `strait capture -w` and every program that keeps packets. A file is
-//! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed leaves
-//! a `.part` that is readable up to the last flush, and a full disk leaves only whole blocks.
-//! docs/internals/files.md draws it.
+//! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed
+//! leaves a `.part` that is readable up to the last flush, and a full disk leaves only whole
+//! blocks. docs/internals/files.md draws it.
 //!
 //! It reads no clock for a packet: rotation follows the frames' timestamps, flushing the caller's
 //! `now`. It never calls `fsync`, never drops a packet silently and never prints.
@@ -69,8 +69,10 @@ pub struct Summary {
 /// # let path = directory.path().join("out.pcapng");
 /// use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 ///
-/// let mut sink = FileSink::create(SinkOptions::new(Target::Path(path), 1_700_000_000_000_000_000))?;
-/// sink.write(&FrameRef { timestamp_ns: 1_700_000_000_000_000_001, bytes: b"frame", wire_len: 5, ..FrameRef::default() })?;
+/// let start_ns = 1_700_000_000_000_000_000;
+/// let mut sink = FileSink::create(SinkOptions::new(Target::Path(path), start_ns))?;
+/// let (timestamp_ns, bytes) = (start_ns + 1, b"frame".as_slice());
+/// sink.write(&FrameRef { timestamp_ns, bytes, wire_len: 5, ..FrameRef::default() })?;
 /// let summary = sink.close(&[])?;
 /// assert_eq!(summary.packets, 1);
 /// # Ok::<(), strait_capture::sink::SinkError>(())
@@ -135,8 +137,8 @@ impl FileSink {
         })
     }
 
-    /// Copies a frame to the buffer. If the frame exceeds a limit of the file, the next file is opened
-    /// first.
+    /// Copies a frame to the buffer. If the frame exceeds a limit of the file, the next file is
+    /// opened first.
     ///
     /// After a failed write every call returns the same error. If the format cannot hold a frame,
     /// only this frame is refused. Each frame is counted in [`Summary::packets`] or in
@@ -173,7 +175,8 @@ impl FileSink {
         Err(error)
     }
 
-    /// Flushes if [`FLUSH_EVERY`] has passed since the last time. It is cheap enough for every batch.
+    /// Flushes if [`FLUSH_EVERY`] has passed since the last time. It is cheap enough for every
+    /// batch.
     pub fn flush_due(&mut self, now: Instant) -> Result<(), SinkError> {
         let since = *self.flushed_at.get_or_insert(now);
         if now.saturating_duration_since(since) < FLUSH_EVERY || self.failure.is_some() {
@@ -211,8 +214,8 @@ impl FileSink {
         self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
     }
 
-    /// Writes the statistics blocks (the last stored ones if none are given), completes the file and
-    /// renames it.
+    /// Writes the statistics blocks (the last stored ones if none are given), completes the file
+    /// and renames it.
     ///
     /// After a failed write it completes the file with the blocks that were written, and returns no
     /// second error for that write.
@@ -275,8 +278,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Ends the file: writes the statistics and the buffer, then renames it. If a step fails the next
-    /// ones are tried, so that the written blocks get their name. Returns the first error.
+    /// Ends the file: writes the statistics and the buffer, then renames it. If a step fails the
+    /// next ones are tried, so that the written blocks get their name. Returns the first error.
     fn complete(&mut self) -> Result<(), SinkError> {
         let interfaces = self.options.interfaces.len() as u32;
         for statistics in self.closing_statistics(interfaces) {

@@ -106,8 +106,8 @@ impl Output {
         self.set_aside.take()
     }
 
-    /// Writes a run of whole blocks. After a failure in the middle it truncates the file to the last
-    /// whole block.
+    /// Writes a run of whole blocks. After a failure in the middle it truncates the file to the
+    /// last whole block.
     pub(super) fn write(&mut self, blocks: &[u8], format: &Blocks) -> Result<(), Partial> {
         let (written, result) = write_all(&mut self.file, blocks);
         let Err(cause) = result else {
@@ -202,8 +202,8 @@ impl Part {
         self.name.with_file_name(&self.entry)
     }
 
-    /// Opens and locks the part, a regular file of this user that is new or empty. Returns it with the
-    /// new name of a killed capture's file. A file system without locks is no error.
+    /// Opens and locks the part, a regular file of this user that is new or empty. Returns it with
+    /// the new name of a killed capture's file. A file system without locks is no error.
     ///
     /// # Errors
     /// `WouldBlock`: another process has the lock.
@@ -257,7 +257,8 @@ impl Part {
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile)
     }
 
-    /// Keeps the last packets of a killed capture under the first free name of `NAME.part.1` and on.
+    /// Keeps the last packets of a killed capture under the first free name of `NAME.part.1` and
+    /// on.
     fn set_aside(&self) -> io::Result<PathBuf> {
         for number in 1..=SET_ASIDE_MAX {
             let mut name = self.entry.clone();

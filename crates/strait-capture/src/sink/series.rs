@@ -1,8 +1,8 @@
 //! Names of the files of one capture, and the ring that keeps the newest of them.
 //!
-//! Without rotation there is one name, the target. With rotation, names are `STEM_NUMBER_TIME.EXT` in
-//! UTC, as dumpcap's. With rotation by time, a file name with `%` is a format of strftime(3) as in
-//! tcpdump: the local time at which the file is opened, and a number if that name is taken. This
+//! Without rotation there is one name, the target. With rotation, names are `STEM_NUMBER_TIME.EXT`
+//! in UTC, as dumpcap's. With rotation by time, a file name with `%` is a format of strftime(3) as
+//! in tcpdump: the local time at which the file is opened, and a number if that name is taken. This
 //! module opens no file, and deletes only files that this capture completed.
 
 use std::collections::VecDeque;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_gives_a_name_in_the_same_directory() {
+    fn format_gives_a_name_in_the_same_directory() {
         let name = |path: &str| formatted(Path::new(path), 86_400_000_000_000);
         assert_eq!(name("a%b/x_%Y.pcap").unwrap(), Path::new("a%b/x_1970.pcap"));
         assert_eq!(name("dir/50%%.pcap").unwrap(), Path::new("dir/50%.pcap"));

@@ -1,4 +1,4 @@
-//! What a sink leaves on disk: whole, unfinished, replaced, in pieces, or not at all.
+//! Files of a sink: whole, unfinished, replaced, in pieces, or absent.
 
 mod failures;
 mod rotation;
@@ -14,21 +14,21 @@ use super::{FLUSH_BYTES, FLUSH_EVERY, FileSink, Format, FrameRef, LinkType, Sink
 use super::{SinkOptions, Statistics, Target};
 use crate::file::FileReader;
 
-/// When every test capture starts, in nanoseconds since the epoch: 2023-11-14 22:13:20 UTC.
+/// Start of every test capture in nanoseconds since the epoch: 2023-11-14 22:13:20 UTC.
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
 fn options(path: &Path) -> SinkOptions {
     SinkOptions::new(Target::Path(path.to_owned()), START_NS)
 }
 
-/// Frame `number`: a microsecond after the one before, `len` bytes that carry the number.
+/// Returns frame `number`: a microsecond after its predecessor, `len` bytes with the number.
 fn write(sink: &mut FileSink, number: u64, len: usize) -> Result<(), SinkError> {
     let bytes = vec![number as u8; len];
     let timestamp_ns = START_NS + number * 1000;
     sink.write(&FrameRef { timestamp_ns, bytes: &bytes, wire_len: len as u32 + 4, ..FrameRef::default() })
 }
 
-/// Numbers of the packets in a file that must be whole.
+/// Returns the numbers of the packets in a file, which must be whole.
 fn numbers(path: &Path) -> Vec<u64> {
     let mut reader = FileReader::open(path.to_str().expect("a path in UTF-8")).expect("a capture file");
     let mut numbers = Vec::new();
@@ -49,7 +49,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 fn listing(directory: &Path) -> Vec<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| {
         entry.expect("a directory entry").file_name().into_string().expect("a name in UTF-8")
@@ -60,7 +60,7 @@ fn listing(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_gets_its_name_when_it_is_complete() {
+fn file_gets_its_name_when_it_is_complete() {
     let directory = directory();
     let path = directory.path().join("out.pcapng");
     fs::write(&path, "an older file").expect("a file");
@@ -105,7 +105,7 @@ fn statistics_and_interfaces_are_in_the_file() {
 }
 
 #[test]
-fn an_unfinished_file_reads_up_to_the_last_flush() {
+fn unfinished_file_is_readable_up_to_the_last_flush() {
     let directory = directory();
     let path = directory.path().join("out.pcapng");
     let mut sink = FileSink::create(options(&path)).expect("a sink");
@@ -141,7 +141,7 @@ fn pcap_is_written_with_nanoseconds() {
 }
 
 #[test]
-fn a_link_stays_a_link() {
+fn symbolic_link_is_kept() {
     let directory = directory();
     let (path, link) = (directory.path().join("real.pcapng"), directory.path().join("link.pcapng"));
     fs::write(&path, "an older file").expect("a file");
@@ -154,7 +154,7 @@ fn a_link_stays_a_link() {
 }
 
 #[test]
-fn queues_are_noted_only_when_asked_for() {
+fn queues_are_written_only_on_request() {
     let directory = directory();
     for queues in [false, true] {
         let path = directory.path().join("out.pcapng");

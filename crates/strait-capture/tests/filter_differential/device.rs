@@ -1,8 +1,8 @@
-//! What a driver tells an XDP program of a frame: its metadata functions, on a veth pair, which has
-//! all three.
+//! Metadata functions of a driver, on a veth pair, which has all three.
 //!
-//! veth keeps a tag that a VLAN interface put on beside the frame, as a NIC does that takes tags
-//! out. Then no XDP program finds it in the bytes, and only the driver's function tells of it.
+//! veth keeps the tag of a VLAN interface apart from the frame, as a NIC that removes tags does.
+//! The tag is then not in the bytes that an XDP program sees, and only the driver's function
+//! returns it.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -17,8 +17,8 @@ use super::frames::{DEVICE_MAC, OTHER_MAC};
 use super::wire::{LIMIT, Sender};
 use super::xdp::Port;
 
-/// The metadata functions of this kernel, or `None`, with the reason printed, if it has not all of
-/// them.
+/// Returns the metadata functions of this kernel. If one is missing it prints the reason and
+/// returns `None`.
 fn functions() -> Option<MetadataFunctions> {
     let names = ["bpf_xdp_metadata_rx_timestamp", "bpf_xdp_metadata_rx_hash", "bpf_xdp_metadata_rx_vlan_tag"];
     let [rx_timestamp, rx_hash, rx_vlan_tag] =
@@ -30,7 +30,8 @@ fn functions() -> Option<MetadataFunctions> {
     Some(MetadataFunctions { rx_timestamp, rx_hash, rx_vlan_tag })
 }
 
-/// Attaches a capture program that may ask the driver; returns what keeps it there.
+/// Attaches a capture program that may call the driver's functions. It is detached when the result
+/// is dropped.
 fn attach(wire: &Wire, port: &Port, filter: &Program, functions: MetadataFunctions) -> (Link, Map) {
     let sockets = Map::xskmap("sockets", 1).unwrap();
     let counters = Map::array("counters", COUNTERS_BYTES, 1).unwrap();
@@ -67,7 +68,7 @@ fn plain_frame() -> Vec<u8> {
 }
 
 #[test]
-fn the_drivers_hash_is_in_the_metadata_and_in_the_filter() {
+fn drivers_hash_is_in_the_metadata_and_in_the_filter() {
     let Some(functions) = functions() else { return };
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (mut port, mut sender) = (Port::open(wire.left()), Sender::open(wire.right()));
@@ -83,7 +84,7 @@ fn the_drivers_hash_is_in_the_metadata_and_in_the_filter() {
 }
 
 #[test]
-fn a_tag_that_the_device_took_out_is_filtered_and_reported() {
+fn tag_that_the_device_removed_is_filtered_and_reported() {
     let Some(functions) = functions() else { return };
     if !program_or_skip("ip") {
         return;

@@ -1,11 +1,11 @@
-//! Frames as filters meet them: plain and tagged, whole and cut, of the protocols and addresses
-//! that [`super::texts`] asks for, and noise.
+//! Random frames: plain and tagged, whole and cut, with the protocols and addresses of
+//! [`super::texts`], and noise.
 
 use super::rng::Rng;
 
-/// The receiving interface's address.
+/// Address of the receiving interface.
 pub(crate) const DEVICE_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
-/// Another station's.
+/// Address of another station.
 pub(crate) const OTHER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 
 pub(crate) const IPV4: [[u8; 4]; 4] = [[10, 0, 0, 1], [10, 0, 0, 2], [192, 168, 1, 7], [224, 0, 0, 5]];
@@ -13,10 +13,10 @@ pub(crate) const IPV6_TAILS: [u8; 3] = [1, 2, 0x77];
 pub(crate) const PORTS: [u16; 6] = [22, 53, 80, 443, 8080, 40_000];
 pub(crate) const VLAN_IDS: [u16; 3] = [1, 5, 100];
 
-/// The shortest frame that an XDP program can be given.
+/// Minimum size of a frame for an XDP program.
 const LEN_MIN: usize = 14;
 
-/// A frame of at most `len_max` bytes.
+/// Returns a frame of at most `len_max` bytes.
 pub(crate) fn frame(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     let mut frame = addresses(rng);
     tags(rng, &mut frame);
@@ -31,8 +31,8 @@ pub(crate) fn frame(rng: &mut Rng, len_max: usize) -> Vec<u8> {
     frame
 }
 
-/// An IPv6 packet with extension headers of several lengths, the last of which may be cut, or an
-/// IPv4 packet with AH.
+/// Returns an IPv6 packet with extension headers of several lengths, of which the last may be cut,
+/// or an IPv4 packet with AH.
 pub(crate) fn chained(rng: &mut Rng) -> Vec<u8> {
     let mut frame = addresses(rng);
     let headers: Vec<u8> = (0..rng.below(8)).map(|_| rng.pick(&[0, 43, 44, 60, 51])).collect();
@@ -48,7 +48,8 @@ pub(crate) fn chained(rng: &mut Rng) -> Vec<u8> {
     }
     for (at, header) in headers.iter().enumerate() {
         let units = rng.below(4);
-        // AH counts 4 bytes and two units less, the others 8 bytes and one unit less (RFC 4302, RFC 8200).
+        // AH counts units of 4 bytes less two, the others units of 8 bytes less one (RFC 4302,
+        // RFC 8200).
         let len = if *header == 51 { 4 * (units + 2) } else { 8 * (units + 1) };
         frame.extend([next(at + 1), units as u8]);
         frame.extend((2..len).map(|_| rng.next() as u8));
@@ -61,7 +62,7 @@ pub(crate) fn chained(rng: &mut Rng) -> Vec<u8> {
     frame
 }
 
-/// Whether the kernel would take a tag out of it.
+/// Returns true if the kernel would remove a tag from the frame.
 pub(crate) fn is_tagged(frame: &[u8]) -> bool {
     matches!(frame[12..14], [0x81, 0x00] | [0x88, 0xa8])
 }
@@ -129,7 +130,7 @@ fn ipv6(rng: &mut Rng, frame: &mut Vec<u8>) {
     transport(rng, frame);
 }
 
-/// Enough of TCP, UDP and ICMP at once: ports, numbers, flags.
+/// Returns fields of TCP, UDP and ICMP: ports, numbers, flags.
 fn transport(rng: &mut Rng, frame: &mut Vec<u8>) {
     frame.extend(rng.pick(&PORTS).to_be_bytes());
     frame.extend(rng.pick(&PORTS).to_be_bytes());
@@ -147,13 +148,13 @@ fn arp(rng: &mut Rng, frame: &mut Vec<u8>) {
     frame.extend(rng.pick(&IPV4));
 }
 
-/// A length instead of a type: LLC, SNAP, or the 0xffff of raw 802.3.
+/// Writes a length instead of a type: LLC, SNAP, or the 0xffff of raw 802.3.
 fn llc(rng: &mut Rng, frame: &mut Vec<u8>) {
     frame.extend([0x00, 0x26 + rng.below(4) as u8]);
     frame.extend(rng.pick(&[[0x42, 0x42, 0x03], [0xaa, 0xaa, 0x03], [0xff, 0xff, 0x00], [0xe0, 0xe0, 0x03]]));
     frame.extend(rng.bytes::<32>());
     if rng.chance(40) {
-        // Nothing, one byte, or a little more behind the length.
+        // No byte, one byte, or a few bytes behind the length.
         let len = frame.len() - 35 + rng.below(4);
         frame.truncate(len);
     }
@@ -164,7 +165,7 @@ fn noise(rng: &mut Rng, frame: &mut Vec<u8>) {
     frame.extend((0..len).map(|_| rng.next() as u8));
 }
 
-/// Cuts one frame in four, now and then to the bone, and makes some long.
+/// Cuts one frame in four, some of them to the minimum, and makes some long.
 fn resize(rng: &mut Rng, frame: &mut Vec<u8>, len_max: usize) {
     let len = match rng.below(16) {
         0..=1 => LEN_MIN + rng.below(12),

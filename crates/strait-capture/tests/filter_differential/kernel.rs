@@ -1,4 +1,4 @@
-//! A classic program as the kernel runs its translation: loaded once, run on many frames.
+//! Translated programs in the kernel: loaded once, run on many frames.
 
 use std::sync::OnceLock;
 
@@ -10,13 +10,13 @@ use strait_sys::bpf::{LoadOptions, TestRun, XdpContext, XdpProgram};
 
 use super::frames::DEVICE_MAC;
 
-/// `r0 = data_end - data; exit`: asks for every privilege that a filter needs.
+/// `r0 = data_end - data; exit`, which needs every privilege that a filter needs.
 const LENGTH: [u64; 4] = [0x0004_1061, 0x1261, 0x201f, 0x95];
 
-/// Test runs come from the loopback interface of the namespace.
+/// Interface of test runs: the loopback interface of the namespace.
 const IFINDEX: u32 = 1;
 
-/// Whether this process may load XDP programs; if not, what needs them is skipped.
+/// Returns true if this process may load XDP programs; otherwise tests that need them are skipped.
 pub(crate) fn privileged_or_skip() -> bool {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     let refused = REFUSED.get_or_init(|| match XdpProgram::load("strait", &LENGTH, LoadOptions::default()) {
@@ -30,21 +30,21 @@ pub(crate) fn privileged_or_skip() -> bool {
     refused.is_none()
 }
 
-/// What the kernel knows of a frame of a test run.
+/// Returns the kernel's metadata of a frame of a test run.
 pub(crate) fn metadata(frame: &[u8]) -> Metadata {
     let destination = frame[..6].try_into().expect("frames have 14 bytes");
     Metadata {
         wire_len: frame.len() as u32,
         pkttype: ethernet_pkttype(destination, DEVICE_MAC),
         ifindex: IFINDEX,
-        // Queue 0, which is kept plus one.
+        // Queue 0, stored plus one.
         queue: 1,
         hatype: 1,
         ..Metadata::default()
     }
 }
 
-/// A translation that the verifier accepted.
+/// Translation that the verifier accepted.
 pub(crate) struct Translated {
     program: XdpProgram,
 }
@@ -60,7 +60,7 @@ impl Translated {
         }
     }
 
-    /// What it returns for a frame of which `linear` bytes are in the first buffer.
+    /// Returns the program's result for a frame with `linear` bytes in the first buffer.
     pub(crate) fn run(&self, frame: &[u8], linear: Option<usize>) -> u32 {
         let context = |linear_bytes| XdpContext { linear_bytes, ..XdpContext::default() };
         let run = |linear| {
@@ -71,7 +71,7 @@ impl Translated {
             })
         };
         let outcome = match linear.map(|bytes| bytes as u32) {
-            // Before Linux 6.18 the kernel alone decides where the first buffer ends.
+            // Before Linux 6.18 the kernel decides where the first buffer ends.
             Some(bytes) => run(Some(bytes)).or_else(|_| run(None)),
             None => run(None),
         };

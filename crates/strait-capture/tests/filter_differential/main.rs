@@ -1,9 +1,9 @@
-//! One filter, one answer: libpcap's interpreter, the kernel's classic BPF on a packet socket, this
-//! workspace's interpreter, and the translated eBPF that the kernel runs.
+//! Differential test of filters: libpcap's interpreter, the kernel's classic BPF on a packet
+//! socket, this workspace's interpreter, and the translated eBPF in the kernel must agree.
 //!
-//! Programs and frames are made at random from fixed seeds (`STRAIT_TEST_SEED` moves them). Every
-//! program that is translated has to pass the verifier. What needs privilege is skipped, with a
-//! line that says so, where there is none.
+//! Programs and frames are random, from fixed seeds (`STRAIT_TEST_SEED` changes them). Every
+//! translated program has to pass the verifier. Without privilege, tests that need it are skipped
+//! with a message.
 
 mod device;
 mod frames;
@@ -26,14 +26,14 @@ use programs::{Flavour, program};
 use rng::Rng;
 use texts::{FIXED, Place, text};
 
-/// What libpcap keeps of a matching frame.
+/// Snaplen of compiled filters.
 const SNAPLEN: u32 = 262_144;
-/// Frames that each program runs on.
+/// Number of frames for each program.
 const FRAMES: usize = 24;
-/// The longest frame that an XDP test run takes without fragments.
+/// Maximum size of a frame of an XDP test run without fragments.
 const LINEAR_MAX: usize = 3400;
 
-/// A handle to compile with, or `None` and a line that says why not.
+/// Returns a handle for compiling. If there is none it prints the reason and returns `None`.
 fn compiler(place: Place) -> Option<Compiler> {
     let made = match place {
         Place::Offline => Compiler::offline(LINKTYPE_ETHERNET, SNAPLEN),
@@ -51,7 +51,7 @@ fn tuples(program: &Program) -> Vec<Instruction> {
     program.instructions().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect()
 }
 
-/// Fixed texts, then random ones that libpcap takes.
+/// Returns fixed texts, then random ones that libpcap accepts.
 fn filters(rng: &mut Rng, place: Place, random: usize) -> impl Iterator<Item = String> {
     FIXED.iter().map(|text| (*text).to_owned()).chain((0..random).map(move |_| text(rng, place)))
 }
@@ -89,7 +89,7 @@ fn offline_filters_agree_with_libpcap() {
     );
 }
 
-/// Programs of all opcodes mean the same to libpcap, the interpreter and the translation.
+/// libpcap, the interpreter and the translation agree on programs of all opcodes.
 #[test]
 fn raw_programs_agree_with_libpcap() {
     let privileged = privileged_or_skip();
@@ -116,8 +116,8 @@ fn raw_programs_agree_with_libpcap() {
     assert!(matches > pairs / 20, "{matches} matches of {pairs} are too few to mean anything");
 }
 
-/// On frames as they come off the wire the interpreter and the translation agree, tags, cuts and
-/// fragments included.
+/// The interpreter and the translation agree on frames from the wire, with tags, cuts and
+/// fragments.
 #[test]
 fn live_filters_agree_with_their_translation() {
     if !privileged_or_skip() {
@@ -162,7 +162,7 @@ fn raw_programs_agree_with_their_translation() {
     );
 }
 
-/// Every value that a program can have in A is the same in both.
+/// The interpreter and the translation agree on every value that a program can have in A.
 #[test]
 fn every_value_agrees_with_its_translation() {
     if !privileged_or_skip() {
@@ -171,7 +171,7 @@ fn every_value_agrees_with_its_translation() {
     let mut rng = Rng::new(13);
     let mut matches = 0;
     for (at, source) in probes::sources().iter().enumerate() {
-        // Facts depend on the frame most.
+        // Metadata depends most on the frame.
         let rounds = if at < probes::FACT_COUNT { 40 } else { 1 };
         for _ in 0..rounds {
             matches += agree_on_the_wire(&mut rng, &probes::whole(source), source).1;
@@ -180,8 +180,7 @@ fn every_value_agrees_with_its_translation() {
     assert!(matches > 5000, "{matches} matches are too few to mean anything");
 }
 
-/// Runs `program` on frames with and without fragments; returns how many pairs there were and how
-/// many matched.
+/// Runs `program` on frames with and without fragments. Returns the number of pairs and of matches.
 fn agree_on_the_wire(rng: &mut Rng, program: &Program, name: &dyn std::fmt::Debug) -> (usize, usize) {
     let fragments = rng.chance(50);
     let translated = Translated::load(program, fragments);
@@ -197,9 +196,9 @@ fn agree_on_the_wire(rng: &mut Rng, program: &Program, name: &dyn std::fmt::Debu
     (FRAMES, matches)
 }
 
-/// The longest programs that the kernel takes as classic BPF pass the verifier too.
+/// The longest programs that the kernel accepts as classic BPF pass the verifier too.
 #[test]
-fn the_largest_programs_translate_and_load() {
+fn largest_programs_translate_and_load() {
     if !privileged_or_skip() {
         return;
     }
@@ -216,8 +215,7 @@ fn the_largest_programs_translate_and_load() {
     }
 }
 
-/// Programs that the kernel does not take, loops and long ones, mean the same to libpcap and the
-/// interpreter.
+/// libpcap and the interpreter agree on programs that the kernel refuses: loops and long ones.
 #[test]
 fn programs_that_the_kernel_refuses_agree_with_libpcap() {
     let Some(compiler) = compiler(Place::Offline) else { return };
@@ -234,7 +232,7 @@ fn programs_that_the_kernel_refuses_agree_with_libpcap() {
     ];
     let (mut matches, mut pairs) = (0, 0);
     for text in texts {
-        // Unoptimized: it is libpcap's optimizer that takes its time.
+        // Unoptimized, because libpcap's optimizer is slow.
         let oracle = compiler.compile_for_oracle(text, false).unwrap();
         let instructions = compiler.compile(text, false).unwrap();
         let program =
@@ -251,9 +249,9 @@ fn programs_that_the_kernel_refuses_agree_with_libpcap() {
     assert!(matches > pairs / 20, "{matches} matches of {pairs} are too few to mean anything");
 }
 
-/// Metadata of a frame that was not read off a wire: `run` takes its protocol as given.
+/// `run` uses the protocol of the metadata for a frame that does not come from a wire.
 #[test]
-fn a_frame_given_to_run_keeps_its_tag() {
+fn frame_passed_to_run_keeps_its_tag() {
     let program = checked(&[(0x28, 0, 0, 12), (0x16, 0, 0, 0)]);
     let mut frame = vec![0; 60];
     frame[12..14].copy_from_slice(&[0x81, 0x00]);

@@ -1,11 +1,11 @@
-//! Programs that show one value each: every fact, every load around the tag, every operation on
-//! awkward numbers.
+//! Programs that return one value each: all metadata, every load around the tag, every operation on
+//! boundary values.
 //!
-//! Random programs seldom let a wrong value reach their return; these return it.
+//! A random program seldom returns a wrong value in the middle; these programs return it.
 
 use strait_filter::cbpf::{Instruction, Program, opcode as op};
 
-/// Every fact that has one answer.
+/// Metadata with one correct value.
 const FACTS: [u32; 11] = [
     op::SKF_AD_PROTOCOL,
     op::SKF_AD_PKTTYPE,
@@ -20,8 +20,8 @@ const FACTS: [u32; 11] = [
     op::SKF_AD_VLAN_TPID,
 ];
 const SIZES: [u16; 3] = [op::W, op::H, op::B];
-/// An X that makes offsets ordinary, wrap, count from the network header, from the link header, or
-/// from nowhere.
+/// Values of X that make offsets ordinary, wrap, count from the network header, from the link
+/// header, or invalid.
 const INDICES: [u32; 6] = [0, 5, u32::MAX, op::SKF_NET_OFF as u32, op::SKF_LL_OFF as u32 + 3, 0x8000_0000];
 const OPERATIONS: [u16; 10] =
     [op::ADD, op::SUB, op::MUL, op::DIV, op::OR, op::AND, op::LSH, op::RSH, op::MOD, op::XOR];
@@ -37,14 +37,15 @@ const OPERANDS: [(u32, u32); 9] = [
     (9, 7),
 ];
 
-/// Returns what `source` leaves in A, plus one: 0 is for what does not match.
+/// Returns a program that returns the value of `source` in A plus one, because 0 means no match.
 pub(crate) fn whole(source: &[Instruction]) -> Program {
     let end =
         [Instruction::statement(op::ALU | op::ADD | op::K, 1), Instruction::statement(op::RET | op::A, 0)];
     Program::check([source, &end].concat()).expect("a probe keeps the rules")
 }
 
-/// The same of three bits of it from `shift` on: few enough that the length of a frame can tell.
+/// Returns a program that returns three bits of the value from `shift` on: the length of a frame
+/// can show so few.
 pub(crate) fn three_bits(source: &[Instruction], shift: u32) -> Program {
     let window = [
         Instruction::statement(op::ALU | op::RSH | op::K, shift),
@@ -53,10 +54,10 @@ pub(crate) fn three_bits(source: &[Instruction], shift: u32) -> Program {
     whole(&[source, &window].concat())
 }
 
-/// How many of the [`sources`] are facts; they come first.
+/// Number of [`sources`] that are metadata; they come first.
 pub(crate) const FACT_COUNT: usize = FACTS.len();
 
-/// Everything that can come to be in A.
+/// Returns all sources of a value in A.
 pub(crate) fn sources() -> Vec<Vec<Instruction>> {
     let mut sources = Vec::new();
     sources.extend(FACTS.map(|fact| vec![Instruction::ancillary(fact)]));
@@ -115,7 +116,7 @@ fn arithmetic(sources: &mut Vec<Vec<Instruction>>) {
     }
 }
 
-/// What X and scratch memory keep, and that loads of X leave A alone.
+/// Returns programs for X and scratch memory, and for loads of X that must not change A.
 fn kept_values(sources: &mut Vec<Vec<Instruction>>) {
     let a = Instruction::statement(op::LD | op::IMM, 0x1234_5678);
     let txa = Instruction::statement(op::MISC | op::TXA, 0);

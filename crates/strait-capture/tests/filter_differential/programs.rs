@@ -1,24 +1,24 @@
-//! Valid classic programs of all opcodes, made at random.
+//! Random valid classic programs of all opcodes.
 
 use strait_filter::cbpf::{INSTRUCTIONS_MAX, Instruction, Program, opcode as op};
 
 use super::rng::Rng;
 
-/// Cells that every program fills first, so that it may load from them anywhere.
+/// Number of cells that every program fills first, so that it may load from all of them.
 const CELLS: u32 = 4;
 
-/// What a program may do.
+/// Instructions that a program may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
-    /// All that XDP can translate and two runs of it agree on.
+    /// All instructions that XDP can translate and that give equal results in two runs.
     Everything,
-    /// What libpcap's interpreter does as the kernel does: no facts but the length, no negative
-    /// offsets, no shifts by X (it gives 0 from 32 on, the kernel counts modulo 32), and no X
-    /// that could wrap an offset around.
+    /// Instructions on which libpcap's interpreter and the kernel agree: no metadata except the
+    /// length, no negative offsets, no shifts by X (libpcap returns 0 from 32 on, the kernel
+    /// shifts modulo 32), and no X that makes an offset wrap.
     Portable,
 }
 
-/// A program of at most `len_max` instructions.
+/// Returns a program of at most `len_max` instructions.
 pub(crate) fn program(rng: &mut Rng, flavour: Flavour, len_max: usize) -> Program {
     let mut code = Vec::new();
     for cell in 0..CELLS {
@@ -83,7 +83,8 @@ fn size(rng: &mut Rng) -> u16 {
     rng.pick(&[op::W, op::H, op::B])
 }
 
-/// Mostly in the headers and around the tag, sometimes beyond any frame, sometimes from a header.
+/// Returns an offset, mostly in the headers and around the tag, sometimes beyond any frame,
+/// sometimes from a header.
 fn offset(rng: &mut Rng, flavour: Flavour) -> u32 {
     let from_header = |base: i32, by: usize| (base + by as i32) as u32;
     match rng.below(40) {
@@ -147,8 +148,7 @@ fn ret(rng: &mut Rng) -> Instruction {
     Instruction::statement(op::RET | op::K, keep)
 }
 
-/// Programs of `BPF_MAXINSNS` instructions that strain a translator: all loads, all branches, the
-/// longest jump.
+/// Returns programs of `BPF_MAXINSNS` instructions: all loads, all branches, the longest jump.
 pub(crate) fn extremes(rng: &mut Rng) -> Vec<(&'static str, Program)> {
     let last = INSTRUCTIONS_MAX - 1;
     let filled = |fill: &mut dyn FnMut(usize) -> Instruction| {
@@ -171,7 +171,7 @@ pub(crate) fn extremes(rng: &mut Rng) -> Vec<(&'static str, Program)> {
     vec![
         ("constant loads", filled(&mut |i| load(i))),
         ("growing loads", filled(&mut |i| Instruction::statement(op::LD | op::B | op::ABS, (i / 16) as u32))),
-        // The verifier takes 4095 of them too, but thinks for a quarter of a minute.
+        // The verifier also accepts 4095 of them, after a quarter of a minute.
         ("indirect loads", filled(&mut |i| if i % 16 == 0 { indirect(i) } else { load(i) })),
         ("header lengths", filled(&mut |i| Instruction::statement(op::LDX | op::B | op::MSH, at(i)))),
         ("branches", filled(&mut |i| branch(i, last))),

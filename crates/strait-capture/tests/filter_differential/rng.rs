@@ -1,11 +1,11 @@
-//! Numbers that look random and are the same in every run, so that a failure can be run again.
+//! Pseudorandom numbers that are equal in every run, so that a failure can be reproduced.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The sequence of this seed. `STRAIT_TEST_SEED` adds to it, to look further than a usual run
-    /// does.
+    /// Returns the sequence of this seed. `STRAIT_TEST_SEED` is added to it, to test other values
+    /// than a usual run.
     pub(crate) fn new(seed: u64) -> Self {
         let more = std::env::var("STRAIT_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0_u64);
         Self(seed ^ more.wrapping_mul(0x2545_f491_4f6c_dd1d))
@@ -18,12 +18,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `limit` - 1.
+    /// Returns a number from 0 to `limit` - 1.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    /// True `percent` times of a hundred.
+    /// Returns true with this probability in percent.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -1,19 +1,18 @@
-//! Filter texts of pcap-filter(7), made at random from the addresses, ports and tags of
-//! [`super::frames`].
+//! Random filter texts (pcap-filter(7)) with the addresses, ports and tags of [`super::frames`].
 
 use super::frames::{IPV4, IPV6_TAILS, PORTS, VLAN_IDS};
 use super::rng::Rng;
 
-/// What a filter is compiled for.
+/// Origin of the frames for which a filter is compiled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Frames of a file, tags and all.
+    /// File: tags are in the frames.
     Offline,
-    /// A live interface, where there is a direction too.
+    /// Live interface: frames have a direction too.
     Live,
 }
 
-/// The filters that the capture paths are compared with, and more of their kind.
+/// Filters with which the capture paths are compared, and similar ones.
 pub(crate) const FIXED: [&str; 44] = [
     "",
     "ip",
@@ -61,7 +60,7 @@ pub(crate) const FIXED: [&str; 44] = [
     "(tcp or udp) and not (port 22 or port 53) and greater 40",
 ];
 
-/// A text that libpcap is likely to take; it may refuse some combinations.
+/// Returns a text that libpcap is likely to accept; it refuses some combinations.
 pub(crate) fn text(rng: &mut Rng, place: Place) -> String {
     let inner = expression(rng, place, 3);
     match rng.below(10) {
@@ -124,7 +123,7 @@ fn network(rng: &mut Rng) -> String {
         .to_owned()
 }
 
-/// Bytes, masked and shifted, against a number.
+/// Returns a comparison of bytes, masked and shifted, with a number.
 fn comparison(rng: &mut Rng) -> String {
     let protocol = rng.pick(&["ether", "ether", "ip", "ip", "ip6", "tcp", "udp", "icmp", "arp"]);
     let (at, size) = (rng.below(24), rng.pick(&[1, 2, 4]));

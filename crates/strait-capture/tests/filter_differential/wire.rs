@@ -1,10 +1,9 @@
-//! The judge: classic BPF as the kernel itself runs it on packet sockets, beside the interpreter's
-//! idea of it.
+//! Reference: classic BPF as the kernel runs it on packet sockets, compared with the interpreter.
 //!
-//! Frames go over a veth pair. One socket at the far end has the filter, another has none and tells
-//! when all frames are through. That proves what the other tests take for granted: what a filter
-//! sees of a tagged frame, of its packet type, protocol and queue, and of frames too short for
-//! their header.
+//! Frames cross a veth pair. One socket at the far end has the filter; another has none and
+//! receives the last frame of a round. This checks assumptions of the other tests: the bytes of a
+//! tagged frame that a filter sees, its packet type, protocol and queue, and frames that are too
+//! short for their header.
 
 use std::time::Duration;
 
@@ -24,16 +23,16 @@ use super::rng::Rng;
 use super::texts::Place;
 use super::{FRAMES, SNAPLEN, checked, filters, probes, tuples};
 
-/// How long frames may take over a wire in this machine.
+/// Maximum time of frames on a wire in this machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
-/// What the wire's MTU lets through.
+/// Maximum size of a frame by the wire's MTU.
 pub(crate) const LEN_MAX: usize = 1514;
 const BUFFER_BYTES: u32 = 1 << 20;
 
-/// The last frame of a round; the filter may match it like any other.
+/// Last frame of a round. The filter may match it.
 const LAST: [u8; 20] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5, b'l', b'a', b's', b't', 0, 0];
 
-/// A socket and what it gets.
+/// Socket with its receive buffers.
 pub(crate) struct Tap {
     socket: Socket,
     receiver: Receiver,
@@ -54,7 +53,7 @@ impl Tap {
         Self { socket, receiver: Receiver::new(FRAMES + 1, 2048) }
     }
 
-    /// Adds what waits on the socket to `frames`.
+    /// Adds the frames in the socket's queue to `frames`.
     pub(crate) fn read(&mut self, frames: &mut Vec<Vec<u8>>) {
         while self.receiver.fill(&self.socket).unwrap() > 0 {
             frames.extend(self.receiver.take(usize::MAX).frames().map(|frame| frame.bytes.to_vec()));
@@ -62,7 +61,7 @@ impl Tap {
     }
 }
 
-/// A socket that only sends.
+/// Socket that only sends.
 pub(crate) struct Sender {
     socket: Socket,
     batch: Batch,
@@ -93,7 +92,7 @@ impl Sender {
     }
 }
 
-/// A sender at one end, two receivers at the other.
+/// Sender at one end, two receivers at the other.
 struct Rig {
     sender: Sender,
     filtered: Tap,
@@ -104,15 +103,15 @@ struct Rig {
 impl Rig {
     fn new(wire: &Wire) -> Self {
         let sender = Sender::open(wire.right());
-        // The kernel serves the socket that was bound last first: the filter has run when the other has the
-        // frame.
+        // The kernel serves the socket that was bound last first: the filter has run when the other
+        // socket has the frame.
         let everything = Tap::open(wire.left());
         let filtered = Tap::open(wire.left());
         let ifindex = wire.left().interface().index;
         Self { sender, filtered, everything, ifindex }
     }
 
-    /// Sends the frames and returns what the program let through.
+    /// Sends the frames and returns those that the program matched.
     fn round(&mut self, program: &Program, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.filtered.socket.attach_filter(&tuples(program)).unwrap();
         self.sender.send(frames);
@@ -131,7 +130,7 @@ impl Rig {
         matched
     }
 
-    /// What the program should let through, its tags put back as the receiver does.
+    /// Returns the frames that the program should match, with tags inserted as by the receiver.
     fn expected(&self, program: &Program, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         frames.iter().filter_map(|frame| self.kept(program, frame)).collect()
     }
@@ -151,9 +150,9 @@ impl Rig {
 }
 
 #[test]
-fn the_kernels_classic_bpf_agrees() {
+fn kernels_classic_bpf_agrees_with_the_interpreter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    // Frames then cross in order: they are received on the CPU that sends them.
+    // Frames cross in order if they are received on the CPU that sends them.
     pin_thread(0).expect("CPU 0 is always there");
     let mut rig = Rig::new(&wire);
     let mut rng = Rng::new(8);
@@ -168,15 +167,15 @@ fn the_kernels_classic_bpf_agrees() {
     assert!(matches > 1000, "{matches} matches are too few to mean anything");
 }
 
-/// Every value that a program can have in A, raw programs, and filter texts where there is a
-/// libpcap to compile them.
+/// Returns programs for every value in A, raw programs, and filter texts if there is a libpcap to
+/// compile them.
 fn programs_to_judge(end: &End) -> Vec<(String, Program)> {
     let mut rng = Rng::new(9);
     let mut programs: Vec<_> = (0..150)
         .map(|round| (format!("raw program {round}"), program(&mut rng, Flavour::Everything, 60)))
         .collect();
     for (at, source) in probes::sources().iter().enumerate() {
-        // All bits of the first ones, which are the facts; some of the others.
+        // All bits of the first sources, which are metadata; some of the others.
         let shifts = if at < probes::FACT_COUNT {
             (0..32).step_by(3).collect()
         } else {

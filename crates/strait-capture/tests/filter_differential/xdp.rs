@@ -1,5 +1,4 @@
-//! The assembled XDP programs in the kernel: what they redirect, what they leave alone, what they
-//! count and write.
+//! Assembled XDP programs in the kernel: redirected and passed frames, counters and metadata.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -26,7 +25,7 @@ use super::{FRAMES, checked};
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
-/// Chunks and ring slots of a socket: more than a round has frames.
+/// Number of chunks and ring slots of a socket: more than the frames of a round.
 const CHUNKS: u32 = 64;
 
 fn load(assembled: &Assembled) -> XdpProgram {
@@ -34,7 +33,7 @@ fn load(assembled: &Assembled) -> XdpProgram {
     XdpProgram::load("strait", &assembled.words(), options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A capture program with its maps.
+/// Capture program with its maps.
 struct Capture {
     program: XdpProgram,
     sockets: Map,
@@ -56,14 +55,14 @@ impl Capture {
         Self { program, sockets, counters: counters.mapped().unwrap() }
     }
 
-    /// Passed, redirected, unbound, without metadata.
+    /// Returns the counters passed, redirected, unbound and without metadata.
     fn counted(&self) -> [u64; 4] {
         [Counter::Passed, Counter::Redirected, Counter::Unbound, Counter::WithoutMetadata]
             .map(|counter| self.counters.load(0, counter.slot(0)))
     }
 
-    /// Runs it on `frame`, of which the first buffer holds `linear` bytes; returns its verdict and
-    /// what it left.
+    /// Runs the program on `frame` with `linear` bytes in the first buffer. Returns its verdict and
+    /// the frame after it.
     fn run(&self, frame: &[u8], linear: Option<u32>) -> (u32, Vec<u8>) {
         let mut left = vec![0; frame.len() + 256];
         let context = XdpContext { linear_bytes: linear, ..XdpContext::default() };
@@ -75,7 +74,7 @@ impl Capture {
     }
 }
 
-/// A bound AF_XDP socket on queue 0 of an end.
+/// Bound AF_XDP socket on queue 0 of an end.
 pub(crate) struct Port {
     pub(crate) socket: Socket,
     receiver: Receiver,
@@ -96,7 +95,7 @@ impl Port {
         })
     }
 
-    /// What has come, with its metadata.
+    /// Returns the received frames with their metadata.
     pub(crate) fn read(&mut self) -> Vec<(Metadata, Vec<u8>)> {
         let batch = self.receiver.take(CHUNKS as usize);
         batch
@@ -121,7 +120,7 @@ fn ipv4_frame(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_that_does_not_match_or_has_no_socket_passes_untouched() {
+fn frame_without_match_or_socket_passes_unchanged() {
     if !privileged_or_skip() {
         return;
     }
@@ -135,7 +134,7 @@ fn a_frame_that_does_not_match_or_has_no_socket_passes_untouched() {
 }
 
 #[test]
-fn metadata_stands_in_front_of_a_redirected_frame() {
+fn metadata_precedes_a_redirected_frame() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let port = Port::open(wire.left());
     for (fragments, len) in [(false, 60), (true, 60), (true, 9000)] {
@@ -151,10 +150,10 @@ fn metadata_stands_in_front_of_a_redirected_frame() {
     }
 }
 
-/// Over a veth pair the socket gets exactly what the interpreter matches, and the host everything
-/// else.
+/// On a veth pair the socket receives exactly the frames that the interpreter matches, and the host
+/// all others.
 #[test]
-fn socket_and_host_share_the_traffic_by_the_filter() {
+fn filter_divides_the_traffic_between_socket_and_host() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let mut port = Port::open(wire.left());
     let (mut sender, mut host) = (Sender::open(wire.right()), Tap::open(wire.left()));
@@ -243,9 +242,9 @@ fn generator_options(template: &FrameTemplate, flows: u32, sequence: &Map) -> Ge
     }
 }
 
-/// Frame for frame the kernel's generator writes what the one in user space writes.
+/// The kernel's generator and the one in user space write equal frames.
 #[test]
-fn the_generator_writes_the_frames_of_user_space() {
+fn generator_writes_the_frames_of_user_space() {
     if !privileged_or_skip() {
         return;
     }
@@ -274,10 +273,10 @@ fn the_generator_writes_the_frames_of_user_space() {
     }
 }
 
-/// A frame that is not due, too close behind the one before, or beyond the last, is not sent and
-/// its number not taken.
+/// A frame that is not due, too close to its predecessor, or beyond the last is not sent, and its
+/// number is not used.
 #[test]
-fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
+fn generator_waits_for_its_time_and_ends_at_its_last_frame() {
     if !privileged_or_skip() {
         return;
     }
@@ -295,7 +294,7 @@ fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
         (1, 0, 10, from(u64::MAX >> 1, 1), XDP_DROP),
         (1, 0, 10, from(0, second / 1000), XDP_REDIRECT),
         (10_000_000, 0, u64::MAX, from(0, second), XDP_DROP),
-        // Long due, but the one before left less than 15/16 of an interval ago.
+        // Overdue, but the last frame left less than 15/16 of an interval ago.
         (0, just_now, 10, from(0, 3600 * second), XDP_DROP),
         (0, just_now, 10, from(0, 1), XDP_REDIRECT),
     ] {
@@ -310,7 +309,7 @@ fn the_generator_waits_for_its_time_and_ends_at_its_last_frame() {
 }
 
 #[test]
-fn the_generator_drops_a_frame_that_is_too_short() {
+fn generator_drops_a_frame_that_is_too_short() {
     if !privileged_or_skip() {
         return;
     }

@@ -1,4 +1,4 @@
-//! A capture on all interfaces at once: cooked packets, the same on every packet-socket path.
+//! Captures on all interfaces together: equal cooked packets on every packet-socket path.
 
 use lab::Wire;
 use strait_capture::{Builder, Directions, Path, Session};
@@ -13,7 +13,7 @@ const SLL: u32 = 113;
 const SLL2: u32 = 276;
 const VLAN_BYTES: usize = 4;
 
-/// Filters that cooked packets can have; the kernel runs all but the last three.
+/// Filters for cooked packets. The kernel runs all except the last three.
 const FILTERS: [&str; 14] = [
     "ip",
     "arp or ip6",
@@ -35,14 +35,14 @@ fn incoming(path: Path) -> Builder {
     Session::builder("any").path(path).directions(Directions::In).ring(32 << 20)
 }
 
-/// The corpus, less frames with two tags: of these the kernel's filter knows the outer type and its
-/// packet header the inner one (`vlan_get_protocol_dgram` of net/packet/af_packet.c).
+/// Returns the corpus without frames with two tags. For those, the kernel's filter sees the outer
+/// type, and its packet header the inner one (`vlan_get_protocol_dgram` of net/packet/af_packet.c).
 fn frames() -> Vec<Vec<u8>> {
     let inner = |frame: &[u8]| matches!(frame[16..18], [0x81, 0] | [0x88, 0xa8]);
     corpus::frames().into_iter().filter(|frame| tag(frame).is_none() || !inner(frame)).collect()
 }
 
-/// Captures the corpus at the right end, behind the header that `link_type` names.
+/// Captures the corpus at the right end with the cooked header `link_type`.
 fn captured(wire: &Wire, builder: Builder, link_type: u32) -> Vec<Seen> {
     let mut capture = Capture::open(wire.right(), builder).unwrap();
     capture.set_link_type(link_type);
@@ -56,13 +56,13 @@ fn captured(wire: &Wire, builder: Builder, link_type: u32) -> Vec<Seen> {
     captured.into_iter().map(|captured| captured.seen).collect()
 }
 
-/// The outermost tag of a frame, which the kernel takes out.
+/// Returns the outermost tag of a frame, which the kernel removes.
 fn tag(frame: &[u8]) -> Option<&[u8]> {
     matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]).then(|| &frame[12..16])
 }
 
 #[test]
-fn each_frame_comes_behind_the_header_that_was_asked_for() {
+fn each_frame_has_the_requested_header() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let index = wire.right().interface().index.to_be_bytes();
     for path in PATHS {
@@ -86,7 +86,7 @@ fn each_frame_comes_behind_the_header_that_was_asked_for() {
 }
 
 #[test]
-fn a_filter_matches_what_libpcap_says_of_the_cooked_packet() {
+fn filter_matches_cooked_packets_as_libpcap_does() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let compiler = Compiler::offline(SLL2 as i32, 262_144).unwrap();
     for path in PATHS {
@@ -104,7 +104,7 @@ fn a_filter_matches_what_libpcap_says_of_the_cooked_packet() {
 }
 
 #[test]
-fn a_snaplen_counts_the_header() {
+fn snaplen_includes_the_header() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in PATHS {
         for seen in captured(&wire, incoming(path).snaplen(40), SLL2) {
@@ -114,7 +114,7 @@ fn a_snaplen_counts_the_header() {
 }
 
 #[test]
-fn the_loopback_is_captured_once_and_other_interfaces_both_ways() {
+fn loopback_is_captured_once_and_other_interfaces_in_both_directions() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     for path in PATHS {
         let lo = wire.right().run(|| Interface::find("lo")).unwrap();
@@ -139,7 +139,7 @@ fn the_loopback_is_captured_once_and_other_interfaces_both_ways() {
 }
 
 #[test]
-fn what_has_one_interface_alone_is_refused() {
+fn paths_and_filters_for_a_single_interface_are_refused() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let refused = |builder: Builder| Capture::open(wire.right(), builder).err().unwrap().to_string();
     assert!(refused(incoming(Path::Xdp)).contains("--path v3"));

@@ -1,5 +1,4 @@
-//! A capture that is changed while it runs: another filter, another direction, and who reads its
-//! counters meanwhile.
+//! Changes of a running capture: filter, directions, and reads of its counters meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ fn compiled(wire: &Wire, text: &str) -> Program {
     Program::check(instructions.into_iter().map(Instruction::from).collect()).unwrap()
 }
 
-/// Sends as many UDP as TCP frames from the left end and waits until they have come.
+/// Sends as many UDP as TCP frames from the left end and waits until they have arrived.
 fn send(wire: &Wire) {
     let before = wire.right().stats().rx_packets;
     wire.left().run(|| {
@@ -42,7 +41,7 @@ fn open(wire: &Wire, path: Path) -> (Session, Vec<Lane>) {
     (session, lanes)
 }
 
-/// The IP protocols of what was captured, and that the account closes.
+/// Returns the IP protocols of the captured frames, and checks that the account closes.
 fn protocols(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> Vec<u8> {
     wire.right().run(|| session.stop()).unwrap();
     let (mut protocols, mut accounts) = (Vec::new(), Vec::new());
@@ -57,7 +56,7 @@ fn protocols(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> Vec<u8> {
 }
 
 #[test]
-fn a_new_filter_counts_for_every_frame_that_is_lent_after_it() {
+fn new_filter_applies_to_every_frame_lent_later() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (udp, tcp) = (compiled(&wire, "udp"), compiled(&wire, "tcp"));
     for path in PATHS {
@@ -73,7 +72,7 @@ fn a_new_filter_counts_for_every_frame_that_is_lent_after_it() {
 }
 
 #[test]
-fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earlier() {
+fn without_privilege_packet_sockets_change_the_filter_and_af_xdp_keeps_it() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let udp = compiled(&wire, "udp and inbound");
     for path in PATHS {
@@ -101,10 +100,10 @@ fn without_privilege_a_packet_socket_has_a_new_filter_and_af_xdp_keeps_the_earli
     }
 }
 
-/// Frames in the ring that a reading has counted count on when another filter takes them out, and
-/// later ones on top.
+/// Frames in the ring that were reported still count after a new filter removes them, and later
+/// frames add to them.
 #[test]
-fn another_filter_takes_nothing_off_a_count_that_was_read() {
+fn reported_count_does_not_fall_with_a_new_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let tcp = compiled(&wire, "tcp and inbound");
     for path in PATHS {
@@ -123,8 +122,8 @@ fn another_filter_takes_nothing_off_a_count_that_was_read() {
     }
 }
 
-/// Runs `test` with a filter that is longer than a socket may hold (net.core.optmem_max), and so
-/// runs in this process.
+/// Runs `test` with a filter that exceeds a socket's memory (net.core.optmem_max), so that it runs
+/// in this process.
 fn with_long_filter(wire: &Wire, test: impl FnOnce(&Program)) {
     let ports: Vec<String> = (1..300).map(|port| format!("udp port {}", 2 * port)).collect();
     let long = compiled(wire, &format!("{} or udp port 20000", ports.join(" or ")));
@@ -139,7 +138,7 @@ fn with_long_filter(wire: &Wire, test: impl FnOnce(&Program)) {
 }
 
 #[test]
-fn a_filter_that_the_kernel_does_not_take_runs_here() {
+fn filter_that_the_kernel_refuses_runs_in_this_process() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     with_long_filter(&wire, |long| {
         for path in [Path::Recv, Path::V2, Path::V3] {
@@ -154,9 +153,9 @@ fn a_filter_that_the_kernel_does_not_take_runs_here() {
     });
 }
 
-/// Such a filter judges frames after a reading may have counted them.
+/// Such a filter may reject frames that were already reported.
 #[test]
-fn a_filter_that_runs_here_takes_nothing_off_a_count_that_was_read() {
+fn reported_count_does_not_fall_with_a_userspace_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     with_long_filter(&wire, |long| {
         for path in [Path::Recv, Path::V2, Path::V3] {
@@ -173,7 +172,7 @@ fn a_filter_that_runs_here_takes_nothing_off_a_count_that_was_read() {
 }
 
 #[test]
-fn another_direction_counts_for_every_frame_that_is_lent_after_it() {
+fn new_direction_applies_to_every_frame_lent_later() {
     const UDP: u8 = 17;
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     for path in [Path::Recv, Path::V2, Path::V3] {
@@ -193,14 +192,14 @@ fn another_direction_counts_for_every_frame_that_is_lent_after_it() {
 }
 
 #[test]
-fn a_wait_ends_when_it_is_interrupted() {
+fn interrupt_ends_a_wait() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in PATHS {
         let (_session, mut lanes) = open(&wire, path);
         let interrupter = Interrupter::new().unwrap();
         lanes[0].set_interrupter(interrupter.clone());
         let far = Instant::now() + Duration::from_mins(10);
-        // Before the wait, and during one: no interruption is missed.
+        // An interruption before the wait and one during it.
         interrupter.interrupt();
         assert!(lanes[0].next_batch(far).unwrap().is_some_and(|batch| batch.is_empty()));
         std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! Frames of many kinds, so that every filter of the tests matches some and rejects others.
 
-/// Every frame, in the order in which it is sent.
+/// Returns all frames in the order in which they are sent.
 pub(crate) fn frames() -> Vec<Vec<u8>> {
     let mut frames = vec![arp(), llc(), experimental()];
     for (source_port, destination_port) in [(53, 40_000), (40_001, 53), (1024, 2048), (5000, 5060)] {
@@ -24,13 +24,13 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
     frames.extend(double);
     frames.push(multicast());
     for frame in &mut frames {
-        // A driver pads what is shorter; do it here, so that both ends see the same.
+        // Padded as by a driver, so that both ends see equal frames.
         frame.resize(frame.len().max(60), 0);
     }
     frames
 }
 
-/// Filters over these frames, among them each that the documentation names.
+/// Filters for these frames, including all filters of the documentation.
 pub(crate) const FILTERS: [&str; 46] = [
     "",
     "ip",

@@ -1,4 +1,4 @@
-//! Several lanes of packet sockets: each frame is counted and lent once, from the first one to the
+//! Several lanes of packet sockets: each frame is counted and lent once, from the first to the
 //! last.
 
 use std::collections::HashSet;
@@ -16,10 +16,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Frames of a burst, and the pause after it: some ten thousand frames a second.
 const BURST: u64 = 8;
 const PAUSE: Duration = Duration::from_micros(500);
-/// Frames that are to come before a capture is opened, while it is open, and after it has stopped.
+/// Minimum number of frames before a capture opens, while it is open, and after it has stopped.
 const STRETCH: u64 = 100;
 
-/// Frames with sequence numbers that go on until they are stopped.
+/// Sender of frames with sequence numbers, until it is stopped.
 #[derive(Default)]
 struct Stream {
     sent: AtomicU64,
@@ -27,7 +27,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Sends from `end`; returns when it is stopped.
+    /// Sends from `end` until it is stopped.
     fn run(&self, end: &End) {
         end.run(|| {
             let traffic = Traffic::builder().flows(200).kinds(&[Kind::Udp4]).build().unwrap();
@@ -46,7 +46,7 @@ impl Stream {
         });
     }
 
-    /// How many frames have left, once it is `count` more than now.
+    /// Waits until `count` more frames have left, and returns the total.
     fn advance(&self, count: u64) -> u64 {
         let target = self.sent.load(Ordering::Acquire) + count;
         assert!(lab::wait_until(LIMIT, || self.sent.load(Ordering::Acquire) >= target));
@@ -54,7 +54,7 @@ impl Stream {
     }
 }
 
-/// Opens and stops a capture of `lanes` lanes while frames are on their way.
+/// Opens and stops a capture of `lanes` lanes during traffic.
 fn capture_amid_traffic(path: Path, lanes: u32) {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let stream = Stream::default();
@@ -65,7 +65,7 @@ fn capture_amid_traffic(path: Path, lanes: u32) {
         let builder = incoming().path(path).queues(Queues::These((0..lanes).collect())).ring(ring_bytes);
         let capture = Capture::open(wire.right(), builder);
         let opened = stream.sent.load(Ordering::Acquire) + BURST;
-        // What was sent before this has arrived when it is stopped.
+        // Frames sent before this have arrived when the capture stops.
         let closing = stream.advance(STRETCH);
         wire.await_arrival(0, closing);
         let (captured, report) = capture.unwrap().finish(wire.right());
@@ -95,7 +95,7 @@ fn lanes_opened_and_stopped_amid_traffic_count_each_frame_once() {
 }
 
 #[test]
-fn a_group_of_lanes_captures_one_direction_where_one_is_asked_for() {
+fn group_of_lanes_captures_only_the_requested_direction() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     for path in [Path::Recv, Path::V2, Path::V3] {
         let builder = incoming().path(path).queues(Queues::These(vec![0, 1])).filter("udp");
@@ -111,7 +111,7 @@ fn a_group_of_lanes_captures_one_direction_where_one_is_asked_for() {
     }
 }
 
-/// A datagram to the right end and one from there.
+/// Sends a datagram to the right end and one from it.
 fn send_both_ways(wire: &Wire) {
     let (left, right) = (wire.left(), wire.right());
     let before = (left.stats().rx_packets, right.stats().rx_packets);
@@ -124,7 +124,7 @@ fn send_both_ways(wire: &Wire) {
 }
 
 #[test]
-fn every_way_to_spread_frames_counts_each_once() {
+fn every_fanout_counts_each_frame_once() {
     for fanout in [Fanout::Cpu, Fanout::Queue, Fanout::Rollover] {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let builder = incoming().path(Path::V3).queues(Queues::These(vec![0, 1, 2])).fanout(fanout);

@@ -1,5 +1,5 @@
-//! The ledger closes: sent = delivered + filtered + lost, on every path, with several lanes, and
-//! when rings overflow.
+//! Ledgers that close on every path, with several lanes and with full rings: sent = delivered +
+//! filtered + lost.
 
 use lab::{Offload, Wire};
 use strait_capture::{Directions, Fanout, Path, Queues, Session};
@@ -43,7 +43,7 @@ fn filtered_frames_are_counted_on_every_path() {
 }
 
 #[test]
-fn a_full_ring_loses_frames_by_name_and_the_ledger_still_closes() {
+fn losses_of_a_full_ring_are_named_and_the_ledger_closes() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let frames = traffic(60_000);
     for path in PATHS {
@@ -61,10 +61,10 @@ fn a_full_ring_loses_frames_by_name_and_the_ledger_still_closes() {
     }
 }
 
-/// A reader that does not run for 100 ms while 20,000 packets of 1,000 bytes a second come loses
-/// none, whatever the offloads are.
+/// A reader that stops for 100 ms loses none of 20,000 packets of 1,000 bytes a second, with any
+/// offloads.
 #[test]
-fn a_ring_holds_two_thousand_frames_for_a_stopped_reader_by_default() {
+fn default_ring_holds_two_thousand_frames_for_a_stopped_reader() {
     const FRAMES: u64 = 2000;
     let traffic = Traffic::builder().flows(300).sizes("1004".parse().unwrap()).build().unwrap();
     let frame = |sequence| {
@@ -92,7 +92,7 @@ fn a_ring_holds_two_thousand_frames_for_a_stopped_reader_by_default() {
 }
 
 #[test]
-fn a_fanout_gives_each_frame_to_one_lane_and_each_flow_to_the_same() {
+fn fanout_gives_each_frame_to_one_lane_and_each_flow_to_the_same_lane() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let frames = traffic(3000);
     for path in [Path::Recv, Path::V2, Path::V3] {

@@ -1,5 +1,5 @@
-//! What users get wrong and what the world does meanwhile: each ends in one clear error, and loses
-//! nothing.
+//! Wrong options, and links that go down, flap or vanish: each gives one clear error and loses no
+//! frame.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn error_of(wire: &Wire, builder: strait_capture::Builder) -> Error {
 }
 
 #[test]
-fn an_unknown_interface_is_a_usage_error_that_names_it() {
+fn unknown_interface_is_a_usage_error_with_its_name() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in [Path::Auto, Path::Recv, Path::Xdp] {
         let error = error_of(&wire, Session::builder("nosuch0").path(path));
@@ -32,7 +32,7 @@ fn an_unknown_interface_is_a_usage_error_that_names_it() {
 }
 
 #[test]
-fn a_filter_that_does_not_parse_is_a_usage_error_in_libpcaps_words() {
+fn invalid_filter_is_a_usage_error_with_libpcaps_message() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let error = error_of(&wire, incoming().filter("tcp prot 80"));
     assert_eq!(error.kind(), Kind::Usage, "{error}");
@@ -57,14 +57,14 @@ fn options_out_of_range_are_usage_errors() {
 }
 
 #[test]
-fn zero_copy_is_refused_where_the_driver_has_none() {
+fn zero_copy_is_refused_without_driver_support() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let error = error_of(&wire, incoming().path(Path::XdpZeroCopy));
     assert_eq!(error.kind(), Kind::Refused, "{error}");
 }
 
 #[test]
-fn frames_sent_by_the_host_are_captured_as_such() {
+fn frames_sent_by_the_host_have_direction_out() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     for path in [Path::Recv, Path::V2, Path::V3] {
         let builder = Session::builder("left").path(path).directions(Directions::Out).filter("udp");
@@ -81,7 +81,7 @@ fn frames_sent_by_the_host_are_captured_as_such() {
 }
 
 #[test]
-fn the_loopback_shows_each_frame_once() {
+fn loopback_delivers_each_frame_once() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in [Path::Recv, Path::V2, Path::V3] {
         let capture = Capture::open(wire.left(), Session::builder("lo").path(path).filter("udp")).unwrap();
@@ -97,7 +97,7 @@ fn the_loopback_shows_each_frame_once() {
 }
 
 #[test]
-fn links_without_a_link_header_say_so_and_unknown_ones_are_refused() {
+fn links_without_a_header_are_captured_and_unknown_links_are_refused() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     if !lab::program_or_skip("ip") {
         return;
@@ -111,7 +111,7 @@ fn links_without_a_link_header_say_so_and_unknown_ones_are_refused() {
     assert!(error.to_string().contains("--path v3"), "{error}");
 }
 
-/// Reads a lane until it fails; what it delivered before counts.
+/// Reads a lane until it fails, and returns the frames that it delivered before.
 fn until_failure(wire: &Wire, path: Path, wait: Wait, fail: impl Fn()) -> (usize, Error) {
     let mut session = wire.right().run(|| incoming().path(path).wait(wait).open()).unwrap();
     let mut lane = session.take_lanes().remove(0);
@@ -131,7 +131,7 @@ fn until_failure(wire: &Wire, path: Path, wait: Wait, fail: impl Fn()) -> (usize
     panic!("{path:?}: the interface is gone and nobody says so");
 }
 
-/// Reads all lanes until `done`, which gets the number of frames read so far; returns that number.
+/// Reads all lanes until `done` returns true for the number of frames read. Returns that number.
 fn read_until(lanes: &mut [Lane], mut done: impl FnMut(usize) -> bool) -> usize {
     let deadline = Instant::now() + LIMIT;
     let mut delivered = 0;
@@ -154,7 +154,7 @@ fn survive_flaps(path: Path, wait: Wait, lanes: u32) {
         let before = wire.right().stats().rx_packets;
         send(&wire, &frames());
         wire.await_arrival(before, frames().len() as u64);
-        // XDP's frames on their way to the ring would be lost with the link.
+        // XDP's frames in progress would be lost with the link.
         let all = |delivered| delivered == frames().len();
         assert!(all(read_until(&mut lanes, all)), "{path:?}, {wait:?}: flap {flap}");
         wire.right().set_up(false);
@@ -179,7 +179,7 @@ fn survive_flaps(path: Path, wait: Wait, lanes: u32) {
 }
 
 #[test]
-fn a_capture_goes_on_when_its_link_was_down() {
+fn capture_goes_on_after_its_link_was_down() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Latency, Wait::Busy] {
             survive_flaps(path, wait, 1);
@@ -188,13 +188,13 @@ fn a_capture_goes_on_when_its_link_was_down() {
 }
 
 #[test]
-fn a_flap_counts_once_however_many_lanes_see_it() {
+fn flap_counts_once_for_all_lanes() {
     for path in [Path::Recv, Path::V2, Path::V3] {
         survive_flaps(path, Wait::Balanced, 3);
     }
 }
 
-/// Flaps too short for a lane that looks now and then, with the lane waiting and not.
+/// Flaps that are too short for a lane that polls, with a waiting lane and without.
 fn count_short_flaps(path: Path, wait: Wait, flap: impl Fn(&Wire)) -> Option<Report> {
     const FLAPS: usize = 20;
     let wire = Wire::builder().or_skip()?;
@@ -231,7 +231,7 @@ fn flap(end: &End) {
 }
 
 #[test]
-fn each_flap_counts_however_short() {
+fn every_short_flap_is_counted() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(report) = count_short_flaps(path, wait, |wire| flap(wire.right())) else { return };
@@ -241,7 +241,7 @@ fn each_flap_counts_however_short() {
 }
 
 #[test]
-fn each_loss_of_the_carrier_counts_however_short() {
+fn every_short_carrier_loss_is_counted() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(report) = count_short_flaps(path, wait, |wire| flap(wire.left())) else { return };
@@ -251,7 +251,7 @@ fn each_loss_of_the_carrier_counts_however_short() {
 }
 
 #[test]
-fn a_link_without_a_carrier_is_told_from_one_that_is_down() {
+fn carrier_loss_is_distinguished_from_link_down() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     wire.left().set_up(false);
     assert!(wait_until(LIMIT, || !wire.right().interface().is_running()));
@@ -272,7 +272,7 @@ fn a_link_without_a_carrier_is_told_from_one_that_is_down() {
 }
 
 #[test]
-fn an_interface_that_vanishes_is_told_after_its_last_frame() {
+fn vanished_interface_is_reported_after_its_last_frame() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(wire) = Wire::builder().or_skip() else { return };
@@ -283,11 +283,11 @@ fn an_interface_that_vanishes_is_told_after_its_last_frame() {
     }
 }
 
-/// Longer than a lane waits before it looks at a link that is down again.
+/// Longer than the interval at which a lane checks a link that is down.
 const SLOW_READER: Duration = Duration::from_millis(120);
 
 #[test]
-fn a_link_that_goes_down_and_is_deleted_loses_no_frame_of_a_slow_reader() {
+fn slow_reader_gets_every_frame_of_a_link_that_is_deleted() {
     let sent = frames().len() as u64;
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         let Some(wire) = Wire::builder().or_skip() else { return };
@@ -295,7 +295,7 @@ fn a_link_that_goes_down_and_is_deleted_loses_no_frame_of_a_slow_reader() {
         let mut lane = session.take_lanes().remove(0);
         let counters = lane.live_counters();
         send(&wire, &frames());
-        // Frames of XDP that are on their way to the ring are lost with the link.
+        // XDP's frames in progress are lost with the link.
         assert!(wait_until(LIMIT, || counters.read().unwrap().received == sent), "{path:?}");
         wire.right().set_up(false);
         lane.check_link().unwrap();
@@ -303,7 +303,7 @@ fn a_link_that_goes_down_and_is_deleted_loses_no_frame_of_a_slow_reader() {
         wire.right().delete();
         let mut read = 0;
         let error = loop {
-            // The lane looks at the link before each of the first frames.
+            // The lane checks the link before each of the first frames.
             std::thread::sleep(if read < 4 { SLOW_READER } else { Duration::ZERO });
             match lane.next_batch_of(1, Instant::now() + LIMIT) {
                 Ok(Some(mut batch)) => read += batch.frames().count() as u64,
@@ -317,7 +317,7 @@ fn a_link_that_goes_down_and_is_deleted_loses_no_frame_of_a_slow_reader() {
 }
 
 #[test]
-fn xdp_leaves_nothing_attached_when_it_ends_and_passes_what_does_not_match() {
+fn xdp_detaches_its_program_at_the_end_and_passes_other_frames() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     let receiver = wire.right().run(|| std::net::UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
     receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -335,7 +335,7 @@ fn xdp_leaves_nothing_attached_when_it_ends_and_passes_what_does_not_match() {
 }
 
 #[test]
-fn a_file_is_read_no_further_once_the_session_has_stopped() {
+fn file_is_not_read_further_after_the_session_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("input");
     let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();

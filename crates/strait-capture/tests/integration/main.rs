@@ -1,5 +1,4 @@
-//! The capture engine over real veth pairs: the same answer on every path, ledgers that close,
-//! errors that say why.
+//! Captures over real veth pairs: equal results on every path, ledgers that close, clear errors.
 
 mod any;
 mod changing;

@@ -1,4 +1,4 @@
-//! Sends frames over a wire and captures them at the other end.
+//! Captures of frames that are sent over a wire.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use strait_capture::{Builder, Direction, Directions, InjectPath, Injector, Lane,
 use strait_ledger::{self as ledger, Report};
 use strait_sys::clock;
 
-/// What a capture is compared by.
+/// Properties by which captures are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) bytes: Vec<u8>,
@@ -15,32 +15,32 @@ pub(crate) struct Seen {
     pub(crate) received: bool,
 }
 
-/// A frame and when it was captured.
+/// Frame and time of its capture.
 pub(crate) struct Captured {
     pub(crate) seen: Seen,
     pub(crate) timestamp_ns: u64,
 }
 
-/// A capture at the right end of a wire.
+/// Capture at the right end of a wire.
 pub(crate) struct Capture {
     session: Session,
     lanes: Vec<Lane>,
 }
 
 impl Capture {
-    /// Opens what `builder` says inside `end`'s namespace.
+    /// Opens the capture in `end`'s namespace.
     pub(crate) fn open(end: &End, builder: Builder) -> Result<Self, strait_capture::Error> {
         let mut session = end.run(|| builder.open())?;
         let lanes = session.take_lanes();
         Ok(Self { session, lanes })
     }
 
-    /// Puts another cooked header before the packets.
+    /// Changes the cooked header of the packets.
     pub(crate) fn set_link_type(&mut self, link_type: u32) {
         self.session.set_link_type(&mut self.lanes, link_type).unwrap();
     }
 
-    /// Captures in other directions from now on.
+    /// Changes the directions.
     pub(crate) fn set_directions(&mut self, directions: Directions) {
         self.session.set_directions(&mut self.lanes, directions).unwrap();
     }
@@ -49,7 +49,7 @@ impl Capture {
         self.session.mode()
     }
 
-    /// Stops the intake inside `end`'s namespace and reads everything that is left.
+    /// Stops the intake in `end`'s namespace and reads the rest.
     pub(crate) fn finish(mut self, end: &End) -> (Vec<Captured>, Report) {
         end.run(|| self.session.stop()).unwrap();
         let mut captured = Vec::new();
@@ -78,12 +78,12 @@ pub(crate) fn drain(lane: &mut Lane) -> Vec<Captured> {
     captured
 }
 
-/// Options that every test wants: what came in at the right end.
+/// Returns the options common to the tests: frames received at the right end.
 pub(crate) fn incoming() -> Builder {
     Session::builder("right").directions(Directions::In).ring(4 << 20)
 }
 
-/// Sends `frames` from the left end, in order. Returns when it began and when it ended.
+/// Sends `frames` from the left end, in order. Returns the times of start and end.
 pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) -> (u64, u64, ledger::Send) {
     wire.left().run_in_order(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();

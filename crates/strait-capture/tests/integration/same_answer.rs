@@ -1,5 +1,4 @@
-//! The promise that one filter has one meaning: the same traffic gives the same capture on every
-//! path.
+//! One filter has one meaning: equal traffic gives equal captures on every path.
 
 use lab::Wire;
 use strait_capture::{Path, Queues};
@@ -9,7 +8,7 @@ use crate::rig::{Capture, Captured, Seen, incoming, send};
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// Captures the corpus on each of `paths` at the same time.
+/// Captures the corpus on all of `paths` at the same time.
 fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<Captured>, (u64, u64))> {
     let frames = frames();
     let open = |&path| {
@@ -30,10 +29,10 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
     captures.into_iter().map(finish).collect()
 }
 
-/// Several lanes hold together what one lane holds: no frame less, none twice, fragments as they
-/// came.
+/// Several lanes together have the frames of one lane: none missing, none twice, fragments
+/// unchanged.
 #[test]
-fn lanes_share_the_frames_among_them() {
+fn lanes_divide_the_frames() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let frames = frames();
     for path in [Path::Recv, Path::V2, Path::V3] {
@@ -56,8 +55,8 @@ fn seen(captured: &[Captured]) -> Vec<&Seen> {
     captured.iter().map(|captured| &captured.seen).collect()
 }
 
-/// Every path against `recv`; the packet sockets capture side by side, AF_XDP alone, as it takes
-/// its frames away.
+/// Compares every path with `recv`. The packet sockets capture at the same time, AF_XDP alone,
+/// because it takes its frames away.
 fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
     let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
     let xdp = capture(wire, &[Path::Xdp], filter, snaplen);
@@ -91,7 +90,7 @@ fn every_filter_gives_the_same_capture_on_every_path() {
 }
 
 #[test]
-fn a_snaplen_cuts_alike_on_every_path() {
+fn snaplen_cuts_equally_on_every_path() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for snaplen in [1, 13, 14, 16, 18, 60, 100, 1000] {
         assert_eq!(compare(&wire, "", snaplen), frames().len());

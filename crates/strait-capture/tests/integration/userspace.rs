@@ -1,5 +1,5 @@
-//! Filters that the kernel does not take: they run in this process, count the same, and are refused
-//! on AF_XDP.
+//! Filters that the kernel refuses: they run in this process with equal counts, and are refused on
+//! AF_XDP.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const SOCKETS: [Path; 3] = [Path::Recv, Path::V2, Path::V3];
 const CHAIN: &str = "ip6 protochain 17";
 /// Frames of each kind.
 const EACH: usize = 50;
-/// Bytes up to the UDP header of the longest chain.
+/// Size in bytes up to the UDP header of the longest chain.
 const CHAIN_BYTES: usize = 14 + 40 + 8 * 20;
 
 /// UDP behind extension headers, TCP behind as many, and IPv4.
@@ -34,7 +34,7 @@ fn frames() -> Vec<Vec<u8>> {
     (0..EACH).flat_map(|sequence| [frame(sequence, 17), frame(sequence, 6), ipv4()]).collect()
 }
 
-/// Over the kernel's 4,096 instructions, for IPv6.
+/// Returns a filter for IPv6 with more than the kernel's 4,096 instructions.
 fn long() -> Program {
     let mut code = vec![Instruction::statement(op::LD | op::IMM, 0); 5000];
     code.extend([
@@ -58,7 +58,7 @@ fn send_all(wire: &Wire) {
     wire.await_arrival(before, 3 * EACH as u64);
 }
 
-/// The bytes of what was captured, and the report, which closes.
+/// Returns the captured bytes and the report, and checks that it closes.
 fn finish(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> (Vec<Vec<u8>>, Report) {
     wire.right().run(|| session.stop()).unwrap();
     let (mut captured, mut accounts) = (Vec::new(), Vec::new());
@@ -77,10 +77,10 @@ fn says_why(session: &Session, why: &str) -> bool {
 }
 
 #[test]
-fn a_filter_with_a_loop_runs_in_this_process_and_counts_what_it_rejects() {
+fn filter_with_a_loop_runs_in_this_process_and_counts_rejected_frames() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in SOCKETS {
-        // The snaplen is for what the filter matches: it sees the whole chain.
+        // The snaplen applies to matched frames: the filter sees the whole chain.
         let (session, lanes) = open(&wire, incoming().path(path).filter(CHAIN).snaplen(20));
         assert!(says_why(&session, "loop"), "{path:?}: {:?}", session.notes());
         send_all(&wire);
@@ -95,7 +95,7 @@ fn a_filter_with_a_loop_runs_in_this_process_and_counts_what_it_rejects() {
 }
 
 #[test]
-fn a_filter_over_the_kernels_limit_runs_in_this_process() {
+fn filter_above_the_kernels_limit_runs_in_this_process() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in SOCKETS {
         let (session, lanes) = open(&wire, incoming().path(path).program(long()));
@@ -106,10 +106,10 @@ fn a_filter_over_the_kernels_limit_runs_in_this_process() {
     }
 }
 
-/// `net.core.optmem_max` bounds what a socket may hold: the kernel says so when the filter is
+/// `net.core.optmem_max` limits a socket's memory: the kernel refuses the filter when it is
 /// attached.
 #[test]
-fn a_filter_that_the_socket_may_not_hold_runs_in_this_process_from_the_start() {
+fn filter_above_the_sockets_memory_runs_in_this_process_from_the_start() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let mut code = long().instructions().to_vec();
     code.drain(..3000);
@@ -132,7 +132,7 @@ fn a_filter_that_the_socket_may_not_hold_runs_in_this_process_from_the_start() {
 }
 
 #[test]
-fn a_filter_that_changes_goes_to_this_process_and_back() {
+fn changed_filter_moves_to_this_process_and_back() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in SOCKETS {
         let (mut session, mut lanes) = open(&wire, incoming().path(path));
@@ -150,9 +150,9 @@ fn a_filter_that_changes_goes_to_this_process_and_back() {
     }
 }
 
-/// A socket reports a link that went down as an error of the next call, whatever that call is.
+/// A socket reports a link that went down as an error of its next call of any kind.
 #[test]
-fn a_filter_that_is_set_while_the_link_is_down_runs_in_the_kernel() {
+fn filter_set_while_the_link_is_down_runs_in_the_kernel() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let is_running = || [wire.left(), wire.right()].iter().all(|end| end.interface().is_running());
     for path in SOCKETS {
@@ -171,7 +171,7 @@ fn a_filter_that_is_set_while_the_link_is_down_runs_in_the_kernel() {
 }
 
 #[test]
-fn af_xdp_says_why_a_filter_cannot_run_in_this_process() {
+fn af_xdp_refuses_a_userspace_filter_with_the_reason() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let refused = |error: strait_capture::Error| {
         let said = error.to_string();
@@ -188,7 +188,7 @@ fn af_xdp_says_why_a_filter_cannot_run_in_this_process() {
 }
 
 #[test]
-fn a_file_is_filtered_by_a_loop() {
+fn filter_with_a_loop_applies_to_a_file() {
     let Some(oracle) = oracle(CHAIN) else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("chains.pcap");
@@ -215,7 +215,7 @@ fn oracle(text: &str) -> Option<strait_sys::libpcap::Oracle> {
     Some(compiler.compile_for_oracle(text, true).unwrap())
 }
 
-/// A pcap file as pcap-savefile(5) has it, with no times.
+/// Returns a pcap file (pcap-savefile(5)) without times.
 fn write_pcap(file: &std::path::Path, frames: &[Vec<u8>]) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
     let mut bytes = words(&[0xa1b2_c3d4]);

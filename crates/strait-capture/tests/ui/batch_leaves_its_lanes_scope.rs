@@ -1,4 +1,4 @@
-//! Nor can it be returned from where the lane lives.
+//! A batch cannot be returned from the scope of its lane.
 
 use std::time::Instant;
 

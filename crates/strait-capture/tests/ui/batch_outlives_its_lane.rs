@@ -1,4 +1,4 @@
-//! A batch lies in its lane's ring: the lane cannot end, and unmap it, before.
+//! A batch is in its lane's ring, so the lane cannot end, and unmap the ring, before the batch.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A transmit buffer is the kernel's once it is queued.
+//! A transmit buffer belongs to the kernel after it is queued.
 
 use strait_capture::Injector;
 

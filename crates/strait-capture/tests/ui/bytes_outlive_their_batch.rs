@@ -1,4 +1,4 @@
-//! Nor can its bytes, which are borrowed just as long.
+//! The bytes of a frame cannot be used after its batch has returned the slot.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A frame lies in the ring: it cannot be used once its batch has given the slot back.
+//! A frame is in the ring: it cannot be used after its batch has returned the slot.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A lane lends one batch at a time: the next one waits until the first is given back.
+//! A lane lends one batch at a time: the next one requires that the first is dropped.
 
 use std::time::Instant;
 

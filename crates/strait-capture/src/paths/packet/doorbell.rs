@@ -1,10 +1,10 @@
 //! Doorbell: a second packet socket with the filter of the ring's socket, which wakes a V3 reader.
 //!
-//! TPACKET_V3 wakes its reader when a block is retired, so up to its timer late: 95 to 103 ms in the
-//! program that D2 measured. The doorbell's queue holds one or two packets. The first packet after
-//! [`Doorbell::arm`] makes it readable, and until the reader empties it the kernel drops further
-//! packets for it at once. So it rings only while the reader sleeps. Its packets are discarded and
-//! not in the ledger.
+//! TPACKET_V3 wakes its reader when a block is retired, so up to its timer late: 95 to 103 ms in
+//! the program that D2 measured. The doorbell's queue holds one or two packets. The first packet
+//! after [`Doorbell::arm`] makes it readable, and until the reader empties it the kernel drops
+//! further packets for it at once. So it rings only while the reader sleeps. Its packets are
+//! discarded and not in the ledger.
 //!
 //! A packet that the full queue drops still costs the kernel about a sixth of its whole work for a
 //! packet. Therefore the doorbell leaves under load:
@@ -20,8 +20,8 @@
 //! wait. A member of a fanout group cannot leave; its doorbell gets a filter that rejects all
 //! packets, which saves a part of the cost.
 //!
-//! The doorbell only saves time: a move that fails leaves it in its place, and the ring's own socket
-//! reports errors of the interface.
+//! The doorbell only saves time: a move that fails leaves it in its place, and the ring's own
+//! socket reports errors of the interface.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};

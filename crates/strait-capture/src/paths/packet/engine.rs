@@ -25,8 +25,8 @@ use crate::wait::{LINK_CHECK_SPINS, RING_SHARE, Step, Wakers};
 
 /// Time for which a reader that was rung looks for the frame: the kernel may still be writing it.
 const SETTLE: Duration = Duration::from_micros(50);
-/// Time that a frame may take into the ring after its ring of the doorbell was discarded: the kernel
-/// serves the two sockets one after the other.
+/// Time that a frame may take into the ring after its ring of the doorbell was discarded: the
+/// kernel serves the two sockets one after the other.
 const CROSSING: Duration = Duration::from_micros(2);
 /// Time for which a reader relies on its doorbell alone: the kernel may lack the memory for the
 /// frame that would ring.
@@ -130,8 +130,8 @@ impl<R: Ring> Engine<R> {
         Ok(())
     }
 
-    /// Waits while a block gathers frames. The kernel wakes the reader when the block is full or its
-    /// timer ends.
+    /// Waits while a block gathers frames. The kernel wakes the reader when the block is full or
+    /// its timer ends.
     fn gather(&mut self, pause: Duration, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         if let Some(bell) = &mut self.doorbell {
             bell.rest()?;
@@ -142,8 +142,8 @@ impl<R: Ring> Engine<R> {
             (true, true) => 2 * pause,
             (true, false) => pause,
             (false, false) => timeout,
-            // At a high rate several blocks fill up in one sleep, so one wake-up serves all of them.
-            // The ring holds fewer large frames than the pause was computed for.
+            // At a high rate several blocks fill up in one sleep, so one wake-up serves all of
+            // them. The ring holds fewer large frames than the pause was computed for.
             (false, true) => {
                 let pause = pause.min(self.ring.fill_time() / RING_SHARE);
                 strait_sys::wait::sleep(pause.min(timeout));
@@ -287,8 +287,8 @@ impl<R: Ring> engine::Engine for Engine<R> {
 
     fn drain(&mut self, account: &mut Capture, discarded: u64, since: Instant) -> Result<bool, Error> {
         self.account(account, discarded)?;
-        // Not `unread`: frames of a batch that was dropped before its end are unread, and do not come
-        // again.
+        // Not `unread`: frames of a batch that was dropped before its end are unread, and do not
+        // come again.
         let left = account.received.saturating_sub(account.lost.ring_full);
         if left <= self.taken || since.elapsed() > DRAIN_MAX {
             return Ok(false);

@@ -42,8 +42,8 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
     let numbers = request.lane_numbers()?;
     let mut shape = shape::<R>(request, numbers.len());
     if userspace.is_some() {
-        // The filter must see the bytes that it would see in the kernel; the snaplen cuts the frames
-        // that it matches.
+        // The filter must see the bytes that it would see in the kernel; the snaplen cuts the
+        // frames that it matches.
         shape.frame_bytes = request.frame_bytes_max();
     }
     let watch = LinkWatch::open(interface)?;
@@ -55,7 +55,8 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     engines.iter().try_for_each(|engine| engine.admit(&program))?;
     let smallest = engines.iter().map(Engine::ring_bytes).min().unwrap_or(0);
-    // A ring is of whole blocks, so a little smaller than asked for; it was halved if memory is short.
+    // A ring is of whole blocks, so a little smaller than asked for; it was halved if memory is
+    // short.
     if smallest <= shape.ring_bytes::<R>() / 2 {
         notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
     }

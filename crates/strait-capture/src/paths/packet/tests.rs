@@ -1,4 +1,4 @@
-//! Sizes of rings, and the end of an intake, on a veth pair.
+//! Sizes of rings, and the end of an intake on a veth pair.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn shape(frame_bytes: usize, lanes: usize) -> Shape {
 }
 
 #[test]
-fn a_ring_is_sized_by_the_frames_that_it_holds() {
+fn default_ring_size_depends_on_the_frames_that_it_holds() {
     const JOINED: usize = 65_562;
     let v2_bytes = |shape: &Shape| shape.ring_bytes::<v2::Ring>();
     let slots = |shape: &Shape| v2::Geometry::new(v2_bytes(shape), shape.frame_bytes).slots;

@@ -1,7 +1,7 @@
 //! The `v2` path: a `TPACKET_V2` ring of slots, one frame each.
 //!
-//! The kernel wakes the reader for each frame, so the delay is short. Every slot has the size of the
-//! longest frame, so the ring holds fewer frames than blocks of the same memory.
+//! The kernel wakes the reader for each frame, so the delay is short. Every slot has the size of
+//! the longest frame, so the ring holds fewer frames than blocks of the same memory.
 
 use strait_sys::packet::{Cooked, Socket, v2};
 

@@ -23,8 +23,8 @@ const BLOCK_BYTES: usize = 1 << 18;
 /// Block timer for a reader that depends on it.
 const RETIRE: Duration = Duration::from_millis(8);
 /// Block timer for a reader that does not depend on it: while the line is quiet the doorbell wakes
-/// it, or it spins, and it reads the open block. The timer uses a block up however few frames are in
-/// it, so a reader can pause for this time multiplied by the number of blocks without a loss.
+/// it, or it spins, and it reads the open block. The timer uses a block up however few frames are
+/// in it, so a reader can pause for this time multiplied by the number of blocks without a loss.
 const RETIRE_PATIENT: Duration = Duration::from_millis(128);
 
 /// The path in the table.

@@ -23,8 +23,8 @@ use crate::paths::engine::{self, Lend, Lent as _};
 use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
 
 /// Maximum number of descriptors in a batch: enough to make the batch's own cost vanish, few enough
-/// that prefetched bytes are still in the first-level cache when they are read. The kernel processes
-/// as many at a time (`NAPI_POLL_WEIGHT`).
+/// that prefetched bytes are still in the first-level cache when they are read. The kernel
+/// processes as many at a time (`NAPI_POLL_WEIGHT`).
 pub(super) const BATCH_MAX: usize = 64;
 /// Interval between checks of the interface by a sleeping lane: poll(2) does not report that it is
 /// gone.
@@ -214,7 +214,7 @@ impl engine::Engine for Engine {
         _account: &mut Capture,
         discarded: &AtomicU64,
     ) -> Result<(), Error> {
-        // Only the frames that are in the ring now: the new filter matched those that arrive meanwhile.
+        // Only the frames in the ring now: the new filter matched those that arrive meanwhile.
         let mut left = self.receiver.waiting() as usize;
         while left > 0 && self.receiver.is_ready() {
             let count = self.take(left.min(BATCH_MAX)).len();

@@ -1,5 +1,10 @@
 //! XDP program on the interface: it filters, counts and stamps frames and redirects them to the
 //! sockets, until it is detached.
+//!
+//! It is attached by a BPF link, which is a descriptor of this process: the kernel detaches the
+//! program when the process ends, even if it is killed. A program attached by netlink would stay
+//! and take frames away from the host without a reader. The sockets are bound and in the map before
+//! the program is attached, so that every redirected frame has a socket.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -87,8 +92,8 @@ impl Intake {
         Self { link: Some(link), template, _promiscuous: promiscuous }
     }
 
-    /// Replaces the program by one with another filter, between two frames. No frame enters the rings
-    /// by the old program after this.
+    /// Replaces the program by one with another filter, between two frames. No frame enters the
+    /// rings by the old program after this.
     ///
     /// # Errors
     /// EPERM if the privilege to load programs has been dropped; the old program stays attached.

@@ -1,9 +1,9 @@
 //! The `xdp` path: one `AF_XDP` socket a queue on one shared UMEM, fed by an XDP program that
 //! filters.
 //!
-//! [`open::open`] tries the fastest way that the interface has. `docs/internals/af-xdp.md` draws the
-//! rings, `docs/internals/xdp-program.md` the program. Frames that match the filter are taken away
-//! from the host; all others go on to it untouched.
+//! [`open::open`] tries the fastest way that the interface has. `docs/internals/af-xdp.md` draws
+//! the rings, `docs/internals/xdp-program.md` the program. Frames that match the filter are taken
+//! away from the host; all others go on to it untouched.
 
 mod account;
 mod batch;

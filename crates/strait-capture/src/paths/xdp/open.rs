@@ -6,6 +6,10 @@
 //! | 2 | native | the kernel copies | yes; without, where the kernel has none |
 //! | 3 | generic | the kernel copies | yes; without, where the kernel has none |
 //!
+//! Zero-copy saves the copy of each frame, a native program the socket buffer that the kernel
+//! allocates before a generic one. A generic program works on every interface.
+//! `docs/performance.md` has the rates of each way.
+//!
 //! If the driver or the kernel lacks a way, the next one is tried and the reason is noted. An error
 //! that the next way would meet as well (no privilege, a queue in use, no memory) ends the attempt.
 
@@ -132,7 +136,8 @@ fn with_notes(mut opened: Opened, notes: Vec<String>) -> Opened {
     opened
 }
 
-/// Returns the reason for skipping a way, without the error's remedy: the user has chosen this path.
+/// Returns the reason for skipping a way, without the error's remedy: the user has chosen this
+/// path.
 fn why_not(error: &strait_sys::Error, interface: &Interface) -> String {
     match error.errno() {
         Some(EOPNOTSUPP) => format!("{}'s driver has none", interface.name),
@@ -194,18 +199,18 @@ fn chunk_bytes(longest: u32, mode: Mode) -> u32 {
     if fits(longest, 2048, mode) { 2048 } else { 4096 }
 }
 
-/// Returns true if a frame fits one chunk. NICs take the size of a receive buffer in KiB, so the rest
-/// of a chunk beyond a whole number of KiB is lost with zero-copy. Given such a chunk, igb silently
-/// splits a frame in two (SRRCTL.BSIZEPKT of the 82576).
+/// Returns true if a frame fits one chunk. NICs take the size of a receive buffer in KiB, so the
+/// rest of a chunk beyond a whole number of KiB is lost with zero-copy. Given such a chunk, igb
+/// silently splits a frame in two (SRRCTL.BSIZEPKT of the 82576).
 fn fits(longest: u32, chunk_bytes: u32, mode: Mode) -> bool {
     const KIB: u32 = 1024;
     let room = Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes();
     longest <= if mode == Mode::ZeroCopy { room / KIB * KIB } else { room }
 }
 
-/// Returns the ways to try, the fastest first. Fragments cost nothing until one arrives, and without
-/// them frames that receive offload has joined are lost. But a driver may have zero-copy without
-/// fragments.
+/// Returns the ways to try, the fastest first. Fragments cost nothing until one arrives, and
+/// without them frames that receive offload has joined are lost. But a driver may have zero-copy
+/// without fragments.
 fn ways(options: &Options<'_>) -> Vec<Way> {
     let longest = options.interface.mtu + LINK_OVERHEAD;
     let way = |attach, mode, multi_buffer| Way {

@@ -1,8 +1,6 @@
-//! The AF_XDP engine on real links: fragments, the fallback to generic mode, refusals, losses,
-//! waiting.
+//! AF_XDP on real links: fragments, the fallback to generic mode, refusals, losses, waiting.
 //!
-//! What is the same on every path (filters, snaplen, metadata) is tested with the other paths, in
-//! `tests/`.
+//! Common properties of all paths (filters, snaplen, metadata) are tested in `tests/`.
 
 mod tags;
 
@@ -22,7 +20,7 @@ use crate::wait::{LINK_CHECK_SPINS, Step};
 use crate::{Builder, Error, InjectPath, Injector, Lane, Path, Queues, Session, Vlan, Wait};
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// A longer frame is spread over several chunks.
+/// Maximum size of a frame in one chunk.
 const CHUNK_ROOM: usize = 4096 - 256;
 
 fn builder() -> Builder {
@@ -42,7 +40,7 @@ fn refused(wire: &Wire, builder: Builder) -> Error {
     }
 }
 
-/// An IPv4 frame of `len` bytes that says its number.
+/// Returns an IPv4 frame of `len` bytes with its number.
 fn frame(number: usize, len: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let [high, low] = ((len - 14) as u16).to_be_bytes();
@@ -63,7 +61,7 @@ fn send(wire: &Wire, frames: &[Vec<u8>]) {
     });
 }
 
-/// Reads until `count` frames have come.
+/// Reads until `count` frames have arrived.
 fn read(lane: &mut Lane, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let deadline = Instant::now() + LIMIT;
@@ -90,7 +88,7 @@ fn finish(mut session: Session, lanes: Vec<Lane>) -> (usize, Report) {
 }
 
 #[test]
-fn jumbo_frames_come_whole() {
+fn jumbo_frames_are_delivered_whole() {
     let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
     let (session, mut lanes) = open(&wire, builder());
     assert_eq!(session.mode(), "native copy");
@@ -114,7 +112,7 @@ fn jumbo_frames_come_whole() {
 }
 
 #[test]
-fn a_filter_sees_every_fragment_and_the_snaplen_cuts_the_joined_frame() {
+fn filter_sees_every_fragment_and_the_snaplen_cuts_the_joined_frame() {
     let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
     let filtered = builder().filter("ether[8000] = 0x42").snaplen(5000);
     let (session, mut lanes) = open(&wire, filtered);
@@ -131,7 +129,7 @@ fn a_filter_sees_every_fragment_and_the_snaplen_cuts_the_joined_frame() {
 }
 
 #[test]
-fn an_interface_without_native_xdp_gets_generic_mode_and_a_note() {
+fn interface_without_native_xdp_gets_generic_mode_and_a_note() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let mut session =
         wire.right().run(|| Session::builder("lo").path(Path::Xdp).filter("udp").open()).unwrap();
@@ -152,7 +150,7 @@ fn an_interface_without_native_xdp_gets_generic_mode_and_a_note() {
 }
 
 #[test]
-fn what_the_kernel_joined_before_generic_xdp_comes_whole() {
+fn frames_joined_before_generic_xdp_are_delivered_whole() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let builder = Session::builder("lo").path(Path::Xdp).filter("udp");
     let mut session = wire.right().run(|| builder.open()).unwrap();
@@ -168,7 +166,7 @@ fn what_the_kernel_joined_before_generic_xdp_comes_whole() {
 }
 
 #[test]
-fn another_program_on_the_interface_is_left_alone_and_named() {
+fn another_program_on_the_interface_stays_and_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let index = wire.right().interface().index;
     for (mode, name) in [(AttachMode::Native, "native"), (AttachMode::Generic, "generic")] {
@@ -189,7 +187,7 @@ fn another_program_on_the_interface_is_left_alone_and_named() {
 }
 
 #[test]
-fn queues_that_are_not_there_or_given_twice_are_usage_errors() {
+fn missing_and_repeated_queues_are_usage_errors() {
     let Some(wire) = Wire::builder().queues(2).or_skip() else { return };
     for (queues, said) in
         [(vec![2], "receive queues 0 to 1"), (vec![1, 1], "twice"), (vec![], "at least one")]
@@ -201,7 +199,7 @@ fn queues_that_are_not_there_or_given_twice_are_usage_errors() {
 }
 
 #[test]
-fn a_second_capture_is_refused_while_the_first_runs_and_not_after() {
+fn second_capture_is_refused_only_while_the_first_runs() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (session, lanes) = open(&wire, builder());
     assert_eq!(refused(&wire, builder()).kind(), Kind::Refused);
@@ -214,7 +212,7 @@ fn a_second_capture_is_refused_while_the_first_runs_and_not_after() {
 }
 
 #[test]
-fn one_queue_of_two_can_be_captured_and_the_others_frames_go_on() {
+fn frames_of_a_queue_that_is_not_captured_reach_the_host() {
     let Some(wire) = Wire::builder().queues(2).ipv4().or_skip() else { return };
     let (session, lanes) = open(&wire, builder().queues(Queues::These(vec![1])));
     assert_eq!(lanes[0].queue(), 1);
@@ -237,7 +235,7 @@ fn one_queue_of_two_can_be_captured_and_the_others_frames_go_on() {
 }
 
 #[test]
-fn frames_lent_and_not_looked_at_are_unread() {
+fn lent_frames_that_are_not_read_count_as_unread() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (session, mut lanes) = open(&wire, builder());
     let frames: Vec<_> = (0..50).map(|i| frame(i, 60)).collect();
@@ -253,7 +251,7 @@ fn frames_lent_and_not_looked_at_are_unread() {
 }
 
 #[test]
-fn a_lane_that_ends_early_leaves_its_frames_unread() {
+fn frames_of_a_lane_that_ends_early_count_as_unread() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (mut session, lanes) = open(&wire, builder());
     send(&wire, &(0..50).map(|i| frame(i, 60)).collect::<Vec<_>>());
@@ -266,7 +264,7 @@ fn a_lane_that_ends_early_leaves_its_frames_unread() {
 }
 
 #[test]
-fn a_full_ring_is_told_by_name_and_the_ledger_closes() {
+fn losses_of_a_full_ring_are_named_and_the_ledger_closes() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (session, lanes) = open(&wire, builder().ring(256 << 10));
     send(&wire, &(0..1000).map(|i| frame(i, 60)).collect::<Vec<_>>());
@@ -278,7 +276,7 @@ fn a_full_ring_is_told_by_name_and_the_ledger_closes() {
 }
 
 #[test]
-fn every_wait_policy_gets_every_frame() {
+fn every_wait_policy_delivers_every_frame() {
     for wait in [Wait::Latency, Wait::Balanced, Wait::Busy] {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let (session, mut lanes) = open(&wire, builder().wait(wait));
@@ -294,7 +292,7 @@ fn every_wait_policy_gets_every_frame() {
 }
 
 #[test]
-fn an_empty_wire_gives_an_empty_batch_at_the_deadline_and_not_before() {
+fn empty_wire_gives_an_empty_batch_at_the_deadline() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (_session, mut lanes) = open(&wire, builder());
     let deadline = Instant::now() + Duration::from_millis(450);
@@ -303,7 +301,7 @@ fn an_empty_wire_gives_an_empty_batch_at_the_deadline_and_not_before() {
 }
 
 #[test]
-fn a_link_that_goes_down_is_reported_after_its_last_frame() {
+fn link_down_is_reported_after_the_last_frame() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (session, mut lanes) = open(&wire, builder());
     send(&wire, &(0..30).map(|i| frame(i, 60)).collect::<Vec<_>>());
@@ -320,7 +318,7 @@ fn a_link_that_goes_down_is_reported_after_its_last_frame() {
 }
 
 #[test]
-fn a_lane_that_spins_without_the_driver_notices_too() {
+fn spinning_lane_without_busy_poll_reports_link_down() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (mut engine, _link) = tags::engine(&wire);
     let mut spin = || (0..2 * LINK_CHECK_SPINS).try_for_each(|_| engine.wait(Step::Spin, LIMIT, [None; 2]));
@@ -330,7 +328,7 @@ fn a_lane_that_spins_without_the_driver_notices_too() {
 }
 
 #[test]
-fn a_link_that_is_down_is_an_error_at_once() {
+fn link_that_is_down_is_an_error_at_once() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     wire.right().set_up(false);
     let error = refused(&wire, builder());
@@ -338,7 +336,7 @@ fn a_link_that_is_down_is_an_error_at_once() {
 }
 
 #[test]
-fn the_drivers_hash_comes_with_the_frame_if_it_is_asked_for() {
+fn drivers_hash_is_in_the_frame_on_request() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for asked in [false, true] {
         let (session, mut lanes) = open(&wire, builder().rx_hash(asked));
@@ -355,7 +353,7 @@ fn the_drivers_hash_comes_with_the_frame_if_it_is_asked_for() {
 }
 
 #[test]
-fn a_tag_in_the_frame_is_told_apart_too() {
+fn tag_in_the_bytes_is_also_in_the_metadata() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (_session, mut lanes) = open(&wire, builder());
     let mut tagged = frame(0, 60);

@@ -173,7 +173,7 @@ impl engine::Engine for Engine {
         _account: &mut Capture,
         discarded: &AtomicU64,
     ) -> Result<(), Error> {
-        // Only the frames that are in the ring now: the new filter judges those that arrive meanwhile.
+        // Only the frames in the ring now: the new filter judges those that arrive meanwhile.
         let mut left = self.receiver.waiting() as usize;
         while left > 0 && self.receiver.ready() {
             let count = self.receiver.take(left.min(BATCH_MAX)).len();

@@ -1,7 +1,6 @@
-//! Full disks, limits, killed captures, readers that go away, targets that cannot be written.
+//! Full disks, limits, killed captures, closed pipes, targets that cannot be written.
 //!
-//! What needs a process of its own runs this test binary again, for the same test, with [`CHILD`]
-//! set.
+//! A test that needs another process runs this test binary for the same test with [`CHILD`] set.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,10 +14,11 @@ use strait_sys::Kind;
 use super::{START_NS, directory, listing, numbers, options, part_of, write};
 use crate::sink::{FileSink, FrameRef, SinkError, SinkOptions, Statistics, Target};
 
-/// Set in a child: the file it is to write.
+/// Variable with the file that a child writes.
 const CHILD: &str = "STRAIT_SINK_TEST_FILE";
 
-/// This binary again, for `test` alone, writing `file`; `shell` runs it as `"$@"`.
+/// Returns a command that runs this binary for `test` only, with `file` to write. `shell` runs it
+/// as `"$@"`.
 fn child(test: &str, file: &Path, shell: &str) -> Command {
     let mut command = Command::new("sh");
     let executable = env::current_exe().expect("a path to this test");
@@ -31,7 +31,7 @@ fn asked() -> Option<PathBuf> {
     env::var_os(CHILD).map(PathBuf::from)
 }
 
-/// Writes until that fails, checks the account, completes the file and prints what happened.
+/// Writes until a write fails, checks the account, completes the file and prints the result.
 fn write_until_full(path: &Path) {
     let mut sink = FileSink::create(options(path)).expect("a sink");
     let mut given = 0;
@@ -54,7 +54,7 @@ fn write_until_full(path: &Path) {
 }
 
 #[test]
-fn a_full_disk_leaves_whole_blocks_and_says_what_is_safe() {
+fn full_disk_leaves_whole_blocks_and_reports_their_number() {
     if let Some(path) = asked() {
         return write_until_full(&path);
     }
@@ -62,7 +62,7 @@ fn a_full_disk_leaves_whole_blocks_and_says_what_is_safe() {
     let mount = format!("mount -t tmpfs -o size=3m tmpfs {} && exec \"$@\"", directory.path().display());
     let shell = format!("exec unshare -m sh -c '{mount}' sh \"$@\"");
     let path = directory.path().join("out.pcapng");
-    let test = "a_full_disk_leaves_whole_blocks_and_says_what_is_safe";
+    let test = "full_disk_leaves_whole_blocks_and_reports_their_number";
     let output = child(test, &path, &shell).output().expect("a shell");
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -76,15 +76,15 @@ fn a_full_disk_leaves_whole_blocks_and_says_what_is_safe() {
 }
 
 #[test]
-fn a_file_size_limit_leaves_whole_blocks() {
+fn file_size_limit_leaves_whole_blocks() {
     if let Some(path) = asked() {
         return write_until_full(&path);
     }
     let directory = directory();
     let path = directory.path().join("out.pcapng");
-    // An odd count of 512-byte units: the limit cuts a block.
+    // An odd number of 512-byte units, so that the limit cuts a block.
     let shell = "trap '' XFSZ; ulimit -f 3333; exec \"$@\"";
-    let output = child("a_file_size_limit_leaves_whole_blocks", &path, shell).output().expect("a shell");
+    let output = child("file_size_limit_leaves_whole_blocks", &path, shell).output().expect("a shell");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("File too large"), "{said}");
@@ -94,7 +94,7 @@ fn a_file_size_limit_leaves_whole_blocks() {
 }
 
 #[test]
-fn a_killed_capture_reads_up_to_the_last_flush() {
+fn killed_capture_is_readable_up_to_the_last_flush() {
     if let Some(path) = asked() {
         let mut sink = FileSink::create(options(&path)).expect("a sink");
         (0..1000).for_each(|number| write(&mut sink, number, 300).expect("room"));
@@ -107,7 +107,7 @@ fn a_killed_capture_reads_up_to_the_last_flush() {
     }
     let directory = directory();
     let path = directory.path().join("out.pcapng");
-    let mut command = child("a_killed_capture_reads_up_to_the_last_flush", &path, "exec \"$@\"");
+    let mut command = child("killed_capture_is_readable_up_to_the_last_flush", &path, "exec \"$@\"");
     let mut capture = command.stdout(Stdio::piped()).spawn().expect("a shell");
     let said = BufReader::new(capture.stdout.take().expect("a pipe"));
     let flushed = said.lines().any(|line| line.expect("a line") == "flushed");
@@ -116,8 +116,7 @@ fn a_killed_capture_reads_up_to_the_last_flush() {
     assert!(flushed);
     assert_eq!(listing(directory.path()), ["out.pcapng.part"]);
     assert_eq!(numbers(&part_of(&path)), (0..1000).collect::<Vec<_>>());
-    // The next capture to the same name sets aside what the killed one left, and the one after that
-    // too.
+    // The next two captures to the same name keep the file of the killed one under another name.
     FileSink::create(options(&path)).expect("no lock is left").close(&[]).expect("a complete file");
     assert_eq!(listing(directory.path()), ["out.pcapng", "out.pcapng.part.1"]);
     assert_eq!(numbers(&directory.path().join("out.pcapng.part.1")), (0..1000).collect::<Vec<_>>());
@@ -127,7 +126,7 @@ fn a_killed_capture_reads_up_to_the_last_flush() {
 }
 
 #[test]
-fn standard_output_gets_the_file_as_it_is() {
+fn standard_output_gets_the_file_unchanged() {
     if asked().is_some() {
         let mut sink = FileSink::create(SinkOptions::new(Target::parse("-"), START_NS)).expect("a sink");
         (0..1000).for_each(|number| write(&mut sink, number, 700).expect("a reader"));
@@ -136,16 +135,16 @@ fn standard_output_gets_the_file_as_it_is() {
     }
     let directory = directory();
     let path = directory.path().join("copy.pcapng");
-    let test = "standard_output_gets_the_file_as_it_is";
+    let test = "standard_output_gets_the_file_unchanged";
     let output = child(test, &path, "exec \"$@\"").output().expect("a shell");
-    // The test runner says something first.
+    // The test runner prints a line first.
     let header = output.stdout.windows(4).position(|bytes| bytes == b"\x0a\x0d\x0d\x0a").expect("a header");
     fs::write(&path, &output.stdout[header..]).expect("room");
     assert_eq!(numbers(&path), (0..1000).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_reader_that_goes_away_is_told_apart_from_a_failure() {
+fn closed_pipe_is_distinguished_from_a_failure() {
     let directory = directory();
     let path = directory.path().join("fifo");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -204,7 +203,7 @@ fn targets_that_cannot_be_written_are_refused_at_once() {
 }
 
 #[test]
-fn a_frame_that_no_file_can_hold_costs_only_itself() {
+fn frame_that_no_file_can_hold_is_refused_alone() {
     let directory = directory();
     let path = directory.path().join("out.pcapng");
     let mut sink = FileSink::create(options(&path)).expect("a sink");
@@ -218,7 +217,7 @@ fn a_frame_that_no_file_can_hold_costs_only_itself() {
 }
 
 #[test]
-fn a_planted_part_is_neither_followed_nor_waited_for() {
+fn planted_part_is_neither_followed_nor_waited_for() {
     let directory = directory();
     let path = directory.path().join("out.pcapng");
     let elsewhere = directory.path().join("elsewhere");
@@ -232,7 +231,7 @@ fn a_planted_part_is_neither_followed_nor_waited_for() {
     rustix::fs::mkfifoat(rustix::fs::CWD, part_of(&path), mode).unwrap();
     assert!(refused().contains("remove it"), "{}", refused());
 
-    // An empty file with a second name, by which others could change it, is set aside.
+    // An empty file with a second name, by which others could change it, is renamed.
     fs::remove_file(part_of(&path)).unwrap();
     fs::write(&elsewhere, "").unwrap();
     fs::hard_link(&elsewhere, part_of(&path)).unwrap();
@@ -242,7 +241,7 @@ fn a_planted_part_is_neither_followed_nor_waited_for() {
 }
 
 #[test]
-fn a_part_that_was_replaced_does_not_get_the_name() {
+fn replaced_part_does_not_get_the_final_name() {
     for is_moved in [true, false] {
         let directory = directory();
         let path = directory.path().join("out.pcapng");

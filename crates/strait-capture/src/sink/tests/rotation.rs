@@ -32,7 +32,7 @@ fn files_stay_below_the_limit_and_hold_every_packet_in_order() {
 }
 
 #[test]
-fn a_packet_longer_than_the_limit_has_a_file_of_its_own() {
+fn packet_longer_than_the_limit_has_its_own_file() {
     let directory = directory();
     let rotate_bytes = Some(5000);
     let options = SinkOptions { rotate_bytes, ..options(&directory.path().join("out")) };
@@ -65,7 +65,7 @@ fn periods_count_from_the_start_and_leave_no_empty_file() {
 }
 
 #[test]
-fn a_late_first_packet_stays_in_the_first_file() {
+fn late_first_packet_stays_in_the_first_file() {
     let directory = directory();
     let rotate_every = Some(Duration::from_secs(1));
     let options = SinkOptions { rotate_every, ..options(&directory.path().join("out.pcapng")) };
@@ -77,7 +77,7 @@ fn a_late_first_packet_stays_in_the_first_file() {
 }
 
 #[test]
-fn a_ring_keeps_the_newest_files() {
+fn ring_keeps_the_newest_files() {
     for ring_files in [1, 3] {
         let directory = directory();
         let base = options(&directory.path().join("out.pcapng"));
@@ -97,7 +97,7 @@ fn a_ring_keeps_the_newest_files() {
 }
 
 #[test]
-fn options_that_cannot_be_meant_are_refused() {
+fn contradictory_options_are_refused() {
     let directory = directory();
     let base = options(&directory.path().join("out.pcapng"));
     let second = Some(Duration::from_secs(1));
@@ -118,7 +118,7 @@ fn options_that_cannot_be_meant_are_refused() {
 }
 
 #[test]
-fn a_planted_name_of_a_later_file_does_not_end_the_capture() {
+fn planted_name_of_a_later_file_does_not_end_the_capture() {
     for planted in ["out_00002_20231114221420.pcapng", "out_00002_20231114221420.pcapng.part"] {
         let directory = directory();
         fs::create_dir(directory.path().join(planted)).unwrap();
@@ -135,7 +135,7 @@ fn a_planted_name_of_a_later_file_does_not_end_the_capture() {
 }
 
 #[test]
-fn a_planted_part_of_a_format_is_passed_over() {
+fn planted_part_of_a_format_is_skipped() {
     let directory = directory();
     std::os::unix::fs::symlink("/dev/full", directory.path().join("out%_00002.pcapng.part")).unwrap();
     let rotate_every = Some(Duration::from_mins(1));

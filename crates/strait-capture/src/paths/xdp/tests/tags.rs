@@ -1,4 +1,4 @@
-//! VLAN tags that a device took out: told by the program, put back by the engine.
+//! VLAN tags that a device removed: reported by the program, inserted again by the engine.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::paths::xdp::join::Joiner;
 use crate::paths::xdp::stamp::Clock;
 use crate::{InjectPath, Injector, Vlan};
 
-/// A program that claims of every frame that the device took tag 5 out of it, and redirects it.
+/// Returns a program that redirects every frame and reports that the device removed tag 5 from it.
 fn claim(sockets: &Map) -> XdpProgram {
     const TAG: u32 = 0x8100_0005;
     let mut asm = Assembler::new();
@@ -50,7 +50,7 @@ fn claim(sockets: &Map) -> XdpProgram {
     XdpProgram::load("claims_tags", &encode(&asm.finish().unwrap()), load).unwrap()
 }
 
-/// An engine under that program.
+/// Returns an engine with that program.
 pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
     const CHUNKS: u32 = 128;
     let interface = wire.right().interface().index;
@@ -92,11 +92,11 @@ pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
 }
 
 #[test]
-fn a_tag_that_the_program_tells_of_is_put_back_once_a_frame() {
+fn reported_tag_is_inserted_once_a_frame() {
     let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
     let (mut engine, _link) = engine(&wire);
     let lens = [60, 1500, 4000, 61, 9014, 100];
-    // More rounds than there are chunks for: a tag must not stay behind in one.
+    // More rounds than chunks: no tag may stay in a chunk.
     for round in 0..60 {
         let frames: Vec<_> = lens.iter().map(|&len| frame(round, len)).collect();
         send(&wire, &frames);
@@ -116,7 +116,7 @@ fn a_tag_that_the_program_tells_of_is_put_back_once_a_frame() {
 }
 
 #[test]
-fn a_tag_that_veth_keeps_beside_the_frame_is_put_back() {
+fn tag_that_veth_keeps_apart_is_inserted() {
     if !lab::program_or_skip("ip") {
         return;
     }
