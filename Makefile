@@ -13,10 +13,10 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo install test test-vm bench fuzz audit book reference
+.PHONY: help setup demo install dist test-packages test test-vm test-arm64 bench fuzz audit book reference
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install the packages of all targets (apt-get; as root or with sudo); each target also installs its own
 	@scripts/setup test
@@ -30,6 +30,17 @@ demo: ## build, then demonstrate Strait in half a minute
 install: ## copy the programs, their library, man pages and completions below DESTDIR and PREFIX (/usr/local)
 	@scripts/setup build
 	@scripts/install "$(DESTDIR)$(PREFIX)"
+
+dist: ## build a release below target/package: archive, Debian packages, licences, bill of materials, checksums
+	@scripts/setup dist
+	@scripts/dist
+
+test-packages: dist ## install, use, upgrade and purge the packages in a fresh Debian (as root)
+	@scripts/test-packages "$${CARGO_TARGET_DIR:-target}/package"
+
+test-arm64: ## build for arm64 and run the tests that work in an emulated process
+	@scripts/setup arm64
+	@scripts/test-arm64
 
 test: ## check format, lints and house rules, run all tests, compare the number of skipped tests
 	@scripts/setup test
