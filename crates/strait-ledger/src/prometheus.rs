@@ -1,8 +1,8 @@
 //! The ledger as Prometheus text exposition (format 0.0.4).
 //!
-//! Programs that embed the engine write it to a file or serve it. Counts of each lane carry the label `queue`; other
-//! counts have `queue=""`, so that a sum over the label is the session's total. Nothing is kept
-//! here between two calls.
+//! Programs that embed the engine write it to a file or serve it. Counts of each lane carry the
+//! label `queue`; other counts have `queue=""`, so that a sum over the label is the session's
+//! total. Nothing is kept here between two calls.
 
 use std::fmt::{self, Write};
 
