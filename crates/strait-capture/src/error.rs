@@ -1,5 +1,6 @@
 //! Error of this crate. Programs print it as it is and take the exit code from [`Error::kind`].
 
+use rustix::io::Errno;
 use strait_sys::Kind;
 
 /// Error of a capture or an injection.
@@ -26,6 +27,11 @@ impl Error {
             Self::System(error) => error.errno(),
             Self::Filter(_) | Self::Usage(_) | Self::File(_) => None,
         }
+    }
+
+    /// Returns true if the kernel gave one of `errnos`.
+    pub fn is_one_of(&self, errnos: &[Errno]) -> bool {
+        matches!(self, Self::System(error) if error.is_one_of(errnos))
     }
 
     /// Returns the kind, which decides how a caller can react.

@@ -4,6 +4,7 @@
 //! converts it to the kernel's program, and the engines attach that. A filter that the kernel
 //! refuses runs in this process, as in libpcap.
 
+use rustix::io::Errno;
 use strait_filter::cbpf::{Instruction, Program};
 use strait_sys::libpcap::Compiler;
 use strait_sys::packet::Socket;
@@ -101,9 +102,7 @@ pub(crate) fn note(notes: &mut Vec<String>, why: Option<String>) {
 /// Returns true if `error` may mean that a filter is too large for the kernel: by memory
 /// (net.core.optmem_max), or by the number of instructions with those that the path adds.
 pub(crate) fn may_be_too_large(error: &Error) -> bool {
-    const ENOMEM: i32 = 12;
-    const EINVAL: i32 = 22;
-    matches!(error, Error::Filter(_)) || matches!(error.errno(), Some(ENOMEM | EINVAL))
+    matches!(error, Error::Filter(_)) || error.is_one_of(&[Errno::NOMEM, Errno::INVAL])
 }
 
 /// Refuses a program that AF_XDP cannot run. In this process it would run too late: frames that the

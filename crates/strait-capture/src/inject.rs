@@ -6,13 +6,14 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use strait_ledger as ledger;
 use strait_sys::interface::Interface;
 use strait_sys::packet::tx_ring::TxRing;
 use strait_sys::packet::{Socket, send};
 use strait_sys::{clock, wait};
 
-use self::limits::{EMSGSIZE, FRAME_BYTES_MAX, STALL_MAX, STALL_PAUSE, is_tagged, stalled};
+use self::limits::{FRAME_BYTES_MAX, STALL_MAX, STALL_PAUSE, is_tagged, stalled};
 
 use crate::error::Error;
 
@@ -349,7 +350,7 @@ fn send_all(batch: &mut send::Batch, socket: &Socket, account: &mut ledger::Send
                 wait::sleep(STALL_PAUSE);
             }
             Ok(_) => deadline = None,
-            Err(error) if error.errno() == Some(EMSGSIZE) => {
+            Err(error) if error.is_one_of(&[Errno::MSGSIZE]) => {
                 account.refused += 1;
                 account.frames -= 1;
                 account.bytes -= batch.skip() as u64;

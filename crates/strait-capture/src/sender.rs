@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use rustix::io::Errno;
 use strait_sys::interface::Interface;
 use strait_sys::packet::Socket;
 use strait_sys::{pf_zerocopy, wait};
 
 use crate::error::Error;
-use crate::inject::limits::{EMSGSIZE, STALL_MAX, STALL_PAUSE, is_tagged, stalled};
+use crate::inject::limits::{STALL_MAX, STALL_PAUSE, is_tagged, stalled};
 use crate::inject::zerocopy::Transmitter;
 
 /// Slots of the transmit ring of a capture. They are locked memory, 128 KiB.
@@ -76,7 +77,8 @@ impl Single {
     /// Sends one frame. A frame that the NIC does not take is not queued.
     fn send(&self, frame: &[u8]) -> Result<(), Error> {
         if frame.len() > self.interface.frame_bytes_max(is_tagged(frame)) {
-            return Err(strait_sys::Error::os("send on", &*self.interface.name, EMSGSIZE).into());
+            let errno = Errno::MSGSIZE.raw_os_error();
+            return Err(strait_sys::Error::os("send on", &*self.interface.name, errno).into());
         }
         let mut transmitter = self.transmitter.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + STALL_MAX;

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use strait_capture::{Batch, Directions, Error, Frame, Lane, LiveCounters, Session, UserspaceFilter, Wait};
 use strait_filter::cbpf::Program;
 
@@ -23,7 +24,6 @@ const SNAPLEN_MAX: i32 = 262_144;
 /// Size of the engine's default ring. Smaller sizes from programs are ignored.
 const RING_BYTES: usize = 8 << 20;
 const RING_BYTES_MAX: usize = 2 << 30;
-const ENETDOWN: i32 = 100;
 /// Maximum time of one wait in a loop; an interrupt ends it earlier.
 const TICK: Duration = Duration::from_secs(10);
 /// Maximum time of one wait with `Wait::Busy`, which never sleeps and so cannot be interrupted.
@@ -237,7 +237,7 @@ impl Handle {
             let before = *count;
             let more = match active.deliver(entry, max, until, count, &mut take) {
                 // As in libpcap, an interface that is down delivers packets again when it is up.
-                Err(error) if error.errno() == Some(ENETDOWN) && entry.device_exists() => true,
+                Err(error) if error.is_one_of(&[Errno::NETDOWN]) && entry.device_exists() => true,
                 delivered => delivered?,
             };
             if let Some(deferred) = entry.take_deferred() {

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -90,6 +92,11 @@ impl Error {
             Cause::Os(errno) => Some(errno),
             Cause::Said(_) => None,
         }
+    }
+
+    /// Returns true if the kernel reported one of `errnos`.
+    pub fn is_one_of(&self, errnos: &[Errno]) -> bool {
+        self.errno().is_some_and(|errno| errnos.contains(&Errno::from_raw_os_error(errno)))
     }
 
     /// Returns the message without the remedy.

@@ -10,8 +10,6 @@ use crate::error::Error;
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
 /// Pause between two looks at a full queue.
 pub(crate) const STALL_PAUSE: Duration = Duration::from_micros(20);
-/// Errno of a frame that is longer than the interface takes.
-pub(crate) const EMSGSIZE: i32 = 90;
 /// Size of the largest frame: a jumbo frame with two VLAN tags.
 pub(crate) const FRAME_BYTES_MAX: usize = 9022;
 /// EtherType of a VLAN tag (802.1Q).

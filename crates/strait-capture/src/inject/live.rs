@@ -5,6 +5,7 @@
 //! (`ndo_xdp_xmit`). A veth takes them if its peer receives in batches, that is with GRO or an XDP
 //! program at the other end.
 
+use rustix::io::Errno;
 use strait_filter::xdp::{
     GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
 };
@@ -19,9 +20,6 @@ use crate::error::Error;
 
 /// Frames that the kernel processes at a time: a quarter of a veth's receive ring.
 const BATCH: u32 = 64;
-
-/// Errno of a run that a signal ended.
-const EINTR: i32 = 4;
 
 /// Generator of the frames of one template.
 pub struct LiveGenerator {
@@ -73,7 +71,8 @@ impl LiveGenerator {
             ..TestRun::default()
         };
         match self.program.test_run(run) {
-            Err(error) if error.errno() != Some(EINTR) => Err(error.into()),
+            // A signal ended the run.
+            Err(error) if !error.is_one_of(&[Errno::INTR]) => Err(error.into()),
             _ => self.made(),
         }
     }

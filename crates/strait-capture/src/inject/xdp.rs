@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use strait_filter::xdp::pass_program;
 use strait_sys::Kind;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram};
@@ -30,7 +31,6 @@ const RX_CHUNKS: u32 = 4096;
 /// Maximum time in which a link comes back: copper negotiates for three seconds and more.
 const LINK_MAX: Duration = Duration::from_secs(15);
 const LINK_PAUSE: Duration = Duration::from_millis(20);
-const EOPNOTSUPP: i32 = 95;
 /// Ethernet header and two VLAN tags beyond the MTU.
 const LINK_OVERHEAD: u32 = 14 + 8;
 
@@ -53,9 +53,10 @@ impl Transmitter {
     pub(super) fn open(interface: &Interface) -> Result<Self, Error> {
         match Self::bind(interface, Mode::ZeroCopy) {
             Err(Error::System(error)) if is_for_want_of_ability(&error) => {
-                let copies = match error.errno() {
-                    Some(EOPNOTSUPP) => format!("no zero-copy: {}'s driver has none", interface.name),
-                    _ => format!("no zero-copy: {error}"),
+                let copies = if error.is_one_of(&[Errno::OPNOTSUPP]) {
+                    format!("no zero-copy: {}'s driver has none", interface.name)
+                } else {
+                    format!("no zero-copy: {error}")
                 };
                 Ok(Self { copies: Some(copies), ..Self::bind(interface, Mode::Copy)? })
             }
@@ -146,10 +147,8 @@ impl Transmitter {
 /// Attaches a program that passes all frames, for a driver that sends from a UMEM only while it has
 /// a program. The driver then sets up its rings anew, and its link goes down and comes back.
 fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Error> {
-    const ENXIO: i32 = 6;
-    const EINVAL: i32 = 22;
     match socket.wake_tx() {
-        Err(error) if matches!(error.errno(), Some(ENXIO | EINVAL)) => {}
+        Err(error) if error.is_one_of(&[Errno::NXIO, Errno::INVAL]) => {}
         woken => return Ok(woken.map(|_| None)?),
     }
     let assembled = pass_program(None).map_err(|error| Error::Filter(error.to_string()))?;

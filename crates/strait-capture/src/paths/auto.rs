@@ -4,6 +4,7 @@
 //! where the open block cannot be read there is no doorbell, and V2 has the shorter delay. AF_XDP
 //! is never chosen, because it takes frames away from the host.
 
+use rustix::io::Errno;
 use strait_sys::packet::v3::READS_EARLY;
 
 use super::request::Request;
@@ -38,7 +39,5 @@ fn with_notes(mut notes: Vec<String>, mut opened: Opened<AnyEngine>) -> Opened<A
 
 /// Returns true if another packet-socket path would fail with the same error.
 fn is_final(error: &strait_sys::Error) -> bool {
-    const EINVAL: i32 = 22;
-    const ENOPROTOOPT: i32 = 92;
-    !matches!(error.errno(), Some(EINVAL | ENOPROTOOPT))
+    !error.is_one_of(&[Errno::INVAL, Errno::NOPROTOOPT])
 }

@@ -9,6 +9,7 @@ use strait_sys::bpf;
 use strait_sys::ethtool::Ethtool;
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpAttachment, xdp_abilities};
+use strait_sys::xdp::ENOTSUPP;
 
 use super::device::Device;
 use super::finding::Notebook;
@@ -17,10 +18,6 @@ use crate::Error;
 
 /// Ring size of a probe, the minimum.
 const RING_BYTES: usize = 256 << 10;
-
-/// `ENOTSUPP` (include/linux/errno.h). It is kernel-internal, but some drivers return it in place
-/// of EOPNOTSUPP.
-const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 
 const MODES: [(&str, Mode); 3] =
     [("zero-copy", Mode::XdpZeroCopy), ("native copy", Mode::XdpNative), ("generic", Mode::XdpGeneric)];

@@ -18,6 +18,8 @@ mod socket;
 mod tx;
 mod umem;
 
+use rustix::io::Errno;
+
 pub use rx::{Receiver, RxBatch, RxFrame};
 pub use socket::{Binding, Mode, Socket, Statistics};
 pub use tx::Transmitter;
@@ -27,6 +29,10 @@ pub use umem::{Geometry, Share, Umem};
 /// own headroom (`XDP_PACKET_HEADROOM`, `include/uapi/linux/bpf.h`). An XDP program's metadata
 /// occupies their end.
 pub const PACKET_HEADROOM: u32 = 256;
+
+/// `ENOTSUPP` (include/linux/errno.h). It is kernel-internal, but some drivers return it in place of
+/// EOPNOTSUPP.
+pub const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 
 /// Maximum number of slots of a ring and of chunks of a UMEM.
 pub const SLOTS_MAX: u32 = 1 << 20;

@@ -12,10 +12,6 @@ use strait_sys::packet::{receive, send};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, Socket, Transmitter, Umem};
 use strait_sys::{packet, wait};
 
-pub(crate) const EBUSY: i32 = 16;
-pub(crate) const ENXIO: i32 = 6;
-pub(crate) const ENETDOWN: i32 = 100;
-
 /// Metadata that the program writes before each frame.
 pub(crate) const MARK: [u8; 8] = *b"strait\x0a\x00";
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
 use strait_sys::LinkState;
@@ -37,8 +38,6 @@ const BURST: Duration = Duration::from_millis(1);
 const ABSENCE: Duration = Duration::from_millis(1);
 /// Maximum time to wait for the last frames after the intake has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
-
-const ENETDOWN: i32 = 100;
 
 /// Packet socket with its ring.
 pub(crate) struct Engine<R> {
@@ -303,7 +302,7 @@ impl<R: Ring> engine::Engine for Engine<R> {
         let bell = self.doorbell.iter().map(Doorbell::socket);
         for socket in bell.chain([&self.socket]) {
             match socket.take_error() {
-                Err(error) if error.errno() != Some(ENETDOWN) => return Err(error.into()),
+                Err(error) if !error.is_one_of(&[Errno::NETDOWN]) => return Err(error.into()),
                 _ => {}
             }
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
 use strait_sys::packet::{Cooked, Frame as RawFrame, Socket};
 
 use super::shape::Shape;
@@ -92,6 +93,5 @@ pub(super) fn open<R: Ring>(socket: &Socket, shape: &Shape) -> Result<R, Error> 
 }
 
 fn is_memory(error: &strait_sys::Error) -> bool {
-    const ENOMEM: i32 = 12;
-    error.errno() == Some(ENOMEM)
+    error.is_one_of(&[Errno::NOMEM])
 }

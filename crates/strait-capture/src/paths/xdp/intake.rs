@@ -8,6 +8,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
+use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_filter::translate::{self, MetadataFunctions};
 use strait_filter::xdp::{CaptureOptions, Counters, capture_program};
@@ -70,9 +71,8 @@ impl Template {
 
 /// Adds a remedy to the error of a missing privilege.
 fn explain(error: Error) -> Error {
-    const EPERM: i32 = 1;
     match error {
-        Error::System(error) if error.errno() == Some(EPERM) => Error::System(error.remedy(
+        Error::System(error) if error.is_one_of(&[Errno::PERM]) => Error::System(error.remedy(
             "it was given up before the filter was set: keep it (tcpdump: -Z root), or capture on packet sockets",
         )),
         error => error,

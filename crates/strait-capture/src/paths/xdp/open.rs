@@ -16,6 +16,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_filter::translate::MetadataFunctions;
 use strait_filter::xdp::{COUNTERS_BYTES, Metadata};
@@ -25,7 +26,7 @@ use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpMetadata, XdpMode, xdp_abilities};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
 
-use super::bind::{EOPNOTSUPP, bind, is_for_want_of_ability};
+use super::bind::{bind, is_for_want_of_ability};
 use super::engine::{Abilities, BATCH_MAX, Counts, Engine};
 use super::intake::{Intake, Template};
 use super::join::Joiner;
@@ -139,9 +140,10 @@ fn with_notes(mut opened: Opened, notes: Vec<String>) -> Opened {
 /// Returns the reason for skipping a way, without the error's remedy: the user has chosen this
 /// path.
 fn why_not(error: &strait_sys::Error, interface: &Interface) -> String {
-    match error.errno() {
-        Some(EOPNOTSUPP) => format!("{}'s driver has none", interface.name),
-        _ => error.failure(),
+    if error.is_one_of(&[Errno::OPNOTSUPP]) {
+        format!("{}'s driver has none", interface.name)
+    } else {
+        error.failure()
     }
 }
 

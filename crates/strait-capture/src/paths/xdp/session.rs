@@ -1,5 +1,6 @@
 //! Opening of a session on `AF_XDP`, and its intake.
 
+use rustix::io::Errno;
 use strait_ledger::{self as ledger, Capture};
 
 use super::engine::Engine;
@@ -71,9 +72,7 @@ pub(super) fn open(request: &Request<'_>, insist: Insist) -> Result<Opened<Engin
 
 /// Returns true if the error is about locked memory, so that less might do (`ulimit -l`).
 fn is_memory(error: &strait_sys::Error) -> bool {
-    const ENOMEM: i32 = 12;
-    const ENOBUFS: i32 = 105;
-    matches!(error.errno(), Some(ENOMEM | ENOBUFS))
+    error.is_one_of(&[Errno::NOMEM, Errno::NOBUFS])
 }
 
 /// Attached program, and the interface's counters, which give the number of frames that the NIC
