@@ -5,6 +5,7 @@ use std::fs;
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 use strait_sys::{libpcap, process};
+use time::OffsetDateTime;
 
 use crate::error::{Error, Result};
 
@@ -86,29 +87,11 @@ fn field(path: &str, name: &str) -> String {
 
 /// Formats seconds since the epoch, such as `2025-01-31T12:00:00Z`.
 fn utc(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
-/// Returns year, month and day of the date that is `days` after 1970-01-01.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
-    let (mut year, mut left) = (1970, days);
-    while left >= 365 + u64::from(leap(year)) {
-        left -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let months = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 1;
-    for length in months {
-        if left < length {
-            break;
-        }
-        left -= length;
-        month += 1;
-    }
-    (year, month, left + 1)
+    let time =
+        i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let ((year, month, day), (hour, minute, second)) = (time.to_calendar_date(), time.to_hms());
+    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use strait_packet::summary::date;
 use strait_sys::clock;
+use time::{Month, OffsetDateTime};
 
 use super::error::SinkError;
 use super::options::{SinkOptions, Target};
@@ -191,11 +191,14 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns `YYYYmmddHHMMSS` of a time in seconds since the epoch.
+/// `YYYYmmddHHMMSS` of a time in seconds since the epoch.
 fn utc(seconds: u64) -> String {
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}")
+    // The largest number of nanoseconds is in the year 2554.
+    let time =
+        i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    let ((year, month, day), (hour, minute, second)) =
+        time.map_or(((1970, Month::January, 1), (0, 0, 0)), |time| (time.to_calendar_date(), time.to_hms()));
+    format!("{year:04}{:02}{day:02}{hour:02}{minute:02}{second:02}", u8::from(month))
 }
 
 #[cfg(test)]

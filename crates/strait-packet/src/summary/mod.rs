@@ -22,8 +22,8 @@ use crate::link;
 use crate::protocol::ether_type;
 use crate::vlan::{Tag, Untagged};
 
+pub use self::time::{write_date_time, write_elapsed, write_epoch, write_time};
 pub use dump::{Dump, write_dump};
-pub use time::{date, write_date_time, write_elapsed, write_epoch, write_time};
 
 /// Supported link types (the numbers of pcap files).
 pub mod link_type {

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use time::OffsetDateTime;
+
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
@@ -31,25 +33,13 @@ pub fn write_elapsed(out: &mut impl Write, from_ns: u64, to_ns: u64) -> fmt::Res
 /// Writes `ns` as `YYYY-MM-DD HH:MM:SS.nnnnnnnnn`, in UTC as [`write_time`]. Fails only if `out`
 /// does.
 pub fn write_date_time(out: &mut impl Write, ns: u64) -> fmt::Result {
-    let (year, month, day) = date(ns / NS_PER_SECOND / SECONDS_PER_DAY);
+    // The largest number of nanoseconds is in the year 2554.
+    let seconds = i64::try_from(ns / NS_PER_SECOND).unwrap_or_default();
+    let (year, month, day) =
+        OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH).to_calendar_date();
+    let month = u8::from(month);
     write!(out, "{year:04}-{month:02}-{day:02} ")?;
     write_time(out, ns)
-}
-
-/// Year, month and day of `day`, counted from 1970-01-01, in the Gregorian calendar.
-pub fn date(day: u64) -> (u64, u64, u64) {
-    const DAYS_FROM_YEAR_ZERO: u64 = 719_468;
-    const DAYS_IN_400_YEARS: u64 = 146_097;
-    // Years begin in March, so that the leap day is the last.
-    let day = day + DAYS_FROM_YEAR_ZERO;
-    let (era, of_era) = (day / DAYS_IN_400_YEARS, day % DAYS_IN_400_YEARS);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March on have 153 days in five.
-    let from_march = (5 * of_year + 2) / 153;
-    let day_of_month = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (400 * era + year_of_era + u64::from(month < 3), month, day_of_month)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use strait_http::head::{Request, Version};
+use time::OffsetDateTime;
 
 use super::Format;
 use crate::observe::access::{Account, Outcome};
@@ -193,32 +194,12 @@ fn json_string(out: &mut Vec<u8>, bytes: &[u8]) {
 fn date(out: &mut Vec<u8>, seconds: u64) {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let (year, month, day) = civil(seconds / 86400);
-    let of_day = seconds % 86400;
-    let _ = write!(
-        out,
-        "{day:02}/{}/{year}:{:02}:{:02}:{:02} +0000",
-        MONTHS[month],
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60
-    );
-}
-
-/// Year, month from 0 and day of so many days after the first of 1970, by counting years that begin
-/// in March: then leap days are last.
-fn civil(days: u64) -> (u64, usize, u64) {
-    const ERA_DAYS: u64 = 400 * 365 + 97;
-    // From March 1 of the year 0.
-    let days = days + 719_468;
-    let (era, day) = (days / ERA_DAYS, days % ERA_DAYS);
-    let year = (day - day / 1460 + day / 36_524 - day / (ERA_DAYS - 1)) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    // March to July and August to December have 153 days each.
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = (400 * era + year, month + 2);
-    (year + u64::from(month >= 12), (month % 12) as usize, day)
+    let time =
+        i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let ((year, month, day), (hour, minute, second)) = (time.to_calendar_date(), time.to_hms());
+    let month = MONTHS[usize::from(u8::from(month)) - 1];
+    let _ = write!(out, "{day:02}/{month}/{year}:{hour:02}:{minute:02}:{second:02} +0000");
 }
 
 #[cfg(test)]
@@ -280,17 +261,19 @@ mod tests {
     #[test]
     fn days_are_told_as_calendars_do() {
         for (days, expected) in [
-            (0, (1970, 0, 1)),
-            (59, (1970, 2, 1)),
-            (365, (1971, 0, 1)),
-            (789, (1972, 1, 29)),
-            (11_016, (2000, 1, 29)),
-            (11_017, (2000, 2, 1)),
-            (11_322, (2000, 11, 31)),
-            (47_540, (2100, 1, 28)),
-            (47_541, (2100, 2, 1)),
+            (0, "01/Jan/1970"),
+            (59, "01/Mar/1970"),
+            (365, "01/Jan/1971"),
+            (789, "29/Feb/1972"),
+            (11_016, "29/Feb/2000"),
+            (11_017, "01/Mar/2000"),
+            (11_322, "31/Dec/2000"),
+            (47_540, "28/Feb/2100"),
+            (47_541, "01/Mar/2100"),
         ] {
-            assert_eq!(civil(days), expected, "{days}");
+            let mut text = Vec::new();
+            date(&mut text, days * 86_400 + 3661);
+            assert_eq!(text, format!("{expected}:01:01:01 +0000").into_bytes());
         }
     }
 }
