@@ -3,7 +3,7 @@
 mod log;
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use strait_program::Streams;
 use strait_program::files::allow_files;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::relay::proxy_protocol::Version;
-use strait_transfer::relay::{Account, Options, Relay};
+use strait_transfer::relay::{Account, Copies, Options, Relay};
 
 use crate::Error;
 use crate::bulk::{cannot_listen, look_up, no_address};
@@ -86,10 +86,6 @@ const DESCRIPTORS_WORKER: u64 = 3;
 /// Descriptors reserved for 128 pipes per worker, so that moving streams need no copy.
 const DESCRIPTORS_PIPES_MIN: u64 = 2 * 128;
 
-/// Maximum connection number in the name of an existing copy. A higher one is ignored, as another
-/// user may have planted it.
-const NUMBER_MAX: u64 = 1 << 48;
-
 impl Args {
     /// The standard streams that carry data.
     pub(crate) fn streams(&self) -> Streams {
@@ -111,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         )));
     }
     let limits = Limits::of(args)?;
-    let numbers = first_number(args)?;
+    let copies = open_copies(args)?;
     let listeners = listen_on(args.listen, args.workers)?;
     strait_sys::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
@@ -121,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             args.to, limits.connections
         ));
     }
-    let options = options(args, to, &limits, numbers);
+    let options = options(args, to, &limits, copies);
     let log = Log::start(args.json_log, args.log_queue as usize)?;
     let account = relay(&log, &options, listeners, terminated);
     let (dropped, is_stalled) = log.end();
@@ -170,23 +166,14 @@ impl Limits {
     }
 }
 
-/// Returns the highest number of an existing copy, from which connections are numbered.
-fn first_number(args: &Args) -> Result<u64, Error> {
-    let Some(prefix) = &args.tee else { return Ok(0) };
-    let directory = match prefix.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let name = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
-    let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", directory.display()));
-    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).map_err(|error| failed(error.into()))?;
-    let entries = std::fs::read_dir(directory).map_err(failed)?.filter_map(Result::ok);
-    let numbers = entries.filter_map(|entry| {
-        let entry = entry.file_name();
-        let (number, _direction) = entry.to_str()?.strip_prefix(&name)?.split_once('.')?;
-        number.parse().ok().filter(|number| *number <= NUMBER_MAX)
-    });
-    Ok(numbers.max().unwrap_or(0))
+/// Opens the directory of the copies. Returns the highest number of an existing copy, too, from
+/// which connections are numbered.
+fn open_copies(args: &Args) -> Result<(Option<Copies>, u64), Error> {
+    let Some(prefix) = &args.tee else { return Ok((None, 0)) };
+    let failed = |error: std::io::Error| Error::Failed(format!("--tee {}: {error}", prefix.display()));
+    let copies = Copies::open(prefix).map_err(failed)?;
+    let number = copies.last_number().map_err(failed)?;
+    Ok((Some(copies), number))
 }
 
 /// Opens one listener per worker. The kernel distributes connections among them.
@@ -210,10 +197,15 @@ fn listen_on(address: SocketAddr, workers: u32) -> Result<Vec<TcpListener>, Erro
     Ok(listeners)
 }
 
-fn options(args: &Args, to: Vec<SocketAddr>, limits: &Limits, first_number: u64) -> Options {
+fn options(
+    args: &Args,
+    to: Vec<SocketAddr>,
+    limits: &Limits,
+    (tee, first_number): (Option<Copies>, u64),
+) -> Options {
     Options {
         servers: to,
-        tee: args.tee.clone(),
+        tee,
         connections_max: (limits.connections / args.workers).max(1) as usize,
         descriptors: Arc::clone(&limits.descriptors),
         idle: args.idle,

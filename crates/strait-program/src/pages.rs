@@ -1,12 +1,13 @@
 //! Completion scripts and man pages, made from a program's definition of its command line.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use strait_sys::output;
 
 use crate::Error;
@@ -102,9 +103,10 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let part = format!("{}.{}.part", entry.name.to_string_lossy(), std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = fs::File::from(openat(&entry.directory, &part, flags, Mode::from_raw_mode(0o666))?);
-    let written = file
-        .write_all(text)
-        .and_then(|()| Ok(renameat(&entry.directory, &part, &entry.directory, &entry.name)?));
+    let names = (OsStr::new(&part), entry.name.as_os_str());
+    let written = file.write_all(text);
+    let written =
+        written.and_then(|()| output::rename(&entry.directory, names, &file).map_err(io::Error::other));
     if written.is_err() {
         let _ = unlinkat(&entry.directory, &part, AtFlags::empty());
     }

@@ -5,14 +5,12 @@
 //! stay half-closed, and a slow reader slows its writer down.
 
 mod connection;
+mod copies;
 mod direction;
 pub mod proxy_protocol;
 
-use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -30,6 +28,7 @@ use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 use crate::pipe::Pipes;
 use connection::{Connection, Side, State};
+pub use copies::Copies;
 use direction::Direction;
 use proxy_protocol::{Version, header};
 
@@ -55,9 +54,9 @@ const LISTENER: u64 = u64::MAX;
 pub struct Options {
     /// Addresses of the server; each connection goes to the first one that can be reached.
     pub servers: Vec<SocketAddr>,
-    /// Prefix of files with copies of the relayed bytes: connection n writes `PREFIX.n.up` (from
+    /// Files with copies of the relayed bytes: connection n writes `PREFIX.n.up` (from
     /// its client) and `PREFIX.n.down`.
-    pub tee: Option<PathBuf>,
+    pub tee: Option<Copies>,
     /// Limit of simultaneous connections; more wait in the listener's queue.
     pub connections_max: usize,
     /// Descriptors for the connections and pipes of all relays that share the budget. Without
@@ -420,12 +419,7 @@ impl Relay {
     }
 
     fn direction(&self, number: u64, name: &str) -> Direction {
-        Direction::with_copy(self.options.tee.as_ref().map(|prefix| {
-            let mut path = prefix.clone().into_os_string();
-            path.push(format!(".{number}.{name}"));
-            // Mode 0600: the relayed bytes are private to the user.
-            File::options().write(true).create_new(true).mode(0o600).open(path)
-        }))
+        Direction::with_copy(self.options.tee.as_ref().map(|copies| copies.create(number, name)))
     }
 
     /// Adds a connection to the table, and its sockets to the epoll set.

@@ -83,6 +83,37 @@ fn link_of_another_user_is_refused_also_behind_an_own_link() {
 }
 
 #[test]
+fn planted_link_in_the_path_is_refused() {
+    if !root_or_skip() {
+        return;
+    }
+    let directory = shared();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("victim")).unwrap();
+    symlink("victim", path("planted")).unwrap();
+    let relay: &[&str] = &["relay", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--tee"];
+    let man: &[&str] = &["man"];
+    let writers = WRITERS.iter().chain([&relay]);
+    let is_empty = || fs::read_dir(path("victim")).unwrap().next().is_none();
+    lchown(path("planted"), Some(NOBODY), None).unwrap();
+    for writer in writers {
+        refused(writer, &path("planted/out"), "a symbolic link of another user");
+        assert!(is_empty(), "{writer:?}");
+    }
+    let report = format!("--report={}", path("planted/out").display());
+    let planted = path("planted").display().to_string();
+    for command in [&["run", &report, "--", "true"][..], &[man, &[&planted]].concat()] {
+        let (code, line) = failure(&run(command));
+        assert!(code == 1 && line.contains("a symbolic link of another user"), "{line}");
+        assert!(is_empty(), "{command:?}");
+    }
+    // A link of this user is followed.
+    lchown(path("planted"), Some(0), None).unwrap();
+    let _ = run(&[WRITERS[1], &[&path("planted/out").display().to_string()]].concat()).success();
+    assert!(path("victim/out").is_file());
+}
+
+#[test]
 fn file_of_another_user_in_a_shared_directory_is_refused() {
     if !root_or_skip() {
         return;
