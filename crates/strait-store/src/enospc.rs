@@ -9,15 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::file::lock;
-use crate::lane::Lane;
-use crate::shared::Shared;
 
-/// Limit of files evicted at a time for one shortage.
-const FILES_MAX: usize = 8;
-/// Divisor of the used bytes: limit of the eviction for one shortage.
-const EVICTED_PARTS: u64 = 2;
 /// First and longest pause between two evictions for shortages. The pause doubles while eviction
 /// does not help.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -40,15 +34,33 @@ struct Pace {
     pause: Duration,
 }
 
-impl EnospcBackoff {
-    pub(crate) fn new() -> Self {
+impl Default for EnospcBackoff {
+    fn default() -> Self {
         let pace = Mutex::new(Pace::first());
         Self { lacking_bytes: AtomicU64::new(0), short_bytes: AtomicU64::new(0), pace }
+    }
+}
+
+impl EnospcBackoff {
+    /// Notes that `bytes` were refused.
+    pub(crate) fn note_shortage(&self, bytes: u64) {
+        self.lacking_bytes.fetch_max(bytes, Ordering::AcqRel);
+    }
+
+    /// Takes the refused bytes if there is a shortage and the time to evict for it has come.
+    pub(crate) fn take_due(&self) -> Option<u64> {
+        let is_due = self.lacking_bytes.load(Ordering::Acquire) > 0 && lock(&self.pace).step();
+        if !is_due {
+            return None;
+        }
+        let lacking_bytes = self.lacking_bytes.swap(0, Ordering::AcqRel);
+        self.short_bytes.store(lacking_bytes, Ordering::Relaxed);
+        Some(lacking_bytes)
     }
 
     /// Notes that `bytes` were allocated. Resets the pause if they are as many as were refused: the
     /// eviction has helped.
-    fn note_allocated(&self, bytes: u64) {
+    pub(crate) fn note_allocated(&self, bytes: u64) {
         let short_bytes = self.short_bytes.load(Ordering::Relaxed);
         if short_bytes > 0 && bytes >= short_bytes {
             self.short_bytes.store(0, Ordering::Relaxed);
@@ -80,61 +92,9 @@ impl Pace {
     }
 }
 
-impl Shared {
-    /// Notes the result of an allocation of `bytes`, and returns it.
-    pub(crate) fn allocated<T>(&self, result: Result<T>, bytes: u64) -> Result<T> {
-        match &result {
-            Ok(_) => self.enospc.note_allocated(bytes),
-            Err(error) => self.note_shortage(error, bytes),
-        }
-        result
-    }
-
-    /// Returns true if the file system had no space for `bytes`, but can have it after eviction.
-    pub(crate) fn is_short_of(&self, error: &Error, bytes: u64) -> bool {
-        let Error::System(error) = error else { return false };
-        let no_space = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
-        error.errno().is_some_and(|errno| no_space.contains(&errno)) && bytes <= self.within_reach_bytes()
-    }
-
-    /// Bytes that the store uses on its file system and that are free there.
-    fn within_reach_bytes(&self) -> u64 {
-        let free_bytes = self.disk.free_bytes(&self.dir).unwrap_or(u64::MAX);
-        self.budget.used_bytes().saturating_add(free_bytes)
-    }
-
-    /// Requests eviction if `error` is a shortage of `bytes` that eviction can cure.
-    pub(crate) fn note_shortage(&self, error: &Error, bytes: u64) {
-        if self.is_short_of(error, bytes) {
-            self.enospc.lacking_bytes.fetch_max(bytes, Ordering::AcqRel);
-            self.wake();
-        }
-    }
-
-    /// Seals a segment after a failed write.
-    pub(crate) fn seal_failed(&self, lane: &mut Lane, error: &Error) {
-        self.seal(lane);
-        self.note_shortage(error, self.segment_bytes);
-    }
-
-    /// Evicts for a shortage, if there is one and its time has come. Returns true if a file was
-    /// evicted. The newest file stays.
-    pub(crate) fn evict_for_shortage(&self) -> bool {
-        let is_due = self.enospc.lacking_bytes.load(Ordering::Acquire) > 0 && lock(&self.enospc.pace).step();
-        if !is_due {
-            return false;
-        }
-        let lacking_bytes = self.enospc.lacking_bytes.swap(0, Ordering::AcqRel);
-        self.enospc.short_bytes.store(lacking_bytes, Ordering::Relaxed);
-        let wanted_bytes = lacking_bytes.min(self.budget.used_bytes() / EVICTED_PARTS);
-        let newest = lock(&self.queue).last_key_value().map(|(position, _)| *position);
-        let (mut freed_bytes, mut files) = (0, 0);
-        while freed_bytes < wanted_bytes && files < FILES_MAX {
-            let Some(bytes) = newest.and_then(|newest| self.evict_before(newest)) else { break };
-            self.close_unlinked();
-            freed_bytes += bytes;
-            files += 1;
-        }
-        files > 0
-    }
+/// Returns true if a call failed because the file system has no space left.
+pub(crate) fn is_no_space(error: &Error) -> bool {
+    let Error::System(error) = error else { return false };
+    let no_space = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
+    error.errno().is_some_and(|errno| no_space.contains(&errno))
 }

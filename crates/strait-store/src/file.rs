@@ -14,6 +14,9 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::format::{FileHeader, FileKind};
 
+/// Ending of files that replace others.
+pub(crate) const NEW: &str = "new";
+
 /// Locks `mutex` even if it is poisoned: the data under these locks is consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

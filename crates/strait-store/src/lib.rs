@@ -24,10 +24,13 @@
 //! # }
 //! ```
 
+mod append;
 mod background;
 mod budget;
 mod config;
+mod demand;
 mod disk;
+mod durability;
 mod enospc;
 mod error;
 mod eviction;
@@ -35,12 +38,14 @@ mod file;
 pub mod format;
 mod index;
 mod lane;
+mod lifecycle;
 mod load;
 mod open;
 mod pending;
 mod read;
 mod record;
 mod scan;
+mod segments;
 mod shared;
 mod snapshot;
 mod stats;
@@ -48,6 +53,7 @@ mod store;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod unread;
 mod writer;
 
 pub use config::Config;

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::file::{SegmentFile, lock, name_of};
+use crate::file::{SegmentFile, name_of};
 use crate::format::{FILE_HEADER_BYTES, FileHeader};
-use crate::open::{Earlier, Found};
+use crate::open::Earlier;
 use crate::scan::scan;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
+use crate::unread::Found;
 
 /// Loads the records of earlier sessions. The store neither evicts nor syncs before that is done.
 pub(crate) fn load(shared: &Shared, earlier: Earlier) {
-    let last_session = lock(&shared.checkpoint).session - 1;
-    let snapshot = Snapshot::take(&shared.disk, &shared.dir, last_session);
+    let last_session = shared.durability.checkpoint().session - 1;
+    let snapshot = Snapshot::take(&shared.segments.disk, &shared.segments.dir, last_session);
     let mut files = Vec::with_capacity(earlier.files.len());
     for found in earlier.files {
         files.extend(open(shared, found));
@@ -34,25 +35,31 @@ pub(crate) fn load(shared: &Shared, earlier: Earlier) {
 /// Opens a file. A file that cannot be opened is left for the next session. A file without a valid
 /// header is removed.
 pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
-    if shared.is_closed.load(Ordering::Acquire) {
-        shared.leave(found);
+    if shared.lifecycle.is_closed() {
+        shared.unread.leave(found);
         return None;
     }
     let made = FileHeader { kind: found.kind, number: found.number, tag: 0 };
-    let path = shared.dir.join(name_of(&made));
+    let path = shared.segments.dir.join(name_of(&made));
     let mut bytes = Vec::new();
-    let read = shared.disk.open(&path).and_then(|file| {
-        shared.disk.read(&file, &mut bytes, FILE_HEADER_BYTES as usize, 0)?;
+    let read = shared.segments.disk.open(&path).and_then(|file| {
+        shared.segments.disk.read(&file, &mut bytes, FILE_HEADER_BYTES as usize, 0)?;
         Ok(file)
     });
     let read: Result<_> = read.map_err(|error| Error::io("open", &path, &error));
     let Ok(file) = shared.counted(read) else {
-        shared.leave(found);
+        shared.unread.leave(found);
         return None;
     };
     let header = FileHeader::decode(&bytes);
     let header = header.filter(|header| (header.kind, header.number) == (made.kind, made.number));
-    let file = SegmentFile::of(&shared.dir, &shared.disk, header.unwrap_or(made), found.share, file);
+    let file = SegmentFile::of(
+        &shared.segments.dir,
+        &shared.segments.disk,
+        header.unwrap_or(made),
+        found.share,
+        file,
+    );
     if header.is_none() {
         shared.release_file(file);
         return None;
@@ -76,14 +83,14 @@ fn adopt(
         return Some(files);
     }
     for file in of_snapshot.into_iter().flatten().filter(|file| shared.is_of_use(file)) {
-        shared.enlist(file);
+        shared.segments.enlist(file);
     }
     // Remove files that the snapshot does not name or has no records in.
     for file in files {
         if !shared.is_of_use(&file) {
             shared.release_file(file);
         } else if file.position.load(Ordering::Acquire) == 0 {
-            shared.enlist_old(file);
+            shared.segments.enlist_old(file);
         }
     }
     None

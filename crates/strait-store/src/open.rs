@@ -1,7 +1,7 @@
 //! Opening: the directory, its lock, the last checkpoint and the list of files.
 
 use std::fs::{self, DirBuilder};
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,12 +16,15 @@ use rustix::process::{Resource, getrlimit};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::disk::Disk;
+use crate::durability::{CHECKPOINT, Durability, write_checkpoint};
 use crate::error::{Error, Result};
 use crate::file::kind_and_number;
 use crate::format::FileKind;
 use crate::format::checkpoint::Checkpoint;
+use crate::segments::Segments;
 use crate::shared::Shared;
 use crate::snapshot::INDEX;
+use crate::unread::Found;
 
 /// Divisor of the process's descriptor limit for files of the store, and least number of files.
 const FILES_PARTS: u64 = 4;
@@ -31,18 +34,7 @@ pub(crate) const READERS_WAIT_MAX: Duration = Duration::from_secs(5);
 const READERS_EVERY: Duration = Duration::from_millis(50);
 /// Only the owner may use the directory.
 const DIR_MODE: u32 = 0o700;
-pub(crate) const CHECKPOINT: &str = "marks";
 const LOCK: &str = "lock";
-/// Ending of files that replace others.
-pub(crate) const NEW: &str = "new";
-
-/// An existing file.
-#[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) kind: FileKind,
-    pub(crate) number: u64,
-    pub(crate) share: Share,
-}
 
 /// Files of earlier sessions.
 #[derive(Debug)]
@@ -80,7 +72,8 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     let checkpoint = last.unwrap_or(first).next(boot_id);
     let earlier = list(&dir, &budget)?;
     write_checkpoint(&disk, &dir, &checkpoint)?;
-    let shared = Shared::new(dir, disk, budget, segment_bytes, config.lanes, checkpoint);
+    let segments = Segments::new(dir, disk, budget, segment_bytes, checkpoint.session);
+    let shared = Shared::new(segments, Durability::new(checkpoint), config.lanes);
     Ok(Opened { shared, earlier, lock })
 }
 
@@ -94,21 +87,9 @@ pub(crate) fn open_to_read(dir: &Path) -> Result<Opened> {
     let checkpoint = last.next(boot_id()?);
     let budget = Budget::new(0, 0);
     let earlier = list(&dir, &budget)?;
-    let shared = Shared::new(dir, disk, budget, 0, 1, checkpoint);
+    let segments = Segments::new(dir, disk, budget, 0, checkpoint.session);
+    let shared = Shared::new(segments, Durability::new(checkpoint), 1);
     Ok(Opened { shared, earlier, lock })
-}
-
-/// Replaces the checkpoint file by `checkpoint`.
-pub(crate) fn write_checkpoint(disk: &Disk, dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    let path = dir.join(CHECKPOINT);
-    let temporary = path.with_extension(NEW);
-    let _ = fs::remove_file(&temporary);
-    let written = disk.create(&temporary, 0).and_then(|file| {
-        disk.write(&file, &mut [IoSlice::new(&checkpoint.encode())], 0)?;
-        disk.sync(&file)?;
-        disk.rename(&temporary, &path, dir)
-    });
-    written.map_err(|error| Error::io("write", &path, &error))
 }
 
 /// Locks the directory for this process with flock(2), which the kernel releases when the process

@@ -59,63 +59,61 @@ pub struct Verified {
     pub bytes: u64,
 }
 
-impl Shared {
-    /// Reads a record and its body in pieces, and checks both. A record that ended during the check
-    /// is not counted.
-    pub(crate) fn verify(&self, record: &Arc<Record>, verified: &mut Verified) {
-        let checked = self.load(record, PIECE_BYTES).and_then(|loaded| {
-            let is_read = loaded.body.is_some();
-            let body = if is_read { 0 } else { self.verify_body(record, loaded.header.body_hash)? };
-            Ok((loaded.bytes.len() as u64 + body, loaded.header.body_hash.is_none()))
-        });
-        match checked {
-            // The record ended during the check; its successor may be counted as well.
-            Ok(_) | Err(Error::System(_) | Error::Gone { .. }) if !record.is_alive() => {}
-            Ok((bytes, is_unhashed)) => {
-                verified.whole += u64::from(!is_unhashed);
-                verified.unhashed += u64::from(is_unhashed);
-                verified.bytes += bytes;
-            }
-            Err(Error::Corrupt { .. }) => verified.corrupt += 1,
-            Err(_) => verified.unreadable += 1,
+/// Reads a record and its body in pieces, and checks both. A record that ended during the check
+/// is not counted.
+pub(crate) fn verify(shared: &Shared, record: &Arc<Record>, verified: &mut Verified) {
+    let checked = load(shared, record, PIECE_BYTES).and_then(|loaded| {
+        let is_read = loaded.body.is_some();
+        let body = if is_read { 0 } else { verify_body(shared, record, loaded.header.body_hash)? };
+        Ok((loaded.bytes.len() as u64 + body, loaded.header.body_hash.is_none()))
+    });
+    match checked {
+        // The record ended during the check; its successor may be counted as well.
+        Ok(_) | Err(Error::System(_) | Error::Gone { .. }) if !record.is_alive() => {}
+        Ok((bytes, is_unhashed)) => {
+            verified.whole += u64::from(!is_unhashed);
+            verified.unhashed += u64::from(is_unhashed);
+            verified.bytes += bytes;
         }
+        Err(Error::Corrupt { .. }) => verified.corrupt += 1,
+        Err(_) => verified.unreadable += 1,
     }
+}
 
-    /// Reads and checks a long body. Returns its length.
-    fn verify_body(&self, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
-        let place = record.place().ok_or(Error::Gone { operation: "verify" })?;
-        let corrupt = |what| {
-            if self.end(record) {
-                self.counters.corrupt.add(1);
-            }
-            Error::Corrupt { file: place.body.path(), offset: place.offset, what }
-        };
-        let mut hasher = Hasher::new();
-        let mut read = 0;
-        while read < record.body_len() {
-            let wanted = (record.body_len() - read).min(PIECE_BYTES as u64) as usize;
-            let piece = self.counted(place.body.read(wanted, place.body_offset + read))?;
-            if piece.len() < wanted {
-                return Err(corrupt("the file ends in its body"));
-            }
-            hasher.write(&piece);
-            read += piece.len() as u64;
+/// Reads and checks a long body. Returns its length.
+fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
+    let place = record.place().ok_or(Error::Gone { operation: "verify" })?;
+    let corrupt = |what| {
+        if shared.end(record) {
+            shared.counters.corrupt.add(1);
         }
-        let is_right = hash.is_none_or(|hash| hash == hasher.finish());
-        if is_right { Ok(read) } else { Err(corrupt("its body is damaged")) }
+        Error::Corrupt { file: place.body.path(), offset: place.offset, what }
+    };
+    let mut hasher = Hasher::new();
+    let mut read = 0;
+    while read < record.body_len() {
+        let wanted = (record.body_len() - read).min(PIECE_BYTES as u64) as usize;
+        let piece = shared.counted(place.body.read(wanted, place.body_offset + read))?;
+        if piece.len() < wanted {
+            return Err(corrupt("the file ends in its body"));
+        }
+        hasher.write(&piece);
+        read += piece.len() as u64;
     }
+    let is_right = hash.is_none_or(|hash| hash == hasher.finish());
+    if is_right { Ok(read) } else { Err(corrupt("its body is damaged")) }
+}
 
-    /// Reads a record at its current place, and ends the record if it is damaged.
-    pub(crate) fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
-        let place = record.place().ok_or(Error::Gone { operation: "load" })?;
-        let loaded = read(&place, record, body_max);
-        if let Err(Error::Corrupt { .. }) = &loaded
-            && self.end(record)
-        {
-            self.counters.corrupt.add(1);
-        }
-        self.counted(loaded)
+/// Reads a record at its current place, and ends the record if it is damaged.
+pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
+    let place = record.place().ok_or(Error::Gone { operation: "load" })?;
+    let loaded = read(&place, record, body_max);
+    if let Err(Error::Corrupt { .. }) = &loaded
+        && shared.end(record)
+    {
+        shared.counters.corrupt.add(1);
     }
+    shared.counted(loaded)
 }
 
 /// Reads the head of a record at `place`, and its body if that follows the head and has at most

@@ -10,14 +10,14 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
-use crate::file::{SegmentFile, lock};
+use crate::file::SegmentFile;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::{
     FILE_HEADER_BYTES, PAGE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
 };
+use crate::read;
 use crate::record::{Place, Record};
 use crate::shared::Shared;
 
@@ -34,7 +34,7 @@ const LAST_BYTES_MAX: usize = 1 << 30;
 
 /// Adds the records in `files` to the index, newest file first, and queues the files for eviction.
 pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
-    let checkpoint = lock(&shared.checkpoint).clone();
+    let checkpoint = shared.durability.checkpoint().clone();
     let patience = Patience { shared, failed_reads: Cell::new(0) };
     let (referring, lasts) = (Vec::new(), Vec::new());
     let mut scan = Scan { shared, patience: &patience, checkpoint, files: HashMap::new(), referring, lasts };
@@ -68,7 +68,7 @@ struct Patience<'a> {
 
 impl Patience<'_> {
     fn is_over(&self) -> bool {
-        self.failed_reads.get() >= FAILED_READS_MAX || self.shared.is_closed.load(Ordering::Acquire)
+        self.failed_reads.get() >= FAILED_READS_MAX || self.shared.lifecycle.is_closed()
     }
 
     /// Counts a failed read.
@@ -101,7 +101,7 @@ impl Scan<'_> {
         };
         let end = self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
             // The records found are valid, but the file may have others.
-            self.shared.hold(file.number());
+            self.shared.unread.hold(file.number());
             file.share.bytes()
         });
         self.files.insert(file.number(), (file, end));
@@ -176,7 +176,7 @@ impl Scan<'_> {
         self.shared.counters.unsynced.add(1);
         // Mark it dead on disk, because the durable number will pass its number.
         if !self.shared.mark_dead(head, offset) {
-            self.shared.hold(part);
+            self.shared.unread.hold(part);
         }
     }
 
@@ -214,12 +214,12 @@ impl Scan<'_> {
             };
             if self.patience.is_over() {
                 // The next session checks it.
-                self.shared.hold(file.number());
+                self.shared.unread.hold(file.number());
                 self.shared.forget(&record);
             } else {
                 // An unreadable record stays, and is checked when it is loaded. A damaged one is
                 // removed.
-                let _ = self.patience.watch(self.shared.load(&record, LAST_BYTES_MAX));
+                let _ = self.patience.watch(read::load(&self.shared, &record, LAST_BYTES_MAX));
             }
         }
     }
@@ -237,7 +237,7 @@ impl Scan<'_> {
                 }
                 Some(body) => self.insert(&header, &head, offset, &body),
                 // The body may be in a file that could not be read.
-                None if self.shared.has_unread.load(Ordering::Acquire) => {}
+                None if self.shared.unread.any() => {}
                 None => drop(self.shared.mark_dead(&head, offset)),
             }
         }
@@ -252,8 +252,8 @@ impl Scan<'_> {
             if self.shared.is_of_use(&file) {
                 file.cut(align_up(end, PAGE_BYTES).min(file.share.bytes()));
                 // The last session may have ended before it synced the file.
-                self.shared.note_written(&file);
-                self.shared.enlist_old(file);
+                self.shared.durability.note_written(&file);
+                self.shared.segments.enlist_old(file);
             } else {
                 self.shared.release_file(file);
             }

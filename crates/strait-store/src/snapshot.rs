@@ -8,52 +8,51 @@ use std::sync::Arc;
 
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::file::{SegmentFile, lock};
+use crate::file::{NEW, SegmentFile};
 use crate::format::FileHeader;
 use crate::format::snapshot::{BLOCK_BYTES, Entry, Item, Totals, decode, encode};
-use crate::open::NEW;
+use crate::index::Index;
 use crate::record::{Place, Record};
+use crate::segments::Segments;
 use crate::shared::Shared;
 
 pub(crate) const INDEX: &str = "index";
 /// Limit of files in a snapshot; their places have 32 bits.
 const FILES_MAX: u64 = u32::MAX as u64;
 
-impl Shared {
-    /// Writes the snapshot of `session`, after everything else. Without a snapshot the next start
-    /// scans.
-    pub(crate) fn write_snapshot(&self, session: u64) -> Result<()> {
-        let files: Vec<_> = lock(&self.queue).values().cloned().collect();
-        let mut records = self.index.all();
-        // A removal may come at any time, and a dead record has no place.
-        records.retain(|record| record.is_alive());
-        let totals = Totals { files: files.len() as u64, records: records.len() as u64 };
-        let path = self.dir.join(INDEX);
-        if totals.bytes() > self.budget.free_bytes() {
-            return Err(Error::Full { operation: "write the index", bytes: totals.bytes() });
-        }
-        let temporary = path.with_extension(NEW);
-        let _ = fs::remove_file(&temporary);
-        let written = self.disk.create(&temporary, totals.bytes()).and_then(|file| {
-            let mut blocks = Blocks { disk: &self.disk, file, session, place: 0 };
-            blocks.write(&[totals])?;
-            files.chunks(FileHeader::IN_BLOCK).try_for_each(|some| {
-                blocks.write(&some.iter().map(|file| file.header).collect::<Vec<_>>())
-            })?;
-            let places: std::collections::HashMap<u64, u32> =
-                files.iter().zip(0..).map(|(file, place)| (file.number(), place)).collect();
-            records.chunks(Entry::IN_BLOCK).try_for_each(|some| {
-                let entries: Option<Vec<_>> = some.iter().map(|record| entry(record, &places)).collect();
-                blocks.write(&entries.ok_or(io::ErrorKind::InvalidData)?)
-            })?;
-            self.disk.sync(&blocks.file)?;
-            self.disk.rename(&temporary, &path, &self.dir)
-        });
-        written.map_err(|error| {
-            let _ = fs::remove_file(&temporary);
-            Error::io("write", &path, &error)
-        })
+/// Writes the snapshot of `session`, after everything else. Without a snapshot the next start
+/// scans.
+pub(crate) fn write(segments: &Segments, index: &Index, session: u64) -> Result<()> {
+    let files = segments.queued();
+    let mut records = index.all();
+    // A removal may come at any time, and a dead record has no place.
+    records.retain(|record| record.is_alive());
+    let totals = Totals { files: files.len() as u64, records: records.len() as u64 };
+    let path = segments.dir.join(INDEX);
+    if totals.bytes() > segments.budget.free_bytes() {
+        return Err(Error::Full { operation: "write the index", bytes: totals.bytes() });
     }
+    let temporary = path.with_extension(NEW);
+    let _ = fs::remove_file(&temporary);
+    let written = segments.disk.create(&temporary, totals.bytes()).and_then(|file| {
+        let mut blocks = Blocks { disk: &segments.disk, file, session, place: 0 };
+        blocks.write(&[totals])?;
+        files
+            .chunks(FileHeader::IN_BLOCK)
+            .try_for_each(|some| blocks.write(&some.iter().map(|file| file.header).collect::<Vec<_>>()))?;
+        let places: std::collections::HashMap<u64, u32> =
+            files.iter().zip(0..).map(|(file, place)| (file.number(), place)).collect();
+        records.chunks(Entry::IN_BLOCK).try_for_each(|some| {
+            let entries: Option<Vec<_>> = some.iter().map(|record| entry(record, &places)).collect();
+            blocks.write(&entries.ok_or(io::ErrorKind::InvalidData)?)
+        })?;
+        segments.disk.sync(&blocks.file)?;
+        segments.disk.rename(&temporary, &path, &segments.dir)
+    });
+    written.map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        Error::io("write", &path, &error)
+    })
 }
 
 fn entry(record: &Record, places: &std::collections::HashMap<u64, u32>) -> Option<Entry> {
@@ -134,7 +133,7 @@ impl Snapshot {
     /// missing files, and records that exceed the length of their file.
     pub(crate) fn load(&self, shared: &Shared, files: &[Option<Arc<SegmentFile>>]) -> Option<()> {
         let get = |place: u32| files.get(place as usize)?.as_ref();
-        self.for_each_block(&shared.disk, |entries| {
+        self.for_each_block(&shared.segments.disk, |entries| {
             for entry in entries {
                 let (Some(head), Some(body)) = (get(entry.head_file), get(entry.body_file)) else { continue };
                 let head_end = entry.offset.saturating_add(u64::from(entry.head_len));

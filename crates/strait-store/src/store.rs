@@ -1,7 +1,6 @@
 //! Public interface of the store.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::record::{Place, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::writer::Writer;
-use crate::{background, load, open};
+use crate::{append, background, load, open, read, sync};
 
 /// Limit of bodies that are rewritten with a new meta; longer ones stay in place.
 const REWRITE_BYTES_MAX: usize = 64 << 10;
@@ -67,7 +66,7 @@ impl Store {
         let open::Opened { shared, earlier, lock } = open::open_to_read(dir)?;
         load::load(&shared, earlier);
         drop(lock);
-        shared.is_closed.store(true, Ordering::Release);
+        shared.lifecycle.close();
         Ok(Arc::new(Self { shared: Arc::new(shared), background: Mutex::new(None) }))
     }
 
@@ -81,14 +80,12 @@ impl Store {
 
     /// Returns true if all records of earlier sessions are loaded.
     pub fn is_loaded(&self) -> bool {
-        *lock(&self.shared.is_loaded)
+        self.shared.lifecycle.is_loaded()
     }
 
     /// Waits up to `timeout` for the records of earlier sessions. Returns true if they are loaded.
     pub fn wait_loaded(&self, timeout: Duration) -> bool {
-        let guard = lock(&self.shared.is_loaded);
-        let waited = self.shared.loaded.wait_timeout_while(guard, timeout, |is_loaded| !*is_loaded);
-        waited.is_ok_and(|(is_loaded, _)| *is_loaded)
+        self.shared.lifecycle.wait_loaded_for(timeout)
     }
 
     /// Alive records with this hash of their key, newest first. The caller loads them and compares
@@ -103,7 +100,7 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`] if the record is damaged; it is then removed from the index.
     pub fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
-        self.shared.load(record, body_max)
+        read::load(&self.shared, record, body_max)
     }
 
     /// Stores a whole object, with one pwritev(2) unless it is too long for a segment.
@@ -114,8 +111,8 @@ impl Store {
         let body_len = body.iter().map(|piece| piece.len() as u64).sum();
         let mut head = Head::new(key, meta, body_len)?;
         head.header.body_hash = Some(hash_of_pieces(body));
-        let stored = if self.shared.fits_segment(&head.header, body_len) {
-            self.shared.put(lane, head, body)
+        let stored = if append::fits_segment(&self.shared, &head.header, body_len) {
+            append::put(&self.shared, lane, head, body)
         } else {
             self.put_in_own_file(lane, head, body)
         };
@@ -152,7 +149,7 @@ impl Store {
     /// [`Error::Gone`] if the record is dead already. After any error except [`Error::Corrupt`] the
     /// record is unchanged.
     pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
-        let loaded = self.shared.load(record, REWRITE_BYTES_MAX)?;
+        let loaded = read::load(&self.shared, record, REWRITE_BYTES_MAX)?;
         let gone = || Error::Gone { operation: "update" };
         if !record.is_alive() {
             return Err(gone());
@@ -187,13 +184,13 @@ impl Store {
         head.header.body_file = body.file.number();
         head.header.body_offset = body.offset;
         head.header.body_hash = loaded.header.body_hash;
-        let bytes_max = self.shared.extent_bytes_max();
+        let bytes_max = self.shared.segments.extent_bytes_max();
         let bytes = Layout::new(0, head.header.head_len(), 0, false).extent_len();
         if bytes > bytes_max {
             return Err(Error::TooLong { what: "a head", bytes, bytes_max });
         }
         let mut lane = self.shared.lane(lane, "update")?;
-        let (file, layout) = self.shared.append(&mut lane, &mut head, &[])?;
+        let (file, layout) = append::append(&self.shared, &mut lane, &mut head, &[])?;
         let header = &head.header;
         let place =
             Place { body: body.file, body_offset: body.offset, ..Place::whole(&file, &layout, header) };
@@ -225,7 +222,7 @@ impl Store {
     pub fn verify(&self) -> Verified {
         let mut verified = Verified::default();
         for record in self.records() {
-            self.shared.verify(&record, &mut verified);
+            read::verify(&self.shared, &record, &mut verified);
         }
         verified
     }
@@ -234,21 +231,20 @@ impl Store {
     /// disk is done, and first until the store is loaded.
     pub fn sync(&self) -> Result<()> {
         // Before loading is done, the durable records of earlier sessions are not known.
-        let guard = lock(&self.shared.is_loaded);
-        drop(self.shared.loaded.wait_while(guard, |is_loaded| !*is_loaded));
-        if self.shared.disk.is_read_only() {
+        self.shared.lifecycle.wait_loaded();
+        if self.shared.segments.disk.is_read_only() {
             return Ok(());
         }
-        self.shared.counted(self.shared.sync())
+        self.shared.counted(sync::sync(&self.shared))
     }
 
     /// State of the store, and its counters.
     pub fn stats(&self) -> Stats {
-        let (budget, counters) = (&self.shared.budget, &self.shared.counters);
+        let (budget, counters) = (&self.shared.segments.budget, &self.shared.counters);
         Stats {
             records: self.shared.index.len() as u64,
             used_bytes: budget.used_bytes(),
-            pinned_bytes: self.shared.unlinks.pinned_bytes(),
+            pinned_bytes: self.shared.segments.unlinks.pinned_bytes(),
             capacity_bytes: budget.capacity_bytes,
             files: budget.files() as u64,
             stored: counters.stored.get(),
@@ -266,9 +262,9 @@ impl Store {
     /// Closes the store in order: refuses writes from now on, syncs, and writes the snapshot for
     /// the next session. Reading continues to work. Blocks until the disk is done.
     pub fn close(&self) {
-        self.shared.is_closed.store(true, Ordering::Release);
+        self.shared.lifecycle.close();
         if let Some(background) = lock(&self.background).take() {
-            self.shared.wake();
+            self.shared.lifecycle.wake();
             // The thread does not panic; if it did, the next session scans.
             let _ = background.thread.join();
         }

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::append;
 use crate::budget::Share;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile};
@@ -48,7 +49,7 @@ impl Writer {
         body_len: Option<u64>,
     ) -> Result<Self> {
         match body_len {
-            Some(body_len) if shared.fits_segment(&head.header, body_len) => {
+            Some(body_len) if append::fits_segment(shared, &head.header, body_len) => {
                 Self::in_segment(shared, lane, head, body_len)
             }
             _ => Self::in_own_file(shared, lane, head, body_len),
@@ -57,11 +58,12 @@ impl Writer {
 
     fn in_segment(shared: &Arc<Shared>, lane: usize, mut head: Head<'_>, body_len: u64) -> Result<Self> {
         let mut place = shared.lane(lane, "reserve")?;
-        let (file, layout) = shared.slot(&mut place, head.header.head_len(), body_len)?;
+        let (file, layout) = append::slot(shared, &mut place, head.header.head_len(), body_len)?;
         head.header.extent_len = layout.extent_len();
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
-        head.write(&file, &layout, &[]).inspect_err(|error| shared.seal_failed(&mut place, error))?;
+        head.write(&file, &layout, &[])
+            .inspect_err(|error| append::seal_failed(shared, &mut place, error))?;
         place.tail = layout.end;
         file.writers.fetch_add(1, Ordering::AcqRel);
         drop(place);
@@ -194,7 +196,7 @@ impl Writer {
         let lane = shared.lane(self.lane, "commit")?;
         self.header.state = State::Committed;
         self.header.body_len = body_len;
-        self.header.written = shared.next_number();
+        self.header.written = shared.durability.next_number();
         self.header.sequence = self.header.written;
         if !self.file.admit(self.header.hash) {
             return Err(Error::Gone { operation: "commit" });
@@ -202,12 +204,12 @@ impl Writer {
         let written = self.file.write_bytes(&self.header.encode(), self.layout.offset);
         written.inspect_err(|error| shared.note_shortage(error, PAGE_BYTES))?;
         self.is_committed = true;
-        shared.note_written(&self.file);
+        shared.durability.note_written(&self.file);
         let place = Place::whole(&self.file, &self.layout, &self.header);
         let record = Record::new(self.header.hash, self.header.sequence, body_len, place);
         shared.index.insert(record.clone());
         if self.file.is_own() {
-            shared.enlist(self.file.clone());
+            shared.segments.enlist(self.file.clone());
         }
         drop(lane);
         shared.counters.stored.add(1);
@@ -227,10 +229,10 @@ impl Writer {
         let (key, meta) = head.split_at(key_len.min(head.len()));
         let mut head = Head::new(key, &meta[..meta_len.min(meta.len())], body_len)?;
         head.header.body_hash = Some(hash_of_pieces(&[body]));
-        if !self.shared.fits_segment(&head.header, body_len) {
+        if !append::fits_segment(&self.shared, &head.header, body_len) {
             return Err(Error::Gone { operation: "commit" });
         }
-        self.shared.put(self.lane, head, &[body])
+        append::put(&self.shared, self.lane, head, &[body])
     }
 }
 
@@ -249,11 +251,12 @@ fn own_file(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<A
     let bytes = |body_len: u64| align_up(layout.body_offset + body_len, PAGE_BYTES);
     let wanted = bytes(body_len.unwrap_or(STEP_BYTES_MIN));
     let first = bytes(body_len.unwrap_or(STEP_BYTES_MIN).min(STEP_BYTES_MIN));
-    let made = shared.make_file(FileKind::Own, own_share(shared, wanted, first, body_len.is_some())?);
+    let made =
+        append::make_file(shared, FileKind::Own, own_share(shared, wanted, first, body_len.is_some())?);
     match made {
         Err(error) if first < wanted && shared.is_short_of(&error, wanted) => {
-            let share = Share::take(&shared.budget, first).ok_or(error)?;
-            shared.make_file(FileKind::Own, share)
+            let share = Share::take(&shared.segments.budget, first).ok_or(error)?;
+            append::make_file(shared, FileKind::Own, share)
         }
         made => made,
     }
@@ -261,12 +264,12 @@ fn own_file(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<A
 
 /// Share of such a file in the budget.
 fn own_share(shared: &Shared, wanted: u64, first: u64, is_known: bool) -> Result<Share> {
-    if is_known && wanted > shared.budget.capacity_bytes {
+    if is_known && wanted > shared.segments.budget.capacity_bytes {
         return Err(Error::Full { operation: "reserve", bytes: wanted });
     }
-    if let Some(share) = Share::take(&shared.budget, wanted) {
+    if let Some(share) = Share::take(&shared.segments.budget, wanted) {
         return Ok(share);
     }
     let refused = shared.full("reserve", wanted);
-    Share::take(&shared.budget, first).ok_or(refused)
+    Share::take(&shared.segments.budget, first).ok_or(refused)
 }

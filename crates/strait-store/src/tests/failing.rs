@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
 use crate::{Config, Error, Store, hash_of};
+use crate::{append, eviction};
 
 type Objects = HashMap<Vec<u8>, Vec<u8>>;
 
@@ -176,9 +177,9 @@ fn record_is_dropped_if_eviction_cannot_copy_it() {
         records[number as usize].touch();
     }
     let file = records[0].body().unwrap().file;
-    drop(store.shared.lane(0, "test").map(|mut lane| store.shared.seal(&mut lane)));
+    drop(store.shared.lane(0, "test").map(|mut lane| append::seal(&store.shared, &mut lane)));
     disk.faults.inject(Call::Copy, 1, 1, Errno::IO.raw_os_error());
-    store.shared.evict(&file);
+    eviction::evict(&store.shared, &file);
     assert!(records[0].is_alive() && !records[1].is_alive());
     assert!(!std::sync::Arc::ptr_eq(&records[0].body().unwrap().file, &file));
     drop(store);

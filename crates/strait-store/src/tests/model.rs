@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use rustix::io::pwrite;
 
 use super::{config, fill_of, open};
+use crate::eviction;
 use crate::{Config, Record, Store, hash_of};
 
 /// An operation on one of a few keys.
@@ -112,12 +113,12 @@ impl Pair {
     /// Evicts the oldest file, as if space was short. Objects with hits must stay, others may be
     /// gone.
     fn evict(&mut self) {
-        let next = crate::file::lock(&self.store.shared.queue).values().next().cloned();
+        let next = self.store.shared.segments.queued().into_iter().next();
         let hit: Vec<u8> = (0..6).filter(|key| self.record(*key).is_some_and(|it| it.hits() > 0)).collect();
         let Some(file) = next.filter(|file| !file.is_own()) else { return };
-        self.store.shared.evict(&file);
+        eviction::evict(&self.store.shared, &file);
         let gone: Vec<u8> = (0..6).filter(|key| self.record(*key).is_none()).collect();
-        let half = self.store.shared.segment_bytes / 2;
+        let half = self.store.shared.segments.segment_bytes / 2;
         let of_hit: usize =
             hit.iter().filter_map(|key| self.model.get(key)).map(|(_, body)| body.len()).sum();
         for key in gone {

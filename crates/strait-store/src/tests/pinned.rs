@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{PATIENCE, config, fill_of, open};
-use crate::file::lock;
 use crate::{Config, Error, Extent, Record, Store};
 
 /// Objects of one size, so that the store holds the same count of them at every full capacity.
@@ -132,7 +131,7 @@ fn eviction_continues_during_a_sync() {
     let store = open(&config);
     // A sync holds this lock from its begin to its end, so the next one waits here, as for a slow
     // disk.
-    let checkpoint = lock(&store.shared.checkpoint);
+    let checkpoint = store.shared.durability.checkpoint();
     let first = put_to_capacity(&store);
     for number in first..first + 1000 {
         put(&store, number);

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{PATIENCE, config, fill_of, open};
 use crate::disk::{Call, Disk};
 use crate::eviction::SPARES;
-use crate::file::{SegmentFile, lock};
+use crate::file::SegmentFile;
 use crate::{Config, Record, Store};
 
 /// Opens a store with one object that is entirely on disk.
@@ -19,7 +19,7 @@ fn synced(disk: &Disk, config: &Config, size: usize) -> (Arc<Store>, Arc<Record>
     let record = store.put(0, b"key", b"meta", &[&fill_of(1, size)]).unwrap();
     let begin = Instant::now();
     // The background thread makes spare segments meanwhile, and then no more.
-    while lock(&store.shared.spares).len() < SPARES {
+    while store.shared.segments.spares() < SPARES {
         assert!(begin.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
@@ -69,7 +69,7 @@ fn idle_store_syncs_a_removal_in_the_background() {
         drop(record);
         let begin = Instant::now();
         let is_done = || {
-            let is_clean = !store.shared.is_dir_dirty.load(Ordering::Acquire);
+            let is_clean = !store.shared.segments.is_dir_dirty();
             is_clean && disk.faults.count(Call::Sync) > before
         };
         while !is_done() {

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -210,10 +209,10 @@ fn scan_ends_when_the_store_is_closed() {
     let Opened { shared, earlier, lock } = crate::open::open(disk.clone(), config.clone()).unwrap();
     let files = earlier.files.into_iter().filter_map(|found| crate::load::open(&shared, found)).collect();
     let before = disk.faults.count(Call::Read);
-    shared.is_closed.store(true, Ordering::Release);
+    shared.lifecycle.close();
     scan(&shared, files);
     assert_eq!(disk.faults.count(Call::Read), before);
-    assert!(shared.has_unread.load(Ordering::Acquire) && shared.index.len() == 0);
+    assert!(shared.unread.any() && shared.index.len() == 0);
     drop((shared, lock));
     assert_eq!(open(&config).stats().records, 200);
 }
@@ -254,7 +253,7 @@ fn failed_unlink_of_an_unopened_file_keeps_its_space_until_a_sync() {
     let oldest = segments(dir.path()).remove(0);
     let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
     let failed = store.stats().failed;
-    store.shared.disk.faults.inject(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
+    store.shared.segments.disk.faults.inject(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
     let begin = Instant::now();
     for number in 0_u64.. {
         match store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(2, 10_000)]) {

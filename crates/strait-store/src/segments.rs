@@ -1,0 +1,192 @@
+//! Files of the store: creation, eviction order, spare segments and release. Owns the budget and
+//! the directory. Knows nothing of records.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::budget::{Budget, Share};
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::file::{SegmentFile, lock};
+use crate::format::{FileHeader, FileKind};
+use crate::pending::PendingUnlinks;
+
+/// Bits of a file number that count within a session.
+const FILE_COUNT_BITS: u32 = 32;
+/// Divisor of the segment size: a longer record gets a file of its own.
+const EXTENT_PARTS: u64 = 4;
+
+/// Files of a store.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) dir: Arc<Path>,
+    pub(crate) disk: Disk,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) segment_bytes: u64,
+    /// Source of tags that an origin cannot guess.
+    tags: RandomState,
+    /// Next number of a file or of a queue position.
+    numbers: AtomicU64,
+    /// Files that can be evicted, by queue position.
+    queue: Mutex<BTreeMap<u64, Arc<SegmentFile>>>,
+    /// Spare segments for the next lane that needs one.
+    spares: Mutex<Vec<Arc<SegmentFile>>>,
+    /// Released files that are not closed yet.
+    pub(crate) unlinks: PendingUnlinks,
+    /// True if files were created or unlinked since the last sync of the directory.
+    is_dir_dirty: AtomicBool,
+}
+
+impl Segments {
+    /// Makes the files of a session, which has none at first.
+    pub(crate) fn new(
+        dir: Arc<Path>,
+        disk: Disk,
+        budget: Arc<Budget>,
+        segment_bytes: u64,
+        session: u64,
+    ) -> Self {
+        Self {
+            dir,
+            disk,
+            budget,
+            segment_bytes,
+            tags: RandomState::new(),
+            numbers: AtomicU64::new(session << FILE_COUNT_BITS),
+            queue: Mutex::default(),
+            spares: Mutex::default(),
+            unlinks: PendingUnlinks::default(),
+            is_dir_dirty: AtomicBool::new(true),
+        }
+    }
+
+    /// Limit in bytes of a record in a segment.
+    pub(crate) fn extent_bytes_max(&self) -> u64 {
+        self.segment_bytes / EXTENT_PARTS
+    }
+
+    /// Takes the next number of a file, or of a queue position.
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Creates a file with a new number and tag.
+    pub(crate) fn create(&self, kind: FileKind, share: Share) -> Result<Arc<SegmentFile>> {
+        let number = self.next_number();
+        let header = FileHeader { kind, number, tag: self.tags.hash_one(number) };
+        let file = SegmentFile::create(&self.dir, &self.disk, header, share)?;
+        self.note_name();
+        Ok(file)
+    }
+
+    /// Queues a file of an earlier session for eviction, by age.
+    pub(crate) fn enlist_old(&self, file: Arc<SegmentFile>) {
+        file.position.store(file.number(), Ordering::Release);
+        lock(&self.queue).insert(file.number(), file);
+    }
+
+    /// Appends the file to the eviction queue.
+    pub(crate) fn enlist(&self, file: Arc<SegmentFile>) {
+        let position = self.next_number();
+        file.position.store(position, Ordering::Release);
+        lock(&self.queue).insert(position, file);
+    }
+
+    /// Moves a queued file to the end of the queue. Returns false if it is not queued.
+    pub(crate) fn requeue(&self, file: &Arc<SegmentFile>) -> bool {
+        let is_queued = lock(&self.queue).remove(&file.position.load(Ordering::Acquire)).is_some();
+        if is_queued {
+            self.enlist(file.clone());
+        }
+        is_queued
+    }
+
+    /// Returns the queued files in the order of eviction.
+    pub(crate) fn queued(&self) -> Vec<Arc<SegmentFile>> {
+        lock(&self.queue).values().cloned().collect()
+    }
+
+    /// Returns the first queued file with a position before `end` for which `is_free` returns true,
+    /// and its position.
+    pub(crate) fn first_before(
+        &self,
+        end: u64,
+        is_free: impl Fn(&SegmentFile) -> bool,
+    ) -> Option<(u64, Arc<SegmentFile>)> {
+        let queue = lock(&self.queue);
+        let mut waiting = queue.range(..end);
+        waiting.find(|(_, file)| is_free(file)).map(|(position, file)| (*position, file.clone()))
+    }
+
+    /// Returns the last position in the queue.
+    pub(crate) fn last_position(&self) -> Option<u64> {
+        lock(&self.queue).last_key_value().map(|(position, _)| *position)
+    }
+
+    /// Takes a file out of the queue and adds it to the pending unlinks. Returns false if it was
+    /// released before.
+    pub(crate) fn release(&self, file: Arc<SegmentFile>) -> bool {
+        lock(&self.queue).remove(&file.position.load(Ordering::Acquire));
+        let is_first = !file.is_released.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.unlinks.push(file);
+        }
+        is_first
+    }
+
+    /// Takes a spare segment.
+    pub(crate) fn take_spare(&self) -> Option<Arc<SegmentFile>> {
+        lock(&self.spares).pop()
+    }
+
+    /// Adds a spare segment.
+    pub(crate) fn add_spare(&self, segment: Arc<SegmentFile>) {
+        lock(&self.spares).push(segment);
+    }
+
+    /// Takes all spare segments.
+    pub(crate) fn take_spares(&self) -> Vec<Arc<SegmentFile>> {
+        std::mem::take(&mut *lock(&self.spares))
+    }
+
+    /// Number of spare segments.
+    pub(crate) fn spares(&self) -> usize {
+        lock(&self.spares).len()
+    }
+
+    /// Returns true if the budget allows another segment.
+    pub(crate) fn has_segment(&self) -> bool {
+        self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
+    }
+
+    /// Bytes that the store uses on its file system and that are free there.
+    pub(crate) fn within_reach_bytes(&self) -> u64 {
+        let free_bytes = self.disk.free_bytes(&self.dir).unwrap_or(u64::MAX);
+        self.budget.used_bytes().saturating_add(free_bytes)
+    }
+
+    /// Notes that a file was created or unlinked.
+    pub(crate) fn note_name(&self) {
+        self.is_dir_dirty.store(true, Ordering::Release);
+    }
+
+    /// Returns true if files were created or unlinked since the last sync of the directory.
+    #[cfg(test)]
+    pub(crate) fn is_dir_dirty(&self) -> bool {
+        self.is_dir_dirty.load(Ordering::Acquire)
+    }
+
+    /// Syncs the directory if files were created or unlinked, or if `is_forced`.
+    pub(crate) fn sync_dir(&self, is_forced: bool) -> Result<()> {
+        if !self.is_dir_dirty.swap(false, Ordering::AcqRel) && !is_forced {
+            return Ok(());
+        }
+        self.disk.sync_dir(&self.dir).map_err(|error| {
+            self.note_name();
+            Error::io("sync", &self.dir, &error)
+        })
+    }
+}
