@@ -9,6 +9,7 @@
 
 mod choice;
 mod entry;
+mod expression;
 mod facts;
 #[allow(unsafe_code, reason = "C calls it")]
 pub mod ffi;

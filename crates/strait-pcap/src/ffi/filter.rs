@@ -11,6 +11,7 @@ use super::table::{Target, target};
 use super::{
     BpfInstruction, BpfProgram, PCAP_ERROR, Pcap, code, failed, guarded, set_error, stock_error_text, text,
 };
+use crate::expression;
 
 /// `pcap_setfilter(3PCAP)`.
 #[unsafe(no_mangle)]
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn pcap_compile(
             Target::Live(live) => live,
         };
         let compiles = live.compiles.load(Ordering::Relaxed);
-        if !compiles && !filter.is_null() && text(filter).contains("vlan") {
+        if !compiles && !filter.is_null() && expression::names_vlan(&text(filter)) {
             set_error(
                 p,
                 "libpcap could not open the device, which it needs to compile a filter for VLAN tags",

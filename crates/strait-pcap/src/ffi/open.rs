@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use strait_capture::Error;
 
+use super::files::NO_MEMORY;
 use super::read::stock_calls;
 use super::table::{self, FORKED, FORKS, Live};
 use super::{
@@ -47,7 +48,8 @@ fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
     let (linktype, snaplen) = (DLT_EN10MB, 262_144);
     let p = real!(pcap_open_dead(linktype: c_int, snaplen: c_int) -> *mut Pcap);
     if p.is_null() {
-        return Ok(stock);
+        real!(pcap_close(stock: *mut Pcap) -> ());
+        return Err(NO_MEMORY.to_owned());
     }
     table::insert(Live::new(entry, p, stock, device))
         .ok_or(format!("{}: this program has too many open handles", choice.device))

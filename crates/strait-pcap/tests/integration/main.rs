@@ -3,6 +3,7 @@
 mod behaviour;
 mod dumpcap;
 mod exports;
+mod failing;
 mod live;
 mod python;
 mod rig;
