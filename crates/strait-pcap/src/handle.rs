@@ -106,6 +106,26 @@ impl<'a> From<&Frame<'a>> for Packet<'a> {
     }
 }
 
+/// Packets for one reading call of the program.
+pub(crate) struct Delivery<'a, F> {
+    pub(crate) entry: &'a Entry,
+    /// Maximum number of packets.
+    pub(crate) max: usize,
+    /// Number of packets that were delivered.
+    pub(crate) count: usize,
+    /// Receiver of each packet.
+    pub(crate) take: F,
+}
+
+impl<F: FnMut(Packet<'_>)> Delivery<'_, F> {
+    /// Passes a packet to the program.
+    #[inline]
+    fn deliver(&mut self, packet: Packet<'_>) {
+        self.count += 1;
+        (self.take)(packet);
+    }
+}
+
 /// A packet from before a broken loop. The next call delivers it first.
 struct Kept {
     timestamp_ns: u64,
@@ -208,22 +228,19 @@ impl Handle {
         active.prepare_to_poll()
     }
 
-    /// Delivers waiting packets to `take`, up to a `count` of `max`. If there are none it waits: up
-    /// to the handle's timeout, or in a loop without limit. `count` is increased for each packet,
-    /// even if an error follows.
-    pub(crate) fn dispatch(
+    /// Delivers waiting packets. If there are none it waits: up to the handle's timeout, or in a
+    /// loop without limit. Packets count as delivered even if an error follows.
+    pub(crate) fn dispatch<F: FnMut(Packet<'_>)>(
         &mut self,
-        entry: &Entry,
-        max: usize,
         reading: &Reading,
-        count: &mut usize,
-        mut take: impl FnMut(Packet<'_>),
+        delivery: &mut Delivery<'_, F>,
     ) -> Result<Ended, Error> {
+        let (entry, start) = (delivery.entry, delivery.count);
         let &Reading { looping, deadline } = reading;
         let tick = if self.choice.wait == Wait::Busy { BUSY_TICK } else { TICK };
         let Some(active) = &mut self.active else { return Ok(Ended::Done) };
         // A loop waits even in nonblocking mode; libpcap's loop would only spin.
-        let (nonblocking, start) = (entry.facts.nonblocking() && !looping, *count);
+        let nonblocking = entry.facts.nonblocking() && !looping;
         loop {
             if entry.take_broken() {
                 return Ok(Ended::Broken);
@@ -234,8 +251,8 @@ impl Handle {
             let now = Instant::now();
             let until = deadline.map_or(now + tick, |deadline| deadline.min(now + tick));
             let until = if nonblocking { now } else { until };
-            let before = *count;
-            let more = match active.deliver(entry, max, until, count, &mut take) {
+            let before = delivery.count;
+            let more = match active.deliver(until, delivery) {
                 // As in libpcap, an interface that is down delivers packets again when it is up.
                 Err(error) if error.is_one_of(&[Errno::NETDOWN]) && entry.device_exists() => true,
                 delivered => delivered?,
@@ -250,9 +267,10 @@ impl Handle {
             if entry.take_broken() {
                 return Ok(Ended::Broken);
             }
-            let found = *count > before;
+            let Delivery { count, max, .. } = *delivery;
+            let found = count > before;
             let over = nonblocking || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if !more || *count >= max || (!looping && *count > start) || (!found && over) {
+            if !more || count >= max || (!looping && count > start) || (!found && over) {
                 return Ok(Ended::Done);
             }
         }
@@ -319,22 +337,19 @@ impl Handle {
 impl Active {
     /// Delivers the kept packets or, if there are none, packets from the ring of one lane, for
     /// which it waits until `until`. Returns false if no more will come.
-    fn deliver(
+    fn deliver<F: FnMut(Packet<'_>)>(
         &mut self,
-        entry: &Entry,
-        max: usize,
         until: Instant,
-        count: &mut usize,
-        take: &mut impl FnMut(Packet<'_>),
+        delivery: &mut Delivery<'_, F>,
     ) -> Result<bool, Error> {
         if !self.kept.is_empty() {
-            self.deliver_kept(entry, max, count, take);
+            self.deliver_kept(delivery);
             return Ok(true);
         }
-        let limit = max - *count;
+        let limit = delivery.max - delivery.count;
         if let [lane] = &mut self.lanes[..] {
             let Some(batch) = lane.next_batch_of(limit, until)? else { return Ok(false) };
-            let rejected = deliver_batch(entry, &self.session, batch, &mut self.kept, count, take);
+            let rejected = deliver_batch(&self.session, batch, &mut self.kept, delivery);
             lane.discard(rejected);
             return Ok(true);
         }
@@ -344,26 +359,19 @@ impl Active {
             let lane = &mut self.lanes[self.current_lane];
             let Some(batch) = lane.next_batch_of(limit, now)? else { return Ok(false) };
             if !batch.is_empty() {
-                let rejected = deliver_batch(entry, &self.session, batch, &mut self.kept, count, take);
+                let rejected = deliver_batch(&self.session, batch, &mut self.kept, delivery);
                 lane.discard(rejected);
                 return Ok(true);
             }
         }
-        self.wait_for_any_lane(entry, until)?;
+        self.wait_for_any_lane(delivery.entry, until)?;
         Ok(true)
     }
 
-    fn deliver_kept(
-        &mut self,
-        entry: &Entry,
-        max: usize,
-        count: &mut usize,
-        take: &mut impl FnMut(Packet<'_>),
-    ) {
-        while *count < max && !entry.needs_frame_check() {
+    fn deliver_kept<F: FnMut(Packet<'_>)>(&mut self, delivery: &mut Delivery<'_, F>) {
+        while delivery.count < delivery.max && !delivery.entry.needs_frame_check() {
             let Some(Kept { timestamp_ns, wire_len, bytes }) = self.kept.pop_front() else { break };
-            *count += 1;
-            take(Packet { timestamp_ns, wire_len, bytes: &bytes });
+            delivery.deliver(Packet { timestamp_ns, wire_len, bytes: &bytes });
         }
     }
 
@@ -432,19 +440,17 @@ fn read_rest(lane: &mut Lane) -> u64 {
 /// Delivers a batch. If the callback breaks the loop, the remaining packets are copied and kept,
 /// because the ring takes back the batch's frames. Returns the number of frames that were rejected
 /// by a filter which the callback has set meanwhile.
-fn deliver_batch(
-    entry: &Entry,
+fn deliver_batch<F: FnMut(Packet<'_>)>(
     session: &Session,
     mut batch: Batch<'_>,
     kept: &mut VecDeque<Kept>,
-    count: &mut usize,
-    take: &mut impl FnMut(Packet<'_>),
+    delivery: &mut Delivery<'_, F>,
 ) -> u64 {
+    let entry = delivery.entry;
     let mut check = FrameCheck { entry, session, kept, request_number: 0, filter: None, rejected: 0 };
     let Ok(()) = batch.try_each(usize::MAX, |frame| -> Result<(), Infallible> {
         if !entry.needs_frame_check() || check.admits(frame) {
-            *count += 1;
-            take(frame.into());
+            delivery.deliver(frame.into());
         }
         Ok(())
     });

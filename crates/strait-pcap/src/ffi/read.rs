@@ -8,7 +8,7 @@ use super::{
     Handler, PCAP_ERROR, PCAP_ERROR_BREAK, PacketHeader, Pcap, Stat, failed, library, refused_in_callback,
     set_error,
 };
-use crate::handle::{Ended, Packet};
+use crate::handle::{Delivery, Ended, Packet};
 
 /// Delivers packets to `take`. The return codes are those of `pcap_dispatch` (`looping` false) and
 /// `pcap_loop`.
@@ -28,24 +28,24 @@ fn pump(
     live.set_read();
     let max = usize::try_from(max).ok().filter(|max| *max > 0).unwrap_or(usize::MAX);
     let mut headers = Headers::new(entry.facts.nanoseconds());
-    let (mut count, mut reading) = (0, None);
+    let take = |packet: Packet<'_>| take(headers.of(&packet), packet.bytes);
+    let mut delivery = Delivery { entry, max, count: 0, take };
+    let mut reading = None;
     loop {
         let Some(mut handle) = entry.lock() else { return refused_in_callback(p) };
         let reading = reading.get_or_insert_with(|| handle.reading(looping));
         let reader = entry.read();
-        let ended = handle.dispatch(entry, max, reading, &mut count, |packet| {
-            take(headers.of(&packet), packet.bytes);
-        });
+        let ended = handle.dispatch(reading, &mut delivery);
         drop(reader);
         drop(handle);
         return match ended {
-            Ok(Ended::LockRequested) if looping || count == 0 => {
+            Ok(Ended::LockRequested) if looping || delivery.count == 0 => {
                 entry.yield_lock();
                 continue;
             }
             Ok(Ended::Broken) => PCAP_ERROR_BREAK,
             Ok(Ended::Done) if looping => 0,
-            Ok(Ended::Done | Ended::LockRequested) => c_int::try_from(count).unwrap_or(c_int::MAX),
+            Ok(Ended::Done | Ended::LockRequested) => c_int::try_from(delivery.count).unwrap_or(c_int::MAX),
             Err(error) => {
                 failed(p, &error);
                 if !entry.device_exists() {
