@@ -45,7 +45,7 @@ pub(super) struct Live {
     /// `stock` compiles filters for a live capture.
     pub(super) compiles: AtomicBool,
     /// Live counters of the open capture.
-    pub(super) live_counters: OnceLock<Vec<LiveCounters>>,
+    pub(super) counters: OnceLock<Vec<LiveCounters>>,
     pub(super) last_packet: Mutex<LastPacket>,
     /// ID of the process that opened the capture.
     opened_by: u32,
@@ -92,7 +92,7 @@ impl Live {
             active: AtomicBool::new(false),
             taken_over: AtomicBool::new(false),
             compiles: AtomicBool::new(false),
-            live_counters: OnceLock::new(),
+            counters: OnceLock::new(),
             last_packet: Mutex::new(LastPacket { header: Box::new(zero), bytes: Vec::new() }),
             opened_by: std::process::id(),
             read_by: AtomicU32::new(UNREAD),
@@ -126,7 +126,7 @@ impl Live {
         let [received, dropped] = &self.last;
         if self.is_ours() {
             let mut sum = Reading::default();
-            for counters in self.live_counters.get().into_iter().flatten() {
+            for counters in self.counters.get().into_iter().flatten() {
                 let reading = counters.read()?;
                 sum.received += reading.received;
                 sum.dropped += reading.dropped;
@@ -159,8 +159,8 @@ impl Live {
         self.active.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_active(&self, live_counters: Vec<LiveCounters>) {
-        self.live_counters.get_or_init(|| live_counters);
+    pub(super) fn set_active(&self, counters: Vec<LiveCounters>) {
+        self.counters.get_or_init(|| counters);
         self.active.store(true, Ordering::Release);
     }
 }
@@ -169,7 +169,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         // The live counters keep sockets open.
-        self.live_counters.take();
+        self.counters.take();
         let is_ours = self.is_ours();
         let handle = self.entry.handle_mut();
         if is_ours {
