@@ -30,14 +30,10 @@ pub enum Way {
     Peer(Peer),
 }
 
-const NAMES: [(&str, Way); 12] = [
-    ("recv", Way::Strait(Path::Recv)),
-    ("v2", Way::Strait(Path::V2)),
-    ("v3", Way::Strait(Path::V3)),
-    ("xdp-generic", Way::Strait(Path::XdpGeneric)),
-    ("xdp-native", Way::Strait(Path::XdpNative)),
-    ("xdp-zc", Way::Strait(Path::XdpZeroCopy)),
-    ("xdp", Way::Strait(Path::Xdp)),
+/// Strait's paths that can be measured, in the order of results.
+const PATHS: [Path; 7] =
+    [Path::Recv, Path::V2, Path::V3, Path::XdpGeneric, Path::XdpNative, Path::XdpZeroCopy, Path::Xdp];
+const OTHERS: [(&str, Way); 5] = [
     ("libpcap", Way::Libpcap { immediate: false }),
     ("libpcap-immediate", Way::Libpcap { immediate: true }),
     ("netsniff-ng", Way::Peer(Peer::NetsniffNg)),
@@ -45,15 +41,20 @@ const NAMES: [(&str, Way); 12] = [
     ("testpmd-af-xdp", Way::Peer(Peer::TestpmdAfXdp)),
 ];
 
+/// Returns all ways with their names.
+fn named() -> impl Iterator<Item = (&'static str, Way)> {
+    PATHS.into_iter().map(|path| (path.name(), Way::Strait(path))).chain(OTHERS)
+}
+
 impl Way {
     /// Returns all names, for messages.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        NAMES.into_iter().map(|(name, _)| name)
+        named().map(|(name, _)| name)
     }
 
     /// Returns all ways except `xdp`, which stands for one of the other AF_XDP modes.
     pub fn all() -> impl Iterator<Item = Self> {
-        NAMES.into_iter().map(|(_, way)| way).filter(|way| *way != Self::Strait(Path::Xdp))
+        named().map(|(_, way)| way).filter(|way| *way != Self::Strait(Path::Xdp))
     }
 
     /// Returns true for the AF_XDP paths.
@@ -91,8 +92,8 @@ impl Way {
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.into_iter().find(|(_, way)| way == self).map(|(name, _)| name);
-        f.write_str(name.expect("NAMES has every way that can be made"))
+        let name = named().find(|(_, way)| way == self).map(|(name, _)| name);
+        f.write_str(name.expect("every way that can be made has a name"))
     }
 }
 
@@ -100,7 +101,7 @@ impl FromStr for Way {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = NAMES.into_iter().find(|(name, _)| *name == text).map(|(_, way)| way);
+        let found = named().find(|(name, _)| *name == text).map(|(_, way)| way);
         found.ok_or_else(|| format!("'{text}': give one of {}", Self::names().collect::<Vec<_>>().join(", ")))
     }
 }

@@ -5,8 +5,10 @@ mod interfaces;
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
 use strait_program::{Failure as _, Streams};
@@ -72,7 +74,7 @@ pub(crate) struct Args {
 #[group(skip)]
 struct KernelArgs {
     /// Kernel path; with xdp and xdp-zc the host does not receive the captured packets
-    #[arg(short, long, value_enum, default_value_t = PathArg::Auto, conflicts_with = "read")]
+    #[arg(short, long, value_enum, default_value_t = PathArg(Path::Auto), conflicts_with = "read")]
     path: PathArg,
     /// How to wait for packets
     #[arg(long, value_enum, default_value_t = WaitArg::Balanced, conflicts_with = "read")]
@@ -133,28 +135,9 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -r web.pcapng --json host 10.0.0.1";
 
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum PathArg {
-    /// The best packet-socket path; the host still receives all packets
-    Auto,
-    /// recvmmsg on AF_PACKET
-    Recv,
-    /// TPACKET_V2 ring
-    V2,
-    /// TPACKET_V3 ring
-    V3,
-    /// AF_XDP: zero-copy, else native copy, else generic
-    Xdp,
-    /// AF_XDP zero-copy only
-    XdpZc,
-    /// AF_XDP native copy only: by the driver, with frames copied
-    XdpNative,
-    /// AF_XDP generic only: by the kernel's program for all drivers
-    XdpGeneric,
-    /// PF_ZEROCOPY: a NIC bound to the kernel module of that name
-    #[value(name = "zerocopy")]
-    ZeroCopy,
-}
+/// Path, by the names of `strait-capture`'s table.
+#[derive(Clone, Copy)]
+pub(crate) struct PathArg(pub(crate) Path);
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum WaitArg {
@@ -260,11 +243,11 @@ impl Args {
     fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         self.output.check(self.json, self.read.as_deref())?;
-        let path = self.kernel.path;
-        if self.kernel.huge_pages && !matches!(path, PathArg::Xdp | PathArg::XdpZc) {
+        let PathArg(path) = self.kernel.path;
+        if self.kernel.huge_pages && !matches!(path, Path::Xdp | Path::XdpZeroCopy) {
             return usage("--huge-pages is for --path xdp".into());
         }
-        if self.kernel.fanout.is_some() && path.is_taken_from_the_host() {
+        if self.kernel.fanout.is_some() && path.takes_frames() {
             let path = path.name();
             return usage(format!(
                 "--fanout works with packet sockets only, and --path {path} has none: the NIC spreads packets over its \
@@ -312,7 +295,7 @@ impl Args {
     fn open(&self, source: &str, filter: &str) -> Result<Session, Error> {
         let kernel = &self.kernel;
         let builder = Session::builder(source)
-            .path(kernel.path.into())
+            .path(kernel.path.0)
             .wait(kernel.wait.into())
             .snaplen(self.snaplen())
             .directions(self.direction.into())
@@ -378,19 +361,14 @@ fn link_name(link_type: u32) -> String {
     }
 }
 
-impl PathArg {
-    /// Returns true for paths other than packet sockets. The host does not receive the packets that
-    /// they capture.
-    fn is_taken_from_the_host(self) -> bool {
-        match self {
-            Self::Auto | Self::Recv | Self::V2 | Self::V3 => false,
-            Self::Xdp | Self::XdpZc | Self::XdpNative | Self::XdpGeneric | Self::ZeroCopy => true,
-        }
+impl ValueEnum for PathArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: OnceLock<Vec<PathArg>> = OnceLock::new();
+        ALL.get_or_init(|| Path::ALL.iter().copied().map(PathArg).collect())
     }
 
-    /// Returns the name on the command line.
-    pub(crate) fn name(self) -> String {
-        spelled(&self)
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(self.0.description()))
     }
 }
 
@@ -403,22 +381,6 @@ impl WaitArg {
 
 fn spelled(value: &impl ValueEnum) -> String {
     value.to_possible_value().expect("no value is skipped").get_name().to_owned()
-}
-
-impl From<PathArg> for Path {
-    fn from(path: PathArg) -> Self {
-        match path {
-            PathArg::Auto => Self::Auto,
-            PathArg::Recv => Self::Recv,
-            PathArg::V2 => Self::V2,
-            PathArg::V3 => Self::V3,
-            PathArg::Xdp => Self::Xdp,
-            PathArg::XdpZc => Self::XdpZeroCopy,
-            PathArg::XdpNative => Self::XdpNative,
-            PathArg::XdpGeneric => Self::XdpGeneric,
-            PathArg::ZeroCopy => Self::ZeroCopy,
-        }
-    }
 }
 
 impl From<WaitArg> for Wait {

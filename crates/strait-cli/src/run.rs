@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     let named = |value: String, name: &str| (name.to_owned(), value);
     let chosen = [
-        args.path.map(|path| named(path.name(), "STRAIT_PATH")),
+        args.path.map(|path| named(path.0.name().to_owned(), "STRAIT_PATH")),
         args.wait.map(|wait| named(wait.name(), "STRAIT_WAIT")),
         args.queues.clone().map(|queues| named(queues, "STRAIT_QUEUES")),
         args.strict.then(|| named("1".into(), "STRAIT_STRICT")),

@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         output::tell(format_args!("strait: no -i given: {interface} is {reason}\n"));
     }
     let session = Session::builder(interface.clone())
-        .path(args.path.into())
+        .path(args.path.0)
         .wait(args.wait.into())
         .queues(args.queues.clone().unwrap_or_default())
         .filter(filter.clone())

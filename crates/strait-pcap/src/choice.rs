@@ -30,7 +30,7 @@ impl Choice {
         let variable = |name| variable(name).filter(|text| !text.is_empty());
         let (prefix, name) = split(device);
         let chosen = match variable("STRAIT_PATH") {
-            Some(text) => Some(path(&text).ok_or_else(|| unknown_path(&text))?),
+            Some(text) => Some(Path::named(&text).ok_or_else(|| unknown_path(&text))?),
             None => None,
         };
         let wait = match variable("STRAIT_WAIT").as_deref() {
@@ -62,31 +62,13 @@ impl Choice {
 /// Splits a device's name into the path that it begins with, if any, and the rest.
 pub(crate) fn split(device: &str) -> (Option<Path>, &str) {
     match device.split_once(':') {
-        Some((prefix, name)) if path(prefix).is_some() => (path(prefix), name),
+        Some((prefix, name)) if Path::named(prefix).is_some() => (Path::named(prefix), name),
         _ => (None, device),
     }
 }
 
-/// The paths, by the names that users give them.
-const PATHS: [(&str, Path); 9] = [
-    ("auto", Path::Auto),
-    ("recv", Path::Recv),
-    ("v2", Path::V2),
-    ("v3", Path::V3),
-    ("xdp", Path::Xdp),
-    ("xdp-zc", Path::XdpZeroCopy),
-    ("xdp-native", Path::XdpNative),
-    ("xdp-generic", Path::XdpGeneric),
-    ("zerocopy", Path::ZeroCopy),
-];
-
-/// Returns the path with this name.
-fn path(name: &str) -> Option<Path> {
-    PATHS.iter().find(|(known, _)| *known == name).map(|(_, path)| *path)
-}
-
 fn unknown_path(text: &str) -> String {
-    let names = PATHS.map(|(name, _)| name);
+    let names: Vec<_> = Path::ALL.iter().map(|path| path.name()).collect();
     format!("STRAIT_PATH={text}: give one of {}", names.join(", "))
 }
 
@@ -116,8 +98,8 @@ mod tests {
     fn an_unknown_path_is_refused_with_every_path() {
         let wrong = Choice::new("eth0", |asked| (asked == "STRAIT_PATH").then(|| "fast".to_owned()));
         let wrong = wrong.unwrap_err();
-        assert!(PATHS.iter().all(|(name, _)| wrong.contains(name)), "{wrong}");
-        assert_eq!(wrong.matches(", ").count() + 1, PATHS.len(), "{wrong}");
+        assert!(Path::ALL.iter().all(|path| wrong.contains(path.name())), "{wrong}");
+        assert_eq!(wrong.matches(", ").count() + 1, Path::ALL.len(), "{wrong}");
     }
 
     #[test]
