@@ -1,5 +1,5 @@
-//! `strait cache`: what a proxy has stored; of one that runs through its admin address, else in its
-//! directory.
+//! `strait cache`: stored responses of a proxy, by the admin address of a running one or in the
+//! directory of a stopped one.
 
 mod remote;
 
@@ -9,23 +9,24 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Value, json};
+use strait_program::output::{print_line, print_text, warn};
+use strait_program::parse::address;
+use strait_program::prefix;
 use strait_proxy::{Contents, Pattern};
 
 use self::remote::Remote;
 use crate::Error;
-use strait_program::output::{print_line, print_text, warn};
-use strait_program::parse::address;
 
 /// Options of `strait cache`.
 #[derive(ClapArgs)]
-#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{TERMS}"))]
+#[command(after_help = examples(), after_long_help = format!("{}\n\n{TERMS}", examples()))]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// The admin address of a proxy that runs
+    /// Admin address of a running proxy
     #[arg(long, value_name = "ADDR", value_parser = address, global = true, conflicts_with = "cache_dir")]
     admin: Option<SocketAddr>,
-    /// The directory of a proxy that does not run
+    /// Directory of a stopped proxy
     #[arg(long, value_name = "DIR", global = true)]
     cache_dir: Option<PathBuf>,
     /// Print JSON
@@ -33,78 +34,84 @@ pub(crate) struct Args {
     json: bool,
 }
 
-const EXAMPLES: &str = "Examples:
-  strait cache stats --admin 127.0.0.1:3129
-  strait cache ls 'http://deb.debian.org/*.deb' --cache-dir /var/cache/strait
-  strait cache ban 'http://www.example.org/img/*' --admin 127.0.0.1:3129
-  strait cache verify --cache-dir /var/cache/strait --json";
+/// Returns the examples of the help, with the name by which the program was called.
+fn examples() -> String {
+    let name = prefix();
+    format!(
+        "Examples:
+  {name} cache stats --admin 127.0.0.1:3129
+  {name} cache ls 'http://deb.debian.org/*.deb' --cache-dir /var/cache/strait
+  {name} cache ban 'http://www.example.org/img/*' --admin 127.0.0.1:3129
+  {name} cache verify --cache-dir /var/cache/strait --json"
+    )
+}
 
-/// What is printed, explained.
-const TERMS: &str = "Columns of ls and get: bytes that are stored, seconds for which it is still fresh (negative once it is stale),
-status, media type, URI; of a part from which byte of how many it is. - stands for what is not known.
+/// Explanation of the output.
+const TERMS: &str = "Columns of ls and get: stored bytes, remaining freshness lifetime in seconds (negative if stale), status, media type, URI;
+for a part also its first byte and the length of the whole. - stands for an unknown value.
 
-What stats tells, with counts since the proxy was started:
-  records         responses and parts that are stored
-  used_bytes      bytes of all files, those included that are evicted and still read
-  pinned_bytes    bytes of evicted files that clients still read: they take room on the disk until the last reader is done
-  capacity_bytes  what used_bytes may come to: cache.size
-  files           files that are open
-  stored          records that were written
-  removed         records that were replaced, or forgotten on request
-  evicted         records that were dropped to make room
-  reinserted      records that were kept when their file was evicted, for they had been hit
-  corrupt         records that were not as they were written, and were dropped
-  unsynced        records that a power loss may have damaged, and were dropped at the start
-  refused         times that there was no room: the response was passed on and not stored
-  failed          calls to the file system that failed
-  is_loaded       whether what was stored before the start can be found yet
+Output of stats, with counts since the start of the proxy:
+  records         stored responses and parts
+  used_bytes      bytes of all files, also of evicted files that are still read
+  pinned_bytes    bytes of evicted files that clients still read: the disk space is free after the last reader
+  capacity_bytes  limit of used_bytes: cache.size
+  files           open files
+  stored          records written
+  removed         records replaced, or removed on request
+  evicted         records removed to make room for others
+  reinserted      records kept when their file was evicted, because they had hits
+  corrupt         records with a wrong checksum or head, dropped
+  unsynced        records that a power loss may have damaged, dropped at the start
+  refused         responses not stored for lack of space; clients got them
+  failed          failed calls to the file system
+  is_loaded       true once the index of earlier responses is loaded
 
-What verify counts:
-  whole           records that are as they were written, to the last byte
-  unhashed        records whose bodies went by splice, past the program, and have no checksum: only heads and places were checked
-  corrupt         records that were not; a proxy that runs has dropped them
+Output of verify:
+  whole           records with correct heads and bodies
+  unhashed        records with correct heads; their bodies were stored by splice and have no checksum
+  corrupt         damaged records; a running proxy has dropped them
   unreadable      records that could not be read
-  bytes           bytes that were read";
+  bytes           bytes read";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say how much is stored.
+    /// Print counts and sizes.
     Stats,
-    /// List what is stored, newest first.
+    /// List stored responses, newest first.
     Ls {
-        /// Of URIs like this; * stands for anything
+        /// Pattern of URIs; * matches any text
         #[arg(default_value = "*")]
         pattern: String,
-        /// So many at most
+        /// Largest number of lines
         #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         most: u32,
     },
-    /// Say what is stored for a URI.
+    /// List the stored responses of a URI.
     Get {
         /// The URI
         uri: String,
     },
-    /// Forget what is stored for a URI.
+    /// Remove the stored responses of a URI.
     Purge {
         /// The URI
         uri: String,
     },
-    /// Forget what is stored for all URIs like this.
+    /// Remove the stored responses of all URIs that match a pattern.
     Ban {
-        /// Of URIs like this; * stands for anything
+        /// Pattern of URIs; * matches any text
         pattern: String,
     },
-    /// Read and check all that is stored; a proxy that runs drops what is not as it was written.
+    /// Read and check all stored responses; a running proxy drops damaged ones.
     Verify,
 }
 
 impl Command {
-    /// Whether it changes what is stored.
-    fn forgets(&self) -> bool {
+    /// Returns true if it removes responses.
+    fn removes(&self) -> bool {
         matches!(self, Self::Purge { .. } | Self::Ban { .. })
     }
 
-    /// Refuses what names nothing, before anybody is asked.
+    /// Refuses an empty pattern and an incomplete URI before the proxy is asked.
     fn check(&self) -> Result<(), Error> {
         match self {
             Self::Ls { pattern, .. } | Self::Ban { pattern } => drop(Pattern::new(pattern)?),
@@ -122,14 +129,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         (Some(address), _) => Remote(address).ask(&args.command)?,
         (None, Some(dir)) => {
             let contents =
-                if args.command.forgets() { Contents::open(dir)? } else { Contents::open_to_read(dir)? };
+                if args.command.removes() { Contents::open(dir)? } else { Contents::open_to_read(dir)? };
             let answer = look(&contents, &args.command);
             contents.close();
             answer?
         }
         (None, None) => {
             return Err(Error::usage(
-                "give --admin ADDR of a proxy that runs, or --cache-dir DIR of one that does not".to_owned(),
+                "give --admin ADDR of a running proxy, or --cache-dir DIR of a stopped one".to_owned(),
             ));
         }
     };
@@ -143,17 +150,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     match &args.command {
         Command::Get { uri } if answer.as_array().is_some_and(Vec::is_empty) => {
-            Err(Error::failed(format!("{uri}: nothing is stored for it")))
+            Err(Error::failed(format!("{uri}: no stored response")))
         }
         Command::Verify => sound(&answer),
         _ => Ok(()),
     }
 }
 
-/// What is found in a directory, as a proxy would tell it.
+/// Runs a command on a directory. The result has the form of a running proxy's answer.
 fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let told = match command {
+    let answer = match command {
         Command::Stats => serde_json::to_value(contents.stats()).map(without_capacity),
         Command::Ls { pattern, most } => {
             serde_json::to_value(contents.list(&Pattern::new(pattern)?, one_more(*most), now))
@@ -169,10 +176,10 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
             }))
         }
     };
-    told.map_err(|error| Error::failed(error.to_string()))
+    answer.map_err(|error| Error::failed(error.to_string()))
 }
 
-/// The limit is the proxy's, and no directory tells it.
+/// Removes the capacity: it is an option of the proxy and not recorded in the directory.
 fn without_capacity(mut stats: Value) -> Value {
     if let Value::Object(fields) = &mut stats {
         fields.retain(|name, _| name != "capacity_bytes");
@@ -180,26 +187,26 @@ fn without_capacity(mut stats: Value) -> Value {
     stats
 }
 
-/// How many are asked for, to tell whether there are more than `most`.
+/// Returns the number of entries to request: one more shows that there are more than `most`.
 fn one_more(most: u32) -> usize {
     most as usize + 1
 }
 
-/// Leaves `most` of what is listed, and says where that is not all.
+/// Cuts a list to `most` entries, and reports that there are more.
 fn cut(answer: &mut Value, most: usize) {
     let Value::Array(entries) = answer else { return };
     if entries.len() > most {
         entries.truncate(most);
-        warn(format_args!("these are the newest {most}, and there are more: --most N lists so many\n"));
+        warn(format_args!("only the newest {most} are listed: --most N lists more\n"));
     }
 }
 
-/// Whether all that was checked was as it was written.
+/// Fails if `verify` found damaged or unreadable records.
 fn sound(answer: &Value) -> Result<(), Error> {
     let of = |name: &str| answer[name].as_u64().unwrap_or(0);
     match of("corrupt") + of("unreadable") {
         0 => Ok(()),
-        wrong => Err(Error::failed(format!("not as they were written, or not to be read: {wrong}"))),
+        wrong => Err(Error::failed(format!("damaged or unreadable records: {wrong}"))),
     }
 }
 
@@ -209,8 +216,8 @@ fn as_text(command: &Command, answer: &Value) -> String {
             entries.iter().map(entry).collect()
         }
         (Command::Purge { .. } | Command::Ban { .. }, _) => {
-            let at_hand = answer.get("at_hand").map(|count| format!("{count} at hand, "));
-            format!("forgotten: {}{} stored\n", at_hand.unwrap_or_default(), answer["stored"])
+            let memory = answer.get("at_hand").map(|count| format!("{count} in memory, "));
+            format!("removed: {}{} stored\n", memory.unwrap_or_default(), answer["stored"])
         }
         (_, Value::Object(fields)) => {
             let lines = fields.iter().map(|(name, value)| format!("{name:<16} {}", plain(value)));
@@ -220,7 +227,7 @@ fn as_text(command: &Command, answer: &Value) -> String {
     }
 }
 
-/// A line of what is stored: bytes, seconds for which it is fresh, status, media type, URI.
+/// Returns the line of a response: bytes, freshness in seconds, status, media type, URI.
 fn entry(entry: &Value) -> String {
     let part = match (entry["first"].as_u64(), entry["length"].as_u64(), entry["bytes"].as_u64()) {
         (Some(first), Some(length), Some(bytes)) if bytes < length => format!(" from {first} of {length}"),
@@ -236,7 +243,8 @@ fn entry(entry: &Value) -> String {
     )
 }
 
-/// A value without quotes. What came from outside draws nothing on a terminal.
+/// Returns a value without quotes. Control characters are escaped: a URI must not control the
+/// terminal.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.escape_debug().to_string(),

@@ -15,14 +15,14 @@ use strait_program::{Streams, pages};
 
 pub(crate) use error::Error;
 
-/// A response on its way takes some twenty pieces of memory, a few of them of kilobytes: the C
-/// library keeps only smaller ones ready.
+/// A response in progress has some twenty allocations, a few of them of kilobytes. The C library's
+/// allocator caches only smaller ones.
 #[global_allocator]
 static MEMORY: MiMalloc = MiMalloc;
 
 /// Caches HTTP between clients and servers, with bodies that stay in the kernel.
 #[derive(Parser)]
-#[command(name = "strait-proxy", version, args_conflicts_with_subcommands = true, after_help = proxy::EXAMPLES)]
+#[command(name = "strait-proxy", version, args_conflicts_with_subcommands = true, after_help = proxy::examples())]
 struct Line {
     #[command(subcommand)]
     command: Option<Command>,
@@ -32,7 +32,7 @@ struct Line {
 
 #[derive(Subcommand)]
 enum Command {
-    /// See, forget and check what strait proxy has stored.
+    /// List, remove and check stored responses.
     Cache(cache::Args),
     /// Print a completion script for a shell.
     Completions(pages::CompletionArgs),

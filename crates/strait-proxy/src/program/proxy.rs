@@ -11,89 +11,93 @@ use clap::Args as ClapArgs;
 use strait_program::files::{HELP_TO_LISTEN, allow_files};
 use strait_program::output::{account_text, print_account, print_text, tell, warn};
 use strait_program::parse::{address, bytes, listen};
-use strait_program::{Kind, Streams, process, service};
+use strait_program::{Kind, Streams, name, process, service};
 use strait_proxy::{Bound, Clock, Config, Proxy};
 
 use crate::Error;
 
-pub(crate) const EXAMPLES: &str = "Examples:
-  strait proxy --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
-  strait proxy --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
-  http_proxy=http://127.0.0.1:3128 curl -I http://deb.debian.org/debian/dists/stable/InRelease";
+/// Returns the examples of the help, with the name by which the program was called.
+pub(crate) fn examples() -> String {
+    let name = name();
+    format!(
+        "Examples:
+  {name} --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
+  {name} --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
+  http_proxy=http://127.0.0.1:3128 curl -I http://deb.debian.org/debian/dists/stable/InRelease"
+    )
+}
 
 /// Options of `strait proxy`.
 #[derive(ClapArgs)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// The configuration, strait.toml; what is given here goes before it
+    /// Configuration file, strait.toml; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:3128]
     #[arg(long, value_name = "ADDR", value_parser = listen)]
     listen: Vec<SocketAddr>,
-    /// Stand before this server: a reverse proxy
+    /// Be a reverse proxy for this server
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// Keep responses here; without it small ones are kept in memory
+    /// Directory of stored responses; without it small ones are kept in memory
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// What they may take on disk [default: 1 GiB]
+    /// Size limit of the directory [default: 1 GiB]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     cache_size: Option<ByteSize>,
-    /// What small ones may take in memory [default: 64 MiB]
+    /// Size limit of responses in memory [default: 64 MiB]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     memory: Option<ByteSize>,
-    /// Threads [default: one a processor]
+    /// Number of threads [default: one for each CPU]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Tell of itself here: metrics, an admin page, strait cache
+    /// Admin address: metrics, a page for browsers, strait cache
     #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
-    /// Write a line a request to this file; - is standard output
+    /// Access log, one line for each request; - is standard output
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Become this user once the sockets are open
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Say whether the configuration holds, and where it would listen
+    /// Check the configuration, and print the addresses to listen on
     #[arg(long)]
     check_config: bool,
-    /// Print a configuration with every key, its default, and what it is for
+    /// Print a configuration with every key, its default and its purpose
     #[arg(long)]
     print_default_config: bool,
-    /// Print the account as one JSON object; it goes to standard error where standard output is the
-    /// log
+    /// Print the account as one JSON object; on standard error if standard output is the log
     #[arg(long)]
     json: bool,
-    /// Read stored bodies and send them, in place of sendfile: to compare
+    /// Send stored bodies by read and write in place of sendfile, to compare
     #[arg(long)]
     no_sendfile: bool,
-    /// Read bodies from origins and write them, in place of splice: to compare
+    /// Store bodies by read and write in place of splice, to compare
     #[arg(long)]
     no_splice: bool,
 }
 
 impl Args {
-    /// The standard streams that carry data, but for a log that the configuration names.
+    /// Returns the standard streams that carry data. A log of the configuration is checked later.
     pub(crate) fn streams(&self) -> Streams {
         let prints = self.print_default_config || self.check_config;
         Streams::output(prints || self.json || self.log.as_deref() == Some(Path::new("-")))
     }
 }
 
-/// Size of an option.
+/// Parses the size of an option.
 fn byte_size(text: &str) -> Result<ByteSize, String> {
     bytes(text).map(ByteSize)
 }
 
-/// How often it is looked what the process is told by signals.
+/// Interval between two checks for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
-/// Open files for each connection: the client's and the origin's, and as many again for the store
-/// and for pipes.
+/// Open files for each connection: the client's, the origin's, and two for the store and pipes.
 const FILES_EACH: u64 = 4;
-/// Open files beside those: listeners, idle connections to origins; and those that there have to
-/// be.
+/// Open files for listeners and idle connections to origins.
 const FILES_BESIDE: u64 = 4096;
+/// Fewest open files for them; with fewer the proxy warns.
 const FILES_BESIDE_MIN: u64 = 256;
 
 /// Runs the command.
@@ -135,19 +139,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Ok(print_account(&account, args.json)?)
 }
 
-/// Whether standard output is the access log, which has lines of requests alone.
+/// Returns true if standard output is the access log, which gets no other lines.
 fn logs_to_stdout(config: &Config) -> bool {
     config.log.access.as_deref().is_some_and(|path| path == "-")
 }
 
-/// Opens what needs privileges, gives those up, and starts.
+/// Opens sockets and the log, gives up privileges, and starts the workers.
 fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     let each = FILES_EACH * u64::from(config.limits.connections);
     let allowed = allow_files(FILES_BESIDE + each)?;
     let needed = FILES_BESIDE_MIN + each;
-    // The default is for machines that allow it: connections that do not fit wait.
-    let is_asked_for = config.limits.connections != Config::default().limits.connections;
-    if allowed < needed && is_asked_for {
+    // Machines that allow fewer files than the default needs are common, and connections beyond
+    // the limit wait: warn only about a number that the user chose.
+    let is_chosen = config.limits.connections != Config::default().limits.connections;
+    if allowed < needed && is_chosen {
         warn(format_args!(
             "{allowed} open files are allowed, and limits.connections needs {needed}: ulimit -n {needed}\n"
         ));
@@ -157,7 +162,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     }
     let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
     become_and_check(args, config)?;
-    // Root goes on writing the cache and the log wherever it could.
+    // Root keeps the right to write the cache and the log in directories of other users.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
     let proxy = bound.start(Clock::system()).map_err(|error| as_user(error, args.user.as_deref()))?;
@@ -166,7 +171,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     Ok(proxy)
 }
 
-/// A failure, with what helps where this process may not.
+/// Adds the remedy to a failure for lack of permission.
 fn refused(error: strait_proxy::Error) -> Error {
     match &error {
         strait_proxy::Error::Os { operation, error: cause, .. }
@@ -179,7 +184,7 @@ fn refused(error: strait_proxy::Error) -> Error {
     }
 }
 
-/// A failure after this process has become a user: it is that one who may not.
+/// Adds the user of `--user` to a failure for lack of permission.
 fn as_user(error: strait_proxy::Error, user: Option<&str>) -> Error {
     match user {
         Some(user) if error.kind() == Kind::Refused => Error::refused(format!("as user {user}: {error}")),
@@ -199,7 +204,7 @@ fn announce(proxy: &Proxy) {
     }
 }
 
-/// Goes by the configuration as it is now. What is wrong with it is told, and nothing is changed.
+/// Applies the current configuration file. A mistake in it is reported and changes nothing.
 fn reload(args: &Args, proxy: &mut Proxy) {
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", service::monotonic_us()));
     match again(args).and_then(|config| Ok(proxy.reload(&config)?)) {
@@ -219,26 +224,26 @@ fn reload(args: &Args, proxy: &mut Proxy) {
 
 fn reopen_log(proxy: &Proxy) {
     if let Err(error) = proxy.reopen_log() {
-        warn(format_args!("lines go on to the old access log: {error}\n"));
+        warn(format_args!("the access log is not reopened, and the old file is still written to: {error}\n"));
     }
 }
 
-/// Tells the service manager, if there is one; one that does not listen stops nothing.
+/// Notifies the service manager, if there is one. A failure is reported and ends nothing.
 fn notify(state: &str) {
     if let Err(error) = service::notify(state) {
         warn(format_args!("{error}\n"));
     }
 }
 
-/// What a configuration comes to that was checked.
+/// Returns the output of `--check-config` for a valid configuration.
 fn as_checked(config: &Config) -> String {
     let listen = config.listen.iter().map(|address| format!("listen {address}\n"));
     let admin = config.admin.listen.map(|address| format!("admin {address}\n"));
     listen.chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
-/// The configuration for a reload, checked. A file without a key is being written or was truncated:
-/// it is refused, although it would be a valid configuration to start with.
+/// Reads and checks the configuration for a reload. A file without keys is valid at a start, but is
+/// refused here: an editor may be writing it.
 fn again(args: &Args) -> Result<Config, Error> {
     if let Some(path) = &args.config
         && std::fs::read_to_string(path).is_ok_and(|text| Config::is_blank(&text))
@@ -248,7 +253,7 @@ fn again(args: &Args) -> Result<Config, Error> {
     config(args)
 }
 
-/// The configuration, checked.
+/// Reads and checks the configuration.
 fn config(args: &Args) -> Result<Config, Error> {
     let Some(path) = &args.config else {
         let config = with_options(Config::default(), args);
@@ -267,7 +272,7 @@ fn config(args: &Args) -> Result<Config, Error> {
     }
 }
 
-/// Becomes the user of `--user`, and checks what that one can do. The log is open by then.
+/// Becomes the user of `--user`, and checks that user's permissions. The log is open already.
 fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     let Some(user) = &args.user else { return Ok(()) };
     service::become_user(user)?;
@@ -281,7 +286,7 @@ fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     })
 }
 
-/// Checks what the system has to offer. A start makes the same checks as `--check-config`.
+/// Checks the user and the directories of the configuration. A start makes the same checks as `--check-config`.
 fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
     if let Some(user) = &args.user {
         service::check_user(user)?;
@@ -289,21 +294,21 @@ fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
     config.check_places().map_err(|error| in_file(args, error))
 }
 
-/// A mistake of the configuration, with the line of the file that makes it.
+/// Adds the file and the line to a mistake of the configuration.
 fn in_file(args: &Args, error: strait_proxy::Error) -> Error {
     let text = args.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let error = Config::locate(&text.unwrap_or_default(), error);
     Error::usage(located(args, &error.to_string()))
 }
 
-/// Problems, each with the name of the file and the line that sets its key.
+/// Adds the name of the file to each problem.
 fn located(args: &Args, problems: &str) -> String {
     let Some(path) = &args.config else { return problems.to_owned() };
     let of_file = |line: &str| format!("{}: {line}", path.display());
     problems.lines().map(of_file).collect::<Vec<_>>().join("\n")
 }
 
-/// What was given as options goes before the file.
+/// Overrides a configuration with the options of the command line.
 fn with_options(mut config: Config, args: &Args) -> Config {
     if !args.listen.is_empty() {
         config.listen.clone_from(&args.listen);

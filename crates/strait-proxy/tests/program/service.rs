@@ -361,7 +361,7 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
     assert!(all.stderr.is_empty() && all.text().lines().count() == 4, "{}", all.stderr);
     assert!(some.stderr.contains("--most") && some.text().matches("\"uri\"").count() == 3, "{}", some.stderr);
     let purged = ask(&["purge", "http://www.example/a"]).success().text();
-    assert_eq!(purged, "forgotten: 0 at hand, 1 stored\n");
+    assert_eq!(purged, "removed: 0 in memory, 1 stored\n");
     let gone = ask(&["get", "http://www.example/a", "--json"]);
     assert_eq!((gone.status.code(), gone.text()), (Some(1), "[]\n".to_owned()));
     assert_eq!(ask(&["verify", "--json"]).success().text().matches("\"whole\":3").count(), 1);
@@ -406,8 +406,8 @@ fn what_is_in_memory_alone_is_told_of_when_it_is_forgotten() {
     let admin = proxy.admin().to_string();
     let ask = |arguments: &[&str]| run(&[&["cache"], arguments, &["--admin", &admin]].concat());
     let purged = ask(&["purge", "http://www.example/a"]).success().text();
-    assert_eq!(purged, "forgotten: 1 at hand, 0 stored\n");
-    assert_eq!(ask(&["ban", "*"]).success().text(), "forgotten: 2 at hand, 0 stored\n");
+    assert_eq!(purged, "removed: 1 in memory, 0 stored\n");
+    assert_eq!(ask(&["ban", "*"]).success().text(), "removed: 2 in memory, 0 stored\n");
     proxy.end();
 }
 

@@ -1,4 +1,4 @@
-//! What a proxy that runs tells of what it has stored, over its admin address.
+//! Stored responses of a running proxy, by its admin address.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,37 +9,37 @@ use serde_json::Value;
 use super::{Command, one_more};
 use crate::Error;
 
-/// How long it may take to be connected, and for a proxy to say that it is there.
+/// Timeout of the connection and of the first answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a proxy that is there may take: it may have to read all that is stored.
+/// Timeout of the second answer: the proxy may have to read the whole store.
 const PATIENCE_READING: Duration = Duration::from_hours(1);
-/// Bytes of an answer at most.
+/// Largest answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
-/// A proxy's admin address.
+/// Admin address of a proxy.
 pub(super) struct Remote(pub(super) SocketAddr);
 
 impl Remote {
-    /// What it tells.
+    /// Runs a command on the proxy.
     pub(super) fn ask(&self, command: &Command) -> Result<Value, Error> {
-        // Whoever is not there is told of before the wait for what takes long.
+        // A missing or different server is reported before the long timeout begins.
         if self.exchange("GET", "/healthz", PATIENCE)?.trim_end() != "ok" {
-            return Err(self.is_another());
+            return Err(self.other_server());
         }
         let (method, target) = request(command);
         let answer = self.exchange(method, &target, PATIENCE_READING)?;
-        let answer: Value = serde_json::from_str(&answer).map_err(|_| self.is_another())?;
+        let answer: Value = serde_json::from_str(&answer).map_err(|_| self.other_server())?;
         match command {
             Command::Stats => match answer.get("store") {
                 Some(store @ Value::Object(_)) => Ok(store.clone()),
-                None => Err(self.is_another()),
+                None => Err(self.other_server()),
                 Some(_) => Err(Error::failed("the proxy has no store: cache.dir names none".to_owned())),
             },
             _ => Ok(answer),
         }
     }
 
-    /// One request; each piece of the answer within `patience`.
+    /// Sends one request. Each piece of the answer must arrive within `patience`.
     fn exchange(&self, method: &str, target: &str, patience: Duration) -> Result<String, Error> {
         let mut answer = Vec::new();
         let mut ask = || {
@@ -48,36 +48,36 @@ impl Remote {
             write!(stream, "{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.0)?;
             stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)
         };
-        ask().map_err(|error| self.unreached(&error, patience))?;
+        ask().map_err(|error| self.unreachable(&error, patience))?;
         let answer = String::from_utf8_lossy(&answer);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         match head.split(' ').nth(1) {
             Some("200") => Ok(body.to_owned()),
-            None => Err(self.unsaid("no answer; does its admin.allow name this machine?")),
-            Some(_) if is_a_line(body.trim_end()) => Err(self.unsaid(body.trim_end())),
-            Some(_) => Err(self.is_another()),
+            None => Err(self.failed("no answer; does its admin.allow name this machine?")),
+            Some(_) if is_a_line(body.trim_end()) => Err(self.failed(body.trim_end())),
+            Some(_) => Err(self.other_server()),
         }
     }
 
-    fn unsaid(&self, why: &str) -> Error {
+    fn failed(&self, why: &str) -> Error {
         Error::failed(format!("{}: {why}", self.0))
     }
 
-    fn is_another(&self) -> Error {
+    fn other_server(&self) -> Error {
         Error::failed(format!("{} answers, but it is no admin address of strait proxy", self.0))
     }
 
-    fn unreached(&self, error: &io::Error, patience: Duration) -> Error {
+    fn unreachable(&self, error: &io::Error, patience: Duration) -> Error {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock => format!("no answer within {} s", patience.as_secs()),
             io::ErrorKind::TimedOut => format!("no connection within {} s", PATIENCE.as_secs()),
             _ => error.to_string(),
         };
-        Error::failed(format!("ask {}: {why}; is it admin.listen of a proxy that runs?", self.0))
+        Error::failed(format!("ask {}: {why}; is it admin.listen of a running proxy?", self.0))
     }
 }
 
-/// The method and the target by which it is asked.
+/// Returns the method and the target of a command.
 fn request(command: &Command) -> (&'static str, String) {
     match command {
         Command::Stats => ("GET", "/status.json".to_owned()),
@@ -91,12 +91,12 @@ fn request(command: &Command) -> (&'static str, String) {
     }
 }
 
-/// Whether a text may be what a proxy says in place of an answer: one line, and no page.
+/// Returns true for a text that can be the proxy's message: one line, and no page of another server.
 fn is_a_line(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_control() || c == '<')
 }
 
-/// A parameter as it stands in a query.
+/// Encodes a parameter of a query.
 fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:*".contains(&byte);
     let encode =
