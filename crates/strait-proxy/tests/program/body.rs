@@ -1,8 +1,7 @@
-//! Bodies of which every byte follows from a number, so that whoever reads one knows whether it is
-//! right.
+//! Bodies generated from a number, so that a reader can check every byte.
 //!
-//! A body is a stretch of one block of noise, repeated. The block's length is a prime: bytes that
-//! are off by a page, a pipe or a segment differ.
+//! A body is a slice of one block of noise, repeated. The length of the block is a prime, so bytes
+//! that are off by a page, a pipe or a segment differ.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -23,7 +22,7 @@ static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
     bytes
 });
 
-/// A body: which one, and its length in bytes.
+/// Body: its number, and its length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
     pub(crate) id: u64,
@@ -35,26 +34,26 @@ impl Body {
         Self { id, len }
     }
 
-    /// The target of its URL: `/<id>/<len>`.
+    /// Returns the target of its URL: `/<id>/<len>`.
     pub(crate) fn target(&self) -> String {
         format!("/{}/{}", self.id, self.len)
     }
 
-    /// The body of a target, whatever its query says.
+    /// Returns the body of a target. The query is ignored.
     pub(crate) fn parse(target: &str) -> Option<Self> {
         let path = target.split('?').next()?.strip_prefix('/')?;
         let (id, len) = path.split_once('/')?;
         Some(Self { id: id.parse().ok()?, len: len.parse().ok()? })
     }
 
-    /// Some of its bytes: `range`, or as many as there are in one piece.
+    /// Returns bytes of `range`, or as many as are contiguous in the block.
     pub(crate) fn piece(&self, range: Range<u64>) -> &'static [u8] {
         let start = (self.id * 7919 + range.start) % PERIOD;
         let end = (start + range.end.min(self.len) - range.start).min(PERIOD);
         &BLOCK[start as usize..end as usize]
     }
 
-    /// Some of its bytes.
+    /// Returns a copy of the bytes of a range.
     pub(crate) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         while (bytes.len() as u64) < range.end - range.start {
@@ -63,7 +62,7 @@ impl Body {
         bytes
     }
 
-    /// Whether these are its bytes from `at` on.
+    /// Returns true if `bytes` are its bytes from `at` on.
     pub(crate) fn is(&self, at: u64, bytes: &[u8]) -> bool {
         let end = at + bytes.len() as u64;
         let mut done = 0;
@@ -77,7 +76,7 @@ impl Body {
         end <= self.len
     }
 
-    /// Panics unless these are all of its bytes.
+    /// Panics unless `bytes` are the whole body.
     #[track_caller]
     pub(crate) fn assert_whole(&self, bytes: &[u8]) {
         assert_eq!(bytes.len() as u64, self.len, "the length of {}", self.target());
@@ -86,7 +85,7 @@ impl Body {
 }
 
 #[test]
-fn bodies_are_told_apart_and_their_parts_put_together() {
+fn bodies_differ_and_their_pieces_join() {
     let (one, other) = (Body::new(1, 3 * PERIOD), Body::new(2, 3 * PERIOD));
     let mut bytes = one.bytes(0..PERIOD + 5);
     bytes.extend(one.bytes(PERIOD + 5..3 * PERIOD));

@@ -1,5 +1,5 @@
-//! A browser through the forward proxy: a page with what it is made of, which a second browser gets
-//! from the store.
+//! A browser through the forward proxy: a page with its style, script and images, which a second
+//! browser gets from the store.
 
 use lab::{Launch, program_or_skip, wait_until};
 
@@ -9,8 +9,8 @@ use crate::servers::{Kind, Web, write_old};
 const BROWSER: &str = "chromium-headless-shell";
 const IMAGES: usize = 12;
 
-/// A page with a style, a script and more images than a browser has connections; the script says
-/// what was loaded.
+/// Page with a style, a script and more images than a browser has connections. The script reports
+/// the loaded ones.
 fn page() -> String {
     let images = (0..IMAGES).map(|image| format!("<img src='{image}.svg'>")).collect::<Vec<_>>().concat();
     format!(
@@ -28,7 +28,7 @@ fn browse(proxy: &Proxy, url: &str) -> String {
     let profile = tempfile::tempdir().unwrap();
     let launch =
         Launch::new(BROWSER).args(["--no-sandbox", "--disable-gpu", "--disable-background-networking"]);
-    // Browsers do not ask a proxy for this machine's addresses unless they are told to.
+    // By default browsers do not use a proxy for addresses of this machine.
     let launch = launch.args(["--proxy-bypass-list=<-loopback>", &format!("--proxy-server={}", proxy.url())]);
     let launch = launch.arg(format!("--user-data-dir={}", profile.path().display()));
     launch.args(["--dump-dom", url]).run(LIMIT).unwrap().success().text()

@@ -1,5 +1,5 @@
-//! A client that reads as much as a test tells it to: what has come before the origin sent more is
-//! what the test is about.
+//! Client that reads no more than the test asks for: many tests are about the bytes that arrived
+//! before the origin sent more.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,22 +11,22 @@ use rustix::net::{RecvFlags, recv};
 use crate::body::Body;
 use crate::rig::LIMIT;
 
-/// A connection to the proxy.
+/// Connection to the proxy.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    /// What was read and nobody has taken.
+    /// Bytes read and not yet returned.
     came: Vec<u8>,
 }
 
-/// The head of a response.
+/// Head of a response.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) status: u16,
     text: String,
 }
 
-/// A response as it came.
+/// Complete response.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     pub(crate) head: Head,
@@ -34,7 +34,7 @@ pub(crate) struct Response {
 }
 
 impl Head {
-    /// The value of a field.
+    /// Returns the value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         field(&self.text, name)
     }
@@ -43,13 +43,13 @@ impl Head {
         self.field("content-length").map(|len| len.parse().unwrap())
     }
 
-    /// Whether the proxy says that it came from its store (RFC 9211, section 2.1).
+    /// Returns true for a hit by Cache-Status (RFC 9211, section 2.1).
     pub(crate) fn is_hit(&self) -> bool {
         self.field("cache-status").is_some_and(|status| status.split(';').any(|word| word.trim() == "hit"))
     }
 }
 
-/// The value of a field of a head.
+/// Returns the value of a field of a head.
 pub(crate) fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
     fields.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
@@ -63,7 +63,7 @@ impl Client {
         Ok(Self { stream, came: Vec::new() })
     }
 
-    /// Sends a request without a body; `fields` end with their lines' ends.
+    /// Sends a request without a body. Each field ends with CRLF.
     pub(crate) fn ask(&mut self, method: &str, target: &str, fields: &str) -> io::Result<()> {
         let authority = target.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         let host = authority.unwrap_or("origin.test");
@@ -71,7 +71,7 @@ impl Client {
         self.stream.write_all(request.as_bytes())
     }
 
-    /// The head of the next response; an error if there is none.
+    /// Reads the head of the next response.
     pub(crate) fn head(&mut self) -> io::Result<Head> {
         let text = self.upto(b"\r\n\r\n")?;
         let status = text.get(9..12).and_then(|status| status.parse().ok());
@@ -79,7 +79,7 @@ impl Client {
         Ok(Head { status, text })
     }
 
-    /// So many bytes; an error if the connection ends before.
+    /// Reads `len` bytes; fails if the connection ends before.
     pub(crate) fn exactly(&mut self, len: u64) -> io::Result<Vec<u8>> {
         while (self.came.len() as u64) < len {
             self.read()?;
@@ -88,7 +88,7 @@ impl Client {
         Ok(std::mem::replace(&mut self.came, rest))
     }
 
-    /// The body behind a head; an error if it is not whole.
+    /// Reads the body of a response; fails if it is incomplete.
     pub(crate) fn body(&mut self, head: &Head) -> io::Result<Vec<u8>> {
         if let Some(len) = head.len() {
             return self.exactly(len);
@@ -103,7 +103,7 @@ impl Client {
             let line = self.upto(b"\r\n")?;
             let len = u64::from_str_radix(line.trim_end(), 16).map_err(io::Error::other)?;
             body.extend(self.exactly(len)?);
-            // Nobody here sends trailers: the last chunk and the others end alike.
+            // No test sends trailers, so the last chunk ends like the others.
             if self.exactly(2)? != b"\r\n" {
                 return Err(io::Error::other("a chunk that does not end"));
             }
@@ -113,7 +113,7 @@ impl Client {
         }
     }
 
-    /// Asks for something and takes all of the answer.
+    /// Sends a request and reads the whole response.
     pub(crate) fn fetch(&mut self, target: &str, fields: &str) -> io::Result<Response> {
         self.ask("GET", target, fields)?;
         let head = self.head()?;
@@ -121,17 +121,16 @@ impl Client {
         Ok(Response { head, body })
     }
 
-    /// Throws away what was read and not taken: so many bytes.
+    /// Drops bytes that were read and not returned, and returns their number.
     pub(crate) fn drain(&mut self) -> u64 {
         let len = self.came.len() as u64;
         self.came.clear();
         len
     }
 
-    /// Throws away what comes, `most` bytes at most, where it is: in the kernel (MSG_TRUNC,
-    /// tcp(7)).
+    /// Discards at most `most` received bytes inside the kernel (MSG_TRUNC, tcp(7)).
     pub(crate) fn discard(&mut self, most: usize) -> io::Result<u64> {
-        // Where nothing is copied the buffer only says how much may be taken.
+        // With MSG_TRUNC the buffer only sets the number of bytes.
         let mut room = Vec::with_capacity(most);
         match recv(&self.stream, spare_capacity(&mut room), RecvFlags::TRUNC)? {
             (_, 0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -165,20 +164,20 @@ impl Client {
     }
 }
 
-/// Asks a proxy for something on a connection of its own.
+/// Sends one request on its own connection.
 #[track_caller]
 pub(crate) fn get(proxy: SocketAddr, target: &str, fields: &str) -> Response {
     Client::connect(proxy).unwrap().fetch(target, fields).unwrap()
 }
 
-/// Asks for a body until it comes from the store: its last byte reaches clients before the proxy is
-/// done with it.
+/// Repeats a request until it is a hit: clients get the last byte of a body before the fill is
+/// complete.
 #[track_caller]
 pub(crate) fn await_hit(proxy: SocketAddr, body: &Body) {
     await_hit_of(proxy, &body.target(), body);
 }
 
-/// The same, of a target that has more to it.
+/// Like [`await_hit`], with a target that has a query.
 #[track_caller]
 pub(crate) fn await_hit_of(proxy: SocketAddr, target: &str, body: &Body) {
     let mut client = Client::connect(proxy).unwrap();

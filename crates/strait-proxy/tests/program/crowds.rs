@@ -1,5 +1,5 @@
-//! Many at once: followers of one fill, and connections on which nothing is said. Memory grows with
-//! neither, nor with the size of what is sent.
+//! Many connections at once: followers of one fill, and idle ones. Memory grows neither with their
+//! number nor with the length of bodies.
 
 use std::io;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::client::{Client, await_hit};
 use crate::origin::{Gate, Origin};
 use crate::rig::{LIMIT, Setup};
 
-/// Raises the limit of descriptors, for this process and the proxies that it starts; if it cannot
-/// be so high the test is skipped.
+/// Raises the limit of descriptors for this process and the proxies that it starts. Returns false
+/// and skips the test if it cannot.
 fn descriptors_or_skip(count: u64) -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= count) {
@@ -30,7 +30,7 @@ fn descriptors_or_skip(count: u64) -> bool {
 
 const FOLLOWERS: usize = 1000;
 const FOLLOWED: Body = Body::new(5, 2_000_003);
-/// What all of them have before the origin goes on.
+/// Bytes that all clients have before the origin continues.
 const BEGINNING: u64 = 900_000;
 
 #[test]
@@ -72,11 +72,11 @@ fn a_thousand_followers_of_one_fill() {
 }
 
 #[test]
-fn many_who_ask_for_many_things_at_once_cause_one_fetch_of_each() {
+fn many_clients_and_objects_cause_one_fetch_of_each() {
     const CLIENTS: usize = 8;
     let origin = Origin::of_bodies();
     let proxy = Setup::before(origin.address).start();
-    // From memory and from the store, all at the pace of the slowest.
+    // From memory and from the store, at the pace of the slowest client.
     let object = |id| Body::new(id, if id % 2 == 0 { 1000 } else { 150_000 });
     let objects: Vec<_> = (0..400).map(object).collect();
     let ask = || {
@@ -96,7 +96,8 @@ fn ten_thousand_idle_connections_in_a_hundred_megabytes() {
         return;
     }
     let origin = Origin::of_bodies();
-    // The kernel does not spread connections evenly over the workers, and each takes its share.
+    // The kernel does not spread connections evenly over the workers, and each worker has its share
+    // of the limit.
     let proxy = Setup::before(origin.address)
         .config("[limits]\nconnections = 14000\nconnections_per_client = 0\n")
         .start();
@@ -113,7 +114,7 @@ fn ten_thousand_idle_connections_in_a_hundred_megabytes() {
     let (memory, each) = (proxy.memory(), (proxy.memory() - before) / IDLE as u64);
     println!("{IDLE} idle connections: {} MiB, {each} bytes each", memory >> 20);
     assert!(memory < 100_000_000, "{memory} bytes");
-    // They are alive.
+    // The connections still work.
     for client in clients.iter_mut().step_by(1000) {
         body.assert_whole(&client.fetch(&body.target(), "").unwrap().body);
     }

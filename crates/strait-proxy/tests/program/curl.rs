@@ -1,5 +1,5 @@
-//! curl through the forward proxy, with nginx, Apache and Python's http.server behind it; wget,
-//! which goes on where it was stopped.
+//! curl through the forward proxy, with nginx, Apache and Python's http.server as origins; wget,
+//! which resumes a download.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::servers::{Kind, TLS_PORT, Web, certificate, own_address, write_old};
 const SMALL: Body = Body::new(1, 1234);
 const LARGE: Body = Body::new(2, 1_234_567);
 
-/// curl, through a proxy: its errors are errors, and what it would say of its progress it does not.
+/// curl through a proxy: fails on HTTP errors, and shows no progress.
 fn curl(proxy: &Proxy, arguments: &[&str]) -> Finished {
     let own = ["--disable", "--silent", "--show-error", "--noproxy", "", "--proxy", &proxy.url()];
     Launch::new("curl").args(own).args(arguments).run(LIMIT).unwrap()
@@ -92,12 +92,12 @@ fn curl_uploads_and_waits_until_it_may() {
         let seen = curl(&proxy, &[&["--verbose", "--fail", "--upload-file", source, &url], more].concat());
         let seen = seen.success();
         assert!(seen.stderr.contains("< HTTP/1.1 201 Created"), "{}", seen.stderr);
-        // curl itself waits with what is large.
+        // curl itself delays large bodies.
         let is_allowed = seen.stderr.contains("< HTTP/1.1 100 Continue");
         assert_eq!(name != "not-expected", is_allowed, "{name}: {}", seen.stderr);
         LARGE.assert_whole(&fs::read(web.files().join(name)).unwrap());
     }
-    // What was put there is what the next one gets, and the one after a change.
+    // A GET after each PUT returns the new body.
     let url = web.url("with-length");
     LARGE.assert_whole(&curl(&proxy, &[&url]).success().stdout);
     let put = ["--fail", "--request", "PUT", "--data-binary", "short", &url];
@@ -127,7 +127,7 @@ fn curl_tunnels_to_a_server_with_tls() {
 }
 
 #[test]
-fn wget_goes_on_where_it_was_stopped() {
+fn wget_resumes_an_interrupted_download() {
     if !program_or_skip("wget") {
         return;
     }

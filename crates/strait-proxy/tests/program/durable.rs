@@ -1,4 +1,4 @@
-//! What was stored is there after a kill, and what a disk has spoilt is fetched again.
+//! Stored responses survive a kill, and records that the disk has damaged are fetched again.
 
 use lab::wait_until;
 
@@ -7,8 +7,8 @@ use crate::client::{Client, await_hit};
 use crate::origin::Origin;
 use crate::rig::{LIMIT, Setup};
 
-/// Objects of 100 B to 300 KB: small ones are in memory, too; middling ones in segments; large ones
-/// go by splice.
+/// Objects of 100 B to 300 KB: small ones are also in memory, medium ones in segments, large ones
+/// are stored by splice.
 fn objects(count: u64) -> Vec<Body> {
     (0..count).map(|id| Body::new(id, 100 + (id * id * 3331) % 299_900)).collect()
 }
@@ -31,7 +31,7 @@ fn three_hundred_objects_are_hits_after_a_kill() {
 
     let proxy = Setup::before(origin.address).start_in(cache.path());
     let mut client = Client::connect(proxy.address).unwrap();
-    // It serves while it loads its index; a client that wants only what is stored sees how far that is.
+    // The proxy serves while it loads its index; only-if-cached shows when it has.
     let is_loaded = |client: &mut Client, object: &Body| {
         client.fetch(&object.target(), "Cache-Control: only-if-cached\r\n").unwrap().head.status == 200
     };

@@ -1,5 +1,5 @@
-//! A disk that is full, gone or spoilt, and descriptors that run out: clients get right bodies all
-//! the same, or are told that there are none.
+//! A disk that is full, missing or damaged, and a lack of descriptors: clients get correct bodies
+//! or an error.
 
 use std::fs;
 use std::io;
@@ -17,16 +17,16 @@ use crate::framing::{Framed, Framing, origin_of_framings};
 use crate::origin::Origin;
 use crate::rig::{LIMIT, PROGRAM, Setup};
 
-/// Where a proxy with a small disk of its own finds it.
+/// Mount point of the small disk.
 const DISK: &str = "/mnt";
 
-/// Starts a program with a disk of so many bytes that nobody else sees.
+/// Starts a program with a disk of this many bytes in a mount namespace of its own.
 fn with_disk(size: &str) -> Vec<String> {
     let script = format!("mount -t tmpfs -o size={size} tmpfs {DISK} && exec \"$@\"");
     ["unshare", "--mount", "sh", "-ec", &script, "sh"].map(str::to_owned).into()
 }
 
-/// Whether this process may mount file systems; if not, the test is skipped.
+/// Returns true if this process may mount file systems; else skips the test.
 fn mounts_or_skip() -> bool {
     let tried = with_disk("64k");
     let may = Launch::new(&tried[0]).args(&tried[1..]).arg("true").run(LIMIT);
@@ -69,7 +69,7 @@ fn a_disk_that_fills_up_in_the_middle_of_a_fill_spoils_no_body() {
     let proxy = before_with_disk(origin.address, "6m").start_in(Path::new(DISK));
     for framing in Framing::ALL {
         let framed = Framed::whole(Body::new(1, 20_000_003), framing, true);
-        // One goes on with the rest; the others see that something is missing.
+        // One client gets the rest past the store; the others get an incomplete body.
         let taken = Mutex::new(Vec::new());
         let take = || {
             let response = Client::connect(proxy.address).unwrap().fetch(&framed.target(), "");
@@ -116,7 +116,7 @@ fn a_directory_that_cannot_be_written_is_refused_at_once() {
 }
 
 #[test]
-fn what_is_stored_is_looked_at_where_nothing_can_be_written() {
+fn a_read_only_store_can_be_listed_and_verified() {
     if !mounts_or_skip() {
         return;
     }
@@ -148,8 +148,8 @@ fn descriptors_that_run_out_spoil_no_body() {
         .by(&["prlimit", "--nofile=64:64"])
         .config("limits.origin_idle = 0\n")
         .start();
-    // Idle connections to the origin would hold what descriptors there are. Whoever gets no connection,
-    // or is told that the proxy has none to the origin, tries again.
+    // Idle connections to the origin would take the remaining descriptors. A client that gets no
+    // connection, or an error because the proxy gets none, tries again.
     let fetch = |object: &Body| -> io::Result<bool> {
         let response = Client::connect(proxy.address)?.fetch(&object.target(), "")?;
         if response.head.status == 200 {
@@ -173,7 +173,7 @@ fn await_hits(proxy: SocketAddr, objects: &[Body]) {
     }
 }
 
-/// The files of a store that hold objects.
+/// Returns the files of a store that hold objects.
 fn files(cache: &Path) -> Vec<fs::File> {
     let paths = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
     let holds =
@@ -181,8 +181,8 @@ fn files(cache: &Path) -> Vec<fs::File> {
     paths.filter(holds).map(|path| fs::File::options().read(true).write(true).open(path).unwrap()).collect()
 }
 
-/// Stores objects, ends the proxy, spoils its files and starts it again; how often the origin was
-/// asked after that.
+/// Stores objects, stops the proxy, damages its files and starts it again. Returns the number of
+/// requests to the origin after that.
 fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
 }
 
 #[test]
-fn bytes_that_a_disk_has_changed_reach_nobody() {
+fn bytes_changed_by_a_disk_reach_no_client() {
     let objects: Vec<_> = (0..100).map(|id| Body::new(id, id * 300)).collect();
     let flip = |file: &fs::File, len: u64| {
         let mut byte = [0];

@@ -1,9 +1,8 @@
-//! A body of 1 MB that its origin trickles: who comes later gets what is there at once, a part of
-//! what is there too, a client that leaves stops nothing, and a part that was asked for alone is
-//! kept, used and completed.
+//! A slow body of 1 MB: a later client gets the stored bytes at once, also for a range of them. A
+//! client that leaves does not stop the fill, and a range alone is stored, used and completed.
 //!
-//! The origin goes on when the test lets it, so that what a client has by then can only be what was
-//! stored.
+//! The test lets the origin continue, so bytes that a client has before can only come from the
+//! store.
 
 use std::net::Shutdown;
 
@@ -15,10 +14,10 @@ use crate::origin::{Gate, Origin, Request};
 use crate::rig::{LIMIT, Proxy, Setup};
 
 const MEGABYTE: Body = Body::new(1, 1 << 20);
-/// What is there when others come: a third, as after one of three seconds.
+/// Bytes stored when other clients come: a third of the body.
 const THIRD: u64 = MEGABYTE.len / 3;
 
-/// A proxy before an origin that sends as far as the gate is open.
+/// Starts a proxy for an origin that sends bytes up to the gate.
 fn trickling() -> (Origin, Gate, Proxy) {
     let gate = Gate::default();
     let origin = Origin::of_bodies_behind(&gate);
@@ -26,7 +25,7 @@ fn trickling() -> (Origin, Gate, Proxy) {
     (origin, gate, proxy)
 }
 
-/// A client that has asked for it, and has the head and the first third.
+/// Connects a client that requests the body and reads the head and the first third.
 fn first(proxy: &Proxy, gate: &Gate) -> Client {
     let mut client = Client::connect(proxy.address).unwrap();
     client.ask("GET", &MEGABYTE.target(), "").unwrap();
@@ -36,14 +35,14 @@ fn first(proxy: &Proxy, gate: &Gate) -> Client {
     client
 }
 
-/// The rest of it comes to a client that has the first third.
+/// Reads the rest of the body, for a client that has the first third.
 #[track_caller]
 fn goes_on(client: &mut Client, upto: u64) {
     assert!(MEGABYTE.is(THIRD, &client.exactly(upto - THIRD).unwrap()));
 }
 
 #[test]
-fn a_follower_gets_what_is_stored_at_once_and_then_streams() {
+fn a_follower_gets_stored_bytes_at_once_and_then_streams() {
     let (origin, gate, proxy) = trickling();
     let mut leader = first(&proxy, &gate);
     let mut follower = Client::connect(proxy.address).unwrap();
@@ -64,7 +63,7 @@ fn a_follower_gets_what_is_stored_at_once_and_then_streams() {
 }
 
 #[test]
-fn a_part_of_what_is_stored_is_answered_at_once() {
+fn a_range_of_stored_bytes_is_answered_at_once() {
     let (origin, gate, proxy) = trickling();
     let mut leader = first(&proxy, &gate);
     let part = get(proxy.address, &MEGABYTE.target(), "Range: bytes=1000-200999\r\n");
@@ -72,7 +71,8 @@ fn a_part_of_what_is_stored_is_answered_at_once() {
     assert_eq!(part.head.field("content-range"), Some("bytes 1000-200999/1048576"));
     assert!(part.body.len() == 200_000 && MEGABYTE.is(1000, &part.body));
 
-    // One that is still to come: the head at once, the bytes when they are there.
+    // A range beyond the stored bytes: the head comes at once, the bytes when the origin sends
+    // them.
     let mut waiting = Client::connect(proxy.address).unwrap();
     waiting.ask("GET", &MEGABYTE.target(), "Range: bytes=-1000\r\n").unwrap();
     assert_eq!(waiting.head().unwrap().status, 206);
@@ -90,7 +90,7 @@ fn a_client_that_leaves_does_not_stop_the_fill() {
     leader.stream.shutdown(Shutdown::Both).unwrap();
     drop(leader);
     gate.open(2 * THIRD);
-    // Its connection is gone; the origin's is there still.
+    // The client's connection is closed; the one to the origin is still open.
     assert!(proxy.await_sockets(idle + 1), "{:?}", proxy.descriptors());
     gate.open(MEGABYTE.len);
     await_hit(proxy.address, &MEGABYTE);
@@ -104,7 +104,7 @@ fn a_part_of_what_is_not_stored_is_fetched_kept_and_completed() {
     let ask = |fields: &str| get(proxy.address, &MEGABYTE.target(), fields);
     let ranges = || origin.asked().iter().map(Request::range).collect::<Vec<_>>();
 
-    // What has come is stored when somebody gets it who wants only what is stored.
+    // A hit for only-if-cached shows that the received bytes are stored.
     let is_stored = |range: &str| {
         let wish = format!("Range: bytes={range}\r\nCache-Control: only-if-cached\r\n");
         wait_until(LIMIT, || ask(&wish).head.is_hit())

@@ -1,5 +1,4 @@
-//! Bodies in every framing, as an origin sends them: with a length, in chunks, up to the end of the
-//! connection.
+//! Bodies in every framing of an origin: Content-Length, chunked, or until the connection closes.
 
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -10,11 +9,11 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::body::Body;
 use crate::origin::{Origin, Request, send_bytes};
 
-/// How a body is told from what follows it (RFC 9112, section 6).
+/// Framing of a body (RFC 9112, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length,
-    /// Chunks around the size from which on they are spliced, and of a pipe and more.
+    /// Chunks about as long as the smallest spliced ones, and as a pipe and more.
     Chunks,
     Close,
 }
@@ -25,13 +24,13 @@ impl Framing {
 
 const CHUNKS: [u64; 8] = [1, 65_535, 65_536, 65_537, 300_000, 17, 1 << 20, 131_072];
 
-/// What an origin of framings is asked for.
+/// Request to an origin of framings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framed {
     pub(crate) body: Body,
     pub(crate) framing: Framing,
     pub(crate) is_stored: bool,
-    /// Bytes after which the origin is gone; all of them otherwise.
+    /// Number of bytes after which the origin closes the connection; all by default.
     pub(crate) cut: Option<u64>,
 }
 
@@ -53,7 +52,7 @@ impl Framed {
         Self { body: request.body(), framing: framing.unwrap(), is_stored: words[2] == "store", cut }
     }
 
-    /// Answers with it; an error ends the connection.
+    /// Sends the response; an error closes the connection.
     pub(crate) fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
         let Self { body, framing, .. } = *self;
         let framed = match framing {
@@ -71,11 +70,11 @@ impl Framed {
             send_bytes(&body, 0..end, &mut *stream)?;
         }
         if self.cut.is_some() && framing == Framing::Close {
-            // Any other end would be that of the body.
+            // An orderly close would end the body.
             set_socket_linger(&*stream, Some(Duration::ZERO))?;
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        // At once: what is on its way in the proxy must not be lost with the connection.
+        // Close without a reset: bytes inside the proxy must not be lost with the connection.
         if self.cut.is_some() || framing == Framing::Close {
             stream.shutdown(Shutdown::Both)?;
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -98,7 +97,7 @@ fn send_chunks(body: &Body, end: u64, stream: &mut TcpStream) -> io::Result<()> 
     if end == body.len { stream.write_all(b"0\r\n\r\n") } else { Ok(()) }
 }
 
-/// An origin that is asked for them by their targets.
+/// Starts an origin that sends the framing named by the target.
 pub(crate) fn origin_of_framings() -> Origin {
     Origin::new(|request, stream| Framed::parse(request).send(stream))
 }

@@ -1,4 +1,4 @@
-//! git through the forward proxy: by files (the dumb protocol), which a cache keeps, and by
+//! git through the forward proxy: files (the dumb protocol), which a cache stores, and
 //! git-http-backend, which it must not.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use lab::{Finished, Launch, program_or_skip, skip};
 use crate::rig::{LIMIT, Proxy, Setup};
 use crate::servers::{Kind, Web, own_address};
 
-/// git without the user's and the system's configuration.
+/// git without the configuration of the user and the system.
 fn git(at: &Path, arguments: &[&str]) -> Finished {
     let who = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "protocol.version=2"];
     let launch = Launch::new("git").env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
@@ -16,8 +16,8 @@ fn git(at: &Path, arguments: &[&str]) -> Finished {
     launch.args(who).args(arguments).run(LIMIT).unwrap().success()
 }
 
-/// A bare repository `repository.git` of some commits, in `files`, whose objects are files each, in
-/// a pack, or both.
+/// Makes a bare repository `repository.git` with some commits in `files`. Its objects are loose,
+/// packed, or both.
 fn make(files: &Path) {
     let work = tempfile::tempdir().unwrap();
     let at = work.path();
@@ -37,7 +37,7 @@ fn make(files: &Path) {
     let _ = git(&bare, &["update-server-info"]);
 }
 
-/// The last commit of a new clone through the proxy, all objects being checked.
+/// Clones through the proxy, checks all objects, and returns the last commit.
 fn clone(proxy: &Proxy, url: &str) -> String {
     let into = tempfile::tempdir().unwrap();
     let through = format!("http.proxy={}", proxy.url());
@@ -58,7 +58,7 @@ fn git_clones_by_files() {
     let (first, sent) = (clone(&proxy, &url), web.sent());
     assert_eq!(first, git(&web.files().join("repository.git"), &["rev-parse", "master"]).text());
     assert_eq!(clone(&proxy, &url), first);
-    // git asks for the list of branches with no-cache; the rest is in the store.
+    // git requests the list of branches with no-cache; the rest comes from the store.
     let again = &web.sent()[sent.len()..];
     assert!(
         sent.len() > 5 && again.iter().all(|line| line.contains("/info/refs") || line.contains("/HEAD")),

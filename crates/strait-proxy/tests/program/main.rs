@@ -1,5 +1,5 @@
-//! The program `strait-proxy` as its users meet it: between real clients and origins, while it
-//! fills, when it is killed, and when descriptors, disk or patience run out.
+//! The program `strait-proxy` between real clients and origins: during fills, after a kill, and
+//! without descriptors, disk space or time.
 
 mod body;
 mod browser;

@@ -1,9 +1,9 @@
-//! What others got wrong when they spliced: data left in a pipe when the sender closes, chunked
-//! bodies with a corrupted start, bodies without their tail, and what is abandoned taken for what
-//! is complete. Bodies here are longer than a pipe.
+//! Known defects of other proxies that splice: bytes left in a pipe when the sender closes, a
+//! corrupted start of chunked bodies, lost tails, and abandoned bodies taken as complete. Bodies
+//! here are longer than a pipe.
 //!
-//! Two more, followers that wait for the end or fetch again, and all of a body where a part was
-//! asked for, are in `fills`.
+//! Two more are in `fills`: followers that wait for the end or fetch again, and whole bodies in
+//! place of a range.
 
 use std::io::{self, Write as _};
 
@@ -15,14 +15,14 @@ use crate::framing::{Framed, Framing, origin_of_framings};
 use crate::origin::{Origin, send_bytes, send_head};
 use crate::rig::{Proxy, Setup};
 
-/// Longer than a pipe several times over, and no multiple of anything.
+/// Length of several pipes, and no multiple of a page.
 const LONG: u64 = 3_000_017;
 
-/// What a slow client has room for: less than a pipe, and more than a packet of the loopback,
-/// without which the kernel waits.
+/// Receive buffer of a slow client: less than a pipe, and more than a packet of the loopback, below
+/// which the kernel waits.
 const WINDOW: usize = 100_000;
 
-/// Asks and takes the answer through a small window: whatever is on its way stays in the proxy for
+/// Requests a body and reads it through a small window, so that its bytes stay in the proxy for
 /// long.
 fn fetch_slowly(proxy: &Proxy, framed: &Framed, version: &str) -> io::Result<Vec<u8>> {
     let mut client = Client::connect(proxy.address)?;
@@ -61,7 +61,7 @@ fn chunked_bodies_have_their_start_and_their_tail() {
 }
 
 #[test]
-fn a_body_keeps_its_tail_wherever_it_ends() {
+fn a_body_of_any_length_keeps_its_tail() {
     const PIPE: u64 = 256 << 10;
     let origin = origin_of_framings();
     let proxy = Setup::before(origin.address).start();
@@ -70,7 +70,7 @@ fn a_body_keeps_its_tail_wherever_it_ends() {
         for framing in Framing::ALL {
             for is_stored in [false, true] {
                 let framed = Framed::whole(Body::new(len, len), framing, is_stored);
-                // On one connection: a byte too many or too few spoils the next response.
+                // On one connection a byte too many or too few would damage the next response.
                 framed.body.assert_whole(&client.fetch(&framed.target(), "").unwrap().body);
             }
         }
@@ -112,7 +112,7 @@ fn what_breaks_off_is_seen_to_and_is_never_kept_as_complete() {
 }
 
 #[test]
-fn a_fill_that_was_abandoned_is_gone_on_with_and_is_whole_then() {
+fn an_abandoned_fill_continues_and_becomes_complete() {
     let body = Body::new(9, LONG);
     let origin = Origin::new(move |request, stream| {
         let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;

@@ -1,4 +1,4 @@
-//! An origin that does what a test tells it to, step by step, and remembers what it was asked for.
+//! Origin that a test controls step by step. It records its requests.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::body::Body;
 use crate::client::field;
 use crate::rig::LIMIT;
 
-/// What it was asked for.
+/// Recorded request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -19,27 +19,27 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The value of a field.
+    /// Returns the value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         field(&self.head, name)
     }
 
-    /// First and last byte that it asks for: a range with both ends.
+    /// Returns the first and the last byte of a closed range.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         let (first, last) = self.field("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().ok()?))
     }
 
-    /// The body that its target names.
+    /// Returns the body that its target names.
     pub(crate) fn body(&self) -> Body {
         Body::parse(&self.target).unwrap_or_else(|| panic!("no body: {}", self.target))
     }
 }
 
-/// Answers a request; an error ends the connection.
+/// Answers a request; an error closes the connection.
 type Answer = dyn Fn(&Request, &mut TcpStream) -> io::Result<()> + Send + Sync;
 
-/// A server on a port of its own. It goes on until the test's process ends.
+/// Server on a port of its own, until the process of the test ends.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
@@ -57,20 +57,20 @@ impl Origin {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (answer, log) = (Arc::clone(&answer), Arc::clone(&log));
-                // How a connection ends is for the proxy's clients to see.
+                // Clients of the proxy see how the connection ends.
                 thread::spawn(move || drop(serve(stream, &*answer, &log)));
             }
         });
         Self { address, asked }
     }
 
-    /// One that sends the body that a target names, to be kept for an hour; or the range of it that
-    /// it is asked for.
+    /// Starts one that sends the body that a target names, or the requested range. It is fresh for
+    /// an hour.
     pub(crate) fn of_bodies() -> Self {
         Self::new(|request, stream| send_body(request, stream, "Cache-Control: max-age=3600\r\n"))
     }
 
-    /// The same, as `gate` lets the bytes go.
+    /// Starts one that sends those bodies up to the gate.
     pub(crate) fn of_bodies_behind(gate: &Gate) -> Self {
         let gate = gate.clone();
         Self::new(move |request, stream| {
@@ -79,7 +79,7 @@ impl Origin {
         })
     }
 
-    /// What it was asked for so far, without the bodies.
+    /// Returns the requests so far, without bodies.
     pub(crate) fn asked(&self) -> Vec<Request> {
         lock(&self.asked).clone()
     }
@@ -111,13 +111,13 @@ fn serve(stream: TcpStream, answer: &Answer, log: &Mutex<Vec<Request>>) -> io::R
     }
 }
 
-/// Answers with the body that the target names, or the range of it, and with `fields`.
+/// Sends the body that the target names, or the requested range, with `fields`.
 pub(crate) fn send_body(request: &Request, stream: &mut TcpStream, fields: &str) -> io::Result<()> {
     let range = send_head(request, stream, fields)?;
     if request.method == "HEAD" { Ok(()) } else { send_bytes(&request.body(), range, stream) }
 }
 
-/// The head of that answer; and the range of the bytes that are to follow.
+/// Sends the head of that response, and returns the range of the bytes to send.
 pub(crate) fn send_head(
     request: &Request,
     stream: &mut TcpStream,
@@ -139,7 +139,7 @@ pub(crate) fn send_head(
     Ok(range)
 }
 
-/// Bytes of a body.
+/// Sends bytes of a body.
 pub(crate) fn send_bytes(body: &Body, range: std::ops::Range<u64>, mut to: impl Write) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
@@ -150,18 +150,18 @@ pub(crate) fn send_bytes(body: &Body, range: std::ops::Range<u64>, mut to: impl 
     Ok(())
 }
 
-/// What holds an origin back until the test lets it go on: so many steps are free.
+/// Gate that holds an origin back until the test opens it further.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate(Arc<(Mutex<u64>, Condvar)>);
 
 impl Gate {
-    /// Lets it go on up to `upto`.
+    /// Opens the gate up to `upto`.
     pub(crate) fn open(&self, upto: u64) {
         *lock(&self.0.0) = upto;
         self.0.1.notify_all();
     }
 
-    /// Waits until it may go on beyond `at`, and tells up to where; an error after a while.
+    /// Waits until the gate is open beyond `at`, and returns the new limit; fails after a timeout.
     pub(crate) fn beyond(&self, at: u64) -> io::Result<u64> {
         let end = Instant::now() + LIMIT;
         let mut upto = lock(&self.0.0);
@@ -176,7 +176,7 @@ impl Gate {
     }
 }
 
-/// Bytes of a body as a gate lets them go.
+/// Sends bytes of a body as far as the gate is open.
 fn trickle(body: &Body, range: std::ops::Range<u64>, gate: &Gate, mut to: impl Write) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {

@@ -1,5 +1,5 @@
-//! apt and pip through the forward proxy, each with a repository that is made here, and with state
-//! and caches of its own: what a second machine installs comes from the store.
+//! apt and pip through the forward proxy, each with a repository, state and caches of its own. A
+//! second machine installs from the store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use lab::{Launch, program_or_skip, skip};
 use crate::rig::{LIMIT, Proxy, Setup};
 use crate::servers::{Kind, Web};
 
-/// A script of the shell, in a directory, to its end; what it says.
+/// Runs a shell script in a directory, and returns its output.
 fn sh(at: &Path, script: &str) -> String {
     Launch::new("sh")
         .args(["-ec", &format!("cd '{}'\n{script}", at.display())])
@@ -19,7 +19,7 @@ fn sh(at: &Path, script: &str) -> String {
         .text()
 }
 
-/// A package with a megabyte in it, in a repository of one directory, with its index.
+/// Makes a package of a megabyte, in a repository of one directory with an index.
 const MAKE_DEBIAN: &str = r"
 mkdir -p package/DEBIAN package/usr/share/strait-test
 head -c 1000000 /dev/urandom >package/usr/share/strait-test/noise
@@ -40,8 +40,8 @@ dpkg-deb --root-owner-group --build package strait-test_1.0_all.deb >/dev/null
 } >Release
 rm -r package";
 
-/// A machine that knows this repository alone: nothing of the system's apt is read, but its
-/// programs, or written.
+/// Machine that knows only this repository. Nothing of the system's apt is read or written, except
+/// its programs.
 struct Machine {
     folder: tempfile::TempDir,
 }
@@ -66,7 +66,7 @@ APT::Sandbox::User ""; Acquire::Languages "none"; Acquire::http::Proxy "{}"; Acq
         Self { folder }
     }
 
-    /// What apt has downloaded after an update.
+    /// Returns the package that apt has downloaded after an update.
     fn download(&self) -> PathBuf {
         let apt = |command: &str| {
             let script = format!("APT_CONFIG=apt.conf apt-get --quiet=2 {command} 2>&1");
@@ -90,11 +90,11 @@ fn apt_updates_and_downloads() {
     assert!(fs::read(Machine::new(&web, &proxy).download()).unwrap() == package);
     let sent = web.sent();
     assert!(fs::read(Machine::new(&web, &proxy).download()).unwrap() == package);
-    // apt has its indexes confirmed, which does not send them again.
+    // apt revalidates its indexes, and they are not sent again.
     assert_eq!(web.sent(), sent);
 }
 
-/// A package of Python, and the index of it (PEP 503).
+/// Makes a Python package with its index (PEP 503).
 const MAKE_INDEX: &str = r#"
 mkdir -p simple/strait-test strait_test strait_test-1.0.dist-info
 head -c 500000 /dev/urandom >strait_test/noise
@@ -109,7 +109,7 @@ python3 -m zipfile -c $wheel strait_test strait_test-1.0.dist-info
 echo "<!DOCTYPE html><a href='../../$wheel'>$wheel</a>" >simple/strait-test/index.html
 rm -r strait_test strait_test-1.0.dist-info"#;
 
-/// A pip that works, if there is one.
+/// Returns a working pip, if there is one.
 fn pip() -> Option<Vec<String>> {
     let ours = std::env::var("HOME").map(|home| format!("{home}/.cache/strait/programs/python/bin/python"));
     let pythons = ours.into_iter().chain(["python3".to_owned()]);

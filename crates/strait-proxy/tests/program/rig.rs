@@ -10,9 +10,9 @@ use lab::{Finished, Launch, Process, wait_until};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// The program.
+/// Program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_strait-proxy");
-/// What anything may take on a busy machine.
+/// Timeout of a step on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(50);
 /// Arguments of setpriv(1) for a user without privileges.
 pub(crate) const AS_NOBODY: [&str; 5] =
@@ -40,29 +40,29 @@ pub(crate) fn status(id: &str, name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// A proxy that is to be started.
+/// Proxy to start.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// What goes before the program: `prlimit`, `nsenter`.
+    /// Program that starts it: `prlimit`, `nsenter`.
     before: Vec<String>,
     arguments: Vec<String>,
     config: String,
 }
 
 impl Setup {
-    /// One before an origin.
+    /// Describes a reverse proxy for an origin.
     pub(crate) fn before(origin: SocketAddr) -> Self {
         let arguments = ["--origin".to_owned(), format!("http://{origin}")];
         Self { before: Vec::new(), arguments: arguments.into(), config: String::new() }
     }
 
-    /// One for clients that name the origin, which may be on this machine.
+    /// Describes a forward proxy that may connect to this machine.
     pub(crate) fn forward() -> Self {
         let config = "access.reach = [\"127.0.0.0/8\"]\n".to_owned();
         Self { before: Vec::new(), arguments: Vec::new(), config }
     }
 
-    /// What `strait.toml` says.
+    /// Adds a text to its `strait.toml`.
     pub(crate) fn config(mut self, text: &str) -> Self {
         self.config.push_str(text);
         self
@@ -74,13 +74,13 @@ impl Setup {
         self
     }
 
-    /// Has it started by another program, which is given it with its arguments.
+    /// Lets another program start it, with its path and arguments as last arguments.
     pub(crate) fn by(mut self, program: &[&str]) -> Self {
         self.before = program.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
-    /// Starts it with a store in `cache`; it listens when this returns.
+    /// Starts it with a store in `cache`, and waits until it listens.
     pub(crate) fn start_in(self, cache: &Path) -> Proxy {
         let config = tempfile::NamedTempFile::new().unwrap();
         fs::write(config.path(), &self.config).unwrap();
@@ -99,7 +99,7 @@ impl Setup {
         Proxy { address: address.unwrap(), process, _cache: None }
     }
 
-    /// Starts it with a store of its own, which goes with it.
+    /// Starts it with a store of its own, which is removed with it.
     pub(crate) fn start(self) -> Proxy {
         let cache = tempfile::tempdir().unwrap();
         let proxy = self.start_in(cache.path());
@@ -107,46 +107,46 @@ impl Setup {
     }
 }
 
-/// The address that it has told, once that is all of a line.
+/// Returns the address of its first complete line about one.
 fn listening_on(said: &str) -> Option<SocketAddr> {
     let mut lines = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     lines.find_map(|line| line.strip_prefix("listening on ")?.parse().ok())
 }
 
-/// A proxy that runs; dropped, it is killed.
+/// Running proxy; dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     process: Process,
-    /// Its own store.
+    /// Store of its own.
     _cache: Option<TempDir>,
 }
 
 impl Proxy {
-    /// Kills it as the kernel would.
+    /// Kills it by SIGKILL.
     pub(crate) fn kill(self) {
         self.process.signal(Signal::KILL);
         let finished = self.process.wait(LIMIT).unwrap();
         assert_eq!(finished.status.code(), None);
     }
 
-    /// Ends it as systemd would.
+    /// Ends it by SIGTERM, like systemd.
     pub(crate) fn terminate(self) -> Finished {
         self.process.signal(Signal::TERM);
         self.process.wait(LIMIT).unwrap().success()
     }
 
-    /// Its URL.
+    /// Returns its URL.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Memory that it has, in bytes.
+    /// Returns its resident memory in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.status("VmRSS")
     }
 
-    /// The most that it had.
+    /// Returns its largest resident memory in bytes.
     pub(crate) fn memory_peak(&self) -> u64 {
         self.status("VmHWM")
     }
@@ -156,7 +156,7 @@ impl Proxy {
         value.strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
     }
 
-    /// What its descriptors are open on, by kind.
+    /// Counts its open descriptors by kind.
     pub(crate) fn descriptors(&self) -> Descriptors {
         let mut open = Descriptors::default();
         for (_, link) in self.links() {
@@ -170,34 +170,33 @@ impl Proxy {
         open
     }
 
-    /// Its open files in a directory, those without a name too, as paths by which they can be
-    /// looked at.
+    /// Returns paths to its open files in a directory, also of files without a name.
     pub(crate) fn open_files(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
         self.links().filter(move |(_, link)| Path::new(link).starts_with(folder)).map(|(path, _)| path)
     }
 
-    /// Its descriptors, and what they are open on.
+    /// Returns its descriptors and their files.
     fn links(&self) -> impl Iterator<Item = (PathBuf, String)> + use<> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
-        // One that was closed meanwhile does not count.
+        // A descriptor that was closed meanwhile does not count.
         entries.flatten().filter_map(|entry| {
             let link = fs::read_link(entry.path()).ok()?;
             Some((entry.path(), link.to_string_lossy().into_owned()))
         })
     }
 
-    /// Waits until it has no more sockets than so many.
+    /// Waits until it has at most `most` sockets.
     pub(crate) fn await_sockets(&self, most: usize) -> bool {
         wait_until(LIMIT, || self.descriptors().sockets <= most)
     }
 }
 
-/// Descriptors of a process, by what they are open on.
+/// Open descriptors of a process by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     pub(crate) pipes: usize,
     pub(crate) sockets: usize,
-    /// Files that have no name any more.
+    /// Files without a name.
     pub(crate) deleted: usize,
     pub(crate) others: usize,
 }

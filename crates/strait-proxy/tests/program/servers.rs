@@ -1,5 +1,5 @@
-//! Origins as they are in the world: nginx, Apache and Python's http.server, each on an address of
-//! this machine that is its own, with a log that tells what it was asked for.
+//! Real origins: nginx, Apache and Python's http.server, each on a loopback address of its own,
+//! with a log of its requests.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,21 +12,21 @@ use tempfile::TempDir;
 
 use crate::rig::LIMIT;
 
-/// Ports without TLS and with it. They are fixed, as these servers do not tell which one they took;
-/// the addresses differ.
+/// Ports without and with TLS. They are fixed, because these servers do not print a free port; the
+/// addresses differ.
 const PORT: u16 = 8080;
 pub(crate) const TLS_PORT: u16 = 8443;
 
-/// A web server and the files that it serves.
+/// Web server and its files.
 pub(crate) struct Web {
     process: Process,
     pub(crate) address: SocketAddr,
-    /// Of it alone: its files are in `files`.
+    /// Directory of this server; its files are in `files`.
     directory: TempDir,
     log: PathBuf,
 }
 
-/// Which one.
+/// Server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Nginx,
@@ -45,13 +45,13 @@ impl Kind {
 }
 
 impl Web {
-    /// Starts one that serves what `make` puts into its directory, and lets it be stored for an
-    /// hour. Without the program the test is skipped.
+    /// Starts one that serves the files that `make` creates, fresh for an hour. Skips the test if
+    /// the program is missing.
     pub(crate) fn start(kind: Kind, make: impl FnOnce(&Path)) -> Option<Self> {
         Self::start_at(own_address(), kind, "", make)
     }
 
-    /// The same at an address, with more of a configuration.
+    /// Starts one at an address, with more configuration.
     pub(crate) fn start_at(ip: Ipv4Addr, kind: Kind, more: &str, make: impl FnOnce(&Path)) -> Option<Self> {
         let program = find(kind.program())?;
         let directory = tempfile::tempdir().unwrap();
@@ -83,18 +83,17 @@ impl Web {
         Some(Self { process, address, directory, log })
     }
 
-    /// Its files.
+    /// Returns the directory of its files.
     pub(crate) fn files(&self) -> PathBuf {
         self.directory.path().join("files")
     }
 
-    /// The URL of one of its files.
+    /// Returns the URL of a file.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
-    /// The lines of its log that tell of whole and partial responses: not of those that only
-    /// confirm.
+    /// Returns the lines of its log about complete and partial responses, without those about 304.
     pub(crate) fn sent(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.log).unwrap_or_else(|_| self.process.stderr());
         let is_sent = |line: &&str| line.contains("\" 200 ") || line.contains("\" 206 ");
@@ -102,7 +101,7 @@ impl Web {
     }
 }
 
-/// Where a program is: on the PATH, where Debian keeps daemons, or where `make setup` unpacked it.
+/// Finds a program: on the PATH, where Debian keeps daemons, or where `make setup` unpacked it.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
@@ -112,15 +111,14 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if found.is_none() && program_or_skip(program) { Some(program.into()) } else { found }
 }
 
-/// An address of this machine's loopback network that nobody else has: of this process, and of each
-/// of its servers.
+/// Returns a loopback address for this process and one of its servers alone.
 pub(crate) fn own_address() -> Ipv4Addr {
     static TAKEN: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 1 + high % 254, low, TAKEN.fetch_add(1, Ordering::Relaxed))
 }
 
-/// nginx as it is installed, but for where it puts its files.
+/// Configuration of an installed nginx, with directories of its own.
 fn nginx(at: &Path, address: SocketAddr, more: &str) -> String {
     let at = at.display();
     format!(
@@ -138,7 +136,7 @@ http {{
     )
 }
 
-/// Apache with the modules that it needs.
+/// Configuration of Apache with the modules that it needs.
 fn apache(at: &Path, address: SocketAddr, more: &str) -> String {
     const MODULES: [&str; 10] =
         ["mpm_event", "authz_core", "mime", "dir", "expires", "env", "alias", "dav", "dav_fs", "cgid"];
@@ -166,8 +164,8 @@ ExpiresDefault \"access plus 1 hour\"
     )
 }
 
-/// Writes a file that was last changed ten days ago: a server that says nothing of its lifetime
-/// lets it be stored all the same (RFC 9111, section 4.2.2).
+/// Writes a file last changed ten days ago: a response without a lifetime is then stored by
+/// heuristic freshness (RFC 9111, section 4.2.2).
 pub(crate) fn write_old(path: &Path, bytes: &[u8]) {
     const AGE: Duration = Duration::from_hours(240);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -176,8 +174,8 @@ pub(crate) fn write_old(path: &Path, bytes: &[u8]) {
     file.set_modified(SystemTime::now() - AGE).unwrap();
 }
 
-/// A certificate for an address, and its key, as files beside each other; without openssl the test
-/// is skipped.
+/// Makes a certificate for an address and its key, as files in one directory. Skips the test
+/// without openssl.
 pub(crate) fn certificate(folder: &Path, address: Ipv4Addr) -> Option<(PathBuf, PathBuf)> {
     if !program_or_skip("openssl") {
         return None;

@@ -1,5 +1,5 @@
-//! `strait proxy` as a service, and `strait cache`: configuration, signals, what it is started
-//! with, what it leaves behind.
+//! `strait-proxy` as a service, and its command `cache`: configuration, signals, environment, files
+//! left behind.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::rig::{AS_NOBODY, LIMIT, PROGRAM, everyones_copy, run, status};
 
-/// A proxy that runs.
+/// Running proxy.
 struct Proxy {
     process: Process,
     address: SocketAddr,
@@ -57,7 +57,7 @@ fn get(address: SocketAddr, path: &str) -> String {
     answer
 }
 
-/// An origin whose answers may be kept; it ends with the test's process.
+/// Starts an origin of cacheable responses. It ends with the process of the test.
 fn origin() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -81,7 +81,7 @@ fn write(dir: &Path, toml: &str) -> String {
 }
 
 #[test]
-fn a_configuration_is_checked_and_what_is_wrong_has_its_line() {
+fn mistakes_in_a_configuration_are_reported_with_their_line() {
     let dir = tempfile::tempdir().unwrap();
     let default = run(&["--print-default-config"]).success().text();
     let path = write(dir.path(), &default);
@@ -104,7 +104,7 @@ fn a_configuration_is_checked_and_what_is_wrong_has_its_line() {
 }
 
 #[test]
-fn a_signal_has_the_configuration_read_again_and_what_is_wrong_changes_nothing() {
+fn sighup_reloads_the_configuration_and_mistakes_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let of =
         |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
@@ -137,7 +137,7 @@ const FOREIGN: [&str; 8] = [
     "KeyMismatch",
 ];
 
-/// A file, and a part of the line that is reported for it.
+/// File, and a part of the line that is reported for it.
 const WRONG: [(&str, &str); 37] = [
     ("workers = 99999", "line 1: workers = 99999: expected a whole number from 0 to 256"),
     ("workers = -1", "from 0 to 256"),
@@ -248,7 +248,7 @@ fn a_proxy_started_with_sighup_ignored_reloads_on_sighup() {
 }
 
 #[test]
-fn the_service_manager_is_told() {
+fn the_service_manager_is_notified() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -274,7 +274,7 @@ fn the_service_manager_is_told() {
 fn a_socket_that_it_is_started_with_takes_the_place_of_its_own() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // It is to live on in the program.
+    // The program inherits it.
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
     let script = format!("exec 3<&{}; export LISTEN_FDS=1 LISTEN_PID=$$; exec \"$@\"", listener.as_raw_fd());
     let launch = Launch::new("bash").args(["-c", &script, "bash", PROGRAM, "--json", "--workers", "2"]);
@@ -342,7 +342,7 @@ fn a_browser_shows_the_admin_page_and_takes_no_markup_from_outside() {
 }
 
 #[test]
-fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
+fn stored_responses_of_running_and_stopped_proxies_are_listed_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("cache").display().to_string();
     let options = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cache-dir", &cache];
@@ -398,7 +398,7 @@ fn what_is_stored_is_seen_and_forgotten_while_it_runs_and_when_it_does_not() {
 }
 
 #[test]
-fn what_is_in_memory_alone_is_told_of_when_it_is_forgotten() {
+fn removed_responses_in_memory_are_counted() {
     let proxy = Proxy::start(&["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--origin", &origin()]);
     for name in ["a", "b", "c"] {
         proxy.get(&format!("/{name}"));
@@ -427,7 +427,7 @@ fn a_log_on_standard_output_has_lines_of_requests_alone() {
 }
 
 #[test]
-fn what_it_may_not_open_is_refused_with_what_helps() {
+fn missing_permissions_are_reported_with_a_remedy() {
     if !root_or_skip() {
         return;
     }
@@ -484,7 +484,7 @@ fn a_start_and_check_config_report_the_same_problems() {
 }
 
 #[test]
-fn what_has_no_effect_is_told() {
+fn options_without_effect_are_reported() {
     let proxy = Proxy::start(&["--listen", "127.0.0.1:0", "--cache-size", "1GB"]);
     assert!(proxy.process.stderr().contains("--cache-size has no effect without --cache-dir"));
     proxy.process.signal(Signal::HUP);
@@ -494,7 +494,7 @@ fn what_has_no_effect_is_told() {
 }
 
 #[test]
-fn whoever_never_answers_is_not_waited_for() {
+fn a_silent_server_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let asked = run(&["cache", "verify", "--admin", &address]);
@@ -503,7 +503,7 @@ fn whoever_never_answers_is_not_waited_for() {
 }
 
 #[test]
-fn what_is_asked_wrongly_or_of_another_server_is_told_in_a_line() {
+fn wrong_requests_and_other_servers_are_reported_in_one_line() {
     let other = origin();
     let other = other.strip_prefix("http://").unwrap();
     for (arguments, code, expected) in [
@@ -517,7 +517,7 @@ fn what_is_asked_wrongly_or_of_another_server_is_told_in_a_line() {
     }
 }
 
-/// The files of a directory: name, when it was changed, and what is in it.
+/// Returns the files of a directory: name, time of change and contents.
 fn files(dir: &Path) -> Vec<(String, SystemTime, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let mut files: Vec<_> = entries

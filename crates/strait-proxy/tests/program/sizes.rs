@@ -1,4 +1,4 @@
-//! Bodies of no bytes, of one, of more than 2^32, and of a length that nobody knows.
+//! Bodies of 0 and 1 byte, of more than 2^32 bytes, and of unknown length.
 
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -33,12 +33,11 @@ fn bodies_of_no_bytes_and_of_one_in_every_framing() {
 
 /// One byte more than 32 bits count.
 const HUGE: u64 = (1 << 32) + 1;
-/// What of it is no hole: a stretch across 2^32, up to the end.
+/// Bytes that are not a hole: across 2^32, up to the end.
 const TAIL: u64 = 100_000;
 const MARK: Body = Body::new(3, TAIL);
 
-/// An origin with a file of that length that takes no room; `fields` say whether it is to be
-/// stored.
+/// Starts an origin with a sparse file of that length. `fields` say whether it may be stored.
 fn huge(fields: &'static str) -> Origin {
     let file = tempfile::tempfile().unwrap();
     file.set_len(HUGE).unwrap();
@@ -65,8 +64,8 @@ fn huge(fields: &'static str) -> Origin {
     })
 }
 
-/// Takes it all: the zeros are thrown away in the kernel (MSG_TRUNC, tcp(7)), the tail is looked
-/// at.
+/// Reads the whole body: zeros are discarded in the kernel (MSG_TRUNC, tcp(7)), the tail is
+/// checked.
 fn take_huge(proxy: &Proxy) -> bool {
     let mut client = Client::connect(proxy.address).unwrap();
     client.ask("GET", "/huge", "").unwrap();

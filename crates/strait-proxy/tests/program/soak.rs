@@ -1,6 +1,6 @@
-//! Mixed load with random aborts on both sides, for as long as `STRAIT_SOAK_SECONDS` says;
-//! `scripts/soak` runs it for ten minutes. At the end every body was right, and no descriptor,
-//! pipe, memory or disk is left behind.
+//! Mixed load with random aborts on both sides for `STRAIT_SOAK_SECONDS`; `scripts/soak` runs it
+//! for ten minutes. At the end every body was correct, and no descriptor, pipe, memory or disk
+//! space is left behind.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,25 +22,25 @@ use crate::framing::{Framed, Framing};
 use crate::origin::{Origin, Request, send_bytes, send_head};
 use crate::rig::{Descriptors, Proxy, Setup};
 
-/// Without `STRAIT_SOAK_SECONDS`.
+/// Duration without `STRAIT_SOAK_SECONDS`.
 const SECONDS: u64 = 20;
 const CLIENTS: u64 = 12;
 const WORKERS: usize = 2;
-/// What the store may take: less than all objects together, so that it evicts all the time.
+/// Size limit of the store: less than all objects, so that it evicts all the time.
 const DISK_BYTES: u64 = 96 << 20;
-/// What a file system takes for itself to find the blocks of files.
+/// Space that a file system needs for the block maps of files.
 const BESIDE_BYTES: u64 = 64 << 10;
-/// Connections to the origin that a worker keeps, and pipes.
+/// Idle connections to the origin of one worker, and its pipes.
 const IDLE_MAX: usize = 8;
 const PIPES_MAX: usize = 64;
-/// Objects that there are.
+/// Number of objects.
 const OBJECTS: u64 = 1500;
-/// Between two looks at the disk and the memory.
+/// Interval between two checks of disk and memory.
 const LOOK: Duration = Duration::from_millis(100);
-/// Looks at a disk that seems too full.
+/// Checks of a disk that seems too full.
 const LOOKS: usize = 3;
 
-/// Numbers that look random (splitmix64).
+/// Pseudorandom numbers (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -51,7 +51,7 @@ impl Dice {
         (z ^ (z >> 31)) % sides
     }
 
-    /// An object: most are small, some have a megabyte and more.
+    /// Chooses an object: most are small, some have a megabyte and more.
     fn object(&mut self) -> Body {
         let id = self.throw(OBJECTS);
         Body::new(
@@ -61,15 +61,15 @@ impl Dice {
     }
 }
 
-/// What came of the load.
+/// Counts of the load.
 #[derive(Debug, Default)]
 struct Tally {
     whole: AtomicU64,
     hits: AtomicU64,
     bytes: AtomicU64,
-    /// Clients that left in the middle.
+    /// Clients that aborted.
     left: AtomicU64,
-    /// Responses that the proxy had to cut off or to refuse, as the origin had.
+    /// Responses that the proxy had to cut off or to refuse, because the origin did.
     broken: AtomicU64,
     /// Responses that the origin cut off.
     cut: AtomicU64,
@@ -79,8 +79,8 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// An origin that breaks off one response of fifty, before its head or in its body, by an end or by
-/// a reset.
+/// Starts an origin that cuts off one of fifty responses, before its head or in its body, by a
+/// close or a reset.
 fn origin(tally: &Arc<Tally>) -> Origin {
     let (thrown, tally) = (AtomicU64::new(1), Arc::clone(tally));
     Origin::new(move |request, stream| {
@@ -109,7 +109,7 @@ fn answer(request: &Request, stream: &mut TcpStream, cut: Option<u64>) -> io::Re
     if cut.is_some() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
 }
 
-/// One client after the other, each with some requests on its connection, until time is over.
+/// Runs one client after the other, each with some requests on its connection, until time is over.
 fn load(proxy: SocketAddr, origin: SocketAddr, seed: u64, tally: &Tally, end: Instant) {
     let mut dice = Dice(seed);
     while Instant::now() < end {
@@ -127,7 +127,7 @@ fn load(proxy: SocketAddr, origin: SocketAddr, seed: u64, tally: &Tally, end: In
     }
 }
 
-/// One request; whether another may follow on the connection.
+/// Sends one request; returns true if the connection can carry another.
 fn request(client: &mut Client, origin: SocketAddr, dice: &mut Dice, tally: &Tally) -> io::Result<bool> {
     let object = dice.object();
     let url = |target: String| format!("http://{origin}{target}");
@@ -157,7 +157,7 @@ fn whole(client: &mut Client, url: &str, object: Body, tally: &Tally) -> io::Res
     Ok(true)
 }
 
-/// Takes some of it and is gone; every other time with a reset.
+/// Reads some of a response and closes; every other time with a reset.
 fn leave(client: &mut Client, url: &str, object: Body, dice: &mut Dice, tally: &Tally) -> io::Result<bool> {
     client.ask("GET", url, "")?;
     if dice.throw(4) > 0 && client.head()?.status == 200 {
@@ -187,7 +187,7 @@ fn part(client: &mut Client, url: &str, object: Body, dice: &mut Dice, tally: &T
     Ok(true)
 }
 
-/// Sends a body, which makes what is stored there outdated; or half of one, and is gone.
+/// Sends a body, which invalidates the stored response; or half of one, and closes.
 fn upload(client: &mut Client, url: &str, object: Body, dice: &mut Dice, tally: &Tally) -> io::Result<bool> {
     client.ask("POST", url, &format!("Content-Length: {}\r\n", object.len))?;
     if dice.throw(4) == 0 {
@@ -205,7 +205,7 @@ fn upload(client: &mut Client, url: &str, object: Body, dice: &mut Dice, tally: 
     Ok(true)
 }
 
-/// Asks the origin itself, through the proxy.
+/// Asks the origin through the proxy.
 fn tunnel(client: &mut Client, origin: SocketAddr, object: Body, tally: &Tally) -> io::Result<bool> {
     write!(client.stream, "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n")?;
     if client.head()?.status != 200 {
@@ -216,25 +216,24 @@ fn tunnel(client: &mut Client, origin: SocketAddr, object: Body, tally: &Tally) 
     Ok(false)
 }
 
-/// Bytes of disk that a proxy takes in a directory: its files, and those that it has open and that
-/// have no name any more.
+/// Returns the disk space of a proxy in a directory: its files, and open files without a name.
 fn disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
     let named = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let paths = named.chain(proxy.open_files(folder));
-    // One that was removed or closed meanwhile takes none.
+    // A file that was removed or closed meanwhile takes no space.
     let files = paths.filter_map(|path| fs::metadata(path).ok());
     let bytes: HashMap<_, _> = files.map(|metadata| (metadata.ino(), metadata.blocks() * 512)).collect();
     bytes.values().sum()
 }
 
-/// The same where files come and go while they are looked at, so that one look may count a file and
-/// what has taken its room.
+/// Returns the disk space while files change: one look may count a file and its successor, so the
+/// least of several looks counts.
 fn steady_disk_bytes(proxy: &Proxy, folder: &Path) -> u64 {
     let look = || disk_bytes(proxy, folder);
     (1..LOOKS).fold(look(), |least, _| if least > DISK_BYTES { least.min(look()) } else { least })
 }
 
-/// What a proxy takes, nobody being connected to it.
+/// Memory and descriptors of a proxy without clients.
 #[derive(Clone, Copy, Debug)]
 struct Quiet {
     memory_bytes: u64,
@@ -246,10 +245,10 @@ fn quiet(proxy: &Proxy, listeners: usize) -> Quiet {
     Quiet { memory_bytes: proxy.memory(), descriptors: proxy.descriptors() }
 }
 
-/// Descriptors of the proxy that are neither sockets nor pipes nor files of the store, at most.
+/// Most descriptors of the proxy other than sockets, pipes and files of the store.
 const FILES_BESIDE: usize = 24;
 
-/// Runs the load, looking at the disk meanwhile; the most that it took.
+/// Runs the load and checks the disk meanwhile. Returns the most space used.
 fn run(proxy: &Proxy, origin: &Origin, cache: &Path, tally: &Tally, span: Duration, seed: u64) -> u64 {
     let end = Instant::now() + span;
     let is_over = AtomicBool::new(false);
@@ -295,12 +294,12 @@ fn mixed_load_with_aborts_on_both_sides_leaves_nothing_behind() {
     );
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     assert!(of(&tally.whole) > 100 && of(&tally.hits) > 0 && of(&tally.left) > 0 && of(&tally.cut) > 0);
-    // One response that is cut off has few followers.
+    // A response that is cut off has few followers.
     assert!(of(&tally.broken) <= 3 * of(&tally.cut), "more broke off than the origin cut off");
     assert!(after.descriptors.pipes <= 2 * WORKERS * PIPES_MAX, "{after:?}");
     let on_disk = fs::read_dir(cache.path()).unwrap().count();
     assert!(after.descriptors.others <= on_disk + FILES_BESIDE, "{on_disk} files on disk, {after:?}");
-    // What is gone from the disk is let go of within moments.
+    // The proxy closes removed files within moments.
     assert!(wait_until(Duration::from_secs(10), || proxy.descriptors().deleted == 0), "{after:?}");
     assert!(after.memory_bytes <= before.memory_bytes * 5 / 4 + (8 << 20), "{before:?} {after:?}");
     assert!(disk <= DISK_BYTES + BESIDE_BYTES, "{disk} bytes of disk");
