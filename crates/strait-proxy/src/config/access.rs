@@ -12,7 +12,7 @@ use strait_http::target::Host;
 use crate::config::error::{Error, Result};
 use crate::config::file::Config;
 
-/// Where the proxy tells of itself, and whom.
+/// Access to the admin page.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin {
     pub(crate) listen: Option<SocketAddr>,
@@ -22,17 +22,17 @@ pub(crate) struct Admin {
     hosts: Vec<String>,
 }
 
-/// Who may use the proxy, and for what.
+/// Clients that may use the proxy, and addresses that it may connect to.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
-    /// `None`: everybody.
+    /// `None`: all clients.
     allow: Option<Vec<IpNet>>,
     reach: Vec<IpNet>,
     pub(crate) connect_ports: Vec<u16>,
     purge: Vec<IpNet>,
     /// `None`: all clients.
     refresh: Option<Vec<IpNet>>,
-    /// Who may say who the client is.
+    /// Load balancers that may name the client (PROXY protocol).
     proxied: Vec<IpNet>,
 }
 
@@ -57,18 +57,18 @@ impl Admin {
         })
     }
 
-    /// Whether somebody may look.
+    /// Returns true if a client may read.
     pub(crate) fn allows(&self, client: IpAddr) -> bool {
         contains(&self.allow, client)
     }
 
-    /// Whether somebody may change what is stored.
+    /// Returns true if a client may purge and ban.
     pub(crate) fn allows_change(&self, client: IpAddr) -> bool {
         contains(&self.change, client)
     }
 
-    /// Whether it may be asked for by that name. A name that anybody may have pointed here is one
-    /// through which a page of theirs would read what only its own may (DNS rebinding).
+    /// Returns true if a request may use this host name. Other names are refused: their owners
+    /// could point them at this address and read the admin page through a browser (DNS rebinding).
     pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
         match host {
             Host::Name(name) => {
@@ -109,12 +109,12 @@ impl Access {
         })
     }
 
-    /// Whether a client may use the proxy.
+    /// Returns true if a client may use the proxy.
     pub(crate) fn allows(&self, client: IpAddr) -> bool {
         self.allow.as_ref().is_none_or(|allowed| contains(allowed, client))
     }
 
-    /// Whether somebody may say who the client is.
+    /// Returns true if a peer may name the client (PROXY protocol).
     pub(crate) fn allows_proxied(&self, peer: IpAddr) -> bool {
         if self.proxied.is_empty() {
             peer.to_canonical().is_loopback()
@@ -123,7 +123,7 @@ impl Access {
         }
     }
 
-    /// Whether a client may use PURGE.
+    /// Returns true if a client may use PURGE.
     pub(crate) fn allows_purge(&self, client: IpAddr) -> bool {
         contains(&self.purge, client)
     }
@@ -133,14 +133,14 @@ impl Access {
         self.refresh.as_ref().is_none_or(|allowed| contains(allowed, client))
     }
 
-    /// Whether the forward proxy may connect to an address: one of the open Internet, or one that
-    /// is named.
+    /// Returns true if the forward proxy may connect to an address: a public one, or one in
+    /// `access.reach`.
     pub(crate) fn reaches(&self, address: IpAddr) -> bool {
         is_public(address.to_canonical()) || contains(&self.reach, address)
     }
 }
 
-/// The networks of this machine.
+/// Returns the networks of this machine.
 fn here() -> Vec<IpNet> {
     ["127.0.0.0/8", "::1/128"].iter().filter_map(|network| network.parse().ok()).collect()
 }
@@ -161,7 +161,8 @@ fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// Not loopback, link-local, private, shared, or of no use at all (RFC 6890).
+/// Returns true for an address that is not loopback, link-local, private, shared or reserved (RFC
+/// 6890).
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -180,8 +181,9 @@ fn is_public(address: IpAddr) -> bool {
                 || (first == 198 && second & 0xfe == 18);
             !is_special
         }
-        // Of IPv6 what is handed out (RFC 4291, section 2.4), without what embeds an IPv4 address or is for
-        // examples: 2001::/23 (RFC 2928), 2001:db8::/32 (RFC 3849), 2002::/16 (RFC 3056).
+        // Allocated IPv6 addresses (RFC 4291, section 2.4), except those that embed an IPv4 address
+        // or are for documentation: 2001::/23 (RFC 2928), 2001:db8::/32 (RFC 3849), 2002::/16 (RFC
+        // 3056).
         IpAddr::V6(address) => {
             let [first, second, ..] = address.segments();
             let is_special = (first == 0x2001 && (second < 0x200 || second == 0xdb8)) || first == 0x2002;
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_opens_a_proxy_to_all_by_accident() {
+    fn open_forward_proxy_is_refused() {
         assert!(matches!(settings("listen = [\"0.0.0.0:3128\"]"), Err(Error::Config(_))));
         let here = settings("").unwrap();
         assert!(here.access.allows([127, 0, 0, 1].into()) && !here.access.allows([10, 0, 0, 1].into()));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forward_proxy_reaches_the_open_internet_and_what_is_named() {
+    fn forward_proxy_reaches_public_and_named_addresses() {
         let access = settings("access.reach = [\"10.1.0.0/16\"]").unwrap().access;
         for near in [
             "127.0.0.1",

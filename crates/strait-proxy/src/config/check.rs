@@ -1,8 +1,8 @@
 //! Checks of a configuration beyond the form of its values: bounds that depend on each other, and
-//! the system's directories, files and room.
+//! directories, files and disk space.
 //!
-//! [`crate::config::settings`] asks for the bounds at each start and reload, `--check-config` for the
-//! system too. Nothing is made or changed.
+//! [`crate::config::settings`] checks the bounds at each start and reload; `--check-config` also
+//! checks the system. Nothing is created or changed.
 
 use std::path::{Path, PathBuf};
 
@@ -14,24 +14,24 @@ use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config};
 use crate::config::limits::BUFFER_BYTES;
 
-/// Workers at most.
+/// Maximum of workers.
 const WORKERS_MAX: usize = 256;
-/// Bytes of an object in memory at most: it is read in one piece.
+/// Largest object in memory: it is read in one piece.
 const MEMORY_OBJECT_MAX: ByteSize = ByteSize::mib(16);
-/// The store's smallest segments are 1 MiB; it needs one for each worker and these beside.
+/// Segments of the store, 1 MiB or more each, that it needs in addition to one per worker.
 const SEGMENTS_BESIDE: u64 = 6;
 
-/// An error with a line for each problem, if there is one.
+/// Returns an error with a line for each problem, if there are any.
 pub(crate) fn refused(problems: &[String]) -> Result<()> {
     if problems.is_empty() { Ok(()) } else { Err(Error::Config(problems.join("\n"))) }
 }
 
-/// Values out of bounds. Each text begins with the key.
+/// Returns a text for each value out of bounds. Each begins with the key.
 pub(crate) fn bounds(config: &Config) -> Vec<String> {
     let (cache, limits) = (&config.cache, &config.limits);
     let (workers, object) = (config.workers, cache.memory_object);
     let is_past_end = matches!(cache.abandoned, Abandoned::Past(percent) if percent > 100);
-    // Without memory nothing is kept there, whatever its size.
+    // Without a memory cache the size of its objects does not matter.
     let is_over_memory = cache.memory.as_u64() > 0 && object > cache.memory;
     let (object, memory) = (size(object), size(cache.memory));
     let ahead = limits.request_ahead;
@@ -52,7 +52,7 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
     .collect()
 }
 
-/// Parts that are larger than the whole, and memory that holds no body.
+/// Returns a text for each part that exceeds its limit, and for memory that cannot hold a body.
 fn parts(config: &Config) -> impl Iterator<Item = String> {
     let limits = &config.limits;
     let (connections, memory) = (limits.origin_connections, limits.request_ahead_memory);
@@ -87,7 +87,7 @@ fn parts(config: &Config) -> impl Iterator<Item = String> {
     .flatten()
 }
 
-/// A store that has no room for its workers.
+/// Returns a text if the store is too small for its workers.
 fn too_small(config: &Config) -> Option<String> {
     config.cache.dir.as_ref()?;
     let workers = match config.workers {
@@ -100,7 +100,7 @@ fn too_small(config: &Config) -> Option<String> {
         .then(|| format!("cache.size = {}: {least}MiB are the least with {workers} workers", size(has)))
 }
 
-/// A size as it can be written in the file.
+/// Formats a size as the file writes it.
 fn size(size: ByteSize) -> String {
     let bytes = size.as_u64();
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
@@ -111,7 +111,7 @@ fn size(size: ByteSize) -> String {
     bytes.to_string()
 }
 
-/// Directories and files that cannot be used. Each text begins with the key.
+/// Returns a text for each directory or file that cannot be used. Each begins with the key.
 pub(crate) fn places(config: &Config) -> Vec<String> {
     let log = config.log.access.as_deref().filter(|path| *path != Path::new("-"));
     let mut problems = Vec::new();
@@ -125,19 +125,20 @@ pub(crate) fn places(config: &Config) -> Vec<String> {
     problems
 }
 
-/// A store that is larger than its file system. The proxy runs with less room: it evicts earlier.
+/// Returns a text if the store is larger than its file system. The proxy can run with it, but
+/// evicts earlier.
 pub(crate) fn room(config: &Config) -> Option<String> {
     let dir = config.cache.dir.as_deref()?;
     too_large(config.cache.size, dir)
 }
 
-/// The path, or the nearest one above it that exists.
+/// Returns the path or its nearest ancestor that exists.
 fn existing(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// A directory that exists, or can be made, and written to.
+/// Checks that a directory exists or can be created, and is writable.
 fn directory(path: &Path) -> Result<(), String> {
     let existing = existing(path);
     let shown = existing.display();
@@ -148,7 +149,7 @@ fn directory(path: &Path) -> Result<(), String> {
         .map_err(|error| format!("this user cannot write to {shown}: {}", std::io::Error::from(error)))
 }
 
-/// A file that can be appended to, or made in a directory that exists.
+/// Checks that a file can be appended to, or created in an existing directory.
 fn log_file(path: &Path) -> Result<(), String> {
     if path.is_dir() {
         return Err("this is a directory; name a file in it".to_owned());
@@ -167,10 +168,10 @@ fn log_file(path: &Path) -> Result<(), String> {
     directory(parent)
 }
 
-/// A store that is larger than its file system.
+/// Returns a text if the store is larger than its file system.
 fn too_large(asked: ByteSize, dir: &Path) -> Option<String> {
     let existing = existing(dir);
-    // Where the file system does not say its size there is nothing to compare.
+    // Some file systems report no size.
     let found = statvfs(&existing).ok()?;
     let total = ByteSize::b(found.f_blocks.saturating_mul(found.f_frsize));
     (asked > total).then(|| {

@@ -1,34 +1,34 @@
-//! Why the proxy does not start.
+//! Errors of the start and of a reload.
 
 use std::io;
 
 use strait_store::ErrorKind;
 
-/// A failure: what was to be done, on what, why, and where there is one the remedy.
+/// Error with the operation, its subject, the cause and, if there is one, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration contradicts itself or is not understood.
+    /// The configuration has unknown, wrong or contradictory values.
     #[error("{0}")]
     Config(String),
-    /// It would be refused by design.
+    /// The operation is not allowed.
     #[error("{0}")]
     Refused(String),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] strait_store::Error),
-    /// The system refuses.
+    /// A system call failed.
     #[error("{operation} {subject}: {error}")]
     Os {
-        /// What was to be done.
+        /// Operation, as in "listen on".
         operation: &'static str,
-        /// On what.
+        /// Its subject, such as an address or a path.
         subject: String,
-        /// Why not.
+        /// Cause.
         error: io::Error,
     },
 }
 
-/// What may fail so.
+/// Result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -36,7 +36,7 @@ impl Error {
         Self::Os { operation, subject: subject.to_string(), error: error.into() }
     }
 
-    /// What it means for an exit code.
+    /// Returns the kind of the error, from which programs derive their exit code.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Config(_) => ErrorKind::Usage,

@@ -1,6 +1,7 @@
-//! What the proxy is told: the file `strait.toml`, and what it is checked into.
+//! Structure of the file `strait.toml`, with its defaults.
 //!
-//! Every key has a default; an empty file is a forward cache for the clients of this machine.
+//! `read` fills it from the file's text, `settings` checks it. Every key has a default: an empty
+//! file configures a forward cache for clients on this machine. Nothing here is checked.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,158 +14,158 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Addresses that clients connect to; port 0 takes a free one.
+    /// Addresses that clients connect to; for port 0 the kernel chooses a free port.
     pub listen: Vec<SocketAddr>,
-    /// Threads that serve, each on a processor of its own; 0 for one a processor.
+    /// Worker threads; 0 for one per processor.
     pub workers: usize,
     /// The server that this one stands before (a reverse proxy), as `http://HOST[:PORT]` or `https://HOST[:PORT]`; without it clients
     /// name the server themselves (a forward proxy).
     pub origin: Option<String>,
-    /// The name that this proxy gives itself in Via (RFC 9110, section 7.6.3) and Cache-Status, and
-    /// that no other on the way to the origin has. Without one it is `strait` in Cache-Status,
-    /// and in Via `strait-` with a number that it draws when it starts.
+    /// Name of this proxy in Via (RFC 9110, section 7.6.3) and Cache-Status. No other proxy on the
+    /// way to the origin may have it. Default: `strait` in Cache-Status, and in Via `strait-` with
+    /// a random number that is drawn at the start.
     pub name: Option<String>,
-    /// Hosts that a reverse proxy answers for, as `www.example.org`; requests for others are
-    /// refused (421). Without any it answers for all.
+    /// Hosts that a reverse proxy serves, as `www.example.org`; requests for other hosts are
+    /// refused (421). Empty: all hosts.
     pub hosts: Vec<String>,
-    /// What origins are told of clients; nothing by a forward proxy, and by a reverse one
-    /// `replace`, unless it is said.
+    /// Forwarded fields in requests to origins. Default: `off` for a forward proxy, `replace` for a
+    /// reverse proxy.
     pub forwarded: Option<Forwarded>,
-    /// What is kept.
+    /// Cache and store.
     pub cache: Cache,
-    /// Who may use it, and for what.
+    /// Clients that may use the proxy, and addresses that it may connect to.
     pub access: Access,
-    /// How long each phase may take.
+    /// Time limits of each phase.
     pub timeouts: Timeouts,
-    /// How much there may be of anything.
+    /// Limits of numbers and sizes.
     pub limits: Limits,
-    /// When bytes are left to the kernel.
+    /// Use of sendfile and splice.
     pub transfer: Transfer,
     /// TLS with clients and origins.
     pub tls: Tls,
-    /// What is written down.
+    /// Access log.
     pub log: Log,
-    /// Where the proxy tells of itself.
+    /// Admin page and metrics.
     pub admin: Admin,
-    /// Whom the proxy believes who its clients are.
+    /// PROXY protocol.
     pub proxy_protocol: ProxyProtocol,
 }
 
-/// What origins are told of clients, in Forwarded (RFC 7239) and X-Forwarded-For, -Proto and -Host.
+/// Treatment of Forwarded (RFC 7239) and X-Forwarded-For, -Proto and -Host in requests to origins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarded {
-    /// Nothing; what came is passed on.
+    /// Pass the client's fields on, add nothing.
     Off,
-    /// The client is added to what came.
+    /// Add the client to the fields that it sent.
     Append,
-    /// The client stands in place of what came.
+    /// Replace the fields that the client sent.
     Replace,
 }
 
-/// Where the proxy tells of itself: metrics, an admin page, and what is stored.
+/// Admin address: metrics, status page and stored objects.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admin {
-    /// The address; without it there is none.
+    /// Address to listen on. Default: none, no admin page.
     pub listen: Option<SocketAddr>,
-    /// Networks that may look; without any this machine.
+    /// Networks that may read. Empty: this machine.
     pub allow: Vec<String>,
-    /// Networks that may purge and ban; without any this machine.
+    /// Networks that may purge and ban. Empty: this machine.
     pub change: Vec<String>,
-    /// Names by which it may be asked for, beside `localhost` and addresses.
+    /// Host names that requests may use besides `localhost` and addresses.
     pub hosts: Vec<String>,
 }
 
-/// Connections that begin with who the client is: the PROXY protocol, versions 1 and 2.
+/// PROXY protocol, versions 1 and 2: a load balancer names the client at the start of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProxyProtocol {
-    /// Which of the addresses that are listened on have it; no others are connected to there.
+    /// Addresses of `listen` on which every connection begins with a PROXY header.
     pub on: Vec<SocketAddr>,
-    /// Networks of those who may connect there: load balancers; without any this machine.
+    /// Networks of the load balancers that may connect there. Empty: this machine.
     pub from: Vec<String>,
 }
 
-/// What is written down.
+/// Access log.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// The file of the access log, a line a request; `-` is standard output. Without it there is
-    /// none.
+    /// File of the access log, one line per request; `-` is standard output. Default: no log.
     pub access: Option<PathBuf>,
-    /// How its lines are written.
+    /// Format of its lines.
     pub format: Format,
 }
 
-/// How a line is written.
+/// Format of a line in the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// The Common Log Format, with cache result, mechanism and bytes copied behind it.
+    /// Common Log Format, followed by cache result, mechanism and bytes copied.
     Common,
-    /// The same with Referer and User-Agent before those.
+    /// Common Log Format, followed by Referer, User-Agent, cache result, mechanism and bytes
+    /// copied.
     #[default]
     Combined,
-    /// Squid's native format, with mechanism and bytes copied behind it.
+    /// Squid's native format, followed by mechanism and bytes copied.
     Squid,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What is kept, and where.
+/// Cache: where objects are stored, and which.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cache {
-    /// The directory of the store. Without it small objects are kept in memory, and nothing else.
+    /// Directory of the store. Without it only small objects are cached, in memory.
     pub dir: Option<PathBuf>,
-    /// Bytes that the store may take on disk.
+    /// Size limit of the store on disk.
     pub size: ByteSize,
-    /// Bytes of small objects that all workers together keep in memory.
+    /// Size limit of the memory cache, which all workers share.
     pub memory: ByteSize,
-    /// Objects up to this size are read and stored in one piece.
+    /// Largest object that is read and stored in one piece, and kept in memory.
     pub memory_object: ByteSize,
-    /// Objects that are larger are not stored.
+    /// Largest object that is stored.
     pub object: ByteSize,
-    /// Seconds between two times that what was stored is made to last through a power loss; 0 never
-    /// does.
+    /// Seconds between syncs of the store, after which its objects survive a power loss; 0: never
+    /// sync.
     pub sync: u64,
-    /// Seconds for which a 404 or 410 is kept that says nothing of it; 0 for as long as any other
-    /// response.
+    /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the heuristic of
+    /// other responses.
     pub negative: u64,
-    /// Statuses of errors that are stored where the response allows it. Statuses that one request's
-    /// fields can cause (400, 416, 431 and the like) are refused here.
+    /// Error statuses that are stored if the response allows it. Statuses that the fields of one
+    /// request can cause (400, 416, 431 and others) are refused here.
     pub store_errors: Vec<u16>,
     /// Store responses with Set-Cookie, and send the cookie to every client that gets a hit.
     pub store_set_cookie: bool,
-    /// Fields of a request that are part of the key of every response, in addition to the URI and
-    /// to what Vary names.
+    /// Request fields that are part of every cache key, in addition to the URI and the fields in
+    /// Vary.
     pub key_fields: Vec<String>,
-    /// Fields with which a request goes past the cache.
+    /// Request fields that make a request bypass the cache.
     pub bypass_fields: Vec<String>,
-    /// What becomes of a response whose clients have all left.
+    /// Treatment of a fill after its last client has left.
     pub abandoned: Abandoned,
 }
 
-/// What becomes of a response whose clients have all left before it was whole.
+/// Treatment of a fill after its last client has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Abandoned {
-    /// It is fetched to its end.
+    /// Fetch the response to its end.
     #[default]
     Finish,
-    /// It is given up.
+    /// Give it up.
     Drop,
-    /// It is fetched to its end if this part of it is there, in per cent.
+    /// Fetch it to its end if at least this percentage has come.
     Past(u8),
 }
 
-/// Who may use the proxy, and for what.
+/// Clients that may use the proxy, and addresses that it may connect to.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
-    /// Networks of clients, as `10.0.0.0/8`; without any the clients of this machine, and of a
-    /// reverse proxy all.
+    /// Networks of clients, as `10.0.0.0/8`. Empty: this machine for a forward proxy, all clients
+    /// for a reverse proxy.
     pub allow: Vec<String>,
     /// Ports that CONNECT may open.
     pub connect_ports: Vec<u16>,
@@ -178,83 +179,84 @@ pub struct Access {
     pub refresh: Option<Vec<String>>,
 }
 
-/// Seconds that each phase may take.
+/// Time limits in seconds; 0 is a day.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
-    /// A client's connection without a request.
+    /// Idle connection of a client.
     pub idle: u64,
-    /// A client's head, from its first byte to its last.
+    /// Head of a request, from its first byte to its last.
     pub head: u64,
-    /// A client that takes nothing, or brings nothing of its body.
+    /// Client that neither takes nor sends a byte.
     pub client: u64,
-    /// How long a request's body may be waited for beyond `limits.request_body_rate`.
+    /// Waiting for a request's body beyond `limits.request_body_rate`.
     pub body_grace: u64,
-    /// All of a request's body.
+    /// Whole body of a request.
     pub body: u64,
-    /// How long a client may be waited for beyond `limits.response_rate`.
+    /// Waiting for a client to take a response beyond `limits.response_rate`.
     pub response_grace: u64,
-    /// To connect to an origin, its name looked up.
+    /// Connecting to an origin, DNS lookup included; also waiting for a free connection.
     pub connect: u64,
-    /// An origin that brings nothing.
+    /// Origin that sends no byte.
     pub origin: u64,
-    /// An origin's connection without a request.
+    /// Idle connection to an origin.
     pub origin_idle: u64,
-    /// A tunnel on which nothing moves.
+    /// Tunnel without a byte in either direction.
     pub tunnel: u64,
-    /// Connections may go on for so long after SIGTERM.
+    /// Connections after SIGTERM.
     pub drain: u64,
 }
 
-/// How much there may be of anything.
+/// Limits of numbers and sizes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections of clients at a time.
+    /// Concurrent connections of clients.
     pub connections: u32,
-    /// Connections of one client's address at a time; 0 for as many as of all.
+    /// Concurrent connections of one client address; 0: no limit of its own.
     pub connections_per_client: u32,
-    /// Connections in use to one origin at a time, of all workers. Requests wait for
-    /// `timeouts.connect` for a free one, then get 503.
+    /// Connections in use to one origin, of all workers. A request waits up to `timeouts.connect`
+    /// for a free one, then gets 503.
     pub origin_connections: usize,
-    /// Of these, those of one client; unset a quarter, 0 for as many as of all.
+    /// Part of `origin_connections` that one client may use. Unset: a quarter; 0: all.
     pub origin_connections_per_client: Option<usize>,
-    /// Of these, those of fetches that no client waits for; unset a fifth, 0 for none. Beyond it
-    /// abandoned responses are given up, and stale ones are not validated in the background.
+    /// Part of `origin_connections` for fetches without a waiting client. Unset: a fifth; 0: none.
+    /// Beyond it abandoned fills are given up, and stale responses are not validated in the
+    /// background.
     pub background_fetches: Option<usize>,
-    /// Fetches that no client waits for and that one client caused, from all origins; unset a tenth
-    /// of `background_fetches`, 0 for as many.
+    /// Part of `background_fetches` that one client may cause. Unset: a tenth; 0: all.
     pub background_fetches_per_client: Option<usize>,
-    /// Bytes of a request's body.
+    /// Size limit of a request's body.
     pub request_body: ByteSize,
-    /// Bytes per second that a request's body must bring after `timeouts.body_grace`; 0 for none.
+    /// Minimum rate of a request's body, in bytes per second, after `timeouts.body_grace`; 0: no
+    /// minimum.
     pub request_body_rate: ByteSize,
-    /// A request is sent to its origin once this much of its body has come, or all of it; 0 at
-    /// once.
+    /// Bytes of a request's body that are read before the origin is asked; 0: none.
     pub request_ahead: ByteSize,
-    /// Memory for bodies that are read ahead, of all workers; 0: none is. Requests wait for
-    /// `timeouts.connect` for it, then get 503.
+    /// Memory of all workers for bodies that are read ahead; 0: read none ahead. A request waits up
+    /// to `timeouts.connect` for memory, then gets 503.
     pub request_ahead_memory: ByteSize,
-    /// Of this, that of one client; unset a quarter, 0 for all.
+    /// Part of `request_ahead_memory` that one client may use. Unset: a quarter; 0: all.
     pub request_ahead_memory_per_client: Option<ByteSize>,
-    /// Bytes per second that a client must take of responses after `timeouts.response_grace`; 0 for
-    /// none.
+    /// Minimum rate at which a client takes responses, in bytes per second, after
+    /// `timeouts.response_grace`; 0: no minimum.
     pub response_rate: ByteSize,
     /// Idle connections to one origin that a worker keeps.
     pub origin_idle: usize,
 }
 
-/// When bytes are left to the kernel. The defaults were measured; `bench/results` has the figures.
+/// Use of sendfile and splice. The defaults were measured; `bench/results` has the figures.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Transfer {
-    /// Stored bodies go by sendfile.
+    /// Send stored bodies by sendfile.
     pub sendfile: bool,
-    /// Bodies that are at least so long; shorter ones are kept in memory when they are asked for.
+    /// Shortest body that is sent by sendfile; shorter ones are kept in memory after their second
+    /// request.
     pub sendfile_from: ByteSize,
-    /// Bodies from origins go by splice.
+    /// Move bodies from origins by splice.
     pub splice: bool,
-    /// Parts of a body from an origin that are at least so long are spliced.
+    /// Shortest part of a body that is spliced.
     pub splice_from: ByteSize,
 }
 
@@ -262,17 +264,15 @@ pub struct Transfer {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// Addresses where clients begin with TLS, beside `listen`.
+    /// Addresses for clients with TLS, in addition to `listen`.
     pub listen: Vec<SocketAddr>,
-    /// The file of this server's certificate, with those of the authorities behind it but the last,
-    /// in PEM.
+    /// File of the server's certificate followed by intermediate certificates, in PEM.
     pub certificate: Option<PathBuf>,
-    /// The file of its private key, in PEM.
+    /// File of its private key, in PEM.
     pub key: Option<PathBuf>,
-    /// A file of authorities, in PEM, that sign for the origin, beside those that the system
-    /// trusts.
+    /// File of certificate authorities for the origin, in PEM, in addition to those of the system.
     pub origin_ca: Option<PathBuf>,
-    /// The kernel encrypts where it can (kTLS), so that sendfile and splice serve TLS, too.
+    /// Let the kernel encrypt if it can (kTLS), so that sendfile and splice work with TLS.
     pub kernel: bool,
 }
 
@@ -380,7 +380,7 @@ impl Default for Transfer {
 }
 
 impl Timeouts {
-    /// A number of seconds; 0 is a day, for nothing lasts forever.
+    /// Converts a number of seconds. At most a day, also for 0: no phase lasts forever.
     pub(crate) fn limit(seconds: u64) -> Duration {
         const DAY: Duration = Duration::from_hours(24);
         if seconds == 0 { DAY } else { Duration::from_secs(seconds).min(DAY) }

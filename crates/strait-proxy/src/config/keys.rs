@@ -1,6 +1,6 @@
-//! Fields of requests that the operator adds to the key of responses, or with which requests go
-//! past the cache: their names, checked. [`crate::config::settings`] asks at each start and reload;
-//! strait-http has the lists of fields for which this makes no sense.
+//! Checks of the field names in `cache.key_fields` and `cache.bypass_fields`.
+//! [`crate::config::settings`] runs them at each start and reload; strait-http lists the fields
+//! that cannot be used.
 
 use strait_http::forwarded::Policy;
 use strait_http::unkeyed::{why_no_bypass, why_no_key};
@@ -8,12 +8,12 @@ use strait_http::unkeyed::{why_no_bypass, why_no_key};
 use crate::config::error::{Error, Result};
 use crate::config::file::Cache;
 
-/// Fields at most that are added to the key: each stored response has them all.
+/// Maximum of fields in the key: each stored response has them all.
 const KEY_FIELDS_MAX: usize = 16;
-/// Fields at most that send a request past the cache: each is looked for in each request.
+/// Maximum of bypass fields: each is looked up in each request.
 const BYPASS_FIELDS_MAX: usize = 64;
 
-/// Fields that are part of every key.
+/// Returns the fields that are part of every key.
 pub(crate) fn key_fields(cache: &Cache) -> Result<Vec<String>> {
     let bypass = &cache.bypass_fields;
     let is_bypassed = |name: &str| bypass.iter().any(|other| name.eq_ignore_ascii_case(other));
@@ -24,7 +24,8 @@ pub(crate) fn key_fields(cache: &Cache) -> Result<Vec<String>> {
     field_names("cache.key_fields", &cache.key_fields, KEY_FIELDS_MAX, why)
 }
 
-/// Fields that send a request past the cache, where `policy` drops some of every request.
+/// Returns the fields that make a request bypass the cache. A field that `policy` drops from every
+/// request is an error.
 pub(crate) fn bypass_fields(cache: &Cache, policy: Policy) -> Result<Vec<String>> {
     let why = |name: &str| match why_no_bypass(name) {
         None if policy.drops(name) => Some("this field is dropped from every request (forwarded)"),
@@ -33,7 +34,7 @@ pub(crate) fn bypass_fields(cache: &Cache, policy: Policy) -> Result<Vec<String>
     field_names("cache.bypass_fields", &cache.bypass_fields, BYPASS_FIELDS_MAX, why)
 }
 
-/// Names of fields in lower case, in order, each once.
+/// Returns field names in lower case, sorted, without duplicates.
 fn field_names(
     key: &str,
     names: &[String],
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_fields_are_kept_once_in_lower_case_and_their_number_is_limited() {
+    fn field_names_are_unique_in_lower_case_and_limited() {
         let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let named = Cache { key_fields: of(&["X-Tenant", "Cookie", "x-tenant"]), ..Cache::default() };
         assert_eq!(key_fields(&named).unwrap(), ["cookie", "x-tenant"]);

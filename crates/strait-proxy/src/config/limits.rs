@@ -1,8 +1,8 @@
-//! Parts of the limits: what one client has of the connections to an origin and of the memory for
-//! request bodies, and how many fetches may be in the background.
+//! Derived limits: one client's part of the connections to an origin and of the memory for request
+//! bodies, background fetches, and connections by the number of open files.
 //!
-//! [`crate::config::settings`] asks. A part that the file does not set follows the limit that it is a part
-//! of. Pure.
+//! [`crate::config::settings`] uses them. A part without a value in the file is a fraction of its
+//! limit.
 
 use bytesize::ByteSize;
 use rustix::process::{Resource, getrlimit};
@@ -53,9 +53,9 @@ pub(crate) fn connections_max() -> usize {
     files_shared(files_allowed())
 }
 
-/// Parts of limits that are not set: one client has a quarter of an origin's connections, and of
-/// the memory for request bodies; a fifth of an origin's connections may be in the background, and
-/// a tenth of those for one client.
+/// Divisors for unset parts: one client may use a quarter of an origin's connections and of the
+/// memory for request bodies. A fifth of an origin's connections may be in the background, a tenth
+/// of these for one client.
 const CLIENT_PARTS: usize = 4;
 const BACKGROUND_PARTS: usize = 5;
 const BACKGROUND_CLIENT_PARTS: usize = 10;
@@ -74,7 +74,7 @@ pub(crate) fn gates(limits: &Limits) -> GateLimits {
     }
 }
 
-/// Fetches that no client waits for.
+/// Returns the limits of fetches without a waiting client.
 pub(crate) fn background(limits: &Limits) -> BackgroundLimits {
     let default = limits.origin_connections.div_ceil(BACKGROUND_PARTS);
     let of_origin = limits.background_fetches.unwrap_or(default);
@@ -82,7 +82,7 @@ pub(crate) fn background(limits: &Limits) -> BackgroundLimits {
     BackgroundLimits { of_origin, of_client }
 }
 
-/// What one client has of `all`: unset a part of them, 0 as many as there are.
+/// Returns a part of `all`: one in `parts` if unset, `all` for 0.
 fn part(set: Option<usize>, all: usize, parts: usize) -> usize {
     match set {
         None => all.div_ceil(parts),
@@ -97,7 +97,7 @@ mod tests {
     use crate::config::settings::Settings;
 
     #[test]
-    fn one_client_has_a_part_of_each_limit_unless_it_is_set() {
+    fn unset_parts_are_fractions_of_their_limits() {
         let of = |toml: &str| {
             let settings = Settings::new(&Config::from_toml(toml).unwrap()).unwrap();
             let (gates, background) = (settings.gates, settings.background);

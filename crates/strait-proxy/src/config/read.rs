@@ -7,14 +7,14 @@ use crate::config::schema;
 use crate::config::settings::Settings;
 
 impl Config {
-    /// A file with every key, its default, and what it is for.
+    /// File with every key, its default and an explanation.
     pub const DEFAULT_TOML: &str = include_str!("strait.toml");
 
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// It is not TOML, or has keys or values that are not known: a line of the message for each,
-    /// with its line in the file.
+    /// The text is not TOML, or has unknown keys or wrong values. The message has one line for
+    /// each, with its line number in the file.
     pub fn from_toml(text: &str) -> Result<Self> {
         let table: toml::Table = toml::from_str(text).map_err(|error| not_toml(text, &error))?;
         let problems = schema::problems(&table);
@@ -30,7 +30,7 @@ impl Config {
         text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
     }
 
-    /// The same error with the line of the file that sets the key which it is about, if one does.
+    /// Adds the line number to each message of an error that begins with a key of the file.
     pub fn locate(text: &str, error: Error) -> Error {
         match error {
             Error::Config(message) => {
@@ -44,19 +44,18 @@ impl Config {
         }
     }
 
-    /// Checks what it says.
+    /// Checks the values against each other, and reads the TLS files.
     ///
     /// # Errors
-    /// It contradicts itself or is refused.
+    /// Values contradict each other or are refused.
     pub fn check(&self) -> Result<()> {
         Settings::new(self).map(drop)
     }
 
-    /// Checks what the system has to offer for it: directories and the log. Nothing is made or
-    /// changed.
+    /// Checks the directory of the store and the access log. Creates and changes nothing.
     ///
     /// # Errors
-    /// A line for each thing that would fail when the proxy is started.
+    /// One line for each path that would fail at the start.
     pub fn check_places(&self) -> Result<()> {
         check::refused(&check::places(self))
     }
@@ -64,13 +63,15 @@ impl Config {
     /// Checks whether the store fits its file system.
     ///
     /// # Errors
-    /// It is larger. A proxy runs with it, but the file system fills up before the store does.
+    /// The store is larger. The proxy would run, but the file system fills up before the store
+    /// does.
     pub fn check_room(&self) -> Result<()> {
         check::refused(&check::room(self).into_iter().collect::<Vec<_>>())
     }
 }
 
-/// A file that is no TOML, in own words: those of the parser change with its versions.
+/// Returns the error for a file that is not TOML. The parser's own messages change with its
+/// versions.
 fn not_toml(text: &str, error: &toml::de::Error) -> Error {
     let line = error.span().map_or(1, |span| line_at(text, span.start));
     let why = if error.message().contains("duplicate") {
@@ -81,17 +82,17 @@ fn not_toml(text: &str, error: &toml::de::Error) -> Error {
     Error::Config(format!("line {line}: {why}"))
 }
 
-/// The line of a byte, from 1.
+/// Returns the line number of a byte, from 1.
 fn line_at(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// The key that a message begins with.
+/// Returns the key at the start of a message.
 fn key_of(message: &str) -> &str {
     message.split([' ', ':']).next().unwrap_or_default()
 }
 
-/// The line in which a key is set, from 1.
+/// Returns the number of the line that sets a key, from 1.
 fn line_of(text: &str, key: &str) -> Option<usize> {
     let mut section = "";
     for (index, line) in text.lines().enumerate() {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn wrong_values_are_reported_with_their_lines() {
         for (toml, expected) in [
             ("workers = 2\nlisten = 3", "line 2: "),
             ("workers = 2\nsise = 3", "line 2: sise: there is no such key"),

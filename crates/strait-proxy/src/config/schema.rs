@@ -1,7 +1,7 @@
-//! Keys of `strait.toml` and the values that they take, in Strait's own words.
+//! Keys of `strait.toml` and the values that they accept.
 //!
-//! [`crate::config::file`] asks before the file becomes a [`Config`], so that all wrong values are
-//! reported at once, each with its key, its value, what is accepted and an example. Pure.
+//! `read` checks a file here before it becomes a [`Config`], so that all wrong values are reported
+//! at once, each with its key, its value, the accepted values and an example.
 
 use std::net::SocketAddr;
 
@@ -10,11 +10,11 @@ use toml::{Table, Value};
 
 use crate::config::file::Config;
 
-/// Values that a key takes.
+/// Kind of values that a key accepts.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Bool,
-    /// From, to.
+    /// Whole number from the first to the second.
     Number(u64, u64),
     /// Seconds, up to a day.
     Seconds,
@@ -34,10 +34,10 @@ enum Kind {
     Abandoned,
 }
 
-/// Seconds of a day: nothing takes longer.
+/// Seconds of a day, the maximum of all times.
 const DAY: u64 = 86_400;
 
-/// Every key. One that is missing here is known to [`Config`] alone, and reported without details.
+/// All keys. Errors about a key that only [`Config`] has are reported without details.
 const KEYS: &[(&str, Kind)] = &[
     ("listen", Kind::Addresses),
     ("workers", Kind::Number(0, 256)),
@@ -105,8 +105,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("proxy_protocol.from", Kind::Networks),
 ];
 
-/// Everything that is wrong with the keys and values of a file, in its order. Each text begins with
-/// the key.
+/// Returns all errors in keys and values, in the order of the file. Each text begins with the key.
 pub(crate) fn problems(file: &Table) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, value) in file {
@@ -135,7 +134,7 @@ fn problem(key: &str, value: &Value) -> Option<String> {
     Some(format!("{key} = {shown}: {}", kind.expected()))
 }
 
-/// A key that is not listed above: asks [`Config`] by itself.
+/// Returns the error of [`Config`] for a key that is not in the list.
 fn unlisted(key: &str, value: &Value) -> Option<String> {
     let (section, name) = key.split_once('.').unwrap_or(("", key));
     let mut table = Table::from_iter([(name.to_owned(), value.clone())]);
@@ -152,14 +151,14 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
     ))
 }
 
-/// A value as the file has it, on one line and not too long.
+/// Returns a value as the file writes it, on one line and shortened.
 fn shown(value: &Value) -> String {
     const MOST: usize = 60;
     let text = value.to_string().replace('\n', " ");
     if text.chars().count() <= MOST { text } else { text.chars().take(MOST).collect::<String>() + "..." }
 }
 
-/// The same file with each size in bytes, so that it is read once.
+/// Converts sizes with units to bytes.
 pub(crate) fn with_sizes_in_bytes(mut file: Table) -> Table {
     for (key, _) in KEYS.iter().filter(|(_, kind)| matches!(kind, Kind::Size)) {
         let Some((section, name)) = key.split_once('.') else { continue };
@@ -172,7 +171,7 @@ pub(crate) fn with_sizes_in_bytes(mut file: Table) -> Table {
     file
 }
 
-/// Bytes of a size; at most as many as TOML has numbers for, which no machine has.
+/// Converts a size to bytes, at most the largest number of TOML.
 fn size(text: &str) -> Option<i64> {
     Some(i64::try_from(quantity::bytes(text, 1).ok()?).unwrap_or(i64::MAX))
 }
@@ -218,7 +217,7 @@ impl Kind {
         }
     }
 
-    /// What is accepted, with an example.
+    /// Returns the accepted values with an example.
     fn expected(self) -> String {
         let text = match self {
             Self::Bool => "expected true or false",
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_means_what_it_means_on_the_command_line() {
+    fn sizes_are_read_as_on_the_command_line() {
         let read = |text: &str| Config::from_toml(&format!("[limits]\nrequest_body = \"{text}\""));
         for text in ["4096", "100k", "1.5KiB", "10 GiB", "1.9999kB"] {
             let bytes = read(text).unwrap().limits.request_body.as_u64();

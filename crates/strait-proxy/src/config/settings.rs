@@ -1,4 +1,4 @@
-//! The configuration once it is checked: what the workers go by.
+//! Settings: the checked configuration, in the form that workers use.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,69 +18,70 @@ use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, co
 use crate::config::tls::Tls;
 use crate::config::via::ViaName;
 
-/// A server that connections are opened to.
+/// Server that the proxy connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(crate) host: Arc<str>,
     pub(crate) port: u16,
-    /// Connections to it begin with TLS.
+    /// True if connections to it use TLS.
     pub(crate) is_tls: bool,
 }
 
-/// An address that is listened on.
+/// Address that the proxy listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
-    /// Connections begin with who the client is.
+    /// True if connections begin with a PROXY header.
     pub(crate) is_proxied: bool,
-    /// Clients begin with TLS.
+    /// True if connections use TLS.
     pub(crate) is_tls: bool,
 }
 
-/// What the workers go by.
+/// Settings of all workers. A reload makes new ones; requests under way keep theirs.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) ports: Vec<Port>,
     pub(crate) workers: usize,
-    /// The one server behind a reverse proxy.
+    /// Origin of a reverse proxy.
     pub(crate) behind: Option<Server>,
-    /// In Cache-Status and in its own words.
+    /// Name in Cache-Status and in the proxy's own responses.
     pub(crate) name: String,
     /// In Via.
     pub(crate) via: ViaName,
-    /// Hosts that are answered for, in lower case; none: all.
+    /// Served hosts, in lower case; empty: all.
     hosts: Vec<String>,
     pub(crate) forwarded: Policy,
-    /// Bytes of the memory cache, which all workers share.
+    /// Size of the memory cache in bytes, which all workers share.
     pub(crate) memory: usize,
     pub(crate) memory_object: usize,
-    /// Bytes of a body that is kept in memory when it is asked for, at most.
+    /// Largest body in bytes that is kept in memory when it is requested again.
     pub(crate) at_hand: usize,
     pub(crate) object_max: u64,
-    /// Seconds for which what is not there is kept; 0: nothing is chosen.
+    /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the usual
+    /// heuristic.
     pub(crate) negative: u64,
-    /// Which responses are stored.
+    /// Rules for storing responses.
     pub(crate) storing: storing::Policy,
-    /// Fields of a request that are part of every key; in lower case, in order.
+    /// Request fields that are part of every key; in lower case, sorted.
     pub(crate) key_fields: Vec<String>,
-    /// Fields with which a request goes past the cache; in lower case, in order.
+    /// Request fields that make a request bypass the cache; in lower case, sorted.
     pub(crate) bypass_fields: Vec<String>,
     pub(crate) abandoned: Abandoned,
     pub(crate) access: Access,
     pub(crate) timeouts: Limits,
     pub(crate) connections_max: usize,
-    /// Of one client; 0: as many as of all.
+    /// Limit of one client; 0: no limit of its own.
     pub(crate) connections_each_max: u32,
-    /// Connections in use to one origin, and request bodies that are read ahead.
+    /// Limits of connections in use to one origin, and of request bodies that are read ahead.
     pub(crate) gates: GateLimits,
-    /// Fetches that no client waits for.
+    /// Limits of fetches without a waiting client.
     pub(crate) background: BackgroundLimits,
     pub(crate) request_body_max: u64,
-    /// Bytes per second; 0: none required.
+    /// Minimum in bytes per second; 0: none.
     pub(crate) request_body_rate: u64,
-    /// Bytes per second that clients must take; 0: none required.
+    /// Minimum in bytes per second at which clients take responses; 0: none.
     pub(crate) response_rate: u64,
-    /// Bytes of a body that are read before its origin is asked.
+    /// Bytes of a request's body that are read before the origin is asked.
     pub(crate) ahead_bytes: usize,
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
@@ -88,11 +89,11 @@ pub(crate) struct Settings {
     /// Format of the access log.
     pub(crate) log_format: Format,
     pub(crate) admin: Admin,
-    /// The proxy is about to end: connections end with the response that they are at.
+    /// True once the proxy shuts down: connections end with their current response.
     pub(crate) closing: Arc<AtomicBool>,
 }
 
-/// How long each phase may take.
+/// Time limits of each phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) idle: Duration,
@@ -160,10 +161,10 @@ impl Settings {
     }
 }
 
-/// The name of a proxy that is given none.
+/// Default name.
 const NAME: &str = "strait";
 
-/// What the proxy calls itself, and what in Via.
+/// Returns the proxy's name, and its name in Via.
 fn names(config: &Config) -> Result<(String, ViaName)> {
     let Some(name) = &config.name else { return Ok((NAME.to_owned(), ViaName::drawn(NAME))) };
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -175,7 +176,7 @@ fn names(config: &Config) -> Result<(String, ViaName)> {
     Ok((name.clone(), ViaName::given(name)))
 }
 
-/// The addresses that are listened on.
+/// Returns the addresses to listen on.
 fn ports(config: &Config) -> Result<Vec<Port>> {
     let on = &config.proxy_protocol.on;
     if let Some(other) = on.iter().find(|address| !config.listen.contains(address)) {
@@ -221,24 +222,25 @@ fn storing(config: &Config) -> Result<storing::Policy> {
     Ok(storing::Policy { errors: errors.clone(), set_cookie: config.cache.store_set_cookie })
 }
 
-/// Bytes of the memory cache.
+/// Returns the size of the memory cache in bytes.
 fn memory(config: &Config) -> usize {
     usize::try_from(config.cache.memory.as_u64()).unwrap_or(usize::MAX)
 }
 
 impl Settings {
-    /// Whether the proxy is about to end.
+    /// Returns true once the proxy shuts down.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// The scheme of what clients ask for. An origin that is told how they came may answer the
-    /// others otherwise, with a redirection to https for example: then they are kept apart.
+    /// Returns the scheme in the keys of requests. An origin that learns the client's scheme
+    /// (Forwarded) may respond to each differently, for example with a redirection to https, so
+    /// their responses are stored apart.
     pub(crate) fn scheme(&self, is_encrypted: bool) -> Scheme {
         if is_encrypted && self.forwarded != Policy::Off { Scheme::Https } else { Scheme::Http }
     }
 
-    /// Whether a host, as it was asked for, is answered for.
+    /// Returns true if the proxy serves a host.
     pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
         let is = |own: &String| match host {
             Host::Name(name) => own.eq_ignore_ascii_case(name),
@@ -252,7 +254,7 @@ fn memory_object(config: &Config) -> usize {
     usize::try_from(config.cache.memory_object.as_u64()).unwrap_or(0)
 }
 
-/// What does not go by sendfile.
+/// Returns the size of the largest body that is not sent by sendfile.
 fn at_hand(config: &Config) -> usize {
     let most = memory_object(config);
     let Transfer { sendfile, sendfile_from, .. } = &config.transfer;
@@ -274,7 +276,7 @@ impl Server {
         Ok(Self::of(&uri))
     }
 
-    /// The authority of its URIs, without the port where its scheme has that.
+    /// Returns the authority of its URIs, without the scheme's default port.
     pub(crate) fn authority(&self) -> Authority<'_> {
         let scheme = if self.is_tls { Scheme::Https } else { Scheme::Http };
         let host = match self.host.parse() {
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn wrong_values_are_named() {
         for (toml, expected) in [
             ("origin = \"ftp://a\"", "origin"),
             ("origin = \"http://a/b\"", "a path"),

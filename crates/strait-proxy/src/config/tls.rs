@@ -16,10 +16,10 @@ use strait_transfer::tls::Kind;
 use crate::config::error::{Error, Result};
 use crate::config::file;
 
-/// What the peer is told that is spoken inside (RFC 7301).
+/// Protocol inside TLS, announced by ALPN (RFC 7301).
 const PROTOCOL: &[u8] = b"http/1.1";
 
-/// TLS on both sides.
+/// TLS configurations for both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
     /// For connections from clients.
@@ -28,12 +28,12 @@ pub(crate) struct Tls {
     pub(crate) client: Option<Arc<ClientConfig>>,
     /// True if the kernel encrypts after the handshake.
     pub(crate) kernel: bool,
-    /// What whoever runs the proxy is to know.
+    /// Note for the operator: the kernel cannot encrypt, and why.
     pub(crate) note: Option<String>,
 }
 
 impl Tls {
-    /// Reads certificates and keys; those of authorities if origins are asked over TLS.
+    /// Reads certificates and keys; also authorities if the origin uses TLS.
     pub(crate) fn new(config: &file::Tls, asks_origins: bool) -> Result<Self> {
         let files = files(config)?;
         let is_used = files.is_some() || asks_origins;
@@ -45,7 +45,7 @@ impl Tls {
     }
 }
 
-/// The files of the certificate and its key, if there is somebody to show them to.
+/// Returns the files of the certificate and its key, if there are addresses that use them.
 fn files(config: &file::Tls) -> Result<Option<(&Path, &Path)>> {
     let wrong = |what: &str| Err(Error::Config(what.to_owned()));
     match (&config.certificate, &config.key) {
@@ -59,7 +59,7 @@ fn files(config: &file::Tls) -> Result<Option<(&Path, &Path)>> {
     }
 }
 
-/// Whether the kernel can encrypt, and what to say if it cannot.
+/// Returns true if the kernel can encrypt; otherwise a note with the reason.
 fn probe() -> (bool, Option<String>) {
     let Err(error) = strait_transfer::tls::probe() else { return (true, None) };
     let why = match error.kind() {
@@ -69,7 +69,7 @@ fn probe() -> (bool, Option<String>) {
     (false, Some(format!("kTLS: {why}: bodies over TLS are copied")))
 }
 
-/// TLS 1.2 and 1.3.
+/// Begins a configuration for TLS 1.2 and 1.3.
 fn versions<S: ConfigSide>(
     builder: fn(Arc<CryptoProvider>) -> ConfigBuilder<S, rustls::WantsVersions>,
 ) -> Result<ConfigBuilder<S, WantsVerifier>> {

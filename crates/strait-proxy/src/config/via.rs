@@ -1,8 +1,8 @@
-//! What the proxy calls itself in Via, and knows itself again by.
+//! Name of the proxy in Via, by which it detects loops.
 //!
-//! A message that has passed through a proxy of the same pseudonym before goes round in circles. A
-//! proxy that is given no name draws a pseudonym when it starts, so that two of them in a row are
-//! no circle; it tells nothing of the machine.
+//! A request with the proxy's own name in Via has passed through it before. A proxy without a
+//! configured name draws one at the start, so that two proxies in a row are not taken for a loop.
+//! The drawn name reveals nothing about the machine.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -16,19 +16,18 @@ pub(crate) struct ViaName {
 }
 
 impl ViaName {
-    /// The name that a proxy is given, which is a token.
+    /// Returns a configured name, which is a token.
     pub(crate) fn given(name: &str) -> Self {
         Self { text: name.to_owned(), line: format!("Via: 1.1 {name}\r\n").into_bytes(), is_drawn: false }
     }
 
-    /// One that nobody else has, and that begins with `name`.
+    /// Draws a name that begins with `name`.
     pub(crate) fn drawn(name: &str) -> Self {
         let number = RandomState::new().hash_one(name) as u32;
         Self { is_drawn: true, ..Self::given(&format!("{name}-{number:08x}")) }
     }
 
-    /// What a proxy is called from now on that was called `before`: one that was drawn stays, for
-    /// messages may be on their way.
+    /// Returns the name after a reload. A drawn name stays: messages with it may be on their way.
     pub(crate) fn after(self, before: &Self) -> Self {
         if self.is_drawn && before.is_drawn { before.clone() } else { self }
     }
@@ -39,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_is_drawn_is_of_one_proxy_and_stays() {
+    fn drawn_name_is_unique_and_survives_reloads() {
         let (one, other) = (ViaName::drawn("strait"), ViaName::drawn("strait"));
         assert_ne!(one.text, other.text);
         assert_eq!(one.text.len(), "strait-00000000".len());

@@ -1,37 +1,37 @@
-//! Memory to read into, that is there only while there is something in it.
+//! Read buffer that holds memory only while it holds bytes.
 //!
-//! Ten thousand connections wait for their next request, and a few dozen have one: so a buffer that
-//! runs empty gives its memory to the others of its thread.
+//! Of ten thousand connections a few dozen have a request at a time. A buffer that becomes empty
+//! gives its memory back to a list of its thread, from which the next reader takes it.
 
 use std::cell::RefCell;
 
 pub(crate) use crate::config::limits::BUFFER_BYTES;
 use crate::io::gate::Place;
 
-/// Buffers that a thread keeps for the next reader.
+/// Buffers that a thread keeps for later readers.
 const KEPT_MAX: usize = 256;
 
 thread_local! {
     static KEPT: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes that were read and are not used yet.
+/// Bytes that were read and are not consumed yet.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     memory: Option<Box<[u8]>>,
     start: usize,
     end: usize,
-    /// Place of its bytes among those that memory is limited for; given back with the last of them.
+    /// Place under `limits.request_ahead_memory`, given back with the last byte.
     place: Option<Place>,
 }
 
 impl Buffer {
-    /// Counts its bytes for a place until they are used.
+    /// Sets the place that is given back once all bytes are consumed.
     pub(crate) fn set_place(&mut self, place: Option<Place>) {
         self.place = place;
     }
 
-    /// What is in it.
+    /// Returns the bytes that are not consumed yet.
     pub(crate) fn filled(&self) -> &[u8] {
         self.memory.as_ref().map_or(&[], |memory| &memory[self.start..self.end])
     }
@@ -40,7 +40,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Where more may be read to; then [`Buffer::grew`].
+    /// Returns the free space to read into; call [`Buffer::grew`] afterwards.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let memory = self.memory.get_or_insert_with(|| {
             KEPT.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
@@ -53,14 +53,14 @@ impl Buffer {
         &mut memory[self.end..]
     }
 
-    /// So many bytes were read into its room.
+    /// Adds the first `read` bytes of the free space.
     pub(crate) fn grew(&mut self, read: usize) {
         self.end += read;
         debug_assert!(self.end <= BUFFER_BYTES);
         self.release_if_empty();
     }
 
-    /// So many of its bytes are used.
+    /// Removes the first `used` bytes.
     pub(crate) fn consume(&mut self, used: usize) {
         self.start += used;
         debug_assert!(self.start <= self.end);
@@ -70,7 +70,7 @@ impl Buffer {
         }
     }
 
-    /// Forgets what is in it.
+    /// Removes all bytes.
     pub(crate) fn clear(&mut self) {
         self.consume(self.end - self.start);
     }
@@ -110,7 +110,7 @@ mod tests {
         let is_free = || gates.try_enter(Key::Ahead).is_some();
         let mut buffer = Buffer::default();
         buffer.set_place(gates.try_enter(Key::Ahead));
-        // It was reserved for what is to be read.
+        // The place is held for the bytes to come.
         buffer.grew(0);
         assert!(!is_free());
         buffer.room()[..3].copy_from_slice(b"abc");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unused_stays_when_room_is_made_and_an_empty_buffer_holds_no_memory() {
+    fn unconsumed_bytes_move_to_the_front_and_an_empty_buffer_holds_no_memory() {
         let mut buffer = Buffer::default();
         assert_eq!(buffer.room().len(), BUFFER_BYTES);
         buffer.room().fill(b'a');

@@ -1,4 +1,4 @@
-//! The time by which freshness is told: the system's, or one that a test sets.
+//! Clock for freshness calculations: the system's, or one that a test sets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +15,24 @@ impl Clock {
         Self(None)
     }
 
-    /// A clock that stands until it is told to go on; its clones stand with it.
+    /// Clock that stands still until [`Clock::advance`]; its clones show the same time.
     pub fn fixed(seconds: u64) -> Self {
         Self(Some(Arc::new(AtomicU64::new(seconds))))
     }
 
-    /// Goes on by so many seconds, if it is one that stands.
+    /// Advances a fixed clock.
     pub fn advance(&self, seconds: u64) {
         if let Some(now) = &self.0 {
             now.fetch_add(seconds, Ordering::SeqCst);
         }
     }
 
-    /// What it shows. A system whose clock is before 1970 is in 1970.
+    /// Returns the time in seconds since 1970; 0 for earlier times.
     pub fn now(&self) -> u64 {
         match &self.0 {
             Some(now) => now.load(Ordering::SeqCst),
-            // Some milliseconds late, and a fifth of the cost: seconds are all that counts.
+            // The coarse clock is some milliseconds late and costs a fifth; only seconds matter
+            // here.
             None => clock_gettime(ClockId::RealtimeCoarse).tv_sec.try_into().unwrap_or(0),
         }
     }

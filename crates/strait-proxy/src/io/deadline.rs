@@ -1,8 +1,8 @@
-//! How long a phase of a connection may take.
+//! Time limits of the phases of a connection, with one timer.
 //!
-//! A timer for each phase of each request would cost more than many a request. So a connection has
-//! one, which is looked at only when there is something to wait for, and moved only when it rings
-//! too early or would ring too late.
+//! Setting a timer for each phase of each request costs more than many requests do. A connection
+//! has one timer, which is polled only when the connection waits, and moved only when it fires too
+//! early or would fire too late.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The phase has taken too long.
+/// The phase took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedOut;
 
@@ -21,7 +21,7 @@ pub(crate) struct Deadline {
     timer: Pin<Box<Sleep>>,
 }
 
-/// A timer that nobody waits for yet.
+/// Initial time of a timer without a deadline.
 const LONG: Duration = Duration::from_hours(24);
 
 impl Default for Deadline {
@@ -31,7 +31,7 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// What `work` comes to, if it waits for `limit` at most.
+    /// Returns the result of `work` unless it waits for longer than `limit`.
     pub(crate) async fn within<F: Future>(
         &mut self,
         limit: Duration,
@@ -40,8 +40,8 @@ impl Deadline {
         self.timed(limit, work).await.0
     }
 
-    /// Like [`Deadline::within`]; also returns how long it has waited. Work that is done at once
-    /// costs no look at the clock.
+    /// Like [`Deadline::within`]; also returns the time waited. Work that is ready at once does not
+    /// read the clock.
     pub(crate) async fn timed<F: Future>(
         &mut self,
         limit: Duration,
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_phase_ends_at_its_own_time_whatever_the_timer_was_set_to() {
+    async fn phase_ends_at_its_own_limit_whatever_the_timer_was_set_to() {
         let mut deadline = Deadline::default();
         for seconds in [30, 3, 60] {
             let (begun, limit) = (Instant::now(), Duration::from_secs(seconds));

@@ -1,9 +1,8 @@
-//! Places that are limited in number, counted over all workers: connections in use to each origin,
-//! and memory for request bodies. One client has a part of each.
+//! Gates: limited places, counted over all workers. There are gates for connections in use to each
+//! origin and for memory for request bodies; one client gets a part of each.
 //!
-//! [`crate::upstream::pool`] takes a place for each connection that carries a request or a tunnel, and
-//! [`crate::upstream::upload`] one for each body that it reads ahead. Idle connections hold none:
-//! `limits.origin_idle` bounds those.
+//! Each connection to an origin that carries a request or a tunnel holds a place, and so does each
+//! request body that is read ahead. Idle connections hold none: `limits.origin_idle` bounds those.
 //!
 //! ```text
 //! request ──▶ gate of the client ──▶ gate of the origin ──▶ connection
@@ -11,7 +10,7 @@
 //! ```
 //!
 //! Each gate is a queue: first come, first served. A client waits for its own part first, so that
-//! at most that many of its requests are in the queue that it shares with others.
+//! it never has more requests than that in the shared queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,10 +22,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::config::limits::GateLimits;
 use crate::config::settings::Server;
 
-/// Bits of an IPv6 address that one client cannot choose (RFC 6177: a site gets a /64 at least).
+/// Bits of an IPv6 address that a client cannot choose (RFC 6177: a site gets at least a /64).
 const SITE_BITS: u32 = 64;
 
-/// A client as limits count it: an IPv4 address, or an IPv6 network of 64 bits.
+/// Client as limits count it: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client(IpAddr);
 
@@ -46,11 +45,11 @@ impl Client {
 pub(crate) enum Key {
     /// Connections in use to an origin.
     Origin(Server),
-    /// Those that one client has of them.
+    /// Connections of one client in use to an origin.
     OriginOf(Server, Client),
     /// Request bodies that are read ahead.
     Ahead,
-    /// Those of one client.
+    /// Request bodies of one client that are read ahead.
     AheadOf(Client),
 }
 
@@ -66,8 +65,8 @@ impl GateLimits {
         places.max(1)
     }
 
-    /// Waiters at most. A request that waits for an origin is bounded with the connections of
-    /// clients; one that waits for memory has some already.
+    /// Returns the maximum of waiters. The limit of client connections bounds requests that wait
+    /// for an origin; a request that waits for memory holds a buffer already.
     fn waiters(&self, key: &Key) -> usize {
         match key {
             Key::Origin(_) | Key::OriginOf(..) => usize::MAX,
@@ -76,7 +75,7 @@ impl GateLimits {
     }
 }
 
-/// Gates with places in use. An entry exists only as long as one is in use or awaited.
+/// Gates with places in use. An entry exists only while a place is in use or awaited.
 #[derive(Debug)]
 pub(crate) struct Gates(Mutex<State>);
 
@@ -90,18 +89,18 @@ struct State {
 struct Gate {
     used: usize,
     next_ticket: u64,
-    /// By ticket: the first is the next to get a place.
+    /// Waiters by ticket: the first gets the next place.
     queue: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// A place, until it is dropped; or one that is awaited.
+/// Place in use until it is dropped, or a ticket that waits for one.
 #[derive(Debug)]
 pub(crate) struct Place {
     gates: Arc<Gates>,
     key: Key,
-    /// Set until it is known that the place was granted.
+    /// Ticket until the waiter has seen that its place was granted.
     ticket: Option<u64>,
-    /// The place of the client's part, which is given back with this one.
+    /// Place of the client's part, given back with this one.
     part: Option<Box<Place>>,
 }
 
@@ -131,14 +130,14 @@ impl Gates {
         Some(Place { gates: self.clone(), key, ticket: None, part: None })
     }
 
-    /// Takes a place; waits for one until `deadline` behind the requests that wait already. `None`
-    /// if none became free, or too many wait.
+    /// Takes a place, or waits for one until `deadline` behind earlier waiters. `None` if no place
+    /// became free or too many requests wait.
     pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Place> {
         if let Some(place) = self.try_enter(key.clone()) {
             return Some(place);
         }
         let (mut place, granted) = self.queue(key)?;
-        // The sender is dropped only once it has sent: an error is that of the deadline.
+        // The sender sends before it is dropped, so an error means that the deadline has passed.
         let _ = timeout_at(deadline, granted).await;
         place.is_granted().then_some(place)
     }
@@ -154,7 +153,7 @@ impl Gates {
         let ticket = gate.next_ticket;
         gate.next_ticket += 1;
         gate.queue.insert(ticket, sender);
-        // One may have become free since it was looked for.
+        // A place may have become free since `try_enter`.
         gate.grant(places);
         Some((Place { gates: self.clone(), key, ticket: Some(ticket), part: None }, receiver))
     }
@@ -175,21 +174,21 @@ impl Gate {
             && let Some((_, waiter)) = self.queue.pop_first()
         {
             self.used += 1;
-            // A waiter that has just given up finds that it has a place, and returns it.
+            // A waiter that has just given up finds that it has a place, and gives it back.
             let _ = waiter.send(());
         }
     }
 }
 
 impl Place {
-    /// The same, with the place of the client's part.
+    /// Adds the place of the client's part, which is given back with this one.
     pub(crate) fn with(self, part: Self) -> Self {
         let mut both = self;
         both.part = Some(Box::new(part));
         both
     }
 
-    /// Returns true if its turn has come.
+    /// Returns true if the place was granted.
     fn is_granted(&mut self) -> bool {
         let state = self.gates.state();
         let is_queued = |ticket| state.gates.get(&self.key).is_some_and(|it| it.queue.contains_key(&ticket));
@@ -243,7 +242,7 @@ mod tests {
         Instant::now() + Duration::from_secs(3)
     }
 
-    /// What a future has come to by now.
+    /// Polls a future once.
     async fn now<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         std::future::poll_fn(|context| {
             Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_origin_is_waited_for_and_refused_in_the_end() {
+    async fn full_origin_is_awaited_until_the_deadline() {
         let gates = gates(1);
         let first = gates.enter(origin(1), later()).await.unwrap();
         assert!(gates.enter(origin(1), later()).await.is_none());
@@ -267,14 +266,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_given_in_the_order_of_the_requests() {
+    async fn places_are_granted_in_the_order_of_requests() {
         let gates = gates(1);
         let first = gates.try_enter(origin(1)).unwrap();
         let mut second = pin!(gates.enter(origin(1), later()));
         let mut third = pin!(gates.enter(origin(1), later()));
         assert!(now(&mut second).await.is_none() && now(&mut third).await.is_none());
         drop(first);
-        // A newcomer does not overtake those who wait, though they have not run since.
+        // A newcomer does not overtake waiters, although these have not run since.
         assert!(gates.try_enter(origin(1)).is_none());
         let mut fourth = pin!(gates.enter(origin(1), later()));
         assert!(now(&mut fourth).await.is_none() && now(&mut third).await.is_none());
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_gives_up_leaves_the_queue() {
+    async fn waiter_that_gives_up_leaves_the_queue() {
         let gates = gates(1);
         let first = gates.try_enter(origin(1)).unwrap();
         {
@@ -295,7 +294,7 @@ mod tests {
         }
         assert!(gates.enter(origin(1), later()).await.is_none(), "the deadline");
         assert!(gates.state().gates[&origin(1)].queue.is_empty());
-        // One that goes when it has its place, and does not know yet, leaves that to the next.
+        // A waiter that is dropped after its place was granted leaves the place to the next one.
         let mut last = {
             let mut granted = Box::pin(gates.enter(origin(1), later()));
             assert!(now(&mut granted).await.is_none());
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_raised_limit_wakes_waiters_and_a_lowered_one_holds_for_the_next() {
+    async fn raised_limit_wakes_waiters_and_lowered_limit_applies_to_the_next() {
         let gates = gates(1);
         let first = gates.try_enter(origin(1)).unwrap();
         let mut second = pin!(gates.enter(origin(1), later()));
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_wait_for_memory_and_no_more() {
+    async fn waiters_for_memory_are_limited() {
         let gates = gates(1);
         let _first = gates.try_enter(Key::Ahead).unwrap();
         let mut second = pin!(gates.enter(Key::Ahead, later()));
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_of_64_bits_is_one_client() {
+    fn ipv6_network_of_64_bits_is_one_client() {
         let of = |text: &str| Client::of(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

@@ -1,19 +1,19 @@
-//! Least pace of a request's body, with a limit for the whole of it, and of a client that takes
-//! responses: a rate after a grace period.
+//! Minimum rates after a grace period: of a request's body, which also has a total limit, and of a
+//! client that takes responses.
 //!
 //! Only time spent waiting for the client counts towards the rate: a slow origin is not the
-//! client's fault. Pure; [`crate::io::socket`] waits and passes times in.
+//! client's fault. Pure; [`crate::io::socket`] waits and passes the times.
 
 use std::time::Duration;
 
 /// Pace of one body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Waiting that is allowed beside the rate.
+    /// Waiting time that is allowed in addition to the rate.
     grace: Duration,
-    /// Bytes per second; 0: none required.
+    /// Minimum in bytes per second; 0: none.
     rate: u64,
-    /// For the whole body, from its beginning.
+    /// Limit of the whole body from its start.
     total: Duration,
     waited: Duration,
     received_bytes: u64,
@@ -24,7 +24,7 @@ impl Pace {
         Self { grace, rate, total, waited: Duration::ZERO, received_bytes: 0 }
     }
 
-    /// How long the next bytes may take, `elapsed` after the body began.
+    /// Returns the time left for the next bytes, `elapsed` after the start of the body.
     pub(crate) fn left(&self, elapsed: Duration) -> Duration {
         let of_total = self.total.saturating_sub(elapsed);
         if self.rate == 0 {
@@ -34,28 +34,28 @@ impl Pace {
         self.grace.saturating_add(earned).saturating_sub(self.waited).min(of_total)
     }
 
-    /// Notes `bytes` that came after a wait of `waited`.
+    /// Notes `bytes` received after a wait of `waited`.
     pub(crate) fn note(&mut self, bytes: u64, waited: Duration) {
         self.received_bytes += bytes;
         self.waited += waited;
     }
 }
 
-/// Pace at which a client takes responses, for as long as it is connected.
+/// Rate at which a client takes responses while it is connected.
 ///
-/// Waits are added up, and compared with the acknowledged bytes only when the time that is left is
-/// used up: a client that keeps up costs no system call. Bytes earn time up to the grace period, so
-/// that no fast beginning pays for a long hold.
+/// Waits are added up, and compared with the acknowledged bytes only when the allowed time is used
+/// up: a client that keeps up costs no system call. Bytes earn time up to the grace period, so that
+/// a fast start does not pay for a long stall.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptake {
     grace: Duration,
-    /// Bytes per second; 0: none required.
+    /// Minimum in bytes per second; 0: none.
     rate: u64,
-    /// Waiting that was allowed when the bytes were last compared.
+    /// Waiting time that was allowed at the last comparison.
     allowed: Duration,
-    /// Waiting since then.
+    /// Waiting time since then.
     waited: Duration,
-    /// Bytes that were acknowledged by then.
+    /// Acknowledged bytes at the last comparison.
     acknowledged_bytes: u64,
 }
 
@@ -64,7 +64,7 @@ impl Uptake {
         Self { grace, rate, allowed: grace, waited: Duration::ZERO, acknowledged_bytes: 0 }
     }
 
-    /// Waiting until the bytes are to be compared.
+    /// Returns the waiting time until the next comparison.
     pub(crate) fn left(&self) -> Duration {
         if self.rate == 0 { Duration::MAX } else { self.allowed.saturating_sub(self.waited) }
     }
@@ -74,8 +74,8 @@ impl Uptake {
         self.waited = self.waited.saturating_add(waited);
     }
 
-    /// Compares the waits with the bytes that the client has acknowledged since it connected.
-    /// Returns false if they were too few.
+    /// Compares the waits with the bytes acknowledged since the client connected. Returns false if
+    /// they were too few.
     pub(crate) fn keeps_pace(&mut self, acknowledged_bytes: u64) -> bool {
         let taken = acknowledged_bytes.saturating_sub(self.acknowledged_bytes);
         let earned = Duration::from_millis(taken.saturating_mul(1000) / self.rate.max(1));
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_earns_time_by_what_it_takes_up_to_the_grace() {
+    fn taken_bytes_earn_time_up_to_the_grace_period() {
         let s = Duration::from_secs;
         let mut uptake = Uptake::new(s(60), 500);
         uptake.wait(s(59));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_its_grace_then_its_rate_and_an_end() {
+    fn body_has_its_grace_then_its_rate_and_a_total_limit() {
         let s = Duration::from_secs;
         let mut pace = Pace::new(s(20), 500, s(100));
         assert_eq!(pace.left(s(0)), s(20));
