@@ -1,8 +1,8 @@
-//! A body on its way from one socket to another.
+//! Body forwarding from one socket to another.
 //!
-//! Framing is read; data that is long enough stays in the kernel (splice(2)). What was read with
-//! the framing is sent from memory, and a pipe is emptied before anything else is done, so that
-//! nothing is left in it when the sender closes.
+//! Framing is read; data that is long enough stays in the kernel (splice(2)). Data that was read
+//! with the framing is sent from memory. A pipe is emptied before anything else is done, so that no
+//! bytes are left in it when the sender closes.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -17,41 +17,41 @@ use crate::io::framing::{Framed, Piece};
 use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 
-/// How a body is passed on.
+/// Form in which a body is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Its data.
+    /// Data alone.
     Data,
-    /// Its data, in chunks of the proxy's own making: extensions of chunks go no further than to
-    /// whom they were said (RFC 9112, section 7.1.1).
+    /// Data in chunks of the proxy's own. Chunk extensions are for the next hop alone (RFC 9112,
+    /// section 7.1.1).
     Chunks,
 }
 
-/// Follows the data of a chunk.
+/// Line end behind the data of a chunk.
 pub(crate) const CHUNK_END: &[u8] = b"\r\n";
-/// The end of a chunked body without trailers.
+/// End of a chunked body without trailers.
 pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Where a body comes from.
+/// Source of a body.
 #[derive(Debug)]
 pub(crate) struct BodySource<'a> {
     pub(crate) socket: &'a mut Socket,
-    /// What was read of it already.
+    /// Bytes of the body that were read already.
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) framed: &'a mut Framed,
-    /// Which of its trailers go on where it goes on in chunks; `None`: none (RFC 9110, section
+    /// Trailers to forward if the body is forwarded in chunks; `None`: none (RFC 9110, section
     /// 6.5.1).
     pub(crate) trailers: Option<Trailers>,
 }
 
-/// Where it broke off.
+/// Error that ended the forwarding of a body.
 #[derive(Debug)]
 pub(crate) enum ForwardError {
-    /// The sender is gone, or has closed before the end.
+    /// The sender is gone or closed before the end.
     From(SocketError),
     /// The receiver is gone.
     To(SocketError),
-    /// The sender's framing is none.
+    /// The sender's framing is invalid.
     Malformed(Malformed),
 }
 
@@ -83,20 +83,20 @@ pub(crate) async fn body(
     }
 }
 
-/// A body as it is sent.
+/// Body as it is sent.
 struct Outgoing {
     form: Form,
-    /// What is to be sent before anything else.
+    /// Bytes to send first.
     bytes: Vec<u8>,
-    /// How many of them are not data.
+    /// Number of those bytes that are not data.
     overhead: usize,
-    /// Those that go on.
+    /// Trailers to forward.
     trailers: Option<Trailers>,
     has_trailers: bool,
 }
 
 impl Outgoing {
-    /// Sends what the buffered bytes hold of the body; how many they were, and whether it is over.
+    /// Sends the buffered bytes of the body. Returns their number, and true at the end of the body.
     async fn take(
         &mut self,
         framed: &mut Framed,
@@ -123,7 +123,7 @@ impl Outgoing {
         Ok((used, is_over))
     }
 
-    /// Puts together what many small chunks hold: one system call sends it.
+    /// Gathers the data of many small chunks, so that one system call sends it.
     fn gather(&mut self, framed: &mut Framed, bytes: &[u8]) -> Result<(usize, bool), ForwardError> {
         let (mut at, mut data) = (0, Vec::new());
         let is_over = loop {
@@ -144,7 +144,7 @@ impl Outgoing {
                     at += len;
                     break true;
                 }
-                // What came before goes on first; then it is looked at again.
+                // Bytes before the error are sent first; the next call returns the error.
                 Err(_) if at > 0 => break false,
                 Err(error) => return Err(ForwardError::Malformed(error)),
             };
@@ -184,7 +184,7 @@ impl Outgoing {
     }
 }
 
-/// The line before a chunk (RFC 9112, section 7.1).
+/// Returns the line before a chunk (RFC 9112, section 7.1).
 pub(crate) fn chunk_head(len: usize) -> Vec<u8> {
     format!("{len:x}\r\n").into_bytes()
 }
@@ -196,7 +196,7 @@ async fn splice(
     to: &mut Socket,
     form: Form,
 ) -> Result<(), ForwardError> {
-    // Without a pipe there is memory.
+    // Copy if no pipe is free.
     let Some(mut pipe) = splicing.pipes.borrow_mut().try_take() else {
         return copy(from, framed, to, form).await;
     };
@@ -226,7 +226,7 @@ async fn splice_through(
     }
 }
 
-/// Sends what a pipe holds, in a chunk if it is to be in one.
+/// Sends the contents of a pipe, as a chunk if the form has chunks.
 pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, form: Form) -> Result<(), SocketError> {
     if form != Form::Chunks || pipe.held() == 0 {
         return to.splice_from(pipe).await;
@@ -238,7 +238,7 @@ pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, form: Form) -> R
     to.write_all(CHUNK_END, &[]).await
 }
 
-/// The connection has ended: that is the end of the body, or there is more to it.
+/// Checks that the body may end with the connection.
 fn end(framed: &mut Framed) -> Result<(), ForwardError> {
     if framed.ends_with_connection() {
         *framed = Framed::Length(0);
@@ -268,8 +268,8 @@ async fn copy(
     Ok(())
 }
 
-/// What reading from the sender comes to, unless the receiver says something first and that is
-/// listened for.
+/// Returns the result of reading from the sender, or an error if the receiver listens and responds
+/// first.
 async fn unless_answered<T>(
     to: &mut Socket,
     reading: impl Future<Output = Result<T, SocketError>>,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_put_together_and_keep_their_trailers() {
+    fn chunks_are_joined_and_keep_their_trailers() {
         let bytes = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nDate: x\r\nA: b\r\nAge: 3\r\n\r\nGET";
         for (form, expected) in
             [(Form::Data, "head abcde"), (Form::Chunks, "head 5\r\nabcde\r\n0\r\nA: b\r\n\r\n")]
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_whose_trailers_stay_behind_ends_all_the_same() {
+    fn body_without_forwarded_trailers_ends() {
         let mut outgoing = outgoing(Form::Chunks, b"", None);
         let (bytes, mut framed) = (b"0\r\nA: b\r\n\r\n", Framed::new(Body::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (bytes.len(), true));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_told_behind_what_was_not() {
+    fn bytes_before_malformed_framing_are_forwarded() {
         let mut outgoing = outgoing(Form::Chunks, b"", None);
         let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(Body::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (6, false));

@@ -1,35 +1,35 @@
-//! A message that comes from an origin: its head, and a body that is told apart from its framing.
+//! Framing of a message's body: tells data from chunk framing without copying.
 
 use strait_http::Malformed;
 use strait_http::chunked::{self, Chunked};
 use strait_http::framing::Body;
 
-/// A chunk goes past what was allowed.
+/// Error of a chunk that exceeds the body's limit.
 pub(crate) const TOO_LONG: Malformed = Malformed::TooLarge("the body is longer than is taken");
 
-/// A body that is being read.
+/// State of a body that is being read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Framed {
-    /// So many bytes.
+    /// That many bytes are left.
     Length(u64),
-    /// In chunks, of so many bytes of data more at most.
+    /// In chunks, with at most that many bytes of data to come.
     Chunked(Chunked, u64),
-    /// All to the end of the connection.
+    /// All bytes to the end of the connection.
     ToClose,
 }
 
-/// What the bytes at hand begin with.
+/// Kind and length of the piece that the buffered bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// So many bytes of the body.
+    /// Data of the body.
     Data(usize),
-    /// So many bytes of framing.
+    /// Chunk framing.
     Framing(usize),
-    /// So many bytes of a trailer's line.
+    /// Line of a trailer.
     Trailer(usize),
-    /// There are too few to tell.
+    /// More bytes are needed.
     More,
-    /// So many bytes of framing, and the body is over.
+    /// Framing that ends the body.
     End(usize),
 }
 
@@ -43,7 +43,7 @@ impl Framed {
         }
     }
 
-    /// Of so many bytes of data at most, if it does not tell how many they are.
+    /// Framing of a body; limits a chunked one to `most` bytes of data.
     pub(crate) fn limited(body: Body, most: u64) -> Self {
         match Self::new(body) {
             Self::Chunked(chunked, _) => Self::Chunked(chunked, most),
@@ -51,7 +51,8 @@ impl Framed {
         }
     }
 
-    /// The same body with `len` bytes of data; `None` if it announces another length.
+    /// Returns the framing of a body with exactly `len` bytes of data; `None` if it announces
+    /// another length.
     pub(crate) fn exactly(self, len: u64) -> Option<Self> {
         match self {
             Self::Length(left) => (left == len).then_some(self),
@@ -60,12 +61,12 @@ impl Framed {
         }
     }
 
-    /// Returns true if a body of [`Framed::exactly`] so many bytes has had fewer.
+    /// Returns true if a body of [`Framed::exactly`] has ended short of its length.
     pub(crate) fn is_short(&self) -> bool {
         matches!(self, Self::Length(left) | Self::Chunked(_, left) if *left > 0)
     }
 
-    /// What `bytes` begin with; data then is to be told to [`Framed::advance`].
+    /// Returns the first piece of `bytes`. After data, call [`Framed::advance`].
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
         let data = |most: u64| match most.min(bytes.len() as u64) as usize {
             0 => Piece::More,
@@ -86,7 +87,7 @@ impl Framed {
         })
     }
 
-    /// So many bytes of data were moved.
+    /// Notes that `moved` bytes of data were moved.
     pub(crate) fn advance(&mut self, moved: u64) {
         match self {
             Self::Length(left) => *left -= moved,
@@ -98,7 +99,7 @@ impl Framed {
         }
     }
 
-    /// Bytes of data that follow, whatever they are: they may be moved without being looked at.
+    /// Returns the number of data bytes ahead, which can be moved unread.
     pub(crate) fn data_ahead(&mut self) -> u64 {
         match self {
             Self::Length(left) => *left,
@@ -110,12 +111,12 @@ impl Framed {
         }
     }
 
-    /// Whether framing stands between the data.
+    /// Returns true if the body is chunked.
     pub(crate) fn is_chunked(&self) -> bool {
         matches!(self, Self::Chunked(..))
     }
 
-    /// Whether all of it has passed.
+    /// Returns true if the whole body was moved.
     pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Length(left) => *left == 0,
@@ -124,7 +125,7 @@ impl Framed {
         }
     }
 
-    /// Whether the end of the connection is the end of the body.
+    /// Returns true if the end of the connection ends the body.
     pub(crate) fn ends_with_connection(&self) -> bool {
         matches!(self, Self::ToClose | Self::Length(0))
     }
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_told_apart_and_may_be_moved_unseen() {
+    fn chunk_framing_is_separated_from_data() {
         let mut framed = Framed::new(Body::Chunked);
         assert_eq!(framed.data_ahead(), 0);
         assert_eq!(framed.next(b"a\r\n0123"), Ok(Piece::Framing(3)));
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_exactly_so_many_bytes_is_cut_and_may_be_short() {
+    fn body_of_exact_length_is_cut_and_may_be_short() {
         assert!(Framed::Length(3).exactly(4).is_none() && Framed::Length(3).exactly(3).is_some());
         let mut to_close = Framed::ToClose.exactly(3).unwrap();
         assert_eq!((to_close.data_ahead(), to_close.next(b"12345")), (3, Ok(Piece::Data(3))));

@@ -34,15 +34,15 @@ impl Heads {
     }
 }
 
-/// The Date of a message that has none.
+/// Writes the Date of a message that has none.
 pub(crate) fn push_date(out: &mut Vec<u8>, seconds: u64) {
-    // A clock that shows more than four digits for the year is broken, and its date would be none.
+    // A year of more than four digits, from a wrong clock, would not be a valid date.
     const LAST: u64 = 253_402_300_799;
     let date = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
     push_field(out, "Date", httpdate::fmt_http_date(date).as_bytes());
 }
 
-/// `HTTP/1.1 200 OK`, with the reason that RFC 9110, section 15, gives.
+/// Writes a status line, with the reason phrase of RFC 9110, section 15.
 pub(crate) fn push_status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
@@ -52,7 +52,7 @@ pub(crate) fn push_status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A field line.
+/// Writes a field line.
 pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
@@ -60,12 +60,13 @@ pub(crate) fn push_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A field line whose value is a number.
+/// Writes a field line with a number.
 pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, value: u64) {
     push_field(out, name, itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Who has passed a message on, this proxy last, in one line (RFC 9110, section 7.6.3).
+/// Writes Via in one line: the proxies that forwarded the message, this one last (RFC 9110, section
+/// 7.6.3).
 pub(crate) fn push_via(head: &mut Vec<u8>, own: &ViaName, fields: &Fields<'_>, version: Version) {
     if version == Version::Http11 && !fields.has("via") {
         head.extend_from_slice(&own.line);
@@ -74,7 +75,7 @@ pub(crate) fn push_via(head: &mut Vec<u8>, own: &ViaName, fields: &Fields<'_>, v
     }
 }
 
-/// Writes an interim response, which has no body and says nothing of its connection.
+/// Writes an interim response, which has no body and no connection options.
 pub(crate) fn write_interim(head: &mut Vec<u8>, own: &ViaName, response: &Response<'_>) {
     push_status_line(head, response.status);
     push_some(head, &passed_on(&response.fields).copied().collect(), |name| name != "via");

@@ -1,8 +1,8 @@
-//! A connection, and every way in which bytes get in and out of it.
+//! Connection with all ways to move bytes in and out.
 //!
-//! All of them try first and wait only if there is nothing to do; all that wait give up in time.
-//! Bytes that go out are counted by the way they went. Where TLS is encrypted in user space nothing
-//! can stay in the kernel: [`Socket::can_splice`] says so beforehand, and files are read and sent.
+//! Every call tries first and waits only if the kernel is not ready; every wait has a limit. Sent
+//! bytes are counted by mechanism. With TLS in user space no bytes stay in the kernel:
+//! [`Socket::can_splice`] returns false, and files are read and sent.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -24,27 +24,27 @@ use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use crate::io::tls::session::Session;
 
-/// Bytes that one sendfile(2) is asked for: it ends where the socket is full anyway, and others
-/// want their turn.
+/// Bytes per sendfile(2): it ends at a full socket anyway, and other connections of the thread need
+/// their turn.
 const SENDFILE_MAX: u64 = 1 << 20;
-/// Where sendfile is not wanted: bytes that are read and sent at a time.
+/// Bytes per read without sendfile.
 const COPY_BYTES: usize = 64 << 10;
 
-/// Least time between two looks at what a slow client has taken.
+/// Minimum time between two checks of the bytes that a slow client has acknowledged.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long, and how often, what comes on a connection that ends is read and thrown away.
+/// Time and number of reads that discard bytes on a closing connection.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_READS: usize = 64;
 
-/// The connection is of no use any more.
+/// Error that makes a connection unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketError {
     /// The peer has closed or reset it.
     Closed,
-    /// The peer has done nothing for too long.
+    /// The peer was idle for too long.
     TimedOut,
-    /// The peer has said something in place of taking more, and that was listened for.
+    /// The peer sent bytes instead of taking more, and the socket listened for that.
     Answered,
 }
 
@@ -60,22 +60,22 @@ impl From<TimedOut> for SocketError {
     }
 }
 
-/// Gives whoever else has something to read their turn. What is sent one behind the other then
-/// costs less than each by itself: a receiver that sleeps is woken by the first.
+/// Lets other tasks read first. Responses sent in a row cost less: only the first one wakes a
+/// sleeping receiver.
 pub(crate) async fn after_others_have_read() {
     tokio::task::yield_now().await;
 }
 
-/// Bytes that went into a socket, by the way they went.
+/// Bytes sent on a socket, by mechanism.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Copied from memory.
     pub(crate) sent: u64,
-    /// Of those, what was copied to be encrypted: TLS without the kernel's help.
+    /// Of those, bytes encrypted in user space.
     pub(crate) encrypted: u64,
-    /// From a file's pages.
+    /// From a file's pages (sendfile).
     pub(crate) sendfile: u64,
-    /// From another socket, through a pipe.
+    /// From another socket, through a pipe (splice).
     pub(crate) spliced: u64,
     /// Of all bytes, those beside bodies: heads of responses, chunk framing, trailers.
     pub(crate) overhead: u64,
@@ -89,7 +89,7 @@ impl Moved {
         }
     }
 
-    /// What has moved since it was so much.
+    /// Returns the bytes sent since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             sent: self.sent - before.sent,
@@ -101,7 +101,7 @@ impl Moved {
     }
 }
 
-/// Awaits `reading`, for `limit` at most and no longer than the pace of the body allows.
+/// Awaits `reading`, at most for `limit` and for the time that the body's pace allows.
 async fn paced(
     deadline: &mut Deadline,
     pace: &mut Option<(Pace, Instant)>,
@@ -116,26 +116,26 @@ async fn paced(
     Ok(read)
 }
 
-/// A TCP connection, with TLS or without.
+/// TCP connection, with or without TLS.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: Stream,
     deadline: Deadline,
-    /// How long the peer may do nothing.
+    /// Time that the peer may be idle.
     pub(crate) patience: Duration,
-    /// Whether nothing more is sent once the peer says something: it has answered before it had
-    /// all.
+    /// True if sending stops once the peer sends bytes: it responds before it has the whole
+    /// request.
     pub(crate) listens: bool,
-    /// Least pace of the body that is being read, and when that began.
+    /// Minimum pace of the body that is being read, and the start of the body.
     pub(crate) pace: Option<(Pace, Instant)>,
-    /// Of a client: least pace at which it takes responses.
+    /// Minimum pace at which a client takes responses.
     pub(crate) uptake: Option<Uptake>,
     pub(crate) moved: Moved,
 }
 
 impl Socket {
     pub(crate) fn new(tcp: TcpStream, patience: Duration) -> Self {
-        // A socket that is not TCP has nothing to delay.
+        // An error means that the socket is not TCP: nothing is delayed there.
         let _ = tcp.set_nodelay(true);
         Self {
             stream: Stream::new(tcp),
@@ -148,7 +148,7 @@ impl Socket {
         }
     }
 
-    /// Begins with TLS, and shakes hands.
+    /// Begins TLS and shakes hands.
     pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<()> {
         self.stream.secure(session);
         let Self { stream, deadline, .. } = self;
@@ -157,17 +157,17 @@ impl Socket {
         stream.hand_over()
     }
 
-    /// Whether there is TLS on it.
+    /// Returns true if the connection uses TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.stream.is_encrypted()
     }
 
-    /// Whether bytes can get in and out of it without being copied (splice(2), sendfile(2)).
+    /// Returns true if bytes can move in and out without a copy (splice(2), sendfile(2)).
     pub(crate) fn can_splice(&self) -> bool {
         !self.stream.is_encrypted_here()
     }
 
-    /// Reads what there is, `most` bytes at most, into an empty buffer; 0 at the end.
+    /// Reads available bytes, at most `most`, into an empty buffer; 0 at the end.
     pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, SocketError> {
         let Self { stream, deadline, patience, pace, .. } = self;
         let most = most.min(BUFFER_BYTES as u64) as usize;
@@ -175,13 +175,13 @@ impl Socket {
         paced(deadline, pace, *patience, read).await
     }
 
-    /// Reads what there is into the buffer, which has room; 0 at the end. Memory is taken when
-    /// there is something to read.
+    /// Reads available bytes into a buffer with free space; 0 at the end. The buffer takes memory
+    /// only once there are bytes to read.
     pub(crate) async fn read(&mut self, buffer: &mut Buffer) -> Result<usize, SocketError> {
         self.read_within(self.patience, buffer).await
     }
 
-    /// The same with a patience of its own.
+    /// Like [`Socket::read`], with another time limit.
     pub(crate) async fn read_within(
         &mut self,
         limit: Duration,
@@ -192,7 +192,7 @@ impl Socket {
         paced(deadline, pace, limit, read).await
     }
 
-    /// Sends one after the other.
+    /// Sends both slices, in one system call if possible.
     pub(crate) async fn write_all(&mut self, first: &[u8], second: &[u8]) -> Result<(), SocketError> {
         self.write(first, second).await?;
         if !self.stream.is_encrypted_here() {
@@ -210,14 +210,14 @@ impl Socket {
         }
     }
 
-    /// Sends `bytes` only if the socket takes them at once; returns false if it took none. After a
-    /// part of them nothing else may follow: the connection is shut.
+    /// Sends `bytes` only if the socket takes them at once; returns false if it took none. If it
+    /// took a part, the connection is shut down, as nothing else may follow.
     pub(crate) async fn write_at_once(&mut self, bytes: &[u8]) -> Result<bool, SocketError> {
         let stream = &mut self.stream;
         let parts = [IoSlice::new(bytes), IoSlice::new(&[])];
         let taken = poll_fn(|context| {
             let taken = stream.poll_write(context, &parts);
-            // Bytes that TLS holds back go out before what follows.
+            // Bytes that TLS holds back are sent before later ones.
             while let Poll::Ready(Ok(true)) = stream.poll_send(context) {}
             Poll::Ready(taken)
         });
@@ -254,8 +254,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends bytes that are not worth a packet of their own, for more follow at once (MSG_MORE,
-    /// send(2)).
+    /// Sends bytes with MSG_MORE (send(2)): more follow at once, so they need no packet of their
+    /// own.
     pub(crate) async fn write_all_and_more(&mut self, mut bytes: &[u8]) -> Result<(), SocketError> {
         if self.stream.is_encrypted_here() {
             return self.write(bytes, &[]).await;
@@ -269,7 +269,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends `len` bytes of a file at `offset`.
+    /// Sends `len` bytes of a file from `offset` on.
     pub(crate) async fn send_file(
         &mut self,
         file: impl AsFd,
@@ -284,7 +284,7 @@ impl Socket {
             let asked = (end - at).min(SENDFILE_MAX) as usize;
             let sent = self.sending(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
             if sent == 0 {
-                // The file is shorter than it was.
+                // The file was truncated.
                 return Err(SocketError::Closed);
             }
             self.moved.sendfile += sent as u64;
@@ -292,7 +292,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The same by reading and sending.
+    /// Sends `len` bytes of a file from `offset` on by reading them into memory.
     pub(crate) async fn copy_file(
         &mut self,
         file: impl AsFd,
@@ -305,7 +305,7 @@ impl Socket {
             let room = (end - at).min(bytes.len() as u64) as usize;
             let read = rustix::io::pread(&file, &mut bytes[..room], at).map_err(io::Error::from)?;
             if read == 0 {
-                // The file is shorter than it was.
+                // The file was truncated.
                 return Err(SocketError::Closed);
             }
             self.write_all(&bytes[..read], &[]).await?;
@@ -314,20 +314,20 @@ impl Socket {
         Ok(())
     }
 
-    /// Moves up to `most` bytes of what was received into an empty pipe; 0 at the end. For those
-    /// that can.
+    /// Moves up to `most` received bytes into an empty pipe; 0 at the end. Only if
+    /// [`Socket::can_splice`].
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
         let Self { stream, deadline, patience, pace, .. } = self;
         let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
         paced(deadline, pace, *patience, moved).await
     }
 
-    /// Moves up to `most` bytes more behind what a pipe holds, if they are here.
+    /// Moves up to `most` more received bytes into a pipe, without waiting.
     pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
         Ok(self.stream.splice_more(pipe, most)?)
     }
 
-    /// Sends what a pipe holds. For those that can.
+    /// Sends the contents of a pipe. Only if [`Socket::can_splice`].
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), SocketError> {
         debug_assert!(self.can_splice());
         while pipe.held() > 0 {
@@ -337,24 +337,24 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits until there is something to read.
+    /// Waits until there are bytes to read, or the end.
     pub(crate) async fn readable(&mut self, limit: Duration) -> Result<(), SocketError> {
         let Self { stream, deadline, .. } = self;
         Ok(deadline.within(limit, poll_fn(|context| stream.poll_readable(context))).await??)
     }
 
-    /// Whether there is something to read, be it the end.
+    /// Ready once there are bytes to read, or the end.
     pub(crate) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.stream.poll_readable(context).map(drop)
     }
 
-    /// Whether the peer, which has nothing to say, is still there.
+    /// Returns true if the peer has sent nothing and is still connected.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.stream.is_quiet()
     }
 
-    /// Ends the connection so that the peer gets what was sent to it: bytes that nobody reads would
-    /// make the kernel reset it (RFC 9112, section 9.6).
+    /// Closes the connection after the peer has received all bytes. Unread received bytes would
+    /// make the kernel reset it (RFC 9112, section 9.6), so they are read and discarded.
     pub(crate) async fn close(&mut self, buffer: &mut Buffer) -> Result<(), SocketError> {
         let Self { stream, deadline, patience, .. } = self;
         deadline.within(*patience, poll_fn(|context| stream.poll_finish(context))).await??;
@@ -367,9 +367,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Has the connection end so that the peer sees that something is missing (RST, tcp(7)).
+    /// Makes the connection end with a reset (RST, tcp(7)), so that the peer notices a truncated
+    /// response.
     pub(crate) fn reset(&self) {
-        // If it cannot be had, a missing end of the body tells it too.
+        // If this fails, the peer still misses the end of the body.
         let _ = self.stream.tcp.set_zero_linger();
     }
 
@@ -378,17 +379,17 @@ impl Socket {
         self.moved.overhead += bytes as u64;
     }
 
-    /// Counts bytes that were sent past it.
+    /// Counts bytes that were sent on its stream directly.
     pub(crate) fn count_copied(&mut self, bytes: u64) {
         self.moved.copied(bytes, self.stream.is_encrypted_here());
     }
 
-    /// The connection as it is.
+    /// Returns the stream below.
     pub(crate) fn stream(&mut self) -> &mut Stream {
         &mut self.stream
     }
 
-    /// What `call`, which sends, returns once the socket lets it.
+    /// Returns the result of `call`, which sends, once the socket is ready.
     async fn sending(
         &mut self,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
@@ -404,9 +405,8 @@ impl Socket {
         self.taken(send).await
     }
 
-    /// Polls `send` until the peer lets it, for its patience at most and, of a client, no longer
-    /// than its pace allows. A client that is too slow is reset: bytes that wait for it would
-    /// hold the kernel's memory long after the connection is closed.
+    /// Polls `send` until it is ready, within the patience and, for a client, its minimum pace. A
+    /// client that is too slow is reset: unsent bytes would hold kernel memory long after a close.
     async fn taken<T>(
         &mut self,
         mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, SocketError>>,

@@ -1,8 +1,7 @@
-//! A connection's bytes, be they as they are or inside TLS: what to do now, and whom to wake when
-//! there is more.
+//! Bytes of a connection, plain or in TLS, as poll functions.
 //!
-//! [`crate::io::socket`] waits for it, and gives up in time. A connection without TLS pays one look at
-//! an empty `Option`.
+//! [`crate::io::socket`] waits for them with time limits. A connection without TLS costs one check
+//! of an empty `Option`.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
@@ -17,7 +16,7 @@ use crate::io::tcp::{poll_drain, poll_fill, poll_io};
 use crate::io::tls::kernel::Kernel;
 use crate::io::tls::session::Session;
 
-/// A TCP connection, with TLS or without.
+/// TCP connection, with or without TLS.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) tcp: TcpStream,
@@ -26,7 +25,7 @@ pub(crate) struct Stream {
 
 #[derive(Debug)]
 enum Tls {
-    /// Encrypted here.
+    /// Encrypted in user space.
     Session(Box<Session>),
     /// Encrypted by the kernel.
     Kernel(Kernel),
@@ -37,7 +36,7 @@ impl Stream {
         Self { tcp, tls: None }
     }
 
-    /// Begins with TLS: then [`Stream::poll_handshake`], and [`Stream::hand_over`].
+    /// Begins TLS; [`Stream::poll_handshake`] and [`Stream::hand_over`] follow.
     pub(crate) fn secure(&mut self, session: Session) {
         self.tls = Some(Tls::Session(Box::new(session)));
     }
@@ -49,8 +48,8 @@ impl Stream {
         }
     }
 
-    /// Leaves the rest to the kernel, if it takes it. After an error the connection is shut:
-    /// nothing is to go over it as it is.
+    /// Hands encryption over to the kernel if it supports the session. After an error the
+    /// connection is shut down: bytes must not be sent unencrypted.
     pub(crate) fn hand_over(&mut self) -> io::Result<()> {
         if let Some(Tls::Session(session)) = self.tls.take() {
             let taken = session.hand_over(&self.tcp).inspect_err(|_| {
@@ -64,18 +63,18 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether there is TLS on it.
+    /// Returns true if the connection uses TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether its bytes pass through user space to be encrypted.
+    /// Returns true if bytes are encrypted in user space.
     pub(crate) fn is_encrypted_here(&self) -> bool {
         matches!(self.tls, Some(Tls::Session(_)))
     }
 
-    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end. Memory is
-    /// taken when there is something to read.
+    /// Reads available bytes, at most `most`, into the buffer's free space; 0 at the end. The
+    /// buffer takes memory only once there are bytes to read.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -89,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// Sends some of `parts`, or takes it to be sent with what follows: [`Stream::poll_send`] comes
+    /// Sends some of `parts`, or holds them to be sent with later bytes: call [`Stream::poll_send`]
     /// last.
     pub(crate) fn poll_write(
         &mut self,
@@ -102,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// Sends some of what was taken; `false` if there is nothing left.
+    /// Sends some of the held bytes; `false` if none are left.
     pub(crate) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         match &mut self.tls {
             Some(Tls::Session(session)) => session.poll_send(&mut self.tcp, context),
@@ -110,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// Moves what was received into an empty pipe, where it is not encrypted here; 0 at the end.
+    /// Moves received bytes into an empty pipe; 0 at the end. Not for TLS in user space.
     pub(crate) fn poll_splice(
         &mut self,
         context: &mut Context<'_>,
@@ -125,9 +124,9 @@ impl Stream {
         })
     }
 
-    /// Moves what more is here behind what a pipe holds, without waiting; 0 if there is nothing, or
-    /// nothing that fits. It says nothing of which: what is known of the socket stays as it is.
-    /// An error is told once, and here.
+    /// Moves more received bytes into a pipe without waiting; 0 if there are none or none that fit.
+    /// These two cases cannot be told apart, so the socket's readiness stays as it is. The kernel
+    /// reports an error once, and this call returns it.
     pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> io::Result<usize> {
         if self.tls.is_some() {
             return Ok(0);
@@ -138,7 +137,7 @@ impl Stream {
         }
     }
 
-    /// Whether there is something to read, be it the end.
+    /// Ready once there are bytes to read, or the end.
     pub(crate) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             Some(Tls::Session(session)) => session.poll_readable(&mut self.tcp, context),
@@ -147,18 +146,18 @@ impl Stream {
         }
     }
 
-    /// Whether the peer has nothing to say and is still there.
+    /// Returns true if the peer has sent nothing and is still connected.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         if self.tls.is_some() {
             return self.poll_readable(&mut context).is_pending();
         }
-        // What tokio knows may be from before: splice(2) leaves nothing behind, and does not say so.
+        // tokio's readiness may be outdated: splice(2) does not report that it emptied the socket.
         self.tcp.poll_read_ready(&mut context).is_pending()
             || self.tcp.poll_peek(&mut context, &mut ReadBuf::new(&mut [0])).is_pending()
     }
 
-    /// Says that nothing more will be sent: what was, was all.
+    /// Ends the sending direction.
     pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.tls {
             Some(Tls::Session(session)) => ready!(session.poll_finish(&mut self.tcp, context))?,

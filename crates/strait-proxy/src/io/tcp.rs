@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::io::buffer::Buffer;
 
-/// Reads what a TCP connection has, `most` bytes at most.
+/// Reads available bytes of a TCP connection, at most `most`.
 pub(crate) fn poll_fill(
     tcp: &TcpStream,
     context: &mut Context<'_>,
@@ -25,7 +25,7 @@ pub(crate) fn poll_fill(
         let mut read = 0;
         let tried = tcp.try_io(Interest::READABLE, || {
             (_, read) = rustix::net::recv(tcp, &mut room[..most], RecvFlags::DONTWAIT)?;
-            // Less than there is room for: that was all, and what comes then is told anew (epoll(7)).
+            // A short read has emptied the socket; epoll(7) reports later bytes anew.
             if (1..most).contains(&read) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         buffer.grew(read);
@@ -37,7 +37,7 @@ pub(crate) fn poll_fill(
     }
 }
 
-/// Sends some of `parts`; of one part at less cost (send(2)).
+/// Sends some of `parts`; for one part send(2) costs less than sendmsg(2).
 pub(crate) fn poll_drain(
     tcp: &TcpStream,
     context: &mut Context<'_>,
@@ -51,8 +51,7 @@ pub(crate) fn poll_drain(
     poll_io(tcp, context, Interest::WRITABLE, || Ok(send()?))
 }
 
-/// What `call`, which does not wait, comes to once the connection is ready to be read from, or
-/// written to.
+/// Returns the result of `call`, which does not block, once the connection is ready for `interest`.
 pub(crate) fn poll_io<T>(
     tcp: &TcpStream,
     context: &mut Context<'_>,

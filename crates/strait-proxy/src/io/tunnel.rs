@@ -1,5 +1,5 @@
-//! Bytes both ways between two sockets, which stay in the kernel: CONNECT (RFC 9110, section 9.3.6)
-//! and what Upgrade leads to. Where one of them is encrypted, or there is no pipe, they are copied.
+//! Tunnels between two sockets, for CONNECT (RFC 9110, section 9.3.6) and after Upgrade. Bytes stay
+//! in the kernel; they are copied if a socket is encrypted or no pipe is free.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -53,7 +53,7 @@ pub(crate) async fn run(
     moved
 }
 
-/// Bytes that went one way.
+/// Bytes moved in one direction.
 #[derive(Debug, Default)]
 struct Moved {
     spliced: Cell<u64>,
@@ -66,7 +66,8 @@ impl Moved {
     }
 }
 
-/// What `both` come to, given up when nothing has moved either way for too long.
+/// Returns the result of `both`, or a timeout once no byte has moved in either direction for
+/// `patience`.
 async fn while_it_moves<T>(
     patience: Duration,
     both: impl Future<Output = io::Result<T>>,
@@ -83,7 +84,7 @@ async fn while_it_moves<T>(
     }
 }
 
-/// Passes on what comes one way, in a pipe if there is one.
+/// Forwards bytes in one direction, through a pipe if one is free.
 async fn pass(splicing: Splicing<'_>, from: &TcpStream, to: &TcpStream, moved: &Moved) -> io::Result<()> {
     let mut held = Held { pipes: splicing.pipes, pipe: None };
     loop {
@@ -94,7 +95,7 @@ async fn pass(splicing: Splicing<'_>, from: &TcpStream, to: &TcpStream, moved: &
             None => copy(from, to, &moved.copied).await,
         };
         match passed {
-            // The other way may go on.
+            // The other direction may continue.
             Ok(0) => {
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Ok(());
@@ -107,15 +108,15 @@ async fn pass(splicing: Splicing<'_>, from: &TcpStream, to: &TcpStream, moved: &
     }
 }
 
-/// A pipe that the worker gets back, however its use ends. A tunnel, which is idle most of the
-/// time, has one only while something is in it.
+/// Pipe that the worker gets back when it is dropped. A tunnel is idle most of the time, so it
+/// holds a pipe only while there are bytes in it.
 struct Held<'a> {
     pipes: &'a RefCell<Pipes>,
     pipe: Option<Pipe>,
 }
 
 impl Held<'_> {
-    /// A pipe, unless there are as many as may be.
+    /// Takes a pipe; `None` if all are in use.
     fn pipe(&mut self) -> Option<&mut Pipe> {
         self.pipe = self.pipes.borrow_mut().try_take();
         self.pipe.as_mut()
@@ -134,7 +135,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Splices what there is; how much that was, 0 at the end.
+/// Splices available bytes; returns their number, 0 at the end.
 async fn splice(pipe: &mut Pipe, from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
     let read = from.try_io(Interest::READABLE, || Ok(pipe.fill(from, u64::MAX)?))?;
     while pipe.held() > 0 {
@@ -144,7 +145,7 @@ async fn splice(pipe: &mut Pipe, from: &TcpStream, to: &TcpStream, moved: &Cell<
     Ok(read)
 }
 
-/// Copies some of what there is; how much that was, 0 at the end.
+/// Copies some available bytes; returns their number, 0 at the end.
 async fn copy(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
     let mut buffer = Buffer::default();
     let read = from.try_read(buffer.room())?;
@@ -158,7 +159,7 @@ async fn copy(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result
     Ok(read)
 }
 
-/// Bytes that are copied one way.
+/// One direction of a copied tunnel.
 struct Way<'a> {
     buffer: Buffer,
     moved: &'a Moved,
@@ -168,7 +169,7 @@ struct Way<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Moving,
-    /// The sender has finished: the receiver is to know.
+    /// The sender has finished; end the receiver's direction.
     Ending,
     Over,
 }
@@ -199,7 +200,7 @@ impl<'a> Way<'a> {
                     }
                 }
                 Stage::Ending => {
-                    // The other way may go on.
+                    // The other direction may continue.
                     let _ = ready!(to.poll_finish(context));
                     self.stage = Stage::Over;
                 }
@@ -219,9 +220,9 @@ mod tests {
 
     use crate::{Clock, Config, Proxy};
 
-    /// How long anything may take.
+    /// Time limit of each wait.
     const PATIENCE: Duration = Duration::from_secs(20);
-    /// Tunnels at a time.
+    /// Concurrent tunnels.
     const TUNNELS: u64 = 6;
     /// Descriptors of a tunnel, and of a pipe.
     const EACH: u64 = 2;
@@ -234,7 +235,7 @@ mod tests {
         Proxy::start(&config, Clock::system()).unwrap()
     }
 
-    /// Opens a tunnel; its client does not wait for a socket that takes nothing.
+    /// Opens a tunnel; its client's socket does not block.
     fn open(proxy: &Proxy, origin: SocketAddr) -> TcpStream {
         let mut client = TcpStream::connect(proxy.address()).unwrap();
         write!(client, "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").unwrap();
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_and_the_pipes_that_they_hold_share_the_descriptors_of_all_workers() {
+    fn tunnels_and_their_pipes_share_the_descriptors_of_all_workers() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let origin = listener.local_addr().unwrap();
         let proxy = start(origin);
@@ -254,7 +255,7 @@ mod tests {
         let clients: Vec<_> = (0..TUNNELS).map(|_| open(&proxy, origin)).collect();
         let held: Vec<_> = clients.iter().map(|_| listener.accept().unwrap()).collect();
         assert_eq!(used(), TUNNELS * EACH);
-        // Nobody reads at the other end: each tunnel holds a pipe in the end.
+        // The other end does not read, so that each tunnel holds a pipe in the end.
         let bytes = vec![0; 65_536];
         let fill = || clients.iter().for_each(|mut client| while client.write(&bytes).is_ok() {});
         let is_full = || {
@@ -264,7 +265,7 @@ mod tests {
         assert!(wait_until(PATIENCE, is_full), "{}", used());
         drop((clients, held));
         assert!(wait_until(PATIENCE, || proxy.report().open == 0));
-        // Pipes that are kept for the next end with their workers.
+        // Idle pipes end with their workers.
         drop(proxy);
         assert_eq!(used(), 0);
     }
