@@ -1,5 +1,4 @@
-//! What there is to tell of one exchange: the lines of the access log and the counters are made of
-//! it.
+//! Record of an exchange, from which counters and the access log are written.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -10,27 +9,27 @@ use strait_http::head::Request;
 
 use crate::io::socket::{Moved, Socket};
 
-/// Where the answer to a request came from.
+/// Origin of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The client was gone before there was one.
+    /// The client left before there was a response.
     #[default]
     Unanswered,
     /// From the cache.
     Hit,
-    /// From the cache, stale, as the origin failed.
+    /// From the cache, stale, because the origin failed.
     Stale,
-    /// From the cache, once the origin had confirmed it.
+    /// From the cache, after the origin has confirmed it.
     Revalidated,
-    /// From the origin, by a request that another client had made.
+    /// From the origin, by another client's request.
     Collapsed,
-    /// From the origin, and it is kept.
+    /// From the origin, and stored.
     Miss,
-    /// From the origin, and it is not kept.
+    /// From the origin, not stored.
     Pass,
-    /// From the origin for as long as both sides wished.
+    /// Tunnel to the origin.
     Tunnel,
-    /// From the proxy itself.
+    /// The proxy's own response.
     Own,
 }
 
@@ -61,13 +60,13 @@ impl Outcome {
         }
     }
 
-    /// Of an answer that is in the cache once it was given.
+    /// Returns the outcome of a response that the cache has afterwards.
     fn of_stored(answer: Answer) -> Self {
         match answer {
             Answer::Hit => Self::Hit,
             Answer::Forwarded { status: Some(304), stored: true, .. } => Self::Revalidated,
             Answer::Forwarded { collapsed: true, .. } => Self::Collapsed,
-            // Somebody was asked, and it is not of what came that this is made.
+            // The origin was asked, but the response is an older one.
             Answer::Forwarded { stored: false, why: Why::Stale | Why::Request, .. } => Self::Stale,
             Answer::Forwarded { .. } => Self::Miss,
         }
@@ -87,7 +86,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// An answer from the store, or one that goes there.
+    /// Sets a response from the store, or on its way there.
     pub(crate) fn stored(&mut self, status: u16, answer: Answer) {
         (self.status, self.outcome) = (status, Outcome::of_stored(answer));
     }
@@ -98,7 +97,7 @@ impl Record {
         self.why = is_logged.then(|| why.to_owned());
     }
 
-    /// Any other.
+    /// Sets any other response.
     pub(crate) fn other(&mut self, status: u16, outcome: Outcome) {
         (self.status, self.outcome) = (status, outcome);
     }
@@ -131,7 +130,7 @@ impl DerefMut for ClientSocket {
     }
 }
 
-/// The beginning of an exchange: its request is there.
+/// Start of an exchange: its request is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     at: Instant,
@@ -144,7 +143,7 @@ impl Begun {
         Self { at: Instant::now(), moved: socket.moved }
     }
 
-    /// The account of it, once all was given to the kernel that there was to give.
+    /// Returns the account of the exchange, after the last byte was given to the kernel.
     pub(crate) fn end<'a, 'b>(
         self,
         socket: &'a ClientSocket,
@@ -157,33 +156,33 @@ impl Begun {
     }
 }
 
-/// An exchange that is over.
+/// Finished exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account<'a, 'b> {
     pub(crate) client: SocketAddr,
-    /// What was asked; nothing where that was no request, or where nobody reads it.
+    /// Request; `None` if it was malformed or is not logged.
     pub(crate) request: Option<&'a Request<'b>>,
     pub(crate) record: &'a Record,
-    /// Bytes that the client was sent.
+    /// Bytes sent to the client.
     pub(crate) moved: Moved,
     pub(crate) took: Duration,
-    /// The client got all that there was for it.
+    /// True if the client got the whole response.
     pub(crate) is_whole: bool,
 }
 
 impl Account<'_, '_> {
-    /// Bytes sent to the client: heads, framing and body.
+    /// Returns the bytes sent to the client: heads, framing and body.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.moved.sent + self.moved.sendfile + self.moved.spliced
     }
 
-    /// Bytes of the body sent to the client, without head and chunk framing. A client that left
-    /// while the head was sent got none.
+    /// Returns the bytes of the body sent to the client, without head and chunk framing. They are 0
+    /// for a client that left while the head was sent.
     pub(crate) fn body_bytes(&self) -> u64 {
         self.sent_bytes().saturating_sub(self.moved.overhead)
     }
 
-    /// The way that the bytes went which were not copied, if there were any.
+    /// Returns the mechanism of the bytes, zero-copy ones first.
     pub(crate) fn mechanism(&self) -> &'static str {
         match self.moved {
             Moved { sendfile: 0, spliced: 0, sent: 0, .. } => "none",
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_an_answer_came_from_is_told_by_what_the_cache_says_of_it() {
+    fn outcome_follows_from_the_cache_status() {
         let forwarded = |why, status, stored, collapsed| Answer::Forwarded { why, status, stored, collapsed };
         for (answer, expected) in [
             (Answer::Hit, Outcome::Hit),

@@ -1,44 +1,44 @@
-//! What a worker has done, in numbers that others may read at any time.
+//! Counters of a worker, which other threads read at any time.
 //!
-//! One thread writes to a block, so that adding is a load and a store, without a lock and without a
-//! bus that is held; whoever reads gets a number that was right a moment ago.
+//! One thread writes to a block, so that adding is a load and a store without a lock. Readers get
+//! recent numbers, which need not be consistent with each other.
 
 use std::time::Duration;
 
 use crate::io::counter::Counter;
 use crate::observe::access::{Account, Outcome};
 
-/// Of each kind of answer.
+/// Number of outcomes.
 const OUTCOMES: usize = Outcome::ALL.len();
-/// Statuses by their first digit; 0 for none.
+/// Classes of statuses by their first digit; 0 without a status.
 pub(crate) const CLASSES: usize = 6;
 
-/// The numbers of a worker, on cache lines of its own.
+/// Counters of a worker, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
-    /// Connections that were accepted, that are open, and that were turned away.
+    /// Connections accepted, open, and refused.
     pub(crate) accepted: Counter,
     pub(crate) open: Counter,
     pub(crate) refused: Counter,
     outcomes: [Counter; OUTCOMES],
     classes: [Counter; CLASSES],
-    /// Answers that the client did not get to their end.
+    /// Responses that ended early.
     cut: Counter,
-    /// Bytes to clients, by the way they went.
+    /// Bytes to clients, by mechanism.
     copied: Counter,
     sendfile: Counter,
     spliced: Counter,
-    /// How long answers took that came from the cache, and others; without tunnels.
+    /// Durations of hits, and of other responses except tunnels.
     hits: Histogram,
     others: Histogram,
-    /// Connections to origins that were opened, and requests that went over one that was there.
+    /// Connections to origins that were opened, and requests on idle ones.
     pub(crate) opened: Counter,
     pub(crate) reused: Counter,
-    /// Bytes that went into the cache, by the way they went.
+    /// Bytes into the cache, by mechanism.
     pub(crate) filled_copied: Counter,
     pub(crate) filled_spliced: Counter,
-    /// Lines of the access log that were dropped, for it could not keep up.
+    /// Lines of the access log that were dropped because its queue was full.
     pub(crate) log_dropped: Counter,
 }
 
@@ -59,10 +59,10 @@ impl Counters {
     }
 }
 
-/// Buckets of a histogram: four an octave of microseconds, to two minutes.
+/// Buckets of a histogram: four per octave of microseconds, up to two minutes.
 const BUCKETS: usize = 104;
 
-/// How often something took how long.
+/// Histogram of durations.
 #[derive(Debug)]
 struct Histogram {
     buckets: [Counter; BUCKETS],
@@ -83,7 +83,7 @@ impl Histogram {
     }
 }
 
-/// Which bucket a time falls into.
+/// Returns the bucket of a duration.
 fn bucket(us: u64) -> usize {
     if us < 4 {
         return us as usize;
@@ -93,12 +93,12 @@ fn bucket(us: u64) -> usize {
     (4 * (octave - 1) + quarter).min(BUCKETS - 1)
 }
 
-/// Microseconds that are too many for a bucket.
+/// Returns the exclusive upper bound of a bucket in microseconds.
 fn end_us(bucket: usize) -> u64 {
     if bucket < 4 { bucket as u64 + 1 } else { (bucket as u64 % 4 + 5) << (bucket / 4 - 1) }
 }
 
-/// The numbers of all workers together.
+/// Sums of all workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sum {
     pub(crate) accepted: u64,
@@ -151,18 +151,18 @@ impl Sum {
         self.others.add(&worker.others);
     }
 
-    /// How often something was answered so.
+    /// Returns the number of responses with an outcome.
     pub(crate) fn outcome(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize]
     }
 
-    /// Exchanges, however they ended.
+    /// Returns the number of all exchanges.
     pub(crate) fn exchanges(&self) -> u64 {
         self.outcomes.iter().sum()
     }
 }
 
-/// Times of all workers together.
+/// Durations of all workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
     buckets: [u64; BUCKETS],
@@ -185,8 +185,7 @@ impl Times {
         self.buckets.iter().sum()
     }
 
-    /// Microseconds in which this part of them was done, an eighth too many at most; 0 where there
-    /// are none.
+    /// Returns a quantile in microseconds, at most an eighth too large; 0 without durations.
     pub(crate) fn quantile_us(&self, part: f64) -> u64 {
         let wanted = (self.count() as f64 * part).ceil() as u64;
         let mut seen = 0;
@@ -199,7 +198,7 @@ impl Times {
         0
     }
 
-    /// For each octave the microseconds that are its end, and how many took less.
+    /// Returns for each octave its end in microseconds, and the number of durations below it.
     pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut below = 0;
         self.buckets.chunks(4).enumerate().map(move |(octave, counts)| {
@@ -214,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_falls_into_the_bucket_whose_end_it_does_not_reach() {
+    fn durations_are_below_the_end_of_their_bucket() {
         for us in (0..5000).chain([1 << 20, (1 << 20) + 1, 100_000_000]) {
             let bucket = bucket(us);
             assert!(us < end_us(bucket), "{us}: {bucket}");
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_add_up() {
+    fn sum_adds_all_workers() {
         let (one, other) = (Counters::default(), Counters::default());
         for us in 1..=100 {
             one.hits.add(Duration::from_micros(us));

@@ -1,5 +1,4 @@
-//! What a proxy has done and holds, for people and for programs: the account when it ends, and the
-//! numbers of the admin page.
+//! Report of a proxy, printed at its end and shown on the admin page.
 
 use std::fmt;
 
@@ -9,68 +8,68 @@ use strait_store::Stats;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Sum, Times};
 
-/// What classes of statuses are called.
+/// Names of the classes of statuses.
 const STATUSES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What a proxy has done since it was started.
+/// Numbers of a proxy since its start.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Connections that were accepted, that are open, and that were turned away.
+    /// Connections that were accepted.
     pub connections: u64,
-    /// Of these, those that are open.
+    /// Connections that are open.
     pub open: u64,
-    /// Connections that were turned away.
+    /// Connections that were refused.
     pub refused: u64,
-    /// Requests, however they were answered.
+    /// Requests of all outcomes.
     pub requests: u64,
-    /// Requests by where their answer came from.
+    /// Requests by outcome.
     #[serde(serialize_with = "by_name")]
     pub outcomes: Vec<(&'static str, u64)>,
-    /// Answers by the class of their status; first those without one.
+    /// Responses by class of status; first those without a status.
     #[serde(serialize_with = "by_name")]
     pub statuses: Vec<(&'static str, u64)>,
-    /// Answers that did not come to their end.
+    /// Responses that ended early.
     pub cut: u64,
-    /// Bytes to clients that were copied from memory.
+    /// Bytes copied to clients from memory.
     pub copied: u64,
-    /// Bytes to clients that went by sendfile.
+    /// Bytes to clients by sendfile.
     pub sendfile: u64,
-    /// Bytes to clients that went by splice.
+    /// Bytes to clients by splice.
     pub spliced: u64,
-    /// Bytes into the cache that were copied.
+    /// Bytes copied into the cache.
     pub filled_copied: u64,
-    /// Bytes into the cache that went by splice.
+    /// Bytes into the cache by splice.
     pub filled_spliced: u64,
-    /// Fetches that are under way.
+    /// Fills under way.
     pub fills: usize,
     /// Connections to origins that were opened.
     pub origin_opened: u64,
-    /// Requests to origins over connections that were there.
+    /// Requests to origins on idle connections.
     pub origin_reused: u64,
     /// Lines of the access log that were dropped.
     pub log_dropped: u64,
-    /// How long answers from the cache took.
+    /// Durations of hits.
     pub hit_times: Quantiles,
-    /// How long the others took, but tunnels.
+    /// Durations of other responses except tunnels.
     pub other_times: Quantiles,
-    /// What the store holds, where there is one.
+    /// Numbers of the store, if there is one.
     pub store: Option<Stats>,
 }
 
-/// How long something took, in microseconds.
+/// Quantiles of durations in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Quantiles {
-    /// How often it was.
+    /// Number of durations.
     pub count: u64,
-    /// Half of them took less.
+    /// Median.
     pub p50_us: u64,
-    /// Nine of ten took less.
+    /// 90th percentile.
     pub p90_us: u64,
-    /// All but one in a hundred took less.
+    /// 99th percentile.
     pub p99_us: u64,
 }
 
-/// An object whose fields stand in the order of the list.
+/// Serializes an object with its fields in the order of the list.
 fn by_name<S: Serializer>(counts: &[(&'static str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(counts.iter().copied())
 }
@@ -100,7 +99,7 @@ impl Report {
         }
     }
 
-    /// How many were answered so.
+    /// Returns the number of requests with the outcome of that name.
     pub fn outcome(&self, name: &str) -> u64 {
         self.outcomes.iter().find(|(own, _)| *own == name).map_or(0, |(_, count)| *count)
     }

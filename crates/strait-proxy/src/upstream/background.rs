@@ -1,10 +1,10 @@
-//! Limit on the fetches that no client waits for, counted over all workers: responses whose clients
-//! have all left, and validations of stale responses that were sent meanwhile (RFC 5861 s3).
+//! Limit of fetches without a waiting client, counted over all workers: fills after their last
+//! client has left, and validations in the background (RFC 5861 s3).
 //!
-//! [`crate::cache::fill_task`] and [`crate::serve::miss`] ask. Such a fetch holds a connection to its origin like
-//! any other, but no connection of a client: without a limit of its own one client could begin
-//! thousands and leave. They are counted for the origin and for the client that caused them. None
-//! waits: beyond the limit a fill is given up, and a validation is left to the next request.
+//! [`crate::cache::fill_task`] and [`crate::serve::miss`] use it. Such a fetch holds a connection
+//! to its origin, but no connection of a client: without a limit one client could begin thousands
+//! and leave. A fetch counts for its origin and for the client that caused it. Fetches do not wait:
+//! beyond the limit a fill is given up, and a validation is left to the next request.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,7 +14,7 @@ use crate::config::limits::BackgroundLimits;
 use crate::config::settings::Server;
 use crate::io::gate::Client;
 
-/// Numbers of such fetches. An entry exists only as long as there is one.
+/// Numbers of such fetches. An entry exists only while its number is not zero.
 #[derive(Debug, Default)]
 pub(crate) struct Background(Mutex<Counts>);
 
@@ -24,7 +24,7 @@ struct Counts {
     by_client: HashMap<Client, usize>,
 }
 
-/// A fetch, which is counted while no client waits for it.
+/// Fetch that is counted while no client waits for it.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     background: Arc<Background>,
@@ -34,12 +34,12 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// A fetch from `server` that `client` caused; not counted yet.
+    /// Fetch from `server` that `client` caused; not counted yet.
     pub(crate) fn new(background: &Arc<Background>, server: &Server, client: Client) -> Self {
         Self { background: background.clone(), server: server.clone(), client, is_counted: false }
     }
 
-    /// Counts it, if it is not counted yet. Returns false if there are as many as there may be.
+    /// Counts the fetch, if it is not counted yet. Returns false if the limit is reached.
     pub(crate) fn begin(&mut self, limits: BackgroundLimits) -> bool {
         if !self.is_counted {
             self.is_counted = self.background.begin(&self.server, self.client, limits);
@@ -47,7 +47,7 @@ impl Fetch {
         self.is_counted
     }
 
-    /// Counts it no longer: a client waits for it.
+    /// Stops counting the fetch: a client waits for it.
     pub(crate) fn end(&mut self) {
         if std::mem::take(&mut self.is_counted) {
             self.background.end(&self.server, self.client);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_counted_for_an_origin_and_for_a_client() {
+    fn fetches_are_limited_per_origin_and_per_client() {
         let background = Arc::new(Background::default());
         let limits = BackgroundLimits { of_origin: 3, of_client: 2 };
         let server = |port| Server { host: "a".into(), port, is_tls: false };

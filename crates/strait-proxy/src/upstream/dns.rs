@@ -1,10 +1,10 @@
-//! The addresses of names, looked up once for all who ask and kept for a while.
+//! DNS cache: addresses of host names, looked up once for all requests and kept for a while.
 //!
-//! The system's resolver (getaddrinfo(3)) blocks a thread and does not tell how long an answer
-//! lasts. Here few lookups are under way at a time, and answers are kept for a fixed time; an old
-//! one serves while a new one is awaited or is not to be had (RFC 8767). What is kept are addresses
-//! and no permission: whoever connects asks for each whether the proxy may go there, each time, so
-//! that a name whose addresses change gives nobody anything.
+//! The system's resolver (getaddrinfo(3)) blocks a thread and reports no lifetime. The number of
+//! concurrent lookups is limited, and results are kept for a fixed time. An old result serves while
+//! a new one is awaited or cannot be had (RFC 8767). A cached address is no permission: each
+//! connection checks `access.reach` again, so that a name with changing addresses (DNS rebinding)
+//! gains nothing.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,24 +16,24 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-/// How long addresses are kept.
+/// Time for which addresses are kept.
 const FOUND_FOR: Duration = Duration::from_secs(30);
-/// How long old addresses serve in place of new ones.
+/// Time for which old addresses serve in place of new ones.
 const OLD_FOR: Duration = Duration::from_mins(10);
-/// How long it is kept that there are none, and for how long addresses are good at which nobody
-/// answers.
+/// Time for which a failed lookup is kept, and for which unreachable addresses are not looked up
+/// again.
 const FAILED_FOR: Duration = Duration::from_secs(1);
-/// Dns that are kept at most.
+/// Maximum of cached names.
 const NAMES_MAX: usize = 1024;
-/// Addresses of a name at most.
+/// Maximum of addresses of a name.
 const ADDRESSES_MAX: usize = 16;
-/// Lookups that are under way at most: each is a thread.
+/// Maximum of concurrent lookups: each is a thread.
 const LOOKUPS_MAX: usize = 16;
 
-/// How a name is looked up; blocks.
+/// Blocking lookup of a name.
 type Resolve = fn(&str) -> io::Result<Vec<IpAddr>>;
 
-/// The names that a worker knows.
+/// DNS cache of a worker.
 #[derive(Debug)]
 pub(crate) struct Dns {
     known: RefCell<HashMap<Box<str>, Known>>,
@@ -41,21 +41,21 @@ pub(crate) struct Dns {
     resolve: Resolve,
 }
 
-/// What is known of a name.
+/// Results for a name.
 #[derive(Debug)]
 struct Known {
-    /// The latest lookup, which may be under way.
+    /// Latest lookup, which may be under way.
     latest: Lookup,
-    /// The one before, if that has found anything.
+    /// Result of the lookup before, if it found addresses.
     before: Option<Found>,
 }
 
 type Lookup = watch::Receiver<Option<Found>>;
 
-/// What a lookup has come to.
+/// Result of a lookup.
 #[derive(Clone, Debug)]
 struct Found {
-    /// Or why there are none.
+    /// Addresses, or the reason why there are none.
     addresses: Result<Arc<[IpAddr]>, Arc<str>>,
     at: Instant,
 }
@@ -71,10 +71,11 @@ impl Dns {
         Self { known: RefCell::default(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)), resolve }
     }
 
-    /// The addresses of a host, in the order in which they are to be tried; an address is its own.
+    /// Returns the addresses of a host in the order in which to try them. An address stands for
+    /// itself.
     ///
     /// # Errors
-    /// It has none, or that cannot be told.
+    /// The host has no address, or the lookup failed.
     pub(crate) async fn addresses(&self, host: &str) -> io::Result<Arc<[IpAddr]>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(Arc::from([address]));
@@ -85,8 +86,7 @@ impl Dns {
         addresses.unwrap_or_else(|| Err("the lookup has ended".into())).map_err(|why| io::Error::other(&*why))
     }
 
-    /// Somebody has answered at one of the addresses of a host, not the first: it is the first to
-    /// be tried from now on.
+    /// Makes an address the first one to try: a connection to it succeeded.
     pub(crate) fn prefer(&self, host: &str, address: IpAddr) {
         let mut known = self.known.borrow_mut();
         let Some(known) = known.get_mut(&*host.to_ascii_lowercase()) else { return };
@@ -98,8 +98,7 @@ impl Dns {
         }
     }
 
-    /// Nobody has answered at the addresses of a host: they are looked up anew, unless they have
-    /// just been.
+    /// Forgets the addresses of a host, unless they are new: no connection to them succeeded.
     pub(crate) fn doubt(&self, host: &str) {
         let mut known = self.known.borrow_mut();
         let host = host.to_ascii_lowercase();
@@ -109,7 +108,7 @@ impl Dns {
         }
     }
 
-    /// What is known of a name, or will be.
+    /// Returns the lookup of a name, begun now if there is none.
     fn find(&self, name: &str) -> io::Result<Lookup> {
         let mut known = self.known.borrow_mut();
         if let Some(known) = known.get_mut(name) {
@@ -131,7 +130,7 @@ impl Dns {
         Ok(latest)
     }
 
-    /// Begins a lookup, which goes on whether or not anybody waits for it.
+    /// Begins a lookup, which continues without waiters.
     fn look_up(&self, name: &str) -> Lookup {
         let (sender, receiver) = watch::channel(None);
         let (lookups, resolve, name) = (self.lookups.clone(), self.resolve, name.to_owned());
@@ -141,7 +140,7 @@ impl Dns {
             let looked_up = tokio::task::spawn_blocking(move || resolve(&name)).await;
             let addresses = looked_up.unwrap_or_else(|error| Err(error.into()));
             let addresses = addresses.map(alternating).map_err(|error| error.to_string().into());
-            // Nobody may wait for it any more.
+            // An error means that there are no waiters.
             let _ = sender.send(Some(Found { addresses, at: Instant::now() }));
         });
         receiver
@@ -149,12 +148,12 @@ impl Dns {
 }
 
 impl Known {
-    /// When the latest lookup was over; `None` while it is not.
+    /// Returns the end of the latest lookup; `None` while it is under way.
     fn at(&self) -> Option<Instant> {
         self.latest.borrow().as_ref().map(|found| found.at)
     }
 
-    /// What there is now, or will be.
+    /// Returns the latest lookup, or the one before while that has to serve.
     fn serving(&self) -> Lookup {
         let is_missing = self.latest.borrow().as_ref().is_none_or(|found| found.addresses.is_err());
         let before = self.before.clone().filter(|found| is_missing && found.at.elapsed() < OLD_FOR);
@@ -162,23 +161,23 @@ impl Known {
     }
 }
 
-/// A lookup that is over.
+/// Returns a finished lookup.
 fn over(found: Found) -> Lookup {
     watch::channel(Some(found)).1
 }
 
-/// Whether what is known still holds, or is on its way.
+/// Returns true if a result is recent enough, or under way.
 fn is_good(found: &Lookup) -> bool {
     match &*found.borrow() {
         Some(Found { addresses: Ok(_), at }) => at.elapsed() < FOUND_FOR,
         Some(Found { addresses: Err(_), at }) => at.elapsed() < FAILED_FOR,
-        // Whoever looks it up may have been ended.
+        // The task of the lookup may have been aborted.
         None => found.has_changed().is_ok(),
     }
 }
 
-/// Addresses of IPv6 and IPv4 in turns, beginning as they do and otherwise in their order: where
-/// one of them leads nowhere, the next but one is not tried first (RFC 8305, section 4).
+/// Orders addresses so that IPv6 and IPv4 alternate, beginning with the family of the first one: if
+/// one family has no route, every other attempt uses the other (RFC 8305, section 4).
 fn alternating(addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
     let is_first_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =
@@ -201,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that goes on by itself where nothing else does.
+    /// Runs a test with a clock that advances when all tasks wait.
     fn run(test: impl Future<Output = ()>) {
         let mut builder = Builder::new_current_thread();
         let runtime = builder.enable_time().start_paused(true).build_local(LocalOptions::default());
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_once_for_all_who_ask_and_again_after_a_while() {
+    fn name_is_looked_up_once_for_all_and_again_after_a_while() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         let names = Dns::new(|_| Ok(vec![address(LOOKUPS.fetch_add(1, Ordering::SeqCst) as u8)]));
         run(async {
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_is_none_is_kept_for_a_moment() {
+    fn failed_lookup_is_kept_for_a_moment() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         let names = Dns::new(|_| {
             LOOKUPS.fetch_add(1, Ordering::SeqCst);
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn old_addresses_serve_for_a_while_where_there_are_no_new_ones() {
+    fn old_addresses_serve_for_a_while_when_lookups_fail() {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         let names = Dns::new(|_| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
             0 => Ok(vec![address(1), address(2)]),
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_not_looked_up() {
+    fn address_is_not_looked_up() {
         let names = Dns::new(|name| panic!("{name}"));
         run(async {
             for host in ["192.0.2.1", "2001:db8::1"] {
@@ -303,14 +302,14 @@ mod tests {
                 let found = found.wait_for(Option::is_some).await.unwrap().clone();
                 assert!(found.unwrap().addresses.is_ok());
             }
-            // The oldest makes room.
+            // The oldest entry is evicted.
             assert!(names.addresses("another.example").await.is_ok());
             assert_eq!(names.known.borrow().len(), NAMES_MAX);
         });
     }
 
     #[test]
-    fn families_take_turns() {
+    fn address_families_alternate() {
         let addresses =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
         for (given, expected) in [

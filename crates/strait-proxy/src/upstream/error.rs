@@ -8,46 +8,46 @@ use strait_http::Malformed;
 
 use crate::io::socket::SocketError;
 
-/// Why an origin could not be asked, or did not answer.
+/// Error of a connection or a request to an origin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OriginError {
-    /// Its name is not known.
+    /// The DNS lookup failed.
     #[error("the name {host} cannot be looked up: {error}")]
     Name { host: Arc<str>, error: io::Error },
-    /// The proxy may not go there.
+    /// The proxy must not connect to the address.
     #[error("{address} is not public, and access.reach does not name it")]
     Forbidden { address: IpAddr },
-    /// No connection.
+    /// The connection failed.
     #[error("connect to {address}: {error}")]
     Connect { address: SocketAddr, error: io::Error },
-    /// No TLS, or none with whom was meant.
+    /// The TLS handshake failed, or the certificate is not the origin's.
     #[error("TLS with {host}: {error}")]
     Tls { host: Arc<str>, error: io::Error },
-    /// All connections that it may have are in use.
+    /// All connections to the origin are in use.
     #[error("as many connections to the origin are in use as limits.origin_connections allows")]
     Full,
-    /// All that one client may have of them are in use by it.
+    /// All connections that one client may have to the origin are in use.
     #[error(
         "this client uses as many connections to the origin as limits.origin_connections_per_client allows"
     )]
     FullForClient,
-    /// It closed the connection, or broke it.
+    /// The origin closed or reset the connection.
     #[error("the origin closed the connection")]
     Closed,
-    /// It said nothing for too long.
+    /// The origin sent nothing for too long.
     #[error("the origin did not answer in time")]
     TimedOut,
-    /// Nothing in the request asked for a 304.
+    /// The origin sent 304 to a request without conditions.
     #[error("the origin answered 304 (Not Modified) to a request without conditions")]
     NotModified,
-    /// What it said is no HTTP.
+    /// The response is not valid HTTP.
     #[error("the origin answered with {0}")]
     Malformed(Malformed),
 }
 
 impl OriginError {
-    /// Returns true if a request of another client would fail too: there is no origin, or it has no
-    /// connection left. An origin may be slow to answer the fields of one request alone.
+    /// Returns true if a request of another client would fail as well: the origin is unreachable or
+    /// has no connection left. An origin may be slow for the fields of one request alone.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(
             self,
@@ -55,7 +55,7 @@ impl OriginError {
         )
     }
 
-    /// The status that a client is told (RFC 9110, section 15.6).
+    /// Returns the status for the client (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
@@ -71,18 +71,18 @@ impl OriginError {
     }
 }
 
-/// What went wrong, and on which side.
+/// Error of a fetch, on either side.
 #[derive(Debug)]
 pub(crate) enum FetchError {
     Client(SocketError),
     Origin(OriginError),
-    /// The client's body came too slowly.
+    /// The client's body was too slow.
     Slow,
     /// There is no memory for the client's body.
     NoMemory,
     /// The client's body is longer than it may be.
     TooLong(u64),
-    /// The client's body is none.
+    /// The client's body is malformed.
     Request(Malformed),
 }
 

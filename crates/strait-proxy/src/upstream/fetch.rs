@@ -18,9 +18,9 @@ use crate::upstream::order::Order;
 use crate::upstream::pool::{Connection, Upstream};
 use crate::upstream::upload::{Upload, send_continue};
 
-/// Interim responses that are passed on at most (RFC 9110, section 15.2).
+/// Maximum of forwarded interim responses (RFC 9110, section 15.2).
 const INTERIM_MAX: usize = 16;
-/// How long an origin is given to say whether it wants a body (RFC 9110, section 10.1.1).
+/// Time that an origin has to respond to an expectation (RFC 9110, section 10.1.1).
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Client that a request is sent for.
@@ -39,9 +39,9 @@ impl Client<'_> {
     }
 }
 
-/// Sends a request, with the client's body if there is one, and reads the head of the response. A
-/// connection that was idle may have been closed just then: a request that may be sent twice is
-/// sent again, on a new one (RFC 9112, section 9.3.1).
+/// Sends a request, with the client's body if there is one, and reads the head of the response. The
+/// origin may close an idle connection at the same moment, so an idempotent request is repeated on
+/// a new one (RFC 9112, section 9.3.1).
 pub(crate) async fn fetch(
     upstream: &Upstream<'_>,
     order: &mut Order,
@@ -91,8 +91,8 @@ async fn exchange(
     Ok(incoming)
 }
 
-/// Reads the head of a response. Interim ones go to the client, if it takes them; but 100, which
-/// this proxy sends itself.
+/// Reads the head of the final response. Interim responses are forwarded to a client that takes
+/// them, except 100, which the proxy sends itself.
 async fn final_response(
     upstream: &Upstream<'_>,
     mut connection: Box<Connection>,
@@ -120,9 +120,9 @@ async fn final_response(
     Err(OriginError::Malformed(MANY).into())
 }
 
-/// Sends an interim response; returns false if the client takes no more. Where other clients wait
-/// for the final response it is dropped unless the socket takes it at once: a client that does not
-/// read would hold up the others.
+/// Sends an interim response; returns false if the client takes no more. If other clients wait for
+/// the final response, it is dropped unless the socket takes it at once: a client that does not
+/// read would delay the others.
 async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Result<bool, FetchError> {
     let is_sent = if is_shared {
         match socket.write_at_once(head).await {
@@ -161,15 +161,15 @@ async fn one_response(
     }
 }
 
-/// A head, and what it says of what follows.
+/// Head of a response with its framing.
 struct Read {
     head: Kept,
     body: Body,
     keeps_alive: bool,
 }
 
-/// The head that was read in answer to a request of `method`, and its length; `None` while it is
-/// not whole.
+/// Parses the head of the response to a request with `method`; returns its length as well. `None`
+/// while it is not complete.
 fn read_head(bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;

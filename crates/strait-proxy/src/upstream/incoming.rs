@@ -6,7 +6,7 @@ use strait_http::head::{Kept, Response};
 use crate::io::framing::Framed;
 use crate::upstream::pool::{Connection, Upstream};
 
-/// A response of which the head is there.
+/// Response with a complete head.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) connection: Box<Connection>,
@@ -14,25 +14,25 @@ pub(crate) struct Incoming {
     pub(crate) status: u16,
     pub(crate) body: Body,
     pub(crate) framed: Framed,
-    /// When it was asked for and when it came.
+    /// Times of request and receipt, in seconds since 1970.
     pub(crate) requested: u64,
     pub(crate) received: u64,
-    /// The connection may carry another request behind it.
+    /// True if the connection can carry another request.
     pub(crate) keeps_alive: bool,
 }
 
 impl Incoming {
-    /// Its head.
+    /// Returns its head.
     pub(crate) fn response(&self) -> Response<'_> {
         self.head.response()
     }
 
-    /// Whether another response follows. 101 is the last of its connection.
+    /// Returns true for an interim response. 101 is final.
     pub(crate) fn is_interim(&self) -> bool {
         matches!(self.status, 100 | 102..=199)
     }
 
-    /// Keeps the connection, all of the body being read.
+    /// Keeps the connection for another request, after the whole body was read.
     pub(crate) fn finish(self, upstream: &Upstream<'_>) {
         if self.keeps_alive {
             self.connection.keep(upstream);

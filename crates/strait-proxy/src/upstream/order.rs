@@ -23,38 +23,38 @@ pub(crate) struct Asked<'a, 'b> {
     pub(crate) was_continued: bool,
 }
 
-/// A request as it is sent.
+/// Request as it is sent.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) server: Server,
-    /// Its head; ends with the empty line.
+    /// Head, up to the empty line.
     pub(crate) head: Vec<u8>,
-    /// A 304 may answer it.
+    /// True if a 304 may answer it.
     is_conditional: bool,
-    /// Other clients wait for the response.
+    /// True if other clients wait for the response.
     pub(crate) is_shared: bool,
-    /// The client that it is sent for.
+    /// Client that it is sent for.
     pub(crate) client: gate::Client,
-    /// One of the connections to the server that the client may have, if it was awaited before.
+    /// Place among the client's connections to the server, if it was taken before.
     pub(crate) part: Option<Place>,
 }
 
-/// What of a client's request goes on to the origin.
+/// Purpose of a request, which decides the fields that are sent to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The cache has no part in it: the client's whole request.
+    /// Bypass: the client's whole request.
     Pass,
-    /// A miss, and the response is for the client alone: all it asks for, but no new response
-    /// unless it may (access.refresh).
+    /// Miss with a response for this client alone: all fields, but directives that demand a new
+    /// response only from clients in `access.refresh`.
     PassMiss,
-    /// The response is to be kept: without what is about what the client has.
+    /// Miss with a response that is stored: without conditions and ranges.
     Store,
-    /// The same of a part.
+    /// Miss with a part that is stored: without conditions.
     StorePart,
 }
 
 impl Order {
-    /// A client's request to the server of `uri`.
+    /// Makes a client's request to the server of `uri`.
     pub(crate) fn new(
         settings: &Settings,
         asked: &Asked<'_, '_>,
@@ -72,7 +72,8 @@ impl Order {
         uri.authority.write(uri.scheme, &mut host);
         push_field(&mut head, "Host", host.as_bytes());
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
-        // What this cache does not obey must not load a cache in front of the origin either.
+        // Directives that this cache ignores must not cause load on a cache before the origin
+        // either.
         let is_ignored = purpose != Purpose::Pass && !settings.access.allows_refresh(asked.client);
         let is_thinned = is_ignored && purpose == Purpose::PassMiss;
         let is_meant = |field: &&Field<'_>| {
@@ -95,7 +96,7 @@ impl Order {
         match body {
             Body::Length(length) => push_number(&mut head, "Content-Length", length),
             Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-            // RFC 9110 s8.6: a method that expects content tells that there is none.
+            // RFC 9110 s8.6: a method with expected content announces its absence.
             Body::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
                 push_number(&mut head, "Content-Length", 0);
             }
@@ -113,7 +114,7 @@ impl Order {
         }
     }
 
-    /// Its method.
+    /// Returns its method.
     pub(crate) fn method(&self) -> &str {
         let method = self.head.split(|byte| *byte == b' ').next().unwrap_or_default();
         std::str::from_utf8(method).unwrap_or_default()
@@ -127,8 +128,8 @@ impl Order {
         self.is_conditional |= is_condition(name);
     }
 
-    /// Returns true if a 304 answers the request although it has no condition: it is of no use to a
-    /// client.
+    /// Returns true if a 304 answers the request although it has no condition: the client cannot
+    /// use it.
     pub(crate) fn is_misunderstood(&self, incoming: &Incoming) -> bool {
         incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
     }
@@ -143,8 +144,7 @@ fn is_directive(name: &str) -> bool {
     name.eq_ignore_ascii_case("cache-control") || name.eq_ignore_ascii_case("pragma")
 }
 
-/// Writes Cache-Control without the directives that demand a new response, unless nothing is left
-/// of it.
+/// Writes Cache-Control without the directives that demand a new response, if others are left.
 fn push_without_refresh(head: &mut Vec<u8>, fields: &Fields<'_>) {
     let is_refresh = |directive: &&str| {
         let name = directive.split('=').next().unwrap_or_default().trim();
@@ -161,8 +161,8 @@ fn is_continue(field: &Field<'_>) -> bool {
     field.name.eq_ignore_ascii_case("expect") && field.value.eq_ignore_ascii_case(b"100-continue")
 }
 
-/// Fields that make an origin answer one request otherwise than a plain GET. Vary names none of
-/// them, so a request for a response that is stored goes without.
+/// Fields that change the response to one request. Vary names none of them, so requests for
+/// responses that are stored do not have them.
 const OF_ONE_REQUEST: [&str; 6] =
     ["a-im", "expect", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
 
@@ -170,7 +170,7 @@ fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
     match purpose {
         _ if is(&["host", "via"]) => false,
-        // It is written anew where it counts.
+        // Written anew for methods that count hops.
         Purpose::Pass | Purpose::PassMiss if is(&["max-forwards"]) => !counts_hops,
         Purpose::Pass | Purpose::PassMiss => true,
         Purpose::StorePart => !is(&OF_ONE_REQUEST),

@@ -1,4 +1,4 @@
-//! Connections to origins: opened, and kept for the next request.
+//! Connections to origins, and the pool of idle ones.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -70,19 +70,19 @@ impl<'a> Upstream<'a> {
     }
 }
 
-/// A connection to an origin.
+/// Connection to an origin.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) buffer: Buffer,
     pub(crate) server: Server,
-    /// Where it goes; a socket that has no peer any more does not tell.
+    /// Its address; kept here because a closed socket has none.
     pub(crate) address: Option<SocketAddr>,
-    /// It has carried a request before: the origin may be about to close it.
+    /// True if it has carried a request before: the origin may be about to close it.
     pub(crate) is_used: bool,
-    /// Of a fill: its fetch, which may go on when no client waits for it.
+    /// Fetch of a fill, which may continue without a waiting client.
     pub(crate) background: Option<Fetch>,
-    /// Counts it as in use; none while it is idle.
+    /// Place among connections in use; `None` while it is idle.
     slot: Option<Slot>,
     _descriptor: Option<Share>,
 }
@@ -102,9 +102,9 @@ pub(crate) struct Pool {
     count: usize,
 }
 
-/// Idle connections of a worker at most.
+/// Maximum of a worker's idle connections.
 const IDLE_MAX: usize = 1024;
-/// How long an address is given at least where there are others, unless no time is left.
+/// Minimum time for an attempt at one of several addresses, unless less is left.
 const ADDRESS_LEAST: Duration = Duration::from_millis(250);
 
 impl Pool {
@@ -112,12 +112,12 @@ impl Pool {
         Self { idle: HashMap::new(), each_max, count: 0 }
     }
 
-    /// Sets how many of one server are kept.
+    /// Sets the maximum of idle connections to one server.
     pub(crate) fn limit(&mut self, each_max: usize) {
         self.each_max = each_max;
     }
 
-    /// Closes those that were idle for as long as `patience`.
+    /// Closes connections that were idle for `patience`.
     pub(crate) fn tidy(&mut self, patience: Duration) {
         self.idle.retain(|_, connections| {
             connections.retain(|(_, since)| since.elapsed() < patience);
@@ -126,7 +126,7 @@ impl Pool {
         self.count = self.idle.values().map(Vec::len).sum();
     }
 
-    /// An idle connection that the server has not closed, and to which the proxy may connect still.
+    /// Takes an idle connection that is still open, to an address that is still allowed.
     fn take(&mut self, upstream: &Upstream<'_>, server: &Server) -> Option<Box<Connection>> {
         let connections = self.idle.get_mut(server)?;
         let settings = upstream.settings;
@@ -141,7 +141,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection on which everything was said.
+    /// Keeps a connection after a complete response.
     fn keep(&mut self, connection: Box<Connection>) {
         if self.count >= IDLE_MAX {
             self.idle.clear();
@@ -156,8 +156,8 @@ impl Pool {
 }
 
 impl Connection {
-    /// A connection to `server` on behalf of `client`, which may have a place of its part already:
-    /// one that is idle, or a new one.
+    /// Returns an idle or a new connection to `server` on behalf of `client`, which may have taken
+    /// a place of its part already.
     pub(crate) async fn to(
         upstream: &Upstream<'_>,
         server: &Server,
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn open(
         upstream: &Upstream<'_>,
         server: &Server,
@@ -213,13 +213,15 @@ impl Connection {
         }))
     }
 
-    /// Has its fetch counted while no client waits for it, from [`Fetch::begin`] on.
+    /// Makes the connection a fill's: its fetch counts while no client waits, from [`Fetch::begin`]
+    /// on.
     pub(crate) fn watch(&mut self, upstream: &Upstream<'_>) {
         let Some(slot) = &self.slot else { return };
         self.background = Some(Fetch::new(upstream.background, &self.server, slot.client));
     }
 
-    /// Keeps it for the next request, if the origin has said no more than it was asked.
+    /// Keeps the connection for the next request, unless the origin has sent more than its
+    /// response.
     pub(crate) fn keep(mut self: Box<Self>, upstream: &Upstream<'_>) {
         if self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
@@ -230,8 +232,7 @@ impl Connection {
     }
 }
 
-/// Waits for a free connection of those that the client may have, then of those that the origin may
-/// have.
+/// Waits for a place in the client's part, then for one of the origin.
 async fn enter(
     upstream: &Upstream<'_>,
     server: &Server,
@@ -247,7 +248,7 @@ async fn enter(
     Ok(Slot { client, _place: place.ok_or(OriginError::Full)?.with(part) })
 }
 
-/// Waits for one of the connections to an origin that a client may have.
+/// Waits for a place in a client's part of the connections to an origin.
 pub(crate) async fn enter_part(
     upstream: &Upstream<'_>,
     server: &Server,
@@ -272,7 +273,7 @@ async fn shake_hands(
     })
 }
 
-/// A connection to a server, at whichever of its addresses the proxy may reach.
+/// Connects to one of a server's addresses that the proxy may reach.
 async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let addresses = timeout_at(deadline, upstream.dns.addresses(&server.host)).await;
@@ -298,7 +299,7 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
     connected
 }
 
-/// What `connect` comes to with the first address at which somebody answers.
+/// Returns the first successful result of `connect`, or the last error.
 async fn first<T>(
     addresses: &[IpAddr],
     deadline: tokio::time::Instant,
@@ -317,26 +318,26 @@ async fn first<T>(
     Err(failure)
 }
 
-/// The addresses that the proxy may connect to, and one of the others. It is asked for each
-/// connection: what a name stands for may be another each time.
+/// Returns the addresses that the proxy may connect to, and one of the others. Each connection
+/// checks this: the addresses of a name change.
 fn split(upstream: &Upstream<'_>, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<IpAddr>) {
     let is_allowed = |address: &IpAddr| may_reach(upstream.settings, *address);
     let (allowed, forbidden): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_allowed);
     (allowed, forbidden.first().copied())
 }
 
-/// The server behind a reverse proxy is named by who runs it; others by whoever asks.
+/// Returns true if the proxy may connect to an address. The operator names the origin of a reverse
+/// proxy; clients name all others.
 fn may_reach(settings: &Settings, address: IpAddr) -> bool {
     settings.behind.is_some() || settings.access.reaches(address)
 }
 
-/// How long an address may take, of the time that is left for so many: the next ones are to have
-/// their turn.
+/// Returns the time for one of `addresses` attempts that share `left`.
 fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX)).max(ADDRESS_LEAST).min(left)
 }
 
-/// A connection to an address; descriptors that are kept for later make room for it.
+/// Connects to an address. If no descriptor is free, closes idle connections and pipes first.
 async fn connect_to(upstream: &Upstream<'_>, address: SocketAddr) -> io::Result<TcpStream> {
     match TcpStream::connect(address).await {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
@@ -352,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_share_the_time_that_is_left() {
+    fn addresses_share_the_remaining_time() {
         let ms = Duration::from_millis;
         for (left, addresses, expected) in
             [(10_000, 1, 10_000), (10_000, 4, 2500), (600, 4, 250), (100, 4, 100), (0, 1, 0)]
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_at_which_nobody_answers_leaves_time_for_the_next() {
+    async fn silent_address_leaves_time_for_the_next() {
         let addresses = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
         let begun = tokio::time::Instant::now();
         let deadline = begun + Duration::from_secs(9);

@@ -1,4 +1,4 @@
-//! The body of a client's request.
+//! Body of a client's request, on its way to the origin.
 
 use std::time::Instant;
 
@@ -16,26 +16,26 @@ use crate::upstream::pool::Upstream;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A body that is on its way from a client.
+/// Body of a request.
 #[derive(Debug)]
 pub(crate) struct Upload {
     framed: Framed,
-    /// Bytes of data at most.
+    /// Maximum of data bytes.
     most: u64,
-    /// Of what was read ahead.
+    /// Pace so far, if bytes were read ahead, and the start of the body.
     pace: Option<(Pace, Instant)>,
-    /// What was read behind the request's head; in the end, what was read behind its body.
+    /// Bytes behind the request's head; in the end, bytes behind its body.
     pub(crate) buffer: Buffer,
-    /// The client waits to be told that the body is wanted (RFC 9110, section 10.1.1).
+    /// True if the client waits for 100 (Continue) (RFC 9110, section 10.1.1).
     pub(crate) is_expected: bool,
-    /// The client waited for it and was sent 100 (Continue) before its origin was asked.
+    /// True if the client was sent 100 (Continue) before its origin was asked.
     pub(crate) was_continued: bool,
-    /// The client knows interim responses.
+    /// True if the client understands interim responses.
     pub(crate) takes_interim: bool,
 }
 
 impl Upload {
-    /// Of a request of which `rest` was read behind the head, with `most` bytes of data at most.
+    /// Body of a request with at most `most` bytes of data; `rest` was read with the head.
     pub(crate) fn new(body: Body, rest: &[u8], is_expected: bool, takes_interim: bool, most: u64) -> Self {
         let mut buffer = Buffer::default();
         if !rest.is_empty() {
@@ -43,7 +43,7 @@ impl Upload {
             buffer.grew(rest.len());
         }
         let has_body = body != Body::None;
-        // What is here already is not waited for.
+        // The client has not waited if bytes of the body are here.
         let is_expected = is_expected && has_body && rest.is_empty();
         Self {
             framed: Framed::limited(body, most),
@@ -56,15 +56,15 @@ impl Upload {
         }
     }
 
-    /// Whether some of it is still to come.
+    /// Returns true if parts of the body are still to be sent.
     pub(crate) fn has_body(&self) -> bool {
         !self.framed.is_over()
     }
 
-    /// Reads all of it, or as much as `limits.request_ahead` allows, before its origin is asked: a
-    /// client that trickles then holds no connection there. A longer one that the client wants to
-    /// be asked for is left where it is. Memory for it is awaited; its place there is given back
-    /// with the last of its bytes.
+    /// Reads the body, up to `limits.request_ahead` bytes, before its origin is asked, so that a
+    /// slow client holds no connection to the origin. A longer body of a client that waits for 100
+    /// (Continue) is left to the origin. Waits for a place for the memory; the place is given back
+    /// with the last byte.
     pub(crate) async fn read_ahead(
         &mut self,
         upstream: &Upstream<'_>,
@@ -76,7 +76,8 @@ impl Upload {
         if settings.gates.ahead == 0 || !self.has_body() || is_asked_for {
             return Ok(());
         }
-        // Bytes that came with the head lie where any request's do, and wait for nothing.
+        // A body that came whole with the head is in the connection's buffer already and needs no
+        // place.
         if self.is_here(settings.ahead_bytes)? {
             return Ok(());
         }
@@ -84,7 +85,7 @@ impl Upload {
         self.read_until_here(upstream, client).await
     }
 
-    /// Reads as much of it as is read before its origin is asked.
+    /// Reads until enough of the body is in the buffer.
     async fn read_until_here(
         &mut self,
         upstream: &Upstream<'_>,
@@ -138,7 +139,7 @@ impl Upload {
         }
     }
 
-    /// The pace that the body has to keep, from its beginning on.
+    /// Returns the pace that the body must keep, and its start.
     fn begun(&self, upstream: &Upstream<'_>) -> (Pace, Instant) {
         let settings = upstream.settings;
         let Limits { body_grace, body, .. } = settings.timeouts;
@@ -146,7 +147,7 @@ impl Upload {
         self.pace.unwrap_or_else(new)
     }
 
-    /// Sends it to the origin; `false` where that answered before it had all, or closed.
+    /// Sends the body to the origin; returns false if the origin responded early or closed.
     pub(crate) async fn send(
         &mut self,
         upstream: &Upstream<'_>,
@@ -156,7 +157,7 @@ impl Upload {
         let form = if self.framed.is_chunked() { Form::Chunks } else { Form::Data };
         client.pace = Some(self.begun(upstream));
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
-        // Trailers of a request stay behind: an origin might put them among its fields.
+        // Trailers of a request are dropped: an origin might merge them into its fields.
         let from = BodySource { socket: &mut *client, buffer, framed, trailers: None };
         origin.listens = true;
         let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), form).await;
@@ -164,7 +165,7 @@ impl Upload {
         client.pace = None;
         match passed {
             Ok(_) => Ok(true),
-            // What it has said before it closed is looked for.
+            // The origin may have responded before it closed.
             Err(ForwardError::To(SocketError::Answered | SocketError::Closed)) => Ok(false),
             Err(ForwardError::Malformed(TOO_LONG)) => {
                 Err(FetchError::TooLong(upstream.settings.request_body_max))
@@ -183,8 +184,7 @@ pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), FetchError>
     client.write_all(CONTINUE, &[]).await.map_err(FetchError::Client)
 }
 
-/// Waits for a place among the bodies that are read ahead: first for one of those that the client
-/// may have.
+/// Waits for a place for a body that is read ahead: first for one of the client's part.
 async fn place(upstream: &Upstream<'_>, client: Client) -> Option<Place> {
     let gates = upstream.gates;
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;

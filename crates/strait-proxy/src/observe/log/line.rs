@@ -1,5 +1,5 @@
-//! The lines themselves. Whatever came from outside is escaped, so that nobody writes a line, or a
-//! field, of their own.
+//! Formats of log lines. Text from outside is escaped, so that a client cannot forge a line or a
+//! field.
 
 use std::io::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -79,7 +79,7 @@ fn squid(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
     };
 }
 
-/// Squid's word for it.
+/// Returns Squid's code of an outcome.
 fn code(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Hit => "TCP_HIT",
@@ -153,7 +153,7 @@ fn field<'b>(request: Option<&Request<'b>>, name: &str) -> Option<&'b [u8]> {
     request?.fields.all(name).next().map(|field| field.value)
 }
 
-/// Between quotes; quotes, backslashes and what cannot be printed as `\"`, `\\` and `\xHH`.
+/// Writes quoted text, with quotes, backslashes and unprintable bytes as `\"`, `\\` and `\xHH`.
 fn quoted(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.push(b'"');
     for byte in parts.iter().copied().flatten() {
@@ -166,7 +166,7 @@ fn quoted(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.push(b'"');
 }
 
-/// A word: blanks and what cannot be printed as `%HH`.
+/// Writes a word, with blanks and unprintable bytes as `%HH`.
 fn percent(out: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
         let _ = match byte {
@@ -176,8 +176,7 @@ fn percent(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// A string of JSON (RFC 8259, section 7), of ASCII; what is no ASCII is told byte by byte, as
-/// U+0080 to U+00FF.
+/// Writes a JSON string (RFC 8259, section 7) in ASCII; other bytes as U+0080 to U+00FF.
 fn json_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     for byte in bytes {
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn each_format_tells_of_cache_and_copies_and_escapes_what_came() {
+    fn formats_have_cache_result_and_copies_and_escape_text() {
         assert_eq!(
             line(Format::Common, REQUEST),
             "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"GET /a\\\\\\\"b HTTP/1.1\" 200 4100 miss sendfile 300\n"
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_told_as_calendars_do() {
+    fn days_are_converted_to_dates() {
         for (days, expected) in [
             (0, "01/Jan/1970"),
             (59, "01/Mar/1970"),

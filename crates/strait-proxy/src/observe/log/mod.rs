@@ -1,6 +1,6 @@
-//! The access log: a line an exchange, gathered by each worker and written by a thread of its own.
+//! Access log: one line per exchange, gathered by each worker and written by a thread.
 //!
-//! A worker never waits for the log. What the thread cannot take is dropped and counted.
+//! A worker never waits for the log. If the thread's queue is full, lines are dropped and counted.
 
 mod line;
 
@@ -24,25 +24,25 @@ use crate::config::file::Format;
 use crate::io::counter::Counter;
 use crate::observe::access::Account;
 
-/// Bytes of lines that a worker gathers before they are handed over.
+/// Bytes of lines that a worker gathers before it hands them over.
 const GATHERED_BYTES: usize = 16 << 10;
-/// How long lines wait for others at most.
+/// Maximum time that lines wait for more.
 const GATHERED_FOR: Duration = Duration::from_millis(200);
-/// Gathered lines that wait to be written at most: 4 MiB.
+/// Maximum of batches in the thread's queue: 4 MiB.
 const WAITING_MAX: usize = 256;
 
-/// Where the lines go: a file that may be opened again, for whoever has renamed it.
+/// Log file, which can be reopened after it was renamed.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     pub(crate) path: PathBuf,
     sender: SyncSender<Lines>,
-    /// Where they go from now on, if that is elsewhere.
+    /// File for the next lines, if it was reopened.
     next: Arc<Mutex<Option<File>>>,
     /// Lines that could not be written.
     pub(crate) failed: Arc<AtomicU64>,
 }
 
-/// Whole lines, and how many.
+/// Whole lines and their number.
 #[derive(Debug, Default)]
 struct Lines {
     text: Vec<u8>,
@@ -50,7 +50,7 @@ struct Lines {
 }
 
 impl Log {
-    /// Opens it; `-` is standard output. The thread ends when the last [`Log`] of it is gone.
+    /// Opens the log; `-` is standard output. The thread ends with the last copy of the [`Log`].
     pub(crate) fn open(path: &Path) -> Result<(Self, JoinHandle<()>)> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let log = Self { path: path.to_owned(), sender, next: Arc::default(), failed: Arc::default() };
@@ -59,11 +59,11 @@ impl Log {
         Ok((log, thread.map_err(|error| Error::os("start", &"a thread", error))?))
     }
 
-    /// Opens the file again; where it cannot be the old one is better than none.
+    /// Reopens the file; keeps the old one if that fails.
     pub(crate) fn reopen(&self) -> Result<()> {
         let out = open(&self.path)?;
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
-        // Where the queue is full the thread is awake.
+        // With a full queue the thread is awake anyway.
         let _ = self.sender.try_send(Lines::default());
         Ok(())
     }
@@ -78,7 +78,7 @@ fn open(path: &Path) -> Result<File> {
     file.map_err(|error| Error::os("open the access log", &path.display(), error))
 }
 
-/// The thread's side.
+/// State of the thread.
 struct Writer {
     out: File,
     next: Arc<Mutex<Option<File>>>,
@@ -98,11 +98,11 @@ impl Writer {
     }
 }
 
-/// The lines that a worker gathers.
+/// Lines that a worker gathers.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     lines: RefCell<Lines>,
-    /// Where they go, and that somebody sees to them if they do not grow.
+    /// Log of the gathered lines, and whether a task hands them over in time.
     log: RefCell<Option<Log>>,
     is_watched: Cell<bool>,
     begun: Rc<Notify>,
