@@ -1,5 +1,5 @@
-//! What is stored, for whoever runs the proxy: told, forgotten, checked. Objects are named by their
-//! URIs, or by patterns in which `*` stands for anything.
+//! Stored objects for the operator: listing, purging and verifying. Objects are named by URIs or
+//! patterns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,54 +13,53 @@ use crate::cache::object::{Body, Object};
 use crate::cache::pattern::Pattern;
 use crate::config::error::{Error, Result};
 
-/// A stored response, or a part of one.
+/// Stored response, or part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// The URI that it is kept for.
+    /// Its URI.
     pub uri: String,
     /// Its status.
     pub status: u16,
-    /// Bytes that are stored.
+    /// Number of stored bytes.
     pub bytes: u64,
-    /// Which byte of the whole they begin with.
+    /// Offset of the first stored byte in the representation.
     pub first: u64,
-    /// Bytes of the whole, where they are known.
+    /// Length of the representation, if known.
     pub length: Option<u64>,
-    /// Seconds since it was made.
+    /// Age in seconds.
     pub age: u64,
-    /// Seconds for which it is still fresh, negative once it is stale.
+    /// Remaining freshness lifetime in seconds, negative once stale.
     pub ttl: i64,
-    /// Its media type, as it came.
+    /// Content-Type.
     pub content_type: Option<String>,
-    /// Its validator, as it came.
+    /// ETag.
     pub etag: Option<String>,
-    /// What the request said of the fields that it varies with.
+    /// Request's values of the fields with which it varies.
     pub variant: String,
 }
 
-/// What is stored in a directory.
+/// Objects in the directory of a store.
 #[derive(Clone, Debug)]
 pub struct Contents(Arc<Store>);
 
 impl Contents {
-    /// Opens a directory that no proxy uses, to look at it: nothing in it is changed, and what is
-    /// forgotten is so for this one alone.
+    /// Opens a directory that no proxy uses, read-only. Purges affect only this value.
     ///
     /// # Errors
-    /// It is none, or it is in use.
+    /// The path is not a directory, or a proxy uses it.
     pub fn open_to_read(dir: &Path) -> Result<Self> {
         is_directory(dir)?;
         Store::open_to_read(dir).map(Self).map_err(unavailable)
     }
 
-    /// Opens a directory that no proxy uses, to forget something of it. Nothing is evicted from it.
+    /// Opens a directory that no proxy uses, to purge objects. Nothing is evicted.
     ///
     /// # Errors
-    /// It is none, or it is in use.
+    /// The path is not a directory, or a proxy uses it.
     pub fn open(dir: &Path) -> Result<Self> {
         is_directory(dir)?;
         let config = strait_store::Config {
-            // More than any disk has.
+            // More than any disk has, so that nothing is evicted.
             capacity_bytes: 1 << 50,
             segment_bytes: Some(1 << 20),
             sync_every: None,
@@ -75,31 +74,31 @@ impl Contents {
         Self(store)
     }
 
-    /// What it holds and did.
+    /// Returns the numbers of the store.
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
-    /// The newest that match, so many at most; at `now` in seconds since 1970.
+    /// Returns the newest `most` objects that match, with ages at `now` in seconds since 1970.
     pub fn list(&self, pattern: &Pattern, most: usize, now: u64) -> Vec<Entry> {
         let records = self.0.records();
         let entries = records.iter().filter_map(|record| self.entry(record, now));
         entries.filter(|entry| pattern.matches(&entry.uri)).take(most).collect()
     }
 
-    /// All that is stored for one URI, as [`Pattern::of_uri`] writes it.
+    /// Returns all objects for one key of [`Pattern::of_uri`].
     pub fn get(&self, uri: &str, now: u64) -> Vec<Entry> {
         let records = self.0.find(hash_of(uri.as_bytes()));
         let entries = records.iter().filter_map(|record| self.entry(record, now));
         entries.filter(|entry| entry.uri == uri).collect()
     }
 
-    /// Forgets all that is stored for one URI; how much that was.
+    /// Removes all objects for one key; returns their number.
     pub fn purge(&self, uri: &str) -> usize {
         disk::remove(&self.0, hash_of(uri.as_bytes()), uri)
     }
 
-    /// Forgets all that match; how much that was.
+    /// Removes all objects that match; returns their number.
     pub fn ban(&self, pattern: &Pattern) -> usize {
         let is_meant = |record: &&Arc<Record>| {
             let loaded = self.0.load(record, 0);
@@ -108,12 +107,12 @@ impl Contents {
         self.0.records().iter().filter(is_meant).map(|record| self.0.remove(record)).count()
     }
 
-    /// Reads all of it, and drops what is not as it was written.
+    /// Reads all records and removes damaged ones.
     pub fn verify(&self) -> Verified {
         self.0.verify()
     }
 
-    /// Ends the store in order.
+    /// Closes the store.
     pub fn close(&self) {
         self.0.close();
     }
@@ -149,7 +148,7 @@ fn is_directory(dir: &Path) -> Result<()> {
     }
 }
 
-/// Who is to be asked instead.
+/// Adds the remedy to the error for a store in use.
 fn unavailable(error: strait_store::Error) -> Error {
     match error {
         strait_store::Error::InUse(dir) => Error::Refused(format!(

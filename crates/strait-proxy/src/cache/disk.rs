@@ -1,5 +1,4 @@
-//! Stored responses in the store: found by their key, put together from their parts, replaced and
-//! removed.
+//! Responses in the store: found by key, combined from parts, replaced and removed.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use strait_store::{Record, Store};
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Home, Object, Part, RECORDS_MAX, Rivals};
 
-/// Lookups of one request at most, each because a record ended during the last.
+/// Maximum of lookups for one request; each follows one during which a record was removed.
 const FINDS_MAX: usize = 4;
 
 /// No stored response answers the request. If there are responses to other requests for the key:
@@ -21,49 +20,49 @@ const FINDS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct NotFound(pub(crate) Option<Variant>);
 
-/// A key, and the request that it is looked for by.
+/// Key and request of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sought<'a, 'b> {
     pub(crate) hash: u64,
     pub(crate) key: &'a str,
     pub(crate) asked: &'a Fields<'b>,
-    /// Fields that are part of every key.
+    /// Request fields that are part of every key.
     pub(crate) keys: &'a [String],
-    /// What the operator allows to be used.
+    /// Rules of the operator for stored responses.
     pub(crate) policy: &'a Policy,
 }
 
-/// The response that answers a request.
+/// Response that answers a request.
 #[derive(Debug)]
 pub(crate) struct First {
     pub(crate) object: Object,
     pub(crate) seen: Seen,
 }
 
-/// What a response was compared with.
+/// Records that a response was compared with.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Variants of responses with a higher rank, which answer some requests that it matches.
+    /// Variants of responses with a higher rank, which answer some of the requests that it matches.
     pub(crate) rivals: Rivals,
     records: SmallVec<[Arc<Record>; 2]>,
 }
 
 impl Seen {
-    /// Returns true if the store has no other records of a key by now: there are no other rivals.
+    /// Returns true if the store still has no other records for the key, and so no other rivals.
     pub(crate) fn is_all(&self, store: &Store, hash: u64) -> bool {
         let is_known = |record: &Arc<Record>| self.records.iter().any(|seen| Arc::ptr_eq(seen, record));
         store.find(hash).iter().all(is_known)
     }
 }
 
-/// The response of the highest rank in the store that answers a request. Bodies of up to `body_max`
-/// bytes come with it.
+/// Returns the response of the highest rank that answers a request, with its body if that has at
+/// most `body_max` bytes.
 pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> Result<First, NotFound> {
     for _ in 1..FINDS_MAX {
         let records = store.find(sought.hash);
         let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
         let found = find_in(store, &records, sought, body_max);
-        // One that was replaced meanwhile has a successor.
+        // A record that was replaced meanwhile has a successor.
         if are_alive(&records) {
             return found;
         }
@@ -89,14 +88,13 @@ fn find_in(
     with_body(store, object, body_max).map(|object| First { object, seen }).ok_or(NotFound(None))
 }
 
-/// The variants of those that an object yields to.
+/// Returns the variants of the objects that `object` yields to.
 fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &[String]) -> Rivals {
     let is_rival = |other: &&Object| other.has_keys(keys) && object.yields_to(other);
     others.filter(is_rival).map(|other| other.variant().clone()).collect()
 }
 
-/// The responses in the store that answer a request, in the order of their rank, without their
-/// bodies.
+/// Returns the responses that answer a request, by rank, without bodies.
 pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(sought.hash), sought.key, 0);
     all.into_iter()
@@ -104,10 +102,10 @@ pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> 
         .collect()
 }
 
-/// The responses for a key, one for each variant, in the order of their rank, with all parts of the
-/// same representation.
+/// Returns the responses for a key, one for each variant, by rank, with all parts of their
+/// representations.
 fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize) -> SmallVec<[Object; 1]> {
-    // Of several one is asked for.
+    // With several records the body of one is read later.
     let at_once_max = if records.len() > 1 { 0 } else { body_max };
     let loaded = records.iter().filter_map(|record| load(store, record, key, at_once_max));
     let mut loaded: SmallVec<[(Object, Part); 1]> = loaded.collect();
@@ -123,8 +121,8 @@ fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize)
     all
 }
 
-/// The same with its body in memory, if it is stored in one piece of at most so many bytes; `None`
-/// if that is damaged.
+/// Reads the body into memory if it is stored in one piece of at most `body_max` bytes; `None` if
+/// it is damaged.
 fn with_body(store: &Store, object: Object, body_max: usize) -> Option<Object> {
     let is_short = object.length.is_some_and(|length| length <= body_max as u64);
     match &object.body {
@@ -135,9 +133,9 @@ fn with_body(store: &Store, object: Object, body_max: usize) -> Option<Object> {
     }
 }
 
-/// What a record holds, if it is for that key; and the part of the representation that it is.
+/// Reads a record, if it is for that key; returns its object and its part of the representation.
 fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Option<(Object, Part)> {
-    // A record that cannot be read is counted by the store, and is as none.
+    // The store counts records that cannot be read.
     let loaded = store.load(record, body_max).ok()?;
     if loaded.key() != key.as_bytes() {
         return None;
@@ -155,11 +153,10 @@ fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Opti
     Some((object, part))
 }
 
-/// Removes what `object` stands in place of: what answered the same requests, and is neither one of
-/// its parts nor another part of the same representation; what lacks a field of `keys`, and answers
-/// no request any more; and records of its key that are used least where there are too many.
-/// Returns what it was compared with; `None`, and removes `object` instead, if a more recent
-/// response stands in its place already.
+/// Removes the records that `object` replaces: those that answer the same requests and are not
+/// parts of the same representation, those without a field of `keys`, which answer no request, and
+/// the least used records beyond the maximum of a key. Returns the records that it was compared
+/// with. If a more recent response is stored already, removes `object` instead and returns `None`.
 pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]) -> Option<Seen> {
     let is_own = |record: &Arc<Record>| object.records().any(|own| Arc::ptr_eq(own, record));
     let records = store.find(hash);
@@ -179,7 +176,8 @@ pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]
     for (record, _) in &gone {
         store.remove(record);
     }
-    // Clients choose the values of keyed fields: many of them do not remove what others share.
+    // Clients choose the values of keyed fields; many values must not remove the record that plain
+    // requests share.
     others.sort_by_key(|(record, other)| Reverse((other.is_plain(keys), record.hits(), record.sequence())));
     let room = RECORDS_MAX.saturating_sub(object.records().count());
     others.iter().skip(room).for_each(|(record, _)| store.remove(record));
@@ -187,7 +185,7 @@ pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]
     Some(Seen { rivals, records })
 }
 
-/// Removes all that is stored for a key; how much that was.
+/// Removes all records for a key; returns their number.
 pub(crate) fn remove(store: &Store, hash: u64, key: &str) -> usize {
     let records = store.find(hash);
     let meant = records.iter().filter(|record| load(store, record, key, 0).is_some());
@@ -209,7 +207,7 @@ mod tests {
         Store::open(config).unwrap()
     }
 
-    /// Stores a response with that variant, asked for and received then.
+    /// Stores a response with that variant and those times of request and receipt.
     fn put(store: &Store, variant: &str, (requested, received): (u64, u64), date: &str) -> Object {
         let head = format!("HTTP/1.1 200 OK\r\nETag: \"{received}\"\r\nDate: {date}\r\n\r\n");
         let head = head.as_bytes();
@@ -222,7 +220,7 @@ mod tests {
         strait_store::hash_of(KEY.as_bytes())
     }
 
-    /// The times at which the responses that are stored were received, the most recent first.
+    /// Returns the times of receipt of the stored responses, by rank.
     fn received(store: &Store) -> Vec<u64> {
         let all = responses(store, &store.find(hash()), KEY, 0);
         all.iter().map(|object| object.times.received).collect()
@@ -232,17 +230,17 @@ mod tests {
     const SECOND_2000: &str = "Thu, 01 Jan 1970 00:33:20 GMT";
 
     #[test]
-    fn an_older_response_that_is_kept_last_is_removed() {
+    fn older_response_that_is_kept_last_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         let newer = put(&store, "", (4000, 4010), SECOND_2000);
         assert!(replace(&store, hash(), &newer, &[]).is_some());
-        // On its way at the same time, and made before.
+        // Under way at the same time, with an older Date.
         let older = put(&store, "", (3999, 4011), SECOND_1000);
         assert!(replace(&store, hash(), &older, &[]).is_none());
         assert!(!older.is_alive());
         assert_eq!(received(&store), [4010]);
-        // Asked for afterwards, of an origin whose clock is slow.
+        // Requested afterwards, from an origin with a slow clock.
         let next = put(&store, "", (4010, 4020), SECOND_1000);
         assert!(replace(&store, hash(), &next, &[]).is_some());
         assert_eq!(received(&store), [4020]);
@@ -250,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_lacks_a_key_is_removed_with_the_next_that_is_kept() {
+    fn response_without_a_key_field_is_removed_by_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
         let (store, keys) = (store(&dir), ["x-tenant".to_owned()]);
         assert!(replace(&store, hash(), &put(&store, "", (1, 2), SECOND_1000), &[]).is_some());
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_more_recent_response_of_another_variant_is_a_rival() {
+    fn more_recent_response_of_another_variant_is_a_rival() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         for (variant, times, date) in [

@@ -1,9 +1,10 @@
-//! Generations of keys: what was fetched or read before an invalidation is not put into the memory
-//! cache after it.
+//! Generations of keys: an object that was fetched or read before an invalidation must not get into
+//! the memory cache after it.
 //!
-//! Keys share places, and nobody outside can tell which do. To end one key's leases ends those of a
-//! few others on their way, which are not kept in memory. A ban ends the leases of the keys that
-//! match it.
+//! A generation is taken before a fetch or a read, and must still hold when the object is inserted.
+//! Keys share counters by a keyed hash, so that clients cannot choose keys that collide. An
+//! invalidation ends the generations of a few other keys as well; their objects are not kept in
+//! memory this time. A ban ends the generations of the keys that match it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::pattern::Pattern;
 
-/// Places for keys; a power of two.
+/// Counters of keys; a power of two.
 const PLACES: usize = 16 << 10;
-/// Bans that are remembered; a lease that is older than all of them has ended.
+/// Bans that are remembered; an older generation counts as ended.
 const BANS_MAX: usize = 256;
 
-/// How often the leases of each place were ended.
+/// Number of invalidations of each counter.
 #[derive(Debug)]
 pub(crate) struct Generations {
     places: Box<[AtomicU32]>,
@@ -26,7 +27,7 @@ pub(crate) struct Generations {
     banned: AtomicU64,
 }
 
-/// The right to show what was fetched since it was taken.
+/// Generation of a key at the time when it was taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Generation {
     generations: Arc<Generations>,
@@ -47,7 +48,7 @@ impl Default for Generations {
 }
 
 impl Generations {
-    /// A lease of the key with such a hash.
+    /// Takes the current generation of the key with that hash.
     pub(crate) fn take(self: &Arc<Self>, hash: u64) -> Generation {
         let place = self.place(hash);
         let ended_before = self.places[place].load(Ordering::Acquire);
@@ -63,12 +64,12 @@ impl Generations {
         self.keys.hash_one(hash) as usize % PLACES
     }
 
-    /// Ends those that were taken so far.
+    /// Ends the generations of a key that were taken so far.
     pub(crate) fn end(&self, hash: u64) {
         self.places[self.place(hash)].fetch_add(1, Ordering::Release);
     }
 
-    /// Ends those of all keys that match.
+    /// Ends the generations of all keys that match.
     pub(crate) fn end_matching(&self, pattern: &Pattern) {
         let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
         if bans.len() == BANS_MAX {
@@ -78,7 +79,8 @@ impl Generations {
         self.banned.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns true if a ban since the first `before` matches the key, or may have.
+    /// Returns true if a ban after the first `before` bans matches the key, or is no longer
+    /// remembered.
     fn is_banned_since(&self, before: u64, key: &str) -> bool {
         if self.banned.load(Ordering::Acquire) == before {
             return false;
@@ -90,7 +92,7 @@ impl Generations {
 }
 
 impl Generation {
-    /// Returns true if it has not ended for its key, which is `key`.
+    /// Returns true if the generation has not ended; `key` is its key.
     pub(crate) fn holds(&self, key: &str) -> bool {
         self.generations.places[self.place].load(Ordering::Acquire) == self.ended_before
             && !self.generations.is_banned_since(self.banned_before, key)
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends_for_all_who_have_it_and_not_for_who_takes_it_then() {
+    fn invalidation_ends_earlier_generations_alone() {
         let generations = Arc::new(Generations::default());
         let (one, other) = (generations.take(7), generations.take(7));
         let others: Vec<_> = (8..108).map(|hash| generations.take(hash)).collect();

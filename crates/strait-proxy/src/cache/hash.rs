@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-/// Keys are hashes already.
+/// Hasher that returns a hash as it is.
 #[derive(Debug, Default)]
 pub(crate) struct IdentityHasher(u64);
 

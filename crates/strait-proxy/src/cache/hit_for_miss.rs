@@ -1,17 +1,17 @@
-//! Keys whose response was for one client alone, not long ago: those who ask for them do not wait
-//! for one another.
+//! Hit-for-miss: keys with a recent response for one client alone. Requests for them are not
+//! coalesced.
 //!
-//! A table of one place a hash, where the latest has it: what is forgotten costs one request that
-//! waits for another.
+//! A table with one place per hash, which the latest key takes. A key that is forgotten costs one
+//! request that waits for another.
 
 use std::cell::Cell;
 
 /// Seconds for which a key is remembered.
 const SECONDS: u64 = 120;
-/// Keys that are remembered at most; a power of two.
+/// Maximum of remembered keys; a power of two.
 const PLACES: usize = 8 << 10;
 
-/// HitForMiss keys, by their hash.
+/// Hit-for-miss keys by their hash.
 #[derive(Debug)]
 pub(crate) struct HitForMiss(Box<[Cell<(u64, u64)>]>);
 
@@ -26,18 +26,18 @@ impl HitForMiss {
         &self.0[hash as usize % PLACES]
     }
 
-    /// Whether the response to a key was private.
+    /// Returns true if the last response for a key was for one client alone.
     pub(crate) fn has(&self, hash: u64, now: u64) -> bool {
         let (other, until) = self.place(hash).get();
         other == hash && now < until
     }
 
-    /// It was.
+    /// Notes such a response.
     pub(crate) fn note(&self, hash: u64, now: u64) {
         self.place(hash).set((hash, now + SECONDS));
     }
 
-    /// It is to be shared again.
+    /// Forgets a key: its responses are shared again.
     pub(crate) fn forget(&self, hash: u64) {
         if self.place(hash).get().0 == hash {
             self.place(hash).set((0, 0));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_of_a_place_is_remembered_for_a_while() {
+    fn latest_key_of_a_place_is_remembered_for_a_while() {
         let hit_for_miss = HitForMiss::default();
         hit_for_miss.note(7, 100);
         assert!(hit_for_miss.has(7, 100 + SECONDS - 1) && !hit_for_miss.has(7, 100 + SECONDS));

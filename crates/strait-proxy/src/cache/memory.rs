@@ -1,8 +1,8 @@
-//! The memory cache of all workers: objects whose heads are read already, and small bodies. Its
-//! shards are locked for a lookup or an insertion, never for I/O.
+//! Memory cache of all workers: parsed heads, and small bodies. Shards are locked for a lookup or
+//! an insertion, never for I/O.
 //!
-//! Room is made in the order of arrival; what was asked for since it came, or since its last turn,
-//! gets another turn.
+//! The eviction policy is CLOCK: the oldest object is evicted unless it was requested since its
+//! insertion or since it was last spared.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -18,35 +18,35 @@ use strait_http::vary::says;
 use crate::cache::hash::IdentityHasher;
 use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
 
-/// Shards at most.
+/// Maximum of shards.
 const SHARDS_MAX: usize = 16;
-/// Bodies of the largest size that a shard has room for at least.
+/// Minimum of largest bodies that fit in one shard.
 const BODIES_PER_SHARD_MIN: usize = 8;
-/// Objects that are looked at at a time.
+/// Objects that one sweep checks.
 const SWEPT: usize = 4096;
-/// Entries of removed objects that a shard's queue may hold beside as many as there are objects;
-/// each is as large as a slot, for the object itself is freed at once.
+/// Entries of removed objects in a shard's queue, in addition to as many as it has objects. Each
+/// takes the memory of a slot; the object itself is freed at once.
 const REMOVED_MAX: usize = 64;
 
-/// An object in the memory cache.
+/// Object in the memory cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryEntry {
-    /// The URI that it is kept for.
+    /// Its URI.
     pub uri: String,
-    /// Bytes of its body.
+    /// Length of its body in bytes.
     pub bytes: u64,
-    /// How often it was asked for.
+    /// Number of hits.
     pub hits: u64,
-    /// Whether its body is in memory.
+    /// True if its body is in memory.
     pub in_memory: bool,
 }
 
-/// The memory cache, shared by all workers.
+/// Memory cache, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct MemoryCache(Box<[Mutex<Shard>]>);
 
 impl MemoryCache {
-    /// Of so many bytes at most, for bodies of up to `body_max` bytes.
+    /// Cache of at most `bytes_max` bytes, for bodies of up to `body_max` bytes.
     pub(crate) fn new(bytes_max: usize, body_max: usize) -> Self {
         let fitting = bytes_max / BODIES_PER_SHARD_MIN.saturating_mul(body_max.max(1));
         let shards = SHARDS_MAX.min(fitting.max(1));
@@ -54,7 +54,7 @@ impl MemoryCache {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // A table takes its places from the lowest and the highest bits.
+        // Hash tables use the lowest and the highest bits.
         Self::lock(&self.0[(hash >> 32) as usize % self.0.len()])
     }
 
@@ -62,12 +62,12 @@ impl MemoryCache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets how many bytes there may be.
+    /// Sets the size limit in bytes.
     pub(crate) fn limit(&self, bytes_max: usize) {
         self.0.iter().for_each(|shard| Self::lock(shard).limit(bytes_max / self.0.len()));
     }
 
-    /// The objects that were asked for most often, `most` of them.
+    /// Returns the `most` objects with the most hits.
     pub(crate) fn hottest(&self, most: usize) -> Vec<MemoryEntry> {
         let mut all: Vec<_> = self.0.iter().flat_map(|shard| Self::lock(shard).hottest(most)).collect();
         all.sort_by_key(|object| Reverse(object.hits));
@@ -75,13 +75,13 @@ impl MemoryCache {
         all
     }
 
-    /// Removes the objects that are meant; returns their number.
+    /// Removes the objects that match; returns their number.
     pub(crate) fn forget(&self, is_meant: impl Fn(&Object) -> bool) -> usize {
         self.0.iter().map(|shard| Self::lock(shard).forget(&is_meant)).sum()
     }
 
-    /// The object of the highest rank of that hash that is wanted, counted as a hit. `None` also
-    /// where the store has one of a higher rank for a request with these fields.
+    /// Returns the matching object of the highest rank, and counts a hit. `None` also if the store
+    /// has an object of a higher rank for a request with these fields.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -91,7 +91,7 @@ impl MemoryCache {
         self.shard(hash).find(hash, asked, is_wanted).cloned()
     }
 
-    /// The objects of that hash that are meant, without a hit.
+    /// Returns the objects of that hash that match, without a hit.
     pub(crate) fn all(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
         self.shard(hash).all(hash, is_meant)
     }
@@ -101,9 +101,9 @@ impl MemoryCache {
         self.shard(hash).peek(hash, is_meant).cloned()
     }
 
-    /// Adds an object that was found in the store, with one hit, in place of one that answers the
-    /// same requests; not one that `is_current` rejects. That is asked under the lock: an
-    /// invalidation outdates first and removes then, so that it meets every insertion.
+    /// Adds an object from the store with one hit, in place of the one that answers the same
+    /// requests, unless `is_current` returns false. That runs under the lock: an invalidation ends
+    /// generations first and removes objects then, so that it catches every insertion.
     pub(crate) fn insert(
         &self,
         hash: u64,
@@ -117,10 +117,10 @@ impl MemoryCache {
         }
     }
 
-    /// Notes an object that has just come, in place of what answered the same requests, unless that
-    /// is more recent or `is_current` rejects the object. It is added if an older one was here,
-    /// or if nothing else has it. Objects that yield to it are removed: to be here again they
-    /// are compared with what the store has.
+    /// Replaces the object that answers the same requests by a new one, unless that object is more
+    /// recent or `is_current` returns false. The new one is added if an older one was here, or if
+    /// memory alone holds it. Objects that yield to it are removed; before they return they are
+    /// compared with the objects in the store.
     pub(crate) fn replace(
         &self,
         hash: u64,
@@ -136,32 +136,32 @@ impl MemoryCache {
         if object.is_stored() {
             shard.remove(hash, |other| other.yields_to(object));
         }
-        // Parts are put together when they are looked for.
+        // Parts are combined by a lookup in the store.
         if object.is_whole() && (was_here || !object.is_stored()) && is_current() {
             shard.insert(hash, object.clone(), rivals, 0, keys);
         }
     }
 
-    /// Removes the objects of a hash that are meant; returns their number.
+    /// Removes the objects of a hash that match; returns their number.
     pub(crate) fn remove(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> usize {
         self.shard(hash).remove(hash, is_meant)
     }
 
-    /// Drops dead objects, some at a time: nothing will ask for them.
+    /// Removes some objects that the store has removed.
     pub(crate) fn tidy(&self) {
         self.0.iter().for_each(|shard| Self::lock(shard).tidy());
     }
 }
 
-/// The objects of one part of all hashes, under one lock.
+/// Objects of a part of all hashes, under one lock.
 #[derive(Debug, Default)]
 struct Shard {
-    /// Lookups that found something.
+    /// Number of successful lookups.
     found: AtomicU64,
     by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<IdentityHasher>>,
-    /// In order of arrival; some are gone from the map already, and freed with all that they hold.
+    /// Slots in order of insertion. Some are removed from the map already, and their objects freed.
     queue: VecDeque<Weak<Slot>>,
-    /// How many are not.
+    /// Number of slots in the map.
     count: usize,
     bytes: usize,
     bytes_max: usize,
@@ -173,25 +173,25 @@ struct Slot {
     object: Arc<Object>,
     rivals: Rivals,
     was_asked_for: AtomicBool,
-    /// The lookup that found it last.
+    /// Number of the last lookup that found it.
     used: AtomicU64,
-    /// How often it was.
+    /// Number of hits.
     hits: AtomicU64,
 }
 
 impl Shard {
-    /// Of so many bytes at most.
+    /// Shard of at most `bytes_max` bytes.
     fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
     }
 
-    /// Sets how many bytes there may be.
+    /// Sets the size limit in bytes.
     fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         self.make_room();
     }
 
-    /// Those that were asked for most often.
+    /// Returns the objects with the most hits.
     fn hottest(&self, most: usize) -> Vec<MemoryEntry> {
         let mut slots: Vec<_> =
             self.by_hash.values().flatten().filter(|slot| slot.hits.load(Ordering::Relaxed) > 0).collect();
@@ -210,7 +210,7 @@ impl Shard {
         slots.into_iter().map(tell).collect()
     }
 
-    /// Removes those that are meant; how many that were.
+    /// Removes the objects that match; returns their number.
     fn forget(&mut self, is_meant: impl Fn(&Object) -> bool) -> usize {
         let slots = self.by_hash.values().flatten();
         let meant: Vec<_> = slots.filter(|slot| is_meant(&slot.object)).cloned().collect();
@@ -220,8 +220,7 @@ impl Shard {
         meant.len()
     }
 
-    /// The object of the highest rank of that hash that is wanted, unless a rival answers such a
-    /// request.
+    /// Returns the matching object of the highest rank, unless a rival answers such a request.
     fn find(
         &self,
         hash: u64,
@@ -239,7 +238,7 @@ impl Shard {
         Some(&slot.object)
     }
 
-    /// The newest object of that hash that is meant, which nobody asks for.
+    /// Returns the newest object of that hash that matches, without a hit.
     fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
         self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_meant(object))
     }
@@ -249,8 +248,7 @@ impl Shard {
         slots.map(|slot| &slot.object).filter(|object| is_meant(object)).cloned().collect()
     }
 
-    /// Adds an object that was asked for so often, in place of one that answers the same requests
-    /// and is not more recent.
+    /// Adds an object with that number of hits, unless a more recent one answers the same requests.
     fn insert(&mut self, hash: u64, object: Arc<Object>, rivals: Rivals, hits: u64, keys: &[String]) {
         if self.peek(hash, |other| other.outranks(&object)).is_some() {
             return;
@@ -270,7 +268,8 @@ impl Shard {
         slots.push(slot.clone());
         if slots.len() > RECORDS_MAX {
             let others = slots[..RECORDS_MAX].iter();
-            // Clients choose the values of keyed fields: many of them do not remove what others share.
+            // Clients choose the values of keyed fields; many values must not evict the object that
+            // plain requests share.
             let rank = |slot: &&Arc<Slot>| (slot.object.is_plain(keys), slot.used.load(Ordering::Relaxed));
             if let Some(least) = others.min_by_key(rank).map(|slot| slot.object.clone()) {
                 self.remove(hash, |object| std::ptr::eq(object, Arc::as_ptr(&least)));
@@ -280,12 +279,13 @@ impl Shard {
         self.make_room();
     }
 
-    /// Lets go of objects that the store has let go of: their files stay on disk until then.
+    /// Removes objects that the store has removed: they keep its files on disk.
     fn tidy(&mut self) {
         (0..SWEPT.min(self.queue.len())).for_each(|_| self.sweep());
     }
 
-    /// Lets go of the oldest object if the store has; else it is the newest.
+    /// Removes the oldest object if the store has removed it; otherwise moves it to the end of the
+    /// queue.
     fn sweep(&mut self) {
         let Some(slot) = self.queue.pop_front().and_then(|slot| slot.upgrade()) else { return };
         if slot.object.is_alive() {
@@ -295,7 +295,7 @@ impl Shard {
         }
     }
 
-    /// Removes the objects of a hash that are meant; returns their number.
+    /// Removes the objects of a hash that match; returns their number.
     fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> usize {
         let Some(slots) = self.by_hash.get_mut(&hash) else { return 0 };
         let before = slots.len();
@@ -316,7 +316,8 @@ impl Shard {
 
     fn make_room(&mut self) {
         if self.queue.len() > 2 * self.count + REMOVED_MAX {
-            // At least half of them are gone, so that a removal costs two looks in all.
+            // At least half of the entries are removed ones, so that a removal costs two visits in
+            // all.
             self.queue.retain(|slot| slot.strong_count() > 0);
         }
         while self.bytes > self.bytes_max {
@@ -342,7 +343,7 @@ mod tests {
 
     const BODY_BYTES: usize = 10_000;
 
-    /// An object in memory alone, asked for and received then, with that variant.
+    /// Object that memory alone holds, with that variant and those times of request and receipt.
     fn object_of(key: &str, variant: &str, (requested, received): (u64, u64)) -> Arc<Object> {
         let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
         let length = Some(BODY_BYTES as u64);
@@ -360,9 +361,9 @@ mod tests {
     }
 
     #[test]
-    fn an_older_object_does_not_take_the_place_of_a_newer_one() {
+    fn older_object_does_not_replace_a_newer_one() {
         let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
-        // Two workers: the one asked first is kept last.
+        // Two workers: the response that was requested first is kept last.
         let (older, newer) = (object_of("a", "", (9, 10)), object_of("a", "", (10, 11)));
         let received = || memory.peek(7, |_| true).unwrap().times.received;
         replace(&memory, 7, &newer);
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_of_a_keyed_field_leave_the_plain_object() {
+    fn many_values_of_a_keyed_field_do_not_evict_the_plain_object() {
         let memory = MemoryCache::new(10_000 * BODY_BYTES, BODY_BYTES);
         let asked = Fields::default();
         replace(&memory, 7, &object("a"));
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_recent_of_several_objects_answers_and_rivals_are_asked_for_elsewhere() {
+    fn most_recent_object_answers_and_rivals_go_to_the_store() {
         let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
         replace(&memory, 7, &object_of("a", "b:1\n", (20, 21)));
         replace(&memory, 7, &object_of("a", "c:1\n", (10, 11)));

@@ -1,29 +1,29 @@
-//! What is kept beside a body in the store: the head of the response, and what the cache knew of
-//! it. `docs/internals/proxy.md` draws it.
+//! Metadata of a record in the store: the response's head and times. `docs/internals/proxy.md`
+//! draws the format.
 
-/// The version of this layout and of the rules for what is stored; records of others are not read.
-/// Version 1 may hold errors and variants that one request caused and that would answer all
+/// Version of the format and of the rules for storing; records of other versions are not read.
+/// Records of version 1 may be errors or variants that one request caused and that would answer all
 /// clients.
 const VERSION: u8 = 2;
-/// In place of a length that is not known.
+/// Value for an unknown length.
 const UNKNOWN: u64 = u64::MAX;
 /// Bytes before the variant.
 const FIXED_BYTES: usize = 1 + 5 * 8 + 4;
 
-/// What is kept beside a body.
+/// Metadata of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta<'b> {
-    /// When it was asked for and when it came, in seconds since 1970; and how old it was then.
+    /// Times of request and receipt in seconds since 1970, and the age at receipt.
     pub(crate) requested: u64,
     pub(crate) received: u64,
     pub(crate) age: u64,
-    /// Which byte of the representation the body begins with.
+    /// First byte of the representation that the body has.
     pub(crate) first: u64,
-    /// Bytes of the representation, where they are known.
+    /// Length of the representation, if known.
     pub(crate) length: Option<u64>,
-    /// What the request said of the fields that it varies with.
+    /// Request's values of the fields with which the response varies.
     pub(crate) variant: &'b str,
-    /// The head.
+    /// Head of the response.
     pub(crate) head: &'b [u8],
 }
 
@@ -41,7 +41,7 @@ impl<'b> Meta<'b> {
         bytes
     }
 
-    /// `None` of bytes that are none.
+    /// Decodes metadata; `None` if the bytes are invalid.
     pub(crate) fn decode(bytes: &'b [u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_at_checked(FIXED_BYTES)?;
         if fixed[0] != VERSION {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_again_and_what_is_cut_is_not() {
+    fn metadata_is_decoded_unless_truncated_or_of_another_version() {
         let head = b"HTTP/1.1 200 OK\r\n\r\n";
         let meta =
             Meta { requested: 1, received: 2, age: 3, first: 4, length: None, variant: "accept:a\n", head };

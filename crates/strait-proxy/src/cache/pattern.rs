@@ -4,20 +4,20 @@ use strait_http::target::Uri;
 
 use crate::config::error::{Error, Result};
 
-/// Bytes of a pattern at most.
+/// Maximum length of a pattern in bytes.
 pub(crate) const PATTERN_BYTES_MAX: usize = 8 << 10;
 
-/// Which URIs are meant.
+/// Pattern of URIs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
 }
 
 impl Pattern {
-    /// Of a text in which `*` stands for anything.
+    /// Makes a pattern from a text in which `*` stands for any text.
     ///
     /// # Errors
-    /// It is longer than any URI, or empty.
+    /// The text is empty or longer than any URI.
     pub fn new(text: &str) -> Result<Self> {
         match text.len() {
             0 => Err(Error::Config("the pattern is empty: * stands for anything".to_owned())),
@@ -26,10 +26,10 @@ impl Pattern {
         }
     }
 
-    /// Of one URI, as it is kept.
+    /// Returns the cache key of one URI.
     ///
     /// # Errors
-    /// It is no URI of http or https.
+    /// The text is not an http or https URI.
     pub fn of_uri(text: &str) -> Result<String> {
         if !text.contains("://") {
             return Err(Error::Config(format!("{text}: give the whole URI, as in http://host/path")));
@@ -40,7 +40,7 @@ impl Pattern {
         Ok(key)
     }
 
-    /// Whether a URI is meant.
+    /// Returns true if a URI matches.
     pub(crate) fn matches(&self, uri: &str) -> bool {
         let mut pieces = self.text.split('*');
         let first = pieces.next().unwrap_or_default();
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_says_which_uris_are_meant() {
+    fn patterns_match_uris() {
         for (pattern, uri, expected) in [
             ("http://a/x", "http://a/x", true),
             ("http://a/x", "http://a/xy", false),

@@ -1,5 +1,4 @@
-//! What of a stored response a request is answered with: all of it, parts, or that it has not
-//! changed.
+//! Selection of a stored response's bytes for a request: all, parts, or none (304).
 
 use std::ops::Range;
 
@@ -10,23 +9,22 @@ use strait_http::range::{self, Wanted};
 
 use crate::cache::object::Object;
 
-/// What a request is answered with.
+/// Selected bytes and status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Selected {
     /// 304.
     NotModified,
-    /// All, with the status it has.
+    /// All bytes, with the stored status.
     Whole,
     /// 206.
     Part(Range<u64>),
-    /// 206, in several parts.
+    /// 206 with several parts.
     Parts(SmallVec<[Range<u64>; 1]>),
     /// 416.
     Unsatisfiable,
 }
 
-/// What a request with such fields is answered with, of an object whose length is known (RFC 9110,
-/// section 13.2.2).
+/// Selects the bytes for a request from an object with a known length (RFC 9110, section 13.2.2).
 pub(crate) fn select(object: &Object, length: u64, asked: &Fields<'_>, is_head: bool) -> Selected {
     let is_conditional = asked.has("if-none-match") || asked.has("if-modified-since");
     if object.status != 200 || !(is_conditional || asked.has("range")) {
@@ -36,7 +34,7 @@ pub(crate) fn select(object: &Object, length: u64, asked: &Fields<'_>, is_head: 
     if is_conditional && is_not_modified(asked, &own) {
         return Selected::NotModified;
     }
-    // RFC 9110 s14.2: Range is about GET alone.
+    // RFC 9110 s14.2: Range applies to GET alone.
     let Some(wanted) = asked.one("range").filter(|_| !is_head && range_counts(asked, &own)) else {
         return Selected::Whole;
     };
