@@ -1,5 +1,4 @@
-//! A stored response: its head and times, ready to be decided on and to be sent, and where its body
-//! is.
+//! Stored response: parsed head and times, and the place of its body.
 
 #[cfg(test)]
 mod tests;
@@ -21,59 +20,58 @@ use crate::cache::generation::Generation;
 use crate::cache::meta::Meta;
 use crate::io::head::{push_date, push_field, push_status_line};
 
-/// Records of a key at most, variants and parts together: a request looks at each of them.
+/// Maximum of records of a key, variants and parts together: a request checks each of them.
 pub(crate) const RECORDS_MAX: usize = 64;
 
-/// Variants that the store has of objects of the same key with a higher rank: a request that one of
-/// them matches is theirs to answer.
+/// Variants of stored objects of the same key with a higher rank. These objects answer the requests
+/// that match one of the variants.
 pub(crate) type Rivals = SmallVec<[Arc<str>; 0]>;
 
-/// A stored response, or one that is being stored.
+/// Stored response, or one that is being stored.
 #[derive(Debug)]
 pub(crate) struct Object {
-    /// The URI that it is kept for.
+    /// Cache key, a URI.
     pub(crate) key: Arc<str>,
     pub(crate) status: u16,
-    /// Its head as it is sent, without how the body is framed and how old it is; ends with an empty
-    /// line.
+    /// Head as it is sent, without framing and Age, up to the empty line.
     head: Arc<[u8]>,
-    /// Where in it the fields begin.
+    /// Offset of the fields in the head.
     fields_at: usize,
     pub(crate) times: Times,
     pub(crate) directives: OfResponse,
-    /// It has a Set-Cookie.
+    /// True if it has a Set-Cookie.
     sets_cookie: bool,
-    /// What the request said of the fields that it varies with.
+    /// Request's values of the fields with which it varies.
     variant: Arc<str>,
-    /// It has a Vary.
+    /// True if it has a Vary.
     has_vary: bool,
-    /// Bytes of the representation, where they are known.
+    /// Length of the representation, if known.
     pub(crate) length: Option<u64>,
     pub(crate) body: Body,
 }
 
-/// Where the bytes of a representation are.
+/// Place of a representation's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// In memory, all of them; and in the store, if it could take them.
+    /// Whole body in memory, and in the store if that had space.
     Memory(Arc<[u8]>, Home),
-    /// In the store, those of these ranges.
+    /// Parts in the store.
     Stored(SmallVec<[Part; 1]>),
-    /// On their way: the fill has them.
+    /// In a fill under way.
     Filling,
 }
 
-/// What keeps a body that is in memory.
+/// Owner of a body that is in memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Home {
     /// The store.
     Store(Arc<Record>),
-    /// Nothing else.
+    /// Memory alone, while the generation holds.
     Memory(Generation),
 }
 
 impl Home {
-    /// The record in the store, if there is one.
+    /// Returns the record in the store, if there is one.
     fn record(&self) -> Option<&Arc<Record>> {
         match self {
             Self::Store(record) => Some(record),
@@ -82,7 +80,7 @@ impl Home {
     }
 }
 
-/// Bytes of a representation that are in the store.
+/// Bytes of a representation in the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) range: Range<u64>,
@@ -95,7 +93,7 @@ pub(crate) struct Part {
 pub(crate) struct Pinned(SmallVec<[(Range<u64>, Extent); 1]>);
 
 impl Pinned {
-    /// Where the bytes from `at` on are, and how many follow there.
+    /// Returns the place of the byte `at`, and the number of bytes that follow there.
     pub(crate) fn at(&self, at: u64) -> Option<(Extent, u64)> {
         let (range, extent) = self.0.iter().find(|(range, _)| range.contains(&at))?;
         Some((extent.after(at - range.start), range.end - at))
@@ -103,7 +101,7 @@ impl Pinned {
 }
 
 impl Object {
-    /// From what is kept beside a body; `None` if that is damaged.
+    /// Makes an object from a record's metadata; `None` if that is damaged.
     pub(crate) fn new(key: &str, meta: &Meta<'_>, body: Body) -> Option<Self> {
         let (response, len) = head::response(meta.head).ok()??;
         let directives = OfResponse::of(&response.fields);
@@ -112,7 +110,7 @@ impl Object {
         Some(Self {
             has_vary,
             key: key.into(),
-            // A part is kept with the head of the whole.
+            // A part is stored with the head of the whole response.
             status: response.status,
             head: meta.head.get(..len)?.into(),
             fields_at: meta.head.iter().position(|byte| *byte == b'\n')? + 1,
@@ -125,8 +123,7 @@ impl Object {
         })
     }
 
-    /// The same, fresh for so many seconds if it tells that nothing is there and not for how long;
-    /// 0: nothing is chosen.
+    /// Sets the freshness lifetime of a 404 or 410 without an explicit one; 0: no change.
     pub(crate) fn with_negative(mut self, seconds: u64) -> Self {
         if seconds > 0 && matches!(self.status, 404 | 410) {
             let times = self.times.with_negative(self.status, &self.fields(), &self.directives, seconds);
@@ -135,7 +132,7 @@ impl Object {
         self
     }
 
-    /// The same response with its body elsewhere.
+    /// Returns the response with another place of its body.
     pub(crate) fn with_body(&self, length: Option<u64>, body: Body) -> Self {
         Self {
             key: self.key.clone(),
@@ -148,7 +145,7 @@ impl Object {
         }
     }
 
-    /// The same without a body in memory that is longer and that the store has as well.
+    /// Drops a body of more than `most` bytes from memory if the store has it.
     pub(crate) fn in_memory_up_to(self, most: usize) -> Self {
         match (&self.body, self.length) {
             (Body::Memory(_, Home::Store(record)), Some(length)) if length > most as u64 => {
@@ -159,12 +156,12 @@ impl Object {
         }
     }
 
-    /// Whether the store has it.
+    /// Returns true if the store has it.
     pub(crate) fn is_stored(&self) -> bool {
         matches!(self.body, Body::Memory(_, Home::Store(_)) | Body::Stored(_))
     }
 
-    /// What is kept of it beside its body.
+    /// Returns the metadata for a record that begins with byte `first`.
     pub(crate) fn meta(&self, first: u64) -> Meta<'_> {
         Meta {
             requested: self.times.requested,
@@ -177,71 +174,67 @@ impl Object {
         }
     }
 
-    /// Whether it may answer a request with such fields (RFC 9111, section 4.1), where the fields
-    /// in `keys` are part of every key.
+    /// Returns true if it matches a request (RFC 9111, section 4.1); the fields in `keys` are part
+    /// of every key.
     pub(crate) fn matches(&self, asked: &Fields<'_>, keys: &[String]) -> bool {
         self.has_keys(keys) && says(asked, &self.variant)
     }
 
-    /// Returns true if it was stored with all of these fields as a part of its key. One that was
-    /// not answers no request any more.
+    /// Returns true if its key has all fields in `keys`. Otherwise it answers no request any more.
     pub(crate) fn has_keys(&self, keys: &[String]) -> bool {
         has_keys(&self.variant, keys)
     }
 
-    /// Returns true if all fields of a request that are part of the key wherever a request has them
-    /// are part of its key.
+    /// Returns true if its key has all built-in key fields of the request.
     pub(crate) fn has_keyed_of(&self, asked: &Fields<'_>) -> bool {
         has_keyed_of(&self.variant, asked)
     }
 
-    /// Returns true if it answers requests without any of the fields that are part of the key by
-    /// themselves.
+    /// Returns true if it answers requests without built-in key fields.
     pub(crate) fn is_plain(&self, keys: &[String]) -> bool {
         is_plain(&self.variant, keys)
     }
 
-    /// What the one that answers has the most of, where several match: a Vary, as many origins
-    /// leave it out where a request prefers nothing (RFC 9111, section 4.1), then the Date
+    /// Returns its rank among objects that match a request: first those with a Vary, as many
+    /// origins omit it if a request has no preference (RFC 9111, section 4.1), then by Date
     /// (section 4).
     pub(crate) fn rank(&self) -> (bool, (u64, u64)) {
         (self.has_vary, self.times.recency())
     }
 
-    /// Returns true if a request that both match is the other's to answer.
+    /// Returns true if the other object answers the requests that both match.
     pub(crate) fn yields_to(&self, other: &Self) -> bool {
         other.rank() > self.rank() && self.key == other.key && overlap(&self.variant, &other.variant)
     }
 
-    /// Returns true if it stays where `other`, which answers the same requests, was to take its
-    /// place: `other` is older. Both were on their way at the same time.
+    /// Returns true if `other` must not replace it: both answer the same requests, both were under
+    /// way at the same time, and `other` is older.
     pub(crate) fn outranks(&self, other: &Self) -> bool {
         let completes = !self.is_whole() && self.combines_with(other);
         self.is_for_same(other) && !completes && !other.times.supersedes(&self.times)
     }
 
-    /// What the request said of the fields that it varies with.
+    /// Request's values of the fields with which it varies.
     pub(crate) fn variant(&self) -> &Arc<str> {
         &self.variant
     }
 
-    /// Returns true if the operator's choices, which may have changed since it was stored, allow
-    /// it.
+    /// Returns true if the operator's rules, which may have changed since it was stored, allow it.
     pub(crate) fn is_allowed(&self, policy: &Policy) -> bool {
         policy.allows(self.status, self.sets_cookie)
     }
 
-    /// Whether it is kept for that URI.
+    /// Returns true if that is its key.
     pub(crate) fn is_for(&self, key: &str) -> bool {
         *self.key == *key
     }
 
-    /// Whether it answers the same requests as the other.
+    /// Returns true if both answer the same requests.
     pub(crate) fn is_for_same(&self, other: &Self) -> bool {
         self.key == other.key && self.variant == other.variant
     }
 
-    /// Whether the bytes of both are of one representation (RFC 9111, section 3.4).
+    /// Returns true if both have bytes of one representation (RFC 9111, section 3.4).
     pub(crate) fn combines_with(&self, other: &Self) -> bool {
         let is_long = self.length.is_some() && self.length == other.length;
         is_long && may_combine(&self.fields(), &other.fields())
@@ -254,30 +247,30 @@ impl Object {
         }
     }
 
-    /// Its fields.
+    /// Returns its fields.
     pub(crate) fn fields(&self) -> Fields<'_> {
-        // The head was read when the object was made.
+        // The head was parsed when the object was made.
         head::response(&self.head).ok().flatten().map(|(response, _)| response.fields).unwrap_or_default()
     }
 
-    /// Whether it is small enough for memory, and is not there.
+    /// Returns true if it is small enough for memory, and is not there.
     pub(crate) fn is_worth_memory(&self, most: usize) -> bool {
         matches!(self.body, Body::Stored(_))
             && self.is_whole()
             && self.length.is_some_and(|length| length <= most as u64)
     }
 
-    /// Its status line and fields, as they are sent.
+    /// Returns its status line and fields as they are sent.
     pub(crate) fn head_lines(&self) -> &[u8] {
         &self.head[..self.head.len() - 2]
     }
 
-    /// Its fields, as they are sent.
+    /// Returns its field lines as they are sent.
     pub(crate) fn field_lines(&self) -> &[u8] {
         &self.head[self.fields_at..self.head.len() - 2]
     }
 
-    /// The first bytes of a range that are not there.
+    /// Returns the first gap in a range.
     pub(crate) fn first_gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
         if matches!(self.body, Body::Memory(..)) {
             return None;
@@ -292,13 +285,13 @@ impl Object {
         None
     }
 
-    /// Where the part behind `at` begins, which lies in none.
+    /// Returns the start of the next part behind `at`.
     fn next_part(&self, at: u64) -> u64 {
         let Body::Stored(parts) = &self.body else { return u64::MAX };
         parts.iter().map(|part| part.range.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether all its bytes are there.
+    /// Returns true if all its bytes are stored.
     pub(crate) fn is_whole(&self) -> bool {
         self.length.is_some_and(|length| self.first_gap(&(0..length)).is_none())
     }
@@ -308,13 +301,13 @@ impl Object {
         match &self.body {
             Body::Memory(_, Home::Store(record)) => record.is_alive(),
             Body::Stored(parts) => parts.iter().all(|part| part.record.is_alive()),
-            // What is in memory alone is removed from the memory cache when it is invalidated.
+            // An object in memory alone is removed from the memory cache when it is invalidated.
             Body::Memory(_, Home::Memory(_)) | Body::Filling => true,
         }
     }
 
-    /// Returns true if nothing has invalidated it since it was fetched, as far as memory alone
-    /// holds it.
+    /// Returns true if it was not invalidated since it was fetched. Objects in the store are
+    /// checked by their records.
     pub(crate) fn is_current(&self) -> bool {
         match &self.body {
             Body::Memory(_, Home::Memory(generation)) => generation.holds(&self.key),
@@ -322,7 +315,7 @@ impl Object {
         }
     }
 
-    /// The records that it is made of.
+    /// Returns its records.
     pub(crate) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
         let (memory, parts): (_, &[Part]) = match &self.body {
             Body::Memory(_, home) => (home.record(), &[]),
@@ -332,10 +325,10 @@ impl Object {
         memory.into_iter().chain(parts.iter().map(|part| &part.record))
     }
 
-    /// Has the store keep its head as it is now, with the bodies that it has.
+    /// Stores its current head with the bodies of its records.
     pub(crate) fn write_again(&mut self, store: &Store, lane: usize) {
         let meta = |first| self.meta(first).encode();
-        // Where the store cannot, it keeps the head that it has.
+        // If the store cannot, the old head stays.
         let updated = |record: &Arc<Record>, first| store.update(lane, record, &meta(first)).ok();
         let body = match &self.body {
             Body::Memory(bytes, Home::Store(record)) => {
@@ -357,12 +350,12 @@ impl Object {
         self.body = body;
     }
 
-    /// It was asked for.
+    /// Notes a hit.
     pub(crate) fn touch(&self) {
         self.records().for_each(|record| record.touch());
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let body = if let Body::Memory(bytes, _) = &self.body { bytes.len() } else { 0 };
         size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body
@@ -389,9 +382,8 @@ impl Object {
     }
 }
 
-/// Writes the head of a response with such fields, as it is stored: without what is told anew
-/// whenever it is sent, and with the Date that it has or, since it came, should have had (RFC 9110,
-/// section 6.6.1).
+/// Writes the head of a response as it is stored: without the fields that are written anew for each
+/// client, and with a Date, that of receipt if it has none (RFC 9110, section 6.6.1).
 pub(crate) fn stored_head<'f, 'b: 'f>(
     status: u16,
     fields: impl Iterator<Item = &'f Field<'b>>,

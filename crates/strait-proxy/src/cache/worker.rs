@@ -1,4 +1,4 @@
-//! A thread that serves, and what all of them share.
+//! Worker: the state of one thread, and the state that all threads share.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher as _, RandomState};
@@ -37,7 +37,7 @@ use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::{Pool, Upstream};
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
@@ -45,15 +45,15 @@ pub(crate) struct Shared {
     pub(crate) fills: Fills,
     /// The memory cache.
     pub(crate) memory: MemoryCache,
-    /// Of what is in memory alone.
+    /// Generations of objects in memory alone.
     pub(crate) generations: Arc<Generations>,
-    /// Connections to origins in use, and request bodies that are read ahead.
+    /// Places for connections to origins in use, and for request bodies that are read ahead.
     pub(crate) gates: Arc<Gates>,
-    /// Fetches that no client waits for.
+    /// Fetches without a waiting client.
     pub(crate) background: Arc<Background>,
     /// Files that connections and pipes of all workers may have open.
     pub(crate) descriptors: Arc<Budget>,
-    /// Of each worker.
+    /// Counters of each worker.
     pub(crate) counters: Box<[Counters]>,
 }
 
@@ -64,7 +64,7 @@ impl Shared {
         self.fills.outdate(hash, key);
         self.generations.end(hash);
         let removed = self.memory.remove(hash, |object| object.is_for(key));
-        // A validation may have taken a new lease before the object was removed.
+        // A validation may have taken a new generation before the object was removed.
         self.generations.end(hash);
         removed
     }
@@ -84,13 +84,13 @@ impl Shared {
         Report::of(&Sum::of(&*self.counters), self.fills.count(), store)
     }
 
-    /// Connections of clients, of all workers.
+    /// Returns the number of client connections of all workers.
     pub(crate) fn connections(&self) -> usize {
         self.counters.iter().map(|counters| counters.open.get() as usize).sum()
     }
 }
 
-/// A worker, as a request sees it: with the settings that were in force when it came.
+/// Worker as a request sees it: with the settings that were in force when the request came.
 #[derive(Debug)]
 pub(crate) struct Worker {
     settings: Arc<Settings>,
@@ -107,11 +107,11 @@ impl Deref for Worker {
     }
 }
 
-/// What one worker has to itself.
+/// State of one worker.
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
-    /// Its number: which lane of the store it writes to.
+    /// Its number, and its lane of the store.
     pub(crate) lane: usize,
     pub(crate) pool: RefCell<Pool>,
     /// Addresses of origins.
@@ -124,12 +124,12 @@ pub(crate) struct Local {
     key: RefCell<String>,
     random: RandomState,
     drawn: Cell<u64>,
-    /// The store was loaded when it was looked at last.
+    /// True if the store was loaded at the last check.
     is_loaded: Cell<bool>,
 }
 
-/// Budget of the files that connections and pipes share. A pipe leaves some for connections,
-/// whichever worker has it.
+/// Returns the budget of files that connections and pipes share. Pipes of all workers leave a part
+/// of it to connections.
 pub(crate) fn descriptors() -> Arc<Budget> {
     budget(files_allowed())
 }
@@ -173,7 +173,7 @@ impl Worker {
         &self.settings
     }
 
-    /// The stored response to requests with such fields, at hand or in the store.
+    /// Finds the response to a request, in memory or in the store.
     pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Result<Arc<Object>, NotFound> {
         let at_hand = self.at_hand(hash, key, asked);
         if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.at_hand)) {
@@ -181,35 +181,36 @@ impl Worker {
         }
         let sought = self.sought(hash, key, asked);
         let Some(store) = &self.shared.store else { return self.others(&sought) };
-        // What is invalidated while it is read is not kept in memory.
+        // An object that is invalidated while it is read must not get into memory.
         let generation = self.shared.generations.take(hash);
-        // What is read in one piece is checked by that, also where it is sent from its file then.
+        // Reading an object in one piece verifies its checksum, also if it is sent from its file
+        // later.
         match disk::find(store, &sought, self.settings.memory_object) {
             Ok(First { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.at_hand);
                 let object = Arc::new(found.with_negative(self.settings.negative));
-                // What has come meanwhile may be more recent.
+                // A response that came meanwhile may be more recent.
                 let is_current = || generation.holds(key) && seen.is_all(store, hash);
-                // Another worker may add to what is there in parts.
+                // Another worker may add parts to an incomplete object.
                 if object.is_whole() {
                     let found = (object.clone(), seen.rivals.clone());
                     self.shared.memory.insert(hash, found, sought.keys, is_current);
                 }
                 Ok(object)
             }
-            // What the store could not take is at hand alone.
+            // An object that the store could not take is in memory alone.
             Err(NotFound(None)) => self.others(&sought),
             Err(others) => Err(others),
         }
     }
 
-    /// By which a request is looked for.
+    /// Returns the key and the rules of a lookup.
     fn sought<'a, 'b>(&'a self, hash: u64, key: &'a str, asked: &'a Fields<'b>) -> Sought<'a, 'b> {
         let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
         Sought { hash, key, asked, keys, policy }
     }
 
-    /// What is at hand for a key does not answer a request.
+    /// Returns the error for a key with objects in memory that do not answer the request.
     fn others(&self, sought: &Sought<'_, '_>) -> Result<Arc<Object>, NotFound> {
         let is_meant = |object: &Object| object.is_for(sought.key) && object.is_alive();
         let other = self.shared.memory.peek(sought.hash, is_meant);
@@ -217,8 +218,7 @@ impl Worker {
         Err(NotFound(variant))
     }
 
-    /// The stored responses that could answer a request with such fields, fresh or not; one for
-    /// each variant.
+    /// Returns the stored responses that match a request, fresh or stale, one for each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Vec<Arc<Object>> {
         let sought = self.sought(hash, key, asked);
         let is_meant =
@@ -233,7 +233,7 @@ impl Worker {
         all
     }
 
-    /// The stored response to requests with such fields, if it is at hand.
+    /// Finds the response to a request in memory.
     pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
         let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
         let is_wanted = |object: &Object| {
@@ -245,8 +245,8 @@ impl Worker {
         self.shared.memory.find(hash, asked, is_wanted)
     }
 
-    /// Keeps an object in place of what answered the same requests, unless that is more recent.
-    /// What the store has is at hand once it is asked for: most never are.
+    /// Replaces the object that answers the same requests, unless that is more recent. An object in
+    /// the store gets into memory when it is requested again; most never are.
     pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
         let (keys, store) = (&self.settings.key_fields, self.shared.store.as_ref());
         let seen = match store {
@@ -274,7 +274,7 @@ impl Worker {
         if self.settings.access.allows_refresh(client) { directives } else { directives.without_refresh() }
     }
 
-    /// Lets go of what is kept and nobody will ask for.
+    /// Closes connections that were idle for too long, and drops dead objects.
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
@@ -313,7 +313,7 @@ impl Worker {
         self.log.is_some() && self.settings.log_format == Format::Json
     }
 
-    /// Notes an exchange that is over.
+    /// Counts and logs a finished exchange.
     pub(crate) fn account(&self, account: &Account<'_, '_>) {
         self.counters().count(account);
         if let Some(log) = &self.log {
@@ -323,7 +323,7 @@ impl Worker {
 }
 
 impl Local {
-    /// Its numbers.
+    /// Returns its counters.
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters[self.lane]
     }
@@ -332,13 +332,13 @@ impl Local {
         self.shared.clock.now()
     }
 
-    /// A number that nobody can foresee: a keyed hash of how many there were before.
+    /// Returns an unpredictable number: a keyed hash of a counter.
     pub(crate) fn random(&self) -> u64 {
         self.drawn.set(self.drawn.get() + 1);
         self.random.hash_one(self.drawn.get())
     }
 
-    /// Shows the key of a URI and its hash.
+    /// Calls `look` with the hash and the key of a URI.
     pub(crate) fn with_key<T>(&self, uri: &Uri<'_>, look: impl FnOnce(u64, &str) -> T) -> T {
         let mut key = self.key.borrow_mut();
         key.clear();
@@ -346,7 +346,7 @@ impl Local {
         look(strait_store::hash_of(key.as_bytes()), &key)
     }
 
-    /// Whether all that is stored can be found.
+    /// Returns true if the store's index is loaded.
     pub(crate) fn is_loaded(&self) -> bool {
         if !self.is_loaded.get() {
             self.is_loaded.set(self.shared.store.as_ref().is_none_or(|store| store.is_loaded()));
@@ -354,23 +354,23 @@ impl Local {
         self.is_loaded.get()
     }
 
-    /// Returns an object that memory alone holds with a new lease, for a validation that is about
-    /// to begin. The old lease is compared with all bans since it was taken, and counts as ended if
-    /// these are more than are remembered.
+    /// Returns an object that memory alone holds with a new generation, for a validation that is
+    /// about to begin. The old generation would be compared with all bans since it was taken, and
+    /// count as ended once these are more than are remembered.
     pub(crate) fn with_new_generation(&self, hash: u64, object: Arc<Object>) -> Arc<Object> {
         let Body::Memory(bytes, Home::Memory(_)) = &object.body else { return object };
         let generation = self.shared.generations.take(hash);
-        // An object that was removed before the lease was taken must not come back by it.
+        // An object that was removed before the generation was taken must not come back.
         if self.shared.memory.peek(hash, |other| std::ptr::eq(other, Arc::as_ptr(&object))).is_none() {
             return object;
         }
         Arc::new(object.with_body(object.length, Body::Memory(bytes.clone(), Home::Memory(generation))))
     }
 
-    /// Forgets all that is stored for a key, on disk and in memory; returns the number of objects.
+    /// Removes all objects for a key from the store and from memory; returns their number.
     pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
         let in_memory = self.shared.forget_in_memory(hash, key);
-        // What is in memory is mostly on disk, too.
+        // Most objects in memory are in the store as well.
         self.shared.store.as_ref().map_or(0, |store| disk::remove(store, hash, key)).max(in_memory)
     }
 }
@@ -379,13 +379,13 @@ impl Local {
 mod tests {
     use super::*;
 
-    /// Takes as many pipes as there are.
+    /// Takes all free pipes.
     fn take_all(pipes: &mut Pipes) -> Vec<strait_transfer::pipe::Pipe> {
         std::iter::from_fn(|| pipes.try_take()).collect()
     }
 
     #[test]
-    fn the_pipes_of_a_worker_are_limited_by_what_connections_and_other_workers_leave() {
+    fn pipes_share_the_budget_with_connections_and_other_workers() {
         let shared = budget(128);
         let (mut one, mut other) = (Pipes::sharing(shared.clone()), Pipes::sharing(shared.clone()));
         let connections: Vec<_> = (0..40).map(|_| shared.take_for_connection(1).unwrap()).collect();

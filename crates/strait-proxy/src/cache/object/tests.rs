@@ -1,4 +1,4 @@
-//! Objects that go between the time when they are found and the time when they are pinned.
+//! Objects that are evicted after they were found and before they are pinned.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,22 +10,22 @@ use lab::wait_until;
 
 use crate::{Clock, Config, Proxy};
 
-/// How long anything may take.
+/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than memory takes, so that each response pins a file.
+/// Too large for memory, so that each response pins a file.
 const BODY_BYTES: usize = 100_000;
 
-/// Ends of keys whose next pins fail, one each.
+/// Ends of keys for which the next pins fail, one each.
 static GOING: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Returns true once for each time that the key is to go.
+/// Returns true once for each pin of the key that is to fail.
 pub(super) fn goes_now(key: &str) -> bool {
     let mut going = GOING.lock().unwrap_or_else(PoisonError::into_inner);
     let found = going.iter().position(|end| key.ends_with(end));
     found.map(|index| going.remove(index)).is_some()
 }
 
-/// Has the next pins of the object at `path` fail, so many.
+/// Makes the next `times` pins of the object at `path` fail.
 fn let_go(path: &str, times: usize) {
     GOING.lock().unwrap().extend(std::iter::repeat_n(path.to_owned(), times));
 }
@@ -39,7 +39,7 @@ fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
     Some(head)
 }
 
-/// An origin that answers every request alike.
+/// Starts an origin that sends one response to every request.
 fn start_origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,7 +59,7 @@ fn start_origin() -> SocketAddr {
     address
 }
 
-/// Asks for an object; the status line and the number of bytes of the body.
+/// Requests an object; returns the status line and the length of the body.
 fn get(client: &mut BufReader<TcpStream>, path: &str) -> Option<(String, usize)> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n");
     client.get_mut().write_all(request.as_bytes()).ok()?;
@@ -72,7 +72,7 @@ fn get(client: &mut BufReader<TcpStream>, path: &str) -> Option<(String, usize)>
 }
 
 #[test]
-fn what_goes_before_it_is_pinned_is_looked_for_again() {
+fn object_evicted_before_its_pin_is_looked_up_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::from_toml("workers = 1").unwrap();
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -87,13 +87,13 @@ fn what_goes_before_it_is_pinned_is_looked_for_again() {
     assert_eq!(get(&mut client, path), whole);
     let is_stored = || proxy.report().store.is_some_and(|store| store.records == 1);
     assert!(wait_until(PATIENCE, is_stored), "{:?}", proxy.report());
-    // It goes from memory, from memory and the store, and again after that.
+    // Evicted from memory, from memory and the store, and again after that.
     for times in [0, 1, 2, 4] {
         let_go(path, times);
         assert_eq!(get(&mut client, path), whole, "{times}");
         assert_eq!(*GOING.lock().unwrap(), Vec::<String>::new());
     }
-    // It goes each time: it is fetched for this client alone.
+    // Evicted each time: it is fetched for this client alone.
     let_go(path, 100);
     assert_eq!(get(&mut client, path), whole);
     GOING.lock().unwrap().clear();
