@@ -18,11 +18,12 @@ use crate::upstream::fetch::fetch;
 use crate::upstream::order::Purpose;
 use crate::upstream::pool::Connection;
 
-/// Head of the response to a CONNECT that has succeeded.
+/// Head of the response to a successful CONNECT.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 impl Exchange<'_, '_> {
-    /// Whether another request may follow.
+    /// Handles a request that bypasses the cache. Returns true if the connection can carry another
+    /// request.
     pub(crate) async fn bypass(&mut self, bypass: Bypass<'_>) -> Result<bool, ExchangeError> {
         match bypass {
             Bypass::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
@@ -32,7 +33,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2 and 9.3.8).
+    /// Answers OPTIONS and TRACE with Max-Forwards 0 (RFC 9110, sections 7.6.2 and 9.3.8).
     async fn answer_here(&mut self) -> Result<bool, ExchangeError> {
         let options = ResponseOptions {
             keeps_alive: self.options.keeps_alive && !self.upload.has_body(),
@@ -56,7 +57,7 @@ impl Exchange<'_, '_> {
         Ok(options.keeps_alive)
     }
 
-    /// Passes request and response on, without the cache.
+    /// Forwards request and response without the cache.
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
         let counted = self.counted();
         self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
@@ -78,7 +79,7 @@ impl Exchange<'_, '_> {
         self.pass_response(incoming, why).await
     }
 
-    /// Forgets what is stored for a URI, for those who may.
+    /// Removes the stored responses for a URI, if the client may.
     fn purge(&self, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
         if !self.worker.settings().access.allows_purge(self.peer.ip()) {
             return Err(ExchangeError::Refuse(
@@ -104,7 +105,7 @@ impl Exchange<'_, '_> {
     async fn connect(&mut self, authority: &Authority<'_>) -> Result<bool, ExchangeError> {
         let port = authority.port_or_default(Scheme::Https);
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
-        // What is inside is theirs.
+        // Bytes inside the tunnel belong to client and origin: the proxy adds no TLS.
         let server = Server { host, port, is_tls: false };
         let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
         self.client.record.other(200, Outcome::Tunnel);

@@ -1,4 +1,4 @@
-//! A stored response, sent to a client: from memory, from a file, or while it comes.
+//! Delivery of a stored response to a client: from memory, from a file, or from a fill under way.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -17,7 +17,7 @@ use crate::observe::access::ClientSocket;
 use crate::serve::response::{Answer, Framing, ResponseOptions, write_stored};
 use crate::upstream::pool::Connection;
 
-/// Sends what was selected of an object whose bytes are pinned.
+/// Sends the selected bytes of a pinned object.
 pub(crate) async fn send_pinned(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -37,8 +37,8 @@ pub(crate) async fn send_pinned(
     sent
 }
 
-/// Pins what was selected of an object, before anything of the response is sent; `None` if it has
-/// been evicted since it was found: the request is then a miss.
+/// Pins the selected bytes before the head is sent; `None` if the object was evicted since it was
+/// found.
 pub(crate) fn pinned(object: &Object, selected: &Selected, options: ResponseOptions) -> Option<Pinned> {
     let length = object.length.unwrap_or(0);
     let range = match selected {
@@ -50,7 +50,7 @@ pub(crate) fn pinned(object: &Object, selected: &Selected, options: ResponseOpti
     object.pin(&range)
 }
 
-/// Sends what was selected of an object whose bytes are at hand; not several parts.
+/// Sends the selected bytes of an object from `bytes`; not for several parts.
 pub(crate) async fn send_from(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -67,7 +67,7 @@ pub(crate) async fn send_from(
     sent
 }
 
-/// Sends the head for all or one part of an object.
+/// Sends the head for the whole object or one part.
 pub(crate) async fn send_head(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -83,8 +83,7 @@ pub(crate) async fn send_head(
     sent
 }
 
-/// Writes the head for what was selected, which is not several parts; and the bytes that are to
-/// follow.
+/// Writes the head for a selection other than several parts; returns the range of the body.
 fn write_head(
     head: &mut Vec<u8>,
     worker: &Worker,
@@ -134,7 +133,7 @@ async fn send_with_head(
     }
 }
 
-/// Sends bytes that are in memory, or pinned in the store.
+/// Sends bytes from memory, or pinned ones from the store.
 pub(crate) async fn send_range(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -202,8 +201,7 @@ async fn send_parts(
     Ok(())
 }
 
-/// Sends a response while it comes: the head, and the bytes of `range` as they are there; without
-/// one all, framed as they must be.
+/// Sends a response from a fill: the head, then the bytes of `range`, or all bytes, as they come.
 pub(crate) async fn follow(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -239,7 +237,7 @@ pub(crate) async fn follow(
     if reached == end { Ok(()) } else { Err(SocketError::Closed) }
 }
 
-/// Sends bytes of a known range as they come; which byte it has come to: the end of the range,
+/// Sends bytes of a known range as they come. Returns the reached offset: the end of the range,
 /// unless the origin has failed.
 pub(crate) async fn follow_range(
     worker: &Worker,
@@ -265,7 +263,7 @@ pub(crate) async fn follow_range(
     Ok(at)
 }
 
-/// Sends all of a body as it comes, of which nobody knows how long it is.
+/// Sends a body of unknown length as it comes.
 async fn follow_unknown(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -305,8 +303,8 @@ async fn follow_unknown(
     }
 }
 
-/// Sends what the store could not take, straight from the origin: `len` bytes of data, which the
-/// head has announced, or all of a body of unknown length.
+/// Forwards the remainder that the store could not take: `len` bytes, which the head has announced,
+/// or the rest of a body of unknown length.
 async fn send_rest(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -316,7 +314,7 @@ async fn send_rest(
 ) -> Result<(), SocketError> {
     let Remainder { mut incoming, pipe, .. } = rest;
     if let Some(len) = len {
-        // A part in chunks may be of another length than its Content-Range.
+        // A chunked part may have another length than its Content-Range.
         incoming.framed = incoming.framed.exactly(len).ok_or(SocketError::Closed)?;
     }
     if let Some(mut pipe) = pipe {
@@ -328,7 +326,7 @@ async fn send_rest(
         incoming.framed.advance(held);
     }
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
-    // Whoever is sent what is stored gets no trailers either.
+    // Clients that get the stored response get no trailers either.
     let from = forward::BodySource { socket: origin, buffer, framed: &mut incoming.framed, trailers: None };
     let passed = forward::body(worker.splicing(), from, socket, Vec::new(), form).await;
     passed.map_err(|_| SocketError::Closed)?;
@@ -339,7 +337,7 @@ async fn send_rest(
     Ok(())
 }
 
-/// A response that has just come is as old as it says, if it says so.
+/// Returns the Age of a response that has just come, if it is not 0.
 fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
     Some(object.times.age_at(worker.now())).filter(|age| *age > 0)
 }

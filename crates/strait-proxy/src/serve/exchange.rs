@@ -1,5 +1,4 @@
-//! A request that is not answered from memory at once: from the request as it was read to the
-//! response that was sent.
+//! Exchange: one request, its client, and the means to respond.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -28,36 +27,36 @@ use crate::upstream::order::{self, Order, Purpose};
 use crate::upstream::pool::{Connection, enter_part};
 use crate::upstream::upload::Upload;
 
-/// Why a request is refused of which the body trickles.
+/// Reason of the response to a slow request body.
 const SLOW_BODY: &str = "the body came too slowly (limits.request_body_rate, timeouts.body, timeouts.client)";
-/// Why a request is refused whose body cannot be read ahead.
+/// Reason of the response to a request body that cannot be read ahead.
 const NO_MEMORY: &str = "the memory for request bodies is used up (limits.request_ahead_memory, limits.request_ahead_memory_per_client)";
-/// What clients of a reverse proxy are told of an origin that has failed.
+/// Reason that clients of a reverse proxy get for a failed origin.
 const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
 
-/// A request and who has sent it.
+/// Request and its client.
 #[derive(Debug)]
 pub(crate) struct Exchange<'a, 'b> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) client: &'a mut ClientSocket,
-    /// Who has sent it.
+    /// Address of the client.
     pub(crate) peer: SocketAddr,
     pub(crate) request: &'a Request<'b>,
-    /// Its head as it was read.
+    /// Head of the request as it was read.
     pub(crate) raw: &'a [u8],
     pub(crate) upload: Upload,
     pub(crate) options: ResponseOptions,
-    /// One of the connections to the origin that the client may have, if it was awaited already.
+    /// Place in the client's part of the connections to the origin, if it was taken already.
     pub(crate) part: Option<Place>,
     pub(crate) body: Body,
 }
 
-/// Why there was no response, or not all of it.
+/// Error that ends an exchange.
 #[derive(Debug)]
 pub(crate) enum ExchangeError {
-    /// The connection is of no use any more.
+    /// The connection is unusable.
     Socket(SocketError),
-    /// The client is to be told this by the proxy itself, and nothing was sent yet.
+    /// The proxy responds with this status and reason; nothing was sent yet.
     Refuse(u16, String),
 }
 
@@ -93,12 +92,12 @@ impl From<Refusal> for ExchangeError {
 }
 
 impl Exchange<'_, '_> {
-    /// The client as limits count it.
+    /// Returns the client as limits count it.
     pub(crate) fn counted(&self) -> gate::Client {
         gate::Client::of(self.peer.ip())
     }
 
-    /// Takes one of the connections to the origin that the client may have, unless the exchange has
+    /// Takes a place in the client's part of the connections to the origin, unless the exchange has
     /// one. Returns false if all are in use.
     pub(crate) fn has_part(&mut self, order: &Order) -> bool {
         if self.part.is_none() {
@@ -128,14 +127,14 @@ impl Exchange<'_, '_> {
         tunnel::run(self.worker.splicing(), patience, client, origin).await
     }
 
-    /// Waits for one of the connections to the origin that the client may have.
+    /// Waits for a place in the client's part of the connections to the origin.
     pub(crate) async fn await_part(&mut self, order: &Order) -> Result<(), OriginError> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
         self.part = Some(enter_part(&self.worker.upstream(), &order.server, order.client, deadline).await?);
         Ok(())
     }
 
-    /// Sends a response that is for this client alone.
+    /// Forwards a response that is not stored.
     pub(crate) async fn pass_response(
         &mut self,
         mut incoming: Box<Incoming>,
@@ -188,7 +187,7 @@ impl Exchange<'_, '_> {
         Ok(framing.keeps_alive())
     }
 
-    /// The connection speaks another protocol from here on (RFC 9110, section 7.8).
+    /// Forwards a change of protocol (RFC 9110, section 7.8) and opens the tunnel.
     async fn upgrade(&mut self, mut incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
         let mut head = self.worker.heads.take();
         write_switching(&mut head, self.worker.settings(), &incoming.response());
@@ -201,17 +200,18 @@ impl Exchange<'_, '_> {
         Ok(false)
     }
 
-    /// Tells the client why there is no response; whether another request may follow.
+    /// Sends the proxy's own response with a status and a reason. Returns true if the connection
+    /// can carry another request.
     pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, SocketError> {
-        // What cannot be told apart is not read on. Bytes behind CONNECT are for the other end of the
-        // tunnel, which the client may have taken for open (RFC 9110, section 9.3.6): they may come
-        // from someone else and must not be read as requests.
+        // After a malformed request the start of the next one is unknown. Bytes behind CONNECT are
+        // meant for the tunnel, which the client may believe to be open (RFC 9110, section 9.3.6):
+        // they may come from someone else and must not be read as requests.
         let is_readable = status != 400 && status != 431 && self.request.method != "CONNECT";
         let stays = self.options.keeps_alive && !self.upload.has_body() && is_readable;
         let options = ResponseOptions { keeps_alive: stays, ..self.options };
         let settings = self.worker.settings();
         let mut head = self.worker.heads.take();
-        // What is behind a reverse proxy is for who runs it alone.
+        // Details about the origin of a reverse proxy are for its operator alone; the log has them.
         let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
         let head_len = write_own(&mut head, self.worker, status, said, options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
@@ -222,7 +222,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-/// How a response that is passed on is framed, and what of its body goes on.
+/// Returns the framing of a forwarded response, and the form of its body.
 fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
     match incoming.body {
         Body::Length(length) => (Framing::Length(length), Form::Data),
@@ -230,7 +230,7 @@ fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
             (Framing::Chunked, Form::Chunks)
         }
         Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, Form::Data),
-        // The length that GET would have, or none.
+        // The length that a GET would have, if known.
         Body::None => {
             let response = incoming.response();
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());

@@ -17,7 +17,7 @@ use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::respond::{selected, send};
 use crate::serve::wanted::Wanted;
 
-/// Answers HEAD from a fill of which the head is there.
+/// Answers HEAD from a fill that has its head.
 pub(crate) async fn head_of_fill(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -53,8 +53,8 @@ pub(crate) enum FillStep {
     Private,
 }
 
-/// Waits for what is coming, and follows it if it answers. What is told of first counts: nobody
-/// waits for a head where another says that the response varies.
+/// Follows the first fill that answers the request. Fills with a head come first: if none of these
+/// matches, the response varies, and the request does not wait for other heads.
 pub(crate) async fn follow_one(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -80,7 +80,7 @@ pub(crate) async fn follow_one(
             }
             outcome = match fill.view().phase {
                 Phase::Private => FillStep::Private,
-                // Its own Range may be refused, too: it does not wait again.
+                // The origin may refuse its own Range as well, so it does not wait again.
                 Phase::Broken if exchange.request.fields.has("range") => FillStep::Private,
                 _ => FillStep::Ended,
             };
@@ -108,8 +108,7 @@ pub(crate) async fn follow_one(
     Ok(outcome)
 }
 
-/// Waits for the head of a fill while `patience` lasts, and takes the time from it; `None` if the
-/// head has not come by then.
+/// Waits for the head of a fill, and subtracts the time from `patience`; `None` if that is used up.
 async fn head_within(fill: &Fill, patience: &mut Duration) -> Option<Option<Arc<Object>>> {
     let begun = Instant::now();
     let head = timeout(*patience, fill.object()).await;
@@ -117,7 +116,7 @@ async fn head_within(fill: &Fill, patience: &mut Duration) -> Option<Option<Arc<
     head.ok()
 }
 
-/// Returns true if an object may answer the request.
+/// Returns true if an object matches the request.
 fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
     object.matches(&exchange.request.fields, &exchange.worker.settings().key_fields)
 }
@@ -128,7 +127,7 @@ fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
     own.map_or(FillStep::Private, FillStep::Differs)
 }
 
-/// Sends what is coming while it comes.
+/// Sends the body of a fill as it comes.
 pub(crate) async fn follow(
     exchange: &mut Exchange<'_, '_>,
     follower: &Follower,

@@ -1,5 +1,5 @@
-//! GET and HEAD, by the cache: from the store, from a fill that is under way, or from the origin
-//! into the store.
+//! Lookup: answers GET and HEAD from memory or the store, from a fill under way, or from the
+//! origin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use crate::serve::respond::{missing, selected, send_pinned};
 use crate::serve::revalidate;
 use crate::serve::wanted::{Lookup, Miss, Wanted};
 
-/// How often a request looks for what is stored or coming, which may change each time; and how
-/// often before it asks on its own.
+/// Maximum of looks of one request at cache and fills, which may change each time; and looks before
+/// it asks the origin for itself alone.
 const LOOKS_MAX: usize = 8;
 const WAITS_MAX: usize = 5;
-/// Longest that a request waits for the head of a response that another one has asked for. An
-/// origin may be slow for that one alone.
+/// Maximum wait for the head of a response to another request. An origin may be slow for that
+/// request alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
-/// How long a request for what is not found waits for the index that is still being loaded, and how
-/// often it looks.
+/// Time that a miss waits while the store's index is being loaded, and number of looks in that
+/// time.
 const LOADING: Duration = Duration::from_secs(1);
 const LOADING_LOOKS: u32 = 100;
 
@@ -113,15 +113,15 @@ fn begin_another(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> FillGuard 
     FillGuard::new(exchange.worker, wanted.hash, fill)
 }
 
-/// A miss that asks for the whole response: the answer to a request that is not shared must be what
-/// its client has asked for.
+/// Makes a miss request the whole response: the response to a request that is not shared must have
+/// the bytes that its client has requested.
 fn for_all_bytes(miss: Miss) -> Miss {
     if miss.gap.is_some() { Miss { stored: None, gap: None, ..miss } } else { miss }
 }
 
-/// Lets a plain request store its response although the last one was for one client alone. That
-/// one's Cookie may have caused this, so one client could otherwise keep a resource out of the
-/// cache. Others do not wait: at most one such fill of a key is under way.
+/// Begins a fill for a plain request although the last response was for one client alone. That
+/// client's Cookie may have caused this; otherwise one client could keep a resource out of the
+/// cache. Other requests do not wait, and at most one such fill of a key is under way.
 fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<FillGuard> {
     const OF_ONE_CLIENT: [&str; 7] = [
         "authorization",

@@ -1,4 +1,4 @@
-//! What the store cannot answer: asked of the origin, kept where it may be, and sent.
+//! Misses: requests to the origin, and their responses, stored if allowed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::Order;
 
-/// Asks the origin, for all who wait if there is a fill, and answers.
+/// Asks the origin and answers the client; with a guard, followers get the response as well.
 pub(crate) async fn lead(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -41,7 +41,7 @@ pub(crate) async fn lead(
     let mut order = order(exchange, wanted, &miss, guard.is_some());
     let guard = match guard {
         Some(guard) if !exchange.has_part(&order) => {
-            // Nobody waits with this client for its part: others lead.
+            // Followers must not wait for this client's part: another request may begin the fill.
             drop(guard);
             exchange.await_part(&order).await?;
             return Ok(Lookup::Again);
@@ -51,7 +51,7 @@ pub(crate) async fn lead(
     order.part = exchange.part.take();
     let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, order, guard.is_some()).await;
     if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
-        // Nobody waits until this client has it: each may have it for itself.
+        // Followers do not wait until this client has the body: each can have the stored response.
         if let Some(guard) = guard {
             guard.end(Phase::Private);
         }
@@ -65,13 +65,14 @@ pub(crate) async fn lead(
         update_by_head(exchange, wanted, &miss, &incoming);
     }
     if miss.gap.is_some() && incoming.status == 416 {
-        // It is shorter now than what is stored of it.
+        // The representation is shorter now than the stored parts.
         worker.forget(wanted.hash, &wanted.key);
         return Ok(Lookup::Alone);
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
-            // Before it is updated, which may remove it; while the origin was asked it may have been evicted.
+            // Pinned before the update, which may remove its record. It may have been evicted while
+            // the origin was asked.
             let pinned = stored.pin(&(0..stored.length.unwrap_or(0)));
             let asked = (exchange.request, &wanted.directives);
             let fresh = confirm(worker, wanted.hash, stored, asked, &incoming);
@@ -91,8 +92,8 @@ pub(crate) async fn lead(
     }
 }
 
-/// Sends `order`. A 304 about another response is followed by the request without conditions; a 304
-/// to that is an error of the origin. Returns the miss as it was sent at last.
+/// Sends `order`. After a 304 about another response, sends the request without conditions; a 304
+/// to that is an error of the origin. Returns the miss as it was sent last.
 async fn fetch_and_repeat(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -103,11 +104,11 @@ async fn fetch_and_repeat(
     let worker = exchange.worker;
     let mut fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
     if is_about_another(exchange, wanted, &miss, &fetched) {
-        // Before another connection is awaited: it may be the only one.
+        // Finished before another connection is awaited: it may be the only one.
         if let Ok(incoming) = fetched {
             incoming.finish(&worker.upstream());
         }
-        // RFC 9111 s4.3.4: it confirms nothing that is stored.
+        // RFC 9111 s4.3.4: it confirms no stored response.
         miss = Miss { stored: None, gap: None, ..miss };
         order = self::order(exchange, wanted, &miss, is_shared);
         fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
@@ -126,8 +127,7 @@ fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
     missing(stored, &selected(exchange, stored), exchange.options.is_head).is_some()
 }
 
-/// Whoever waits for the response is told the same as the client, unless it may be otherwise the
-/// next time.
+/// Returns the client's error. Followers get the same if their own requests would fail as well.
 fn refused(error: FetchError, guard: Option<FillGuard>) -> ExchangeError {
     let is_lasting = matches!(&error, FetchError::Origin(failure) if failure.is_lasting());
     let stop = error.into();
@@ -137,8 +137,8 @@ fn refused(error: FetchError, guard: Option<FillGuard>) -> ExchangeError {
     stop
 }
 
-/// What is stored and may stand in for an origin that fails (RFC 5861, section 4), and the status
-/// with which it did.
+/// Returns the stored response that replaces the error of an origin (stale-if-error, RFC 5861,
+/// section 4), and the origin's status.
 fn spare(
     worker: &Worker,
     wanted: &Wanted<'_>,
@@ -167,7 +167,7 @@ async fn store_or_pass(
 ) -> Result<Lookup, ExchangeError> {
     let worker = exchange.worker;
     let Some(guard) = guard else { return pass(exchange, incoming, miss.why).await };
-    // The proxy's own for a gap, or the client's.
+    // The Range is the proxy's own for a gap, or the client's.
     let is_range = miss.gap.is_some() || (miss.stored.is_none() && exchange.request.fields.has("range"));
     let made =
         object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
@@ -177,13 +177,15 @@ async fn store_or_pass(
         if !is_of_range && is_for_one_alone(keys, exchange.request, &incoming) {
             worker.hit_for_miss.note(wanted.hash, worker.now());
         }
-        // A refused Range says nothing of the whole: of those who wait for that one leads.
+        // A refused Range says nothing about the whole response: one of the followers requests
+        // that.
         guard.end(if is_of_range { Phase::Broken } else { Phase::Private });
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
     worker.hit_for_miss.forget(wanted.hash);
     if let Some(stored) = miss.stored.as_ref().filter(|_| incoming.status != 206) {
-        // RFC 9111 s4.3.3: it is not suitable. By its Date it would still be found before the new response.
+        // RFC 9111 s4.3.3: it is not suitable. By its Date it would still rank before the new
+        // response.
         if stored.has_keyed_of(&exchange.request.fields) && object.yields_to(stored) {
             worker.discard(wanted.hash, stored);
         }
@@ -194,10 +196,10 @@ async fn store_or_pass(
             Some(stored) if stored.combines_with(&object) => {
                 return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
             }
-            // It begins anew with this part.
+            // The object begins anew with this part.
             Some(_) => {}
             None if has_selected(exchange, &object, &range) => {}
-            // The origin has sent another part than it was asked for.
+            // The origin has sent another part than requested.
             None => {
                 guard.end(Phase::Private);
                 return pass(exchange, incoming, miss.why).await;
@@ -213,8 +215,7 @@ async fn store_or_pass(
     }
 }
 
-/// Passes on what is not to be stored, unless it is a part that completes nothing any more and the
-/// client has not asked for.
+/// Forwards a response that is not stored, unless it is a part that the client has not requested.
 async fn pass_part(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -237,7 +238,7 @@ async fn pass_part(
     }
 }
 
-/// Whether these bytes of an object are those that the request selects.
+/// Returns true if the range has the bytes that the request selects.
 fn has_selected(exchange: &Exchange<'_, '_>, object: &Object, range: &Range<u64>) -> bool {
     match selected(exchange, object) {
         Selected::Whole => *range == (0..object.length.unwrap_or(u64::MAX)),
@@ -254,8 +255,8 @@ async fn pass(
     exchange.pass_response(incoming, why).await.map(Lookup::Answered)
 }
 
-/// Has the body moved into the store, and follows it as others do; what is here already is stored
-/// and sent at once.
+/// Starts the fill task and follows it like other clients. A body that is in the buffer already is
+/// stored and sent at once.
 async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Result<Lookup, ExchangeError> {
     let object = task.object.clone();
     let shown = for_its_client(&object, &task.incoming);
@@ -268,7 +269,7 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
     };
     let is_whole = task.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && task.is_in_memory() && task.take_buffered().unwrap_or(false) {
-        // The store may have refused it: it is kept in memory then.
+        // If the store has refused it, it is kept in memory.
         let Some(kept) = task.finish() else { return Ok(Lookup::Again) };
         let shown = as_kept(&shown, &object, kept);
         return send_stored(exchange, &shown, why, None, true).await;
@@ -284,18 +285,18 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
         FillStep::Answered(stays) => Ok(Lookup::Answered(stays)),
         _ => match follower.fill().beyond(u64::MAX).await.phase {
             Phase::Done => Ok(Lookup::Again),
-            // It was not to be had whole.
+            // The whole body could not be had.
             _ => Ok(Lookup::Alone),
         },
     }
 }
 
-/// What the first client is shown, with the body where it is kept.
+/// Returns the first client's object with the stored body.
 fn as_kept(shown: &Arc<Object>, object: &Arc<Object>, kept: Arc<Object>) -> Arc<Object> {
     if Arc::ptr_eq(shown, object) { kept } else { Arc::new(shown.with_body(kept.length, kept.body.clone())) }
 }
 
-/// Sends a body from where it was read.
+/// Sends a body from the buffer into which it was read.
 async fn send_buffered(
     exchange: &mut Exchange<'_, '_>,
     object: &Arc<Object>,

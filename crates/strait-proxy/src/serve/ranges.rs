@@ -1,5 +1,5 @@
-//! A response of which parts are stored: what is missing is asked of the origin, gap by gap, while
-//! what is there is sent.
+//! Range assembly: sends a partly stored response, and requests its gaps from the origin one by
+//! one.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -20,17 +20,17 @@ use crate::serve::wanted::{Lookup, Miss, Wanted, order};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 
-/// Pieces that one response is put together from at most: parts, the gaps between them, and what is
-/// left of gaps that broke off.
+/// Maximum of pieces of one response: parts, gaps between them, and remainders of gaps that broke
+/// off.
 const STEPS_MAX: usize = 4 * RECORDS_MAX;
 
-/// A gap that is being filled.
+/// Gap that is being filled.
 struct Coming {
     range: Range<u64>,
     follower: Follower,
 }
 
-/// Sends what was selected of `stored`, of which `incoming` brings the first gap.
+/// Sends the selected bytes of `stored`; `incoming` brings the first gap.
 pub(crate) async fn complete(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -40,7 +40,7 @@ pub(crate) async fn complete(
     part: (Arc<Object>, Range<u64>),
 ) -> Result<Lookup, ExchangeError> {
     let Some(coming) = fill(guard, incoming, part) else {
-        // There is no room for more.
+        // The store is full.
         exchange.worker.forget(wanted.hash, &wanted.key);
         return Ok(Lookup::Alone);
     };
@@ -57,7 +57,7 @@ pub(crate) async fn complete(
     let answer = Answer::Forwarded { why: Why::Partial, status: Some(206), stored: true, collapsed: false };
     let ttl = Some(stored.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
-    // Before the head: what is evicted from here on is sent all the same.
+    // Pinned before the head is sent: bytes that are evicted from here on are still sent.
     let Some(pinned) = stored.pin(&range) else {
         coming.follower.fill().beyond(u64::MAX).await;
         return Ok(Lookup::Again);
@@ -67,7 +67,7 @@ pub(crate) async fn complete(
     Ok(Lookup::Answered(true))
 }
 
-/// Sends bytes that are stored, or coming, or have to be asked for first.
+/// Sends bytes that are stored, coming, or to be requested first.
 async fn send(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -88,7 +88,7 @@ async fn send(
                 if reached == at {
                     return Err(SocketError::Closed);
                 }
-                // The origin may go on where it broke off.
+                // The origin may continue where it broke off.
                 coming.range = 0..0;
             }
             reached
@@ -106,7 +106,7 @@ async fn send(
     Err(SocketError::Closed)
 }
 
-/// Asks for a gap; `None` if the origin does not have it any more.
+/// Requests a gap; `None` if the origin does not have it any more.
 async fn ask(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -116,7 +116,7 @@ async fn ask(
     let worker: &Rc<_> = exchange.worker;
     let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
     let mut order = order(exchange, wanted, &miss, true);
-    // Before others can wait for this client.
+    // Awaited before followers can wait for this client.
     exchange.await_part(&order).await.ok()?;
     order.part = exchange.part.take();
     let guard = FillGuard::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
@@ -127,7 +127,7 @@ async fn ask(
     if is_part { fill(guard, incoming, (Arc::new(object), range)) } else { None }
 }
 
-/// Has a part moved into the store; `None` if there is no room for it.
+/// Starts the fill task of a part; `None` if the store is full.
 fn fill(guard: FillGuard, incoming: Box<Incoming>, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
     let (object, range) = part;
     let task = FillTask::new(guard, object, incoming, range.clone()).ok()?;

@@ -11,12 +11,12 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::wanted::Lookup;
 
-/// What of an object the request is answered with.
+/// Selects the bytes of an object for the request.
 pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
     select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.options.is_head)
 }
 
-/// The first bytes that are needed and not stored.
+/// Returns the first gap in the selected bytes.
 pub(crate) fn missing(object: &Object, selected: &Selected, is_head: bool) -> Option<Range<u64>> {
     let length = object.length.unwrap_or(0);
     let whole = 0..length;
@@ -30,7 +30,7 @@ pub(crate) fn missing(object: &Object, selected: &Selected, is_head: bool) -> Op
     needed.iter().find_map(|range| object.first_gap(range))
 }
 
-/// Sends what is stored; returns false, with nothing sent, if it was evicted since it was found.
+/// Sends a stored object. Returns false, with nothing sent, if it was evicted since it was found.
 pub(crate) async fn send(
     exchange: &mut Exchange<'_, '_>,
     object: &Arc<Object>,
@@ -42,7 +42,7 @@ pub(crate) async fn send(
     Ok(true)
 }
 
-/// Sends what is pinned.
+/// Sends a pinned object.
 pub(crate) async fn send_pinned(
     exchange: &mut Exchange<'_, '_>,
     (object, pinned): (&Arc<Object>, &Pinned),

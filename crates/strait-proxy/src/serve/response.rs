@@ -13,13 +13,13 @@ use crate::cache::worker::Worker;
 use crate::config::settings::Settings;
 use crate::io::head::{push_date, push_field, push_number, push_some, push_status_line, push_via};
 
-/// What of a request matters to how it is answered.
+/// Response options derived from the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseOptions {
-    /// HEAD: no body.
+    /// True for HEAD: no body.
     pub(crate) is_head: bool,
     pub(crate) version: Version,
-    /// The connection is to stay open.
+    /// True if the connection stays open.
     pub(crate) keeps_alive: bool,
 }
 
@@ -33,30 +33,30 @@ impl ResponseOptions {
         }
     }
 
-    /// What of it can be had: of a proxy that is about to end no more than this response.
+    /// Closes the connection after this response if the proxy shuts down.
     fn within(self, settings: &Settings) -> Self {
         Self { keeps_alive: self.keeps_alive && !settings.is_closing(), ..self }
     }
 }
 
-/// How a body is framed on its way to a client.
+/// Framing of a body on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// There is none, and nothing tells its length.
+    /// No body and no Content-Length.
     None,
     Length(u64),
     Chunked,
-    /// The end of the connection is its end.
+    /// The end of the connection ends it.
     ToClose,
 }
 
 impl Framing {
-    /// Of a body whose length is not known.
+    /// Framing of a body of unknown length.
     pub(crate) fn unknown(version: Version) -> Self {
         if version < Version::Http11 { Self::ToClose } else { Self::Chunked }
     }
 
-    /// Whether the connection can carry another response behind it.
+    /// Returns true if the connection can carry another response.
     pub(crate) fn keeps_alive(self) -> bool {
         self != Self::ToClose
     }
@@ -74,21 +74,21 @@ const OF_NOT_MODIFIED: [&str; 8] = [
     "cdn-cache-control",
 ];
 
-/// What a stored response is answered with.
+/// Form of the response from a stored object.
 pub(crate) enum Answer<'a> {
-    /// All of it.
+    /// Whole object.
     Whole(Framing),
-    /// That it has not changed.
+    /// 304.
     NotModified,
-    /// These bytes, of so many.
+    /// Part with that range, of a representation of that length.
     Part(&'a Range<u64>, u64),
-    /// These parts, together so long.
+    /// Several parts, with their total length.
     Parts(&'a Multipart<'a>, u64),
-    /// That of so many bytes none are meant.
+    /// 416 for a representation of that length.
     Unsatisfiable(u64),
 }
 
-/// Writes the head of a response from the store; its status.
+/// Writes the head of a response from the store; returns its status.
 pub(crate) fn write_stored(
     head: &mut Vec<u8>,
     settings: &Settings,
@@ -131,7 +131,7 @@ pub(crate) fn write_stored(
     if let Some(age) = age {
         push_number(head, "Age", age);
     }
-    // What came with the object stays as it is: a list may stand in several lines.
+    // The object's own Via stays: a list may have several lines.
     head.extend_from_slice(&settings.via.line);
     write_end(head, framing, Some(status), options.within(settings));
     told
@@ -148,7 +148,7 @@ impl Answer<'_> {
     }
 }
 
-/// Writes the head of a response that is passed on.
+/// Writes the head of a forwarded response.
 pub(crate) fn write_passed(
     head: &mut Vec<u8>,
     settings: &Settings,
@@ -169,8 +169,7 @@ pub(crate) fn write_passed(
     write_end(head, framing, status, options.within(settings));
 }
 
-/// Writes the head of a response behind which the connection speaks another protocol (RFC 9110,
-/// section 7.8).
+/// Writes the head of a 101 (RFC 9110, section 7.8).
 pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
     push_status_line(head, response.status);
     for field in passed_on(&response.fields).chain(response.fields.all("upgrade")) {
@@ -180,7 +179,7 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
     head.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
 }
 
-/// How the body is framed, who has passed the message on, and what becomes of the connection.
+/// Writes framing, Cache-Status, Connection and the empty line.
 pub(crate) fn write_end(
     head: &mut Vec<u8>,
     framing: Framing,
@@ -206,10 +205,11 @@ pub(crate) fn write_end(
     head.extend_from_slice(b"\r\n");
 }
 
-/// When a client that is refused with 503 may come again: as long as a request waits by default.
+/// Retry-After of a 503 in seconds: the default wait of a request.
 const RETRY_SECONDS: u64 = 10;
 
-/// Writes a response of the proxy's own, with a line that says why. Returns the length of its head.
+/// Writes the proxy's own response with a line that gives the reason. Returns the length of its
+/// head.
 pub(crate) fn write_own(
     head: &mut Vec<u8>,
     worker: &Worker,

@@ -1,6 +1,6 @@
-//! What a 304, or a response to HEAD, says of stored responses (RFC 9111, sections 4.3.4 and
-//! 4.3.5): which it is about, and what it changes of them. [`crate::serve::miss`] asks; nothing here sends
-//! a request or a response.
+//! Validation: which stored responses a 304 or a response to HEAD confirms, and what it changes
+//! (RFC 9111, sections 4.3.4 and 4.3.5). [`crate::serve::miss`] asks; nothing here sends a request
+//! or a response.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::upstream::incoming::Incoming;
 use crate::upstream::order::{Order, Purpose};
 use strait_http::framing::Body as Framed;
 
-/// Whether a 304 came that is not about what is stored.
+/// Returns true for a 304 that does not confirm the stored response.
 pub(crate) fn is_about_another(
     exchange: &Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -43,15 +43,15 @@ pub(crate) fn is_about_another(
     confirms_another(exchange.worker, wanted.hash, stored, &exchange.request.fields, incoming)
 }
 
-/// Returns true for a 304 that neither confirms what is stored nor is what the client has asked
-/// for.
+/// Returns true for a 304 that confirms no stored response and does not satisfy the client's own
+/// condition.
 pub(crate) fn is_unusable(exchange: &Exchange<'_, '_>, order: &Order, incoming: &Incoming) -> bool {
     let said = &incoming.response().fields;
     order.is_misunderstood(incoming) && !is_not_modified(&exchange.request.fields, said)
 }
 
-/// Whether it is a 304, and about something else than what is stored (RFC 9111, section 4.3.4): one
-/// without a validator is about nothing where several stored responses could be meant.
+/// Returns true for a 304 about another response than the stored one (RFC 9111, section 4.3.4). A
+/// 304 without a validator confirms none if several stored responses match.
 pub(crate) fn confirms_another(
     worker: &Worker,
     hash: u64,
@@ -68,7 +68,7 @@ pub(crate) fn confirms_another(
     !confirms(&stored.fields(), fresh) || is_one_of_several()
 }
 
-/// A response to HEAD says whether what is stored is still what there is (RFC 9111, section 4.3.5).
+/// Updates or removes the stored response by a response to HEAD (RFC 9111, section 4.3.5).
 pub(crate) fn update_by_head(
     exchange: &Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -92,8 +92,8 @@ pub(crate) fn update_by_head(
     }
 }
 
-/// A 304 has confirmed what is stored. Its strong tag confirms other stored responses that have the
-/// same and match the request, too (RFC 9111, section 4.3.4).
+/// Updates the stored response by a 304. A strong tag also confirms other stored responses with
+/// that tag that match the request (RFC 9111, section 4.3.4).
 pub(crate) fn confirm(
     worker: &Worker,
     hash: u64,
@@ -112,12 +112,12 @@ pub(crate) fn confirm(
     freshen(worker, hash, stored, asked, incoming)
 }
 
-/// Fields of a 304 that say nothing about the client that caused it.
+/// Fields of a 304 that are not about the client that caused it.
 const OF_FRESHNESS: [&str; 8] =
     ["age", "cache-control", "cdn-cache-control", "connection", "date", "etag", "expires", "last-modified"];
 
-/// Updates a stored response that a 304 has confirmed. What it says is kept if a response that says
-/// so may be.
+/// Updates a stored response that a 304 has confirmed, if a response with the new fields may be
+/// stored.
 fn freshen(
     worker: &Worker,
     hash: u64,
@@ -129,8 +129,8 @@ fn freshen(
     let policy = &worker.settings().storing;
     let own = stored.fields();
     let all = updated(&own, &response.fields);
-    // A cookie that comes with the confirmation is for this client alone, and so may be every other
-    // field, such as a token against forgery. Only lifetime and validators are for all clients.
+    // A cookie in a 304 is for this client alone, and so may be every other field, such as a CSRF
+    // token. Only lifetime and validators are for all clients.
     let is_for_all = |field: &&Field<'_>| {
         let is_neutral = OF_FRESHNESS.into_iter().any(|name| field.name.eq_ignore_ascii_case(name));
         is_neutral || policy.set_cookie || !response.fields.has("set-cookie")
@@ -140,7 +140,7 @@ fn freshen(
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
-    // Its date is that of the answer: without one, when that came.
+    // The Date is that of the 304, or its time of receipt.
     let has_date = response.fields.has("date");
     let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
     let head_of = |fields| stored_head(stored.status, kept(fields, &directives).filter(is_told), received);
@@ -157,17 +157,17 @@ fn freshen(
         shown.map_or(fresh, Arc::new)
     };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
-    // The fields of both were read before.
+    // The fields of both were parsed before.
     let Some(fresh) = fresh else { return stored.clone() };
     let mut fresh = fresh.with_negative(worker.settings().negative);
     if !stored.has_keyed_of(&request.fields) {
-        // Others share what is stored: a request with a field of another key says nothing about it.
+        // The stored response is shared: a request with another key field says nothing about it.
         return shown(Arc::new(fresh));
     }
     let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
     match may_store(policy, &asked, stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
-        // It was for this client alone; what is stored stays as it is.
+        // The 304 was for this client alone; the stored response stays.
         Err(NotStored::RequestNoStore | NotStored::Authorization | NotStored::Cookie) => {
             return shown(Arc::new(fresh));
         }
@@ -180,14 +180,15 @@ fn freshen(
         fresh.write_again(store, worker.lane);
     }
     let fresh = Arc::new(fresh);
-    // What somebody has stored or removed meanwhile is newer.
+    // An object that was stored or removed meanwhile is newer.
     if fresh.is_alive() && fresh.is_current() {
         worker.keep(hash, &fresh);
     }
     shown(fresh)
 }
 
-/// Validates what is sent meanwhile (RFC 5861, section 3), unless somebody does already.
+/// Begins a validation in the background (stale-while-revalidate, RFC 5861, section 3), unless a
+/// fill is under way.
 pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
     let worker = exchange.worker.clone();
     let Ok(shared) = worker.shared.fills.begin(wanted.hash, &wanted.key, None) else { return };
@@ -197,7 +198,7 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     let mut order = order(exchange, wanted, &miss, true);
     let anew = exchange.order(wanted.uri, Framed::None, Purpose::Store);
     let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
-    // Where there are too many already the next request has it validated.
+    // Beyond the limit the next request begins the validation.
     if !background.begin(worker.settings().background) {
         return;
     }
@@ -212,8 +213,8 @@ pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_
     });
 }
 
-/// Validates a stored response; what takes its place is stored. The second request is for the case
-/// that the first, which has conditions, gets a 304 that confirms nothing.
+/// Validates a stored response, or stores the one that replaces it. The second request is sent if
+/// the first, which has conditions, gets a 304 that confirms no stored response.
 async fn validate(
     guard: FillGuard,
     [mut order, mut anew]: [Order; 2],
@@ -222,7 +223,7 @@ async fn validate(
     asked: Vec<u8>,
 ) {
     let worker: Rc<Worker> = guard.worker.clone();
-    // What is stored stays as it is where nobody answers.
+    // Without a response the stored one stays.
     let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
     let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
     if confirms_another(&worker, guard.hash, &stored, &request.fields, &incoming) {
@@ -245,15 +246,15 @@ async fn validate(
     let Some((object, range)) =
         object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
     else {
-        // RFC 9111 s4.3.3: it is not what was stored any more. Of the errors 404 and 410 alone are about
-        // the resource; a field of this client's request may have caused any other.
+        // RFC 9111 s4.3.3: the stored response is outdated. Of the errors only 404 and 410 are
+        // about the resource; a field of this client's request may have caused any other.
         if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
             worker.forget(guard.hash, &stored.key);
         }
         return;
     };
     if let Ok(task) = FillTask::new(guard, Arc::new(object), incoming, range) {
-        // It is not abandoned: no client has been there to leave.
+        // The follower keeps the fill from counting as abandoned: it never had a client.
         let _follower = task.guard.fill.follow();
         task.begin();
         task.run().await;

@@ -1,4 +1,4 @@
-//! What is to be done for a request, told from its head and the settings before anything is done.
+//! Routing: decides from the head and the settings how a request is handled.
 
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
@@ -12,31 +12,31 @@ use strait_http::unkeyed::is_override;
 use crate::cache::fill::Refusal;
 use crate::config::settings::{Server, Settings};
 
-/// The protocol that a connection may change to.
+/// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
 
-/// What is to be done.
+/// Route of a request.
 #[derive(Debug)]
 pub(crate) enum Route<'b> {
-    /// The cache answers, or asks the origin.
+    /// Through the cache.
     Cache(Uri<'b>),
     Bypass(Bypass<'b>),
 }
 
-/// What is done without the cache.
+/// Route without the cache.
 #[derive(Debug)]
 pub(crate) enum Bypass<'b> {
-    /// The origin answers: the cache has no part in it, and why.
+    /// To the origin, with the reason.
     Origin(Uri<'b>, Hops, Why),
-    /// A tunnel is opened (RFC 9110, section 9.3.6).
+    /// CONNECT (RFC 9110, section 9.3.6).
     Tunnel(Authority<'b>),
-    /// OPTIONS and TRACE that go no further (RFC 9110, sections 7.6.2, 9.3.7 and 9.3.8).
+    /// OPTIONS and TRACE with Max-Forwards 0 (RFC 9110, sections 7.6.2, 9.3.7 and 9.3.8).
     Here,
-    /// What is stored for it is forgotten.
+    /// PURGE.
     Purge(Uri<'b>),
 }
 
-/// Reads a request, without the fields that are dropped from every request; `None` while its head
+/// Parses a request without the fields that are dropped from every request; `None` while its head
 /// is not complete.
 pub(crate) fn read_request<'b>(
     settings: &Settings,
@@ -49,7 +49,7 @@ pub(crate) fn read_request<'b>(
     Ok(read)
 }
 
-/// What is to be done for a request with such a body, or why it is refused.
+/// Returns the route of a request with that body, or the refusal.
 pub(crate) fn route<'b>(
     settings: &'b Settings,
     request: &Request<'b>,
@@ -61,8 +61,8 @@ pub(crate) fn route<'b>(
         return Err(too_long(most));
     }
     let target = Target::parse(request.method, request.target).map_err(malformed)?;
-    // It is looked at whichever form the target has, and counts beside a path alone (RFC 9112, section
-    // 3.2.2).
+    // Host is checked for every form of the target, but names the server only for a path (RFC 9112,
+    // section 3.2.2).
     let host = host(request).map_err(malformed)?;
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
     let uri = match target {
@@ -86,12 +86,12 @@ pub(crate) fn route<'b>(
     })
 }
 
-/// A body that is longer than so many bytes.
+/// Returns the refusal of a body of more than `most` bytes.
 pub(crate) fn too_long(most: u64) -> Refusal {
     (413, format!("the body is longer than the {most} bytes that are taken"))
 }
 
-/// What is none is told as such.
+/// Returns the refusal of a malformed message.
 pub(crate) fn malformed(error: Malformed) -> Refusal {
     (error.status(), error.to_string())
 }
@@ -108,9 +108,9 @@ pub(crate) fn upgrades(request: &Request<'_>) -> bool {
     fields.has("upgrade") && names("upgrade", WEBSOCKET) && names("connection", "upgrade")
 }
 
-/// Whether what is stored is not asked: what the origin has is to be compared (RFC 9110, sections
-/// 13.1.1 and 13.1.4), or no response is wanted, or a field replaces the method or the target and
-/// so the key, or the operator has it so.
+/// Returns true if a request must not be answered from the cache: it compares with the origin's
+/// state (RFC 9110, sections 13.1.1 and 13.1.4), changes the protocol, has a field that replaces
+/// the method or target, or has a bypass field of the operator.
 fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
     let fields = &request.fields;
     fields.has("if-match")
@@ -136,14 +136,14 @@ fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result
         Scheme::Https if settings.behind.is_none() || !is_encrypted => {
             Err((501, "https is asked for by CONNECT".to_owned()))
         }
-        // It is what the path alone would be.
+        // The scheme is that of a request for the path alone.
         _ if settings.behind.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
         _ => Ok(uri),
     }
 }
 
-/// A path at a server that Host names. HTTP/1.0 may leave Host out: a reverse proxy takes the
-/// authority of its origin then, for the key of the response as well as for the request.
+/// Returns the URI of a path. HTTP/1.0 may omit Host: a reverse proxy then takes the authority of
+/// its origin, for the key as well as for the request.
 fn relative<'b>(
     settings: &'b Settings,
     host: Option<Authority<'b>>,

@@ -18,8 +18,8 @@ use crate::config::settings::Settings;
 use crate::upstream::incoming::Incoming;
 use strait_http::framing::Body as Framed;
 
-/// What a response makes in the cache, and which bytes of it are coming; `None` if it is not to be
-/// stored. `is_range`: the origin was sent a Range.
+/// Makes the object of a response, with the range of bytes that are coming; `None` if the response
+/// must not be stored. `is_range`: the request to the origin had a Range.
 pub(crate) fn object(
     settings: &Settings,
     is_range: bool,
@@ -37,7 +37,7 @@ pub(crate) fn object(
     }
     let variant = Variant::of(&response.fields, &request.fields, &settings.key_fields)?;
     let (status, range, length) = match (response.status, incoming.body) {
-        // A part is of use only beside others of the same bytes.
+        // A part needs a strong validator to be combined with others.
         (206, body) => {
             strong_validator(&response.fields)?;
             let (range, length) = part_of(&response.fields, body)?;
@@ -64,8 +64,8 @@ pub(crate) fn object(
     is_of_use(&response.fields, &own, &object.times).then_some((object, range))
 }
 
-/// The object as its first client is sent it: with the fields that are for it alone (RFC 9111,
-/// section 5.2.2.7), if there are any.
+/// Returns the object for its first client, with the fields that are for that client alone (RFC
+/// 9111, section 5.2.2.7).
 pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<Object> {
     if !matches!(object.directives.private, Scope::Fields(_)) {
         return object.clone();
@@ -76,18 +76,18 @@ pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<O
     Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
 }
 
-/// Whether a response that is not stored tells that the next will not be, either: it does not where
-/// that is for what this request has asked, or where the origin has failed.
+/// Returns true if a response that is not stored makes its key hit-for-miss. It does not if the
+/// request's own fields or a failure of the origin are the reason.
 pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     !request.fields.has("authorization")
-        // A field of the request may have caused an error: the next request gets a response that is stored.
+        // A field of this request may have caused the error; the next response may be stored.
         && !matches!(incoming.status, 206 | 400..)
         && !varies_with_dropped(keys, request, incoming)
 }
 
-/// Whether a response varies with a field that the origin has not seen, as Connection names it: it
-/// would answer others wrongly. Fields in `keys` count as if Vary named them, and so do those that
-/// are part of the key wherever a request has them.
+/// Returns true if a response varies with a field that Connection kept from the origin: stored, it
+/// would answer other requests wrongly. Fields in `keys` and built-in key fields count as if Vary
+/// named them.
 pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));

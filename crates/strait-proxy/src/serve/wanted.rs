@@ -15,7 +15,7 @@ use crate::serve::exchange::Exchange;
 use crate::upstream::order::{Order, Purpose};
 use strait_http::framing::Body as Framed;
 
-/// What a request is for, in the cache.
+/// Request as the cache sees it.
 #[derive(Debug)]
 pub(crate) struct Wanted<'u> {
     pub(crate) uri: &'u Uri<'u>,
@@ -24,13 +24,13 @@ pub(crate) struct Wanted<'u> {
     pub(crate) directives: OfRequest,
 }
 
-/// What is to be asked of the origin.
+/// Miss, from which the request to the origin is made.
 #[derive(Debug)]
 pub(crate) struct Miss {
     pub(crate) why: Why,
-    /// What is stored and is to be validated, or completed.
+    /// Stored response to validate or to complete.
     pub(crate) stored: Option<Arc<Object>>,
-    /// The bytes that are missing of it.
+    /// Missing bytes of it.
     pub(crate) gap: Option<Range<u64>>,
 }
 
@@ -56,13 +56,13 @@ pub(crate) enum Lookup {
     Answered(bool),
 }
 
-/// The request to the origin.
+/// Makes the request to the origin.
 pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
     let request = exchange.request;
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
         (None, false) => Purpose::PassMiss,
-        // RFC 9111 s4.3.5: it tells of what is stored whether that is the same or not.
+        // RFC 9111 s4.3.5: the response shows whether the stored one is current.
         (Some(_), false) if request.method == "HEAD" => {
             return exchange.order(wanted.uri, Framed::None, Purpose::Store);
         }

@@ -1,5 +1,4 @@
-//! What a worker's thread does: it accepts connections, serves them, and does what it is told
-//! meanwhile.
+//! Thread of a worker: accepts connections, serves them, and handles reloads and shutdown.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
@@ -23,18 +22,18 @@ use crate::server::connection::Client;
 use crate::server::current::Current;
 use crate::server::listen::Listener;
 
-/// How long a worker waits before it accepts again where there are no descriptors left.
+/// Wait before the next accept when no descriptor is left.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
-/// How often a worker lets go of what it keeps and nobody will ask for.
+/// Interval at which a worker drops idle connections and dead objects.
 const TIDYING: Duration = Duration::from_secs(1);
 
-/// What a worker is told.
+/// Message to a worker.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// To go by these settings from the next request on, and to listen on these sockets too; on
-    /// what is not asked for any more no longer.
+    /// Use these settings and this log from the next request on, and accept from these sockets too;
+    /// stop accepting on addresses that the settings do not have.
     Adopt(Arc<Settings>, Option<Log>, Vec<Listener>),
-    /// To end once all connections have done what they do.
+    /// End after all connections have finished their responses.
     Drain,
 }
 
@@ -60,7 +59,7 @@ pub(crate) fn work(
     });
 }
 
-/// A worker's connections.
+/// Connections of a worker.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     current: Current,
@@ -70,18 +69,18 @@ pub(crate) struct Acceptor {
     ended: Notify,
 }
 
-/// A socket that connections are accepted from.
+/// Socket that the worker accepts from.
 #[derive(Debug)]
 struct Accepting {
     port: Port,
     task: JoinHandle<()>,
-    /// Tells it to end.
+    /// Ends the task.
     ends: Rc<Notify>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    /// It waits for a request of which nothing has come.
+    /// True while it waits for the first byte of a request.
     is_idle: Rc<Cell<bool>>,
     task: AbortHandle,
 }
@@ -92,7 +91,7 @@ impl Acceptor {
         Self { current, connections: RefCell::default(), client_limits, ended: Notify::new() }
     }
 
-    /// The worker for the next request.
+    /// Returns the worker for the next request.
     fn worker(&self) -> Rc<Worker> {
         self.current.worker()
     }
@@ -106,7 +105,7 @@ impl Acceptor {
 
     async fn run(self: &Rc<Self>, listeners: Vec<Listener>, mut controls: mpsc::UnboundedReceiver<Control>) {
         let mut accepting: Vec<_> = listeners.into_iter().map(|listener| self.listen(listener)).collect();
-        // Without anybody to tell it more a worker ends, too.
+        // A worker also ends when the proxy is dropped.
         while let Some(control) = controls.recv().await {
             match control {
                 Control::Adopt(settings, log, listeners) => {
@@ -128,7 +127,7 @@ impl Acceptor {
         let _ = tokio::time::timeout(drain, self.drain(accepting)).await;
     }
 
-    /// Waits until there are no connections any more. Those that are idle end at once.
+    /// Waits until all connections have ended. Idle ones end at once.
     async fn drain(&self, accepting: Vec<Accepting>) {
         for (_, connection) in &*self.connections.borrow() {
             if connection.is_idle.get() {
@@ -156,8 +155,8 @@ impl Acceptor {
         }
     }
 
-    /// Accepts connections until it is told to end; those that the kernel holds by then are served
-    /// still.
+    /// Accepts connections until `ends`; connections that the kernel holds by then are still
+    /// served.
     async fn accept(self: Rc<Self>, socket: std::net::TcpListener, port: Port, ends: Rc<Notify>) {
         let Ok(listener) = TcpListener::from_std(socket) else { return };
         let mut ends = std::pin::pin!(ends.notified());
@@ -166,7 +165,7 @@ impl Acceptor {
             let worker = self.worker();
             let settings = worker.settings();
             if worker.shared.connections() >= settings.connections_max {
-                // Those of another worker end without a word here.
+                // Connections of other workers end without a notification here.
                 let next = tokio::time::timeout(OUT_OF_FILES, self.ended.notified());
                 tokio::select! {
                     _ = next => continue,
@@ -191,7 +190,7 @@ impl Acceptor {
         }
     }
 
-    /// Serves a connection, if it may be.
+    /// Serves a connection, if access and limits allow it.
     fn admit(self: &Rc<Self>, tcp: TcpStream, peer: SocketAddr, port: Port) {
         let worker = self.worker();
         let access = &worker.settings().access;
@@ -218,7 +217,7 @@ impl Acceptor {
     }
 }
 
-/// A connection that is open, until it is dropped.
+/// Open connection, counted until it is dropped.
 struct Open {
     acceptor: Rc<Acceptor>,
     key: usize,

@@ -1,7 +1,7 @@
-//! A client's connection: one request after the other.
+//! Connection of a client: one request after the other.
 //!
-//! What a worker has at hand is answered right here, without allocation and under one short lock;
-//! everything else goes through [`crate::serve::exchange`].
+//! Hits in the memory cache are answered here, without allocation and under one short lock; all
+//! other requests go through [`crate::server::dispatch`].
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -34,26 +34,26 @@ use crate::server::client_limits::Share;
 use crate::server::current::Current;
 use crate::server::dispatch::{self, Asked, Left};
 
-/// How long somebody who was let in while the proxy is about to end may take to ask.
+/// Time for the first request on a connection that was accepted during the shutdown.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
-/// A client.
+/// Client's connection.
 #[derive(Debug)]
 pub(crate) struct Client {
     socket: ClientSocket,
     buffer: Buffer,
     peer: SocketAddr,
-    /// When the head began to come that is not whole yet.
+    /// Arrival of the first byte of an incomplete head.
     begun: Option<Instant>,
 }
 
-/// What the buffered bytes were.
+/// Result for the buffered bytes.
 enum Next {
-    /// No whole head.
+    /// Incomplete head.
     More,
-    /// A request that is answered from what is at hand.
+    /// Request that the memory cache answers.
     Hit(Hit),
-    /// Any other, which has had its answer.
+    /// Any other request, which was answered.
     Answered(Result<Left, SocketError>),
     /// None.
     Malformed(Malformed),
@@ -75,7 +75,7 @@ impl Client {
         Self { socket: ClientSocket::new(socket), buffer: Buffer::default(), peer, begun: None }
     }
 
-    /// Answers what it asks for, until it has gone.
+    /// Answers requests until the connection ends.
     pub(crate) async fn serve(
         mut self,
         current: &Current,
@@ -89,7 +89,7 @@ impl Client {
         if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
             return;
         }
-        // Whatever ends a connection ends it for both sides.
+        // Errors end the connection; there is no peer left to inform.
         let _ = self.requests(current, is_idle).await;
     }
 
@@ -98,9 +98,8 @@ impl Client {
         self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await.ok()
     }
 
-    /// Reads who the client is, from a header before its first request, and counts the connection
-    /// for it; `None` where that is not told, or it may not use the proxy, or not with another
-    /// connection.
+    /// Reads the client's address from a PROXY header, and counts the connection for that client;
+    /// `None` without a valid header, or if access or limits refuse the client.
     async fn learn_client(&mut self, worker: &Worker, share: &mut Share) -> Option<()> {
         let settings = worker.settings();
         let told = loop {
@@ -152,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Looks at what was read, and has it answered if that takes more than what is at hand.
+    /// Parses the buffered bytes; dispatches a request that the memory cache cannot answer.
     async fn next(&mut self, worker: &Rc<Worker>) -> Next {
         let Self { socket, buffer, peer, begun } = self;
         let bytes = buffer.filled();
@@ -175,7 +174,7 @@ impl Client {
         }
         let asked = Asked { request: &request, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
-        // The request lies in the box, once.
+        // Boxed once, so that idle connections do not hold the memory of an exchange.
         let exchange = async move { exchange(worker, socket, peer, asked, read).await };
         Next::Answered(Box::pin(exchange).await)
     }
@@ -194,8 +193,8 @@ impl Client {
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, SocketError> {
         let Hit { object, pinned, selected, options, head_len } = hit;
         let settings = worker.settings();
-        // The log tells what was asked. Without one nobody does, and a client that takes its time holds no
-        // memory.
+        // The log needs the request. Without a log it is consumed now, so that a slow client holds
+        // no buffer.
         let kept = if worker.has_log() { head_len } else { 0 };
         self.buffer.consume(head_len - kept);
         let ttl = Some(object.times.ttl(worker.now()));
@@ -208,7 +207,7 @@ impl Client {
         sent.map(|()| options.keeps_alive)
     }
 
-    /// Notes an exchange that is over, whose request is the first `kept` bytes that are buffered.
+    /// Counts and logs a finished exchange; its request is the first `kept` bytes of the buffer.
     fn account(&self, worker: &Worker, begun: Begun, kept: usize, is_whole: bool) {
         let read = &self.buffer.filled()[..kept];
         let request = if kept > 0 { head::request(read).ok().flatten() } else { None };
@@ -216,7 +215,8 @@ impl Client {
         worker.account(&begun.end(&self.socket, self.peer, request, is_whole));
     }
 
-    /// What is no request ends the connection: nobody knows where the next one begins.
+    /// Refuses a malformed request and ends the connection: the start of the next request is
+    /// unknown.
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
         let options = ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false };
         let mut head = worker.heads.take();
@@ -232,7 +232,7 @@ impl Client {
     }
 }
 
-/// Answers a request, of which `read` is all that was read: its head, and what came behind.
+/// Answers a request; `read` is its head, and the bytes behind it.
 async fn exchange(
     worker: &Rc<Worker>,
     socket: &mut ClientSocket,
@@ -246,7 +246,7 @@ async fn exchange(
     left
 }
 
-/// The answer to such a request, if the worker has it at hand and may give it at once.
+/// Returns the hit of a request in the memory cache, if it may be sent without validation.
 fn at_hand(
     worker: &Worker,
     client: IpAddr,
@@ -260,13 +260,13 @@ fn at_hand(
     if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
         return None;
     }
-    // What is asked for again is worth its memory: it is read in the other way.
+    // A requested object should be in memory: the lookup reads it.
     if object.is_worth_memory(worker.settings().at_hand) {
         return None;
     }
     let options = ResponseOptions::of(request);
     let selected = select(&object, object.length?, fields, options.is_head);
-    // One that has just been evicted is looked for in the other way.
+    // If it was just evicted, the lookup finds a successor.
     let pinned = deliver::pinned(&object, &selected, options)?;
     object.touch();
     Some(Hit { object, pinned, selected, options, head_len })

@@ -18,7 +18,7 @@ use crate::serve::response::ResponseOptions;
 use crate::serve::route::Route;
 use crate::upstream::upload::Upload;
 
-/// A request, and what is to be done for it.
+/// Request with its body's framing and its route.
 #[derive(Debug)]
 pub(crate) struct Asked<'a, 'b> {
     pub(crate) request: &'a Request<'b>,
@@ -26,7 +26,7 @@ pub(crate) struct Asked<'a, 'b> {
     pub(crate) route: Result<Route<'b>, Refusal>,
 }
 
-/// Answers a request, of which `read` is all that was read: its head, and what came behind.
+/// Answers a request; `read` is its head, and the bytes behind it.
 pub(crate) async fn run(
     worker: &Rc<Worker>,
     client: &mut ClientSocket,
@@ -36,10 +36,10 @@ pub(crate) async fn run(
 ) -> Result<Left, SocketError> {
     let (Asked { request, body, route }, (raw, rest)) = (asked, read);
     let options = ResponseOptions::of(request);
-    // Where a body ends that is not understood nobody knows.
+    // With invalid framing the end of the body is unknown: close after responding.
     let options = ResponseOptions { keeps_alive: options.keeps_alive && body.is_ok(), ..options };
     let body = body.unwrap_or(Body::None);
-    // RFC 9110 s10.1.1: without content there is nothing to continue with.
+    // RFC 9110 s10.1.1: an expectation without content has no effect.
     let is_expected = body != Body::None
         && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
     let takes_interim = request.version == Version::Http11;
@@ -57,16 +57,16 @@ pub(crate) async fn run(
         Err(ExchangeError::Refuse(status, why)) => exchange.refuse(status, &why).await?,
     };
     let mut buffer = exchange.upload.buffer;
-    // The rest is the beginning of the next request.
+    // The remaining bytes belong to the next request, which holds no place.
     buffer.set_place(None);
     Ok(Left { buffer, keeps_alive })
 }
 
-/// What is left of a connection behind a response.
+/// State of a connection after a response.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// What was read behind the request.
+    /// Bytes behind the request.
     pub(crate) buffer: Buffer,
-    /// Another request may follow.
+    /// True if the connection can carry another request.
     pub(crate) keeps_alive: bool,
 }

@@ -1,4 +1,4 @@
-//! The sockets that listen: each worker has its own on each address, and the kernel spreads
+//! Listening sockets: each worker has its own for each address, and the kernel distributes
 //! connections over them (SO_REUSEPORT, socket(7)).
 
 use std::io;
@@ -11,31 +11,31 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen,
 use crate::config::error::{Error, Result};
 use crate::config::settings::{Port, Settings};
 
-/// Connections that the kernel holds until they are accepted.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// A socket that listens.
+/// Listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     pub(crate) port: Port,
 }
 
-/// Sockets on the same addresses for each worker.
+/// Listening sockets of all workers, for the same addresses.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// What was asked for, and what it came to.
+    /// Configured and actual addresses.
     pub(crate) addresses: Vec<(Port, SocketAddr)>,
     pub(crate) by_worker: Vec<Vec<Listener>>,
 }
 
 impl Listeners {
-    /// Opens those that there are not yet.
+    /// Opens the addresses that are not in `have`.
     pub(crate) fn open(settings: &Settings, have: &[(Port, SocketAddr)]) -> Result<Self> {
         let mut opened = Self::none(settings.workers);
         let new = settings.ports.iter().filter(|port| !have.iter().any(|(own, _)| own == *port));
         for port in new.clone() {
-            // Else another program's connections and these would be shared out among both.
+            // Otherwise the kernel would share connections between this proxy and another program.
             let taken = bound(port.address, false);
             taken.map_err(|error| Error::os("listen on", &port.address, error))?;
         }
@@ -44,7 +44,7 @@ impl Listeners {
             for listeners in &mut opened.by_worker {
                 let failed = |error| Error::os("listen on", &address, error);
                 let socket = listen_on(address).map_err(failed)?;
-                // Of port 0 the first has found one for all.
+                // For port 0 the first socket has found the port for all.
                 address = socket.local_addr().map_err(failed)?;
                 listeners.push(Listener { socket, port: *port });
             }
@@ -53,8 +53,8 @@ impl Listeners {
         Ok(opened)
     }
 
-    /// Takes sockets that somebody else has opened, in place of those that the settings ask for:
-    /// what these say of their addresses holds. All workers accept from the same.
+    /// Takes inherited sockets in place of the configured ones; the settings of their addresses
+    /// apply. All workers accept from the same sockets.
     pub(crate) fn inherit(settings: &Settings, sockets: Vec<TcpListener>) -> Result<Self> {
         let mut taken = Self::none(settings.workers);
         for socket in sockets {
@@ -82,7 +82,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A socket at an address; one that others share if they allow it, or one that nobody else has.
+/// Binds a socket to an address, exclusively unless `is_shared`.
 fn bound(address: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

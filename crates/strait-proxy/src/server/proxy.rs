@@ -1,4 +1,4 @@
-//! The proxy as a whole: what it is made of, and what it is told while it runs.
+//! The proxy as a whole: start, reload and shutdown.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -26,8 +26,7 @@ use crate::server::accept::{Control, work};
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Listener, Listeners};
 
-/// A proxy whose sockets are open, and which has no threads and no store yet: whoever runs it may
-/// give up privileges.
+/// Proxy with open sockets, but without threads and store: the caller can drop privileges now.
 #[derive(Debug)]
 pub struct Bound {
     config: Config,
@@ -39,11 +38,10 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Opens its sockets and its access log. Where there are `inherited` sockets that listen, it
-    /// takes those in place of its own.
+    /// Opens sockets and access log. Uses `inherited` listening sockets if there are any.
     ///
     /// # Errors
-    /// The configuration is refused, or the system refuses what it asks for.
+    /// The configuration is refused, or a system call fails.
     pub fn new(config: &Config, inherited: Vec<TcpListener>) -> Result<Self> {
         let mut settings = Settings::new(config)?;
         let is_inherited = !inherited.is_empty();
@@ -58,7 +56,7 @@ impl Bound {
         Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log })
     }
 
-    /// Starts it.
+    /// Starts the proxy.
     ///
     /// # Errors
     /// The store cannot be opened, or threads cannot be started.
@@ -104,7 +102,7 @@ impl Bound {
     }
 }
 
-/// A proxy that runs.
+/// Running proxy.
 #[derive(Debug)]
 pub struct Proxy {
     config: Config,
@@ -122,10 +120,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one.
+    /// Starts a proxy.
     ///
     /// # Errors
-    /// The configuration is refused, or the system refuses what it asks for.
+    /// The configuration is refused, or a system call fails.
     pub fn start(config: &Config, clock: Clock) -> Result<Self> {
         Bound::new(config, Vec::new())?.start(clock)
     }
@@ -145,28 +143,28 @@ impl Proxy {
         Ok(())
     }
 
-    /// The address that clients connect to.
+    /// Returns the first address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.addresses[0].1
     }
 
-    /// What whoever runs it is to know: what it does without, and what that costs.
+    /// Returns notes for the operator: missing kernel features and their cost.
     pub fn notes(&self) -> Vec<String> {
         self.settings().tls.note.iter().cloned().collect()
     }
 
-    /// Waits until all that is stored can be found: whether that was in time. Before, it is fetched
-    /// again.
+    /// Waits until the store's index is loaded; returns false after `limit`. Until then stored
+    /// objects may be fetched again.
     pub fn wait_loaded(&self, limit: Duration) -> bool {
         self.shared.store.as_ref().is_none_or(|store| store.wait_loaded(limit))
     }
 
-    /// All of them.
+    /// Returns all addresses that clients connect to.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().map(|(_, address)| *address)
     }
 
-    /// Where it tells of itself, if it does.
+    /// Returns the address of the admin page, if there is one.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
@@ -175,12 +173,12 @@ impl Proxy {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Goes by another configuration from the next request of each connection on. No connection is
-    /// closed; addresses that are not listened on any more are let go of once those who have
-    /// connected there are accepted. Returns the keys that count from the next start on only.
+    /// Applies another configuration from the next request of each connection on. No connection is
+    /// closed; addresses that are no longer configured are closed after pending connections were
+    /// accepted. Returns the keys that take effect only at the next start.
     ///
     /// # Errors
-    /// The configuration is refused, or the system refuses what it asks for: then all is as it was.
+    /// The configuration is refused, or a system call fails: nothing has changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>> {
         self.refuse_other_kind(config)?;
         let mut settings = Settings::new(config)?;
@@ -206,7 +204,7 @@ impl Proxy {
         self.shared.gates.limit(settings.gates);
         let settings = Arc::new(settings);
         for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
-            // A worker that has ended goes by nothing.
+            // A worker that has ended needs no settings.
             let _ = control.send(Control::Adopt(settings.clone(), log.clone(), listeners));
         }
         self.addresses.retain(|(port, _)| settings.ports.contains(port));
@@ -217,8 +215,8 @@ impl Proxy {
         Ok(kept)
     }
 
-    /// A reverse proxy that loses its origin would connect wherever its clients say. That is the
-    /// effect of a file that is half written, never of a reload that was meant.
+    /// Refuses to change the kind of proxy. A reverse proxy without its origin would connect
+    /// wherever clients ask; a half-written file could cause that.
     fn refuse_other_kind(&self, config: &Config) -> Result<()> {
         let change = match (&self.config.origin, &config.origin) {
             (Some(_), None) => "missing; this reverse proxy would become a forward proxy",
@@ -229,7 +227,7 @@ impl Proxy {
         Err(Error::Config(format!("origin: {change}; {remedy}")))
     }
 
-    /// What of a configuration is not changed while the proxy runs.
+    /// Returns the changed keys that take effect only at the next start.
     fn kept(&self, config: &Config) -> Vec<&'static str> {
         let own = &self.config;
         let (cache, new) = (&own.cache, &config.cache);
@@ -246,21 +244,21 @@ impl Proxy {
         .collect()
     }
 
-    /// Opens the access log again, for whoever has renamed it.
+    /// Reopens the access log, after it was renamed.
     ///
     /// # Errors
-    /// It cannot be opened: lines go where they went before.
+    /// It cannot be opened: lines still go to the old file.
     pub fn reopen_log(&self) -> Result<()> {
         self.log.as_ref().map_or(Ok(()), Log::reopen)
     }
 
-    /// What it has done so far.
+    /// Returns the numbers since the start.
     pub fn report(&self) -> Report {
         self.shared.report()
     }
 
-    /// Ends it: no more connections, idle ones end at once, and the others with the response that
-    /// they are at. Returns what it has done.
+    /// Shuts the proxy down: accepts no more connections, ends idle ones at once and others after
+    /// their response. Returns the numbers since the start.
     pub fn stop(mut self) -> Report {
         self.end();
         self.report()
@@ -273,7 +271,7 @@ impl Proxy {
         }
         self.site.end();
         for thread in self.threads.drain(..) {
-            // A thread that has panicked has ended, too.
+            // A thread that has panicked has ended as well.
             let _ = thread.join();
         }
         // The log's thread ends with the last copy of the log.
