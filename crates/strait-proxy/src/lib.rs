@@ -1,4 +1,4 @@
-//! A caching HTTP proxy whose hits and misses do not visit user space.
+//! Caching HTTP proxy that moves bodies inside the kernel, for hits and misses.
 //!
 //! ```text
 //! client ◀── sendfile ── store ◀── splice ── origin      a miss, and all who ask for the same while it comes
@@ -6,9 +6,10 @@
 //!    └───── sendfile ──────┘                              a hit; small ones from memory, in one system call
 //! ```
 //!
-//! Each worker is a thread with its own listener, connections and objects at hand; they share the
-//! store and what is being fetched. What is stored and reused follows RFC 9111, by the pure
-//! functions of `strait-http`.
+//! Each worker is a thread with its own listening sockets and connections; workers share the store,
+//! the memory cache and the fills. The pure functions of `strait-http` decide by RFC 9111 which
+//! responses are stored and reused. The folders are layers: `docs/internals/proxy.md` lists them,
+//! `cargo xtask layers` checks them.
 
 mod admin;
 mod cache;

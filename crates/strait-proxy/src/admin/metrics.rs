@@ -1,5 +1,4 @@
-//! The numbers in the text format that Prometheus reads (its documentation: exposition formats,
-//! version 0.0.4).
+//! Metrics in the text format of Prometheus (exposition formats, version 0.0.4).
 
 use std::fmt::{Display, Write as _};
 
@@ -7,7 +6,7 @@ use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Sum, Times};
 
-/// All of them.
+/// Returns all metrics.
 pub(super) fn text(shared: &Shared) -> String {
     let mut out = Text::default();
     let sum = Sum::of(&*shared.counters);
@@ -63,7 +62,7 @@ fn proxy(out: &mut Text, sum: &Sum) {
     single(out, "strait_proxy", &numbers);
 }
 
-/// Families of one number each: name, kind, help and value.
+/// Writes families with one sample each: name, type, help and value.
 fn single(out: &mut Text, prefix: &str, numbers: &[(&str, &str, &str, u64)]) {
     for (name, kind, help, value) in numbers {
         out.family(&format!("{prefix}_{name}"), kind, help);
@@ -98,7 +97,7 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
 
 fn times(out: &mut Text, cache: &str, times: &Times) {
     for (end_us, below) in times.octaves() {
-        // In microseconds, as they are counted: exact in decimals.
+        // Bounds are whole microseconds, so six decimals are exact.
         let end = format!("{}.{:06}", end_us / 1_000_000, end_us % 1_000_000);
         out.sample("_bucket", &[("cache", cache), ("le", &end)], below);
     }
@@ -109,7 +108,7 @@ fn times(out: &mut Text, cache: &str, times: &Times) {
     out.sample("_count", &[("cache", cache)], count);
 }
 
-/// The text as it grows. Writing to a String does not fail.
+/// Text of the metrics. Writing to a String does not fail.
 #[derive(Default)]
 struct Text {
     text: String,
@@ -117,7 +116,7 @@ struct Text {
 }
 
 impl Text {
-    /// Begins a family: what it is, and what it tells.
+    /// Begins a family with its type and help.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         name.clone_into(&mut self.name);
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -126,7 +125,7 @@ impl Text {
     fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{suffix}", self.name);
         for (index, (name, value)) in labels.iter().enumerate() {
-            // All values are words of ours, with nothing to be escaped.
+            // No value needs escaping: all are words of this crate.
             let _ = write!(self.text, "{}{name}=\"{value}\"", if index == 0 { '{' } else { ',' });
         }
         let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
@@ -159,7 +158,7 @@ mod tests {
         out.text
     }
 
-    /// The rules of the format, as those check who read it.
+    /// Checks the rules of the format like a reader of it.
     #[test]
     fn the_text_is_as_prometheus_reads_it() {
         let text = all();

@@ -1,9 +1,8 @@
-//! Where the proxy tells of itself: metrics, an admin page, and what is stored. A thread of its own
-//! serves it.
+//! Admin page: metrics, status, stored objects, purge and ban. A thread of its own serves it.
 //!
-//! Whoever is not allowed is turned away; a name that is not its own is refused, for a page from
-//! elsewhere may have had it pointed here; what changes anything is asked for by POST, and not by a
-//! page from elsewhere.
+//! Clients outside `admin.allow` are refused. So are foreign host names: their owners may have
+//! pointed them here (DNS rebinding). Changes need a POST that does not come from a page of another
+//! site.
 
 mod metrics;
 mod site;
@@ -25,12 +24,12 @@ use crate::io::buffer::Buffer;
 use crate::io::head::{push_field, push_number, push_status_line};
 use crate::io::socket::{Socket, SocketError};
 
-/// How long whoever asks may take for anything.
+/// Time limit of each read and write.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at a time.
+/// Maximum of concurrent connections.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Opens the socket.
+/// Opens the listening socket.
 pub(crate) fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let opened = || {
         let socket = TcpListener::bind(address)?;
@@ -41,7 +40,7 @@ pub(crate) fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr)
     opened().map_err(|error: std::io::Error| Error::os("listen on", &address, error))
 }
 
-/// Answers until the proxy ends.
+/// Serves the admin page until the proxy ends.
 pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
     let runtime =
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
@@ -52,7 +51,7 @@ pub(crate) fn serve(site: &Arc<Site>, socket: TcpListener) {
             () = site.ended() => {}
         }
     });
-    // Somebody may have had all records checked, which takes long.
+    // A verification of all records may be under way, which takes long.
     runtime.shutdown_background();
 }
 
@@ -60,7 +59,7 @@ async fn accept(site: &Arc<Site>, socket: TcpListener) {
     let Ok(listener) = tokio::net::TcpListener::from_std(socket) else { return };
     let room = Rc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        // Nobody closes it.
+        // The semaphore is never closed.
         let Ok(()) = room.acquire().await.map(tokio::sync::SemaphorePermit::forget) else { return };
         let Ok((tcp, peer)) = listener.accept().await else {
             room.add_permits(1);
@@ -70,7 +69,7 @@ async fn accept(site: &Arc<Site>, socket: TcpListener) {
         let (site, room) = (site.clone(), room.clone());
         tokio::task::spawn_local(async move {
             if site.settings().admin.allows(peer.ip()) {
-                // Whatever ends the connection, there is nobody to be told.
+                // Errors end the connection; there is no peer left to inform.
                 let _ = converse(&site, Socket::new(tcp, PATIENCE), peer).await;
             }
             room.add_permits(1);
@@ -78,7 +77,7 @@ async fn accept(site: &Arc<Site>, socket: TcpListener) {
     }
 }
 
-/// What is sent.
+/// Response of the admin page.
 #[derive(Debug)]
 pub(super) struct Page {
     status: u16,
@@ -99,7 +98,7 @@ impl Page {
     }
 }
 
-/// One request and its answer.
+/// Reads one request and sends its response.
 async fn converse(site: &Site, mut socket: Socket, peer: SocketAddr) -> Result<(), SocketError> {
     let mut buffer = Buffer::default();
     let (page, is_head) = loop {
@@ -124,7 +123,7 @@ async fn converse(site: &Site, mut socket: Socket, peer: SocketAddr) -> Result<(
     socket.close(&mut buffer).await
 }
 
-/// Nothing is kept, nothing comes from elsewhere, and no other page shows it in itself.
+/// Fields of every response: no caching, no content from other sites, no framing.
 const FIELDS: &[u8] = b"Cache-Control: no-store\r\n\
     Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
@@ -159,8 +158,8 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
     }
 }
 
-/// Whether no page from elsewhere is behind a request, as browsers tell it (the Fetch Standard:
-/// Origin and Sec-Fetch-Site).
+/// Returns true unless a browser reports that a page of another site made the request (Fetch
+/// Standard: Origin and Sec-Fetch-Site).
 fn is_from_here(request: &Request<'_>, authority: &Authority<'_>) -> bool {
     let own = format!("http://{authority}");
     let is_own = |origin: &str| origin.eq_ignore_ascii_case(&own);

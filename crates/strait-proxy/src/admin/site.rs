@@ -1,4 +1,4 @@
-//! What is shown, and what can be changed.
+//! Pages and operations of the admin page.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -17,15 +17,15 @@ use crate::config::settings::Settings;
 use crate::observe::report::Report;
 
 const PAGE: &str = include_str!("page.html");
-/// Objects that are told as the hottest.
+/// Number of objects in the list of those with the most hits.
 const HOTTEST: usize = 20;
-/// Fills that are told of.
+/// Maximum of listed fills.
 const FILLS_MAX: usize = 50;
-/// Stored responses that are told of where nothing is said, and at most.
+/// Default and maximum of listed objects.
 const LISTED: usize = 1000;
 const LISTED_MAX: usize = 1_000_000;
 
-/// What there is to tell of.
+/// State of the admin page.
 #[derive(Debug)]
 pub(crate) struct Site {
     shared: Arc<Shared>,
@@ -34,7 +34,7 @@ pub(crate) struct Site {
     end: Notify,
 }
 
-/// Everything at one glance.
+/// Contents of `/status.json`.
 #[derive(Serialize)]
 struct Status {
     name: String,
@@ -60,7 +60,7 @@ impl Site {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
-    /// Nothing is told any more.
+    /// Ends the admin page.
     pub(crate) fn end(&self) {
         self.end.notify_one();
     }
@@ -69,7 +69,7 @@ impl Site {
         self.end.notified().await;
     }
 
-    /// What GET shows.
+    /// Responds to GET.
     pub(super) async fn show(&self, path: &str, query: &str) -> Page {
         match path {
             "/" => Page { status: 200, content_type: "text/html; charset=utf-8", body: PAGE.into() },
@@ -87,7 +87,7 @@ impl Site {
         }
     }
 
-    /// What POST changes.
+    /// Responds to POST.
     pub(super) async fn change(&self, path: &str, query: &str) -> Page {
         match path {
             "/purge" => {
@@ -166,7 +166,7 @@ impl Site {
             return Page::json(&json!({"stored": 0, "at_hand": at_hand}));
         };
         let stored = tokio::task::spawn_blocking(move || stored(&contents)).await;
-        // What was read from the store meanwhile may be in memory again.
+        // An object that was read from the store meanwhile may be in memory again.
         in_memory(&self.shared);
         match stored {
             Ok(stored) => Page::json(&json!({"stored": stored, "at_hand": at_hand})),
@@ -185,7 +185,7 @@ impl Site {
         .await
     }
 
-    /// What takes as long as the disk does, while others are answered.
+    /// Runs disk-bound work on another thread, and serves other requests meanwhile.
     async fn on_contents<T: Serialize + Send + 'static>(
         &self,
         work: impl FnOnce(&Contents) -> T + Send + 'static,
@@ -201,7 +201,7 @@ impl Site {
     }
 }
 
-/// A parameter of a query, decoded.
+/// Returns a decoded parameter of a query.
 fn parameter(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(own, _)| *own == name)?;

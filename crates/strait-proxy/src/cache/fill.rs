@@ -1,5 +1,4 @@
-//! A response that is on its way from its origin into the store, and those who are sent what is
-//! there of it.
+//! Fill: a response on its way from the origin into the store, and its followers.
 //!
 //! ```text
 //! Ready ──▶ Waiting ──▶ Spliced ──▶ Done          the states of a fetch (D4)
@@ -7,8 +6,8 @@
 //!   └──────────┴──────────────────▶ Private       the response is for one client alone
 //! ```
 //!
-//! One worker's task moves the body; whoever asked for it, the first client too, is a follower with
-//! a place and a speed of its own.
+//! One worker's task moves the body. Every client, also the first one, is a follower with its own
+//! offset and speed.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -25,49 +24,49 @@ use crate::cache::hash::IdentityHasher;
 use crate::cache::object::Object;
 use crate::upstream::incoming::Incoming;
 
-/// How far a fetch has come.
+/// State of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The request is on its way.
+    /// The request was sent.
     Ready,
-    /// The head is there, and nothing of the body has moved.
+    /// The head has come, and no byte of the body has moved.
     Waiting,
     /// The body moves.
     Spliced,
-    /// All of it is there.
+    /// The body is complete.
     Done,
-    /// It ended before it was whole.
+    /// The fill ended early.
     Broken,
-    /// It is not to be shared.
+    /// The response is for one client alone.
     Private,
 }
 
-/// Where the bytes are that have come, and which byte of the representation they begin with.
+/// Place of the bytes that have come, and their offset in the representation.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// In memory: the body is small, or not known to be large.
+    /// In memory: the body is small, or of unknown length.
     Memory(Arc<Mutex<Vec<u8>>>, u64),
     /// In the store.
     Stored(Extent, u64),
 }
 
-/// What a follower sees.
+/// State of a fill for its followers.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) phase: Phase,
-    /// Which byte of the representation comes next.
+    /// Offset of the next byte in the representation.
     pub(crate) stored: u64,
     pub(crate) source: Option<Source>,
 }
 
-/// How far a fill has come.
+/// Progress of a fill, for the admin page.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Filled {
     uri: String,
-    /// Which byte of the representation it began with, and which comes next.
+    /// Offsets of the first and the next byte in the representation.
     first: u64,
     stored: u64,
-    /// Bytes of the representation, where they are known.
+    /// Length of the representation, if known.
     length: Option<u64>,
     followers: usize,
 }
@@ -76,8 +75,8 @@ pub(crate) struct Filled {
 #[derive(Debug)]
 pub(crate) struct Fill {
     key: Box<str>,
-    /// What its request said of the fields that another response for the key varies with, if that
-    /// is why there is this one.
+    /// Request's values of the fields with which another response for the key varies, if that is
+    /// the reason for this fill.
     variant: Option<Box<str>>,
     state: Mutex<State>,
     changed: Notify,
@@ -97,16 +96,16 @@ struct State {
     rest: Option<Box<Remainder>>,
 }
 
-/// A status and the reason for it.
+/// Status and reason of the proxy's own response.
 pub(crate) type Refusal = (u16, String);
 
-/// What comes behind the part that could be stored.
+/// Remainder of a body behind the part that could be stored.
 #[derive(Debug)]
 pub(crate) struct Remainder {
-    /// The byte of the representation that it begins with.
+    /// Its offset in the representation.
     pub(crate) first: u64,
     pub(crate) incoming: Box<Incoming>,
-    /// What was on its way to the store.
+    /// Bytes that were on their way to the store.
     pub(crate) pipe: Option<Pipe>,
 }
 
@@ -124,24 +123,24 @@ impl Fill {
         }
     }
 
-    /// Whether it may be for a request that says so of what the response varies with; while nobody
-    /// knows what that is, any may be.
+    /// Returns true if it may answer a request with that variant; any fill of the key may while the
+    /// variant is unknown.
     fn may_be_for(&self, key: &str, variant: Option<&str>) -> bool {
         *self.key == *key && (variant.is_none() || self.variant.as_deref() == variant)
     }
 
-    /// What it is for.
+    /// Returns its key.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// A panic elsewhere has left a state that is as good as before: each change is one assignment
-    /// or is told last.
+    /// Ignores poisoning: a panic leaves a valid state, as each change is one assignment or is
+    /// published last.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The head is there, of these bytes of a representation; the end is not known of all.
+    /// Publishes the head, with the range of bytes that are coming; its end may be unknown.
     pub(crate) fn begin(&self, object: Arc<Object>, range: Range<u64>) {
         let mut state = self.state();
         state.object = Some(object);
@@ -151,7 +150,7 @@ impl Fill {
         self.changed.notify_waiters();
     }
 
-    /// So many bytes are there, in that place.
+    /// Publishes the offset of the next byte, and the place of those before.
     pub(crate) fn progress(&self, stored: u64, source: Source) {
         let mut state = self.state();
         state.view = View { phase: Phase::Spliced, stored, source: Some(source) };
@@ -159,13 +158,13 @@ impl Fill {
         self.changed.notify_waiters();
     }
 
-    /// It is over: whole, broken or private.
+    /// Ends the fill in a final phase.
     pub(crate) fn end(&self, phase: Phase) {
         self.state().view.phase = phase;
         self.changed.notify_waiters();
     }
 
-    /// It ended before there was a head: those who wait for one are told the same.
+    /// Ends the fill before its head came; followers get the same failure.
     pub(crate) fn fail(&self, failure: Refusal) {
         let mut state = self.state();
         state.failure = Some(failure);
@@ -174,13 +173,13 @@ impl Fill {
         self.changed.notify_waiters();
     }
 
-    /// What those who waited for a head that never came are told.
+    /// Returns the failure for followers, if the head never came.
     pub(crate) fn failure(&self) -> Option<Refusal> {
         self.state().failure.clone()
     }
 
-    /// The store takes no more of it: whoever has been sent all that is there may go on with the
-    /// rest.
+    /// Leaves the remainder, which the store cannot take, to a follower that was sent all stored
+    /// bytes.
     pub(crate) fn hand_over(&self, rest: Remainder) {
         self.state().rest = Some(Box::new(rest));
     }
@@ -206,12 +205,12 @@ impl Fill {
         if *is_outdated { None } else { publish() }
     }
 
-    /// The object, if its head is there.
+    /// Returns the object if the head has come.
     pub(crate) fn object_now(&self) -> Option<Arc<Object>> {
         self.state().object.clone()
     }
 
-    /// The object once its head is there; `None` if there is nothing to share.
+    /// Waits for the head; `None` if the response is not shared.
     pub(crate) async fn object(&self) -> Option<Arc<Object>> {
         loop {
             let changed = self.changed.notified();
@@ -227,7 +226,7 @@ impl Fill {
         }
     }
 
-    /// What is there, once that is more than `at` bytes or all there will be.
+    /// Waits until there are bytes behind `at`, or the fill has ended.
     pub(crate) async fn beyond(&self, at: u64) -> View {
         loop {
             let changed = self.changed.notified();
@@ -242,12 +241,12 @@ impl Fill {
         }
     }
 
-    /// The bytes of the representation that are coming.
+    /// Returns the range of bytes that are coming.
     pub(crate) fn range(&self) -> Range<u64> {
         self.state().range.clone()
     }
 
-    /// What is there now.
+    /// Returns the current state.
     pub(crate) fn view(&self) -> View {
         self.state().view.clone()
     }
@@ -258,7 +257,7 @@ impl Fill {
         Follower(self.clone())
     }
 
-    /// How far it has come, to be told.
+    /// Returns the progress for the admin page.
     fn filled(&self) -> Filled {
         let state = self.state();
         Filled {
@@ -274,7 +273,7 @@ impl Fill {
         self.state().followers
     }
 
-    /// Waits until nobody follows.
+    /// Waits until there is no follower.
     pub(crate) async fn left(&self) {
         loop {
             let changed = self.changed.notified();
@@ -286,7 +285,7 @@ impl Fill {
     }
 }
 
-/// Somebody who is sent what comes.
+/// Follower of a fill, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Follower(Arc<Fill>);
 
@@ -332,30 +331,31 @@ impl Fills {
         Ok(fill)
     }
 
-    /// What they have come to, so many at most.
+    /// Returns the progress of at most `most` fills.
     pub(crate) fn list(&self, most: usize) -> Vec<Filled> {
         self.map().values().flatten().take(most).map(|fill| fill.filled()).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of fills.
     pub(crate) fn count(&self) -> usize {
         self.map().values().map(SmallVec::len).sum()
     }
 
-    /// Adds a fill beside those there are: they answer other requests.
+    /// Adds a fill beside others of the key, which answer other requests.
     pub(crate) fn add(&self, hash: u64, key: &str) -> Arc<Fill> {
         let fill = Arc::new(Fill::new(key, None));
         self.map().entry(hash).or_default().push(fill.clone());
         fill
     }
 
-    /// The fills of a key that are under way.
+    /// Returns the fills of a key that are under way.
     pub(crate) fn of(&self, hash: u64, key: &str) -> UnderWay {
         let map = self.map();
         map.get(&hash).into_iter().flatten().filter(|fill| &*fill.key == key).cloned().collect()
     }
 
-    /// What a key is for has changed: what is on its way is not kept, and nobody else follows it.
+    /// Outdates the fills of a key, after an invalidation: their objects are not stored, and no
+    /// other request follows them.
     pub(crate) fn outdate(&self, hash: u64, key: &str) {
         for fill in self.of(hash, key) {
             fill.outdate();
@@ -363,7 +363,7 @@ impl Fills {
         }
     }
 
-    /// The same of all keys that are meant.
+    /// Outdates the fills of all keys that match.
     pub(crate) fn outdate_all(&self, is_meant: impl Fn(&str) -> bool) {
         let mut removed = Vec::new();
         self.map().retain(|_, fills| {
@@ -377,7 +377,7 @@ impl Fills {
         }
     }
 
-    /// Nobody else is to find the fill.
+    /// Removes a fill: no other request follows it.
     pub(crate) fn remove(&self, hash: u64, fill: &Arc<Fill>) {
         let mut map = self.map();
         let Some(fills) = map.get_mut(&hash) else { return };

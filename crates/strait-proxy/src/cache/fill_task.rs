@@ -1,4 +1,4 @@
-//! Moves a body from its origin into the store, whoever wants it and however fast they take it.
+//! Fill task: moves a body from the origin into the store, at the origin's speed.
 
 use std::io;
 use std::ops::Range;
@@ -22,10 +22,10 @@ use crate::upstream::background::Fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::pool::Connection;
 
-/// Pieces of a body end at multiples of this in their file, where they may.
+/// Alignment in the file of the ends of pieces, if possible.
 const EVEN_BYTES: u64 = 64 << 10;
 
-/// The right to see to a fill. Dropped before it is over, the fill is broken.
+/// Guard of a fill. Dropping it before the end marks the fill as broken.
 #[derive(Debug)]
 pub(crate) struct FillGuard {
     pub(crate) worker: Rc<Worker>,
@@ -56,7 +56,7 @@ impl FillGuard {
         })
     }
 
-    /// The origin failed before there was a head: those who wait are told the same.
+    /// Ends the fill: the origin failed before the head came. Followers get the same failure.
     pub(crate) fn fail(mut self, status: u16, why: &str) {
         self.fill.fail((status, why.to_owned()));
         self.finish(Phase::Broken);
@@ -77,34 +77,34 @@ impl Drop for FillGuard {
     }
 }
 
-/// A body that is being moved.
+/// Body that is being moved.
 #[derive(Debug)]
 pub(crate) struct FillTask {
     pub(crate) guard: FillGuard,
     pub(crate) object: Arc<Object>,
     pub(crate) incoming: Box<Incoming>,
-    /// The bytes of the representation that are coming; the end is not known of all.
+    /// Range of bytes that are coming; its end may be unknown.
     pub(crate) range: Range<u64>,
     sink: Sink,
-    /// Bytes that are there.
+    /// Bytes that were moved.
     stored: u64,
 }
 
-/// Where the bytes go.
+/// Destination of the bytes.
 #[derive(Debug)]
 enum Sink {
     Memory(Arc<Mutex<Vec<u8>>>),
     Store(Box<Writer>),
 }
 
-/// Why a fill does not come to its end.
+/// Error that ends a fill early.
 #[derive(Debug)]
 pub(crate) enum FillError {
     /// The origin failed.
     Origin,
-    /// The store did not take it; some of it is in a pipe.
+    /// The store did not take the bytes; some of them are in a pipe.
     Store(Option<Pipe>),
-    /// Nobody wants it any more.
+    /// All clients have left.
     Abandoned,
 }
 
@@ -116,8 +116,8 @@ impl FillError {
 }
 
 impl FillTask {
-    /// A fill of what `incoming` brings; `None` where there is no room for it, and it is to be
-    /// passed on instead.
+    /// Makes the task of a response. If the store has no space, returns the arguments: the response
+    /// is forwarded instead.
     pub(crate) fn new(
         guard: FillGuard,
         object: Arc<Object>,
@@ -148,17 +148,17 @@ impl FillTask {
         }
     }
 
-    /// Whether it goes into memory, for all that is known.
+    /// Returns true if the body goes into memory so far.
     pub(crate) fn is_in_memory(&self) -> bool {
         matches!(self.sink, Sink::Memory(_))
     }
 
-    /// Whether it may become too long for where it goes, and nobody knows yet: without a store.
+    /// Returns true if a body of unknown length may outgrow memory, and there is no store.
     pub(crate) fn may_outgrow_memory(&self) -> bool {
         self.range.end == u64::MAX && self.guard.worker.shared.store.is_none()
     }
 
-    /// Has nobody else follow it: what does not fit could go on to one alone.
+    /// Makes the fill private: a body that outgrows memory can continue to one client alone.
     pub(crate) fn be_alone(&mut self) {
         let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
         let (fill, generation) = (Arc::new(Fill::new(fill.key(), None)), generation.clone());
@@ -166,12 +166,12 @@ impl FillTask {
         std::mem::replace(&mut self.guard, own).end(Phase::Private);
     }
 
-    /// Shows the head to those who wait for it.
+    /// Publishes the head.
     pub(crate) fn begin(&self) {
         self.guard.fill.begin(self.object.clone(), self.range.clone());
     }
 
-    /// Moves what is here already; whether that is all.
+    /// Moves the buffered bytes; returns true at the end of the body.
     pub(crate) fn take_buffered(&mut self) -> Result<bool, FillError> {
         loop {
             let buffer = &self.incoming.connection.buffer;
@@ -196,8 +196,8 @@ impl FillTask {
         }
     }
 
-    /// Stores a body that is here already, all of it, from where it was read; the object, and what
-    /// it came with, whose next bytes are the body.
+    /// Stores a body that is completely in the buffer, from there. Returns the object and the
+    /// response, which still holds the body.
     pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Box<Incoming>), Self> {
         let worker = self.guard.worker.clone();
         let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
@@ -215,7 +215,7 @@ impl FillTask {
         Ok((object, self.incoming))
     }
 
-    /// The length of the body, if it is whole, small, not chunked, and here.
+    /// Returns the length of the body if it is whole, small, not chunked, and in the buffer.
     fn whole_length(&self) -> Option<usize> {
         let Framed::Length(length) = self.incoming.framed else { return None };
         let here = self.incoming.connection.buffer.filled().len();
@@ -224,10 +224,11 @@ impl FillTask {
         is_here.then_some(length as usize)
     }
 
-    /// Moves it all, and keeps it; or as much of it as there is.
+    /// Moves the whole body and publishes it; keeps the part that has come if it breaks off.
     pub(crate) async fn run(mut self) {
         match self.fill().await {
-            // It is not what its head tells: dropped, it is broken.
+            // The body is shorter than its head announced; dropping the guard marks the fill as
+            // broken.
             Ok(()) if !self.is_of_length() => {}
             Ok(()) => drop(self.finish()),
             Err(FillError::Origin | FillError::Abandoned) => self.keep_part(),
@@ -239,8 +240,8 @@ impl FillTask {
         self.range.end == u64::MAX || self.range.start + self.stored == self.range.end
     }
 
-    /// What came of a representation whose bytes can be told again is a part of it (RFC 9111,
-    /// section 3.3): the rest is asked for when somebody wants it. Abandoned is not complete.
+    /// Keeps the bytes that came as a part, if they have a strong validator (RFC 9111, section
+    /// 3.3). The remainder is requested with the next request. Abandoned is not complete.
     fn keep_part(self) {
         let Self { guard, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
@@ -249,13 +250,13 @@ impl FillTask {
         }
     }
 
-    /// The store takes no more of it: whoever wants it goes on with the rest.
+    /// Leaves the remainder, which the store cannot take, to a follower.
     fn hand_over(self, pipe: Option<Pipe>) {
-        // Whoever goes on begins behind the last byte that is there, which may not have been told yet.
+        // The follower begins behind the last stored byte, which may not be published yet.
         self.tell();
         let first = self.range.start + self.stored;
         let Self { guard, mut incoming, .. } = self;
-        // A client goes on with it.
+        // A client continues with it.
         incoming.connection.background = None;
         guard.fill.hand_over(Remainder { first, incoming, pipe });
         guard.end(Phase::Broken);
@@ -281,14 +282,14 @@ impl FillTask {
         if self.incoming.framed.ends_with_connection() { Ok(()) } else { Err(FillError::Origin) }
     }
 
-    /// Tells the followers how much is there.
+    /// Publishes the stored bytes.
     fn tell(&self) {
         if self.stored > 0 {
             self.guard.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
         }
     }
 
-    /// Reads more of it, unless it is abandoned.
+    /// Reads more of the body, unless the fill is abandoned.
     async fn read(&mut self) -> Result<Result<usize, SocketError>, FillError> {
         let (stored, range) = (self.stored, self.range.clone());
         let Connection { socket, buffer, background, .. } = &mut *self.incoming.connection;
@@ -316,7 +317,7 @@ impl FillTask {
             && ahead >= transfer.splice_from.as_u64().max(1)
     }
 
-    /// Moves data through a pipe, until there is framing to be read.
+    /// Moves data through a pipe until framing has to be read.
     async fn splice(&mut self) -> Result<(), FillError> {
         let taken = self.guard.worker.pipes.borrow_mut().try_take();
         let Some(mut pipe) = taken else { return self.copy_some().await };
@@ -362,19 +363,20 @@ impl FillTask {
                 }
             }
             let held = pipe.held();
-            // What is left in the pipe goes on the next time, with what has come by then or without.
+            // Bytes left in the pipe are moved the next time.
             let has_more = has_come && !is_broken && (held as u64) < ahead;
             let len = if has_more { self.even_piece(held) } else { held };
             self.make_room(len as u64)?;
             let spliced = self.sink.splice(self.stored, pipe, len);
-            // Where the disk has failed some of it may be there, and the rest is in the pipe.
+            // After a failure of the disk some bytes may be stored, and the others are in the pipe.
             let there = (held - pipe.held()) as u64;
             self.guard.worker.counters().filled_spliced.add(there);
             self.incoming.framed.advance(there);
             self.stored += there;
             spliced?;
             if self.incoming.framed.is_over() {
-                // Who has all of it and asks again is to find it in the store.
+                // A client that has the complete object must get a hit on its next request: publish
+                // the end only after the commit.
                 return Ok(());
             }
             self.tell();
@@ -382,21 +384,21 @@ impl FillTask {
                 return Err(FillError::Origin);
             }
             self.check_wanted()?;
-            // The followers have their turn.
+            // Lets the followers run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Of so many bytes as many as end at an even place of the file, if any do: no page is written
-    /// twice, and the kernel keeps the file in larger folios, which cost less whenever it is
-    /// sent.
+    /// Returns how many of `held` bytes end at an aligned offset of the file, or all if none do.
+    /// Aligned writes touch no page twice, and the kernel keeps the file in larger folios, which
+    /// cost less each time it is sent.
     fn even_piece(&self, held: usize) -> usize {
         let Sink::Store(writer) = &self.sink else { return held };
         let beyond = (writer.extent().offset + self.stored + held as u64) % EVEN_BYTES;
         held.checked_sub(beyond as usize).filter(|len| *len > 0).unwrap_or(held)
     }
 
-    /// Without a pipe there is memory.
+    /// Copies some bytes if no pipe is free.
     async fn copy_some(&mut self) -> Result<(), FillError> {
         let read = self.read().await?;
         if read.map_err(|_| FillError::Origin)? == 0 {
@@ -406,8 +408,7 @@ impl FillTask {
         Ok(())
     }
 
-    /// Sees to room for so many bytes more: a body that grows too large for memory goes into the
-    /// store.
+    /// Reserves space for `more` bytes. A body that outgrows memory moves into the store.
     fn make_room(&mut self, more: u64) -> Result<(), FillError> {
         let worker = &self.guard.worker;
         let len = self.stored + more;
@@ -423,20 +424,20 @@ impl FillTask {
             let mut writer = writer.ok_or(FillError::Store(None))?;
             writer.grow(len)?;
             writer.write(0, &bytes.lock().unwrap_or_else(PoisonError::into_inner))?;
-            // Followers read where they did until all is in its new place.
+            // Followers read from memory until the move is complete.
             self.sink = writer;
         }
         self.sink.grow(len)
     }
 
-    /// All of it is there: it is kept, and told.
+    /// Publishes the complete body.
     pub(crate) fn finish(self) -> Option<Arc<Object>> {
         let Self { guard, object, incoming, range, sink, stored } = self;
         let worker = guard.worker.clone();
         let source = sink.source(range.start);
         let kept = guard.publish(|| sink.keep(&guard, &object, range.start, stored));
         let kept = kept.or_else(|| unpublished(&guard.generation, &object, &source, stored));
-        // Without that, what was told of stays readable for those who follow.
+        // If it was not stored, followers can still read the published bytes.
         if stored > 0 {
             guard.fill.progress(range.start + stored, source);
         }
@@ -458,8 +459,8 @@ fn unpublished(
     (object.length.unwrap_or(stored) == stored).then(|| Arc::new(object.with_body(Some(stored), body)))
 }
 
-/// What `work` comes to, unless all clients leave meanwhile and `check` finds that a reason to end
-/// it.
+/// Returns the result of `work`, unless all clients leave meanwhile and `check` returns an error
+/// then.
 async fn unless_abandoned<T>(
     fill: &Fill,
     work: impl Future<Output = T>,
@@ -475,8 +476,8 @@ async fn unless_abandoned<T>(
     Ok(work.await)
 }
 
-/// Returns an error if a fill that no client waits for is to be given up: by `cache.abandoned`, or
-/// because as many go on as may (limits.background_fetches).
+/// Returns an error if a fill without a client must be given up: by `cache.abandoned`, or because
+/// `limits.background_fetches` is reached.
 fn check_abandoned(
     guard: &FillGuard,
     background: &mut Option<Fetch>,
@@ -497,7 +498,7 @@ fn check_abandoned(
     if goes_on { Ok(()) } else { Err(FillError::Abandoned) }
 }
 
-/// Room in the store for a body of which the first byte is `first`.
+/// Reserves space in the store for a body that begins with byte `first`.
 fn reserve(
     worker: &Worker,
     store: &Arc<Store>,
@@ -533,7 +534,7 @@ impl Sink {
         }
     }
 
-    /// Moves the first `len` bytes of what a pipe holds.
+    /// Moves the first `len` bytes of a pipe.
     fn splice(&mut self, at: u64, pipe: &mut Pipe, len: usize) -> Result<(), FillError> {
         let Self::Store(writer) = self else { return Err(FillError::Store(None)) };
         let extent = writer.extent();
@@ -546,7 +547,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Where followers read, of a body that begins with byte `first` of the representation.
+    /// Returns the place from which followers read a body that begins with byte `first`.
     fn source(&self, first: u64) -> Source {
         match self {
             Self::Memory(bytes) => Source::Memory(bytes.clone(), first),
@@ -554,7 +555,7 @@ impl Sink {
         }
     }
 
-    /// The object of it, whole.
+    /// Makes the object of the moved bytes.
     fn keep(self, guard: &FillGuard, object: &Object, first: u64, stored: u64) -> Option<Object> {
         let length = object.length.or(Some(first + stored));
         match self {

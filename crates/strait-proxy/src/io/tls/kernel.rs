@@ -1,10 +1,10 @@
-//! TLS on one connection, encrypted and decrypted by the kernel (kTLS), after rustls has shaken
-//! hands.
+//! TLS on one connection, encrypted and decrypted by the kernel (kTLS), after a handshake by
+//! rustls.
 //!
-//! Only of TLS 1.3 and AES-GCM: in TLS 1.2 the kernel would number nonces otherwise than rustls did
-//! before, and might use one twice. Tickets that a server sends behind its handshake are of no use
-//! then: rustls, which would keep them, is gone. New keys (KeyUpdate) end the connection; nobody
-//! asks for them before many gigabytes.
+//! Only for TLS 1.3 with AES-GCM: in TLS 1.2 the kernel would number nonces differently from
+//! rustls, and might use one twice. Tickets that a server sends behind its handshake are dropped:
+//! rustls, which would store them, is gone. New keys (KeyUpdate) end the connection; peers request
+//! them only after many gigabytes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,26 +20,25 @@ use tokio::net::TcpStream;
 use crate::io::buffer::Buffer;
 use crate::io::tcp::poll_fill;
 
-/// Bytes of a record's head: its type, a version and the length of the rest (RFC 8446, section
-/// 5.1).
+/// Bytes of a record's header: type, version and length (RFC 8446, section 5.1).
 const HEAD_BYTES: usize = 5;
 
-/// The bytes of a handshake, one record at a time: what follows is for the kernel to read.
+/// Limits reads to one record at a time: the kernel reads the bytes behind the handshake.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     head: [u8; HEAD_BYTES],
     known: usize,
-    /// Bytes of the record behind its head.
+    /// Bytes left of the record.
     left: usize,
 }
 
 impl Cut {
-    /// Bytes that may be read.
+    /// Returns the number of bytes that may be read.
     pub(super) fn most(&self) -> usize {
         if self.known < HEAD_BYTES { HEAD_BYTES - self.known } else { self.left }
     }
 
-    /// These were read.
+    /// Notes bytes that were read.
     pub(super) fn took(&mut self, bytes: &[u8]) {
         if self.known < HEAD_BYTES {
             let known = self.known + bytes.len();
@@ -55,7 +54,7 @@ impl Cut {
     }
 }
 
-/// Whether the kernel can go on where a handshake has ended.
+/// Returns true if the kernel supports the session after the handshake.
 pub(super) fn takes(tls: &Connection) -> bool {
     use rustls::CipherSuite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384};
     let suite = tls.negotiated_cipher_suite().map(|suite| suite.suite());
@@ -66,14 +65,14 @@ pub(super) fn takes(tls: &Connection) -> bool {
 /// TLS in the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {
-    /// The peer has said that no more comes.
+    /// True after the end that the peer has announced.
     has_ended: bool,
-    /// It was said that no more is sent.
+    /// True after the end of sending was announced.
     is_finished: bool,
 }
 
 impl Kernel {
-    /// Hands the keys over; `attach` was called.
+    /// Hands the keys to the kernel; `attach` was called before.
     pub(super) fn take_over(tls: Connection, tcp: &TcpStream) -> io::Result<Self> {
         let secrets = tls.dangerous_extract_secrets().map_err(io::Error::other)?;
         for (direction, (sequence, secret)) in
@@ -114,7 +113,7 @@ impl Kernel {
         Poll::Ready(Ok(0))
     }
 
-    /// Whether there is data to read, or the end.
+    /// Ready once there is data to read, or the end.
     pub(crate) fn poll_readable(
         &mut self,
         tcp: &mut TcpStream,
@@ -141,7 +140,7 @@ impl Kernel {
         Ok(0)
     }
 
-    /// Announces the end of what is sent.
+    /// Announces the end of sending.
     pub(crate) fn poll_finish(&mut self, tcp: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_finished {
             let sent = tcp.try_io(Interest::WRITABLE, || tls::send_end(tcp).map_err(os));
@@ -158,7 +157,7 @@ impl Kernel {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes what the peer says besides data.
+    /// Handles a record that is not data.
     fn listen(&mut self, tcp: impl AsFd) -> io::Result<()> {
         match tls::receive_record(tcp).map_err(os)? {
             Record::End => self.has_ended = true,

@@ -1,11 +1,11 @@
-//! TLS on one connection, encrypted and decrypted here by rustls.
+//! TLS on one connection, encrypted and decrypted in user space by rustls.
 //!
 //! ```text
 //! poll_write ──▶ writer ──▶ records ──▶ TCP        a head and the body behind it leave in one system call
 //! poll_read  ◀── reader ◀── records ◀── `coming` ◀── TCP
 //! ```
 //!
-//! What came and is not decrypted waits in a [`Buffer`], which has memory only then: rustls alone
+//! Received bytes wait for decryption in a [`Buffer`], which holds memory only then. rustls alone
 //! would read 4 KiB at a time.
 
 use std::io::{self, IoSlice, Read as _, Write};
@@ -24,24 +24,25 @@ use crate::io::tls::kernel::{self, Cut, Kernel};
 #[derive(Debug)]
 pub(crate) struct Session {
     tls: Connection,
-    /// Bytes that came and are not decrypted yet.
+    /// Received bytes that are not decrypted yet.
     coming: Buffer,
-    /// No more come.
+    /// True after the end of the connection.
     has_ended: bool,
-    /// Nothing more is sent.
+    /// True after the end of sending.
     is_finished: bool,
-    /// For as long as the kernel may take over: no byte is read that is not of the handshake.
+    /// Set while the kernel may take over: no byte behind the handshake is read.
     cut: Option<Cut>,
 }
 
 impl Session {
-    /// Begins with TLS, which the kernel is to take over, if it can.
+    /// Begins TLS; with `for_kernel`, the kernel takes over after the handshake if it can.
     pub(crate) fn new(tls: Connection, for_kernel: bool) -> Self {
         let cut = for_kernel.then(Cut::default);
         Self { tls, coming: Buffer::default(), has_ended: false, is_finished: false, cut }
     }
 
-    /// Hands over to the kernel, hands being shaken; itself again where it does not take over.
+    /// Hands over to the kernel after the handshake; returns itself if the kernel does not take
+    /// over.
     pub(crate) fn hand_over(mut self: Box<Self>, tcp: &TcpStream) -> io::Result<Result<Kernel, Box<Self>>> {
         let is_wanted = self.cut.take().is_some() && self.coming.is_empty() && kernel::takes(&self.tls);
         if is_wanted && strait_transfer::tls::attach(tcp).is_ok() {
@@ -68,9 +69,9 @@ impl Session {
         }
     }
 
-    /// Reads what there is, `most` bytes at most, into the buffer's room; 0 at the end that the
-    /// peer has announced. A connection that ends without it is cut short, by whomever (RFC
-    /// 8446, section 6.1).
+    /// Reads available bytes, at most `most`, into the buffer's free space; 0 at the end that the
+    /// peer has announced. A connection that ends without `close_notify` may have been truncated by
+    /// an attacker (RFC 8446, section 6.1).
     pub(crate) fn poll_read(
         &mut self,
         tcp: &mut TcpStream,
@@ -87,12 +88,12 @@ impl Session {
             buffer.grew(*read.as_ref().unwrap_or(&0));
             taken += *read.as_ref().unwrap_or(&0);
             match read {
-                // There is no room, or the end was announced.
+                // No free space, or the announced end.
                 Ok(0) => return Poll::Ready(Ok(taken)),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && taken == 0 => {
                     return Poll::Ready(Err(error));
                 }
-                // What is wrong is told next time.
+                // The next call returns the error.
                 Err(_) if self.coming.is_empty() || self.decrypt(tcp, context).is_err() => {
                     return Poll::Ready(Ok(taken));
                 }
@@ -101,7 +102,7 @@ impl Session {
         }
     }
 
-    /// Whether there is something to read, be it the end. What is about TLS alone is seen to.
+    /// Ready once there is data to read, or the end. Handles records of TLS itself.
     pub(crate) fn poll_readable(
         &mut self,
         tcp: &mut TcpStream,
@@ -119,7 +120,7 @@ impl Session {
         }
     }
 
-    /// Takes some of `parts`, to be sent with what follows.
+    /// Takes some of `parts`, to be sent with later bytes.
     pub(crate) fn poll_write(
         &mut self,
         tcp: &mut TcpStream,
@@ -135,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Sends some of what was taken; `false` if there is nothing left.
+    /// Sends some of the taken bytes; `false` if none are left.
     pub(crate) fn poll_send(
         &mut self,
         tcp: &mut TcpStream,
@@ -157,7 +158,7 @@ impl Session {
         Poll::Ready(Ok(()))
     }
 
-    /// Announces the end of what is sent (`close_notify`).
+    /// Announces the end of sending (`close_notify`).
     pub(crate) fn poll_finish(
         &mut self,
         tcp: &mut TcpStream,
@@ -169,7 +170,7 @@ impl Session {
         self.poll_flush(tcp, context)
     }
 
-    /// Decrypts what came, or waits for more.
+    /// Decrypts received bytes, or waits for more.
     fn poll_receive(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.coming.is_empty() {
             let most = self.cut.as_ref().map_or(BUFFER_BYTES, Cut::most);
@@ -179,7 +180,7 @@ impl Session {
             }
             if read == 0 {
                 self.has_ended = true;
-                // rustls knows then that nothing else is missing.
+                // This reports the end to rustls.
                 self.tls.read_tls(&mut io::empty())?;
                 return Poll::Ready(Ok(()));
             }
@@ -187,14 +188,14 @@ impl Session {
         Poll::Ready(self.decrypt(tcp, context))
     }
 
-    /// Decrypts some of what came.
+    /// Decrypts some of the received bytes.
     fn decrypt(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> io::Result<()> {
         let mut bytes = self.coming.filled();
         let used = self.tls.read_tls(&mut bytes)?;
-        // Behind the end that was announced nothing is of interest (RFC 8446, section 6.1).
+        // Bytes behind the announced end are ignored (RFC 8446, section 6.1).
         self.coming.consume(if used == 0 { self.coming.filled().len() } else { used });
         let done = self.tls.process_new_packets();
-        // What rustls has to say to it goes out when it can: at the latest with what is sent next.
+        // Records that rustls sends in response go out at the latest with the next bytes.
         let flushed = self.poll_flush(tcp, context);
         done.map_err(invalid)?;
         match flushed {
@@ -208,7 +209,7 @@ fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Where rustls writes records to.
+/// Writer for the records of rustls.
 struct Wire<'a, 'c> {
     tcp: &'a mut TcpStream,
     context: &'a mut Context<'c>,
