@@ -1,9 +1,9 @@
 //! Caching HTTP proxy that moves bodies inside the kernel, for hits and misses.
 //!
 //! ```text
-//! client ◀── sendfile ── store ◀── splice ── origin      a miss, and all who ask for the same while it comes
+//! client ◀── sendfile ── store ◀── splice ── origin      a miss, with all its followers
 //!    ▲                     │
-//!    └───── sendfile ──────┘                              a hit; small ones from memory, in one system call
+//!    └───── sendfile ──────┘                              a hit; small bodies from memory
 //! ```
 //!
 //! Each worker is a thread with its own listening sockets and connections; workers share the store,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Ready ──▶ Waiting ──▶ Spliced ──▶ Done          the states of a fetch (D4)
-//!   │          │           └──────▶ Broken        the origin failed, or it was given up: abandoned is not complete
+//!   │          │           └──────▶ Broken        the origin failed, or the fill was given up
 //!   └──────────┴──────────────────▶ Private       the response is for one client alone
 //! ```
 //!

@@ -18,8 +18,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Worker threads; 0 for one per processor.
     pub workers: usize,
-    /// The server that this one stands before (a reverse proxy), as `http://HOST[:PORT]` or `https://HOST[:PORT]`; without it clients
-    /// name the server themselves (a forward proxy).
+    /// Origin of a reverse proxy, as `http://HOST[:PORT]` or `https://HOST[:PORT]`. Unset: a
+    /// forward proxy, to which clients name the server.
     pub origin: Option<String>,
     /// Name of this proxy in Via (RFC 9110, section 7.6.3) and Cache-Status. No other proxy on the
     /// way to the origin may have it. Default: `strait` in Cache-Status, and in Via `strait-` with
@@ -173,9 +173,9 @@ pub struct Access {
     pub reach: Vec<String>,
     /// Networks of clients that may use PURGE.
     pub purge: Vec<String>,
-    /// Networks of clients whose requests may demand a new response (`Cache-Control: no-cache`,
-    /// `max-age`, `min-fresh`; `Pragma: no-cache`). Unset: all clients of a forward proxy, none
-    /// of a reverse proxy.
+    /// Networks of clients that may demand a new response (`Cache-Control: no-cache`, `max-age`,
+    /// `min-fresh`; `Pragma: no-cache`). Unset: all clients of a forward proxy, none of a reverse
+    /// proxy.
     pub refresh: Option<Vec<String>>,
 }
 

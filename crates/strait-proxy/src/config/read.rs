@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(checked("").unwrap(), Config::default());
     }
 
-    /// What is commented out is understood, too, and no key is missing.
+    /// Keys that are commented out are valid as well, and no key is missing.
     #[test]
     fn the_default_file_has_every_key() {
         let uncomment = |line: &str| match line.strip_prefix('#') {

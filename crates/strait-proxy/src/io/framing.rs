@@ -1,4 +1,4 @@
-//! Framing of a message's body: tells data from chunk framing without copying.
+//! Framing of a message's body: separates data from chunk framing without copying.
 
 use strait_http::Malformed;
 use strait_http::chunked::{self, Chunked};

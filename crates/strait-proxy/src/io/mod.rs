@@ -1,5 +1,4 @@
-//! Input and output: sockets with and without TLS, buffers, pipes, deadlines, and bodies between two
-//! sockets.
+//! Input and output: sockets with and without TLS, buffers, pipes, deadlines, and body forwarding.
 //!
 //! Nothing here knows the cache or a worker: functions take the few values that they need.
 

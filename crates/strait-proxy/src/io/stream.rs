@@ -125,8 +125,8 @@ impl Stream {
     }
 
     /// Moves more received bytes into a pipe without waiting; 0 if there are none or none that fit.
-    /// These two cases cannot be told apart, so the socket's readiness stays as it is. The kernel
-    /// reports an error once, and this call returns it.
+    /// The result does not distinguish these cases, so the socket's readiness stays as it is. The
+    /// kernel reports an error once, and this call returns it.
     pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> io::Result<usize> {
         if self.tls.is_some() {
             return Ok(0);

@@ -89,7 +89,7 @@ impl Exchange<'_, '_> {
         }
         let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
         match forgotten {
-            0 => Err(ExchangeError::Refuse(404, "nothing is stored for it".to_owned())),
+            0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
             _ => Err(ExchangeError::Refuse(200, "forgotten".to_owned())),
         }
     }

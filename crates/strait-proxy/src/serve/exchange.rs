@@ -144,7 +144,7 @@ impl Exchange<'_, '_> {
             if !upgrades(self.request) {
                 return Err(ExchangeError::Refuse(
                     502,
-                    "the origin has changed the protocol, which nobody asked for".to_owned(),
+                    "the origin changed the protocol without a request for it".to_owned(),
                 ));
             }
             return Box::pin(self.upgrade(incoming)).await;

@@ -88,7 +88,7 @@ async fn join(
     if wanted.directives.only_if_cached {
         return Err(ExchangeError::Refuse(
             504,
-            "nothing is stored that may answer, and only that was asked for".to_owned(),
+            "no stored response can answer, and the request has only-if-cached".to_owned(),
         ));
     }
     if exchange.options.is_head && head_of_fill(exchange, wanted).await? {
@@ -198,7 +198,7 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
     }
 }
 
-/// Answers from memory or the store. Returns `Again` if the object was evicted before it was pinned:
+/// Answers from memory or the store. Returns `Again` if the object was evicted before its pin:
 /// nothing is sent, and the next look finds a successor or nothing.
 async fn look(
     exchange: &mut Exchange<'_, '_>,
@@ -206,7 +206,7 @@ async fn look(
     attempt: &mut Attempt,
 ) -> Result<Lookup, ExchangeError> {
     if attempt.looks == LOOKS_MAX {
-        let why = "what is stored changes faster than it can be sent".to_owned();
+        let why = "the stored response was replaced too often during the request".to_owned();
         return Err(ExchangeError::Refuse(503, why));
     }
     let is_late = attempt.looks >= WAITS_MAX;
@@ -244,9 +244,10 @@ async fn look(
             send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
             Ok(Lookup::Answered(true))
         }
-        Reuse::Refuse => {
-            Err(ExchangeError::Refuse(504, "what is stored is stale, and only that was asked for".to_owned()))
-        }
+        Reuse::Refuse => Err(ExchangeError::Refuse(
+            504,
+            "the stored response is stale, and the request has only-if-cached".to_owned(),
+        )),
         Reuse::Validate => {
             let why = if object.times.is_fresh(now) { Why::Request } else { Why::Stale };
             Ok(Lookup::Missed(Miss { why, stored: Some(object), gap: None }))

@@ -73,10 +73,10 @@ pub(crate) fn route<'b>(
         Target::Asterisk => relative(settings, host, "", is_encrypted)?,
     };
     if has_passed(&request.fields, &settings.via.text) {
-        return Err((508, "the request has come through here before: a loop".to_owned()));
+        return Err((508, "the request has passed through this proxy before: a loop".to_owned()));
     }
     if !settings.answers_for(&uri.authority.host) {
-        return Err((421, "another server answers for that host".to_owned()));
+        return Err((421, "this proxy does not serve that host".to_owned()));
     }
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(uri)),
@@ -88,7 +88,7 @@ pub(crate) fn route<'b>(
 
 /// Returns the refusal of a body of more than `most` bytes.
 pub(crate) fn too_long(most: u64) -> Refusal {
-    (413, format!("the body is longer than the {most} bytes that are taken"))
+    (413, format!("the body is longer than {most} bytes"))
 }
 
 /// Returns the refusal of a malformed message.
@@ -134,7 +134,7 @@ fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>
 fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {
     match uri.scheme {
         Scheme::Https if settings.behind.is_none() || !is_encrypted => {
-            Err((501, "https is asked for by CONNECT".to_owned()))
+            Err((501, "https needs CONNECT".to_owned()))
         }
         // The scheme is that of a request for the path alone.
         _ if settings.behind.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
@@ -154,9 +154,9 @@ fn relative<'b>(
     let own = || settings.behind.as_ref().map(Server::authority);
     match host.or_else(own) {
         _ if settings.behind.is_none() && !path.is_empty() => {
-            Err((400, "a forward proxy is asked for whole URIs: GET http://host/path".to_owned()))
+            Err((400, "a forward proxy needs whole URIs: GET http://host/path".to_owned()))
         }
         Some(authority) => Ok(Uri { scheme, authority, path }),
-        None => Err((400, "nothing says which host is asked".to_owned())),
+        None => Err((400, "the request names no host".to_owned())),
     }
 }

@@ -1,4 +1,5 @@
-//! Objects made from responses of origins: whether a response may be stored, and for which requests.
+//! Objects made from responses of origins, if these may be stored, and the requests that they
+//! answer.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub(crate) enum Control {
     Drain,
 }
 
-/// Runs a worker until it is told to end.
+/// Runs a worker until [`Control::Drain`] or the end of the channel.
 pub(crate) fn work(
     (shared, client_limits): (Arc<Shared>, Arc<ClientLimits>),
     (settings, log): (Arc<Settings>, Option<Log>),

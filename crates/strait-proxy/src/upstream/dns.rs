@@ -227,7 +227,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
-            // Nobody answers there.
+            // No connection to these addresses succeeds.
             names.doubt("a.example");
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1)]);
             tokio::time::advance(FAILED_FOR).await;

@@ -1,7 +1,7 @@
 //! TLS on one connection, encrypted and decrypted in user space by rustls.
 //!
 //! ```text
-//! poll_write ──▶ writer ──▶ records ──▶ TCP        a head and the body behind it leave in one system call
+//! poll_write ──▶ writer ──▶ records ──▶ TCP        head and body leave in one system call
 //! poll_read  ◀── reader ◀── records ◀── `coming` ◀── TCP
 //! ```
 //!
