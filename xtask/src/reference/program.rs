@@ -3,14 +3,17 @@
 //! The other modules of `reference` call it. A child that has to be stopped gets SIGTERM, so that
 //! it prints its account.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
 
 use crate::source::Result;
+
+/// Time after which a server ends: a failure must not look like a slow run.
+const SERVER_SECONDS_MAX: &str = "60";
 
 /// Program under its path.
 pub(super) struct Program(PathBuf);
@@ -18,8 +21,8 @@ pub(super) struct Program(PathBuf);
 /// Running command that prints its addresses on standard error and its result at the end.
 pub(super) struct Server {
     child: Child,
-    errors: BufReader<std::process::ChildStderr>,
-    seen: String,
+    errors: ChildStderr,
+    seen: Vec<u8>,
 }
 
 impl Program {
@@ -65,30 +68,28 @@ impl Program {
 
     /// Starts a command that prints its addresses on standard error.
     pub(super) fn serve(&self, arguments: &[&str]) -> Result<Server> {
-        let mut command = Command::new(&self.0);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", SERVER_SECONDS_MAX]).arg(&self.0).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let errors = BufReader::new(child.stderr.take().ok_or("no standard error")?);
-        Ok(Server { child, errors, seen: String::new() })
+        let errors = child.stderr.take().ok_or("no standard error")?;
+        Ok(Server { child, errors, seen: Vec::new() })
     }
 }
 
 impl Server {
     /// Waits until it prints an address of host `host`.
     pub(super) fn address(&mut self, host: &str) -> Result<SocketAddr> {
-        let start = format!("{host}:");
         loop {
-            let found = self.seen.match_indices(&start).find_map(|(at, _)| {
-                let rest = &self.seen[at + start.len()..];
-                let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                format!("{start}{port}").parse().ok()
-            });
-            if let Some(address) = found {
+            if let Some(address) = address_in(&self.text(), &format!("{host}:")) {
                 return Ok(address);
             }
-            if self.errors.read_line(&mut self.seen)? == 0 {
-                return Err(format!("it printed no address: {}", self.seen).into());
+            let mut bytes = [0; 4096];
+            let len = self.errors.read(&mut bytes)?;
+            if len == 0 {
+                return Err(format!("it printed no address: {}", self.text()).into());
             }
+            self.seen.extend(&bytes[..len]);
         }
     }
 
@@ -100,25 +101,45 @@ impl Server {
         }
         let status = self.child.wait()?;
         if !status.success() {
-            self.errors.read_to_string(&mut self.seen)?;
-            return Err(format!("{status}: {}", self.seen).into());
+            self.errors.read_to_end(&mut self.seen)?;
+            return Err(format!("{status}: {}", self.text()).into());
         }
         values(&printed)
     }
 
     /// Ends it with SIGTERM, and returns what it printed as JSON.
     pub(super) fn stop(self) -> Result<Vec<Value>> {
-        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        self.terminate();
         self.wait()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.seen).into_owned()
+    }
+
+    /// Sends SIGTERM. timeout(1) passes it on, which it could not with SIGKILL.
+    fn terminate(&self) {
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
     }
 }
 
 /// A server that was not waited for must not outlive a failure.
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Ok(None) = self.child.try_wait() {
+            self.terminate();
+            let _ = self.child.wait();
+        }
     }
+}
+
+/// First address behind `start` with a port other than 0, once a character behind it shows its end.
+fn address_in(text: &str, start: &str) -> Option<SocketAddr> {
+    text.match_indices(start).find_map(|(at, _)| {
+        let rest = &text[at + start.len()..];
+        let end = rest.find(|c: char| !c.is_ascii_digit())?;
+        format!("{start}{}", &rest[..end]).parse().ok().filter(|address: &SocketAddr| address.port() != 0)
+    })
 }
 
 fn output(command: &mut Command) -> Result<String> {
@@ -134,4 +155,18 @@ pub(super) fn values(text: &str) -> Result<Vec<Value>> {
     let values: std::result::Result<Vec<Value>, _> =
         serde_json::Deserializer::from_str(text).into_iter().collect();
     values.map_err(|error| format!("{error}: {text:.200}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_is_found_once_it_is_complete() {
+        let find = |text| address_in(text, "127.0.0.2:").map(|address| address.port());
+        assert_eq!(find("relaying 127.0.0.2:40"), None);
+        assert_eq!(find("on http://127.0.0.2:4012/\n"), Some(4012));
+        assert_eq!(find("127.0.0.2:0 becomes 127.0.0.2:7\n"), Some(7));
+        assert_eq!(find("127.0.0.1:7\n"), None);
+    }
 }
