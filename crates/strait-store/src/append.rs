@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::file::SegmentFile;
 use crate::format::{FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, RecordHeader, State, align_up};
 use crate::lane::{Head, Lane};
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::shared::Shared;
 
 /// Returns true if a record with a body of `body_len` goes into a segment.
@@ -42,8 +42,8 @@ pub(crate) fn put(shared: &Shared, lane: usize, mut head: Head<'_>, body: &[&[u8
     let mut lane = shared.lane(lane, "put")?;
     let (file, layout) = append(shared, &mut lane, &mut head, body)?;
     let header = &head.header;
-    let place = Place::whole(&file, &layout, header);
-    let record = Record::new(header.hash, header.sequence, header.body_len, place);
+    let location = Location::whole(&file, &layout, header);
+    let record = Record::new(header.hash, header.sequence, header.body_len, location);
     shared.index.insert(record.clone());
     shared.counters.stored.add(1);
     Ok(record)

@@ -11,7 +11,7 @@ use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
 use crate::pending::HELD_PARTS;
 use crate::read::{Loaded, read};
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::shared::Shared;
 
 /// Number of spare segments.
@@ -140,11 +140,11 @@ fn requeue_if_hit(shared: &Shared, file: &Arc<SegmentFile>) -> bool {
 pub(crate) fn evict(shared: &Shared, file: &Arc<SegmentFile>) {
     let mut left = shared.segments.segment_bytes / REINSERTED_PARTS;
     for record in members(shared, file, &file.dismiss()) {
-        let Some(place) = record.place() else { continue };
-        let has_body = Arc::ptr_eq(&place.body, file);
-        let bytes = place.head_len as u64 + if has_body { record.body_len() } else { 0 };
+        let Some(location) = record.location() else { continue };
+        let has_body = Arc::ptr_eq(&location.body, file);
+        let bytes = location.head_len as u64 + if has_body { record.body_len() } else { 0 };
         let is_kept = if has_body { record.hits() > 0 } else { true };
-        let moved = is_kept && bytes <= left && move_away(shared, &record, &place, has_body).is_ok();
+        let moved = is_kept && bytes <= left && move_away(shared, &record, &location, has_body).is_ok();
         if moved {
             left -= bytes;
             shared.counters.reinserted.add(u64::from(has_body));
@@ -158,8 +158,8 @@ pub(crate) fn evict(shared: &Shared, file: &Arc<SegmentFile>) {
 /// Alive records of `hashes` with a part in `file`.
 fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<Record>> {
     let is_here = |record: &Arc<Record>| {
-        let place = lock(&record.place);
-        place.as_ref().is_some_and(|it| Arc::ptr_eq(&it.head, file) || Arc::ptr_eq(&it.body, file))
+        let location = lock(&record.location);
+        location.as_ref().is_some_and(|it| Arc::ptr_eq(&it.head, file) || Arc::ptr_eq(&it.body, file))
     };
     let mut members: Vec<_> =
         hashes.iter().flat_map(|hash| shared.index.find(*hash)).filter(is_here).collect();
@@ -171,15 +171,15 @@ fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<
 
 /// Copies a record, with its body or only its head, to the segment of eviction. The record
 /// keeps its identity; its hits are cleared if its body was moved.
-fn move_away(shared: &Shared, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<()> {
-    let moved = copy(shared, record, place, with_body);
+fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<()> {
+    let moved = copy(shared, record, location, with_body);
     match &moved {
         Err(Error::Corrupt { .. }) => shared.counters.corrupt.add(1),
         Err(Error::System(_)) => shared.counters.failed.add(1),
         _ => {}
     }
     let new = moved?;
-    let mut now = lock(&record.place);
+    let mut now = lock(&record.location);
     // Under the lock of the place, so that a concurrent removal marks the valid copy dead.
     if let Some(now) = &mut *now {
         let old = std::mem::replace(now, new);
@@ -193,20 +193,20 @@ fn move_away(shared: &Shared, record: &Arc<Record>, place: &Place, with_body: bo
     Ok(())
 }
 
-fn copy(shared: &Shared, record: &Arc<Record>, place: &Place, with_body: bool) -> Result<Place> {
-    let loaded = read(place, record, READ_BYTES_MAX)?;
+fn copy(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<Location> {
+    let loaded = read(location, record, READ_BYTES_MAX)?;
     let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
     let mut lane = shared.eviction_lane();
     if let Some(body) = loaded.body().filter(|_| with_body) {
         let (file, layout) = append::append(shared, &mut lane, &mut head, &[body])?;
-        return Ok(Place::whole(&file, &layout, &head.header));
+        return Ok(Location::whole(&file, &layout, &head.header));
     }
     if with_body {
-        return copy_long(shared, &mut lane, record, place, &loaded);
+        return copy_long(shared, &mut lane, record, location, &loaded);
     }
     let (file, layout) = append::append(shared, &mut lane, &mut head, &[])?;
-    let (body, body_offset) = (place.body.clone(), place.body_offset);
-    Ok(Place { body, body_offset, ..Place::whole(&file, &layout, &head.header) })
+    let (body, body_offset) = (location.body.clone(), location.body_offset);
+    Ok(Location { body, body_offset, ..Location::whole(&file, &layout, &head.header) })
 }
 
 /// Copies a long body within the kernel. As with a writer, the extent is first reserved, then
@@ -215,9 +215,9 @@ fn copy_long(
     shared: &Shared,
     lane: &mut Lane,
     record: &Arc<Record>,
-    place: &Place,
+    location: &Location,
     loaded: &Loaded,
-) -> Result<Place> {
+) -> Result<Location> {
     let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
     let (file, layout) = append::slot(shared, lane, head.header.head_len(), record.body_len())?;
     let header = &mut head.header;
@@ -228,7 +228,7 @@ fn copy_long(
     header.body_offset = layout.body_offset;
     head.write(&file, &layout, &[]).inspect_err(|error| append::seal_failed(shared, lane, error))?;
     lane.tail = layout.end;
-    let from = Extent::new(&place.body, place.body_offset);
+    let from = Extent::new(&location.body, location.body_offset);
     let copied = file.copy_from(&from, record.body_len(), layout.body_offset);
     copied.inspect_err(|error| shared.note_shortage(error, record.body_len()))?;
     head.header.state = State::Committed;
@@ -238,5 +238,5 @@ fn copy_long(
     written.inspect_err(|error| shared.note_shortage(error, PAGE_BYTES))?;
     shared.durability.note_written(&file);
     file.admit(record.hash);
-    Ok(Place::whole(&file, &layout, &head.header))
+    Ok(Location::whole(&file, &layout, &head.header))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::shared::Shared;
 
 /// Bytes of one read during verification.
@@ -82,18 +82,18 @@ pub(crate) fn verify(shared: &Shared, record: &Arc<Record>, verified: &mut Verif
 
 /// Reads and checks a long body. Returns its length.
 fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
-    let place = record.place().ok_or(Error::Gone { operation: "verify" })?;
+    let location = record.location().ok_or(Error::Gone { operation: "verify" })?;
     let corrupt = |what| {
         if shared.end(record) {
             shared.counters.corrupt.add(1);
         }
-        Error::Corrupt { file: place.body.path(), offset: place.offset, what }
+        Error::Corrupt { file: location.body.path(), offset: location.offset, what }
     };
     let mut hasher = Hasher::new();
     let mut read = 0;
     while read < record.body_len() {
         let wanted = (record.body_len() - read).min(PIECE_BYTES as u64) as usize;
-        let piece = shared.counted(place.body.read(wanted, place.body_offset + read))?;
+        let piece = shared.counted(location.body.read(wanted, location.body_offset + read))?;
         if piece.len() < wanted {
             return Err(corrupt("the file ends in its body"));
         }
@@ -106,8 +106,8 @@ fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Resu
 
 /// Reads a record at its current place, and ends the record if it is damaged.
 pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
-    let place = record.place().ok_or(Error::Gone { operation: "load" })?;
-    let loaded = read(&place, record, body_max);
+    let location = record.location().ok_or(Error::Gone { operation: "load" })?;
+    let loaded = read(&location, record, body_max);
     if let Err(Error::Corrupt { .. }) = &loaded
         && shared.end(record)
     {
@@ -118,22 +118,22 @@ pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Re
 
 /// Reads the head of a record at `place`, and its body if that follows the head and has at most
 /// `body_max` bytes.
-pub(crate) fn read(place: &Place, record: &Record, body_max: usize) -> Result<Loaded> {
-    let corrupt = |what| Error::Corrupt { file: place.head.path(), offset: place.offset, what };
-    let with_body = place.is_whole() && record.body_len() <= body_max as u64;
-    let head_len = place.head_len as usize;
-    let body_at = (place.body_offset.saturating_sub(place.offset)) as usize;
+pub(crate) fn read(location: &Location, record: &Record, body_max: usize) -> Result<Loaded> {
+    let corrupt = |what| Error::Corrupt { file: location.head.path(), offset: location.offset, what };
+    let with_body = location.is_whole() && record.body_len() <= body_max as u64;
+    let head_len = location.head_len as usize;
+    let body_at = (location.body_offset.saturating_sub(location.offset)) as usize;
     let bytes = if with_body { body_at + record.body_len() as usize } else { head_len };
-    let bytes = place.head.read(bytes, place.offset)?;
-    let header = RecordHeader::decode(&bytes, place.head.header.tag, place.offset);
+    let bytes = location.head.read(bytes, location.offset)?;
+    let header = RecordHeader::decode(&bytes, location.head.header.tag, location.offset);
     let header = header.ok_or_else(|| corrupt("its header is damaged"))?;
     let is_it = header.hash == record.hash
         && header.sequence == record.sequence()
         && header.head_len() == head_len as u64
-        && (header.body_len, header.body_offset) == (record.body_len(), place.body_offset)
+        && (header.body_len, header.body_offset) == (record.body_len(), location.body_offset)
         && header.state != State::Reserved;
     if !is_it {
-        return Err(corrupt("another record is at its place"));
+        return Err(corrupt("another record is at its location"));
     }
     let key = RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + header.key_len as usize;
     let meta = key.end..head_len;

@@ -9,9 +9,9 @@ use crate::format::{Layout, RecordHeader};
 /// Highest counted number of hits.
 const HITS_MAX: u8 = 3;
 
-/// Place of a record on disk. Eviction changes it.
+/// Location of a record on disk. Eviction changes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// File with header, key and meta.
     pub(crate) head: Arc<SegmentFile>,
     /// Offset of the header.
@@ -24,8 +24,8 @@ pub(crate) struct Place {
     pub(crate) body_offset: u64,
 }
 
-impl Place {
-    /// Place of a record with its body after its head.
+impl Location {
+    /// Location of a record with its body after its head.
     pub(crate) fn whole(file: &Arc<SegmentFile>, layout: &Layout, header: &RecordHeader) -> Self {
         let (head, body) = (file.clone(), file.clone());
         let head_len = header.head_len() as u32;
@@ -49,16 +49,16 @@ pub struct Record {
     sequence: u64,
     body_len: u64,
     /// `None` once the record is dead.
-    pub(crate) place: Mutex<Option<Place>>,
+    pub(crate) location: Mutex<Option<Location>>,
     /// False once the record is evicted, removed, replaced or found damaged.
     is_alive: AtomicBool,
     hits: AtomicU8,
 }
 
 impl Record {
-    pub(crate) fn new(hash: u64, sequence: u64, body_len: u64, place: Place) -> Arc<Self> {
+    pub(crate) fn new(hash: u64, sequence: u64, body_len: u64, location: Location) -> Arc<Self> {
         let (is_alive, hits) = (AtomicBool::new(true), AtomicU8::new(0));
-        Arc::new(Self { hash, sequence, body_len, place: Mutex::new(Some(place)), is_alive, hits })
+        Arc::new(Self { hash, sequence, body_len, location: Mutex::new(Some(location)), is_alive, hits })
     }
 
     /// Returns true if the record has not been removed or evicted.
@@ -79,8 +79,8 @@ impl Record {
     /// Current place of the body; `None` if the record is dead. The extent holds the file: keep it
     /// only while the body is read.
     pub fn body(&self) -> Option<Extent> {
-        let place = lock(&self.place);
-        place.as_ref().map(|place| Extent::new(&place.body, place.body_offset))
+        let location = lock(&self.location);
+        location.as_ref().map(|location| Extent::new(&location.body, location.body_offset))
     }
 
     /// Bytes of the body.
@@ -94,16 +94,16 @@ impl Record {
     }
 
     /// Current place; `None` if the record is dead.
-    pub(crate) fn place(&self) -> Option<Place> {
-        lock(&self.place).clone()
+    pub(crate) fn location(&self) -> Option<Location> {
+        lock(&self.location).clone()
     }
 
     /// Marks the record as dead. Returns its place to the one caller that ended it.
-    pub(crate) fn kill(&self) -> Option<Place> {
-        let mut place = lock(&self.place);
+    pub(crate) fn kill(&self) -> Option<Location> {
+        let mut location = lock(&self.location);
         // Changes both under the lock, so that eviction sees both or neither when it moves the
         // record.
-        self.is_alive.swap(false, Ordering::AcqRel).then(|| place.take())?
+        self.is_alive.swap(false, Ordering::AcqRel).then(|| location.take())?
     }
 
     /// Hits since the record was written or considered for eviction, up to a small maximum.

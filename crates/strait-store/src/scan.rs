@@ -18,7 +18,7 @@ use crate::format::{
     FILE_HEADER_BYTES, PAGE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
 };
 use crate::read;
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::shared::Shared;
 
 /// Bytes of one read.
@@ -120,8 +120,8 @@ impl Scan<'_> {
     /// Adopts the readable records of a segment. Returns the end of the last one.
     fn walk(&mut self, file: &Arc<SegmentFile>, window: &mut Window<'_>) -> Result<u64> {
         let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
-        while let Some((place, bytes)) = window.at(at)? {
-            at = place;
+        while let Some((location, bytes)) = window.at(at)? {
+            at = location;
             let header = RecordHeader::decode(bytes, file.header.tag, at);
             let inside = |header: &RecordHeader| {
                 header.extent_len > 0 && at + header.extent_len <= align_up(file.share.bytes(), PAGE_BYTES)
@@ -182,11 +182,11 @@ impl Scan<'_> {
 
     fn insert(&self, header: &RecordHeader, head: &Arc<SegmentFile>, offset: u64, body: &Arc<SegmentFile>) {
         for other in self.shared.index.find(header.hash) {
-            let Some(place) = other.place() else { continue };
-            if Arc::ptr_eq(&place.head, head) && place.offset == offset {
+            let Some(location) = other.location() else { continue };
+            if Arc::ptr_eq(&location.head, head) && location.offset == offset {
                 return;
             }
-            let shares = Arc::ptr_eq(&place.body, body) && place.body_offset == header.body_offset;
+            let shares = Arc::ptr_eq(&location.body, body) && location.body_offset == header.body_offset;
             if other.sequence() == header.sequence || (shares && other.sequence() > header.sequence) {
                 // It was copied or updated, and the old one was not marked dead before the crash.
                 self.shared.mark_dead(head, offset);
@@ -198,17 +198,17 @@ impl Scan<'_> {
         }
         let head_len = header.head_len() as u32;
         let (head, body) = (head.clone(), body.clone());
-        let place = Place { head, offset, head_len, body, body_offset: header.body_offset };
-        self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, place));
+        let location = Location { head, offset, head_len, body, body_offset: header.body_offset };
+        self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, location));
     }
 
     /// Loads the last record of each segment whole: its write may have been interrupted.
     fn check_lasts(&mut self) {
         for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
             let found = self.shared.index.find(hash);
-            let is_it = |place: &Place| place.offset == offset && Arc::ptr_eq(&place.head, &file);
+            let is_it = |location: &Location| location.offset == offset && Arc::ptr_eq(&location.head, &file);
             let Some(record) =
-                found.into_iter().find(|record| record.place().is_some_and(|place| is_it(&place)))
+                found.into_iter().find(|record| record.location().is_some_and(|location| is_it(&location)))
             else {
                 continue;
             };

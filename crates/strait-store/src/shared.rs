@@ -15,7 +15,7 @@ use crate::format::{FileHeader, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::stats::Counters;
 use crate::unread::{Found, Unread};
@@ -100,10 +100,10 @@ impl Shared {
 
     /// Adds a record of an earlier session to the index and to the lists of its files.
     pub(crate) fn admit(&self, record: &Arc<Record>) {
-        let Some(place) = record.place() else { return };
-        place.head.admit(record.hash);
-        if !Arc::ptr_eq(&place.head, &place.body) {
-            place.body.admit(record.hash);
+        let Some(location) = record.location() else { return };
+        location.head.admit(record.hash);
+        if !Arc::ptr_eq(&location.head, &location.body) {
+            location.body.admit(record.hash);
         }
         self.index.insert(record.clone());
     }
@@ -171,9 +171,9 @@ impl Shared {
     /// Ends a record, and releases the file of its own if it has one. Returns false if the record
     /// has ended already.
     pub(crate) fn end(&self, record: &Arc<Record>) -> bool {
-        let Some(place) = self.release(record) else { return false };
-        if place.body.is_own() {
-            self.release_file(place.body);
+        let Some(location) = self.release(record) else { return false };
+        if location.body.is_own() {
+            self.release_file(location.body);
         }
         true
     }
@@ -191,11 +191,11 @@ impl Shared {
     }
 
     /// Ends a record. Returns its last place to the one caller that ended it.
-    fn release(&self, record: &Arc<Record>) -> Option<Place> {
-        let place = record.kill()?;
+    fn release(&self, record: &Arc<Record>) -> Option<Location> {
+        let location = record.kill()?;
         self.index.remove(record);
-        self.mark_dead(&place.head, place.offset);
-        Some(place)
+        self.mark_dead(&location.head, location.offset);
+        Some(location)
     }
 
     /// Marks the record at `offset` as dead on disk. Does nothing in a read-only store. Returns

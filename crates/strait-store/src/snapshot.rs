@@ -12,7 +12,7 @@ use crate::file::{NEW, SegmentFile};
 use crate::format::FileHeader;
 use crate::format::snapshot::{BLOCK_BYTES, Entry, Item, Totals, decode, encode};
 use crate::index::Index;
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::shared::Shared;
 
@@ -56,7 +56,7 @@ pub(crate) fn write(segments: &Segments, index: &Index, session: u64) -> Result<
 }
 
 fn entry(record: &Record, places: &std::collections::HashMap<u64, u32>) -> Option<Entry> {
-    let place = record.place()?;
+    let place = record.location()?;
     Some(Entry {
         hash: record.hash,
         sequence: record.sequence(),
@@ -147,7 +147,7 @@ impl Snapshot {
                     entry.hash,
                     entry.sequence,
                     entry.body_len,
-                    Place { head, offset, head_len, body, body_offset },
+                    Location { head, offset, head_len, body, body_offset },
                 );
                 record.set_hits(entry.hits.min(u32::from(u8::MAX)) as u8);
                 shared.admit(&record);

@@ -14,7 +14,7 @@ use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
 use crate::lane::Head;
 use crate::read::{Loaded, Verified};
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::writer::Writer;
@@ -192,9 +192,9 @@ impl Store {
         let mut lane = self.shared.lane(lane, "update")?;
         let (file, layout) = append::append(&self.shared, &mut lane, &mut head, &[])?;
         let header = &head.header;
-        let place =
-            Place { body: body.file, body_offset: body.offset, ..Place::whole(&file, &layout, header) };
-        let updated = Record::new(header.hash, header.sequence, header.body_len, place);
+        let location =
+            Location { body: body.file, body_offset: body.offset, ..Location::whole(&file, &layout, header) };
+        let updated = Record::new(header.hash, header.sequence, header.body_len, location);
         self.shared.index.insert(updated.clone());
         // After the insertion into the index, so that a concurrent eviction of the file finds the
         // record.

@@ -14,7 +14,7 @@ use crate::format::{
     hash_of_pieces,
 };
 use crate::lane::Head;
-use crate::record::{Place, Record};
+use crate::record::{Location, Record};
 use crate::shared::Shared;
 
 /// First and longest step by which a file of its own grows. Each step doubles.
@@ -57,16 +57,16 @@ impl Writer {
     }
 
     fn in_segment(shared: &Arc<Shared>, lane: usize, mut head: Head<'_>, body_len: u64) -> Result<Self> {
-        let mut place = shared.lane(lane, "reserve")?;
-        let (file, layout) = append::slot(shared, &mut place, head.header.head_len(), body_len)?;
+        let mut guard = shared.lane(lane, "reserve")?;
+        let (file, layout) = append::slot(shared, &mut guard, head.header.head_len(), body_len)?;
         head.header.extent_len = layout.extent_len();
         head.header.body_offset = layout.body_offset;
         head.header.tag = file.header.tag;
         head.write(&file, &layout, &[])
-            .inspect_err(|error| append::seal_failed(shared, &mut place, error))?;
-        place.tail = layout.end;
+            .inspect_err(|error| append::seal_failed(shared, &mut guard, error))?;
+        guard.tail = layout.end;
         file.writers.fetch_add(1, Ordering::AcqRel);
-        drop(place);
+        drop(guard);
         Ok(Self::new(shared, lane, file, head, layout, body_len, Some(body_len)))
     }
 
@@ -205,8 +205,8 @@ impl Writer {
         written.inspect_err(|error| shared.note_shortage(error, PAGE_BYTES))?;
         self.is_committed = true;
         shared.durability.note_written(&self.file);
-        let place = Place::whole(&self.file, &self.layout, &self.header);
-        let record = Record::new(self.header.hash, self.header.sequence, body_len, place);
+        let location = Location::whole(&self.file, &self.layout, &self.header);
+        let record = Record::new(self.header.hash, self.header.sequence, body_len, location);
         shared.index.insert(record.clone());
         if self.file.is_own() {
             shared.segments.enlist(self.file.clone());

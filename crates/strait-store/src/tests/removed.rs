@@ -28,7 +28,7 @@ fn synced(disk: &Disk, config: &Config, size: usize) -> (Arc<Store>, Arc<Record>
 }
 
 fn head_of(record: &Record) -> Arc<SegmentFile> {
-    record.place().unwrap().head
+    record.location().unwrap().head
 }
 
 fn is_clean(file: &SegmentFile) -> bool {

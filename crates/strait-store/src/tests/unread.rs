@@ -111,7 +111,7 @@ fn synced_head_is_dropped_if_its_body_was_held_back() {
         let store = open(&in_boot(&config(&dir), 1));
         let record = store.put(0, b"key", b"old", &[&fill_of(1, 100_000)]).unwrap();
         let record = store.update(0, &record, b"new").unwrap();
-        let (head, body) = (record.place().unwrap().head, record.body().unwrap().file.path());
+        let (head, body) = (record.location().unwrap().head, record.body().unwrap().file.path());
         assert!(!head.is_own() && head.path() != body);
         let dir = killed(dir.path());
         drop((store, record));
