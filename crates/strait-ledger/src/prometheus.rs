@@ -1,105 +1,142 @@
-//! The ledger as Prometheus text exposition (format 0.0.4).
+//! Prometheus text exposition (format 0.0.4): the writer, and the metrics of the ledger.
 //!
-//! Programs that embed the engine write it to a file or serve it. Counts of each lane carry the
-//! label `queue`; other counts have `queue=""`, so that a sum over the label is the session's
-//! total. Nothing is kept here between two calls.
+//! `strait capture --metrics`, `strait relay --metrics` and the proxy serve it. Counts of each lane
+//! carry the label `queue`; other counts have `queue=""`, so that a sum over the label is the
+//! session's total. Nothing is kept here between two calls.
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Display, Write as _};
 
 use crate::capture::Capture;
 use crate::report::Report;
 use crate::send::Send;
+
+/// Text of an exposition under construction.
+#[derive(Debug, Default)]
+pub struct Text {
+    text: String,
+    /// Name of the current family.
+    name: String,
+}
+
+impl Text {
+    /// Begins a family: its name, its kind (`counter`, `gauge`, `histogram`) and its help text.
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+        name.clone_into(&mut self.name);
+        // Writing to a String does not fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// Adds a sample of the current family. Values of labels are escaped.
+    pub fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.text, "{}{suffix}", self.name);
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let begin = if index == 0 { '{' } else { ',' };
+            let _ = write!(self.text, "{begin}{name}=\"{}\"", Escaped(value));
+        }
+        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// Adds families with one sample each: name, kind, help text and value.
+    pub fn single(&mut self, prefix: &str, labels: &[(&str, &str)], numbers: &[(&str, &str, &str, u64)]) {
+        for (name, kind, help, value) in numbers {
+            self.family(&format!("{prefix}_{name}"), kind, help);
+            self.sample("", labels, value);
+        }
+    }
+
+    /// Returns the text.
+    pub fn into_string(self) -> String {
+        self.text
+    }
+}
 
 /// A metric of one count: its name, its help text, and its field in the account.
 type Plain = (&'static str, &'static str, fn(&Capture) -> u64);
 
 const PLAIN: [Plain; 6] = [
     ("strait_capture_received_total", "Packets that reached the capture path.", |c| c.received),
-    ("strait_capture_delivered_total", "Packets lent to the program.", |c| c.delivered),
+    ("strait_capture_delivered_total", "Packets delivered to the program.", |c| c.delivered),
     ("strait_capture_filtered_total", "Packets that the filter did not match.", |c| c.filtered),
     ("strait_capture_bytes_total", "Captured bytes delivered.", |c| c.bytes),
     ("strait_capture_wire_bytes_total", "Bytes that delivered packets had on the wire.", |c| c.wire_bytes),
     ("strait_capture_copied_bytes_total", "Bytes of delivered packets that were copied.", |c| c.copied_bytes),
 ];
 
-const LOST: &str = "strait_capture_lost_total";
-const EVENTS: &str = "strait_capture_events_total";
-const SECONDS: &str = "strait_capture_seconds";
-const LINK_DOWN_SECONDS: &str = "strait_capture_link_down_seconds_total";
-const NO_CARRIER_SECONDS: &str = "strait_capture_no_carrier_seconds_total";
-
 /// Writes every metric of a capture session to `out`.
-pub fn write_capture(out: &mut impl Write, report: &Report) -> fmt::Result {
+pub fn write_capture(out: &mut Text, report: &Report) {
     let series = series(report);
     for (name, help, value) in PLAIN {
-        header(out, name, help, "counter")?;
-        for (labels, capture) in &series {
-            writeln!(out, "{name}{{{labels}}} {}", value(capture))?;
+        out.family(name, "counter", help);
+        for (queue, capture) in &series {
+            out.sample("", &labels(report, queue), value(capture));
         }
     }
-    header(out, LOST, "Packets lost, by place.", "counter")?;
-    for (labels, capture) in &series {
+    out.family("strait_capture_lost_total", "counter", "Packets lost, by place.");
+    for (queue, capture) in &series {
         for (cause, count) in capture.lost.named() {
-            writeln!(out, "{LOST}{{{labels},cause=\"{cause}\"}} {count}")?;
+            out.sample("", &with(labels(report, queue), ("cause", cause)), count);
         }
     }
-    header(out, EVENTS, "Events beside the packet counts.", "counter")?;
-    for (labels, capture) in &series {
+    out.family("strait_capture_events_total", "counter", "Events other than packets.");
+    for (queue, capture) in &series {
         for (event, count) in capture.events.named() {
-            writeln!(out, "{EVENTS}{{{labels},event=\"{event}\"}} {count}")?;
+            out.sample("", &with(labels(report, queue), ("event", event)), count);
         }
     }
-    header(out, LINK_DOWN_SECONDS, "How long the interface was set down.", "counter")?;
-    writeln!(out, "{LINK_DOWN_SECONDS}{{{}}} {}", session_labels(report), report.link_down_seconds)?;
-    header(out, NO_CARRIER_SECONDS, "How long the interface was set up without a carrier.", "counter")?;
-    writeln!(out, "{NO_CARRIER_SECONDS}{{{}}} {}", session_labels(report), report.no_carrier_seconds)?;
-    header(out, SECONDS, "How long the session has been open.", "gauge")?;
-    writeln!(out, "{SECONDS}{{{}}} {}", session_labels(report), report.seconds)
+    let seconds = [
+        ("link_down_seconds_total", "counter", "Time with the interface down.", report.link_down_seconds),
+        (
+            "no_carrier_seconds_total",
+            "counter",
+            "Time with the interface up and without a carrier.",
+            report.no_carrier_seconds,
+        ),
+        ("seconds", "gauge", "Time since the session was opened.", report.seconds),
+    ];
+    for (name, kind, help, value) in seconds {
+        out.family(&format!("strait_capture_{name}"), kind, help);
+        out.sample("", &labels(report, "")[..2], value);
+    }
 }
 
 /// Writes every metric of an injector on `interface` to `out`.
-pub fn write_send(out: &mut impl Write, interface: &str, send: &Send) -> fmt::Result {
+pub fn write_send(out: &mut Text, interface: &str, send: &Send) {
     let counters = [
-        ("strait_inject_frames_total", "Frames sent.", send.frames),
-        ("strait_inject_bytes_total", "Bytes sent.", send.bytes),
-        ("strait_inject_refused_total", "Frames that the kernel refused.", send.refused),
-        ("strait_inject_dropped_total", "Frames dropped before the driver.", send.dropped),
-        ("strait_inject_unfinished_total", "Frames without a completion.", send.unfinished),
-        ("strait_inject_waits_total", "Waits for room in the ring.", send.waits),
+        ("frames_total", "counter", "Frames sent.", send.frames),
+        ("bytes_total", "counter", "Bytes sent.", send.bytes),
+        ("refused_total", "counter", "Frames that the kernel refused.", send.refused),
+        ("dropped_total", "counter", "Frames dropped before the driver.", send.dropped),
+        ("unfinished_total", "counter", "Frames without a completion.", send.unfinished),
+        ("waits_total", "counter", "Waits for space in the ring.", send.waits),
     ];
-    let interface = Escaped(interface);
-    for (name, help, count) in counters {
-        header(out, name, help, "counter")?;
-        writeln!(out, "{name}{{interface=\"{interface}\"}} {count}")?;
-    }
-    Ok(())
+    out.single("strait_inject", &[("interface", interface)], &counters);
 }
 
-fn header(out: &mut impl Write, name: &str, help: &str, kind: &str) -> fmt::Result {
-    writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
+/// Labels of a session, and of one of its queues.
+fn labels<'a>(report: &'a Report, queue: &'a str) -> [(&'a str, &'a str); 3] {
+    [("interface", &report.interface), ("path", &report.path), ("queue", queue)]
 }
 
-fn session_labels(report: &Report) -> String {
-    format!("interface=\"{}\",path=\"{}\"", Escaped(&report.interface), Escaped(&report.path))
+fn with<'a>([a, b, c]: [(&'a str, &'a str); 3], last: (&'a str, &'a str)) -> [(&'a str, &'a str); 4] {
+    [a, b, c, last]
 }
 
-/// One account for each lane, and one for the rest of the total.
+/// Returns one account for each lane, and one for the rest of the total, each with its queue.
 fn series(report: &Report) -> Vec<(String, Capture)> {
-    let session = session_labels(report);
     let mut rest = report.capture;
     let mut series = Vec::with_capacity(report.lanes.len() + 1);
     for lane in &report.lanes {
         rest.subtract(&lane.capture);
-        series.push((format!("{session},queue=\"{}\"", lane.queue), lane.capture));
+        series.push((lane.queue.to_string(), lane.capture));
     }
-    series.push((format!("{session},queue=\"\""), rest));
+    series.push((String::new(), rest));
     series
 }
 
 /// A label value with the three characters escaped that the exposition format reserves.
 struct Escaped<'a>(&'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| match character {
             '\\' => f.write_str("\\\\"),
@@ -140,8 +177,9 @@ mod tests {
 
     #[test]
     fn sums_over_the_queue_label_are_the_total() {
-        let mut text = String::new();
-        write_capture(&mut text, &sample()).unwrap();
+        let mut text = Text::default();
+        write_capture(&mut text, &sample());
+        let text = text.into_string();
         assert_eq!(sum(&text, "strait_capture_received_total"), 24);
         assert_eq!(sum(&text, "strait_capture_delivered_total"), 20);
         assert_eq!(sum(&text, "strait_capture_lost_total"), 4);
@@ -154,9 +192,10 @@ mod tests {
 
     #[test]
     fn each_metric_is_declared_once_before_its_samples() {
-        let mut text = String::new();
-        write_capture(&mut text, &sample()).unwrap();
-        write_send(&mut text, "veth0", &Send { frames: 3, ..Send::default() }).unwrap();
+        let mut text = Text::default();
+        write_capture(&mut text, &sample());
+        write_send(&mut text, "veth0", &Send { frames: 3, ..Send::default() });
+        let text = text.into_string();
         let mut declared = std::collections::HashSet::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {

@@ -1,6 +1,6 @@
 //! Metrics in the text format of Prometheus (exposition formats, version 0.0.4).
 
-use std::fmt::{Display, Write as _};
+use strait_ledger::prometheus::Text;
 
 use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
@@ -16,7 +16,7 @@ pub(super) fn text(shared: &Shared) -> String {
     if let Some(store) = &shared.store {
         self::store(&mut out, &store.stats());
     }
-    out.text
+    out.into_string()
 }
 
 fn proxy(out: &mut Text, sum: &Sum) {
@@ -59,15 +59,7 @@ fn proxy(out: &mut Text, sum: &Sum) {
         ),
         ("log_dropped_total", "counter", "Lines that the access log could not take.", sum.log_dropped),
     ];
-    single(out, "strait_proxy", &numbers);
-}
-
-/// Writes families with one sample each: name, type, help and value.
-fn single(out: &mut Text, prefix: &str, numbers: &[(&str, &str, &str, u64)]) {
-    for (name, kind, help, value) in numbers {
-        out.family(&format!("{prefix}_{name}"), kind, help);
-        out.sample("", &[], *value);
-    }
+    out.single("strait_proxy", &[], &numbers);
 }
 
 fn store(out: &mut Text, stats: &strait_store::Stats) {
@@ -92,7 +84,7 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
         ("refused_total", "counter", "Requests for room that were refused.", stats.refused),
         ("failed_total", "counter", "Calls to the file system that failed.", stats.failed),
     ];
-    single(out, "strait_store", &numbers);
+    out.single("strait_store", &[], &numbers);
 }
 
 fn times(out: &mut Text, cache: &str, times: &Times) {
@@ -106,30 +98,6 @@ fn times(out: &mut Text, cache: &str, times: &Times) {
     let sum = format!("{}.{:06}", times.sum_us / 1_000_000, times.sum_us % 1_000_000);
     out.sample("_sum", &[("cache", cache)], sum);
     out.sample("_count", &[("cache", cache)], count);
-}
-
-/// Text of the metrics. Writing to a String does not fail.
-#[derive(Default)]
-struct Text {
-    text: String,
-    name: String,
-}
-
-impl Text {
-    /// Begins a family with its type and help.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        name.clone_into(&mut self.name);
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
-        let _ = write!(self.text, "{}{suffix}", self.name);
-        for (index, (name, value)) in labels.iter().enumerate() {
-            // No value needs escaping: all are words of this crate.
-            let _ = write!(self.text, "{}{name}=\"{value}\"", if index == 0 { '{' } else { ',' });
-        }
-        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
-    }
 }
 
 #[cfg(test)]
@@ -155,7 +123,7 @@ mod tests {
         let mut out = Text::default();
         proxy(&mut out, &Sum::of([&counters]));
         store(&mut out, &strait_store::Stats::default());
-        out.text
+        out.into_string()
     }
 
     /// Checks the rules of the format like a reader of it.
