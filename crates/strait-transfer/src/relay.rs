@@ -7,6 +7,7 @@
 mod connection;
 mod copies;
 mod direction;
+mod live;
 pub mod proxy_protocol;
 
 use std::net::{SocketAddr, TcpListener};
@@ -30,6 +31,7 @@ use crate::pipe::Pipes;
 use connection::{Connection, Side, State};
 pub use copies::Copies;
 use direction::Direction;
+pub use live::{Live, Snapshot};
 use proxy_protocol::{Version, header};
 
 /// Limit of events per epoll_wait(2).
@@ -72,6 +74,8 @@ pub struct Options {
     pub proxy_protocol: Option<Version>,
     /// Number of the last connection of all relays that share it.
     pub numbers: Arc<AtomicU64>,
+    /// Totals of all relays that share it, published at every tick.
+    pub live: Arc<Live>,
 }
 
 impl Options {
@@ -190,6 +194,8 @@ pub struct Relay {
     /// Sockets that are reset once the relayed bytes have arrived, or after [`LINGER_MAX`].
     lingering: Vec<(Instant, OwnedFd, Share)>,
     account: Account,
+    /// Index in [`Options::live`].
+    live: usize,
 }
 
 impl Relay {
@@ -205,6 +211,7 @@ impl Relay {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(failed)?;
         let pipes = Pipes::sharing(Arc::clone(&options.descriptors));
+        let live = options.live.add();
         Ok(Self {
             listener: Some(listener),
             is_listening: true,
@@ -216,7 +223,21 @@ impl Relay {
             pipes,
             lingering: Vec::new(),
             account: Account::default(),
+            live,
         })
+    }
+
+    /// Returns the totals, including those of open connections.
+    fn snapshot(&self) -> Snapshot {
+        let mut account = self.account;
+        for connection in self.slots.iter().filter_map(|slot| slot.connection.as_ref()) {
+            for direction in [&connection.up, &connection.down] {
+                account.bytes += direction.bytes;
+                account.copied += direction.copied;
+                account.teed += direction.teed;
+            }
+        }
+        Snapshot { account, open: self.connections() as u64 }
     }
 
     /// Returns the number of open connections.
@@ -260,6 +281,7 @@ impl Relay {
             if now.saturating_duration_since(checked) >= TICK {
                 checked = now;
                 self.close_late(now, ended);
+                self.options.live.publish(self.live, self.snapshot());
             }
         }
     }
