@@ -4,6 +4,7 @@
 mod interfaces;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::Error;
 use crate::input;
 use crate::lanes::{self, Until};
 use crate::live::LiveLine;
+use crate::metrics::Metrics;
 use crate::output::{self, tell};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, seconds};
 
@@ -57,6 +59,10 @@ pub(crate) struct Args {
     /// Print the ledger as one JSON object on standard output, and no packets
     #[arg(long)]
     json: bool,
+    /// Serve the counters to Prometheus at http://ADDR/metrics, updated twice a second; a port
+    /// alone is on 127.0.0.1, port 0 takes a free one
+    #[arg(long, value_name = "ADDR", value_parser = crate::parse::local, conflicts_with = "read")]
+    metrics: Option<SocketAddr>,
     #[command(flatten, next_help_heading = "Kernel path")]
     kernel: KernelArgs,
     #[command(flatten, next_help_heading = "Files")]
@@ -196,11 +202,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         silent: args.is_silent(),
         lines: args.lines,
     })?;
+    let metrics = Metrics::open(args.metrics)?;
     args.drop_privileges()?;
     args.announce(&session, source, chosen.as_ref());
+    metrics.iter().for_each(Metrics::announce);
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
     let until = Until { count: args.count, duration: args.limit(), terminated };
-    let (report, failure) = lanes::run(session, &mut output, &until, live);
+    let (report, failure) = lanes::run(session, &mut output, &until, live, metrics.as_ref());
     let closed = output.close(&report);
     print_report(&report, args.json)?;
     let written = closed.map(|summary| {

@@ -8,10 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use strait_capture::{Batch, Frame, Lane, LinkStatus, Session};
+use strait_ledger::prometheus::{Text, write_capture};
 use strait_ledger::{self as ledger, Report};
 
 use crate::Error;
 use crate::live::{self, LiveLine};
+use crate::metrics::Metrics;
 use crate::output::tell;
 
 /// Interval at which a waiting lane checks for the end of the capture.
@@ -51,6 +53,7 @@ pub(crate) fn run<T: Sink>(
     sink: &mut T,
     until: &Until<'_>,
     live: Option<LiveLine>,
+    metrics: Option<&Metrics>,
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
@@ -68,7 +71,9 @@ pub(crate) fn run<T: Sink>(
     let ended = std::thread::scope(|scope| {
         let threads: Vec<_> =
             lanes.into_iter().enumerate().map(|(i, lane)| scope.spawn(move || run.lane(i, lane))).collect();
+        let serving = metrics.map(|metrics| metrics.serve_in(scope, || run.exposition()));
         run.watch(live);
+        drop(serving);
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lane_died())).collect::<Vec<_>>()
     });
     let mut accounts = Vec::new();
@@ -203,6 +208,19 @@ impl<T: Sink> Run<'_, T> {
         }
     }
 
+    /// Returns the account as of the last snapshots.
+    fn report(&self) -> Report {
+        let lanes = lock(&self.snapshots).clone();
+        lock(&self.session).report(lanes)
+    }
+
+    /// Returns the account as Prometheus text.
+    fn exposition(&self) -> String {
+        let mut text = Text::default();
+        write_capture(&mut text, &self.report());
+        text.into_string()
+    }
+
     /// Stops the session at its time limit or on a signal, and draws the live line, until all lanes
     /// have ended.
     fn watch(&self, mut live: Option<LiveLine>) {
@@ -218,8 +236,7 @@ impl<T: Sink> Run<'_, T> {
             }
             if let Some(live) = live.as_mut().filter(|_| drawn.elapsed() >= live::PERIOD) {
                 drawn = Instant::now();
-                let lanes = lock(&self.snapshots).clone();
-                let report = lock(&self.session).report(lanes);
+                let report = self.report();
                 let written_bytes = self.written_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed));
                 live.draw(&report, written_bytes);
             }

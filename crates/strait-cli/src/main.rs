@@ -13,6 +13,7 @@ mod generate;
 mod input;
 mod lanes;
 mod live;
+mod metrics;
 mod output;
 mod parse;
 mod receive;

@@ -5,7 +5,7 @@
 
 use strait_packet::ethernet::MacAddress;
 pub(crate) use strait_program::parse::{
-    NumberList, Rate, bytes, count, count_u32, host_and_port, kibibytes, listen, mebibytes, megabytes,
+    NumberList, Rate, bytes, count, count_u32, host_and_port, kibibytes, listen, local, mebibytes, megabytes,
     seconds, seconds_or_none,
 };
 

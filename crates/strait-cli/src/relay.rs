@@ -11,14 +11,16 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 use serde_json::json;
+use strait_ledger::prometheus::Text;
 use strait_program::Streams;
 use strait_program::files::allow_files;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::relay::proxy_protocol::Version;
-use strait_transfer::relay::{Account, Copies, Options, Relay};
+use strait_transfer::relay::{Account, Copies, Options, Relay, Snapshot};
 
 use crate::Error;
 use crate::bulk::{cannot_listen, look_up, no_address};
+use crate::metrics::Metrics;
 use crate::output::{print_notice, tell};
 use crate::parse::{seconds, seconds_or_none};
 use log::Log;
@@ -70,6 +72,10 @@ pub(crate) struct Args {
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
+    /// Serve the counters to Prometheus at http://ADDR/metrics, updated twice a second; a port
+    /// alone is on 127.0.0.1, port 0 takes a free one
+    #[arg(long, value_name = "ADDR", value_parser = crate::parse::local)]
+    metrics: Option<SocketAddr>,
 }
 
 /// Maximum connections that wait in the kernel to be accepted.
@@ -109,6 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let limits = Limits::of(args)?;
     let copies = open_copies(args)?;
     let listeners = listen_on(args.listen, args.workers)?;
+    let metrics = Metrics::open(args.metrics)?;
     strait_sys::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
@@ -117,9 +124,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             args.to, limits.connections
         ));
     }
+    metrics.iter().for_each(Metrics::announce);
     let options = options(args, to, &limits, copies);
     let log = Log::start(args.json_log, args.log_queue as usize)?;
-    let account = relay(&log, &options, listeners, terminated);
+    let account = relay(&log, &options, listeners, terminated, metrics.as_ref());
     let (dropped, is_stalled) = log.end();
     let account = account?;
     let line = if args.json { as_json(&account, dropped).to_string() } else { as_text(&account) };
@@ -213,6 +221,7 @@ fn options(
         drain: args.drain,
         proxy_protocol: args.proxy_protocol,
         numbers: Arc::new(AtomicU64::new(first_number)),
+        live: Arc::default(),
     }
 }
 
@@ -221,8 +230,10 @@ fn relay(
     options: &Options,
     listeners: Vec<TcpListener>,
     terminated: &AtomicBool,
+    metrics: Option<&Metrics>,
 ) -> Result<Account, Error> {
     std::thread::scope(|scope| {
+        let _serving = metrics.map(|metrics| metrics.serve_in(scope, || exposition(&options.live.sum())));
         let work = |listener| {
             let (options, writer) = (options.clone(), log.writer());
             move || Relay::new(listener, options)?.run(terminated, &mut |ended| writer.report(ended))
@@ -235,6 +246,23 @@ fn relay(
         }
         Ok(sum)
     })
+}
+
+/// Returns the totals as Prometheus text.
+fn exposition(Snapshot { account, open }: &Snapshot) -> String {
+    let mut text = Text::default();
+    let numbers = [
+        ("connections_total", "counter", "Accepted connections.", account.connections),
+        ("connections", "gauge", "Open connections.", *open),
+        ("failed_total", "counter", "Connections that did not end in order.", account.failed),
+        ("teed_bytes_total", "counter", "Bytes that were also written to files.", account.teed),
+        ("full_total", "counter", "Pauses because the limit of connections was reached.", account.full),
+    ];
+    text.single("strait_relay", &[], &numbers);
+    text.family("strait_relay_bytes_total", "counter", "Relayed bytes in both directions, by mechanism.");
+    text.sample("", &[("mechanism", "splice")], account.bytes.saturating_sub(account.copied));
+    text.sample("", &[("mechanism", "copy")], account.copied);
+    text.into_string()
 }
 
 fn as_json(account: &Account, log_dropped: u64) -> serde_json::Value {

@@ -123,6 +123,14 @@ pub fn listen(text: &str) -> Result<SocketAddr, String> {
     resolve(text, "0.0.0.0")
 }
 
+/// Parses the address and port of a local service. A port alone or `:PORT` is on 127.0.0.1.
+pub fn local(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(([127, 0, 0, 1], port).into()),
+        Err(_) => resolve(text, "127.0.0.1"),
+    }
+}
+
 fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
     const AS_IN: &str = "give ADDRESS:PORT, as in 127.0.0.1:3128, [::1]:3128, localhost:3128 or :3128";
     if let Ok(address) = text.parse() {

@@ -50,7 +50,7 @@ fn panic_of_a_lane_ends_the_run_with_failure_and_report() {
     let session = Session::builder(RECORDING).open_file().unwrap();
     let mut sink = Fragile::default();
     let until = Until { count: None, duration: None, terminated: &AtomicBool::new(false) };
-    let (report, failure) = run(session, &mut sink, &until, None);
+    let (report, failure) = run(session, &mut sink, &until, None, None);
     assert_eq!((sink.taken, report.lanes.len()), (2, 1));
     let failure = failure.expect("a failure").to_string();
     assert!(failure.contains("a lane's thread died"), "{failure}");
@@ -111,7 +111,7 @@ fn stalled_reader_does_not_block_the_live_line() {
     let lines = Arc::new(AtomicU64::new(0));
     let mut sink = Blocked { lines: Arc::clone(&lines), was_drawn: None };
     let until = Until { count: None, duration: None, terminated: &AtomicBool::new(false) };
-    let (_, failure) = run(session, &mut sink, &until, Some(LiveLine::on(Lines(lines))));
+    let (_, failure) = run(session, &mut sink, &until, Some(LiveLine::on(Lines(lines))), None);
     assert!(failure.is_none());
     assert_eq!(sink.was_drawn, Some(true));
 }

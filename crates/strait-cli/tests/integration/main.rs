@@ -14,6 +14,7 @@ mod habits;
 mod interrupted;
 mod killed;
 mod links;
+mod metrics;
 mod pipes;
 mod planted;
 mod reading;
