@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Account;
+use super::account::Account;
 
 /// Totals of a relay at a tick, including its open connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
