@@ -219,7 +219,7 @@ impl Scan<'_> {
             } else {
                 // An unreadable record stays, and is checked when it is loaded. A damaged one is
                 // removed.
-                let _ = self.patience.watch(read::load(&self.shared, &record, LAST_BYTES_MAX));
+                let _ = self.patience.watch(read::load(self.shared, &record, LAST_BYTES_MAX));
             }
         }
     }
