@@ -39,7 +39,7 @@ fn read(datagram: &[u8]) {
         assert!(interface.name.len() <= 3 * datagram.len() && !interface.name.contains('\0'));
     }
     let _ = (parse::link(datagram), parse::stats(datagram), parse::xdp(datagram), parse::route(datagram));
-    let _ = (parse::family(datagram), parse::xdp_abilities(datagram), parse::news(datagram));
+    let _ = (parse::family(datagram), parse::xdp_abilities(datagram), parse::link_event(datagram));
     if let Ok(sockets) = parse::packet_sockets(datagram) {
         assert!(sockets.len() <= datagram.len() / HEADER_BYTES);
     }

@@ -110,7 +110,7 @@ impl Lane {
         if let Some(cpu) = self.cpu {
             strait_sys::process::pin_thread(cpu)?;
         }
-        Ok(strait_sys::process::sharpen_sleep()?)
+        Ok(strait_sys::process::end_sleeps_on_time()?)
     }
 
     /// Lends the next frames as soon as there are some, or an empty batch at `deadline` or after a

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Spins between two checks of the link by a lane that never sleeps: every few milliseconds.
 pub(crate) const LINK_CHECK_SPINS: u32 = 1 << 16;
 
-/// Descriptors that end a wait for frames: the interrupter's, and the link's news.
+/// Descriptors that end a wait for frames: the interrupter's, and the link monitor's.
 pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 
 /// How a lane waits for packets.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use strait_sys::Kind;
 use strait_sys::interface::Interface;
-use strait_sys::netlink::{LinkNews, LinkReading, Netlink, News};
+use strait_sys::netlink::{LinkEvent, LinkMonitor, LinkReading, Netlink};
 
 use crate::error::Error;
 
@@ -42,9 +42,9 @@ pub(crate) struct LinkWatch(Option<Watched>);
 
 #[derive(Debug)]
 struct Watched {
-    news: LinkNews,
-    /// The process may not read the notifications, as in a sandbox that it entered later: lanes
-    /// must not wait for them.
+    monitor: LinkMonitor,
+    /// The process may not read the notifications, as in a sandbox that it entered later: lanes must
+    /// not wait for them.
     refused: AtomicBool,
     index: u32,
     state: Mutex<State>,
@@ -63,18 +63,18 @@ impl LinkWatch {
         if interface.index == 0 {
             return Ok(Self::default());
         }
-        let news = LinkNews::open(interface.index)?;
+        let monitor = LinkMonitor::open(interface.index)?;
         let mut netlink = Netlink::open()?;
         // Read after the notifications were requested, so that no change is missed between.
         let account = LinkAccount::new(netlink.link(interface.index)?, Instant::now());
         let state = Mutex::new(State { netlink, account });
-        Ok(Self(Some(Watched { news, refused: AtomicBool::new(false), index: interface.index, state })))
+        Ok(Self(Some(Watched { monitor, refused: AtomicBool::new(false), index: interface.index, state })))
     }
 
     /// Returns the descriptor that is readable while there are unread changes.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let watched = self.0.as_ref().filter(|watched| !watched.refused.load(Ordering::Relaxed))?;
-        Some(watched.news.as_fd())
+        Some(watched.monitor.as_fd())
     }
 
     /// Reads the changes so far, as of `now`. Returns true if there were any.
@@ -107,16 +107,16 @@ impl LinkWatch {
 impl Watched {
     fn look(&self, state: &mut State, now: Instant) -> bool {
         for count in 0..NEWS_MAX {
-            match self.news.next() {
-                Ok(Some(News::Changed(reading))) => self.note(state, reading, now),
+            match self.monitor.next() {
+                Ok(Some(LinkEvent::Changed(reading))) => self.note(state, reading, now),
                 // Flaps between are lost, but the kernel counts the carrier's.
-                Ok(Some(News::Lost)) => {
+                Ok(Some(LinkEvent::Lost)) => {
                     if let Ok(reading) = state.netlink.link(self.index) {
                         state.account.note(reading, now);
                     }
                 }
                 // A lane ends with the error of its socket.
-                Ok(Some(News::Gone)) => {}
+                Ok(Some(LinkEvent::Gone)) => {}
                 Ok(None) => return count > 0,
                 Err(_) => {
                     self.refused.store(true, Ordering::Relaxed);

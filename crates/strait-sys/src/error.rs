@@ -35,7 +35,7 @@ pub struct Error {
 #[derive(Clone, Debug)]
 enum Cause {
     Os(i32),
-    Said(String),
+    Text(String),
 }
 
 impl Error {
@@ -69,7 +69,7 @@ impl Error {
         subject: impl Into<String>,
         cause: impl Into<String>,
     ) -> Self {
-        Self { operation, subject: subject.into(), cause: Cause::Said(cause.into()), kind, remedy: None }
+        Self { operation, subject: subject.into(), cause: Cause::Text(cause.into()), kind, remedy: None }
     }
 
     /// Adds a remedy: an action for the user.
@@ -90,7 +90,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self.cause {
             Cause::Os(errno) => Some(errno),
-            Cause::Said(_) => None,
+            Cause::Text(_) => None,
         }
     }
 
@@ -108,7 +108,7 @@ impl Error {
     pub fn cause(&self) -> String {
         match &self.cause {
             Cause::Os(errno) => io::Error::from_raw_os_error(*errno).to_string(),
-            Cause::Said(cause) => cause.clone(),
+            Cause::Text(cause) => cause.clone(),
         }
     }
 

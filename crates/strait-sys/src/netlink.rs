@@ -4,8 +4,8 @@
 //! demo make veth pairs. The doctor uses two related families: [`packet_socket`] reads the rings of
 //! packet sockets (sock_diag(7)), and [`xdp_abilities`] the XDP features of a driver (generic
 //! family `netdev`). A [`Netlink`] always works in the network namespace of the thread that opened
-//! it. It lists nothing, and accesses only the given interface. [`LinkNews`] reports the changes of
-//! one link.
+//! it. It lists nothing, and accesses only the given interface. [`LinkMonitor`] reports the changes
+//! of one link.
 //!
 //! The messages are written and read here and not by `netlink-packet-route` (judged at 0.34) for
 //! three reasons. It has neither `packet_diag` nor the `netdev` family, so this reader would stay
@@ -17,8 +17,8 @@
 mod diag;
 mod link;
 mod message;
+mod monitor;
 mod netdev;
-mod news;
 pub mod parse;
 mod route;
 #[cfg(test)]
@@ -33,8 +33,8 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 pub use diag::{PacketRing, PacketSocket, packet_socket};
 pub use link::{LinkReading, LinkStats, XdpAttachment, XdpMode};
 use message::{Attributes, HEADER_LEN, Message, Request, malformed};
+pub use monitor::{LinkEvent, LinkMonitor};
 pub use netdev::{XdpAbilities, XdpMetadata, xdp_abilities};
-pub use news::{LinkNews, News};
 pub use route::Route;
 
 use crate::error::{Error, Kind, Result, check};

@@ -35,7 +35,7 @@ const PIPEFS: i128 = 0x5049_5045;
 
 /// Output that is safe to write to.
 #[derive(Debug)]
-pub enum Place {
+pub enum SafeOutput {
     /// Regular file, or an unused name.
     File(Box<Entry>),
     /// Named pipe, device, or descriptor of this process, opened for writing.
@@ -61,12 +61,12 @@ pub struct Entry {
 ///
 /// # Errors
 /// A symbolic link or a named pipe of another user; a symbolic link in the middle of the path that
-/// another user may have planted; a regular file of another user in a sticky directory; a directory,
-/// a socket; `EINTR` if a signal interrupts the wait.
-pub fn find(path: &Path) -> io::Result<Place> {
+/// another user may have planted; a regular file of another user in a sticky directory; a
+/// directory, a socket; `EINTR` if a signal interrupts the wait.
+pub fn find(path: &Path) -> io::Result<SafeOutput> {
     match look(path)? {
-        Found::File(entry) => Ok(Place::File(entry)),
-        Found::Stream(stream) => Ok(Place::Stream(stream.open(OFlags::WRONLY)?)),
+        Found::File(entry) => Ok(SafeOutput::File(entry)),
+        Found::Stream(stream) => Ok(SafeOutput::Stream(stream.open(OFlags::WRONLY)?)),
     }
 }
 

@@ -59,7 +59,7 @@ pub fn cpus() -> u32 {
 
 /// Makes the calling thread's sleeps end on time (`PR_SET_TIMERSLACK`, 1 ns). By default they end
 /// up to 50 us late.
-pub fn sharpen_sleep() -> Result<()> {
+pub fn end_sleeps_on_time() -> Result<()> {
     // SAFETY: PR_SET_TIMERSLACK takes one integer.
     let returned = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
     check(returned, "set the timer slack of", "this thread").map(drop)

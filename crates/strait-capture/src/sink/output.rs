@@ -80,8 +80,8 @@ impl Output {
         let opened = match target {
             Target::Stdout => Self::stdout(),
             Target::Path(path) => match output::find(path) {
-                Ok(output::Place::Stream(file)) => Ok(Self::in_place(path, file)),
-                Ok(output::Place::File(entry)) => return Self::unfinished(*entry)?.begin(header),
+                Ok(output::SafeOutput::Stream(file)) => Ok(Self::in_place(path, file)),
+                Ok(output::SafeOutput::File(entry)) => return Self::unfinished(*entry)?.begin(header),
                 Err(error) => Err(error),
             },
         };

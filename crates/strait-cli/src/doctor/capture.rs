@@ -54,7 +54,7 @@ fn kernel(notebook: &mut Notebook<'_>) {
 /// Checks that several packet sockets can share the packets of the interface (`PACKET_FANOUT`).
 fn fanout(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
     let (name, shown) = place(interface);
-    match found_fanout(name) {
+    match create_fanout(name) {
         Ok(()) => notebook.ok("fanout", format!("packet sockets can share the packets of {shown}: --queues")),
         Err(error) if error.errno() == Some(NO_OPTION) => {
             let fix = "a kernel with PACKET_FANOUT";
@@ -65,11 +65,11 @@ fn fanout(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
     }
 }
 
-fn found_fanout(name: &str) -> Result<()> {
+fn create_fanout(name: &str) -> Result<()> {
     let interface = Interface::find(name)?;
     let socket = packet::Socket::open(name)?;
     socket.bind(interface.index)?;
-    socket.found_fanout(packet::Fanout::Hash).map(drop)
+    socket.create_fanout(packet::Fanout::Hash).map(drop)
 }
 
 /// Returns the tested interface, and its name for messages.

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat};
 use rustix::io::Errno;
-use strait_sys::output::{Entry, Place, RenameError, find, is_entry, rename};
+use strait_sys::output::{Entry, RenameError, SafeOutput, find, is_entry, rename};
 use strait_sys::process::umask;
 use strait_transfer::hash::Hasher;
 use strait_transfer::offer::Attributes;
@@ -83,8 +83,8 @@ impl Output {
             return Ok(Self { name: "standard output".into(), file, offset: None, part: None });
         };
         match find(name) {
-            Ok(Place::File(entry)) => Self::of_file(*entry),
-            Ok(Place::Stream(file)) => {
+            Ok(SafeOutput::File(entry)) => Self::of_file(*entry),
+            Ok(SafeOutput::Stream(file)) => {
                 Ok(Self { name: name.display().to_string(), file, offset: None, part: None })
             }
             Err(error) if error.kind() == ErrorKind::IsADirectory => {

@@ -46,7 +46,7 @@ fn fill_ring(wire: &Wire, program: &str, path: &str, directory: &Path) -> Finish
 }
 
 #[test]
-fn a_report_that_its_file_does_not_take_is_said_on_standard_error() {
+fn unwritable_report_is_printed_on_standard_error() {
     if !program_or_skip("tcpdump") {
         return;
     }

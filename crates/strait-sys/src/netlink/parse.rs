@@ -5,8 +5,8 @@
 //! acknowledgement (`NLMSG_ERROR`) is an error with the kernel's errno and message.
 
 use super::message::{Message, malformed};
-use super::{LinkReading, LinkStats, News, PacketSocket, Route, XdpAbilities, XdpAttachment};
-use super::{accept, diag, first_message, link, netdev, news, route};
+use super::{LinkEvent, LinkReading, LinkStats, PacketSocket, Route, XdpAbilities, XdpAttachment};
+use super::{accept, diag, first_message, link, monitor, netdev, route};
 use crate::error::Result;
 use crate::interface::Interface;
 
@@ -58,8 +58,8 @@ pub fn packet_sockets(mut datagram: &[u8]) -> Result<Vec<PacketSocket>> {
 }
 
 /// Reads a notification about a link; `None` for one that does not concern its state.
-pub fn news(mut datagram: &[u8]) -> Result<Option<News>> {
-    Ok(Message::take(&mut datagram)?.map(news::parse).transpose()?.flatten())
+pub fn link_event(mut datagram: &[u8]) -> Result<Option<LinkEvent>> {
+    Ok(Message::take(&mut datagram)?.map(monitor::parse).transpose()?.flatten())
 }
 
 const OPERATION: &str = "read";

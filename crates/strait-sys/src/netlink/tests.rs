@@ -36,8 +36,8 @@ fn a_veth_pair_joins_two_namespaces() {
 }
 
 /// Returns the waiting changes.
-fn waiting(news: &LinkNews) -> Vec<News> {
-    std::iter::from_fn(|| news.next().unwrap()).collect()
+fn waiting(monitor: &LinkMonitor) -> Vec<LinkEvent> {
+    std::iter::from_fn(|| monitor.next().unwrap()).collect()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn each_change_of_one_link_is_reported_and_none_of_another() {
         let [one, other] = ["one", "other"].map(|name| netlink.interface(name).unwrap().index);
         netlink.set_up(other, true).unwrap();
         netlink.set_up(one, true).unwrap();
-        let news = LinkNews::open(one).unwrap();
+        let monitor = LinkMonitor::open(one).unwrap();
         netlink.set_up(left, true).unwrap();
         netlink.set_up(left, false).unwrap();
         let start = netlink.link(one).unwrap();
@@ -59,14 +59,15 @@ fn each_change_of_one_link_is_reported_and_none_of_another() {
             netlink.set_up(one, false).unwrap();
             netlink.set_up(one, true).unwrap();
         }
-        let changes = waiting(&news);
-        let downs = changes.iter().filter(|news| matches!(news, News::Changed(now) if !now.is_up)).count();
+        let changes = waiting(&monitor);
+        let downs =
+            changes.iter().filter(|event| matches!(event, LinkEvent::Changed(now) if !now.is_up)).count();
         assert_eq!(downs, 3, "{changes:?}");
-        assert!(!changes.contains(&News::Lost) && !changes.contains(&News::Gone), "{changes:?}");
+        assert!(!changes.contains(&LinkEvent::Lost) && !changes.contains(&LinkEvent::Gone), "{changes:?}");
         let now = netlink.link(one).unwrap();
         assert_eq!((now.is_up, now.carrier_downs - start.carrier_downs), (true, 3));
         netlink.delete(one).unwrap();
-        assert_eq!(waiting(&news).last(), Some(&News::Gone));
+        assert_eq!(waiting(&monitor).last(), Some(&LinkEvent::Gone));
         assert_eq!(netlink.link(one).unwrap_err().kind(), Kind::Usage);
     })
     .unwrap();
@@ -79,14 +80,14 @@ fn unread_changes_are_reported_as_lost() {
         let mut netlink = Netlink::open().unwrap();
         netlink.add_veth(&VethEnd::new("one"), &VethEnd::new("other")).unwrap();
         let one = netlink.interface("one").unwrap().index;
-        let news = LinkNews::open(one).unwrap();
+        let monitor = LinkMonitor::open(one).unwrap();
         for mtu in (1000..5000).map(|count| 1000 + count % 2) {
             netlink.set_mtu(one, mtu).unwrap();
         }
-        assert!(waiting(&news).contains(&News::Lost));
-        assert_eq!(waiting(&news), [], "changes continue after the loss");
+        assert!(waiting(&monitor).contains(&LinkEvent::Lost));
+        assert_eq!(waiting(&monitor), [], "changes continue after the loss");
         netlink.set_up(one, true).unwrap();
-        assert!(matches!(waiting(&news)[..], [News::Changed(now), ..] if now.is_up));
+        assert!(matches!(waiting(&monitor)[..], [LinkEvent::Changed(now), ..] if now.is_up));
     })
     .unwrap();
 }
@@ -226,7 +227,7 @@ fn wrong_lengths_are_errors() {
 fn read_all(datagram: &[u8]) {
     let _ = (parse::interface(datagram), parse::link(datagram), parse::stats(datagram), parse::xdp(datagram));
     let _ = (parse::route(datagram), parse::family(datagram), parse::xdp_abilities(datagram));
-    let _ = (parse::packet_sockets(datagram), parse::news(datagram));
+    let _ = (parse::packet_sockets(datagram), parse::link_event(datagram));
 }
 
 /// Kinds of messages that the readers distinguish; 28 is the id of a generic family.
@@ -275,7 +276,7 @@ fn truncated_answers_of_this_kernel_are_errors() {
         let whole = netlink.reply[..len].to_vec();
         assert_eq!(parse::interface(&whole).unwrap(), lo);
         assert!(parse::link(&whole).is_ok() && parse::xdp(&whole).unwrap().is_none());
-        assert!(matches!(parse::news(&whole).unwrap(), Some(News::Changed(_))));
+        assert!(matches!(parse::link_event(&whole).unwrap(), Some(LinkEvent::Changed(_))));
         for len in 0..len {
             assert!(parse::interface(&whole[..len]).is_err(), "{len}");
             // With a length that fits, the rest of the header and the last attribute are missing.

@@ -18,8 +18,8 @@ fn unused_name_and_file_are_found_through_links() {
     symlink("there", path("link")).unwrap();
     symlink("link", path("chain")).unwrap();
     let entry = |name: &str| match find(&path(name)).unwrap() {
-        Place::File(entry) => entry,
-        Place::Stream(_) => panic!("{name} is a stream"),
+        SafeOutput::File(entry) => entry,
+        SafeOutput::Stream(_) => panic!("{name} is a stream"),
     };
     assert!(entry("chain").found.is_none() && entry("chain").path == path("there"));
     std::fs::write(path("there"), "12345").unwrap();
@@ -41,8 +41,8 @@ fn devices_pipes_of_this_user_and_descriptors_are_opened() {
         move || std::fs::read(pipe).unwrap()
     });
     let write = |path: &Path| match find(path).unwrap() {
-        Place::Stream(mut file) => file.write_all(b"bytes").unwrap(),
-        Place::File(_) => panic!("{} is a file", path.display()),
+        SafeOutput::Stream(mut file) => file.write_all(b"bytes").unwrap(),
+        SafeOutput::File(_) => panic!("{} is a file", path.display()),
     };
     write(&pipe);
     assert_eq!(reader.join().unwrap(), b"bytes");
@@ -64,8 +64,8 @@ fn descriptor_of_an_unlinked_file_is_opened() {
     let file = File::create(&path).unwrap();
     let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     match find(Path::new(&descriptor)).unwrap() {
-        Place::File(entry) => assert_eq!(entry.path, path.canonicalize().unwrap()),
-        Place::Stream(_) => panic!("it has a name"),
+        SafeOutput::File(entry) => assert_eq!(entry.path, path.canonicalize().unwrap()),
+        SafeOutput::Stream(_) => panic!("it has a name"),
     }
     append(Path::new(&descriptor)).unwrap().write_all(b"1").unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -179,8 +179,8 @@ fn path_through_links_leads_to_its_directory() {
     let here = File::open(path("a/b")).unwrap();
     let by_descriptor = format!("/proc/self/fd/{}/out", std::os::fd::AsRawFd::as_raw_fd(&here));
     let of = |path: &Path| match find(path).unwrap() {
-        Place::File(entry) => (entry.path, metadata(&entry.directory).unwrap().ino()),
-        Place::Stream(_) => panic!("{} is a stream", path.display()),
+        SafeOutput::File(entry) => (entry.path, metadata(&entry.directory).unwrap().ino()),
+        SafeOutput::Stream(_) => panic!("{} is a stream", path.display()),
     };
     let inode = here.metadata().unwrap().ino();
     for name in ["a/b/out", "relative/b/out", "absolute/out", "absolute/../chain/out", "./a//b/./out"] {

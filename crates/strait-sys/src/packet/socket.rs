@@ -118,7 +118,7 @@ impl Socket {
     ///
     /// # Errors
     /// EINVAL for a member of a fanout group; otherwise as for [`Socket::bind`].
-    pub fn bind_to_nothing(&self, ifindex: u32) -> Result<()> {
+    pub fn bind_to_no_protocol(&self, ifindex: u32) -> Result<()> {
         self.bind_protocol(ifindex, ETH_P_NONE)
     }
 
@@ -224,7 +224,7 @@ impl Socket {
     /// chooses. Must follow [`Socket::bind`]: `fanout_add` rejects a socket without a protocol and,
     /// before Linux 6.13, one that does not receive. Until all members have joined, each receives
     /// every frame; [`Socket::reject_all`] prevents that.
-    pub fn found_fanout(&self, fanout: Fanout) -> Result<u16> {
+    pub fn create_fanout(&self, fanout: Fanout) -> Result<u16> {
         let unique = u32::from(fanout.type_flags() | libc::PACKET_FANOUT_FLAG_UNIQUEID as u16) << 16;
         self.set_packet(libc::PACKET_FANOUT, &unique, "found a fanout group on")?;
         let mut group: u32 = 0;

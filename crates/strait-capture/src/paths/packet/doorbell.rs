@@ -152,7 +152,7 @@ impl Doorbell {
         if self.grouped {
             self.socket.reject_all()?;
             self.place = Place::Muffled;
-        } else if let Some(leaving) = self.on_a_thread(Socket::bind_to_nothing) {
+        } else if let Some(leaving) = self.on_a_thread(Socket::bind_to_no_protocol) {
             self.place = Place::Leaving(leaving);
         }
         Ok(())

@@ -27,7 +27,7 @@ pub(super) fn join<R: Ring>(engines: &mut [Engine<R>], fanout: Fanout) -> Result
     // rings.
     for group in [bells, sockets] {
         if let Some((founder, others)) = group.split_first() {
-            let id = founder.found_fanout(fanout)?;
+            let id = founder.create_fanout(fanout)?;
             others.iter().try_for_each(|socket| socket.join_fanout(id, fanout))?;
         }
     }

@@ -97,7 +97,7 @@ fn many_views_leave_as_one_message_and_registered_memory_as_well() {
 }
 
 #[test]
-fn the_pages_of_a_mapped_file_are_lent_beyond_the_file_and_its_mapping() {
+fn pages_of_a_mapped_file_stay_borrowed_after_file_and_mapping_are_gone() {
     use rustix::fs::{MemfdFlags, memfd_create};
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, mut peer) = connection();

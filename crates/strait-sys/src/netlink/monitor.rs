@@ -26,7 +26,7 @@ const WAITING_MAX: u32 = 256;
 
 /// Notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum LinkEvent {
     /// New state of the link.
     Changed(LinkReading),
     /// The link was deleted or moved to another network namespace.
@@ -37,9 +37,9 @@ pub enum News {
 
 /// Socket for the notifications of one link, in the network namespace of the thread that opened it.
 #[derive(Debug)]
-pub struct LinkNews(OwnedFd);
+pub struct LinkMonitor(OwnedFd);
 
-impl LinkNews {
+impl LinkMonitor {
     /// Subscribes to the notifications of link `index`.
     pub fn open(index: u32) -> Result<Self> {
         let name = subject(index);
@@ -58,35 +58,35 @@ impl LinkNews {
     }
 
     /// Returns the next notification, or `None` if none has come.
-    pub fn next(&self) -> Result<Option<News>> {
+    pub fn next(&self) -> Result<Option<LinkEvent>> {
         let mut buffer = [0; REPLY_BYTES_MAX];
         loop {
             let len = match rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::TRUNC) {
                 Ok((_, len)) => len,
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::NOBUFS) => return Ok(Some(News::Lost)),
+                Err(rustix::io::Errno::NOBUFS) => return Ok(Some(LinkEvent::Lost)),
                 Err(errno) => return Err(Error::os("read changes of", "a link", errno.raw_os_error())),
             };
-            let Some(datagram) = buffer.get(..len) else { return Ok(Some(News::Lost)) };
-            if let Some(news) = super::parse::news(datagram)? {
-                return Ok(Some(news));
+            let Some(datagram) = buffer.get(..len) else { return Ok(Some(LinkEvent::Lost)) };
+            if let Some(event) = super::parse::link_event(datagram)? {
+                return Ok(Some(event));
             }
         }
     }
 }
 
 /// Readable while a notification waits.
-impl AsFd for LinkNews {
+impl AsFd for LinkMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-pub(super) fn parse(message: Message<'_>) -> Result<Option<News>> {
+pub(super) fn parse(message: Message<'_>) -> Result<Option<LinkEvent>> {
     Ok(match message.kind {
-        libc::RTM_NEWLINK => Some(News::Changed(link::parse_reading(message)?)),
-        libc::RTM_DELLINK => Some(News::Gone),
+        libc::RTM_NEWLINK => Some(LinkEvent::Changed(link::parse_reading(message)?)),
+        libc::RTM_DELLINK => Some(LinkEvent::Gone),
         _ => None,
     })
 }
