@@ -143,12 +143,12 @@ impl Process {
 
     /// Returns its standard output so far.
     pub fn stdout(&self) -> String {
-        String::from_utf8_lossy(&self.stdout.heard.lock().bytes).into_owned()
+        String::from_utf8_lossy(&self.stdout.output.lock().bytes).into_owned()
     }
 
     /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.stderr.heard.lock().bytes).into_owned()
+        String::from_utf8_lossy(&self.stderr.output.lock().bytes).into_owned()
     }
 
     /// Waits until it has written `words` to standard error, such as tcpdump's `listening on`.
@@ -164,7 +164,7 @@ impl Process {
     /// Waits until it has written `words` and an address to standard error. Returns the address.
     pub fn address_after(&self, words: &str, limit: Duration) -> SocketAddr {
         let mut address = None;
-        let said = wait_until(limit, || {
+        let is_found = wait_until(limit, || {
             let text = self.stderr();
             let rest = text.split_once(words).map(|(_, rest)| rest);
             // The line may come in pieces.
@@ -172,7 +172,7 @@ impl Process {
             address = word.and_then(|word| word.parse().ok());
             address.is_some()
         });
-        assert!(said, "{}", self.stderr());
+        assert!(is_found, "{}", self.stderr());
         address.expect("it was found")
     }
 
@@ -207,8 +207,8 @@ impl Process {
     }
 
     fn wait_for(&self, listener: &Listener, words: &str, limit: Duration) -> Result<()> {
-        let heard = listener.heard.wait_for(words.as_bytes(), limit);
-        if heard { Ok(()) } else { Err(self.late(&format!("say {words:?}"), limit)) }
+        let output = listener.output.wait_for(words.as_bytes(), limit);
+        if output { Ok(()) } else { Err(self.late(&format!("say {words:?}"), limit)) }
     }
 
     fn late(&self, awaited: &str, limit: Duration) -> Error {
@@ -232,14 +232,14 @@ impl Drop for Process {
 /// Reads one pipe to its end on a separate thread.
 #[derive(Debug)]
 struct Listener {
-    heard: Arc<Heard>,
+    output: Arc<SharedOutput>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
     fn start(mut pipe: impl Read + Send + 'static) -> Self {
-        let heard = Arc::new(Heard::default());
-        let writer = Arc::clone(&heard);
+        let output = Arc::new(SharedOutput::default());
+        let writer = Arc::clone(&output);
         let thread = thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(len @ 1..) = pipe.read(&mut chunk) {
@@ -247,7 +247,7 @@ impl Listener {
             }
             writer.close();
         });
-        Self { heard, thread: Some(thread) }
+        Self { output, thread: Some(thread) }
     }
 
     /// Returns all output after the pipe is closed.
@@ -255,50 +255,50 @@ impl Listener {
         if let Some(thread) = self.thread.take() {
             thread.join().expect("a listener does not panic");
         }
-        std::mem::take(&mut self.heard.lock().bytes)
+        std::mem::take(&mut self.output.lock().bytes)
     }
 }
 
 /// Output of a pipe, with a condition variable for waiting threads.
 #[derive(Debug, Default)]
-struct Heard {
-    said: Mutex<Said>,
-    bell: Condvar,
+struct SharedOutput {
+    output: Mutex<Output>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct Output {
     bytes: Vec<u8>,
     closed: bool,
 }
 
-impl Heard {
-    fn lock(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedOutput {
+    fn lock(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn append(&self, bytes: &[u8]) {
         self.lock().bytes.extend_from_slice(bytes);
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     fn close(&self) {
         self.lock().closed = true;
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     fn wait_for(&self, words: &[u8], limit: Duration) -> bool {
         let end = Instant::now() + limit;
-        let mut said = self.lock();
+        let mut output = self.lock();
         loop {
-            if contains(&said.bytes, words) {
+            if contains(&output.bytes, words) {
                 return true;
             }
             let left = end.saturating_duration_since(Instant::now());
-            if said.closed || left.is_zero() {
+            if output.closed || left.is_zero() {
                 return false;
             }
-            said = self.bell.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+            output = self.changed.wait_timeout(output, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -210,7 +210,7 @@ impl Wire {
 impl End {
     /// Runs `work` on a thread in this end's namespace; sockets that it opens stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.namespace.run(work).expect("who made a namespace may enter it")
+        self.namespace.run(work).expect("the creator of a namespace may enter it")
     }
 
     /// Runs `work` like [`End::run`], but on one CPU, so that sent frames arrive in order. veth

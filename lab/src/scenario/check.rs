@@ -34,19 +34,19 @@ pub(super) fn check(
             _ => field(head, &variables.replace(line))?,
         }
     }
-    let came = body.map_or(&[][..], |body| body.bytes.as_slice());
+    let received = body.map_or(&[][..], |body| body.bytes.as_slice());
     if let Some(wanted) = wanted_bytes(below, variables)?
-        && wanted != came
+        && wanted != received
     {
-        let differs = wanted.iter().zip(came).position(|(one, other)| one != other);
-        let from = differs.unwrap_or(wanted.len().min(came.len()));
+        let differs = wanted.iter().zip(received).position(|(one, other)| one != other);
+        let from = differs.unwrap_or(wanted.len().min(received.len()));
         return Err(format!(
             "the body differs from byte {from}: wanted {}, got {}",
             shown(&wanted),
-            shown(came)
+            shown(received)
         ));
     }
-    if parts_wanted.is_empty() { Ok(()) } else { check_parts(head, came, &parts_wanted) }
+    if parts_wanted.is_empty() { Ok(()) } else { check_parts(head, received, &parts_wanted) }
 }
 
 fn absent(head: &Head, name: &str) -> Result<(), String> {
@@ -81,11 +81,11 @@ fn trailer(body: Option<&Body>, line: &str) -> Result<(), String> {
 }
 
 /// Checks `& 0-4/26 = text` or `& 0-4/26 *`; the asterisk means those bytes of the pattern.
-fn check_parts(head: &Head, came: &[u8], wanted: &[&str]) -> Result<(), String> {
+fn check_parts(head: &Head, received: &[u8], wanted: &[&str]) -> Result<(), String> {
     let kind = head.get("content-type").unwrap_or_default();
-    let parts = parts(&kind, came)?;
+    let parts = parts(&kind, received)?;
     if parts.len() != wanted.len() {
-        return Err(format!("{} parts: {}", parts.len(), shown(came)));
+        return Err(format!("{} parts: {}", parts.len(), shown(received)));
     }
     for ((part, bytes), wanted) in parts.iter().zip(wanted) {
         let (range, text) = wanted.split_once(' ').ok_or("a part without its bytes")?;

@@ -93,7 +93,7 @@ pub(super) struct Body {
 
 /// Received part of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum Parsed {
     /// Complete body.
     Whole(Body),
     /// Incomplete body, with its data so far.
@@ -101,22 +101,22 @@ pub(super) enum Came {
 }
 
 /// Parses the body at the start of `bytes`.
-pub(super) fn body(bytes: &[u8], framing: Framing, is_ended: bool) -> Result<Came, String> {
+pub(super) fn body(bytes: &[u8], framing: Framing, is_ended: bool) -> Result<Parsed, String> {
     let plain = |bytes: &[u8]| Body { bytes: bytes.to_vec(), trailers: Vec::new(), used: bytes.len() };
     match framing {
         Framing::Length(length) if bytes.len() as u64 >= length => {
-            Ok(Came::Whole(plain(&bytes[..length as usize])))
+            Ok(Parsed::Whole(plain(&bytes[..length as usize])))
         }
-        Framing::ToClose if is_ended => Ok(Came::Whole(plain(bytes))),
-        Framing::Length(_) | Framing::ToClose => Ok(Came::Part(plain(bytes))),
+        Framing::ToClose if is_ended => Ok(Parsed::Whole(plain(bytes))),
+        Framing::Length(_) | Framing::ToClose => Ok(Parsed::Part(plain(bytes))),
         Framing::Chunked => chunks(bytes),
     }
 }
 
-fn chunks(bytes: &[u8]) -> Result<Came, String> {
+fn chunks(bytes: &[u8]) -> Result<Parsed, String> {
     let (mut data, mut at) = (Vec::new(), 0);
     loop {
-        let part = |data, used| Ok(Came::Part(Body { bytes: data, trailers: Vec::new(), used }));
+        let part = |data, used| Ok(Parsed::Part(Body { bytes: data, trailers: Vec::new(), used }));
         let Some(line) = line(&bytes[at..]) else { return part(data, at) };
         let size =
             usize::from_str_radix(&line, 16).map_err(|_| format!("a malformed chunk size: {line:?}"))?;
@@ -137,16 +137,16 @@ fn chunks(bytes: &[u8]) -> Result<Came, String> {
     }
 }
 
-fn trailers(bytes: &[u8], mut at: usize, data: Vec<u8>) -> Result<Came, String> {
+fn trailers(bytes: &[u8], mut at: usize, data: Vec<u8>) -> Result<Parsed, String> {
     let mut trailers = Vec::new();
     while let Some(line) = line(&bytes[at..]) {
         at += line.len() + 2;
         if line.is_empty() {
-            return Ok(Came::Whole(Body { bytes: data, trailers, used: at }));
+            return Ok(Parsed::Whole(Body { bytes: data, trailers, used: at }));
         }
         trailers.push(field(&line)?);
     }
-    Ok(Came::Part(Body { bytes: data, trailers: Vec::new(), used: at }))
+    Ok(Parsed::Part(Body { bytes: data, trailers: Vec::new(), used: at }))
 }
 
 /// Returns the line at the start of `bytes`; None if it is incomplete.
@@ -212,9 +212,9 @@ mod tests {
             trailers: vec![("A".into(), "b".into())],
             used: bytes.len() - 4,
         };
-        assert_eq!(body(bytes, Framing::Chunked, false), Ok(Came::Whole(whole)));
+        assert_eq!(body(bytes, Framing::Chunked, false), Ok(Parsed::Whole(whole)));
         for len in 0..bytes.len() - 4 {
-            assert!(matches!(body(&bytes[..len], Framing::Chunked, true), Ok(Came::Part(_))), "{len}");
+            assert!(matches!(body(&bytes[..len], Framing::Chunked, true), Ok(Parsed::Part(_))), "{len}");
         }
         assert!(body(b"3\r\nabcd\r\n", Framing::Chunked, false).is_err());
         assert!(body(b"x\r\n", Framing::Chunked, false).is_err());

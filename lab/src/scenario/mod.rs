@@ -84,7 +84,7 @@ pub fn play(file: &Path, together: usize, start: Start<'_>) -> Result<(Vec<Strin
         while let Some(scenario) = next() {
             match run::run(scenario, start) {
                 Ok(()) => lock(&held).push(scenario.name.clone()),
-                Err(failure) => lock(&failed).push(said(&name, scenario, &failure)),
+                Err(failure) => lock(&failed).push(describe(&name, scenario, &failure)),
             }
         }
     };
@@ -105,7 +105,8 @@ struct Failure {
     what: String,
 }
 
-fn said(file: &str, scenario: &Scenario, failure: &Failure) -> String {
+/// Describes a failure with its file, line and step.
+fn describe(file: &str, scenario: &Scenario, failure: &Failure) -> String {
     let step = scenario.steps.iter().find(|step| step.line == failure.line);
     let step = step.map_or("the end", |step| step.text.as_str());
     format!("{file}:{}: {}: {step}: {}", failure.line, scenario.name, failure.what)

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::check::{all, check, wanted_bytes};
-use super::message::{Body, Came, Framing, Head, body};
+use super::message::{Body, Framing, Head, Parsed, body};
 use super::script::{Scenario, Step};
-use super::steps::{Awaited, Extent, Mode, Place, chunks, is_short, last_chunk, message, usual_of_response};
+use super::steps::{
+    ConnectionChoice, Expected, Extent, Mode, chunks, is_short, last_chunk, message, usual_of_response,
+};
 use super::value::{Variables, number, shown};
 use super::world::{Connection, End, Side, State, World};
 use super::{BEGIN_SECONDS, Failure, Setup, Start, Subject};
@@ -96,8 +98,10 @@ impl<'a> Play<'a> {
                 self.world.refuse(self.origin);
                 Ok(())
             }
-            [who, verb, ref rest @ ..] if who.starts_with('o') => self.origin_step(who, verb, rest, step),
-            [who, verb, ref rest @ ..] => self.client_step(who, verb, rest, step),
+            [party, verb, ref rest @ ..] if party.starts_with('o') => {
+                self.origin_step(party, verb, rest, step)
+            }
+            [party, verb, ref rest @ ..] => self.client_step(party, verb, rest, step),
             _ => Err("no step".into()),
         }
     }
@@ -136,27 +140,27 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn client_step(&mut self, who: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
+    fn client_step(&mut self, party: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
         match (verb, rest) {
-            ("connects", []) => self.connect(who, false),
-            ("connects", ["slowly"]) => self.connect(who, true),
+            ("connects", []) => self.connect(party, false),
+            ("connects", ["slowly"]) => self.connect(party, true),
             ("asks", [method, target, "until", rest @ ..]) => self.ask(method, target, rest, step),
             ("sends", [method, target, rest @ ..]) if *method != "last" => {
-                if !self.actors.contains_key(who) {
-                    self.connect(who, false)?;
+                if !self.actors.contains_key(party) {
+                    self.connect(party, false)?;
                 }
-                self.request(who, method, target, rest, step)
+                self.request(party, method, target, rest, step)
             }
-            ("sends", ["raw", ..]) if !self.actors.contains_key(who) => {
-                self.connect(who, false)?;
-                self.common_step(who, verb, rest, step)
+            ("sends", ["raw", ..]) if !self.actors.contains_key(party) => {
+                self.connect(party, false)?;
+                self.common_step(party, verb, rest, step)
             }
-            ("gets", [status, ..]) if number(status).is_ok() => self.response(who, rest, step),
-            _ => self.common_step(who, verb, rest, step),
+            ("gets", [status, ..]) if number(status).is_ok() => self.response(party, rest, step),
+            _ => self.common_step(party, verb, rest, step),
         }
     }
 
-    fn origin_step(&mut self, who: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
+    fn origin_step(&mut self, party: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
         match (verb, rest) {
             ("accepts", []) => {
                 let used = self.used.clone();
@@ -165,21 +169,21 @@ impl<'a> Play<'a> {
                         |id: &usize| state.connections[*id].side == Side::Origin && !used.contains(id);
                     (0..state.connections.len()).find(fresh)
                 });
-                self.bind(who, found.ok_or("no connection came")?);
+                self.bind(party, found.ok_or("no connection arrived")?);
                 Ok(())
             }
             ("sends", [status, words @ ..]) if number(status).is_ok() => {
-                self.respond(who, status, words, step)
+                self.respond(party, status, words, step)
             }
-            ("gets", ["data" | "closed" | "rest", ..]) => self.common_step(who, verb, rest, step),
-            ("gets", _) => self.take_request(who, rest, step),
-            _ => self.common_step(who, verb, rest, step),
+            ("gets", ["data" | "closed" | "rest", ..]) => self.common_step(party, verb, rest, step),
+            ("gets", _) => self.take_request(party, rest, step),
+            _ => self.common_step(party, verb, rest, step),
         }
     }
 
     /// Steps of both sides.
-    fn common_step(&mut self, who: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
-        let id = self.actors.get(who).ok_or_else(|| format!("{who} has no connection"))?.id;
+    fn common_step(&mut self, party: &str, verb: &str, rest: &[&str], step: &Step) -> Result {
+        let id = self.actors.get(party).ok_or_else(|| format!("{party} has no connection"))?.id;
         let variables = self.variables();
         let send = |bytes| self.world.with(|state| state.connections[id].send(bytes));
         match (verb, rest) {
@@ -204,33 +208,33 @@ impl<'a> Play<'a> {
                 self.take_data(id, &wanted)?;
             }
             ("gets", ["closed"]) => self.closed(id)?,
-            ("gets", ["rest"]) => self.rest(who, Extent::Whole, step)?,
-            ("gets", ["rest", "cut"]) => self.rest(who, Extent::Cut, step)?,
+            ("gets", ["rest"]) => self.rest(party, Extent::Whole, step)?,
+            ("gets", ["rest", "cut"]) => self.rest(party, Extent::Cut, step)?,
             _ => return Err("unknown step".into()),
         }
         Ok(())
     }
 
-    fn bind(&mut self, who: &str, id: usize) {
+    fn bind(&mut self, party: &str, id: usize) {
         self.used.insert(id);
-        self.actors.insert(who.to_owned(), Actor { id, methods: VecDeque::new(), head: None });
+        self.actors.insert(party.to_owned(), Actor { id, methods: VecDeque::new(), head: None });
     }
 
-    fn connect(&mut self, who: &str, is_slow: bool) -> Result {
+    fn connect(&mut self, party: &str, is_slow: bool) -> Result {
         let address = self.subject()?.address();
         let id = self.world.connect(address, is_slow)?;
-        self.actors.insert(who.to_owned(), Actor { id, methods: VecDeque::new(), head: None });
+        self.actors.insert(party.to_owned(), Actor { id, methods: VecDeque::new(), head: None });
         Ok(())
     }
 
-    fn actor(&mut self, who: &str) -> Result<&mut Actor> {
-        self.actors.get_mut(who).ok_or_else(|| format!("{who} has no connection"))
+    fn actor(&mut self, party: &str) -> Result<&mut Actor> {
+        self.actors.get_mut(party).ok_or_else(|| format!("{party} has no connection"))
     }
 
-    fn request(&mut self, who: &str, method: &str, target: &str, rest: &[&str], step: &Step) -> Result {
+    fn request(&mut self, party: &str, method: &str, target: &str, rest: &[&str], step: &Step) -> Result {
         let variables = self.variables();
         let bytes = self.request_bytes(method, target, rest, step, &variables)?;
-        let actor = self.actor(who)?;
+        let actor = self.actor(party)?;
         actor.methods.push_back(method.to_owned());
         let id = actor.id;
         self.world.with(|state| state.connections[id].send(bytes));
@@ -252,13 +256,13 @@ impl<'a> Play<'a> {
         message(&first, &[("Host", host)], &step.below, mode, variables)
     }
 
-    fn respond(&mut self, who: &str, status: &str, words: &[&str], step: &Step) -> Result {
+    fn respond(&mut self, party: &str, status: &str, words: &[&str], step: &Step) -> Result {
         let version = words.iter().find(|word| word.starts_with("HTTP/")).unwrap_or(&"HTTP/1.1");
         let mode = words.iter().find_map(|word| Mode::of(word)).unwrap_or(Mode::Length);
         let variables = self.variables();
         let usual = usual_of_response(&variables, !status.starts_with('1'));
         let bytes = message(&format!("{version} {status} Said"), &usual, &step.below, mode, &variables)?;
-        let id = self.actor(who)?.id;
+        let id = self.actor(party)?.id;
         self.world.with(|state| {
             let connection = &mut state.connections[id];
             connection.send(bytes);
@@ -270,64 +274,64 @@ impl<'a> Play<'a> {
     }
 
     /// Checks a response to the oldest unanswered request.
-    fn response(&mut self, who: &str, words: &[&str], step: &Step) -> Result {
-        let awaited = Awaited::of(words)?;
-        let actor = self.actor(who)?;
+    fn response(&mut self, party: &str, words: &[&str], step: &Step) -> Result {
+        let expected = Expected::of(words)?;
+        let actor = self.actor(party)?;
         let id = actor.id;
-        let is_final = !awaited.first.starts_with('1') || awaited.first == "101";
+        let is_final = !expected.first.starts_with('1') || expected.first == "101";
         let first = if is_final { actor.methods.pop_front() } else { actor.methods.front().cloned() };
-        let method = awaited.method.clone().or(first).unwrap_or_else(|| "GET".to_owned());
+        let method = expected.method.clone().or(first).unwrap_or_else(|| "GET".to_owned());
         let head = self.take_head(id)?;
         let framing = head.framing(Some(&method))?;
-        if head.status()?.to_string() != awaited.first {
-            let came = self.world.with(|state| shown(&state.connections[id].came));
-            return Err(format!("{}; behind it {came}", all(&head)));
+        if head.status()?.to_string() != expected.first {
+            let received = self.world.with(|state| shown(&state.connections[id].received));
+            return Err(format!("{}; after it {received}", all(&head)));
         }
-        self.message(who, head, framing, awaited.extent, step)
+        self.message(party, head, framing, expected.extent, step)
     }
 
-    fn take_request(&mut self, who: &str, words: &[&str], step: &Step) -> Result {
-        let awaited = Awaited::of(words)?;
-        let first = self.variables().replace(&awaited.first);
-        let id = self.find_request(who, &first, awaited.place)?;
-        self.bind(who, id);
+    fn take_request(&mut self, party: &str, words: &[&str], step: &Step) -> Result {
+        let expected = Expected::of(words)?;
+        let first = self.variables().replace(&expected.first);
+        let id = self.find_request(party, &first, expected.connection)?;
+        self.bind(party, id);
         let head = self.take_head(id)?;
         let framing = head.framing(None)?;
-        self.message(who, head, framing, awaited.extent, step)
+        self.message(party, head, framing, expected.extent, step)
     }
 
-    /// Finds the connection with a matching request: first that of `who`, then unassigned ones,
+    /// Finds the connection with a matching request: first that of `party`, then unassigned ones,
     /// then the others'.
-    fn find_request(&self, who: &str, first: &str, place: Place) -> Result<usize> {
-        let own = self.actors.get(who).map(|actor| actor.id);
+    fn find_request(&self, party: &str, first: &str, choice: ConnectionChoice) -> Result<usize> {
+        let own = self.actors.get(party).map(|actor| actor.id);
         let found = self.world.wait(|state| {
             let with_it = (0..state.connections.len()).filter(|id| {
                 let connection = &state.connections[*id];
                 let is_it = connection
-                    .came
+                    .received
                     .strip_prefix(first.as_bytes())
                     .is_some_and(|rest| rest.starts_with(b" ") || rest.starts_with(b"\r"));
                 connection.side == Side::Origin && !connection.is_left && is_it
             });
-            let rank = |id: &usize| match place {
-                Place::Any if Some(*id) == own => Some(0),
-                Place::Any => Some(1 + u8::from(self.used.contains(id))),
-                Place::New => (!self.used.contains(id)).then_some(0),
-                Place::Same => (Some(*id) == own).then_some(0),
+            let rank = |id: &usize| match choice {
+                ConnectionChoice::Any if Some(*id) == own => Some(0),
+                ConnectionChoice::Any => Some(1 + u8::from(self.used.contains(id))),
+                ConnectionChoice::New => (!self.used.contains(id)).then_some(0),
+                ConnectionChoice::Same => (Some(*id) == own).then_some(0),
             };
             with_it.filter(|id| rank(id).is_some()).min_by_key(rank)
         });
-        found.ok_or_else(|| "no such request came".to_owned())
+        found.ok_or_else(|| "no such request arrived".to_owned())
     }
 
     /// Checks the head, and the body as far as `extent` requires.
-    fn message(&mut self, who: &str, head: Head, framing: Framing, extent: Extent, step: &Step) -> Result {
+    fn message(&mut self, party: &str, head: Head, framing: Framing, extent: Extent, step: &Step) -> Result {
         if extent == Extent::Head {
             check(&head, None, &step.below, &self.variables())?;
-            self.actor(who)?.head = Some((head, framing));
+            self.actor(party)?.head = Some((head, framing));
             return Ok(());
         }
-        let id = self.actor(who)?.id;
+        let id = self.actor(party)?.id;
         let body = self
             .take_body(id, framing, extent == Extent::Cut)
             .map_err(|what| format!("{what}; {}", all(&head)))?;
@@ -335,8 +339,8 @@ impl<'a> Play<'a> {
     }
 
     /// Checks the rest of a body after its head was checked by an earlier step.
-    fn rest(&mut self, who: &str, extent: Extent, step: &Step) -> Result {
-        let actor = self.actor(who)?;
+    fn rest(&mut self, party: &str, extent: Extent, step: &Step) -> Result {
+        let actor = self.actor(party)?;
         let id = actor.id;
         let (head, framing) = actor.head.take().ok_or("the rest of what?")?;
         let body = self.take_body(id, framing, extent == Extent::Cut)?;
@@ -346,33 +350,33 @@ impl<'a> Play<'a> {
     fn take_head(&self, id: usize) -> Result<Head> {
         let taken = self.world.wait(|state| {
             let connection = &mut state.connections[id];
-            match Head::read(&connection.came) {
+            match Head::read(&connection.received) {
                 Ok(Some((head, len))) => {
-                    connection.came.drain(..len);
+                    connection.received.drain(..len);
                     Some(Ok(head))
                 }
                 Ok(None) => connection.end.clone().map(|end| Err(format!("the connection ended: {end:?}"))),
                 Err(what) => Some(Err(what)),
             }
         });
-        taken.unwrap_or_else(|| Err("nothing came, or not all of it".to_owned()))
+        taken.unwrap_or_else(|| Err("no message arrived, or only a part of it".to_owned()))
     }
 
     fn take_body(&self, id: usize, framing: Framing, is_cut: bool) -> Result<Body> {
         let taken = self.world.wait(|state| {
             let connection = &mut state.connections[id];
-            let came = match body(&connection.came, framing, connection.end == Some(End::Closed)) {
-                Ok(came) => came,
+            let parsed = match body(&connection.received, framing, connection.end == Some(End::Closed)) {
+                Ok(parsed) => parsed,
                 Err(what) => return Some(Err(what)),
             };
-            let (body, is_whole) = match came {
-                Came::Whole(body) => (body, true),
-                Came::Part(body) => (body, false),
+            let (body, is_whole) = match parsed {
+                Parsed::Whole(body) => (body, true),
+                Parsed::Part(body) => (body, false),
             };
             if !is_whole && connection.end.is_none() {
                 return None;
             }
-            connection.came.drain(..body.used);
+            connection.received.drain(..body.used);
             Some(match (is_whole, is_cut) {
                 (true, false) | (false, true) => Ok(body),
                 (true, true) if !is_short(framing) => {
@@ -391,13 +395,13 @@ impl<'a> Play<'a> {
     fn take_data(&self, id: usize, wanted: &[u8]) -> Result {
         let taken = self.world.wait(|state| {
             let connection = &mut state.connections[id];
-            let is_enough = connection.came.len() >= wanted.len();
-            is_enough.then(|| connection.came.drain(..wanted.len()).collect::<Vec<_>>())
+            let is_enough = connection.received.len() >= wanted.len();
+            is_enough.then(|| connection.received.drain(..wanted.len()).collect::<Vec<_>>())
         });
         match taken {
             Some(taken) if taken == wanted => Ok(()),
-            Some(taken) => Err(format!("other bytes came: {}", shown(&taken))),
-            None => Err("less came".to_owned()),
+            Some(taken) => Err(format!("other bytes arrived: {}", shown(&taken))),
+            None => Err("fewer bytes arrived".to_owned()),
         }
     }
 
@@ -405,16 +409,16 @@ impl<'a> Play<'a> {
     fn ends(&self, id: usize, end: impl Fn(&mut Connection)) -> Result {
         self.world.with(|state| end(&mut state.connections[id]));
         let ended = self.world.wait(|state| (state.connections[id].unended == 0).then_some(()));
-        ended.ok_or_else(|| "what was sent before it is not taken".to_owned())
+        ended.ok_or_else(|| "earlier bytes were not read".to_owned())
     }
 
     fn closed(&self, id: usize) -> Result {
         self.world
             .wait(|state| {
                 let connection = &state.connections[id];
-                (connection.end.is_some() && connection.came.is_empty()).then_some(())
+                (connection.end.is_some() && connection.received.is_empty()).then_some(())
             })
-            .ok_or_else(|| "it is open, or more came on it".to_owned())
+            .ok_or_else(|| "it is open, or more bytes arrived on it".to_owned())
     }
 
     /// Repeats a request on new connections until the response is as expected: for asynchronous
@@ -425,24 +429,24 @@ impl<'a> Play<'a> {
         let asked = asked.into_iter().map(|(at, line)| (at, line[1..].trim().to_owned()));
         let asked = Step { line: step.line, text: step.text.clone(), below: asked.collect() };
         let wanted = Step { line: step.line, text: step.text.clone(), below: wanted };
-        let mut said = Ok(());
+        let mut result = Ok(());
         let held = crate::wait_until(ASK_LIMIT, || {
-            said = self
+            result = self
                 .connect("asking", false)
                 .and_then(|()| self.request("asking", method, target, &[], &asked));
-            said = said.clone().and_then(|()| self.response("asking", words, &wanted));
+            result = result.clone().and_then(|()| self.response("asking", words, &wanted));
             let id = self.actors.get("asking").map(|actor| actor.id);
             self.world.with(|state| id.into_iter().for_each(|id| state.connections[id].close()));
-            said.is_ok()
+            result.is_ok()
         });
-        if held { Ok(()) } else { said }
+        if held { Ok(()) } else { result }
     }
 
     /// Waits until the proxy has read all bytes sent before: it then has forwarded a later request.
     fn sync(&mut self) -> Result {
         let is_sent = |state: &mut State| state.connections.iter().all(|connection| connection.unsent == 0);
         let sent = self.world.wait(|state| is_sent(state).then_some(()));
-        sent.ok_or("what was sent before it is not taken")?;
+        sent.ok_or("earlier bytes were not read")?;
         let target =
             if self.is_forward { format!("http://{}{SYNC_PATH}", self.origin) } else { SYNC_PATH.to_owned() };
         let fields = [(0, "Connection: close".to_owned()), (0, "Cache-Control: no-store".to_owned())];
@@ -450,7 +454,7 @@ impl<'a> Play<'a> {
         self.connect("syncing", false)?;
         self.request("syncing", "GET", &target, &[], &step)?;
         let found = self.world.wait(|state| {
-            let is_it = |id: &usize| state.connections[*id].came.starts_with(b"GET /.sync ");
+            let is_it = |id: &usize| state.connections[*id].received.starts_with(b"GET /.sync ");
             (0..state.connections.len()).find(is_it)
         });
         let id = found.ok_or("sync did not come through")?;
@@ -473,12 +477,12 @@ impl<'a> Play<'a> {
     /// Describes unexpected bytes, for a message.
     fn unread(&self) -> String {
         self.world.with(|state| {
-            let is_unread = |connection: &&Connection| !connection.is_left && !connection.came.is_empty();
+            let is_unread = |connection: &&Connection| !connection.is_left && !connection.received.is_empty();
             let unread = state.connections.iter().filter(is_unread);
-            let said = unread.map(|connection| {
-                format!("; unread by a {:?}: {}", connection.side, shown(&connection.came))
+            let descriptions = unread.map(|connection| {
+                format!("; unread by a {:?}: {}", connection.side, shown(&connection.received))
             });
-            said.collect::<Vec<_>>().concat()
+            descriptions.collect::<Vec<_>>().concat()
         })
     }
 
@@ -497,7 +501,7 @@ impl<'a> Play<'a> {
         self.world.with(|state| state.connections.iter_mut().for_each(Connection::close));
         match (is_well, ended, unread.is_empty()) {
             (true, false, _) => Err("the proxy has stopped and its connections have not".to_owned()),
-            (true, true, false) => Err(format!("more came{unread}")),
+            (true, true, false) => Err(format!("more bytes arrived{unread}")),
             _ => Ok(()),
         }
     }

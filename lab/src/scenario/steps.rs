@@ -39,25 +39,25 @@ pub(super) fn message(
     variables: &Variables,
 ) -> Result<Vec<u8>, String> {
     let mut head = format!("{first}\r\n");
-    let mut told: Vec<String> = Vec::new();
+    let mut written: Vec<String> = Vec::new();
     for (_, line) in below {
         match line.as_bytes().first() {
             Some(b'=' | b'"' | b'*' | b'+') => {}
-            Some(b'!') => told.push(line[1..].trim().to_ascii_lowercase()),
+            Some(b'!') => written.push(line[1..].trim().to_ascii_lowercase()),
             _ => {
                 let (name, _) =
                     line.split_once(':').ok_or_else(|| format!("a line that is no field: {line}"))?;
-                told.push(name.to_ascii_lowercase());
+                written.push(name.to_ascii_lowercase());
                 head.extend([variables.replace(line).as_str(), "\r\n"]);
             }
         }
     }
-    let is_told = |name: &str| told.iter().any(|told| *told == name.to_ascii_lowercase());
-    for (name, value) in usual.iter().filter(|(name, _)| !is_told(name)) {
+    let is_written = |name: &str| written.iter().any(|written| *written == name.to_ascii_lowercase());
+    for (name, value) in usual.iter().filter(|(name, _)| !is_written(name)) {
         head.extend([name, ": ", value, "\r\n"]);
     }
     let body = wanted_bytes(below, variables)?;
-    let is_framed = is_told("content-length") || is_told("transfer-encoding");
+    let is_framed = is_written("content-length") || is_written("transfer-encoding");
     match mode {
         Mode::Chunked if !is_framed => head.push_str("Transfer-Encoding: chunked\r\n"),
         Mode::Length if !is_framed => {
@@ -117,7 +117,7 @@ pub(super) fn last_chunk(below: &[Line], variables: &Variables) -> Vec<u8> {
 
 /// Expected message, from the words after `gets`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Awaited {
+pub(super) struct Expected {
     /// Status, or method and target.
     pub(super) first: String,
     /// Expected part of the message.
@@ -125,7 +125,7 @@ pub(super) struct Awaited {
     /// Method of the answered request, if it is otherwise unknown.
     pub(super) method: Option<String>,
     /// Connection of an expected request.
-    pub(super) place: Place,
+    pub(super) connection: ConnectionChoice,
 }
 
 /// Expected part of a message.
@@ -141,7 +141,7 @@ pub(super) enum Extent {
 
 /// Connection of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ConnectionChoice {
     /// Any connection.
     Any,
     /// A connection without an earlier request.
@@ -150,24 +150,28 @@ pub(super) enum Place {
     Same,
 }
 
-impl Awaited {
+impl Expected {
     /// Parses the words after `gets`.
     pub(super) fn of(words: &[&str]) -> Result<Self, String> {
-        let mut awaited =
-            Self { first: String::new(), extent: Extent::Whole, method: None, place: Place::Any };
+        let mut expected = Self {
+            first: String::new(),
+            extent: Extent::Whole,
+            method: None,
+            connection: ConnectionChoice::Any,
+        };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
-                "head" => awaited.extent = Extent::Head,
-                "cut" => awaited.extent = Extent::Cut,
-                "new" => awaited.place = Place::New,
-                "same" => awaited.place = Place::Same,
-                "to" => awaited.method = Some((*words.next().ok_or("`to` what?")?).to_owned()),
-                word if awaited.first.is_empty() => awaited.first.push_str(word),
-                word => awaited.first.extend([" ", word]),
+                "head" => expected.extent = Extent::Head,
+                "cut" => expected.extent = Extent::Cut,
+                "new" => expected.connection = ConnectionChoice::New,
+                "same" => expected.connection = ConnectionChoice::Same,
+                "to" => expected.method = Some((*words.next().ok_or("`to` what?")?).to_owned()),
+                word if expected.first.is_empty() => expected.first.push_str(word),
+                word => expected.first.extend([" ", word]),
             }
         }
-        if awaited.first.is_empty() { Err("nothing is awaited".into()) } else { Ok(awaited) }
+        if expected.first.is_empty() { Err("nothing is expected".into()) } else { Ok(expected) }
     }
 }
 

@@ -73,7 +73,7 @@ fn correct_scenarios_pass() {
 #[test]
 fn wrong_scenarios_fail_with_their_line() {
     let begin = "scenario a\n  a sends GET /x\n  o gets GET /x\n  o sends 200\n    A: b\n    = hello\n";
-    for (end, line, said) in [
+    for (end, line, message) in [
         ("  a gets 404\n", 7, "got HTTP/1.1 200 Said"),
         ("  a gets 200\n    A: c\n", 7, "A is b"),
         ("  a gets 200\n    A: ^ b\n", 7, "A is b"),
@@ -84,11 +84,11 @@ fn wrong_scenarios_fail_with_their_line() {
         ("  a gets 200\n    & 0-4/5 = hello\n", 7, "a Content-Type of no parts"),
         ("  a gets 200\n    + A: b\n", 7, "no trailer"),
         ("  a gets 200 cut\n", 7, "the body is complete"),
-        ("  a gets data\n    = HTTP/1.0\n", 7, "other bytes came"),
+        ("  a gets data\n    = HTTP/1.0\n", 7, "other bytes arrived"),
         (
             "  o sends 200\n  a gets 200\n  a gets data\n    = HTTP/1\n",
             9,
-            "at the end: more came; unread by a Client",
+            "at the end: more bytes arrived; unread by a Client",
         ),
         ("  a dances\n", 7, "unknown step"),
         ("  b gets 200\n", 7, "b has no connection"),
@@ -98,7 +98,7 @@ fn wrong_scenarios_fail_with_their_line() {
         let (held, failed) = played(&format!("{begin}{end}"));
         assert!(held.is_empty() && failed.len() == 1, "{end}");
         let prefix = format!("a.scenario:{line}: a: ");
-        assert!(failed[0].starts_with(&prefix) && failed[0].contains(said), "{end}: {failed:?}");
+        assert!(failed[0].starts_with(&prefix) && failed[0].contains(message), "{end}: {failed:?}");
     }
 }
 

@@ -45,7 +45,7 @@ enum Order {
 pub(super) struct Connection {
     pub(super) side: Side,
     /// Received bytes that no step has taken.
-    pub(super) came: Vec<u8>,
+    pub(super) received: Vec<u8>,
     /// End by the peer.
     pub(super) end: Option<End>,
     /// True if this side has closed or reset it.
@@ -142,7 +142,7 @@ impl World {
         let (orders, taken) = channel();
         let connection = Connection {
             side,
-            came: Vec::new(),
+            received: Vec::new(),
             end: None,
             is_left: false,
             is_paused,
@@ -174,7 +174,7 @@ impl World {
                 let connection = &mut state.connections[id];
                 match read {
                     Ok(0) => connection.end = Some(End::Closed),
-                    Ok(count) => connection.came.extend_from_slice(&buffer[..count]),
+                    Ok(count) => connection.received.extend_from_slice(&buffer[..count]),
                     Err(error) => connection.end = Some(End::Reset(error.to_string())),
                 }
                 connection.end.is_some()

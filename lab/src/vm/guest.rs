@@ -240,7 +240,7 @@ fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static>
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Output of the script, mixed with kernel messages.
-    pub said: String,
+    pub output: String,
     /// Exit code of the script; None if the guest ended before it, for example by a panic.
     pub status: Option<u8>,
     /// All other output: before the script, and QEMU's own.
@@ -253,15 +253,15 @@ impl Run {
     fn read(serial: &str, errors: &str) -> Self {
         let serial = serial.replace('\r', "");
         let (before, rest) = serial.split_once(START).unwrap_or((&serial, ""));
-        let (said, after) = rest.rsplit_once(END).unwrap_or((rest, ""));
+        let (output, after) = rest.rsplit_once(END).unwrap_or((rest, ""));
         let status = after.lines().next().and_then(|code| code.parse().ok());
-        Self { said: said.to_owned(), status, log: format!("{before}\n{errors}"), marks: Vec::new() }
+        Self { output: output.to_owned(), status, log: format!("{before}\n{errors}"), marks: Vec::new() }
     }
 
     /// Returns `self`, or panics with the output if the script did not end with 0.
     #[must_use]
     pub fn success(self) -> Self {
-        assert_eq!(self.status, Some(0), "the guest's script failed:\n{}\n{}", self.log, self.said);
+        assert_eq!(self.status, Some(0), "the guest's script failed:\n{}\n{}", self.log, self.output);
         self
     }
 }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn script_output_is_separated_from_the_log() {
         let run = Run::read("SeaBIOS\r\nguest: start\r\nhello\r\nguest: exit 3\r\n", "qemu: warning\n");
-        assert_eq!((run.said.as_str(), run.status), ("hello\n", Some(3)));
+        assert_eq!((run.output.as_str(), run.status), ("hello\n", Some(3)));
         assert!(run.log.contains("SeaBIOS") && run.log.contains("warning"));
     }
 
@@ -281,6 +281,6 @@ mod tests {
     fn panicked_guest_has_no_status() {
         let run = Run::read("guest: start\nhello\nKernel panic - not syncing\n", "");
         assert_eq!(run.status, None);
-        assert!(run.said.contains("panic"));
+        assert!(run.output.contains("panic"));
     }
 }

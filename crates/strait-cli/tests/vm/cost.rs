@@ -121,7 +121,7 @@ fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
     let mut costs = Costs::new();
     for (name, _) in &all {
         for size in sizes() {
-            let cost = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.said, run.log));
+            let cost = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
             costs.entry(name).or_default().insert(size, cost);
         }
     }

@@ -19,8 +19,8 @@ examine() {
 
 /// Returns state, text and fix of the finding on `subject` in the examination `name`.
 fn finding(run: &Run, name: &str, subject: &str) -> (String, String, String) {
-    let line = run.said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let line = line.unwrap_or_else(|| panic!("no {name}:\n{}", run.said));
+    let line = run.output.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let line = line.unwrap_or_else(|| panic!("no {name}:\n{}", run.output));
     let report: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
     let findings = report["findings"].as_array().unwrap();
     let finding = findings.iter().find(|finding| finding["subject"] == subject);
@@ -106,7 +106,7 @@ examine unloaded --for capture
             subject,
             ("better", "its module is not loaded: eth1 cannot be captured"),
         );
-        assert!(finding(&run, "absent", subject).2.starts_with("insmod pf_zerocopy.ko"), "{}", run.said);
+        assert!(finding(&run, "absent", subject).2.starts_with("insmod pf_zerocopy.ko"), "{}", run.output);
         for (name, taken) in [("taken", "zc0"), ("fixed", "zc1")] {
             assert_found(&run, name, subject, ("ok", &format!("its module drives {taken}")));
         }

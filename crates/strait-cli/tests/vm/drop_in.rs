@@ -63,7 +63,7 @@ echo pinned $(pinned)
             "pinned 0",
         ];
         assert_output(&run, &wanted);
-        let line = run.said.lines().find_map(|line| line.strip_prefix("ledger ")).unwrap();
+        let line = run.output.lines().find_map(|line| line.strip_prefix("ledger ")).unwrap();
         let ledger: Value = serde_json::from_str(line).unwrap();
         let received = ["delivered", "bytes"].map(|name| ledger[name].as_u64().unwrap());
         assert_eq!(received, [ANSWERED, answered_bytes()], "{ledger}");

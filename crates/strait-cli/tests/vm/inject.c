@@ -2,7 +2,7 @@
  * Captures on an interface by libpcap and answers each frame with another one in the callback.
  * Runs in a guest of the lab.
  *
- *   inject INTERFACE FRAMES    answers as user nobody; prints a failed answer
+ *   inject INTERFACE FRAMES    answers without root; prints a failed answer
  *   inject INTERFACE down      sends on a link that is down, and frames of invalid sizes
  */
 #define _GNU_SOURCE

@@ -35,6 +35,6 @@ fn run(guest: Guest, script: &str) -> Run {
 /// Asserts that the output of `run` contains all of `words`.
 fn assert_output(run: &Run, words: &[&str]) {
     for word in words {
-        assert!(run.said.contains(word), "missing: {word}\n{}", run.said);
+        assert!(run.output.contains(word), "missing: {word}\n{}", run.output);
     }
 }

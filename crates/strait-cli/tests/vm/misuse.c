@@ -6,7 +6,7 @@
  *   misuse after IFINDEX          pages freed by close() under traffic are not written to
  *   misuse elsewhere IFINDEX      an interface of another network namespace is inaccessible
  *   misuse nobody IFINDEX         it is inaccessible for root of a user namespace
- *   misuse as none|raw PROGRAM... runs PROGRAM as user nobody, without capabilities or with CAP_NET_RAW
+ *   misuse as none|raw PROGRAM... runs PROGRAM without root, with no capability or CAP_NET_RAW
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -402,8 +402,8 @@ static void receive(int fd)
 }
 
 /*
- * A process that ends with copies of all sockets and rings. The parent waits for it: a socket that it
- * still holds would keep its interface, which the next case binds.
+ * A process that ends with copies of all sockets and rings. The parent waits for it: a socket that
+ * it still holds would keep its interface, which the next case binds.
  */
 static void end_in_child(void)
 {
@@ -440,8 +440,8 @@ static void misuse(struct victim *victim)
 }
 
 /*
- * Overwrites rings while frames are received and sent. Random calls would not keep a socket bound that
- * long: QEMU's NIC receives nothing in the second after its receiver is started.
+ * Overwrites rings while frames are received and sent. Random calls would not keep a socket bound
+ * that long: QEMU's NIC receives nothing in the second after its receiver is started.
  */
 static void scribble_in_traffic(struct victim *victims)
 {

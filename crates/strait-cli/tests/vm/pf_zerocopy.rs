@@ -167,8 +167,8 @@ cat unloaded.err
 
 /// Returns the rest of the output line that begins with `word`.
 fn line<'a>(run: &'a Run, word: &str) -> &'a str {
-    let found = run.said.lines().find_map(|line| line.strip_prefix(word));
-    found.unwrap_or_else(|| panic!("missing: {word}\n{}", run.said))
+    let found = run.output.lines().find_map(|line| line.strip_prefix(word));
+    found.unwrap_or_else(|| panic!("missing: {word}\n{}", run.output))
 }
 
 /// Returns the ledger in the output line that begins with `word`, and asserts that it closes.

@@ -51,9 +51,9 @@ fn two_hosts(nic: Nic) -> Guest {
 
 /// Returns the account of the transfer `name`.
 fn account(run: &Run, name: &str) -> Value {
-    let line = run.said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let line = line.unwrap_or_else(|| panic!("no {name}: {}", run.said));
-    serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {}", run.said))
+    let line = run.output.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let line = line.unwrap_or_else(|| panic!("no {name}: {}", run.output));
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {}", run.output))
 }
 
 /// Returns the bytes that the transfer `name` sent without a copy, and its zero-copy sends that the
@@ -96,7 +96,7 @@ end_capture
             ],
         );
         assert_zero_copy(&run, "alone");
-        assert!(zero_copy(&run, "overheard")[0] < SENT_BYTES / 10, "{}", run.said);
+        assert!(zero_copy(&run, "overheard")[0] < SENT_BYTES / 10, "{}", run.output);
     }
 }
 
@@ -117,16 +117,16 @@ transfer {name}-forced whole --threshold 1
 /// as copying.
 fn assert_zero_copy(run: &Run, name: &str) {
     let [uncopied, copied] = zero_copy(run, name);
-    assert!(uncopied > SENT_BYTES / 4 && copied < uncopied / 2, "{name}: {}", run.said);
-    assert_eq!(account(run, name)["fallbacks"], serde_json::json!({}), "{name}: {}", run.said);
+    assert!(uncopied > SENT_BYTES / 4 && copied < uncopied / 2, "{name}: {}", run.output);
+    assert_eq!(account(run, name)["fallbacks"], serde_json::json!({}), "{name}: {}", run.output);
 }
 
 /// Asserts that both transfers of `name` were copied, and that the account has the `reason`.
 fn assert_copied(run: &Run, name: &str, reason: &str) {
     let [chosen, forced] = ["chosen", "forced"].map(|kind| format!("{name}-{kind}"));
-    assert_eq!(zero_copy(run, &forced), [0, SENT_BYTES], "{}", run.said);
-    assert_eq!(zero_copy(run, &chosen)[0], 0, "{}", run.said);
-    assert!(account(run, &chosen)["fallbacks"][reason].as_u64() > Some(0), "{}", run.said);
+    assert_eq!(zero_copy(run, &forced), [0, SENT_BYTES], "{}", run.output);
+    assert_eq!(zero_copy(run, &chosen)[0], 0, "{}", run.output);
+    assert!(account(run, &chosen)["fallbacks"][reason].as_u64() > Some(0), "{}", run.output);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn disabled_scatter_gather_is_reported_and_counted_as_copies() {
             assert_zero_copy(&run, &format!("{name}-forced"));
         }
         assert_copied(&run, "sg", "the device of this route has no scatter-gather");
-        assert_eq!(zero_copy(&run, "sg-chosen"), [0, 0], "{nic:?}: {}", run.said);
+        assert_eq!(zero_copy(&run, "sg-chosen"), [0, 0], "{nic:?}: {}", run.output);
         assert_copied(&run, "tx", "the kernel copies on this route");
     }
 }
@@ -172,9 +172,9 @@ fn missing_scatter_gather_is_reported_and_counted_as_copies() {
     // On a hub a virtio-net has neither scatter-gather nor checksum offload.
     let run = run(two_hosts(Nic::VirtioNet), &[TWO_HOSTS, &examined_transfers("hub")].concat());
     assert_output(&run, &["is copied: sg and tx off at eth0; its driver has no sg and no tx\n"]);
-    assert!(!run.said.contains("ethtool -K"), "fixed offloads must not be advised: {}", run.said);
+    assert!(!run.output.contains("ethtool -K"), "fixed offloads must not be advised: {}", run.output);
     assert_copied(&run, "hub", "the device of this route has no scatter-gather");
-    assert_eq!(zero_copy(&run, "hub-chosen"), [0, 0], "{}", run.said);
+    assert_eq!(zero_copy(&run, "hub-chosen"), [0, 0], "{}", run.output);
 }
 
 #[test]
@@ -196,8 +196,8 @@ transfer forced-16 pieces 16384 --threshold 1
         let run = run(two_hosts(nic), &script);
         for name in ["chosen-4", "chosen-16", "forced-16"] {
             let [uncopied, copied] = zero_copy(&run, name);
-            assert!(uncopied > copied, "{nic:?}: {}", run.said);
-            assert_eq!(account(&run, name)["fallbacks"], serde_json::json!({}), "{nic:?}: {}", run.said);
+            assert!(uncopied > copied, "{nic:?}: {}", run.output);
+            assert_eq!(account(&run, name)["fallbacks"], serde_json::json!({}), "{nic:?}: {}", run.output);
             falsely_copied += copied;
         }
     }

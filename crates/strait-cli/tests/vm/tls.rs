@@ -91,13 +91,13 @@ fn https() -> Option<Guest> {
 
 /// Returns the rest of the output line that begins with `word`.
 fn rest_of_line<'r>(run: &'r Run, word: &str) -> &'r str {
-    let line = run.said.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {word}:\n{}", run.said))
+    let line = run.output.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {word}:\n{}", run.output))
 }
 
 /// Returns the number after `word`.
 fn number(run: &Run, word: &str) -> u64 {
-    rest_of_line(run, word).trim().parse().unwrap_or_else(|error| panic!("{word}: {error}:\n{}", run.said))
+    rest_of_line(run, word).trim().parse().unwrap_or_else(|error| panic!("{word}: {error}:\n{}", run.output))
 }
 
 /// Returns fields of the hit's line in the access log.
@@ -115,13 +115,13 @@ fn hit_over_tls_stays_in_the_kernel_with_ktls() {
     let run = run(guest.module("tls").module("gcm").module("ctr").module("aesni-intel"), HIT);
     assert_output(&run, &["OK ktls the kernel encrypts"]);
     let [cache, mechanism, copied, sendfile] = access(&run);
-    assert_eq!((cache, mechanism), ("hit".into(), "sendfile".into()), "{}", run.said);
-    assert_eq!(sendfile.as_u64(), Some(OBJECT_BYTES), "{}", run.said);
-    assert!(copied.as_u64() < Some(MEMORY_BYTES_MAX), "{}", run.said);
+    assert_eq!((cache, mechanism), ("hit".into(), "sendfile".into()), "{}", run.output);
+    assert_eq!(sendfile.as_u64(), Some(OBJECT_BYTES), "{}", run.output);
+    assert!(copied.as_u64() < Some(MEMORY_BYTES_MAX), "{}", run.output);
     // The kernel's counts: an encrypted session, and the bytes of system calls.
-    assert_eq!(number(&run, "sessions"), 1, "{}", run.said);
-    assert_eq!(number(&run, "kernel"), OBJECT_BYTES, "{}", run.said);
-    assert!(number(&run, "memory") < MEMORY_BYTES_MAX, "{}", run.said);
+    assert_eq!(number(&run, "sessions"), 1, "{}", run.output);
+    assert_eq!(number(&run, "kernel"), OBJECT_BYTES, "{}", run.output);
+    assert!(number(&run, "memory") < MEMORY_BYTES_MAX, "{}", run.output);
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn hit_over_tls_is_copied_and_counted_without_ktls() {
         &["better ktls TLS is encrypted in user space", "kTLS: the kernel has no tls module"],
     );
     let [cache, mechanism, copied, sendfile] = access(&run);
-    assert_eq!((cache, mechanism, sendfile), ("hit".into(), "copy".into(), 0.into()), "{}", run.said);
-    assert!(copied.as_u64() >= Some(OBJECT_BYTES), "{}", run.said);
-    assert_eq!((number(&run, "sessions"), number(&run, "kernel")), (0, 0), "{}", run.said);
+    assert_eq!((cache, mechanism, sendfile), ("hit".into(), "copy".into(), 0.into()), "{}", run.output);
+    assert!(copied.as_u64() >= Some(OBJECT_BYTES), "{}", run.output);
+    assert_eq!((number(&run, "sessions"), number(&run, "kernel")), (0, 0), "{}", run.output);
     // The bytes are read from the store and written as records.
-    assert!(number(&run, "memory") >= 2 * OBJECT_BYTES, "{}", run.said);
+    assert!(number(&run, "memory") >= 2 * OBJECT_BYTES, "{}", run.output);
 }
 
 #[test]

@@ -88,6 +88,6 @@ cat heard.json
         let run = run(guest(Kernel::V7_2).wire(nic, nic), script);
         let wanted = [r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#, r#""delivered":200"#];
         assert_output(&run, &wanted);
-        assert_eq!(run.said.contains("strait: no zero-copy"), copies, "{nic:?}: {}", run.said);
+        assert_eq!(run.output.contains("strait: no zero-copy"), copies, "{nic:?}: {}", run.output);
     }
 }
