@@ -1,4 +1,4 @@
-//! What a command ends with when it cannot do what was asked: one line, and an exit code.
+//! Errors of commands. Each is one line with an exit code.
 
 use std::io;
 
@@ -6,53 +6,53 @@ use strait_capture::sink::SinkError;
 use strait_program::Failure;
 use strait_sys::Kind;
 
-/// A command's failure.
+/// Failure of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The code that programs share failed.
+    /// Failure of the code shared by all programs.
     #[error(transparent)]
     Program(#[from] strait_program::Error),
-    /// The capture engine says why.
+    /// Failure of the capture engine.
     #[error(transparent)]
     Capture(#[from] strait_capture::Error),
-    /// The kernel says why.
+    /// Failure of a system call.
     #[error(transparent)]
     System(#[from] strait_sys::Error),
-    /// The transfer engine says why.
+    /// Failure of the transfer engine.
     #[error(transparent)]
     Transfer(#[from] strait_transfer::Error),
-    /// A capture file could not be written.
+    /// Failure to write a capture file.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// Standard output could not be written to.
+    /// Failure to write to standard output.
     #[error("write to standard output: {0}")]
     Output(std::io::Error),
-    /// Options that contradict each other.
+    /// Contradictory options.
     #[error("{0}")]
     Usage(String),
-    /// A privilege or a library is missing, or the machine cannot do it.
+    /// A privilege, a library or an ability of the machine is missing.
     #[error("{0}")]
     Refused(String),
-    /// There is no such program (env(1), POSIX): exit code 127.
+    /// The program to run does not exist: exit code 127, as for env(1) in POSIX.
     #[error("{0}: no such program")]
     NoProgram(String),
-    /// The program cannot be started (the same): exit code 126.
+    /// The program to run cannot be started: exit code 126, as for env(1) in POSIX.
     #[error("{0}")]
     NotStarted(String),
-    /// The other end of a transfer refuses it.
+    /// The other end refused the transfer.
     #[error("{peer} refuses: {reason}")]
     PeerRefused { peer: String, reason: String },
-    /// The other end of a transfer has closed the connection.
+    /// The other end of the transfer closed the connection.
     #[error("{peer} has closed the connection")]
     PeerClosed { peer: String },
-    /// Something else failed: what, on what, why.
+    /// Another failure: operation, subject and cause.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Failure for Error {
-    /// 1 failed, 2 usage, 3 refused; of a program that was to be run, 126 not started and 127 not
-    /// found.
+    /// Returns 1 for a failure, 2 for a usage error, 3 for a refusal. For a program to run, returns
+    /// 126 if it cannot be started and 127 if it does not exist.
     fn exit_code(&self) -> u8 {
         let kind = match self {
             Self::Program(error) => error.kind(),

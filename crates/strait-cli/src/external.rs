@@ -1,8 +1,8 @@
-//! Commands that are programs of their own, found and executed as git finds its commands.
+//! External commands: separate programs, which `strait` finds and executes like git.
 //!
-//! `strait proxy` executes `strait-proxy`: in the directory of this program, in the directory where
-//! Cargo puts programs if this one runs from beside it, then on the PATH. So `strait`, to which
-//! users give capabilities, links no HTTP proxy and no benchmark.
+//! `strait proxy` executes `strait-proxy`. It searches the directory of this program, then Cargo's
+//! directory of programs if this program is below it, then the PATH. This keeps the HTTP proxy and
+//! benchmarks out of `strait`, to which users give capabilities.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use crate::Error;
 pub(crate) struct External {
     /// Name as a command of `strait`.
     name: &'static str,
-    /// Program. It runs the command without a name if it has the command's name, else by the name.
+    /// Name of the program. A program with several commands gets the command as its first argument.
     program: &'static str,
     /// First line of the help.
     about: &'static str,
@@ -72,10 +72,10 @@ pub(crate) fn whole_definitions() -> impl Iterator<Item = Definition> {
 }
 
 impl External {
-    /// Becomes the program. Returns only if that failed.
+    /// Executes the program. Returns only on an error.
     pub(crate) fn exec(self, arguments: &[OsString]) -> Result<(), Error> {
         let path = self.path()?;
-        // The program shows argument 0 as its name: the words that the user typed.
+        // The program's messages show argument 0, which is the command as typed by the user.
         let (name, command) = if self.is_whole_program() {
             (format!("strait {}", self.name), None)
         } else {
@@ -128,7 +128,7 @@ fn find(program: &str) -> Option<PathBuf> {
     let cargo = own.filter(|own| own.ends_with("deps") || own.ends_with("examples")).and_then(Path::parent);
     let beside = own.into_iter().chain(cargo).map(Path::to_owned);
     let path = env::var_os("PATH").unwrap_or_default();
-    // A relative directory would depend on the place where the user happens to be.
+    // A relative directory would depend on the working directory.
     let on_path = env::split_paths(&path).filter(|directory| directory.is_absolute());
     beside.chain(on_path).map(|directory| directory.join(program)).find(|path| is_executable(path))
 }
@@ -138,8 +138,8 @@ pub(crate) fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Writes the man pages of the external programs to `directory`. A command that is part of a program
-/// gets a page that refers to the program's. A missing program is reported and left out.
+/// Writes the man pages of the external programs to `directory`. A command that is part of a
+/// program gets a page that refers to the program's. A missing program is reported and omitted.
 pub(crate) fn man(directory: &Path) -> Result<(), Error> {
     for external in EXTERNALS {
         let External { name, program, .. } = external;
@@ -159,7 +159,7 @@ pub(crate) fn man(directory: &Path) -> Result<(), Error> {
 }
 
 fn run_man(program: &Path, directory: &Path) -> Result<(), Error> {
-    let failed = |why: &dyn Display| Error::Failed(format!("run {} man: {why}", program.display()));
+    let failed = |cause: &dyn Display| Error::Failed(format!("run {} man: {cause}", program.display()));
     let ended = Command::new(program).arg("man").arg(directory).stdin(Stdio::null()).status();
     let ended = ended.map_err(|error| failed(&error))?;
     if ended.success() { Ok(()) } else { Err(failed(&ended)) }
@@ -185,9 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_named_with_how_to_install_it() {
-        let said = EXTERNALS[0].missing().to_string();
-        assert!(said.starts_with("strait proxy needs the program strait-proxy"), "{said}");
-        assert!(said.ends_with("cargo install --path crates/strait-proxy") && !said.contains('\n'), "{said}");
+    fn missing_program_is_reported_with_the_install_command() {
+        let message = EXTERNALS[0].missing().to_string();
+        assert!(message.starts_with("strait proxy needs the program strait-proxy"), "{message}");
+        assert!(
+            message.ends_with("cargo install --path crates/strait-proxy") && !message.contains('\n'),
+            "{message}"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! The program `strait`: its commands, their exit codes and what they print.
+//! The program `strait`: its commands and their exit codes.
 //!
-//! Each command is a module with an `Args` and a `run`, or a program of its own (`external.rs`).
+//! Each command is a module with an `Args` and a `run`, or an external program (`external.rs`).
 //! Exit codes: 0 done, 1 failed, 2 usage, 3 refused.
 
 mod bulk;
@@ -40,7 +40,7 @@ struct Strait {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, also where a file cannot be opened; 2 a mistake on the command line or in a configuration;
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, also if a file cannot be opened; 2 an error on the command line or in a configuration;
 3 a privilege, a kernel feature, a library or a program is missing.";
 
 #[derive(Subcommand)]
@@ -51,20 +51,20 @@ enum Command {
     Generate(Box<generate::Args>),
     /// Send the packets of a capture file.
     Replay(replay::Args),
-    /// Run a libpcap program, unmodified, on this engine.
+    /// Run an unmodified libpcap program on Strait's engine.
     Run(run::Args),
-    /// Send a file or standard input to strait receive, without a copy where that is possible.
+    /// Send a file or standard input to strait receive, without a copy if possible.
     Send(send::Args),
-    /// Receive what strait send sends.
+    /// Receive a transfer of strait send.
     Receive(receive::Args),
     /// Relay TCP connections inside the kernel.
     Relay(relay::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
-    /// Say what this machine and an interface allow, why, and what would improve it.
+    /// Examine this machine and an interface, and name fixes.
     Doctor(doctor::Args),
-    /// See what it is for: five short parts on traffic of its own, in network namespaces of its
-    /// own.
+    /// Demonstrate Strait in five short parts, with generated traffic in private network
+    /// namespaces.
     Demo(demo::Args),
     /// Print a completion script for a shell.
     Completions(pages::CompletionArgs),
@@ -73,7 +73,7 @@ enum Command {
 }
 
 impl Command {
-    /// The standard streams that carry data of this command. An account in words is a notice.
+    /// Returns the standard streams that carry data of this command. A textual account is not data.
     fn streams(&self) -> Streams {
         match self {
             Self::Capture(args) => args.streams(),
@@ -82,7 +82,7 @@ impl Command {
             Self::Replay(args) => args.streams(),
             Self::Generate(args) => args.streams(),
             Self::Relay(args) => args.streams(),
-            // The program that is run knows what it prints.
+            // A program under `strait run` checks its own streams.
             Self::Run(_) | Self::Man(_) => Streams::default(),
             Self::Top(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => Streams::output(true),
         }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_does_not_contradict_itself() {
+    fn command_line_definition_is_consistent() {
         command().debug_assert();
     }
 }

@@ -1,7 +1,7 @@
-//! Values on the command line that are more than a number.
+//! Parsers of command line values with units or a structure.
 //!
-//! Every command parses them here or in `strait-program`, so that `10s`, `100k`, `10GiB` and `:9000`
-//! mean the same in each option.
+//! Every command uses these or those of `strait-program`, so that `10s`, `100k`, `10GiB` and
+//! `:9000` have one meaning in all options.
 
 use strait_packet::ethernet::MacAddress;
 pub(crate) use strait_program::parse::{
@@ -9,7 +9,7 @@ pub(crate) use strait_program::parse::{
     seconds, seconds_or_none,
 };
 
-/// A MAC address as in 02:00:00:00:00:01.
+/// Parses a MAC address, as in 02:00:00:00:00:01.
 pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
     let wrong = || format!("'{text}' is not a MAC address; write it as in 02:00:00:00:00:01");
     let mut octets = [0; 6];

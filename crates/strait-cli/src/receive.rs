@@ -168,7 +168,7 @@ fn wait(fd: &impl std::os::fd::AsFd, flags: PollFlags) -> Result<(), Error> {
     }
 }
 
-/// A transfer whose offer was accepted.
+/// A transfer with an accepted offer.
 struct Receiving<'a> {
     args: &'a Args,
     output: &'a mut Output,

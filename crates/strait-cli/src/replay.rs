@@ -125,8 +125,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Waits until a packet is due whose timestamp is `since_ns` after the first. Returns false if
-    /// a signal arrived.
+    /// Waits until a packet with a timestamp `since_ns` after the first is due. Returns false if a
+    /// signal arrived.
     fn wait(&mut self, pass_start_ns: u64, since_ns: u64) -> Result<bool, Error> {
         let due_ns = match self.args.rate {
             Some(rate) => rate.due_ns(self.sequence).map_or(0, |due_ns| self.start_ns + due_ns),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use strait_capture::Frame;
 
-/// `LINKTYPE_LINUX_SLL2`, whose header names the interface.
+/// `LINKTYPE_LINUX_SLL2`. Its header names the interface.
 const LINUX_SLL2: u32 = 276;
 /// Maximum number of cached names. Further interfaces are looked up for each packet.
 const NAMES_MAX: usize = 1024;

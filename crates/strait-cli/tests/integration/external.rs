@@ -1,5 +1,4 @@
-//! Commands that are programs of their own: where `strait` finds them, and what it says of a
-//! missing one.
+//! External commands: the search for their programs, and the error for a missing one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ pub(crate) fn proxy_program() -> PathBuf {
     program
 }
 
-/// Runs `strait` from a directory of its own, with `path` as its PATH.
+/// Runs a copy of `strait` in `directory`, with `path` as its PATH.
 fn alone(directory: &Path, path: &str, arguments: &[&str]) -> Finished {
     let copy = directory.join("strait");
     if !copy.exists() {
