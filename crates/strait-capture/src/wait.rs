@@ -14,7 +14,7 @@ pub(crate) const LINK_CHECK_SPINS: u32 = 1 << 16;
 /// Descriptors that end a wait for frames: the interrupter's, and the link monitor's.
 pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 
-/// How a lane waits for packets.
+/// Wait policy of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
     /// Wake for each packet.

@@ -73,7 +73,7 @@ impl<E> Opened<E> {
     }
 }
 
-/// Intake of a session: the attached filter or program, and counters beside those of the lanes.
+/// Intake of a session: the attached filter or program, and the counters that no lane has.
 pub(crate) trait Source: Send + Sync {
     /// Ends the intake on all lanes: frames in the rings can still be read, no more arrive.
     fn stop(&mut self) -> Result<(), Error>;

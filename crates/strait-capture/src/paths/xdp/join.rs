@@ -66,29 +66,29 @@ impl Joiner {
         }
     }
 
-    /// Whether the next descriptor continues a frame.
+    /// Returns true if the next descriptor continues a frame.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// The frames of the batch, or nothing where each descriptor is one.
+    /// Returns the frames of the batch; none if each descriptor is a frame.
     #[inline]
     pub(super) fn items(&self) -> Option<&[Item]> {
         self.active.then_some(&self.items)
     }
 
-    /// The bytes of a joined frame.
+    /// Returns the bytes of a joined frame.
     pub(super) fn bytes(&self, joined: &Joined) -> &[u8] {
         &self.bytes[joined.start..joined.start + joined.len]
     }
 
-    /// Bytes that were copied to join frames since the last call.
+    /// Returns the number of bytes copied to join frames since the last call.
     pub(super) fn take_copied(&mut self) -> u64 {
         std::mem::take(&mut self.copied)
     }
 
-    /// Forgets the frames of the batch before, but for the one that goes on.
+    /// Removes the frames of the last batch, except one that continues.
     fn begin(&mut self) {
         self.items.clear();
         match &mut self.open {
@@ -119,7 +119,7 @@ impl Joiner {
     }
 }
 
-/// The metadata at the end of what stands in front of a frame.
+/// Reads the metadata at the end of the bytes in front of a frame.
 #[inline]
 pub(super) fn parse(in_front: &[u8]) -> Option<Metadata> {
     in_front.last_chunk().and_then(Metadata::parse)
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// The joiner's answer for `parts`, cut into batches of the given lengths.
+    /// Returns the joined frames of `parts`, cut into batches of the given lengths.
     fn join(parts: &[(Vec<u8>, bool)], batches: &[usize]) -> (Vec<Vec<u8>>, Joiner) {
         let mut joiner = Joiner::new(parts.len(), FRAME_BYTES_MAX);
         let capacity = joiner.bytes.capacity();
@@ -153,7 +153,7 @@ mod tests {
         (frames, joiner)
     }
 
-    /// The frames that `parts` mean: a part that does not go on ends one.
+    /// Returns the frames of `parts`: a part that does not continue ends one.
     fn meant(parts: &[(Vec<u8>, bool)]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut open = Vec::new();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_never_ends_is_cut_and_its_length_told() {
+    fn frame_without_end_is_cut_and_keeps_its_length() {
         let part = vec![7; FRAME_BYTES_MAX / 2 + 1];
         let parts = [(part.clone(), true), (part.clone(), true), (part.clone(), false), (vec![1], false)];
         let (frames, joiner) = join(&parts, &[1, 1]);

@@ -2,9 +2,9 @@
 //!
 //! | | program | frames | fragments |
 //! |---|---|---|---|
-//! | 1 | native | the NIC writes into the UMEM | only where the MTU needs them |
-//! | 2 | native | the kernel copies | yes; without, where the kernel has none |
-//! | 3 | generic | the kernel copies | yes; without, where the kernel has none |
+//! | 1 | native | the NIC writes into the UMEM | only if the MTU needs them |
+//! | 2 | native | the kernel copies | yes, unless the kernel has none |
+//! | 3 | generic | the kernel copies | yes, unless the kernel has none |
 //!
 //! Zero-copy saves the copy of each frame, a native program the socket buffer that the kernel
 //! allocates before a generic one. A generic program works on every interface.
