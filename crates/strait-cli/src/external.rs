@@ -113,8 +113,8 @@ impl External {
     fn missing(self) -> Error {
         let Self { name, program, .. } = self;
         Error::Refused(format!(
-            "strait {name} needs the program {program}, which is not installed beside strait nor on the PATH. \
-             In Strait's source directory: cargo install --path crates/{program}"
+            "strait {name} needs the program {program}, which is not installed beside strait nor on the PATH: \
+             install the package {program}, or in Strait's source directory: cargo install --path crates/{program}"
         ))
     }
 }
