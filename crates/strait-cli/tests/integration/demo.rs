@@ -136,6 +136,20 @@ fn failing_part_fails_the_demo() {
     assert_empty(directory.path());
 }
 
+#[test]
+fn a_demo_without_the_program_of_the_proxy_skips_that_part() {
+    if !lab::root_or_skip() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let strait = directory.path().join("strait");
+    fs::copy(STRAIT, &strait).unwrap();
+    let launch = Launch::new(&strait).args(SHORT).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let text = launch.run(LIMIT).unwrap().success().text();
+    assert!(text.contains("needs the program strait-proxy, which is not installed"), "{text}");
+    assert_explained(&text);
+}
+
 fn as_ordinary_user(directory: &Path) -> Finished {
     if !is_root() {
         return Launch::new(STRAIT).args(SHORT).run(LIMIT).unwrap();
