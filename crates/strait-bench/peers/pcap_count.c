@@ -1,12 +1,12 @@
 /*
- * A libpcap program: counts packets. With -l it also measures their delays to this program, from the
- * generator's stamp and from the packet header's time.
+ * A libpcap program: counts packets. With -l it also measures their delays to this program, from
+ * the generator's stamp and from the packet header's time.
  *
  *     pcap_count -i INTERFACE [-I] [-t MILLISECONDS] [-s SNAPLEN] [-l]
  *
  * It runs on stock libpcap, and unchanged on Strait's drop-in. -I is immediate mode; without it
- * libpcap's ring and the read timeout delay packets. It opens the interface like tcpdump, and prints
- * one JSON object on SIGINT.
+ * libpcap's ring and the read timeout delay packets. It opens the interface like tcpdump, and
+ * prints one JSON object on SIGINT.
  */
 #include <pcap.h>
 #include <unistd.h>

@@ -3,10 +3,10 @@
  *
  *     sendmmsg_gen -o INTERFACE [-d SECONDS] [-b BATCH] [-n] [-p MILLISECONDS]
  *
- * Sends 60-byte UDP frames, all equal; with -n each is numbered and stamped, so that the receiver can
- * distinguish them. -p makes a mostly quiet line: after each call the program sleeps for a
- * pseudo-random time from 1 ms to MILLISECONDS, with the same sequence in every run. Prints one JSON
- * object at the end.
+ * Sends 60-byte UDP frames, all equal; with -n each is numbered and stamped, so that the receiver
+ * can distinguish them. -p makes a mostly quiet line: after each call the program sleeps for a
+ * pseudo-random time from 1 ms to MILLISECONDS, with the same sequence in every run. Prints one
+ * JSON object at the end.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,7 +34,8 @@ struct options {
     unsigned pause_ms_max;
 };
 
-/* 198.18.0.1 to 198.19.0.1, UDP port 1024 to 9. As on a mirror port, the MAC address is not the receiver's. */
+/* 198.18.0.1 to 198.19.0.1, UDP port 1024 to 9. As on a mirror port, the MAC address is not that of
+ * the receiver. */
 static const uint8_t frame[PROBE_AT] = {
     2, 0, 0, 0, 0, 0x99, 2, 0, 0, 0, 0, 1, 8, 0,
     0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0xae, 0x97, 198, 18, 0, 1, 198, 19, 0, 1,

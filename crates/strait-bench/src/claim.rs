@@ -1,8 +1,8 @@
 //! Claim on Strait's speed, and its verdict from a measurement.
 //!
 //! The median decides; if only noise may have missed the bound, the verdict says that the bound is
-//! within the spread. Nothing is rounded in Strait's favour. [`crate::claims`] makes the claims, and
-//! [`crate::results`] stores them.
+//! within the spread. Nothing is rounded in Strait's favour. [`crate::claims`] makes the claims,
+//! and [`crate::results`] stores them.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! Benchmarks on this machine: capture paths (D3), capture delay (D2), sends (D5) and proxies (D4),
 //! and claims beside peers.
 //!
-//! [`capture`], [`latency`], [`send`] and [`proxy`] are the benchmarks; [`claims`] compares them and
-//! others with peers. They create a [`wire`] and run receivers and generators as separate programs
-//! ([`measure`], [`child`]). [`results`] holds the figures; [`table`], [`report`] and
+//! [`capture`], [`latency`], [`send`] and [`proxy`] are the benchmarks; [`claims`] compares them
+//! and others with peers. They create a [`wire`] and run receivers and generators as separate
+//! programs ([`measure`], [`child`]). [`results`] holds the figures; [`table`], [`report`] and
 //! [`mod@compare`] show them. The program `strait-bench` is the entry point. Only the measured
 //! programs ([`receiver`] and others) print.
 

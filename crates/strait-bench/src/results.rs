@@ -155,8 +155,8 @@ impl Results {
         self.series(contestant, at)?.summary.get(figure).copied()
     }
 
-    /// Applies `combine` to figures of several series, round by round. Leaves out rounds without one
-    /// of the figures or without a result.
+    /// Applies `combine` to figures of several series, round by round. Leaves out rounds without
+    /// one of the figures or without a result.
     pub fn paired(&self, keys: &[(Key<'_>, &str)], combine: impl Fn(&[f64]) -> Option<f64>) -> Vec<f64> {
         let rounds = self.series.iter().map(|series| series.rounds.len()).max().unwrap_or(0);
         let figure = |round, ((contestant, at), figure): &(Key<'_>, &str)| {

@@ -40,7 +40,7 @@ const EXTERNALS: [External; 3] = [
     external(
         "bench",
         "strait-bench",
-        "Measure what each way to capture and to send, and each caching proxy, can do on this machine",
+        "Measure ways to capture and to send, and caching proxies, on this machine",
     ),
     external("cache", "strait-proxy", "List, remove and check stored responses of strait proxy"),
 ];

@@ -28,7 +28,7 @@ struct Common {
     send_on: Option<String>,
     /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, xdp (the best of the three),
     /// libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all
-    /// that this machine has]
+    /// on this machine]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
     /// CPUs of the receivers [default: all but the first]
@@ -51,7 +51,7 @@ struct Common {
   strait bench capture --paths v3,libpcap --sizes 64,1518 --rounds 5 --save before.json
   strait bench capture -i eth1 -o eth2 --lanes 1,4
 
-A point takes some 10 seconds: all paths and sizes, three rounds, half an hour. Ctrl-C ends it with what was measured.")]
+A point takes some 10 seconds: all paths and sizes, three rounds, half an hour. Ctrl-C ends it with the results so far.")]
 pub(crate) struct CaptureArgs {
     #[command(flatten)]
     common: Common,
@@ -173,8 +173,8 @@ impl Common {
         if self.paths.is_empty() { Way::all().collect() } else { each_once(&self.paths) }
     }
 
-    /// Creates the wire, measures, and prints and saves the results; after an interruption, those so
-    /// far.
+    /// Creates the wire, measures, and prints and saves the results. After an interruption, these
+    /// are the results so far.
     fn measure(
         &self,
         (reception, lanes, generator): (Reception, &[u32], Generator),

@@ -16,10 +16,10 @@ use crate::Error;
 /// Options of every benchmark.
 #[derive(Clone, ClapArgs)]
 pub(crate) struct Kept {
-    /// How often everything is measured, in turn; medians and spread are reported
+    /// Rounds; each measures every point once, and results are medians with their spread
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
-    /// Seconds that each try lasts
+    /// Seconds of each try
     #[arg(long, default_value_t = 1.0, value_parser = try_seconds)]
     pub(crate) seconds: f64,
     /// Write the report to this file: one HTML page with plots
@@ -28,7 +28,7 @@ pub(crate) struct Kept {
     /// Write the results to this file as well, for compare and report
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Note the commit of what is measured in the results
+    /// Note the commit of the measured programs in the results
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     commit: String,
     /// Print the results as one JSON object
@@ -62,7 +62,7 @@ impl Kept {
         }
     }
 
-    /// Returns these options with files whose names end with `-suffix`.
+    /// Returns these options with `-suffix` at the end of the file names.
     pub(crate) fn with_suffix(&self, suffix: &str) -> Self {
         let named = |path: &Option<PathBuf>| {
             let path = path.as_ref()?;

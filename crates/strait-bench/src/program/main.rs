@@ -1,5 +1,5 @@
-//! The program `strait-bench`, which `strait bench` executes: what each way to capture or to send,
-//! and each caching proxy, can do on this machine.
+//! The program `strait-bench`, which `strait bench` executes: it measures ways to capture
+//! and to send, and caching proxies, on this machine.
 
 mod capture;
 mod claims;
@@ -21,12 +21,12 @@ use strait_program::{Streams, pages};
 
 pub(crate) use error::Error;
 
-/// The measured programs share it with `strait-proxy`, so that the C library's allocator is not what
-/// a comparison measures.
+/// Allocator of the measured programs, as of `strait-proxy`: a comparison must not measure the C
+/// library's allocator.
 #[global_allocator]
 static MEMORY: MiMalloc = MiMalloc;
 
-/// Measures what each way to capture and to send, and each caching proxy, can do on this machine.
+/// Measures ways to capture and to send, and caching proxies, on this machine.
 #[derive(Parser)]
 #[command(name = "strait-bench", version)]
 struct Line {
@@ -36,15 +36,13 @@ struct Line {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The highest rate without loss of each path, against the size of packets
+    /// Highest rate of each path without loss, by packet size
     Capture(capture::CaptureArgs),
-    /// How late packets reach the program, for each path and wait policy, against the rate
+    /// Delay of packets for each path and wait policy, by rate
     Latency(capture::LatencyArgs),
-    /// What a send costs with and without a copy, over loopback, veth and a route that copies
-    /// nothing
+    /// Cost of sends with and without a copy, over loopback, veth and a route that copies nothing
     Send(send::Args),
-    /// Caching proxies beside each other: response time, throughput and CPU time by Web Polygraph's
-    /// axes
+    /// Response time, throughput and CPU time of caching proxies by Web Polygraph's axes
     Proxy(Box<proxy::Args>),
     /// Claims on Strait's speed, checked beside libpcap, tcpdump, programs in C and other proxies
     Claims(claims::Args),

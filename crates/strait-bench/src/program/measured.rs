@@ -33,10 +33,10 @@ pub(crate) struct ReceiveArgs {
     /// Queues or fanout members
     #[arg(long, default_value_t = 1)]
     lanes: u32,
-    /// Measure the delay of one of so many packets
+    /// Measure the delay of one packet in this many
     #[arg(long, default_value_t = 0)]
     delay_of_each: u64,
-    /// Bytes of a packet that are wanted
+    /// Snapshot length in bytes
     #[arg(long, default_value_t = 2048)]
     snaplen: u32,
     /// Do not copy packets into a staging ring
@@ -49,7 +49,7 @@ pub(crate) struct ReceiveArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct TransmitArgs {
-    /// Where to
+    /// Address of the receiver
     #[arg(long)]
     to: SocketAddr,
     /// Way to send
@@ -58,63 +58,63 @@ pub(crate) struct TransmitArgs {
     /// Small pieces of a message
     #[arg(long, default_value_t = 0)]
     pieces: usize,
-    /// Bytes of its body
+    /// Bytes of the body
     #[arg(long, default_value_t = 0)]
     body: usize,
-    /// Bytes of a file instead
+    /// Bytes of a file, instead of a message
     #[arg(long, default_value_t = 0)]
     file: u64,
-    /// How long
+    /// Time of the measurement, in seconds
     #[arg(long)]
     seconds: f64,
-    /// How long before it counts
+    /// Time before the measurement, in seconds
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
-    /// Peers at addresses one after the other
+    /// Number of peers, at consecutive addresses
     #[arg(long, default_value_t = 1)]
     peers: u32,
-    /// Sends to each of them instead of all that the time allows
+    /// Number of sends to each peer, instead of a time
     #[arg(long, default_value_t = 0)]
     sends: u32,
-    /// Pause after each of those, in milliseconds
+    /// Pause after each of these sends, in milliseconds
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct PassArgs {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long)]
     listen: SocketAddr,
-    /// Where to
+    /// Address to connect to
     #[arg(long)]
     to: SocketAddr,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct OriginArgs {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long)]
     listen: SocketAddr,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LoadArgs {
-    /// What to ask
+    /// Address of the proxy
     #[arg(long)]
     to: SocketAddr,
-    /// The origin, which counts
+    /// Address of the origin, which counts requests
     #[arg(long)]
     origin: SocketAddr,
-    /// The process whose cost is measured
+    /// Id of the measured process
     #[arg(long)]
     watch: u32,
     #[command(flatten)]
     axes: Axes,
-    /// How long
+    /// Time of the measurement, in seconds
     #[arg(long)]
     seconds: f64,
-    /// How long before it counts
+    /// Time before the measurement, in seconds
     #[arg(long)]
     warm_up: f64,
     /// Compare every body
@@ -130,7 +130,7 @@ pub(crate) struct ExecArgs {
     /// CPUs to run on
     #[arg(long)]
     cpus: Option<NumberList>,
-    /// Time to live
+    /// Time limit in seconds
     #[arg(long)]
     seconds: u32,
     /// The program and its arguments

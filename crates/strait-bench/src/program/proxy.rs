@@ -32,13 +32,13 @@ pub(crate) struct Args {
     figures: Option<Vec<Figure>>,
     #[command(flatten)]
     own: Option<Axes>,
-    /// Compare every body with what it must be, not all small and a sample of the long ones
+    /// Compare the bytes of every body, not only of small ones and of a sample of long ones
     #[arg(long)]
     verify_all: bool,
-    /// The most that a cache may hold on disk, in MiB
+    /// Limit of a cache on disk, in MiB
     #[arg(long, value_name = "MIB", default_value_t = DISK_MIB, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     disk: u64,
-    /// The most that a cache may hold in memory, in MiB
+    /// Limit of a cache in memory, in MiB
     #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     memory: u64,
     /// Directory for the caches [default: the one for temporary files]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     kept: Kept,
 }
 
-/// A work by its axes.
+/// Workload by its axes.
 #[derive(ClapArgs)]
 #[group(id = "axes", multiple = true)]
 pub(crate) struct Axes {
@@ -64,17 +64,16 @@ pub(crate) struct Axes {
     /// Connections of the client
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4000))]
     connections: u32,
-    /// Share of the requests that the proxy can answer by itself, 0 to 1
+    /// Share of requests with a stored response, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     hits: f64,
-    /// Share of the requests that ask for something cacheable, 0 to 1 [default: as many as are
-    /// hits]
+    /// Share of requests for cacheable objects, 0 to 1 [default: the share of hits]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     cacheable: Option<f64>,
-    /// Objects that hits are spread over
+    /// Number of objects that get hits
     #[arg(long, value_name = "N", default_value_t = 1024)]
     objects: u32,
-    /// Requests a second, answered or not [default: as fast as it goes]
+    /// Requests a second, independent of the responses [default: a closed loop]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<f64>,
 }
@@ -161,7 +160,7 @@ impl Args {
         }
     }
 
-    /// What to measure, and where each result is kept.
+    /// Returns the experiments, each with the options for its results.
     fn experiments(&self) -> Result<Vec<(Experiment, Kept)>, Error> {
         let Some(figures) = &self.figures else {
             return Ok(vec![(Experiment::of(self.works()?), self.kept.clone())]);

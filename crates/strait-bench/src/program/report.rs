@@ -14,7 +14,7 @@ use crate::kept::is_svg;
 #[command(after_help = "Example:
   strait bench compare before.json after.json
 
-Where no round of the one reaches into the rounds of the other it is better or worse, else within the spread. Rates that the
+A figure is better or worse if the ranges of the rounds do not overlap; otherwise the change is within the spread. Rates that the
 generator limited are not compared.")]
 pub(crate) struct CompareArgs {
     /// Results to compare with

@@ -1,4 +1,4 @@
-//! `strait bench send`: what a send costs, by each way and over each route.
+//! `strait bench send`: cost of sends, by way and by route.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -24,27 +24,27 @@ use crate::{Error, each_once, given_or, launcher, sides};
 
 A point takes a second and a half: all ways and sizes over three routes, three rounds, some seven minutes. The pairs need root.")]
 pub(crate) struct Args {
-    /// What is sent
+    /// Load
     #[arg(value_enum, default_value = "buffer")]
     load: LoadArg,
     /// Routes: loopback, veth, no-copy [default: all three; of a relay loopback, of peers veth and
     /// no-copy]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     over: Vec<Over>,
-    /// Send to this host and port, where somebody reads
+    /// Send to this host and port, where a program reads
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "over")]
     to: Option<String>,
-    /// The interface by which --to must be reached
+    /// Interface of the route to --to
     #[arg(short, long, value_name = "IFACE", requires = "to")]
     interface: Option<String>,
     /// Ways: send (copies), coalesce (into one buffer, and send), zc (SEND_ZC always),
     /// zc-registered (from registered memory), mmap-zc (SEND_ZC always, of a mapped file), split
-    /// (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (as it decides) [default:
+    /// (pieces copied, the body by SEND_ZC), sendfile, haproxy, strait (adaptive) [default:
     /// all that carry the load]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ways: Vec<Way>,
-    /// Bytes of the buffer or file, or numbers of pieces [default: a range that shows where each
-    /// way pays]
+    /// Bytes of the buffer or file, or numbers of pieces [default: a range in which the
+    /// best way changes]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     at: Vec<u32>,
     /// CPUs of the sender [default: the first]
@@ -63,11 +63,11 @@ enum LoadArg {
     Buffer,
     /// Small pieces and a body of 64 KiB
     Mixed,
-    /// A file that is in memory
+    /// A file in memory
     File,
-    /// What another connection sends
+    /// Bytes of another connection
     Relay,
-    /// Buffers to many peers, or slowly to one: how many are lent
+    /// Buffers to many peers, or slowly to one: the share sent by zero-copy
     Peers,
 }
 

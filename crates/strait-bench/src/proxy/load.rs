@@ -55,7 +55,7 @@ pub struct Options {
     pub warm_up: Duration,
     /// Time of the measurement.
     pub time: Duration,
-    /// Process whose cost is measured, with all its descendants.
+    /// Measured process, with all its descendants.
     pub watch: u32,
     /// Compare every body with the expected bytes, not only small ones and a sample of the others.
     pub verify_all: bool,

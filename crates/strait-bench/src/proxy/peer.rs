@@ -1,8 +1,8 @@
 //! Measured proxies and how to start them. Their configurations, in `peers/`, are compiled
 //! into this program and filled in for a try.
 //!
-//! Each proxy has its own directory, removed after the run, and runs as user nobody if this process
-//! is root.
+//! Each proxy has its own directory, removed after the run, and runs as an unprivileged user if
+//! this process is root.
 
 mod installed;
 
@@ -21,7 +21,7 @@ use strait_sys::process;
 use crate::child::{Child, Launcher, Program};
 use crate::error::{Error, Result};
 
-/// User of the peers if this process is root: nobody of Debian and most other systems.
+/// User of the peers if this process is root: without privileges on Debian and most other systems.
 const NOBODY: u32 = 65534;
 /// Time for a proxy to end.
 const STOP_MAX: Duration = Duration::from_secs(10);
@@ -178,8 +178,8 @@ impl Setting<'_> {
     }
 }
 
-/// Returns the command as user nobody if this process is root. It gets SIGTERM when its parent
-/// ends, so that it can end its own children.
+/// Returns the command as an unprivileged user if this process is root. It gets SIGTERM when its
+/// parent ends, so that it can end its own children.
 fn as_nobody(command: impl IntoIterator<Item = String>) -> Program {
     let user = ["--reuid", "--regid"].map(|option| format!("{option}={NOBODY}"));
     let user = user.into_iter().chain(["--clear-groups".to_owned()]).filter(|_| process::is_root());

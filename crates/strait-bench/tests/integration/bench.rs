@@ -109,8 +109,8 @@ fn large_buffers_go_without_a_copy_where_nothing_copies_and_only_there() {
     }
     for way in ["strait", "zc"] {
         let share = |over| figure(&results, &format!("{over} {way}"), 1_048_576.0, "zero_copy_percent");
-        // The kernel joins notifications of sends that are in flight together, and may then report a copy
-        // that was none.
+        // The kernel merges the notifications of concurrent sends. Such a notification may report a
+        // copy for a send without one.
         assert!(share("no-copy") > 75.0, "{way}: {results}");
         assert!(share("loopback") < 1.0 && share("veth") < 1.0, "{way}: {results}");
     }
@@ -168,8 +168,8 @@ fn a_mapped_file_goes_without_a_copy_where_nothing_copies_and_only_there() {
         return lab::skip(left_out["reason"].as_str().unwrap());
     }
     let share = |over| figure(&results, &format!("{over} mmap-zc"), 1_048_576.0, "zero_copy_percent");
-    // The kernel joins notifications of sends that are in flight together, and may then report a copy
-    // that was none.
+    // The kernel merges the notifications of concurrent sends. Such a notification may report a
+    // copy for a send without one.
     assert!(share("no-copy") > 75.0, "{results}");
     assert!(share("veth") < 1.0, "{results}");
 }

@@ -58,8 +58,8 @@ fn a_cache_answers_what_is_repeated_and_asks_for_the_rest() {
     let arguments = ["--only", "strait", "--work", "hit-4k,miss-13k,store-13k,hit-1m", "--verify-all"];
     let results = bench_proxy(&arguments);
     let hits = |place| figure(&results, "strait", place, "hit_percent");
-    // Requests that are under way at either end of the time count on one side alone, so not exactly 100
-    // and 0.
+    // A request in flight at the start or the end of the time counts at the client or at the origin
+    // alone, so the shares are not exactly 100 and 0.
     assert!(hits(0).min(hits(3)) > 50.0 && hits(1).max(hits(2)) < 50.0, "{results}");
     assert_eq!(results["labels"][1], "miss-13k");
 }
