@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::rig::{LIMIT, bench, run, turn};
 
-/// A measurement that is short: what matters is that it is made.
+/// Arguments of a short measurement, of which only the form of the results counts.
 const QUICK: [&str; 9] =
     ["capture", "--paths", "v3,xdp-zc,libpcap", "--sizes", "64,1518", "--rounds", "1", "--seconds", "0.1"];
 
@@ -16,7 +16,7 @@ fn figure(results: &Value, contestant: &str, at: f64, name: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {name} of {contestant} at {at}: {results}"))
 }
 
-/// A figure; none where a busy machine gave too few values for it.
+/// Returns a figure; None if a busy machine gave too few values for it.
 fn figure_if_any(results: &Value, contestant: &str, at: f64, name: &str) -> Option<f64> {
     let series = results["series"].as_array().unwrap();
     let found = series.iter().find(|series| series["contestant"] == contestant && series["at"] == at);
@@ -25,7 +25,7 @@ fn figure_if_any(results: &Value, contestant: &str, at: f64, name: &str) -> Opti
 }
 
 #[test]
-fn a_capture_benchmark_finds_rates_costs_and_delays_and_says_what_it_left_out() {
+fn capture_benchmark_finds_rates_costs_and_delays_and_lists_skipped_paths() {
     if !root_or_skip() {
         return;
     }
@@ -40,7 +40,7 @@ fn a_capture_benchmark_finds_rates_costs_and_delays_and_says_what_it_left_out() 
         let of = |name| figure(&kept, contestant, at, name);
         let lossfree = of("lossfree_pps");
         assert!(lossfree >= 0.0 && of("tolerated_pps") >= lossfree && of("tries") > 0.0);
-        // Where the machine is too busy for any rate without a loss there is nothing else.
+        // On a machine too busy for any rate without loss there are no other figures.
         if lossfree > 0.0 {
             assert!(of("cpu_s_per_million") > 0.0 && of("loss_percent").abs() < f64::EPSILON);
             let median = figure_if_any(&kept, contestant, at, "p50_us");
@@ -58,7 +58,7 @@ fn a_capture_benchmark_finds_rates_costs_and_delays_and_says_what_it_left_out() 
 }
 
 #[test]
-fn a_latency_benchmark_tells_the_timers_of_libpcap_from_a_prompt_path() {
+fn latency_benchmark_shows_the_timeout_of_libpcap() {
     if !root_or_skip() {
         return;
     }
@@ -71,15 +71,15 @@ fn a_latency_benchmark_tells_the_timers_of_libpcap_from_a_prompt_path() {
     assert!(median("libpcap") > median("v3"), "{results}");
 }
 
-/// A benchmark of sends, short.
+/// Runs a short benchmark of sends and returns its results.
 fn bench_send(arguments: &[&str]) -> Value {
     let quick = ["--rounds", "1", "--seconds", "0.3", "--json"];
     let results = run(&[&["send"][..], arguments, &quick].concat()).success().text();
     serde_json::from_str(&results).unwrap()
 }
 
-/// Checks that these ways, and no others, are in the results of a route, and that each moved bytes.
-/// A kernel without io_uring leaves the ways of SEND_ZC out, with that reason.
+/// Checks that the results of a route have exactly these ways, and that each moved bytes. On a kernel
+/// without io_uring, the ways of SEND_ZC are skipped with that reason.
 fn moves_bytes_by(results: &Value, over: &str, ways: &[&str], at: f64) {
     let names = |list: &str| -> Vec<_> {
         let entries = results[list].as_array().unwrap().iter();
@@ -97,7 +97,7 @@ fn moves_bytes_by(results: &Value, over: &str, ways: &[&str], at: f64) {
 }
 
 #[test]
-fn large_buffers_go_without_a_copy_where_nothing_copies_and_only_there() {
+fn large_buffers_are_sent_by_zero_copy_only_on_a_route_without_copies() {
     if !root_or_skip() {
         return;
     }
@@ -117,7 +117,7 @@ fn large_buffers_go_without_a_copy_where_nothing_copies_and_only_there() {
 }
 
 #[test]
-fn short_connections_and_slow_ones_are_lent_to_where_nothing_copies_and_only_there() {
+fn short_and_slow_connections_get_zero_copy_only_on_a_route_without_copies() {
     if !root_or_skip() {
         return;
     }
@@ -139,7 +139,7 @@ fn short_connections_and_slow_ones_are_lent_to_where_nothing_copies_and_only_the
 }
 
 #[test]
-fn every_way_carries_buffers_messages_of_many_pieces_files_and_other_connections() {
+fn every_way_sends_its_loads() {
     if !root_or_skip() {
         return;
     }
@@ -157,7 +157,7 @@ fn every_way_carries_buffers_messages_of_many_pieces_files_and_other_connections
 }
 
 #[test]
-fn a_mapped_file_goes_without_a_copy_where_nothing_copies_and_only_there() {
+fn mapped_file_is_sent_by_zero_copy_only_on_a_route_without_copies() {
     if !root_or_skip() {
         return;
     }
@@ -175,7 +175,7 @@ fn a_mapped_file_goes_without_a_copy_where_nothing_copies_and_only_there() {
 }
 
 #[test]
-fn an_interrupted_benchmark_hands_out_what_it_has_and_says_so() {
+fn interrupted_benchmark_prints_and_saves_its_results_so_far() {
     if !root_or_skip() {
         return;
     }
@@ -197,7 +197,7 @@ fn an_interrupted_benchmark_hands_out_what_it_has_and_says_so() {
 }
 
 #[test]
-fn a_path_has_as_many_lanes_as_it_is_asked_for() {
+fn path_has_the_requested_number_of_lanes() {
     if !root_or_skip() {
         return;
     }
@@ -210,7 +210,7 @@ fn a_path_has_as_many_lanes_as_it_is_asked_for() {
     assert_eq!(results["skipped"], json!([]));
 }
 
-/// Results of two contestants at two sizes, as a benchmark writes them.
+/// Returns results of two contestants at two sizes, as a benchmark writes them.
 fn made_up_results() -> Value {
     let series = |contestant: &str, at: f64, rate: f64| {
         let summary =
@@ -229,7 +229,7 @@ fn made_up_results() -> Value {
     })
 }
 
-/// Says of each plot whether it is seen: it has a size, and two lines that are drawn.
+/// Script that writes true for each visible plot: one with a size and two drawn lines.
 const LOOK: &str = "<script>addEventListener('load', () => {
     const drawn = line => line.getBBox().width > 0 && getComputedStyle(line).stroke != 'none';
     const seen = plot => plot.getBoundingClientRect().width > 100 && plot.getBoundingClientRect().height > 100
@@ -238,7 +238,7 @@ const LOOK: &str = "<script>addEventListener('load', () => {
 });</script>";
 
 #[test]
-fn a_browser_without_a_network_shows_every_plot_and_complains_of_nothing() {
+fn browser_without_network_shows_every_plot_without_an_error() {
     const BROWSER: &str = "chromium-headless-shell";
     if !program_or_skip(BROWSER) {
         return;
@@ -267,7 +267,7 @@ fn a_browser_without_a_network_shows_every_plot_and_complains_of_nothing() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn wrong_command_line_or_file_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no.json").display().to_string();
     fs::write(&file, "{}").unwrap();

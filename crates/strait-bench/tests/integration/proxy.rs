@@ -1,5 +1,5 @@
-//! `strait bench proxy`: origin and client against each other and with Strait's proxy between them;
-//! every body is right.
+//! `strait bench proxy`: client and origin without a proxy, and with Strait's proxy; every body is
+//! right.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::rig::run;
 
-/// A benchmark of proxies, short; its results.
+/// Runs a short benchmark of proxies and returns its results.
 fn bench_proxy(arguments: &[&str]) -> Value {
     let quick = ["--rounds", "1", "--seconds", "1", "--json"];
     let results = run(&[&["proxy"][..], arguments, &quick].concat()).success().text();
     serde_json::from_str(&results).unwrap()
 }
 
-/// A figure of a contestant at the place of this number.
+/// Returns a figure of a contestant at the place of this number.
 fn figure(results: &Value, contestant: &str, place: usize, figure: &str) -> f64 {
     let series = results["series"].as_array().unwrap();
     let found =
@@ -24,7 +24,7 @@ fn figure(results: &Value, contestant: &str, place: usize, figure: &str) -> f64 
 }
 
 #[test]
-fn the_origin_alone_answers_every_request_with_the_right_body() {
+fn origin_alone_answers_every_request_with_the_right_body() {
     let results = bench_proxy(&[
         "--only",
         "direct",
@@ -43,18 +43,18 @@ fn the_origin_alone_answers_every_request_with_the_right_body() {
 }
 
 #[test]
-fn an_open_loop_makes_no_request_before_it_is_due() {
+fn open_loop_makes_no_request_before_it_is_due() {
     const RATE: f64 = 200.0;
     let began = Instant::now();
     let results = bench_proxy(&["--only", "direct", "--sizes", "1k", "--rate", "200"]);
     let due = RATE * began.elapsed().as_secs_f64();
-    // Those of 1 s at least, and what a busy machine held up before.
+    // The requests of 1 s at least, and those that a busy machine delayed before.
     let requests = figure(&results, "direct", 0, "requests_per_s");
     assert!(requests > 0.0 && requests <= due, "{requests} of {due}");
 }
 
 #[test]
-fn a_cache_answers_what_is_repeated_and_asks_for_the_rest() {
+fn cache_answers_repeated_requests_and_forwards_the_others() {
     let arguments = ["--only", "strait", "--work", "hit-4k,miss-13k,store-13k,hit-1m", "--verify-all"];
     let results = bench_proxy(&arguments);
     let hits = |place| figure(&results, "strait", place, "hit_percent");
