@@ -1,9 +1,10 @@
 //! Cost of the default wait policy at full rate, compared with the cheapest policy of the same
 //! path.
 
+use super::capture;
+use super::context::{Context, Reporter, Subject};
 use super::measure::plain_wire;
 use super::programs::{self, PATHS, WAITS};
-use super::{Context, Reporter, Subject, capture};
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::results::Results;

@@ -4,9 +4,9 @@
 //! XDP live frames more arrives than most receivers take and the rate is compared. The claims on
 //! `v2`, `v3` and `xdp` at full rate are here.
 
+use super::context::{Context, Reporter, Subject, of_figure, of_ratio, point};
 use super::measure::{self, napi_wire, plain_wire};
 use super::programs::{self, Receiver, STOCK, STOCK_IMMEDIATE};
-use super::{Context, Reporter, Subject, of_figure, of_ratio, point};
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::results::Results;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use super::context::{Context, Reporter, Subject, of_ratio, point};
 use super::measure::{self, plain_wire};
 use super::peers::Scratch;
 use super::programs::{self, Receiver};
-use super::{Context, Reporter, Subject, of_ratio, point};
 use crate::claim::{Bound, Claim};
 use crate::error::{Error, Result};
 use crate::results::{Figures, Results};

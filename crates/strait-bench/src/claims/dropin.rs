@@ -5,9 +5,9 @@
 //! Stock libpcap delivers its packets after the timeout or, in immediate mode, one by one.
 
 use super::capture::SIZE;
+use super::context::{Context, Reporter, Subject, of_figure, of_ratio, point};
 use super::measure::{self, plain_wire};
 use super::programs::{self, PATHS, Receiver, STOCK_IMMEDIATE, WAITS};
-use super::{Context, Reporter, Subject, of_figure, of_ratio, point};
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::results::{Key, Results};

@@ -1,8 +1,9 @@
 //! Rate of `strait generate`, compared with sendmmsg in C.
 
 use super::capture::{self, SIZE};
+use super::context::{Context, Reporter, Subject, of_figure, point};
 use super::measure::{self, napi_wire, plain_wire};
-use super::{Context, Reporter, Subject, of_figure, point, programs};
+use super::programs;
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::results::{Figures, Results};

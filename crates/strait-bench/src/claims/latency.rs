@@ -2,9 +2,9 @@
 //! matters.
 
 use super::capture::SIZE;
+use super::context::{Context, Reporter, Subject, of_ratio, point};
 use super::measure::{self, plain_wire};
 use super::programs::{self, PATHS, STOCK_IMMEDIATE, WAITS};
-use super::{Context, Reporter, Subject, of_ratio, point};
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::results::Results;

@@ -1,9 +1,9 @@
 //! Highest rate of live frames that a receiver takes without loss ([`crate::search`]).
 
 use super::capture::SIZE;
+use super::context::{Context, Reporter, Subject, of_ratio, point};
 use super::measure::{self, napi_wire};
 use super::programs::{self, Receiver, STOCK};
-use super::{Context, Reporter, Subject, of_ratio, point};
 use crate::claim::Bound;
 use crate::error::{Error, Result};
 use crate::results::{Figures, Results, figures};

@@ -7,8 +7,8 @@ use serde_json::Value;
 use strait_sys::netlink::Netlink;
 use strait_sys::wait;
 
+use super::context::{GENERATOR_CPU, RECEIVER_CPU};
 use super::programs::{Account, Generator, Ready, Receiver};
-use super::{GENERATOR_CPU, RECEIVER_CPU};
 use crate::child::{Child, Launcher, Output, Program};
 use crate::error::{Error, Result};
 use crate::results::{Figures, figures};

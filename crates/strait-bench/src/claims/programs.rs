@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::Context;
+use super::context::Context;
 use crate::child::Program;
 use crate::receiver;
 

@@ -1,6 +1,6 @@
 //! Claims on Strait's proxy, made on the results of [`crate::proxy`].
 
-use super::{Context, GENERATOR_CPU, RECEIVER_CPU, Reporter};
+use super::context::{Context, GENERATOR_CPU, RECEIVER_CPU, Reporter};
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::proxy::peer::CONTESTANTS;

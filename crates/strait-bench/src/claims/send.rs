@@ -1,6 +1,6 @@
 //! Claims on Strait's sends and relay, made on the results of [`crate::send`].
 
-use super::{Context, GENERATOR_CPU, RECEIVER_CPU, Reporter, of_ratio};
+use super::context::{Context, GENERATOR_CPU, RECEIVER_CPU, Reporter, of_ratio};
 use crate::claim::{Bound, Claim};
 use crate::error::Result;
 use crate::results::{Key, Results};

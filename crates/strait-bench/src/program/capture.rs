@@ -14,8 +14,9 @@ use strait_bench::{Progress, latency};
 use strait_capture::Wait;
 use strait_program::parse::{self, NumberList};
 
+use crate::error::Error;
 use crate::kept::Kept;
-use crate::{Error, each_once, given_or, launcher, sides};
+use crate::start::{each_once, given_or, launcher, sides};
 
 /// Options of both benchmarks.
 #[derive(ClapArgs)]

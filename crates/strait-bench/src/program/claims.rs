@@ -12,8 +12,9 @@ use strait_bench::table;
 use strait_program::output::{print_text, tell, warn};
 use strait_sys::process;
 
+use crate::error::Error;
 use crate::kept::{clear_progress, command_line, program, progress_line, try_seconds};
-use crate::{Error, launcher};
+use crate::start::launcher;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:

@@ -11,7 +11,7 @@ use strait_bench::{Progress, report, table};
 use strait_program::output::{print_text, tell};
 use strait_program::parse;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Options of every benchmark.
 #[derive(Clone, ClapArgs)]

@@ -15,8 +15,8 @@ use strait_bench::send::{self, transmit};
 
 use strait_program::parse::NumberList;
 
-use crate::Error;
 use crate::capture::WaitArg;
+use crate::error::Error;
 use crate::proxy::Axes;
 
 #[derive(ClapArgs)]

@@ -7,7 +7,7 @@ use strait_bench::results::{Results, write_file};
 use strait_bench::{compare, report};
 use strait_program::output::{print_text, tell};
 
-use crate::Error;
+use crate::error::Error;
 use crate::kept::is_svg;
 
 #[derive(ClapArgs)]
