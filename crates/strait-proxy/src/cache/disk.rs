@@ -22,7 +22,7 @@ pub(crate) struct NotFound(pub(crate) Option<Variant>);
 
 /// Key and request of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sought<'a, 'b> {
+pub(crate) struct Query<'a, 'b> {
     pub(crate) hash: u64,
     pub(crate) key: &'a str,
     pub(crate) asked: &'a Fields<'b>,
@@ -57,33 +57,33 @@ impl Seen {
 
 /// Returns the response of the highest rank that answers a request, with its body if that has at
 /// most `body_max` bytes.
-pub(crate) fn find(store: &Store, sought: &Sought<'_, '_>, body_max: usize) -> Result<First, NotFound> {
+pub(crate) fn find(store: &Store, query: &Query<'_, '_>, body_max: usize) -> Result<First, NotFound> {
     for _ in 1..FINDS_MAX {
-        let records = store.find(sought.hash);
+        let records = store.find(query.hash);
         let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
-        let found = find_in(store, &records, sought, body_max);
+        let found = find_in(store, &records, query, body_max);
         // A record that was replaced meanwhile has a successor.
         if are_alive(&records) {
             return found;
         }
     }
-    find_in(store, &store.find(sought.hash), sought, body_max)
+    find_in(store, &store.find(query.hash), query, body_max)
 }
 
 fn find_in(
     store: &Store,
     records: &[Arc<Record>],
-    sought: &Sought<'_, '_>,
+    query: &Query<'_, '_>,
     body_max: usize,
 ) -> Result<First, NotFound> {
-    let mut all = responses(store, records, sought.key, body_max);
-    all.retain(|object| object.is_allowed(sought.policy));
-    let Some(index) = all.iter().position(|object| object.matches(sought.asked, sought.keys)) else {
-        let variant = |object: &Object| Variant::of(&object.fields(), sought.asked, sought.keys);
+    let mut all = responses(store, records, query.key, body_max);
+    all.retain(|object| object.is_allowed(query.policy));
+    let Some(index) = all.iter().position(|object| object.matches(query.asked, query.keys)) else {
+        let variant = |object: &Object| Variant::of(&object.fields(), query.asked, query.keys);
         return Err(NotFound(all.iter().find_map(variant)));
     };
     let object = all.remove(index);
-    let rivals = rivals(&object, all[..index].iter(), sought.keys);
+    let rivals = rivals(&object, all[..index].iter(), query.keys);
     let seen = Seen { rivals, records: records.iter().cloned().collect() };
     with_body(store, object, body_max).map(|object| First { object, seen }).ok_or(NotFound(None))
 }
@@ -95,10 +95,10 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
 }
 
 /// Returns the responses that answer a request, by rank, without bodies.
-pub(crate) fn candidates(store: &Store, sought: &Sought<'_, '_>) -> Vec<Object> {
-    let all = responses(store, &store.find(sought.hash), sought.key, 0);
+pub(crate) fn candidates(store: &Store, query: &Query<'_, '_>) -> Vec<Object> {
+    let all = responses(store, &store.find(query.hash), query.key, 0);
     all.into_iter()
-        .filter(|object| object.is_allowed(sought.policy) && object.matches(sought.asked, sought.keys))
+        .filter(|object| object.is_allowed(query.policy) && object.matches(query.asked, query.keys))
         .collect()
 }
 
@@ -254,8 +254,8 @@ mod tests {
         assert!(replace(&store, hash(), &put(&store, "", (1, 2), SECOND_1000), &[]).is_some());
         let fields = Fields::default();
         let policy = Policy::default();
-        let sought = Sought { hash: hash(), key: KEY, asked: &fields, keys: &keys, policy: &policy };
-        assert!(matches!(find(&store, &sought, 0), Err(NotFound(Some(_)))));
+        let query = Query { hash: hash(), key: KEY, asked: &fields, keys: &keys, policy: &policy };
+        assert!(matches!(find(&store, &query, 0), Err(NotFound(Some(_)))));
         let next = put(&store, "x-tenant:a\n", (3, 4), SECOND_1000);
         assert!(replace(&store, hash(), &next, &keys).is_some());
         assert_eq!(received(&store), [4]);
@@ -276,8 +276,8 @@ mod tests {
         let field = strait_http::fields::Field { name: "A", value: b"1" };
         let asked: Fields<'_> = [field].into_iter().collect();
         let policy = Policy::default();
-        let sought = Sought { hash: hash(), key: KEY, asked: &asked, keys: &[], policy: &policy };
-        let Ok(first) = find(&store, &sought, 0) else { panic!("nothing was found") };
+        let query = Query { hash: hash(), key: KEY, asked: &asked, keys: &[], policy: &policy };
+        let Ok(first) = find(&store, &query, 0) else { panic!("nothing was found") };
         assert_eq!((&**first.object.variant(), first.seen.records.len()), ("a:1\n", 3));
         assert_eq!(first.seen.rivals.iter().map(|rival| &**rival).collect::<Vec<_>>(), ["b:1\n"]);
         assert!(first.seen.is_all(&store, hash()));

@@ -15,7 +15,7 @@ use strait_store::Store;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
-use crate::cache::disk::{self, First, NotFound, Seen, Sought};
+use crate::cache::disk::{self, First, NotFound, Query, Seen};
 use crate::cache::fill::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
@@ -175,56 +175,58 @@ impl Worker {
 
     /// Finds the response to a request, in memory or in the store.
     pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Result<Arc<Object>, NotFound> {
-        let at_hand = self.at_hand(hash, key, asked);
-        if let Some(object) = at_hand.filter(|object| !object.is_worth_memory(self.settings.at_hand)) {
+        let in_memory = self.find_in_memory(hash, key, asked);
+        if let Some(object) =
+            in_memory.filter(|object| !object.is_worth_memory(self.settings.memory_body_max))
+        {
             return Ok(object);
         }
-        let sought = self.sought(hash, key, asked);
-        let Some(store) = &self.shared.store else { return self.others(&sought) };
+        let query = self.query(hash, key, asked);
+        let Some(store) = &self.shared.store else { return self.others(&query) };
         // An object that is invalidated while it is read must not get into memory.
         let generation = self.shared.generations.take(hash);
         // Reading an object in one piece verifies its checksum, also if it is sent from its file
         // later.
-        match disk::find(store, &sought, self.settings.memory_object) {
+        match disk::find(store, &query, self.settings.memory_object) {
             Ok(First { object: found, seen }) => {
-                let found = found.in_memory_up_to(self.settings.at_hand);
+                let found = found.in_memory_up_to(self.settings.memory_body_max);
                 let object = Arc::new(found.with_negative(self.settings.negative));
                 // A response that came meanwhile may be more recent.
                 let is_current = || generation.holds(key) && seen.is_all(store, hash);
                 // Another worker may add parts to an incomplete object.
                 if object.is_whole() {
                     let found = (object.clone(), seen.rivals.clone());
-                    self.shared.memory.insert(hash, found, sought.keys, is_current);
+                    self.shared.memory.insert(hash, found, query.keys, is_current);
                 }
                 Ok(object)
             }
             // An object that the store could not take is in memory alone.
-            Err(NotFound(None)) => self.others(&sought),
+            Err(NotFound(None)) => self.others(&query),
             Err(others) => Err(others),
         }
     }
 
     /// Returns the key and the rules of a lookup.
-    fn sought<'a, 'b>(&'a self, hash: u64, key: &'a str, asked: &'a Fields<'b>) -> Sought<'a, 'b> {
+    fn query<'a, 'b>(&'a self, hash: u64, key: &'a str, asked: &'a Fields<'b>) -> Query<'a, 'b> {
         let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
-        Sought { hash, key, asked, keys, policy }
+        Query { hash, key, asked, keys, policy }
     }
 
     /// Returns the error for a key with objects in memory that do not answer the request.
-    fn others(&self, sought: &Sought<'_, '_>) -> Result<Arc<Object>, NotFound> {
-        let is_meant = |object: &Object| object.is_for(sought.key) && object.is_alive();
-        let other = self.shared.memory.peek(sought.hash, is_meant);
-        let variant = other.and_then(|other| Variant::of(&other.fields(), sought.asked, sought.keys));
+    fn others(&self, query: &Query<'_, '_>) -> Result<Arc<Object>, NotFound> {
+        let is_meant = |object: &Object| object.is_for(query.key) && object.is_alive();
+        let other = self.shared.memory.peek(query.hash, is_meant);
+        let variant = other.and_then(|other| Variant::of(&other.fields(), query.asked, query.keys));
         Err(NotFound(variant))
     }
 
     /// Returns the stored responses that match a request, fresh or stale, one for each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Vec<Arc<Object>> {
-        let sought = self.sought(hash, key, asked);
+        let query = self.query(hash, key, asked);
         let is_meant =
-            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, sought.keys);
+            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, query.keys);
         let mut all = self.shared.memory.all(hash, is_meant);
-        let stored = self.shared.store.as_ref().map(|store| disk::candidates(store, &sought));
+        let stored = self.shared.store.as_ref().map(|store| disk::candidates(store, &query));
         for object in stored.into_iter().flatten() {
             if !all.iter().any(|other| other.is_for_same(&object)) {
                 all.push(Arc::new(object));
@@ -234,7 +236,7 @@ impl Worker {
     }
 
     /// Finds the response to a request in memory.
-    pub(crate) fn at_hand(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+    pub(crate) fn find_in_memory(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
         let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
         let is_wanted = |object: &Object| {
             object.is_for(key)

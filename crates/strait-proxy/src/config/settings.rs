@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) memory: usize,
     pub(crate) memory_object: usize,
     /// Largest body in bytes that is kept in memory when it is requested again.
-    pub(crate) at_hand: usize,
+    pub(crate) memory_body_max: usize,
     pub(crate) object_max: u64,
     /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the usual
     /// heuristic.
@@ -134,7 +134,7 @@ impl Settings {
             forwarded: forwarded(config),
             memory: memory(config),
             memory_object: memory_object(config),
-            at_hand: at_hand(config),
+            memory_body_max: memory_body_max(config),
             object_max: config.cache.object.as_u64(),
             negative: config.cache.negative,
             storing: storing(config)?,
@@ -255,7 +255,7 @@ fn memory_object(config: &Config) -> usize {
 }
 
 /// Returns the size of the largest body that is not sent by sendfile.
-fn at_hand(config: &Config) -> usize {
+fn memory_body_max(config: &Config) -> usize {
     let most = memory_object(config);
     let Transfer { sendfile, sendfile_from, .. } = &config.transfer;
     let below = usize::try_from(sendfile_from.as_u64().saturating_sub(1)).unwrap_or(usize::MAX);

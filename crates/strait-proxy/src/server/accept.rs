@@ -182,7 +182,7 @@ impl Acceptor {
             match accepted.await {
                 Some(Ok((tcp, peer))) => self.admit(tcp, peer, port),
                 Some(Err(_)) => {
-                    worker.upstream().let_go();
+                    worker.upstream().close_idle();
                     tokio::time::sleep(OUT_OF_FILES).await;
                 }
                 None => return,

@@ -168,7 +168,7 @@ impl Client {
         let routed = |body| route(worker.settings(), &request, body, socket.is_encrypted());
         let route = body.map_err(malformed).and_then(routed);
         if let Ok(Route::Cache(uri)) = &route
-            && let Some(hit) = at_hand(worker, peer.ip(), &request, uri, len)
+            && let Some(hit) = memory_hit(worker, peer.ip(), &request, uri, len)
         {
             return Next::Hit(hit);
         }
@@ -247,7 +247,7 @@ async fn exchange(
 }
 
 /// Returns the hit of a request in the memory cache, if it may be sent without validation.
-fn at_hand(
+fn memory_hit(
     worker: &Worker,
     client: IpAddr,
     request: &Request<'_>,
@@ -255,13 +255,13 @@ fn at_hand(
     head_len: usize,
 ) -> Option<Hit> {
     let fields = &request.fields;
-    let object = worker.with_key(uri, |hash, key| worker.at_hand(hash, key, fields))?;
+    let object = worker.with_key(uri, |hash, key| worker.find_in_memory(hash, key, fields))?;
     let asked = worker.directives(client, fields);
     if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
         return None;
     }
     // A requested object should be in memory: the lookup reads it.
-    if object.is_worth_memory(worker.settings().at_hand) {
+    if object.is_worth_memory(worker.settings().memory_body_max) {
         return None;
     }
     let options = ResponseOptions::of(request);

@@ -64,7 +64,7 @@ impl<'a> Upstream<'a> {
     }
 
     /// Closes idle connections and pipes: the process has no descriptor left.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn close_idle(&self) {
         self.pool.borrow_mut().tidy(Duration::ZERO);
         self.pipes.borrow_mut().clear();
     }
@@ -341,7 +341,7 @@ fn share(left: Duration, addresses: usize) -> Duration {
 async fn connect_to(upstream: &Upstream<'_>, address: SocketAddr) -> io::Result<TcpStream> {
     match TcpStream::connect(address).await {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
-            upstream.let_go();
+            upstream.close_idle();
             TcpStream::connect(address).await
         }
         done => done,
