@@ -43,8 +43,8 @@ pub(crate) struct LinkWatch(Option<Watched>);
 #[derive(Debug)]
 struct Watched {
     monitor: LinkMonitor,
-    /// The process may not read the notifications, as in a sandbox that it entered later: lanes must
-    /// not wait for them.
+    /// The process may not read the notifications, as in a sandbox that it entered later: lanes
+    /// must not wait for them.
     refused: AtomicBool,
     index: u32,
     state: Mutex<State>,

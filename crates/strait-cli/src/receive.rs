@@ -439,8 +439,8 @@ impl<'a> Receiving<'a> {
     }
 }
 
-/// Compares the present bytes with the beginning of the sender's file. Returns the hash of the bytes
-/// to keep: all or none.
+/// Compares the present bytes with the beginning of the sender's file. Returns the hash of the
+/// bytes to keep: all or none.
 fn compare(
     args: &Args,
     (stream, lines): (&TcpStream, &mut Lines),

@@ -175,8 +175,8 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
     Err(last.unwrap_or_else(|| no_address(to)))
 }
 
-/// Offers the bytes and agrees with the receiver on the start offset. Returns the offset and the hash
-/// of the bytes before it.
+/// Offers the bytes and agrees with the receiver on the start offset. Returns the offset and the
+/// hash of the bytes before it.
 fn agree(
     stream: &TcpStream,
     lines: &mut Lines,

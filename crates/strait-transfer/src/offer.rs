@@ -55,7 +55,8 @@ pub struct Offer {
 /// Answer of the receiver to an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The receiver has this many bytes, which may be those of the file. The sender sends [`Begins`].
+    /// The receiver has this many bytes, which may be those of the file. The sender sends
+    /// [`Begins`].
     Have(u64),
     /// The receiver has no bytes.
     From(From),

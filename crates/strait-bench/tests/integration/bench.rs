@@ -78,8 +78,8 @@ fn bench_send(arguments: &[&str]) -> Value {
     serde_json::from_str(&results).unwrap()
 }
 
-/// Checks that the results of a route have exactly these ways, and that each moved bytes. On a kernel
-/// without io_uring, the ways of SEND_ZC are skipped with that reason.
+/// Checks that the results of a route have exactly these ways, and that each moved bytes. On a
+/// kernel without io_uring, the ways of SEND_ZC are skipped with that reason.
 fn moves_bytes_by(results: &Value, over: &str, ways: &[&str], at: f64) {
     let names = |list: &str| -> Vec<_> {
         let entries = results[list].as_array().unwrap().iter();

@@ -198,7 +198,8 @@ impl FileSink {
         self.output.as_mut().and_then(Output::take_set_aside)
     }
 
-    /// The last file that got another name than its own; each once. [`Summary::renamed`] counts them.
+    /// The last file that got another name than its own; each once. [`Summary::renamed`] counts
+    /// them.
     pub fn take_renamed(&mut self) -> Option<Renamed> {
         self.renamed.take()
     }
@@ -336,8 +337,8 @@ impl Drop for FileSink {
     }
 }
 
-/// Opens the next file of a rotation. Another user can predict its name and create it or its part in
-/// a directory such as /tmp; the file then gets another name. Returns the refused name, too.
+/// Opens the next file of a rotation. Another user can predict its name and create it or its part
+/// in a directory such as /tmp; the file then gets another name. Returns the refused name, too.
 fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>), SinkError> {
     let refusal = match Output::create(target, header) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,

@@ -280,9 +280,9 @@ impl Part {
         output::is_entry(&self.directory, &self.entry, file)
     }
 
-    /// Gives `file` its name, or a random one if its own is refused and `can_rename`. In a directory
-    /// that others write to, another user may have replaced the part: that file does not get the
-    /// name.
+    /// Gives `file` its name, or a random one if its own is refused and `can_rename`. In a
+    /// directory that others write to, another user may have replaced the part: that file does
+    /// not get the name.
     fn complete(self, file: &File, can_rename: bool) -> Result<Complete, SinkError> {
         let result = self.rename(file, &self.whole);
         let mut complete = Complete { name: self.name.clone(), taken: None, place: None };

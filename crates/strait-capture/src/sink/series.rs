@@ -126,8 +126,8 @@ impl Series {
         self.rotates
     }
 
-    /// Deletes the oldest files so that the ring has a place for the current one. Returns the number
-    /// of deleted files. A file that cannot be deleted stays.
+    /// Deletes the oldest files so that the ring has a place for the current one. Returns the
+    /// number of deleted files. A file that cannot be deleted stays.
     pub(super) fn delete_oldest(&mut self) -> u64 {
         let keep = self.ring.map_or(usize::MAX, |files| files - 1);
         let mut deleted = 0;

@@ -113,8 +113,8 @@ impl Output {
         self.part.is_some()
     }
 
-    /// Returns the bytes that may be the first ones of `length` bytes: those of the part or, without
-    /// one, a complete file of that length.
+    /// Returns the bytes that may be the first ones of `length` bytes: those of the part or,
+    /// without one, a complete file of that length.
     pub(super) fn find(&self, length: u64) -> Result<Option<Found>, Error> {
         let Some(part) = &self.part else { return Ok(None) };
         let failed = |error: io::Error| Error::Failed(format!("{}: {error}", part.path.display()));

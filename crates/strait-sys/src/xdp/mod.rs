@@ -30,8 +30,8 @@ pub use umem::{Geometry, Share, Umem};
 /// occupies their end.
 pub const PACKET_HEADROOM: u32 = 256;
 
-/// `ENOTSUPP` (include/linux/errno.h). It is kernel-internal, but some drivers return it in place of
-/// EOPNOTSUPP.
+/// `ENOTSUPP` (include/linux/errno.h). It is kernel-internal, but some drivers return it in place
+/// of EOPNOTSUPP.
 pub const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 
 /// Maximum number of slots of a ring and of chunks of a UMEM.
