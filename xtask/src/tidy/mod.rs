@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: checks that neither the compiler nor clippy makes.
 //!
 //! Lengths of files and functions, file headers, forbidden words, lints disabled without a reason,
-//! unreachable files, broken links, statements of documents that do not hold. Each check is a
+//! unreachable files, broken links, statements of documents that do not hold, habits of prose. Each check is a
 //! function from files to problems.
 
 mod claims;
@@ -14,6 +14,7 @@ mod text;
 use std::path::Path;
 
 use crate::problem::Problem;
+use crate::prose;
 use crate::source::{self, Result};
 
 /// Returns every problem in the project under `root`.
@@ -30,6 +31,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
             problems.extend(links::check(root, file));
         }
     }
+    problems.extend(prose::of_files(&files).beyond_limits());
     problems.extend(links::unlisted(&files));
     problems.extend(claims::check(root, &files, &workspaces));
     problems.extend(dead::check(root, &files, &workspaces));

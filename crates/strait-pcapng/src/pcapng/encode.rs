@@ -30,10 +30,13 @@ const _: () = assert!(PACKET_HEAD_BYTES + PACKET_TAIL_MAX <= PACKET_OVERHEAD_MAX
 ///
 /// let mut file = Vec::new();
 /// let mut encoder = Encoder::begin(&mut file, &Section::default());
-/// let interface = encoder.interface(&mut file, &Interface { name: Some("eth0"), ..Interface::default() })?;
-/// let packet = Packet { timestamp_ns: 1, bytes: b"abc", wire_len: 3, interface, ..Packet::default() };
+/// let eth0 = Interface { name: Some("eth0"), ..Interface::default() };
+/// let interface = encoder.interface(&mut file, &eth0)?;
+/// let bytes = b"abc";
+/// let packet = Packet { timestamp_ns: 1, bytes, wire_len: 3, interface, ..Packet::default() };
 /// encoder.packet(&mut file, &packet)?;
-/// encoder.statistics(&mut file, &Statistics { interface, received: Some(1), ..Statistics::default() })?;
+/// let statistics = Statistics { interface, received: Some(1), ..Statistics::default() };
+/// encoder.statistics(&mut file, &statistics)?;
 /// # Ok::<(), strait_pcapng::Error>(())
 /// ```
 #[derive(Debug)]

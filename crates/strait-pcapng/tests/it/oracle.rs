@@ -16,7 +16,7 @@ const COUNT: u32 = 50;
 fn frame(number: u32) -> (u64, Vec<u8>, u32) {
     let timestamp_ns = 1_700_000_000_123_456_789 + u64::from(number) * 1_001_001;
     let len = 60 + number as usize;
-    // An Ethernet frame of a type for experiments (IEEE 802 s9.2), so that no dissector looks inside.
+    // Ethernet frame of a type for experiments (IEEE 802 s9.2), which no dissector decodes.
     let mut bytes = vec![number as u8; len];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
     (timestamp_ns, bytes, len as u32 + number % 3 * 100)

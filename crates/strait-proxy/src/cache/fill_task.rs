@@ -1,19 +1,18 @@
 //! Fill task: moves a body from the origin into the store, at the origin's speed.
 
-use std::io;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 use strait_http::partial::strong_validator;
-use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Fill, Phase, Remainder, Source};
+use crate::cache::fill::{Fill, Phase, Remainder};
+use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::generation::Generation;
-use crate::cache::object::{Body, Home, Object, Part};
+use crate::cache::object::{Body, Object, Part};
 use crate::cache::worker::Worker;
 use crate::config::file::Abandoned;
 use crate::io::framing::{Framed, Piece};
@@ -88,31 +87,6 @@ pub(crate) struct FillTask {
     sink: Sink,
     /// Bytes that were moved.
     stored: u64,
-}
-
-/// Destination of the bytes.
-#[derive(Debug)]
-enum Sink {
-    Memory(Arc<Mutex<Vec<u8>>>),
-    Store(Box<Writer>),
-}
-
-/// Error that ends a fill early.
-#[derive(Debug)]
-pub(crate) enum FillError {
-    /// The origin failed.
-    Origin,
-    /// The store did not take the bytes; some of them are in a pipe.
-    Store(Option<Pipe>),
-    /// All clients have left.
-    Abandoned,
-}
-
-impl FillError {
-    fn refused(writer: &Writer, error: &io::Error) -> Self {
-        writer.failed(error);
-        Self::Store(None)
-    }
 }
 
 impl FillTask {
@@ -246,7 +220,7 @@ impl FillTask {
         let Self { guard, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
         if is_part {
-            guard.publish(|| sink.keep(&guard, &object, range.start, stored));
+            guard.publish(|| sink.keep((&guard.worker, &guard.generation), &object, range.start, stored));
         }
     }
 
@@ -435,7 +409,8 @@ impl FillTask {
         let Self { guard, object, incoming, range, sink, stored } = self;
         let worker = guard.worker.clone();
         let source = sink.source(range.start);
-        let kept = guard.publish(|| sink.keep(&guard, &object, range.start, stored));
+        let kept =
+            guard.publish(|| sink.keep((&guard.worker, &guard.generation), &object, range.start, stored));
         let kept = kept.or_else(|| unpublished(&guard.generation, &object, &source, stored));
         // If it was not stored, followers can still read the published bytes.
         if stored > 0 {
@@ -445,18 +420,6 @@ impl FillTask {
         incoming.finish(&worker.upstream());
         kept
     }
-}
-
-/// The whole object outside the cache, for the client whose fill an invalidation outdated.
-fn unpublished(
-    generation: &Generation,
-    object: &Object,
-    source: &Source,
-    stored: u64,
-) -> Option<Arc<Object>> {
-    let Source::Memory(bytes, 0) = source else { return None };
-    let body = Body::Memory(shared(bytes), Home::Memory(generation.clone()));
-    (object.length.unwrap_or(stored) == stored).then(|| Arc::new(object.with_body(Some(stored), body)))
 }
 
 /// Returns the result of `work`, unless all clients leave meanwhile and `check` returns an error
@@ -496,111 +459,4 @@ fn check_abandoned(
     let is_counted = |fetch: &mut Fetch| fetch.begin(settings.background);
     let goes_on = is_wanted && background.as_mut().is_some_and(is_counted);
     if goes_on { Ok(()) } else { Err(FillError::Abandoned) }
-}
-
-/// Reserves space in the store for a body that begins with byte `first`.
-fn reserve(
-    worker: &Worker,
-    store: &Arc<Store>,
-    object: &Object,
-    first: u64,
-    len: Option<u64>,
-) -> Option<Sink> {
-    let meta = object.meta(first).encode();
-    let writer = store.reserve(worker.lane, object.key.as_bytes(), &meta, len).ok()?;
-    Some(Sink::Store(Box::new(writer)))
-}
-
-impl Sink {
-    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), FillError> {
-        match self {
-            Self::Memory(all) => {
-                all.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
-                Ok(())
-            }
-            Self::Store(writer) => {
-                let written = write_at(&writer.extent(), at, bytes);
-                written.map_err(|error| FillError::refused(writer, &error))
-            }
-        }
-    }
-
-    fn grow(&mut self, len: u64) -> Result<(), FillError> {
-        match self {
-            Self::Store(writer) if writer.writable_bytes() < len => {
-                writer.grow(len).map_err(|_| FillError::Store(None))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Moves the first `len` bytes of a pipe.
-    fn splice(&mut self, at: u64, pipe: &mut Pipe, len: usize) -> Result<(), FillError> {
-        let Self::Store(writer) = self else { return Err(FillError::Store(None)) };
-        let extent = writer.extent();
-        let (mut offset, left) = (extent.offset + at, pipe.held() - len);
-        while pipe.held() > left {
-            let most = pipe.held() - left;
-            let moved = pipe.empty_some(&*extent.file, Some(&mut offset), most);
-            moved.map_err(|error| FillError::refused(writer, &error.into()))?;
-        }
-        Ok(())
-    }
-
-    /// Returns the place from which followers read a body that begins with byte `first`.
-    fn source(&self, first: u64) -> Source {
-        match self {
-            Self::Memory(bytes) => Source::Memory(bytes.clone(), first),
-            Self::Store(writer) => Source::Stored(writer.extent(), first),
-        }
-    }
-
-    /// Makes the object of the moved bytes.
-    fn keep(self, guard: &FillGuard, object: &Object, first: u64, stored: u64) -> Option<Object> {
-        let length = object.length.or(Some(first + stored));
-        match self {
-            Self::Memory(bytes) => {
-                let bytes = shared(&bytes);
-                let whole = object.with_body(length, Body::Filling);
-                let meta = whole.meta(first).encode();
-                let worker = &guard.worker;
-                let put =
-                    |store: &Arc<Store>| store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok();
-                let record = worker.shared.store.as_ref().and_then(put);
-                let is_whole = first == 0 && length == Some(stored);
-                let body = match record {
-                    record if is_whole => {
-                        let home = record.map_or_else(|| Home::Memory(guard.generation.clone()), Home::Store);
-                        Body::Memory(bytes, home)
-                    }
-                    Some(record) => {
-                        Body::Stored(SmallVec::from_iter([Part { range: first..first + stored, record }]))
-                    }
-                    None => return None,
-                };
-                Some(whole.with_body(length, body))
-            }
-            Self::Store(writer) => {
-                let record = writer.commit(stored).ok()?;
-                let part = Part { range: first..first + stored, record };
-                Some(object.with_body(length, Body::Stored(SmallVec::from_iter([part]))))
-            }
-        }
-    }
-}
-
-fn shared(bytes: &Mutex<Vec<u8>>) -> Arc<[u8]> {
-    bytes.lock().unwrap_or_else(PoisonError::into_inner).as_slice().into()
-}
-
-fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let offset = extent.offset + at + done as u64;
-        match rustix::io::pwrite(&*extent.file, &bytes[done..], offset)? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            written => done += written,
-        }
-    }
-    Ok(())
 }

@@ -286,7 +286,7 @@ fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     })
 }
 
-/// Checks the user and the directories of the configuration. A start makes the same checks as `--check-config`.
+/// Checks the user and the directories of the configuration, for a start and for `--check-config`.
 fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
     if let Some(user) = &args.user {
         service::check_user(user)?;

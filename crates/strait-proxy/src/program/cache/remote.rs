@@ -91,7 +91,8 @@ fn request(command: &Command) -> (&'static str, String) {
     }
 }
 
-/// Returns true for a text that can be the proxy's message: one line, and no page of another server.
+/// Returns true for a text that can be the proxy's message: one line, and not a page of another
+/// server.
 fn is_a_line(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_control() || c == '<')
 }
