@@ -165,7 +165,7 @@ fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
     }
     match ZERO_COPY.into_iter().find(|(known, _)| *known == kind) {
         Some((_, name)) => {
-            notebook.ok(SUBJECT, format!("{shown} is on {name}: sendfile passes its pages without a copy"))
+            notebook.ok(SUBJECT, format!("{shown} is on {name}: sendfile passes its pages without a copy"));
         }
         None => notebook.ok(SUBJECT, format!("{shown} is on a file system of type {kind:#x}")),
     }

@@ -149,7 +149,7 @@ impl<'a> Senders<'a> {
         match evicted.offer(self.args) {
             Ok(Some(offer)) => return Some(evicted.with(offer)),
             Ok(None) => {
-                refuse_now(&evicted.stream, "no offer arrived, and other connections wait: try again")
+                refuse_now(&evicted.stream, "no offer arrived, and other connections wait: try again");
             }
             Err(error) => self.report(&error),
         }
