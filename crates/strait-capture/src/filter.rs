@@ -6,6 +6,7 @@
 
 use rustix::io::Errno;
 use strait_filter::cbpf::{Instruction, Program};
+use strait_packet::summary::link_type::dlt;
 use strait_sys::libpcap::Compiler;
 use strait_sys::packet::Socket;
 
@@ -65,14 +66,6 @@ pub(crate) fn offline(linktype: u32, text: Option<&str>, snaplen: u32) -> Result
         None => Ok(Program::accept_all(snaplen)),
         Some(text) => checked(&Compiler::offline(dlt(linktype), SNAPLEN_MAX)?, text, snaplen),
     }
-}
-
-/// Returns the DLT_* number of a LINKTYPE_*. They differ for types that systems number differently
-/// (pcap-linktype(7)).
-fn dlt(linktype: u32) -> i32 {
-    const LINKTYPE_RAW: u32 = 101;
-    const DLT_RAW: i32 = 12;
-    if linktype == LINKTYPE_RAW { DLT_RAW } else { linktype as i32 }
 }
 
 fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Error> {

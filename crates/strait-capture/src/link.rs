@@ -146,3 +146,24 @@ fn facts(header: Cooked) -> &'static [(u32, u16, u32)] {
         ],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use strait_packet::summary::link_type as packet;
+    use strait_pcapng::LinkType as File;
+    use strait_sys::link_type as kernel;
+
+    #[test]
+    fn link_types_have_one_number_each() {
+        for (packet, file, kernel) in [
+            (packet::NULL, File::NULL, None),
+            (packet::ETHERNET, File::ETHERNET, Some(kernel::ETHERNET)),
+            (packet::RAW, File::RAW, Some(kernel::RAW)),
+            (packet::LINUX_SLL, File::LINUX_SLL, Some(kernel::LINUX_SLL)),
+            (packet::LINUX_SLL2, File::LINUX_SLL2, Some(kernel::LINUX_SLL2)),
+        ] {
+            assert_eq!(packet, file.0);
+            assert!(kernel.is_none_or(|kernel| kernel == u32::from(packet)), "{packet}");
+        }
+    }
+}

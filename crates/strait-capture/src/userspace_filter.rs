@@ -3,12 +3,11 @@
 
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_filter::{Metadata, Vlan};
+use strait_packet::summary::link_type;
 use strait_sys::packet::Cooked;
 
 use crate::frame::{Direction, Frame};
 
-/// `LINKTYPE_ETHERNET`.
-const ETHERNET: u32 = 1;
 /// Offset of a VLAN tag behind LINKTYPE_LINUX_SLL's header, which the tag lengthens.
 const SLL_TAG_OFFSET: usize = 14;
 
@@ -39,7 +38,7 @@ enum View {
 impl UserspaceFilter {
     /// Returns a filter for frames with the link's own header.
     pub(crate) fn own(program: Program, link_type: u32) -> Self {
-        let view = if link_type == ETHERNET { View::Ethernet } else { View::Plain };
+        let view = if link_type == u32::from(link_type::ETHERNET) { View::Ethernet } else { View::Plain };
         Self::new(program, view)
     }
 

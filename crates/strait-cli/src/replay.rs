@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_capture::file::FileReader;
 use strait_capture::{InjectPath, Injector};
+use strait_packet::summary::link_type;
 use strait_program::Streams;
 use strait_sys::clock;
 
@@ -46,7 +47,6 @@ impl Args {
     }
 }
 
-const LINKTYPE_ETHERNET: u32 = 1;
 /// Interval at which a wait checks for a signal.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -113,7 +113,7 @@ impl Replay<'_> {
                     continue;
                 }
             };
-            if packet.link_type != LINKTYPE_ETHERNET {
+            if packet.link_type != u32::from(link_type::ETHERNET) {
                 let (file, link_type) = (&self.args.file, packet.link_type);
                 return Err(Error::Failed(format!("{file}: link type {link_type} is not Ethernet")));
             }

@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use strait_capture::Error;
+use strait_packet::summary::link_type::dlt;
 
 /// `PCAP_ERRBUF_SIZE`.
 const ERRBUF_BYTES: usize = 256;
@@ -173,12 +174,4 @@ fn text(string: *const c_char) -> String {
     }
     // SAFETY: the caller gave a C string.
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
-}
-
-/// Returns the DLT_* number of a LINKTYPE_*. They differ for types that systems number differently
-/// (pcap-linktype(7)).
-fn dlt(link_type: u32) -> c_int {
-    const LINKTYPE_RAW: u32 = 101;
-    const DLT_RAW: c_int = 12;
-    if link_type == LINKTYPE_RAW { DLT_RAW } else { link_type as c_int }
 }

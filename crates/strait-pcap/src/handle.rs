@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strait_capture::{Batch, Directions, Error, Frame, Lane, LiveCounters, Session, UserspaceFilter, Wait};
 use strait_filter::cbpf::Program;
+use strait_packet::summary::link_type;
 
 use crate::choice::Choice;
 use crate::entry::{Deferred, Entry};
 use crate::notice::Notices;
 use crate::waker::Waker;
 
-const LINKTYPE_LINUX_SLL: u32 = 113;
-const LINKTYPE_LINUX_SLL2: u32 = 276;
 /// libpcap's MAXIMUM_SNAPLEN, used if a program sets none or a larger one.
 const SNAPLEN_MAX: i32 = 262_144;
 /// Size of the engine's default ring. Smaller sizes from programs are ignored.
@@ -174,9 +173,9 @@ impl Handle {
         };
         let mut session = builder.open()?;
         let mut lanes = session.take_lanes();
-        if session.link_type() == LINKTYPE_LINUX_SLL2 {
+        if session.link_type() == u32::from(link_type::LINUX_SLL2) {
             // libpcap's default; a program may set SLL2 later.
-            session.set_link_type(&mut lanes, LINKTYPE_LINUX_SLL)?;
+            session.set_link_type(&mut lanes, link_type::LINUX_SLL.into())?;
         }
         let waker = Waker::new().map_err(polling)?;
         for lane in &mut lanes {

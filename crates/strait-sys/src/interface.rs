@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::ethtool::Ethtool;
+use crate::link_type;
 use crate::netlink::Netlink;
 
 /// `IF_OPER_UP` (linux/if.h).
@@ -117,11 +118,9 @@ impl Interface {
     /// packet without a link header (tun, WireGuard, cellular modems). `None` for links of another
     /// kind.
     pub fn link_type(&self) -> Option<u32> {
-        const LINKTYPE_ETHERNET: u32 = 1;
-        const LINKTYPE_RAW: u32 = 101;
         match self.hardware_type {
-            _ if self.is_ethernet() => Some(LINKTYPE_ETHERNET),
-            libc::ARPHRD_NONE | ARPHRD_RAWIP => Some(LINKTYPE_RAW),
+            _ if self.is_ethernet() => Some(link_type::ETHERNET),
+            libc::ARPHRD_NONE | ARPHRD_RAWIP => Some(link_type::RAW),
             _ => None,
         }
     }

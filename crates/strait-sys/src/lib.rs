@@ -13,6 +13,7 @@ mod error;
 pub mod ethtool;
 pub mod interface;
 pub mod libpcap;
+pub mod link_type;
 pub mod mmap;
 mod name;
 pub mod netlink;

@@ -34,7 +34,7 @@ const PERMISSION_DENIED: [c_int; 2] = [-8, -11];
 const NO_SUCH_DEVICE: c_int = -5;
 
 /// `DLT_EN10MB`: Ethernet.
-pub const LINKTYPE_ETHERNET: i32 = 1;
+pub const LINKTYPE_ETHERNET: i32 = crate::link_type::ETHERNET as i32;
 
 /// `pcap_t`, opaque.
 type Pcap = c_void;

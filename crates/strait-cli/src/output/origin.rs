@@ -5,9 +5,8 @@ use std::fmt::Write;
 
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use strait_capture::Frame;
+use strait_packet::summary::link_type;
 
-/// `LINKTYPE_LINUX_SLL2`. Its header names the interface.
-const LINUX_SLL2: u32 = 276;
 /// Maximum number of cached names. Further interfaces are looked up for each packet.
 const NAMES_MAX: usize = 1024;
 
@@ -19,7 +18,7 @@ pub(super) struct Origin {
 impl Origin {
     /// Creates it if the header of this link type names an interface.
     pub(super) fn of(link_type: u32) -> Option<Self> {
-        (link_type == LINUX_SLL2).then(|| Self { names: HashMap::new() })
+        (link_type == u32::from(link_type::LINUX_SLL2)).then(|| Self { names: HashMap::new() })
     }
 
     /// Writes interface and direction of `frame`: `eth0  In  `.

@@ -25,7 +25,8 @@ use crate::vlan::{Tag, Untagged};
 pub use self::time::{write_date_time, write_elapsed, write_epoch, write_time};
 pub use dump::{Dump, write_dump};
 
-/// Supported link types (the numbers of pcap files).
+/// Supported link types: the numbers of pcap files (`LINKTYPE_*`). strait-sys and strait-pcapng have
+/// those that they need; a test of strait-capture compares them.
 pub mod link_type {
     /// BSD loopback: four bytes of address family in the writer's byte order.
     pub const NULL: u16 = 0;
@@ -43,6 +44,18 @@ pub mod link_type {
     pub const IPV6: u16 = 229;
     /// Linux "any" device, second form: 20 bytes.
     pub const LINUX_SLL2: u16 = 276;
+
+    /// Returns true for the headers of the Linux "any" device.
+    pub fn is_cooked(link_type: u32) -> bool {
+        [LINUX_SLL, LINUX_SLL2].map(u32::from).contains(&link_type)
+    }
+
+    /// Returns libpcap's `DLT_*` number of a link type. They differ for types that systems number
+    /// differently (pcap-linktype(7)).
+    pub fn dlt(link_type: u32) -> i32 {
+        const DLT_RAW: i32 = 12;
+        if link_type == u32::from(RAW) { DLT_RAW } else { link_type as i32 }
+    }
 }
 
 /// How to read the frame.

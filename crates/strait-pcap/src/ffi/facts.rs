@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
+use strait_packet::summary::link_type;
+
 use super::table::{self, Live, Target, target};
 use super::{PCAP_ERROR, Pcap, code, dlt, failed, guarded, refused_in_callback, set_error, stock_error_text};
 
@@ -171,5 +173,6 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int
 
 /// Returns true for `DLT_LINUX_SLL` and `DLT_LINUX_SLL2`.
 fn is_cooked(dlt: c_int) -> bool {
-    matches!(dlt, 113 | 276)
+    // Their numbers are those of pcap files.
+    u32::try_from(dlt).is_ok_and(link_type::is_cooked)
 }

@@ -6,6 +6,7 @@
 //! and LINKTYPE_LINUX_SLL2. The rings write it into the room before a frame.
 
 use super::VlanTag;
+use crate::link_type;
 
 /// Room for either header, including a VLAN tag.
 pub(super) const HEADER_BYTES_MAX: usize = 20;
@@ -28,8 +29,8 @@ impl Cooked {
     /// Returns the `LINKTYPE_*` of pcap.
     pub fn link_type(self) -> u32 {
         match self {
-            Self::Sll => 113,
-            Self::Sll2 => 276,
+            Self::Sll => link_type::LINUX_SLL,
+            Self::Sll2 => link_type::LINUX_SLL2,
         }
     }
 
