@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::child::Program;
 use crate::error::{Error, Result};
@@ -60,7 +61,9 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 impl Scratch {
     /// Creates a directory that only this user can enter. A planted entry of its name is an error.
     pub(crate) fn make(parent: &Path, name: &str) -> Result<Self> {
-        let path = parent.join(format!("{name}-{}", std::process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("{name}-{}-{number}", std::process::id()));
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)

@@ -1,6 +1,5 @@
 //! Points of claims with the C peers on a real wire.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -18,12 +17,11 @@ const SECONDS: f64 = 0.2;
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 
 /// Returns a wire and the compiled peers; None after SKIP if they are unavailable.
-fn rig() -> Option<(Wire, &'static Context<'static>)> {
-    static CONTEXT: OnceLock<Context<'static>> = OnceLock::new();
+fn rig() -> Option<(Wire, Context<'static>)> {
     if !lab::root_or_skip() || !lab::program_or_skip("cc") {
         return None;
     }
-    let context = CONTEXT.get_or_init(|| Context {
+    let context = Context {
         launcher: launcher(),
         peers: Peers::compile().unwrap(),
         machine: Machine::default(),
@@ -32,15 +30,15 @@ fn rig() -> Option<(Wire, &'static Context<'static>)> {
         only: None,
         disk: std::env::temp_dir(),
         terminated: &TERMINATED,
-    });
+    };
     Some((plain_wire().unwrap(), context))
 }
 
 #[test]
 fn point_counts_sent_and_received_packets() {
     let Some((wire, context)) = rig() else { return };
-    let generator = programs::send_in_c(context, 64, true, SECONDS);
-    for receiver in [programs::packet_socket(context, true), programs::stock_delays(context, true)] {
+    let generator = programs::send_in_c(&context, 64, true, SECONDS);
+    for receiver in [programs::packet_socket(&context, true), programs::stock_delays(&context, true)] {
         let figures = point(&context.launcher, &wire, &receiver, &generator, SECONDS).unwrap();
         let (offered, delivered) = (figures["offered_packets"], figures["delivered_packets"]);
         assert!(offered >= delivered && delivered > 0.0, "{figures:?}");
@@ -54,8 +52,8 @@ fn point_counts_sent_and_received_packets() {
 #[test]
 fn delays_are_measured_from_the_stamp() {
     let Some((wire, context)) = rig() else { return };
-    let generator = programs::send_in_c(context, 1, true, SECONDS);
-    let receiver = programs::stock_delays(context, true);
+    let generator = programs::send_in_c(&context, 1, true, SECONDS);
+    let receiver = programs::stock_delays(&context, true);
     let figures = point(&context.launcher, &wire, &receiver, &generator, SECONDS).unwrap();
     assert!(figures["p50_us"] > 0.0 && figures["p50_us"] <= figures["p99_us"], "{figures:?}");
     assert!(figures["p99_us"] <= figures["max_us"] && figures["max_us"] < 60e6, "{figures:?}");
@@ -69,7 +67,7 @@ fn delays_are_measured_from_the_stamp() {
 #[test]
 fn quiet_line_pauses_between_bursts() {
     let Some((wire, context)) = rig() else { return };
-    let generator = programs::send_at_times(context, 4, 20, SECONDS);
+    let generator = programs::send_at_times(&context, 4, 20, SECONDS);
     let figures = generator_alone(&context.launcher, &wire, &generator, SECONDS).unwrap();
     // Every call sends 4 frames, followed by a pause of at least 1 ms.
     let (frames, calls_max) = (figures["offered_packets"], SECONDS * 1e3 + 1.0);
@@ -79,10 +77,10 @@ fn quiet_line_pauses_between_bursts() {
 #[test]
 fn failed_receiver_is_a_failed_point_with_its_output() {
     let Some((wire, context)) = rig() else { return };
-    let mut receiver = programs::packet_socket(context, false);
+    let mut receiver = programs::packet_socket(&context, false);
     receiver.program = context.peers.program("afpacket_recv", ["-i", "nothing"]);
     receiver.ready = Ready::PacketSocket;
-    let generator = programs::send_in_c(context, 64, false, SECONDS);
+    let generator = programs::send_in_c(&context, 64, false, SECONDS);
     let error = point(&context.launcher, &wire, &receiver, &generator, SECONDS).unwrap_err().to_string();
     assert!(error.contains("afpacket_recv -i nothing") && error.contains("No such device"), "{error}");
 }
