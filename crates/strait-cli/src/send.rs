@@ -581,10 +581,8 @@ impl Sending<'_> {
         while unacknowledged > 0 && self.args.raw {
             let left = self.sender.finish(&mut self.engine, self.args.timeout)?;
             if left == unacknowledged {
-                return Err(Error::Failed(format!(
-                    "{} has not acknowledged all bytes in time",
-                    self.sender.peer()
-                )));
+                let peer = self.sender.peer();
+                return Err(Error::Failed(format!("{peer} has not acknowledged all bytes in time")));
             }
             unacknowledged = left;
         }

@@ -1,7 +1,7 @@
 //! Link types that the kernel's packets have here, in the numbers of pcap files (`LINKTYPE_*`).
 //!
-//! `interface`, `packet` and `libpcap` return and take them. `strait_packet::summary::link_type` has
-//! those of files, too; it cannot be used below the pure crates.
+//! `interface`, `packet` and `libpcap` return and take them. `strait_packet::summary::link_type`
+//! has those of files, too; it cannot be used below the pure crates.
 
 /// Ethernet.
 pub const ETHERNET: u32 = 1;

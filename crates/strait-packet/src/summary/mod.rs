@@ -25,8 +25,8 @@ use crate::vlan::{Tag, Untagged};
 pub use self::time::{write_date_time, write_elapsed, write_epoch, write_time};
 pub use dump::{Dump, write_dump};
 
-/// Supported link types: the numbers of pcap files (`LINKTYPE_*`). strait-sys and strait-pcapng have
-/// those that they need; a test of strait-capture compares them.
+/// Supported link types: the numbers of pcap files (`LINKTYPE_*`). strait-sys and strait-pcapng
+/// have those that they need; a test of strait-capture compares them.
 pub mod link_type {
     /// BSD loopback: four bytes of address family in the writer's byte order.
     pub const NULL: u16 = 0;

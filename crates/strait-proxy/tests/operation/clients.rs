@@ -253,8 +253,8 @@ fn a_client_that_does_not_read_keeps_no_other_waiting_by_interim_responses() {
     const BEHIND_MAX: usize = 200;
     let rig = Rig::start("");
     assert_eq!(rig.client().get("/200/60/100000/large").status(), 200);
-    // Each leaves less room in its socket than the one before; the last has no room for the response
-    // before.
+    // Each leaves less room in its socket than the one before. The last has no room for the
+    // response before.
     for behind in 0..BEHIND_MAX {
         let (asked, path) = (rig.origin.asked(), format!("/200/60/5/early{behind}"));
         let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n");
