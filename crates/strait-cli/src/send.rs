@@ -193,14 +193,11 @@ fn agree(
             (bytes, lines.read(stream, timeout)?, hasher)
         }
     };
-    let hasher = match from {
-        From(0) => Hasher::default(),
-        From(at) if at == have => hasher,
-        From(at) => {
-            return Err(Error::Failed(format!("{} asks for byte {at} and has {have} bytes", name(stream))));
-        }
-    };
     let From(from) = from;
+    if from != 0 && from != have {
+        return Err(Error::Failed(format!("{} asks for byte {from} and has {have} bytes", name(stream))));
+    }
+    let hasher = if from == 0 { Hasher::default() } else { hasher };
     if let Some(length) = source.length.filter(|_| have > 0) {
         match from {
             0 => tell(format_args!("the other end has other content: sending all {length} bytes\n")),
