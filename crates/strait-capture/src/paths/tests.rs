@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Path;
 use super::staged::FRAMES;
-use crate::{Lane, Session};
+use crate::{Frame, Lane, Session};
 
 fn open() -> (Session, Lane) {
     let mut session = Session::builder("lo").path(Path::Staged).snaplen(70).open().unwrap();
@@ -31,7 +31,11 @@ fn path_of_one_folder_and_one_table_line_captures() {
     assert_eq!((session.path(), session.mode(), session.ring()), ("staged", "memory", "3 frames"));
     let mut lengths = Vec::new();
     let mut batch = lane.next_batch_of(2, soon()).unwrap().unwrap();
-    batch.try_each(usize::MAX, |frame| Ok::<(), ()>(lengths.push(frame.bytes.len()))).unwrap();
+    let each = |frame: &Frame<'_>| {
+        lengths.push(frame.bytes.len());
+        Ok::<(), ()>(())
+    };
+    batch.try_each(usize::MAX, each).unwrap();
     drop(batch);
     let mut batch = lane.next_batch(soon()).unwrap().unwrap();
     lengths.extend(batch.frames().map(|frame| frame.bytes.len()));
