@@ -4,7 +4,7 @@
 //! Facts that are not available to XDP are refused at translation time, not at run time.
 
 use super::body::Body;
-use super::{HEADER, RESULTS, View};
+use super::layout::{HEADER, RESULTS, View};
 use crate::cbpf::opcode as cop;
 use crate::ebpf::{
     Condition, Operation,

@@ -3,7 +3,8 @@
 //! [`Filter::emit`](super::Filter::emit) runs a [`Body`] for each kind of frame. [`super::load`]
 //! translates frame loads and [`super::ancillary`] loads of other facts.
 
-use super::{Filter, MEMORY, SAVED_A, View, size_of};
+use super::filter::Filter;
+use super::layout::{MEMORY, SAVED_A, View, size_of};
 use crate::cbpf::{Instruction, opcode as cop};
 use crate::ebpf::{
     Assembler, Condition, Label, Operand, Operation,

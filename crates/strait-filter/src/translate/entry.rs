@@ -3,7 +3,8 @@
 //! It has the effect of `__netif_receive_skb_core` and `skb_vlan_untag` before a packet socket sees
 //! a frame, without changes to the frame. Only [`Filter::emit`] calls it.
 
-use super::{DEVICE_TAG, Filter, HEADER, RESULTS, check_bounds};
+use super::filter::Filter;
+use super::layout::{DEVICE_TAG, HEADER, RESULTS, check_bounds};
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},

@@ -5,7 +5,7 @@
 //! tag, and bytes beyond the first buffer of a frame. [`super::body`] calls this module.
 
 use super::body::Body;
-use super::{HEADER, OFFSET_MAX, SAVED_A, View, check_bounds};
+use super::layout::{HEADER, OFFSET_MAX, SAVED_A, View, check_bounds};
 use crate::cbpf::opcode as cop;
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,

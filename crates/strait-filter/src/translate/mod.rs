@@ -25,51 +25,24 @@
 mod ancillary;
 mod body;
 mod entry;
+mod filter;
+mod layout;
 mod load;
+mod options;
 #[cfg(test)]
 mod tests;
 
-use crate::cbpf::{Program, opcode as cop};
+pub(crate) use self::filter::Filter;
+use self::layout::View;
+pub(crate) use self::layout::{DEVICE_TAG, STACK_BYTES};
+pub use self::options::{MetadataFunctions, Options};
+use crate::cbpf::Program;
 use crate::ebpf::{
-    Assembler, Condition, Instruction, Label, Operation,
-    Register::{self, R0, R1, R2, R6},
+    Assembler, Instruction, Label,
+    Register::{R0, R1, R6},
     Size,
 };
 use crate::error::Error;
-use crate::interpret::{ETHERTYPE_OFFSET, TAG_LEN};
-
-/// Properties of the interface that the translation depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The program must read frames of several buffers, which a large MTU requires
-    /// (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
-    pub fragments: bool,
-    /// The interface's address, for the packet type.
-    pub device_mac: [u8; 6],
-    /// The interface's `ARPHRD_*` type.
-    pub hatype: u16,
-    /// The driver's functions for the NIC's metadata of a frame.
-    pub functions: MetadataFunctions,
-}
-
-impl Default for Options {
-    /// Options for an Ethernet interface of unknown address and driver.
-    fn default() -> Self {
-        Self { fragments: false, device_mac: [0; 6], hatype: 1, functions: MetadataFunctions::default() }
-    }
-}
-
-/// BTF IDs of the metadata functions in the running kernel. A program that calls one must be loaded
-/// for its device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MetadataFunctions {
-    /// `bpf_xdp_metadata_rx_timestamp`.
-    pub rx_timestamp: Option<i32>,
-    /// `bpf_xdp_metadata_rx_hash`.
-    pub rx_hash: Option<i32>,
-    /// `bpf_xdp_metadata_rx_vlan_tag`.
-    pub rx_vlan_tag: Option<i32>,
-}
 
 /// Returns an XDP program that returns the filter's result, for tests and measurements.
 pub fn translate(program: &Program, options: &Options) -> Result<Vec<Instruction>, Error> {
@@ -86,117 +59,7 @@ pub fn translate(program: &Program, options: &Options) -> Result<Vec<Instruction
     asm.finish()
 }
 
-/// Bytes of stack that a filter uses, from the frame pointer down. The stack below belongs to the
-/// caller.
-pub(crate) const STACK_BYTES: i16 = 120;
-
-/// First 16 bytes of the frame as the filter sees it, for loads that need them (24 bytes while the
-/// header is read).
-const HEADER: i16 = -24;
-/// Scratch memory, 16 cells of 4 bytes. It is not initialized: `Program::check` ensures that no
-/// unset cell is read.
-const MEMORY: i16 = HEADER - 64;
-/// Saved A during helper calls of instructions that preserve it.
-const SAVED_A: i16 = MEMORY - 8;
-/// Results of metadata functions.
-const RESULTS: i16 = SAVED_A - 16;
-/// The tag that the device removed, in R7's format; only with a metadata function for tags.
-pub(crate) const DEVICE_TAG: i16 = RESULTS - 8;
-
-const _: () = assert!(-DEVICE_TAG <= STACK_BYTES);
-
-/// Limit of load offsets; loads beyond it are no match. Packet pointers and `bpf_xdp_load_bytes`
-/// reach no further. Indirect loads reach half as far in a program that does not read fragments; no
-/// driver has a first buffer that long.
-const OFFSET_MAX: usize = 0xffff;
-
-/// Kind of frames that a copy of the program handles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
-    /// Frames without a VLAN tag in their bytes.
-    Untagged,
-    /// Frames with a tag at offset 12.
-    Tagged,
-}
-
-impl View {
-    /// Returns the wire offset of the filter's offset `at`.
-    fn on_wire(self, at: usize) -> usize {
-        if self == Self::Tagged && at >= ETHERTYPE_OFFSET { at + TAG_LEN } else { at }
-    }
-
-    /// Returns true if a load of `bytes` at `at` spans the tag.
-    fn straddles(self, at: usize, bytes: usize) -> bool {
-        self == Self::Tagged && at < ETHERTYPE_OFFSET && at + bytes > ETHERTYPE_OFFSET
-    }
-}
-
-/// Parts of the frame that the program requires, and that the entry code therefore saves.
-#[derive(Clone, Copy, Debug, Default)]
-struct Needs {
-    /// The VLAN tag.
-    vlan: bool,
-    /// The header's addresses or type as facts (`SKF_AD_PKTTYPE`, `SKF_AD_PROTOCOL`).
-    header_facts: bool,
-    /// Bytes on both sides of offset 12 in one load.
-    header_bytes: bool,
-}
-
-impl Needs {
-    fn of(program: &Program) -> Self {
-        let mut needs = Self::default();
-        for instruction in program.instructions() {
-            let k = instruction.k;
-            match instruction.code & (cop::CLASS | cop::MODE) {
-                LD_ABS if k >= cop::SKF_AD_OFF as u32 => match k.wrapping_sub(cop::SKF_AD_OFF as u32) {
-                    cop::SKF_AD_PROTOCOL | cop::SKF_AD_PKTTYPE => needs.header_facts = true,
-                    cop::SKF_AD_VLAN_TAG | cop::SKF_AD_VLAN_TAG_PRESENT | cop::SKF_AD_VLAN_TPID => {
-                        needs.vlan = true;
-                    }
-                    _ => {}
-                },
-                LD_ABS => {
-                    let bytes = size_of(instruction.code).bytes() as usize;
-                    let at = crate::interpret::resolve(k as i32);
-                    needs.header_bytes |= at.is_some_and(|at| View::Tagged.straddles(at, bytes));
-                }
-                LD_IND => needs.header_bytes = true,
-                _ => {}
-            }
-        }
-        needs
-    }
-}
-
-const LD_ABS: u16 = cop::LD | cop::ABS;
-const LD_IND: u16 = cop::LD | cop::IND;
-
-/// Returns the size of a classic load.
-fn size_of(code: u16) -> Size {
-    match code & cop::SIZE {
-        cop::W => Size::W,
-        cop::H => Size::H,
-        _ => Size::B,
-    }
-}
-
-/// A filter to embed in an XDP program.
-///
-/// [`Filter::emit`] emits it at the current place of the caller's program.
-/// [`Filter::emit_functions`] emits the functions that it calls, after the end of that program.
-pub(crate) struct Filter<'a> {
-    program: &'a Program,
-    options: &'a Options,
-    needs: Needs,
-    /// Loader functions that were called.
-    loaders: Vec<(View, Size, Label)>,
-}
-
-impl<'a> Filter<'a> {
-    pub(crate) fn new(program: &'a Program, options: &'a Options) -> Self {
-        Self { program, options, needs: Needs::of(program), loaders: Vec::new() }
-    }
-
+impl Filter<'_> {
     /// Emits the filter. On entry R6 is the context; the filter may use R0 to R5 and R7 to R9. It
     /// jumps to `matched` with a nonzero result in R0, or to `unmatched`. R6 is preserved. A
     /// program with a refusal is an error, because the translation relies on the kernel's rules (no
@@ -263,11 +126,4 @@ impl<'a> Filter<'a> {
             load::emit_loader(asm, *view, *size, self.options.fragments);
         }
     }
-}
-
-/// Jumps to `outside` unless `bytes` from `start` on end at or before `end`. R2 is lost.
-fn check_bounds(asm: &mut Assembler, start: Register, bytes: usize, end: Register, outside: Label) {
-    asm.mov(R2, start);
-    asm.alu(Operation::Add, R2, bytes as i32);
-    asm.jump_if(Condition::Greater, R2, end, outside);
 }
