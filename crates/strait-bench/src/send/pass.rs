@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Way;
+use super::way::Way;
 use crate::child::{Child, Launcher, Program};
 use crate::error::{Error, Result};
 use crate::memory_file;

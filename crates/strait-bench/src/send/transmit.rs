@@ -22,7 +22,8 @@ use strait_sys::{process, wait};
 use strait_transfer::plan::PIECES_MAX;
 use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender};
 
-use super::{Way, peers::PeersLoad};
+use super::peers::PeersLoad;
+use super::way::Way;
 use crate::child;
 use crate::error::{Error, Result};
 use parts::{Parts, file};
