@@ -6,6 +6,7 @@
 //! so that the kernel removes them with the process. Without root it works in a user namespace,
 //! where AF_XDP is not allowed and its path is reported as skipped.
 
+mod args;
 mod burst;
 mod child;
 mod delay;
@@ -16,38 +17,17 @@ mod story;
 mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use clap::Args as ClapArgs;
 use serde_json::{Map, Value, json};
 use strait_capture::Path;
 use strait_sys::netlink::Netlink;
 
-use self::rig::{Captured, Rig};
+pub(crate) use self::args::Args;
+use self::rig::{Captured, Rig, interrupted};
 use self::story::{Outcome, Progress, Shown, Topic};
 use self::table::Row;
 use crate::Error;
 use crate::output::print_line;
-
-/// Options of `strait demo`.
-#[derive(ClapArgs)]
-pub(crate) struct Args {
-    /// Generated packets for each path
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = packets)]
-    count: u64,
-    /// Generated packets a second
-    #[arg(long, value_name = "PPS", default_value = "100000")]
-    rate: crate::parse::Rate,
-    /// Filter that every path applies, see pcap-filter(7)
-    #[arg(long, default_value = "not (udp dst portrange 20000-20001 and less 70)")]
-    filter: String,
-    /// Print the results as one JSON object
-    #[arg(long)]
-    json: bool,
-    /// Run as the libpcap program that the demo measures, on this interface
-    #[arg(long, value_name = "INTERFACE", hide = true)]
-    libpcap_program: Option<String>,
-}
 
 const PATHS: [(&str, Path); 4] =
     [("recv", Path::Recv), ("v2", Path::V2), ("v3", Path::V3), ("xdp", Path::Xdp)];
@@ -68,13 +48,6 @@ const PARTS: [Part; 4] = [
 ];
 /// Interface number of the loopback.
 const LOOPBACK: u32 = 1;
-
-/// Parses a number of generated packets, at most ten million.
-fn packets(text: &str) -> Result<u64, String> {
-    const MAX: u64 = 10_000_000;
-    crate::parse::count(text)
-        .and_then(|count| if count <= MAX { Ok(count) } else { Err(format!("give at most {MAX}")) })
-}
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -173,24 +146,4 @@ fn finish(
         return Ok(());
     }
     story::print(number, topic, outcome)
-}
-
-fn interrupted() -> Error {
-    Error::Failed("interrupted; the namespaces are gone".to_owned())
-}
-
-/// Time limit of a capture after the last packet was sent.
-const SETTLE_MAX: Duration = Duration::from_secs(5);
-
-/// Waits until `done` returns true, for at most [`SETTLE_MAX`]. Returns false on a timeout or a
-/// termination signal.
-fn settle(terminated: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + SETTLE_MAX;
-    while Instant::now() < deadline && !terminated.load(Ordering::Relaxed) {
-        if done() {
-            return true;
-        }
-        strait_sys::wait::sleep(Duration::from_millis(5));
-    }
-    false
 }

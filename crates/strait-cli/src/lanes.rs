@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use strait_capture::{Batch, Frame, Lane, LinkStatus, Session};
+use strait_capture::{Batch, Lane, LinkStatus, Session};
 use strait_ledger::prometheus::{Text, write_capture};
 use strait_ledger::{self as ledger, Report};
 
@@ -15,6 +15,7 @@ use crate::Error;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
 use crate::output::tell;
+use crate::sink::Sink;
 
 /// Interval at which a waiting lane checks for the end of the capture.
 const TICK: Duration = Duration::from_millis(100);
@@ -27,24 +28,6 @@ pub(crate) struct Until<'a> {
     pub(crate) duration: Option<Duration>,
     /// Flag of a termination signal.
     pub(crate) terminated: &'a AtomicBool,
-}
-
-/// Consumer of the frames of all lanes.
-pub(crate) trait Sink: Send {
-    /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
-    /// Called after the last frame of a batch.
-    fn end_batch(&mut self) -> Result<(), Error>;
-    /// Called when no frame waits, and periodically. Flushes what is due.
-    fn idle(&mut self, now: Instant) -> Result<(), Error>;
-    /// Writes all consumed frames to the output.
-    fn flush(&mut self) -> Result<(), Error>;
-    /// Returns the number of consumed frames that were lost by errors.
-    fn lost(&self) -> u64;
-    /// Returns the bytes written to files so far, if the sink writes files.
-    fn written_bytes(&self) -> Option<u64> {
-        None
-    }
 }
 
 /// Runs the session to its end. Returns the ledger, and the error if one ended the session early.

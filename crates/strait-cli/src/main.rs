@@ -21,6 +21,7 @@ mod relay;
 mod replay;
 mod run;
 mod send;
+mod sink;
 mod top;
 
 use std::ffi::OsString;

@@ -16,7 +16,7 @@ pub(crate) use self::file::{Args, written};
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use crate::Error;
-use crate::lanes::Sink;
+use crate::sink::Sink;
 
 /// Origin of the packets, for the header of an output file.
 pub(crate) struct Source<'a> {

@@ -14,11 +14,11 @@ use strait_packet::traffic::{Kind, Sizes, Traffic};
 use strait_sys::clock;
 use strait_sys::wire::{Reception, Wire};
 
+use super::args::Args;
 use super::child::Child;
-use super::{Args, interrupted, settle};
 use crate::Error;
-use crate::lanes::Sink;
 use crate::output::{self, Output};
+use crate::sink::Sink;
 
 /// Packets of real clients: DNS, HTTP, TLS, ARP, ICMP, IPv6, VLAN, fragments.
 /// `scripts/make-demo-pcap` creates the file.
@@ -272,4 +272,25 @@ impl Drop for Scratch {
         // A failure leaves temporary files; the demo's result does not depend on them.
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Returns the error of an interrupted demo.
+pub(super) fn interrupted() -> Error {
+    Error::Failed("interrupted; the namespaces are gone".to_owned())
+}
+
+/// Time limit of a capture after the last packet was sent.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
+
+/// Waits until `done` returns true, for at most [`SETTLE_MAX`]. Returns false on a timeout or a
+/// termination signal.
+fn settle(terminated: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + SETTLE_MAX;
+    while Instant::now() < deadline && !terminated.load(Ordering::Relaxed) {
+        if done() {
+            return true;
+        }
+        strait_sys::wait::sleep(Duration::from_millis(5));
+    }
+    false
 }

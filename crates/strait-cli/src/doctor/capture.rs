@@ -7,8 +7,9 @@ use strait_sys::interface::Interface;
 use strait_sys::netlink::{PacketRing, packet_socket};
 use strait_sys::{Result, libpcap, packet};
 
+use super::args::{Args, Face};
 use super::finding::{self, Finding, Notebook};
-use super::{Args, Face, link, privilege, processor, xdp, zerocopy};
+use super::{link, privilege, processor, xdp, zerocopy};
 use crate::Error;
 
 /// Memory of one AF_XDP queue by default.

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 
 use serde::Serialize;
 
-use super::Face;
+use super::args::Face;
 
 /// Verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -8,9 +8,10 @@ use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::netlink::{LinkStats, Netlink};
 
+use super::args::Args;
 use super::device::Device;
 use super::finding::Notebook;
-use super::{Args, capture, queues};
+use super::{capture, queues};
 use crate::Error;
 use crate::capture::WaitArg;
 
@@ -208,7 +209,7 @@ fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Face;
+    use super::super::args::Face;
     use super::super::finding::{Finding, State};
     use super::*;
 

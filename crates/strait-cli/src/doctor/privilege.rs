@@ -9,7 +9,7 @@ use strait_sys::packet::{self, v2, v3};
 use strait_sys::process::{self, AF_XDP_CAPABILITIES, CAP_IPC_LOCK, CAP_NET_RAW, has_capability};
 use strait_sys::{Kind, Result};
 
-use super::Face;
+use super::args::Face;
 use super::finding::Notebook;
 
 /// Bytes of a ring that is created as a test.

@@ -59,7 +59,7 @@ fn read(directory: &Path, file: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Face;
+    use super::super::args::Face;
     use super::super::finding::{Finding, State};
     use super::*;
 

@@ -13,8 +13,8 @@ use rustix::process::{Resource, getrlimit};
 use strait_sys::process::has_seccomp_filter;
 use strait_sys::{Error, Kind, Result, tls};
 
+use super::args::{Args, Face};
 use super::finding::{Finding, Notebook};
-use super::{Args, Face};
 
 /// Pipe size that keeps a splice between two sockets busy.
 const PIPE_BYTES: u64 = 1 << 20;

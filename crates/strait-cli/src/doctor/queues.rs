@@ -6,7 +6,7 @@ use strait_sys::Result;
 use strait_sys::ethtool::{Channels, Ethtool};
 use strait_sys::interface::Interface;
 
-use super::Args;
+use super::args::Args;
 use super::device::Device;
 use super::finding::Notebook;
 

@@ -191,7 +191,7 @@ fn is_unreachable(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Face;
+    use super::super::args::Face;
     use super::super::finding::{Finding, State};
     use super::*;
 

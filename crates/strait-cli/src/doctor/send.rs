@@ -5,8 +5,9 @@ use strait_sys::ethtool::{Ethtool, Offload};
 use strait_sys::interface::Interface;
 use strait_sys::uring;
 
+use super::args::{Args, Face};
 use super::finding::{Finding, Notebook};
-use super::{Args, Face, privilege, route};
+use super::{privilege, route};
 use crate::Error;
 
 /// Memory that a busy sender keeps locked: the pages that its peers have not acknowledged.

@@ -11,9 +11,10 @@ use strait_sys::interface::Interface;
 use strait_sys::netlink::{Netlink, XdpAttachment, xdp_abilities};
 use strait_sys::xdp::ENOTSUPP;
 
+use super::args::Args;
 use super::device::Device;
 use super::finding::Notebook;
-use super::{Args, capture, holder, privilege, queues};
+use super::{capture, holder, privilege, queues};
 use crate::Error;
 
 /// Ring size of a probe, the minimum.

@@ -104,7 +104,7 @@ fn give(driver: &Driver) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Face;
+    use super::super::args::Face;
     use super::super::finding::{Finding, State};
     use super::*;
 

@@ -1,0 +1,25 @@
+//! Consumers of captured frames.
+
+use std::time::Instant;
+
+use strait_capture::Frame;
+
+use crate::Error;
+
+/// Consumer of the frames of all lanes.
+pub(crate) trait Sink: Send {
+    /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
+    /// Called after the last frame of a batch.
+    fn end_batch(&mut self) -> Result<(), Error>;
+    /// Called when no frame waits, and periodically. Flushes what is due.
+    fn idle(&mut self, now: Instant) -> Result<(), Error>;
+    /// Writes all consumed frames to the output.
+    fn flush(&mut self) -> Result<(), Error>;
+    /// Returns the number of consumed frames that were lost by errors.
+    fn lost(&self) -> u64;
+    /// Returns the bytes written to files so far, if the sink writes files.
+    fn written_bytes(&self) -> Option<u64> {
+        None
+    }
+}
