@@ -118,25 +118,6 @@ impl Graph {
         files
     }
 
-    /// Returns the number of files on the longest chain of imports, where a cycle counts once.
-    pub(crate) fn levels(&self) -> usize {
-        let components = self.components();
-        let mut component_of = vec![0; self.modules.len()];
-        for (number, files) in components.iter().enumerate() {
-            for index in files {
-                component_of[*index] = number;
-            }
-        }
-        // Components come with their imports before them.
-        let mut levels = vec![1; components.len()];
-        for (number, files) in components.iter().enumerate() {
-            let imports = self.edges.iter().filter(|(from, _)| files.contains(from));
-            let below = imports.map(|(_, to)| component_of[*to]).filter(|other| *other != number);
-            levels[number] = 1 + below.map(|other| levels[other]).max().unwrap_or(0);
-        }
-        levels.into_iter().max().unwrap_or(0)
-    }
-
     /// Strongly connected components, each behind those that it imports (Tarjan's algorithm).
     fn components(&self) -> Vec<Vec<usize>> {
         let mut search = Search::new(self);
@@ -380,7 +361,6 @@ mod tests {
             ]
         );
         assert_eq!(graph.largest_cycle(), [Path::new("b/d.rs"), Path::new("b/mod.rs")]);
-        assert_eq!(graph.levels(), 4);
     }
 
     #[test]
