@@ -1,5 +1,5 @@
-//! What the proxy does, one behaviour at a time: the files in `scenarios`, in the language of
-//! `docs/internals/scenarios.md`; and what needs TLS; and the table of the rules for caches.
+//! Scenarios of the proxy, one behaviour each: the files in `scenarios`, in the language of
+//! `docs/internals/scenarios.md`. Also the tests with TLS, and the table of the rules for caches.
 
 mod rules;
 mod tls;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use lab::scenario::{Setup, Subject, play};
 use strait_proxy::{Clock, Config, Proxy};
 
-/// Scenarios that are played at a time: most of them wait most of the time.
+/// Number of scenarios that run at a time: most of them wait most of the time.
 const TOGETHER: usize = 8;
 
 struct Running {
@@ -33,7 +33,7 @@ impl Subject for Running {
     }
 }
 
-/// A proxy of one worker, unless the scenario's configuration says otherwise.
+/// Starts a proxy of one worker, unless the scenario's configuration sets another number.
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Subject>, String> {
     let mut config = Config::from_toml(setup.config).map_err(|error| error.to_string())?;
     config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -62,7 +62,7 @@ fn hold(name: &str) {
     assert!(failed.is_empty(), "{} hold, {} do not:\n{}\n", held.len(), failed.len(), failed.join("\n"));
 }
 
-/// A test for each file.
+/// Defines a test for each file.
 macro_rules! scenarios {
     ($($file:ident)*) => {
         $(#[test]

@@ -9,16 +9,16 @@ use strait_proxy::{Clock, Proxy};
 use crate::rig::{Client, LIMIT, Rig};
 
 const ADMIN: &str = "admin.listen = \"127.0.0.1:0\"\n";
-/// No store.
+/// Configuration without a store.
 const MEMORY: &str = "cache.dir = \"\"\n";
 
 #[test]
-fn it_is_not_there_unless_asked_for() {
+fn no_admin_address_by_default() {
     assert_eq!(Rig::start("").proxy.admin(), None);
 }
 
 #[test]
-fn numbers_tell_what_was_done() {
+fn metrics_and_status_count_requests() {
     let rig = Rig::start(ADMIN);
     let mut client = rig.client();
     for _ in 0..3 {
@@ -58,7 +58,7 @@ fn numbers_tell_what_was_done() {
 }
 
 #[test]
-fn the_page_takes_nothing_from_elsewhere() {
+fn page_loads_nothing_from_other_servers() {
     let rig = Rig::start(ADMIN);
     let page = rig.show("/");
     assert!(page.field("content-security-policy").unwrap().starts_with("default-src 'none'"));
@@ -69,7 +69,7 @@ fn the_page_takes_nothing_from_elsewhere() {
 }
 
 #[test]
-fn a_name_that_was_pointed_here_is_refused() {
+fn foreign_host_name_is_refused() {
     let rig = Rig::start(&format!("{ADMIN}admin.hosts = [\"cache.example\"]"));
     for (host, expected) in [
         ("evil.example", 421),
@@ -85,7 +85,7 @@ fn a_name_that_was_pointed_here_is_refused() {
 }
 
 #[test]
-fn what_is_stored_is_listed_and_forgotten() {
+fn stored_objects_are_listed_and_purged() {
     let rig = Rig::start(ADMIN);
     let mut client = rig.client();
     for name in ["a", "b", "c"] {
@@ -111,7 +111,7 @@ fn what_is_stored_is_listed_and_forgotten() {
 }
 
 #[test]
-fn without_a_store_every_worker_forgets() {
+fn ban_without_a_store_holds_for_every_worker() {
     let rig = Rig::start(&format!("{ADMIN}workers = 3\n{MEMORY}"));
     for _ in 0..30 {
         rig.client().get("/200/60/10/a");
@@ -124,7 +124,7 @@ fn without_a_store_every_worker_forgets() {
 }
 
 #[test]
-fn without_a_store_what_one_worker_is_told_holds_for_all() {
+fn invalidation_without_a_store_holds_for_every_worker() {
     let rig = Rig::start(&format!("workers = 3\naccess.purge = [\"127.0.0.1\"]\n{MEMORY}"));
     let path = "/200/60/10/a";
     let stored = || {
@@ -150,7 +150,7 @@ fn without_a_store_what_one_worker_is_told_holds_for_all() {
 }
 
 #[test]
-fn so_many_variants_are_kept_and_no_more() {
+fn number_of_variants_is_limited() {
     for toml in [ADMIN.to_owned(), format!("{ADMIN}{MEMORY}")] {
         let rig = Rig::start(&toml);
         let mut client = rig.client();
@@ -167,7 +167,7 @@ fn so_many_variants_are_kept_and_no_more() {
 }
 
 #[test]
-fn changes_are_asked_for_by_post_from_here_alone() {
+fn changes_need_post_from_an_allowed_origin_and_address() {
     let rig = Rig::start(ADMIN);
     rig.client().get("/200/60/10/a");
     let path = "/ban?pattern=*";
@@ -196,7 +196,7 @@ fn without_a_store_all_workers_share_one_memory_cache() {
         }
     }
     assert_eq!(rig.origin.asked(), 2);
-    // A ban removes what matches and nothing else.
+    // A ban removes only the objects that match.
     assert_eq!(post("/ban?pattern=*/none").json()["at_hand"], 0);
     assert_eq!(post("/ban?pattern=*/a").json()["at_hand"], 1);
     for _ in 0..20 {
@@ -211,11 +211,12 @@ fn without_a_store_all_workers_share_one_memory_cache() {
     assert_eq!((purge(), purge()), (200, 404));
 }
 
-/// An origin whose responses are fresh for a minute, and that confirms its tag by a 304.
+/// Starts an origin that sends responses that are fresh for a minute, and that confirms its tag by
+/// a 304.
 fn start_confirming_origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // It ends with the test's process.
+    // The thread ends with the test's process.
     std::thread::spawn(move || {
         for stream in listener.incoming().filter_map(Result::ok) {
             std::thread::spawn(move || {

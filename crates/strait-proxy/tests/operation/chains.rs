@@ -1,4 +1,4 @@
-//! Proxies in a row, none of which was given a name.
+//! Chains of proxies without configured names.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -6,7 +6,7 @@ use strait_proxy::{Bound, Clock, Config, Proxy};
 
 use crate::rig::{Client, Rig};
 
-/// A proxy on a port of its own, with no directory.
+/// Starts a proxy on a port of its own, without a store.
 fn start(toml: &str) -> Proxy {
     let config = Config { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..config(toml) };
     Proxy::start(&config, Clock::system()).unwrap()
@@ -17,13 +17,13 @@ fn config(toml: &str) -> Config {
 }
 
 #[test]
-fn a_reverse_proxy_stands_before_another() {
+fn reverse_proxy_before_a_reverse_proxy() {
     let inner = Rig::start("");
     let outer = start(&format!("origin = \"http://{}\"", inner.proxy.address()));
     let mut client = Client::to(outer.address());
     let answer = client.get("/200/60/5/a");
     assert_eq!(answer.status(), 200);
-    // A stored response has them in lines of their own.
+    // A stored response has each Via on a line of its own.
     let via: Vec<_> = answer.head.lines().filter(|line| line.starts_with("Via: 1.1 strait-")).collect();
     assert!(via.len() == 2 && via[0] != via[1], "{}", answer.head);
     assert_eq!(client.get("/200/0/5/b").status(), 200);
@@ -31,7 +31,7 @@ fn a_reverse_proxy_stands_before_another() {
 }
 
 #[test]
-fn a_forward_proxy_asks_a_reverse_one() {
+fn forward_proxy_before_a_reverse_proxy() {
     let inner = Rig::start("");
     let outer = start("access.reach = [\"127.0.0.0/8\"]");
     let mut client = Client::to(outer.address());
@@ -41,7 +41,7 @@ fn a_forward_proxy_asks_a_reverse_one() {
 }
 
 #[test]
-fn a_proxy_that_stands_before_itself_tells_of_the_loop() {
+fn proxy_before_itself_answers_508() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let config = config(&format!("origin = \"http://{address}\""));

@@ -1,4 +1,4 @@
-//! Another configuration while it runs, and its end.
+//! Reload of the configuration, and shutdown.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -7,7 +7,7 @@ use strait_proxy::{Clock, Config, Proxy};
 
 use crate::rig::{Client, LIMIT, Origin, Rig, body};
 
-/// Bytes that no socket takes at once.
+/// Bytes of a body that is larger than socket buffers.
 const LEN: usize = 20_000_000;
 
 fn free() -> SocketAddr {
@@ -15,27 +15,27 @@ fn free() -> SocketAddr {
 }
 
 #[test]
-fn another_configuration_holds_from_the_next_request_on_and_closes_nothing() {
+fn reload_holds_from_the_next_request_and_closes_no_connection() {
     let mut rig = Rig::start("name = \"one\"");
     let mut client = rig.client();
     assert!(client.get("/200/60/5/a").field("via").unwrap().ends_with(" one"));
     let config = rig.config("name = \"two\"\nlimits.request_body = 1");
     assert_eq!(rig.proxy.reload(&config).unwrap(), Vec::<&str>::new());
-    // Workers are told; they have heard of it soon.
+    // Workers apply it a moment later.
     assert!(wait_until(LIMIT, || client.get("/200/60/5/a").field("via").unwrap().ends_with(" two")));
     assert!(client.get("/200/60/5/a").field("cache-status").unwrap().starts_with("two; hit"));
     client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n");
     assert_eq!(client.answer().unwrap().status(), 413);
 }
 
-/// Gets /200/60/5/a for a tenant.
+/// Requests /200/60/5/a for a tenant.
 fn get_as(client: &mut Client, tenant: &str) -> crate::rig::Answer {
     client.send(format!("GET /200/60/5/a HTTP/1.1\r\nHost: www.example\r\nX-Tenant: {tenant}\r\n\r\n"));
     client.answer().unwrap()
 }
 
 #[test]
-fn responses_that_were_stored_with_other_keys_answer_nobody() {
+fn responses_stored_with_other_key_fields_answer_no_request() {
     let mut rig = Rig::start("name = \"p1\"");
     let mut client = rig.client();
     let reload = |rig: &mut Rig, name: &str, rest: &str| {
@@ -45,29 +45,29 @@ fn responses_that_were_stored_with_other_keys_answer_nobody() {
         assert!(wait_until(LIMIT, || rig.client().get("/200/0/5/b").field("via").unwrap().ends_with(&end)));
     };
     let is_hit = |answer: crate::rig::Answer| answer.field("cache-status").unwrap().contains("hit");
-    // Stored for a tenant, without saying so; twice, so that it is at hand.
+    // Stored for a tenant without a key field; the second request brings it into the memory cache.
     assert!(!is_hit(get_as(&mut client, "a")) && is_hit(get_as(&mut client, "b")));
     reload(&mut rig, "p2", "cache.key_fields = [\"X-Tenant\"]");
     for tenant in ["a", "b"] {
         assert!(!is_hit(get_as(&mut client, tenant)) && is_hit(get_as(&mut client, tenant)), "{tenant}");
     }
-    // What answers no request any more is removed.
+    // The response that answers no request any more is removed.
     rig.wait_stored(2);
-    // Another key, then both.
+    // Another key field, then both.
     reload(&mut rig, "p3", "cache.key_fields = [\"X-Other\"]");
     assert!(!is_hit(get_as(&mut client, "a")) && is_hit(get_as(&mut client, "b")));
     reload(&mut rig, "p4", "cache.key_fields = [\"X-Other\", \"X-Tenant\"]");
     for tenant in ["a", "b"] {
         assert!(!is_hit(get_as(&mut client, tenant)) && is_hit(get_as(&mut client, tenant)), "{tenant}");
     }
-    // Without a key a response for one tenant does not become one for all.
+    // Without key fields a response for one tenant is not sent to all.
     reload(&mut rig, "p5", "");
     client.send("GET /200/60/5/a HTTP/1.1\r\nHost: www.example\r\n\r\n");
     assert!(!is_hit(client.answer().unwrap()));
 }
 
 #[test]
-fn a_stricter_policy_stops_hits_of_what_is_stored_already() {
+fn stricter_policy_stops_hits_of_stored_responses() {
     for (before, after, path) in [
         ("cache.store_set_cookie = true", "cache.store_set_cookie = false", "/200/60/5/cookie"),
         ("cache.store_errors = [404]", "cache.store_errors = [410]", "/404/60/5/a"),
@@ -88,7 +88,7 @@ fn a_stricter_policy_stops_hits_of_what_is_stored_already() {
 }
 
 #[test]
-fn where_a_forward_proxy_may_connect_is_asked_each_time() {
+fn access_reach_is_checked_for_every_request() {
     let origin = Origin::start();
     let config = |reach: &str| Config {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
@@ -99,7 +99,7 @@ fn where_a_forward_proxy_may_connect_is_asked_each_time() {
     let mut client = Client::to(proxy.address());
     let uri = format!("http://localhost:{}/200/0/5/a", origin.address.port());
     assert_eq!(client.get(&uri).status(), 200);
-    // It has the addresses of the name, and a connection.
+    // The proxy has cached the addresses of the name, and keeps a connection.
     proxy.reload(&config("")).unwrap();
     assert!(wait_until(LIMIT, || client.get(&uri).status() == 403));
     proxy.reload(&config("\"127.0.0.0/8\"")).unwrap();
@@ -107,7 +107,7 @@ fn where_a_forward_proxy_may_connect_is_asked_each_time() {
 }
 
 #[test]
-fn what_is_wrong_changes_nothing() {
+fn invalid_configuration_changes_nothing() {
     let mut rig = Rig::start("name = \"one\"");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for toml in ["name = \"a b\"", &format!("listen = [\"{}\"]", taken.local_addr().unwrap())] {
@@ -135,14 +135,14 @@ fn a_reload_does_not_change_the_kind_of_proxy() {
 }
 
 #[test]
-fn what_counts_from_the_next_start_on_is_told() {
+fn reload_returns_settings_that_need_a_restart() {
     let mut rig = Rig::start("");
     let config = rig.config("workers = 3\ncache.size = \"2GiB\"\nadmin.listen = \"127.0.0.1:0\"");
     assert_eq!(rig.proxy.reload(&config).unwrap(), ["workers", "cache.size", "admin.listen"]);
 }
 
 #[test]
-fn addresses_come_and_go_and_connections_stay() {
+fn reload_changes_addresses_and_keeps_connections() {
     let (one, other) = (free(), free());
     let mut rig = Rig::start(&format!("listen = [\"{one}\"]\nworkers = 2"));
     let mut early = Client::to(one);
@@ -159,12 +159,12 @@ fn addresses_come_and_go_and_connections_stay() {
 }
 
 #[test]
-fn at_its_end_idle_connections_close_and_others_have_their_answer() {
+fn shutdown_closes_idle_connections_and_finishes_responses() {
     let rig = Rig::start("timeouts.drain = 20\ncache.memory_object = 0");
     let mut idle = rig.client();
     idle.get("/200/60/5/a");
     let mut busy = rig.client();
-    // It takes its answer only later, so that the proxy is at it.
+    // The client reads its response only later, so that the proxy is still sending it.
     busy.send(format!("GET /200/600/{LEN}/b HTTP/1.1\r\nHost: www.example\r\n\r\n"));
     assert!(wait_until(LIMIT, || rig.origin.asked() == 2));
     let (address, proxy) = (rig.proxy.address(), rig.proxy);
@@ -178,7 +178,7 @@ fn at_its_end_idle_connections_close_and_others_have_their_answer() {
 }
 
 #[test]
-fn who_does_not_end_is_ended() {
+fn shutdown_closes_connections_after_the_drain_timeout() {
     let rig = Rig::start("timeouts.drain = 1");
     let mut slow = rig.client();
     slow.send("GET /200/60/5/a HTTP/1.1\r\n");
@@ -189,7 +189,7 @@ fn who_does_not_end_is_ended() {
 }
 
 #[test]
-fn an_address_that_another_proxy_has_is_refused() {
+fn address_of_another_proxy_is_refused() {
     let (one, other) = (Rig::start("workers = 2"), Rig::start(""));
     let mut config = other.config("");
     config.listen = vec![one.proxy.address()];

@@ -18,25 +18,25 @@ const OBJECT_BYTES: usize = 16 << 10;
 const DISK_MIB: usize = 32;
 const MEMORY_MIB: usize = 2;
 const OBJECTS: usize = 6144;
-/// The exponent of the popularity, and the seed of the requests.
+/// Exponent of the popularity, and seed of the requests.
 const EXPONENT: f64 = 0.9;
 const SEED: u64 = 19;
-/// Clients, each with one connection.
+/// Number of clients, each with one connection.
 const CLIENTS: u64 = 4;
-/// Requests of one client between two looks at the store, at scale 1: all of them together fill no
-/// more than the segments that are kept ready.
+/// Requests of one client between two checks of the store, at scale 1: together they fill no more
+/// than the segments that are kept ready.
 const REQUESTS_PER_ROUND: usize = 20;
 /// Rounds after the store was full once.
 const ROUNDS_FULL: usize = 100;
 /// Rounds within which the store is full.
 const ROUNDS_MAX: usize = 500;
-/// Deleted files that may be open at a time: those that a response or a look of the eviction thread
-/// holds.
+/// Deleted files that may be open at a time: responses and scans of the eviction thread hold them.
 const DELETED_MAX: usize = 8;
 
-/// Popularity of objects: the share of object `n` of all requests is as `1 / n^EXPONENT`.
+/// Popularity of objects: the share of object `n` in all requests is proportional to
+/// `1 / n^EXPONENT`.
 struct Zipf {
-    /// Share of the objects up to each.
+    /// Share of the objects up to and including each.
     cumulative: Vec<f64>,
 }
 
@@ -55,14 +55,14 @@ impl Zipf {
         Self { cumulative }
     }
 
-    /// The object that request `number` is for.
+    /// Returns the object of request `number`.
     fn object(&self, number: u64) -> usize {
         let unit = (mixed(number) >> 11) as f64 / (1_u64 << 53) as f64;
         self.cumulative.partition_point(|share| *share < unit)
     }
 }
 
-/// Another number for each, by the finalizer of splitmix64.
+/// Maps each number to another one by the finalizer of splitmix64.
 fn mixed(number: u64) -> u64 {
     let z = (SEED + number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,12 +70,12 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Files below `dir` that this process has open and that have no name any more.
+/// Counts the deleted files below `dir` that this process has open.
 fn deleted_files(dir: &str) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
-    let is_meant = |target: &str| target.starts_with(dir) && target.ends_with(" (deleted)");
-    targets.filter(|target| target.to_str().is_some_and(is_meant)).count()
+    let is_deleted = |target: &str| target.starts_with(dir) && target.ends_with(" (deleted)");
+    targets.filter(|target| target.to_str().is_some_and(is_deleted)).count()
 }
 
 fn scale() -> usize {
@@ -106,7 +106,7 @@ fn eviction_sleeps() -> bool {
     !stats.into_iter().any(|stat| is_awake(&stat))
 }
 
-/// Hits of all requests so far, in per cent.
+/// Returns the share of hits in all requests so far, in percent.
 fn hit_percent(report: &Report) -> u64 {
     100 * report.outcome("hit") / report.requests.max(1)
 }
@@ -153,8 +153,8 @@ fn a_working_set_larger_than_the_disk_keeps_the_store_full() {
 }
 
 #[test]
-fn a_request_for_what_is_removed_at_that_moment_gets_a_response() {
-    // Larger than what memory keeps, so that each response pins a file.
+fn request_for_an_object_that_is_being_removed_gets_a_response() {
+    // Larger than objects in the memory cache, so that each response pins a file.
     const BYTES: usize = 100_000;
     const REMOVALS: usize = 2000;
     let rig = Rig::start("workers = 2\naccess.purge = [\"127.0.0.1\"]\n");
@@ -168,10 +168,10 @@ fn a_request_for_what_is_removed_at_that_moment_gets_a_response() {
                 while !is_over.load(Ordering::Relaxed) {
                     client.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
                     let answer = client.answer();
-                    let told = answer.map(|answer| (answer.status(), answer.body.len()));
-                    if told != Some((200, BYTES)) {
+                    let got = answer.map(|answer| (answer.status(), answer.body.len()));
+                    if got != Some((200, BYTES)) {
                         is_over.store(true, Ordering::Relaxed);
-                        panic!("{told:?}");
+                        panic!("{got:?}");
                     }
                 }
             });

@@ -1,4 +1,4 @@
-//! Who clients are, how many of them there may be, and how long they may take.
+//! Addresses of clients (PROXY protocol), their number, and their time limits.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use lab::wait_until;
 
 use crate::rig::{Client, LIMIT, Rig};
 
-/// A free port for a proxy that has to be told which it is.
+/// Returns a free port, for a proxy with a configured port.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]
-fn who_comes_through_a_load_balancer_is_told_by_it() {
+fn load_balancer_names_its_clients() {
     let (proxied, direct) = (free(), free());
     let rig = Rig::start(&format!(
         "listen = [\"{proxied}\", \"{direct}\"]\nproxy_protocol.on = [\"{proxied}\"]\naccess.allow = [\"192.0.2.0/24\", \"127.0.0.1\"]"
@@ -21,20 +21,20 @@ fn who_comes_through_a_load_balancer_is_told_by_it() {
     let mut client = Client::to(proxied);
     client.send("PROXY TCP4 192.0.2.7 198.51.100.1 4000 80\r\n");
     assert_eq!(client.get("/200/0/3/a").status(), 200);
-    // Each of its requests.
+    // The address holds for every request on the connection.
     assert_eq!(client.get("/200/0/3/b").status(), 200);
     let mut client = Client::to(proxied);
     client.send(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x08\xc6\x33\x64\x01\x0f\xa0\0\x50");
     assert_eq!(client.get("/200/0/3/c").status(), 200);
-    // Whom it tells of may not use the proxy.
+    // This client is not in access.allow.
     let mut client = Client::to(proxied);
     client.send("PROXY TCP4 203.0.113.1 198.51.100.1 4000 80\r\nGET /200/0/3/a HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(client.is_ended());
-    // Nobody tells.
+    // A PROXY header is missing.
     let mut client = Client::to(proxied);
     client.send("GET /200/0/3/a HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(client.is_ended());
-    // Where it is not asked for it is no request.
+    // On a listener without the PROXY protocol its header is not a request.
     let mut client = Client::to(direct);
     client.send("PROXY TCP4 192.0.2.7 198.51.100.1 4000 80\r\n\r\n");
     assert!(client.answer().is_none_or(|answer| answer.status() == 400));
@@ -49,7 +49,7 @@ fn forwarded_for(head: &str) -> String {
 }
 
 #[test]
-fn who_may_not_tell_of_clients_is_turned_away() {
+fn proxy_header_from_another_address_is_refused() {
     let proxied = free();
     let _rig = Rig::start(&format!(
         "listen = [\"{proxied}\"]\nproxy_protocol = {{ on = [\"{proxied}\"], from = [\"10.0.0.0/8\"] }}"
@@ -58,7 +58,7 @@ fn who_may_not_tell_of_clients_is_turned_away() {
 }
 
 #[test]
-fn a_client_has_so_many_connections_and_no_more() {
+fn connections_per_client_are_limited() {
     let rig = Rig::start("limits.connections_per_client = 2\nworkers = 2");
     let mut clients = [rig.client(), rig.client()];
     for client in &mut clients {
@@ -76,7 +76,7 @@ fn a_client_has_so_many_connections_and_no_more() {
 }
 
 #[test]
-fn who_comes_through_a_load_balancer_counts_for_itself() {
+fn clients_behind_a_load_balancer_count_apart() {
     let proxied = free();
     let rig = Rig::start(&format!(
         "listen = [\"{proxied}\"]\nproxy_protocol.on = [\"{proxied}\"]\nlimits.connections_per_client = 1"
@@ -99,7 +99,7 @@ fn who_comes_through_a_load_balancer_counts_for_itself() {
 }
 
 #[test]
-fn who_does_not_tell_of_a_client_leaves_room_for_those_who_do() {
+fn connections_without_a_proxy_header_leave_room_for_others() {
     let proxied = free();
     let rig = Rig::start(&format!(
         "listen = [\"{proxied}\"]\nproxy_protocol.on = [\"{proxied}\"]\nlimits.connections = 4"
@@ -117,7 +117,7 @@ fn who_does_not_tell_of_a_client_leaves_room_for_those_who_do() {
 }
 
 #[test]
-fn a_head_that_does_not_come_to_its_end_ends_the_connection() {
+fn incomplete_head_ends_the_connection() {
     let rig = Rig::start("timeouts.head = 1\ntimeouts.idle = 3600");
     let mut client = rig.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n");
@@ -128,7 +128,7 @@ fn a_head_that_does_not_come_to_its_end_ends_the_connection() {
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused_however_it_is_framed() {
+fn too_long_body_is_refused_in_any_framing() {
     let rig = Rig::start("limits.request_body = 10");
     let mut client = rig.client();
     client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n");
@@ -143,7 +143,7 @@ fn a_body_that_is_too_long_is_refused_however_it_is_framed() {
     assert_eq!(client.answer().unwrap().status(), 200);
 }
 
-/// Connections with a POST that has begun to bring its body.
+/// Opens connections and sends a POST with the beginning of its body on each.
 fn trickling(rig: &Rig, count: usize) -> Vec<Client> {
     let begin = |_| {
         let mut client = rig.client();
@@ -171,7 +171,7 @@ fn trickling_bodies_hold_no_connection_to_the_origin() {
 }
 
 #[test]
-fn a_body_that_comes_too_slowly_is_refused_wherever_it_is() {
+fn slow_body_is_refused_with_any_request_ahead() {
     let timeouts = "timeouts.body_grace = 1\ntimeouts.client = 3600\n";
     for limit in ["", "limits.request_ahead = 0\n", "limits.request_ahead_memory = 0\n"] {
         let rig = Rig::start(&format!("{timeouts}{limit}"));
@@ -196,16 +196,16 @@ fn a_trickling_body_that_waited_for_100_holds_no_connection_to_the_origin() {
     assert!(report.origin_opened == 1 && rig.origin.asked() == 1, "{report:?}");
 }
 
-/// More than the buffers of two sockets hold.
+/// Bytes of a body that is larger than the buffers of two sockets.
 const LARGE: usize = 24 << 20;
 
 #[test]
-fn a_client_that_takes_a_response_too_slowly_loses_its_place() {
+fn too_slow_client_is_reset() {
     let limits = "timeouts.response_grace = 1\ntimeouts.client = 3600\n";
     for (limit, fresh) in [("", 60), ("", 0), ("transfer = { sendfile = false, splice = false }", 60)] {
         let rig = Rig::start(&format!("{limits}{limit}"));
         let path = format!("/200/{fresh}/{LARGE}/a");
-        // A miss or a passed response, a follower or another, and a hit where it is stored.
+        // A miss or a passed response; a follower or a second pass; and a hit if it is stored.
         let ask = || {
             let mut client = rig.client();
             client.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
@@ -218,14 +218,14 @@ fn a_client_that_takes_a_response_too_slowly_loses_its_place() {
         }
         rig.wait_counted(slow.len() as u64);
         assert!(slow.iter_mut().all(|client| client.answer().is_none()), "{limit}");
-        // A client that takes what it is sent is served as ever.
+        // A client that reads its response is served as before.
         let answer = rig.client().get(&path);
         assert!(answer.status() == 200 && answer.body == crate::rig::body(LARGE));
     }
 }
 
 #[test]
-fn a_full_origin_is_told_with_503_and_has_room_again_later() {
+fn full_origin_gives_503_until_a_connection_is_free() {
     let rig = Rig::start(
         "limits.origin_connections = 2\nlimits.origin_connections_per_client = 0\nlimits.request_ahead = 0\ntimeouts.connect = 1\ntimeouts.body_grace = 3600",
     );
@@ -236,7 +236,7 @@ fn a_full_origin_is_told_with_503_and_has_room_again_later() {
     assert_eq!(answer.status(), 503);
     assert!(answer.text().contains("limits.origin_connections"), "{}", answer.text());
     drop(holding.pop());
-    // The same connection is good for another request.
+    // The client's connection carries another request.
     assert!(wait_until(LIMIT, || client.get("/200/0/1/b").status() == 200));
 }
 
@@ -244,17 +244,17 @@ fn a_full_origin_is_told_with_503_and_has_room_again_later() {
 fn one_address_does_not_take_all_connections_by_default() {
     let limits = strait_proxy::Config::default().limits;
     assert!(limits.connections_per_client > 0 && limits.connections_per_client < limits.connections);
-    // Its tunnels do not take all connections to an origin.
+    // Tunnels of one client do not take all connections to an origin.
     assert!((limits.connections_per_client as usize) < limits.origin_connections);
 }
 
 #[test]
-fn a_client_that_does_not_read_keeps_no_other_waiting_by_interim_responses() {
+fn interim_responses_to_a_client_that_does_not_read_delay_no_other_client() {
     const BEHIND_MAX: usize = 200;
     let rig = Rig::start("");
     assert_eq!(rig.client().get("/200/60/100000/large").status(), 200);
-    // Each leaves less room in its socket than the one before. The last has no room for the
-    // response before.
+    // Each client leaves less room in its socket than the one before. The last one leaves no room
+    // for the response before the interim ones.
     for behind in 0..BEHIND_MAX {
         let (asked, path) = (rig.origin.asked(), format!("/200/60/5/early{behind}"));
         let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n");

@@ -14,7 +14,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn each_request_is_a_line_that_tells_of_the_cache_and_of_copies() {
+fn each_request_is_a_line_with_cache_result_and_copied_bytes() {
     let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"json\"");
     let mut client = rig.client();
     for path in ["/200/60/100000/a", "/200/60/100000/a", "/200/0/10/b"] {
@@ -39,12 +39,12 @@ fn each_request_is_a_line_that_tells_of_the_cache_and_of_copies() {
 }
 
 #[test]
-fn why_an_origin_cannot_be_reached_is_told_in_the_log_alone() {
+fn connect_error_is_in_the_log_and_not_in_the_response() {
     let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"json\"");
     let (path, mut config) = (rig.dir.path().join("log"), rig.config("log.format = \"json\""));
     config.log.access = Some(path.clone());
     config.cache.dir = None;
-    // Nobody listens there.
+    // No server listens on this port.
     config.origin = Some("http://127.0.0.1:1".to_owned());
     let proxy = Proxy::start(&config, Clock::system()).unwrap();
     let answer = Client::to(proxy.address()).get("/a");
@@ -55,7 +55,7 @@ fn why_an_origin_cannot_be_reached_is_told_in_the_log_alone() {
 }
 
 #[test]
-fn nobody_writes_a_line_of_their_own() {
+fn clients_cannot_inject_log_lines() {
     let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"combined\"");
     rig.client().send("GET /200/60/1/a HTTP/1.1\r\nHost: a\r\nUser-Agent: \"\\ \x7f\u{e9}\tx\r\n\r\n");
     let path = rig.dir.path().join("log");
@@ -67,7 +67,7 @@ fn nobody_writes_a_line_of_their_own() {
 }
 
 #[test]
-fn lines_go_to_the_new_file_once_the_old_one_was_renamed() {
+fn reopened_log_writes_to_the_new_file() {
     let rig = Rig::start("log.access = \"$DIR/log\"\nlog.format = \"squid\"");
     let (path, old) = (rig.dir.path().join("log"), rig.dir.path().join("old"));
     rig.client().get("/200/60/1/a");
@@ -81,7 +81,7 @@ fn lines_go_to_the_new_file_once_the_old_one_was_renamed() {
 }
 
 #[test]
-fn what_was_asked_before_the_end_is_in_the_log() {
+fn requests_before_shutdown_are_in_the_log() {
     let rig = Rig::start("log.access = \"$DIR/log\"");
     let mut client = rig.client();
     for number in 0..50 {
@@ -93,7 +93,7 @@ fn what_was_asked_before_the_end_is_in_the_log() {
 }
 
 #[test]
-fn a_log_that_cannot_be_opened_is_told() {
+fn log_that_cannot_be_opened_is_an_error() {
     let config = "log.access = \"/nonexistent/log\"\nlisten = [\"127.0.0.1:0\"]";
     let config = strait_proxy::Config::from_toml(config).unwrap();
     let error = strait_proxy::Proxy::start(&config, strait_proxy::Clock::system()).unwrap_err();
@@ -116,7 +116,7 @@ fn chunked_origin() -> String {
     format!("http://{address}")
 }
 
-/// The status and the size in a line of the common format.
+/// Returns the status and the size in a line of the common format.
 fn status_and_size(line: &str) -> (String, String) {
     let mut words = line.rsplit_once('"').unwrap().1.split_whitespace();
     (words.next().unwrap().to_owned(), words.next().unwrap().to_owned())
@@ -152,7 +152,7 @@ fn the_common_log_has_the_size_of_the_body_alone() {
 }
 
 #[test]
-fn the_size_in_the_log_is_without_chunk_framing_and_own_words_count() {
+fn size_in_the_log_excludes_chunk_framing_and_includes_error_text() {
     let rig = Rig::start("");
     let path = rig.dir.path().join("log");
     let mut config = rig.config("log.format = \"json\"");

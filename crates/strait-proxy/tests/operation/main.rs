@@ -1,4 +1,5 @@
-//! What whoever runs the proxy sees of it and does to it, over real sockets.
+//! The operator's view of the proxy, over real sockets: configuration, reload, log, admin address,
+//! limits.
 
 mod admin;
 mod chains;

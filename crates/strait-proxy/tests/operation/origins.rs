@@ -1,4 +1,4 @@
-//! How many connections to an origin one client may hold, with clients there and without.
+//! Limits of one client's connections to an origin, also after its clients have left.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,23 +11,23 @@ use tempfile::TempDir;
 
 use crate::rig::{Answer, Client, LIMIT, Rig};
 
-/// What a request has when the client's body is to reach the origin at once, and may take its time.
+/// Configuration that sends a client's body to the origin at once, and lets it trickle.
 const AT_ONCE: &str = "limits.request_ahead = 0\ntimeouts.body_grace = 3600\n";
 
-/// An address that tells who its clients are, for a proxy that listens there.
-fn telling() -> (SocketAddr, String) {
+/// Returns an address for a proxy, and the configuration that listens there with the PROXY protocol.
+fn proxied() -> (SocketAddr, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     (address, format!("listen = [\"{address}\"]\nproxy_protocol.on = [\"{address}\"]\n"))
 }
 
-/// A connection of the client at 192.0.2.`last`.
+/// Connects the client at 192.0.2.`last`.
 fn client(address: SocketAddr, last: u8) -> Client {
     let mut client = Client::to(address);
     client.send(format!("PROXY TCP4 192.0.2.{last} 198.51.100.1 4000 80\r\n"));
     client
 }
 
-/// A POST that has begun to bring its body.
+/// Sends a POST with the beginning of its body.
 fn trickle(client: &mut Client) {
     client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
 }
@@ -37,7 +37,7 @@ fn finish(client: &mut Client) -> Answer {
     client.answer().unwrap()
 }
 
-/// A client that trickles from an address, so many times.
+/// Opens `count` connections from the client at 192.0.2.`last`, each with a trickling POST.
 fn trickling(address: SocketAddr, last: u8, count: usize) -> Vec<Client> {
     let begin = |_| {
         let mut client = client(address, last);
@@ -49,23 +49,23 @@ fn trickling(address: SocketAddr, last: u8, count: usize) -> Vec<Client> {
 
 #[test]
 fn one_client_holds_a_quarter_of_an_origins_connections() {
-    let (address, listen) = telling();
+    let (address, listen) = proxied();
     let rig = Rig::start(&format!("{listen}{AT_ONCE}limits.origin_connections = 8\ntimeouts.connect = 3600"));
     let mut greedy = trickling(address, 1, 8);
     assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened >= 2));
-    // Others are not kept out; what they have used goes to others again.
+    // Other clients still get connections: each response frees one for the next client.
     for last in 2..10 {
         assert_eq!(client(address, last).get("/200/0/1/b").status(), 200);
     }
-    // So many as they are, nothing is lost: each has its turn.
+    // The requests that waited are served one after the other.
     for client in &mut greedy {
         assert_eq!(finish(client).status(), 200);
     }
 }
 
 #[test]
-fn a_client_that_uses_its_part_is_refused_with_503_and_when_to_come_again() {
-    let (address, listen) = telling();
+fn client_beyond_its_part_gets_503_with_retry_after() {
+    let (address, listen) = proxied();
     let rig = Rig::start(&format!("{listen}{AT_ONCE}limits.origin_connections = 4\ntimeouts.connect = 1"));
     let mut greedy = trickling(address, 1, 1);
     assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened == 1));
@@ -78,12 +78,12 @@ fn a_client_that_uses_its_part_is_refused_with_503_and_when_to_come_again() {
 }
 
 #[test]
-fn a_client_that_waits_for_its_part_keeps_no_other_client_waiting() {
-    let (address, listen) = telling();
+fn client_that_waits_for_its_part_delays_no_other_client() {
+    let (address, listen) = proxied();
     let rig = Rig::start(&format!("{listen}{AT_ONCE}limits.origin_connections = 4\ntimeouts.connect = 3600"));
     let mut greedy = trickling(address, 1, 1);
     assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened == 1));
-    // It is the first to ask for it.
+    // This client sends the first request for the path.
     let mut waiting = client(address, 1);
     waiting.send("GET /200/60/1/c HTTP/1.1\r\nHost: www.example\r\n\r\n");
     assert!(wait_until(LIMIT, || rig.proxy.report().open == 2));
@@ -95,7 +95,7 @@ fn a_client_that_waits_for_its_part_keeps_no_other_client_waiting() {
 
 #[test]
 fn a_raised_limit_lets_waiting_requests_go_on() {
-    let (address, listen) = telling();
+    let (address, listen) = proxied();
     let toml = |most| format!("{listen}{AT_ONCE}limits.origin_connections = {most}\ntimeouts.connect = 3600");
     let mut rig = Rig::start(&toml(1));
     let _holding = trickling(address, 1, 1);
@@ -109,18 +109,18 @@ fn a_raised_limit_lets_waiting_requests_go_on() {
 
 #[test]
 fn bodies_for_which_there_is_no_memory_do_not_reach_the_origin() {
-    let (address, listen) = telling();
+    let (address, listen) = proxied();
     let rig = Rig::start(&format!(
         "{listen}limits.request_ahead_memory = \"32KiB\"\ntimeouts.body_grace = 3600\ntimeouts.connect = 3600"
     ));
-    // One is read, one waits, and the others are refused.
+    // One body is read, one request waits, and the others are refused.
     let mut clients: Vec<_> = (1..6).flat_map(|last| trickling(address, last, 1)).collect();
     let is_refused = |report: strait_proxy::Report| report.statuses.contains(&("5xx", 3));
     assert!(wait_until(LIMIT, || is_refused(rig.proxy.report())), "{:?}", rig.proxy.report());
     assert_eq!((rig.proxy.report().origin_opened, rig.origin.asked()), (0, 0));
     let mut answers = Vec::new();
     for client in &mut clients {
-        // Those that were refused may be closed already.
+        // Refused connections may be closed already.
         client.try_send("0\r\n\r\n");
         answers.push(client.answer().unwrap());
     }
@@ -133,25 +133,25 @@ fn bodies_for_which_there_is_no_memory_do_not_reach_the_origin() {
 }
 
 #[test]
-fn a_body_that_was_read_counts_until_its_bytes_are_gone() {
-    let (address, listen) = telling();
+fn read_body_holds_its_memory_until_it_is_sent() {
+    let (address, listen) = proxied();
     let rig = Rig::start(&format!(
         "{listen}limits.request_ahead_memory = \"32KiB\"\ntimeouts.body_grace = 3600\ntimeouts.connect = 3600\nlimits.origin_connections = 1"
     ));
-    // A long body, of which the beginning is here at once, holds the only connection to the origin.
+    // A long body, with its beginning sent at once, holds the only connection to the origin.
     let mut holding = client(address, 1);
     let beginning = "x".repeat(16 << 10);
     holding.send(format!(
         "POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4000\r\n{beginning}\r\n"
     ));
     assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened == 1));
-    // This one is read, and waits for that connection.
+    // This body is read into the buffer, and its request waits for that connection.
     let mut read = client(address, 2);
     read.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
     assert_eq!(read.answer().unwrap().status(), 100);
     read.send("xx");
     let mut others: Vec<_> = (3..6).flat_map(|last| trickling(address, last, 1)).collect();
-    // Its bytes are here, one may wait for their place, and the others are refused.
+    // One request may wait for the place of these bytes; the others are refused.
     let is_refused = |report: strait_proxy::Report| report.statuses.contains(&("5xx", 2));
     assert!(wait_until(LIMIT, || is_refused(rig.proxy.report())), "{:?}", rig.proxy.report());
     assert_eq!(finish(&mut holding).status(), 200);
@@ -166,7 +166,7 @@ fn a_body_that_was_read_counts_until_its_bytes_are_gone() {
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
 }
 
-/// An origin that answers every request with the beginning of a long body.
+/// Origin that answers every request with the beginning of a long body.
 struct Endless {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -177,7 +177,7 @@ impl Endless {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, streams) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
         let all = streams.clone();
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || {
             for mut stream in listener.incoming().filter_map(Result::ok) {
                 let mut head = [0; 4096];
@@ -194,7 +194,7 @@ impl Endless {
         Self { address, streams }
     }
 
-    /// Sends another piece of each body; how many are still wanted.
+    /// Sends another piece of each body, and returns the number of open responses.
     fn go_on(&self) -> usize {
         let mut streams = self.streams.lock().unwrap();
         streams.retain_mut(|stream| stream.write_all(&[7; 64]).is_ok());
@@ -212,9 +212,9 @@ impl Endless {
 }
 
 #[test]
-fn fills_that_clients_have_left_are_given_up_beyond_a_limit() {
+fn abandoned_fills_beyond_a_limit_are_given_up() {
     const FILLS: usize = 60;
-    let ((address, listen), origin) = (telling(), Endless::start());
+    let ((address, listen), origin) = (proxied(), Endless::start());
     let (proxy, _dir) = origin.proxy(&listen);
     // A tenth of a fifth of 2,000.
     let most = 40;
@@ -230,7 +230,7 @@ fn fills_that_clients_have_left_are_given_up_beyond_a_limit() {
     assert!(wait_until(LIMIT, have_left), "{:?}", proxy.report());
     assert!(wait_until(LIMIT, || origin.go_on() == most), "{:?}", proxy.report());
     assert_eq!(proxy.report().fills, most);
-    // Another client's go on.
+    // The fill of another client continues.
     let mut other = client(address, 2);
     other.send("GET /other HTTP/1.1\r\nHost: www.example\r\n\r\n");
     assert!(wait_until(LIMIT, || origin.go_on() == most + 1));

@@ -1,4 +1,4 @@
-//! A proxy, an origin that answers the same to everybody, and clients that say what they are told.
+//! A proxy, an origin with responses described by their paths, and clients that send given bytes.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,19 +13,19 @@ use lab::wait_until;
 use strait_proxy::{Clock, Config, Proxy};
 use tempfile::TempDir;
 
-/// What is awaited comes by then, or never.
+/// Timeout of a step on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Interim responses before the answer to a path whose name begins with `early`, and bytes of each.
+/// Number of interim responses to a path with a name that begins with `early`, and bytes of each.
 const INTERIM: (usize, usize) = (10, 20_000);
 
-/// An origin. A path is what it answers with: `/200/60/1000/name` is status 200, fresh for 60 s,
-/// with 1000 bytes. A name that begins with `vary` has an answer for each X-Kind; before that of
-/// one that begins with `early` come interim responses.
+/// Origin. The path describes the response: `/200/60/1000/name` is status 200, fresh for 60 s, with
+/// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `cookie` a Set-Cookie,
+/// and one with `early` sends interim responses first.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
-    /// The heads of requests, as they came.
+    /// Heads of the received requests.
     pub(crate) heads: Receiver<String>,
 }
 
@@ -35,7 +35,7 @@ impl Origin {
         let (address, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
         let (sender, heads) = channel();
         let count = asked.clone();
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming().filter_map(Result::ok) {
                 let (count, sender) = (count.clone(), sender.clone());
@@ -87,12 +87,12 @@ fn interim() -> String {
     format!("HTTP/1.1 103 Early Hints\r\nLink: </{}>\r\n\r\n", "x".repeat(len)).repeat(count)
 }
 
-/// The bytes of a body.
+/// Returns the bytes of a body.
 pub(crate) fn body(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// Reads chunks of text to their end.
+/// Reads a chunked body of text to its end.
 fn skip_chunks(reader: &mut impl std::io::BufRead) -> Option<()> {
     let mut line = String::new();
     while line != "0\r\n" {
@@ -102,7 +102,7 @@ fn skip_chunks(reader: &mut impl std::io::BufRead) -> Option<()> {
     read_head(reader).map(drop)
 }
 
-/// Lines up to an empty one; `None` at the end.
+/// Reads lines up to an empty one; `None` if the connection ends.
 fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
     let mut head = String::new();
     loop {
@@ -117,7 +117,7 @@ fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
     }
 }
 
-/// What was answered.
+/// Response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) head: String,
@@ -145,7 +145,7 @@ impl Answer {
     }
 }
 
-/// A client's connection.
+/// Connection of a client.
 pub(crate) struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -159,7 +159,7 @@ impl Client {
         self.0.get_mut().write_all(bytes.as_ref()).unwrap();
     }
 
-    /// Sends, unless the connection has ended.
+    /// Sends bytes; ignores an ended connection.
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.0.get_mut().write_all(bytes.as_ref());
     }
@@ -169,7 +169,7 @@ impl Client {
         self.answer().unwrap()
     }
 
-    /// What is answered; `None` if the connection has ended.
+    /// Reads a response; `None` if the connection has ended.
     pub(crate) fn answer(&mut self) -> Option<Answer> {
         let head = read_head(&mut self.0)?;
         let mut answer = Answer { head, body: Vec::new() };
@@ -179,7 +179,7 @@ impl Client {
         Some(answer)
     }
 
-    /// Whether the connection ends, with nothing more said.
+    /// Returns true if the connection ends without another byte.
     pub(crate) fn is_ended(&mut self) -> bool {
         match self.0.fill_buf() {
             Ok(bytes) => bytes.is_empty(),
@@ -188,8 +188,8 @@ impl Client {
     }
 }
 
-/// A reverse proxy before an origin, with a directory of its own, unless that is said to be none:
-/// `cache.dir = ""`.
+/// Reverse proxy for an origin, with a store in a directory of its own; without one if the
+/// configuration has `cache.dir = ""`.
 pub(crate) struct Rig {
     pub(crate) proxy: Proxy,
     pub(crate) origin: Origin,
@@ -203,7 +203,7 @@ impl Rig {
         Self { proxy, origin, dir }
     }
 
-    /// The configuration that such a file makes, of this rig.
+    /// Parses a configuration for this rig.
     pub(crate) fn config(&self, toml: &str) -> Config {
         config(toml, &self.origin, self.dir.path())
     }
@@ -212,7 +212,7 @@ impl Rig {
         Client::to(self.proxy.address())
     }
 
-    /// Waits until so many records are stored, and nothing is on its way.
+    /// Waits until the store has `records` records and no fill is in progress.
     pub(crate) fn wait_stored(&self, records: u64) {
         let is_stored = || {
             let report = self.proxy.report();
@@ -221,19 +221,19 @@ impl Rig {
         assert!(wait_until(LIMIT, is_stored), "{:?}", self.proxy.report());
     }
 
-    /// Waits until so many requests are counted.
+    /// Waits until the proxy has counted `requests` requests.
     pub(crate) fn wait_counted(&self, requests: u64) {
         assert!(wait_until(LIMIT, || self.proxy.report().requests == requests));
     }
 
-    /// Asks at the admin address.
+    /// Sends a request to the admin address.
     pub(crate) fn ask(&self, request: &str) -> Answer {
         let mut client = Client::to(self.proxy.admin().unwrap());
         client.send(request.replace('\n', "\r\n") + "\r\n\r\n");
         client.answer().unwrap()
     }
 
-    /// Shows what is at a path of it.
+    /// Gets a path of the admin address.
     pub(crate) fn show(&self, path: &str) -> Answer {
         self.ask(&format!("GET {path} HTTP/1.1\nHost: localhost"))
     }

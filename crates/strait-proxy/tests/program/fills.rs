@@ -98,7 +98,7 @@ fn a_client_that_leaves_does_not_stop_the_fill() {
 }
 
 #[test]
-fn a_part_of_what_is_not_stored_is_fetched_kept_and_completed() {
+fn range_of_an_unstored_object_is_fetched_stored_and_completed() {
     let origin = Origin::of_bodies();
     let proxy = Setup::before(origin.address).start();
     let ask = |fields: &str| get(proxy.address, &MEGABYTE.target(), fields);

@@ -34,7 +34,7 @@ fn fetch_slowly(proxy: &Proxy, framed: &Framed, version: &str) -> io::Result<Vec
 }
 
 #[test]
-fn nothing_is_left_in_a_pipe_when_the_sender_closes() {
+fn pipe_is_drained_when_the_sender_closes() {
     let origin = origin_of_framings();
     let proxy = Setup::before(origin.address).start();
     for (id, version) in [(1, "1.1"), (2, "1.0"), (3, "1.1"), (4, "1.0")] {
@@ -93,7 +93,7 @@ fn a_body_that_outgrows_the_store_on_its_way_keeps_every_byte() {
 }
 
 #[test]
-fn what_breaks_off_is_seen_to_and_is_never_kept_as_complete() {
+fn truncated_bodies_are_reported_and_never_stored_as_complete() {
     let origin = origin_of_framings();
     let proxy = Setup::before(origin.address).start();
     for (id, framing) in [Framing::Length, Framing::Chunks].into_iter().enumerate() {

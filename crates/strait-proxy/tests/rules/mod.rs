@@ -76,7 +76,7 @@ fn rules() -> Vec<Rule> {
         .collect()
 }
 
-/// Files below `folder` whose names end with `.extension`.
+/// Returns the files below `folder` with a name that ends with `.extension`.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -90,7 +90,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Names of all scenarios, and of all tests in both crates.
+/// Returns the names of all scenarios, and of all tests in both crates.
 fn names() -> (HashSet<String>, HashSet<String>) {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
@@ -105,8 +105,8 @@ fn names() -> (HashSet<String>, HashSet<String>) {
     (scenarios.collect(), functions.collect())
 }
 
-/// Names of the functions with the attribute of a test; other attributes and comments may stand
-/// between the two.
+/// Returns the names of the functions with the attribute of a test. Other attributes and comments
+/// may stand between the two.
 fn tests_in(text: &str) -> Vec<String> {
     let (mut names, mut is_test) = (Vec::new(), false);
     for line in text.lines().map(str::trim_start) {
@@ -125,7 +125,7 @@ fn name_of(function: &str) -> String {
     function.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
 }
 
-/// The rests of the lines that begin with `start`.
+/// Returns the rest of each line that begins with `start`.
 fn after(text: &str, start: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.trim_start().strip_prefix(start)).map(str::to_owned).collect()
 }

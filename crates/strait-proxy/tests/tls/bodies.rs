@@ -1,4 +1,4 @@
-//! Bodies over TLS: all of them, both ways, to the fast and the slow.
+//! Bodies over TLS: complete, in both directions, for fast and slow clients.
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::tls::rig::{Authority, Client, LIMIT, Rig, body, field};
 
 const LARGE: usize = 20 << 20;
 
-/// Every pair of sides of which one speaks TLS, with the clients that ask.
+/// Runs a test for every pair of a client and an origin with TLS on at least one side.
 fn each(test: impl Fn(&Origin, &Rig, &mut Client)) {
     let (origin, rig) = both();
     test(&origin, &rig, &mut rig.tls());
@@ -49,7 +49,7 @@ fn large_bodies_are_sent_to_the_origin() {
 }
 
 #[test]
-fn an_origin_that_refuses_a_body_is_heard_at_once() {
+fn early_refusal_of_a_body_is_passed_on_at_once() {
     each(|origin, _, client| {
         write!(client.stream, "POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n").unwrap();
         client.stream.write_all(&body(1 << 20)).unwrap();
@@ -60,7 +60,7 @@ fn an_origin_that_refuses_a_body_is_heard_at_once() {
 }
 
 #[test]
-fn parts_are_sent_of_what_is_stored() {
+fn ranges_of_stored_responses_are_sent() {
     each(|_, rig, client| {
         assert_eq!(client.get("/kept?300000").body.len(), 300_000);
         for client in [&mut rig.tls(), &mut rig.plain()] {
@@ -78,23 +78,23 @@ fn parts_are_sent_of_what_is_stored() {
 }
 
 #[test]
-fn who_reads_nothing_holds_nothing_back() {
+fn client_that_reads_nothing_does_not_delay_the_fill() {
     each(|origin, rig, slow| {
         slow.ask(&format!("GET /kept?{LARGE}"));
         let all_sent = || origin.seen.sent.load(Ordering::SeqCst) == 1;
-        assert!(lab::wait_until(LIMIT, all_sent), "the fill waits for its reader");
+        assert!(lab::wait_until(LIMIT, all_sent), "the fill waits for its client");
         let quick = rig.tls().get(&format!("/kept?{LARGE}"));
         assert!(quick.body == body(LARGE) && origin.requests() == 1);
         assert!(slow.response().unwrap().body == body(LARGE));
     });
 }
 
-/// Settings under which a client is waited for no longer than a second.
+/// Configuration that waits for a slow client for one second.
 const STRICT: &str =
     "forwarded = \"off\"\ntimeouts.response_grace = 1\ntimeouts.client = 3600\nlimits.response_rate = 500";
 
 #[test]
-fn who_takes_too_little_loses_its_place() {
+fn too_slow_tls_client_is_reset() {
     let origin = Origin::plain();
     let rig = Rig::with(Authority::new(), &format!("origin = \"{}\"\n{STRICT}", origin.url));
     let mut counted = 0;
@@ -110,7 +110,7 @@ fn who_takes_too_little_loses_its_place() {
 }
 
 #[test]
-fn time_that_the_origin_takes_is_not_the_clients() {
+fn waiting_for_the_origin_does_not_count_against_the_client() {
     let origin = Origin::plain();
     let rig = Rig::with(Authority::new(), &format!("origin = \"{}\"\n{STRICT}", origin.url));
     let mut clients = [rig.tls(), rig.plain()];
@@ -153,7 +153,7 @@ fn followers_with_tls_and_without_share_a_fill() {
             follower.ask("GET /halves?300000");
             let head = follower.head().unwrap();
             assert_eq!(field(&head, "Content-Length"), Some("300000"));
-            assert!(follower.read(half).unwrap() == body(half), "what is there is sent at once");
+            assert!(follower.read(half).unwrap() == body(half), "received bytes are sent at once");
         }
         origin.go_on.send(()).unwrap();
         for client in followers.iter_mut().chain([first]) {
@@ -164,7 +164,7 @@ fn followers_with_tls_and_without_share_a_fill() {
 }
 
 #[test]
-fn requests_that_came_together_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     each(|_, _, client| {
         let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
         let all: String = (1..=40).map(|number| one(&format!("/kept?{}", number * 1000))).collect();
@@ -173,7 +173,7 @@ fn requests_that_came_together_are_answered_in_order() {
         for number in 1..=40 {
             assert!(client.response().unwrap().body == body(number * 1000));
         }
-        // Nothing else comes.
+        // No byte follows.
         write!(client.stream, "GET /kept HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         client.stream.flush().unwrap();
         assert_eq!(client.response().unwrap().body, body(11));
@@ -182,11 +182,11 @@ fn requests_that_came_together_are_answered_in_order() {
 }
 
 #[test]
-fn connections_without_tls_are_used_again_behind_a_large_body() {
+fn plain_connections_are_reused_after_a_large_body() {
     let origin = Origin::plain();
     let rig = Rig::before(Authority::new(), &origin.url);
     let mut client = rig.plain();
-    // A fill would go on by itself, and its connection come back when it likes.
+    // A fill would return its connection at an unknown time, so the responses are not stored.
     for _ in 0..3 {
         assert!(client.get("/passed?300000").body == body(300_000));
     }

@@ -1,4 +1,4 @@
-//! Clients that begin with TLS.
+//! Clients with TLS.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -29,10 +29,10 @@ fn curl_is_answered_in_both_versions_and_keeps_its_connection() {
     let url = format!("https://localhost:{}/kept?300000", rig.tls_address().port());
     for version in ["--tlsv1.3", "--tls-max=1.2"] {
         let version: Vec<&str> = version.split('=').collect();
-        let told =
+        let format =
             ["-o", "/dev/null", "-w", "%{http_code} %{size_download} %{num_connects} %{http_version}\n"];
-        let again = [&told[..2], &[&url]].concat();
-        let output = curl(&rig, &[&version[..], &told, &[&url], &again].concat());
+        let again = [&format[..2], &[&url]].concat();
+        let output = curl(&rig, &[&version[..], &format, &[&url], &again].concat());
         let text = String::from_utf8_lossy(&output.stdout);
         assert_eq!(
             text,
@@ -63,7 +63,7 @@ fn a_second_connection_resumes_the_session_of_the_first() {
         let mut stream = rig.tls_stream();
         stream.write_all(b"GET /kept HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         let mut bytes = Vec::new();
-        // The end is announced: rustls would fail otherwise.
+        // The proxy sends close_notify: rustls would fail otherwise.
         stream.read_to_end(&mut bytes).unwrap();
         assert!(bytes.ends_with(&body(11)));
         assert_eq!(stream.conn.handshake_kind(), Some(kind));
@@ -71,12 +71,12 @@ fn a_second_connection_resumes_the_session_of_the_first() {
 }
 
 #[test]
-fn what_is_no_tls_ends_the_connection_and_nothing_else() {
+fn bytes_that_are_not_tls_end_only_their_connection() {
     let rig = Rig::before(Authority::new(), &Origin::plain().url);
     let http = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     for garbage in [&http[..], &vec![0; 70_000], &[22, 3, 1, 255, 255, 1, 0]] {
         let mut tcp = connect(rig.tls_address());
-        // It may be closed before it has all.
+        // The proxy may close the connection before it has read all bytes.
         let _ = tcp.write_all(garbage);
         let _ = tcp.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
@@ -86,7 +86,7 @@ fn what_is_no_tls_ends_the_connection_and_nothing_else() {
     assert_eq!(rig.tls().get("/kept").body, body(11));
 }
 
-/// Sends what it is given byte for byte.
+/// Stream that writes one byte at a time.
 struct Trickle(TcpStream);
 
 impl Read for Trickle {
@@ -106,7 +106,7 @@ impl Write for Trickle {
 }
 
 #[test]
-fn what_comes_byte_for_byte_is_understood() {
+fn handshake_and_request_byte_by_byte() {
     let rig = Rig::before(Authority::new(), &Origin::plain().url);
     let StreamOwned { conn, sock } = rig.tls_stream();
     sock.set_nodelay(true).unwrap();
@@ -121,7 +121,7 @@ fn what_comes_byte_for_byte_is_understood() {
 fn a_client_may_change_its_keys() {
     let rig = Rig::before(Authority::new(), &Origin::plain().url);
     if rig.proxy.notes().is_empty() {
-        // The kernel does not know the new ones.
+        // With kTLS the kernel does not know the new keys.
         return;
     }
     let mut stream = rig.tls_stream();
@@ -135,7 +135,7 @@ fn a_client_may_change_its_keys() {
 }
 
 #[test]
-fn who_does_not_shake_hands_in_time_is_dropped() {
+fn slow_handshake_is_ended_by_the_timeout() {
     let config = format!("origin = \"{}\"\ntimeouts.head = 1\ntimeouts.idle = 3600", Origin::plain().url);
     let rig = Rig::with(Authority::new(), &config);
     let mut tcp = connect(rig.tls_address());
@@ -144,7 +144,7 @@ fn who_does_not_shake_hands_in_time_is_dropped() {
 }
 
 #[test]
-fn plain_and_tls_clients_share_what_is_stored() {
+fn plain_and_tls_clients_share_stored_responses() {
     let origin = Origin::plain();
     let rig = Rig::before(Authority::new(), &origin.url);
     assert_eq!(rig.plain().get("/kept?300000").body, body(300_000));
@@ -154,7 +154,7 @@ fn plain_and_tls_clients_share_what_is_stored() {
 }
 
 #[test]
-fn plain_and_tls_clients_are_kept_apart_where_an_origin_is_told_which_they_are() {
+fn plain_and_tls_clients_have_own_responses_if_the_scheme_is_forwarded() {
     let origin = Origin::plain();
     let rig = Rig::with(Authority::new(), &format!("origin = \"{}\"\nforwarded = \"append\"", origin.url));
     for _ in 0..2 {
@@ -165,7 +165,7 @@ fn plain_and_tls_clients_are_kept_apart_where_an_origin_is_told_which_they_are()
 }
 
 #[test]
-fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
+fn invalid_files_are_named_in_one_line() {
     let authority = Authority::new();
     authority.sign("one", "localhost", 2999);
     authority.sign("two", "localhost", 2999);
@@ -201,7 +201,7 @@ fn files_that_are_not_what_they_should_be_are_named_in_one_line() {
 }
 
 #[test]
-fn whoever_runs_it_is_told_when_bodies_over_tls_are_copied() {
+fn operator_gets_a_note_when_bodies_over_tls_are_copied() {
     let origin = format!("origin = \"{}\"", Origin::plain().url);
     let rig = Rig::with(Authority::new(), &origin);
     for note in rig.proxy.notes() {

@@ -1,5 +1,4 @@
-//! TLS with clients and origins, over real sockets, with an authority and certificates of the
-//! tests' own.
+//! TLS with clients and origins, over real sockets, with a certificate authority of the tests.
 
 mod bodies;
 mod clients;

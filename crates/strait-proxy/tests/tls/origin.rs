@@ -1,4 +1,4 @@
-//! A server that does as the test says, with TLS or without.
+//! Origin with or without TLS; the path of a request chooses the response.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -11,13 +11,13 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::tls::rig::{Bytes, LIMIT, body, field, read_head};
 
-/// What it has seen.
+/// Counters of an origin.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) connections: AtomicUsize,
     pub(crate) resumed: AtomicUsize,
     pub(crate) requests: AtomicUsize,
-    /// Bodies that it sent whole.
+    /// Complete bodies of `/kept` and `/passed` that were sent.
     pub(crate) sent: AtomicUsize,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Origin {
     pub(crate) url: String,
     pub(crate) port: u16,
     pub(crate) seen: Arc<Seen>,
-    /// Lets `/halves` send the second half.
+    /// Lets `/halves` send the second half, and ends `/refuse`.
     pub(crate) go_on: Sender<()>,
 }
 
@@ -45,10 +45,10 @@ impl Origin {
         let port = listener.local_addr().unwrap().port();
         let url = format!("{}://127.0.0.1:{port}", if config.is_some() { "https" } else { "http" });
         let (seen, (go_on, gate)) = (Arc::new(Seen::default()), channel());
-        let (told, gate) = (seen.clone(), Arc::new(Mutex::new(gate)));
+        let (counters, gate) = (seen.clone(), Arc::new(Mutex::new(gate)));
         thread::spawn(move || {
             for tcp in listener.incoming() {
-                let (mut tcp, seen, gate) = (tcp.unwrap(), told.clone(), gate.clone());
+                let (mut tcp, seen, gate) = (tcp.unwrap(), counters.clone(), gate.clone());
                 let session = config.clone().map(|config| ServerConnection::new(config).unwrap());
                 seen.connections.fetch_add(1, Ordering::SeqCst);
                 thread::spawn(move || {
@@ -56,7 +56,7 @@ impl Origin {
                         serve(&mut tcp, &seen, &gate);
                         return;
                     };
-                    // Who does not get through is none of its business.
+                    // A failed handshake is the business of the test.
                     let Ok(_) = session.complete_io(&mut tcp) else { return };
                     if session.handshake_kind() == Some(HandshakeKind::Resumed) {
                         seen.resumed.fetch_add(1, Ordering::SeqCst);
@@ -77,12 +77,12 @@ impl Origin {
     }
 }
 
-/// What becomes of a connection.
+/// Next step of a connection.
 #[derive(PartialEq, Eq)]
 enum Then {
     More,
     End,
-    /// It ends without a word.
+    /// Ends without close_notify.
     Cut,
 }
 
@@ -143,7 +143,7 @@ fn answer(stream: &mut dyn Bytes, head: &str, seen: &Seen, gate: &Gate) -> std::
         "/refuse" => {
             write!(stream, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
             stream.flush()?;
-            // It reads nothing until it is let go.
+            // Nothing is read until the test opens the gate.
             let _ = gate.lock().unwrap().recv_timeout(LIMIT);
             return Ok(Then::Cut);
         }
@@ -168,7 +168,7 @@ fn begin_with(stream: &mut dyn Bytes, text: &str) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// Sends back what comes.
+/// Sends received bytes back.
 fn echo(stream: &mut dyn Bytes) -> std::io::Result<Then> {
     let mut bytes = vec![0; 64 << 10];
     loop {

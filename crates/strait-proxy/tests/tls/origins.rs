@@ -1,4 +1,4 @@
-//! An origin that is asked over TLS.
+//! Origins with TLS.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use lab::wait_until;
 use crate::tls::origin::Origin;
 use crate::tls::rig::{Authority, LIMIT, Rig, body, field};
 
-/// An origin with a certificate for its address, and a proxy before it.
+/// Starts an origin with a certificate for its address, and a reverse proxy for it.
 pub(crate) fn both() -> (Origin, Rig) {
     let authority = Authority::new();
     authority.sign("origin", "127.0.0.1", 2999);
@@ -36,27 +36,28 @@ fn a_new_connection_resumes_the_session_of_another() {
         rig.plain().get("/to-close?100000");
     }
     assert_eq!(origin.seen.connections.load(Ordering::SeqCst), 2);
-    // Where the kernel has taken over, tickets come too late.
+    // With kTLS the tickets arrive after the kernel has taken over, so no session is resumed.
     let is_copied = rig.proxy.notes().iter().any(|note| note.contains("kTLS"));
     assert_eq!(origin.seen.resumed.load(Ordering::SeqCst), usize::from(is_copied));
 }
 
-/// A proxy that writes a log.
+/// Starts a proxy with an access log.
 fn logged(authority: Authority, url: &str) -> Rig {
     let log = authority.file("log").display().to_string();
     let config = format!("origin = \"{url}\"\nlog.access = \"{log}\"\nlog.format = \"json\"");
     Rig::with(authority, &config)
 }
 
-/// What the log tells of the one request that there was.
-fn why(rig: &Rig) -> String {
+/// Returns the log of the only request.
+fn log_of(rig: &Rig) -> String {
     let line = || std::fs::read_to_string(rig.authority.file("log")).unwrap_or_default();
     assert!(wait_until(LIMIT, || line().ends_with('\n')));
     line()
 }
 
-/// What the log tells of an origin that has such a certificate.
-fn told(subject: &str, last_year: i32, is_known: bool) -> String {
+/// Returns the log of a request to an origin with a certificate for `subject`, valid until
+/// `last_year`, signed by a known authority or by another one.
+fn log_of_certificate(subject: &str, last_year: i32, is_known: bool) -> String {
     let authority = Authority::new();
     let signer = if is_known { None } else { Some(Authority::new()) };
     let signer = signer.as_ref().unwrap_or(&authority);
@@ -66,22 +67,22 @@ fn told(subject: &str, last_year: i32, is_known: bool) -> String {
     let response = rig.plain().get("/kept");
     assert!(response.head.starts_with("HTTP/1.1 502 "), "{}", response.head);
     assert_eq!(origin.requests(), 0);
-    why(&rig)
+    log_of(&rig)
 }
 
 #[test]
-fn who_is_not_who_was_meant_is_not_asked() {
-    for (said, expected) in [
-        (told("other.example", 2999, true), "not valid for name"),
-        (told("127.0.0.1", 2002, true), "expired"),
-        (told("127.0.0.1", 2999, false), "UnknownIssuer"),
+fn origin_with_an_invalid_certificate_gets_no_request() {
+    for (log, expected) in [
+        (log_of_certificate("other.example", 2999, true), "not valid for name"),
+        (log_of_certificate("127.0.0.1", 2002, true), "expired"),
+        (log_of_certificate("127.0.0.1", 2999, false), "UnknownIssuer"),
     ] {
-        assert!(said.contains("TLS with 127.0.0.1: ") && said.contains(expected), "{said}");
+        assert!(log.contains("TLS with 127.0.0.1: ") && log.contains(expected), "{log}");
     }
 }
 
 #[test]
-fn an_origin_that_does_not_speak_tls_is_told_apart() {
+fn origin_without_tls_is_reported_in_the_log() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let rig = logged(Authority::new(), &url);
@@ -91,11 +92,11 @@ fn an_origin_that_does_not_speak_tls_is_told_apart() {
     tcp.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
     let response = client.response().unwrap();
     assert!(response.head.starts_with("HTTP/1.1 502 "), "{}", response.head);
-    assert!(why(&rig).contains("TLS with 127.0.0.1: "));
+    assert!(log_of(&rig).contains("TLS with 127.0.0.1: "));
 }
 
 #[test]
-fn a_body_that_ends_without_close_notify_is_not_whole() {
+fn body_without_close_notify_is_incomplete() {
     let (origin, rig) = both();
     for len in [1000, 300_000] {
         let path = format!("/to-close?{len}");
@@ -110,11 +111,11 @@ fn a_body_that_ends_without_close_notify_is_not_whole() {
             client.response().unwrap_err();
         }
     }
-    assert_eq!(origin.requests(), 6, "what is cut short is not stored");
+    assert_eq!(origin.requests(), 6, "incomplete bodies are not stored");
 }
 
 #[test]
-fn a_client_of_http_1_0_is_shown_that_a_body_was_cut_short() {
+fn http_1_0_client_notices_a_truncated_body() {
     let (_origin, rig) = both();
     for (path, is_whole) in [("/to-close?300000", true), ("/cut?300000", false)] {
         let mut client = rig.tls();

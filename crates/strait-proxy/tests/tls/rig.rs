@@ -1,4 +1,4 @@
-//! An authority, certificates that it signs, a proxy with TLS, and clients.
+//! A certificate authority, its certificates, a proxy with TLS, and clients.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,10 +15,10 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Stream
 use strait_proxy::{Clock, Config, Proxy};
 use tempfile::TempDir;
 
-/// Nothing here takes as long where it works.
+/// Timeout of a step on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
-/// An authority of the test's own, and the directory of its files.
+/// Certificate authority of one test, and the directory of its files.
 pub(crate) struct Authority {
     pub(crate) directory: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -30,7 +30,7 @@ impl Authority {
         let directory = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
-        // No other has its name.
+        // The name is unique: a client must not take one authority for another.
         params.distinguished_name.push(DnType::CommonName, directory.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap();
@@ -42,7 +42,7 @@ impl Authority {
         self.directory.path().join(name)
     }
 
-    /// A certificate and its key, in the files `NAME.pem` and `NAME.key`.
+    /// Signs a certificate for `subject`, and writes it and its key to `NAME.pem` and `NAME.key`.
     pub(crate) fn sign(&self, name: &str, subject: &str, last_year: i32) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([subject.to_owned()]).unwrap();
@@ -53,7 +53,7 @@ impl Authority {
         fs::write(self.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
     }
 
-    /// What a server with such a certificate begins with.
+    /// Returns the configuration of a server with the certificate `NAME.pem`.
     pub(crate) fn server(&self, name: &str) -> Arc<ServerConfig> {
         let certificate = CertificateDer::from_pem_file(self.file(&format!("{name}.pem"))).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.file(&format!("{name}.key"))).unwrap();
@@ -65,7 +65,7 @@ impl Authority {
         Arc::new(server.unwrap())
     }
 
-    /// What a client begins with that knows the authority.
+    /// Returns the configuration of a client that trusts the authority.
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
@@ -78,7 +78,7 @@ impl Authority {
     }
 }
 
-/// A proxy of one worker that listens with TLS and without.
+/// Proxy of one worker that listens with and without TLS.
 pub(crate) struct Rig {
     pub(crate) authority: Authority,
     pub(crate) proxy: Proxy,
@@ -86,7 +86,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A reverse proxy.
+    /// Starts a reverse proxy for `origin`.
     pub(crate) fn before(authority: Authority, origin: &str) -> Self {
         Self::with(authority, &format!("origin = \"{origin}\"\nforwarded = \"off\""))
     }
@@ -119,12 +119,12 @@ impl Rig {
         self.address(1)
     }
 
-    /// A client without TLS.
+    /// Connects a client without TLS.
     pub(crate) fn plain(&self) -> Client {
         Client::new(Box::new(connect(self.plain_address())))
     }
 
-    /// A client with TLS.
+    /// Connects a client with TLS.
     pub(crate) fn tls(&self) -> Client {
         Client::new(Box::new(self.tls_stream()))
     }
@@ -147,12 +147,12 @@ pub(crate) trait Bytes: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Bytes for T {}
 
-/// Somebody who asks.
+/// Connection of a client.
 pub(crate) struct Client {
     pub(crate) stream: Box<dyn Bytes>,
 }
 
-/// A response.
+/// Response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) head: String,
@@ -209,13 +209,13 @@ impl Client {
     }
 }
 
-/// A field of a head.
+/// Returns the value of a field of a head.
 pub(crate) fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     let fields = head.lines().filter_map(|line| line.split_once(": "));
     fields.filter(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1).next()
 }
 
-/// Reads a head, byte for byte: what follows is for others.
+/// Reads a head byte by byte, so that the bytes after it stay in the stream.
 pub(crate) fn read_head(stream: &mut impl Read) -> io::Result<String> {
     read_to(stream, b"\r\n\r\n")
 }
@@ -230,7 +230,7 @@ fn read_to(stream: &mut impl Read, end: &[u8]) -> io::Result<String> {
     Ok(String::from_utf8(bytes).unwrap())
 }
 
-/// A body in which every place looks different.
+/// Returns a body of words that all differ.
 pub(crate) fn body(len: usize) -> Vec<u8> {
     (0_u32..).flat_map(|number| number.wrapping_mul(0x9e37_79b1).to_le_bytes()).take(len).collect()
 }

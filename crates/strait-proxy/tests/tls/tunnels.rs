@@ -1,4 +1,4 @@
-//! Tunnels of which an end is encrypted.
+//! Tunnels with TLS on one side or both.
 
 use std::io::{Read as _, Write as _};
 use std::thread;
@@ -7,7 +7,7 @@ use crate::tls::origin::Origin;
 use crate::tls::origins::both;
 use crate::tls::rig::{Authority, Client, Rig, body, field};
 
-/// Sends a large body both ways at a time.
+/// Sends a large body in pieces, and checks that each comes back.
 fn echoes(client: &mut Client) {
     let expected = body(1_000_000);
     for piece in expected.chunks(50_000) {
@@ -34,7 +34,7 @@ fn upgraded_connections_are_encrypted_on_both_sides() {
 }
 
 #[test]
-fn connect_over_tls_reaches_a_plain_server_and_ends_when_either_does() {
+fn connect_over_tls_reaches_a_plain_server_and_ends_with_either_side() {
     let origin = Origin::plain();
     let config = format!(
         "access.reach = [\"127.0.0.0/8\"]\naccess.connect_ports = [{}]\ntimeouts.tunnel = 60",
@@ -46,11 +46,11 @@ fn connect_over_tls_reaches_a_plain_server_and_ends_when_either_does() {
     assert!(client.head().unwrap().starts_with("HTTP/1.1 200 "));
     assert!(client.get("/kept?300000").body == body(300_000));
     client.ask("GET /to-close?300000");
-    assert!(client.response().unwrap().body == body(300_000), "its end comes with close_notify");
+    assert!(client.response().unwrap().body == body(300_000), "the tunnel ends with close_notify");
 }
 
 #[test]
-fn an_end_goes_through_a_tunnel_while_the_other_way_goes_on() {
+fn half_close_passes_a_tunnel_and_the_other_direction_continues() {
     let (_origin, rig) = both();
     let mut stream = rig.tls_stream();
     stream
