@@ -14,7 +14,7 @@ use crate::rig::{Answer, Client, LIMIT, Rig};
 /// Configuration that sends a client's body to the origin at once, and lets it trickle.
 const AT_ONCE: &str = "limits.request_ahead = 0\ntimeouts.body_grace = 3600\n";
 
-/// Returns an address for a proxy, and the configuration that listens there with the PROXY protocol.
+/// Returns an address for a proxy, and the configuration to listen there with the PROXY protocol.
 fn proxied() -> (SocketAddr, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     (address, format!("listen = [\"{address}\"]\nproxy_protocol.on = [\"{address}\"]\n"))
@@ -94,7 +94,7 @@ fn client_that_waits_for_its_part_delays_no_other_client() {
 }
 
 #[test]
-fn a_raised_limit_lets_waiting_requests_go_on() {
+fn raised_limit_serves_waiting_requests() {
     let (address, listen) = proxied();
     let toml = |most| format!("{listen}{AT_ONCE}limits.origin_connections = {most}\ntimeouts.connect = 3600");
     let mut rig = Rig::start(&toml(1));
@@ -108,7 +108,7 @@ fn a_raised_limit_lets_waiting_requests_go_on() {
 }
 
 #[test]
-fn bodies_for_which_there_is_no_memory_do_not_reach_the_origin() {
+fn bodies_without_memory_do_not_reach_the_origin() {
     let (address, listen) = proxied();
     let rig = Rig::start(&format!(
         "{listen}limits.request_ahead_memory = \"32KiB\"\ntimeouts.body_grace = 3600\ntimeouts.connect = 3600"

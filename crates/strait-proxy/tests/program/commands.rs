@@ -7,7 +7,7 @@ use lab::{Finished, Launch};
 use crate::rig::{LIMIT, PROGRAM, run};
 
 #[test]
-fn help_and_version_are_no_failure() {
+fn help_and_version_succeed() {
     for arguments in [&["--help"][..], &["--version"], &["help", "cache"], &["cache", "ls", "--help"]] {
         let finished = run(arguments).success();
         assert!(finished.text().contains("strait-proxy") || finished.text().contains("stored"));
@@ -17,7 +17,7 @@ fn help_and_version_are_no_failure() {
 }
 
 #[test]
-fn a_mistake_on_the_command_line_is_one_line_and_the_command_that_helps() {
+fn usage_error_is_one_line_and_names_the_help_command() {
     for (arguments, line, help) in [
         (
             &["cache", "ls", "--most", "0"][..],
@@ -38,7 +38,7 @@ fn a_mistake_on_the_command_line_is_one_line_and_the_command_that_helps() {
 }
 
 #[test]
-fn messages_name_the_command_by_which_the_program_was_executed() {
+fn messages_name_the_executed_command() {
     let script = "exec -a 'strait proxy' \"$0\" --nothing";
     let finished = Launch::new("bash").args(["-c", script, PROGRAM]).run(LIMIT).unwrap();
     assert!(finished.stderr.starts_with("strait: unexpected argument"), "{}", finished.stderr);

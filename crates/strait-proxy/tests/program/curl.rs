@@ -71,7 +71,7 @@ fn curl_with_pythons_server() {
 }
 
 #[test]
-fn curl_uploads_and_waits_until_it_may() {
+fn curl_uploads_with_and_without_100_continue() {
     if !program_or_skip("curl") {
         return;
     }

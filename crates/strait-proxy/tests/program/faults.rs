@@ -43,7 +43,7 @@ fn before_with_disk(origin: SocketAddr, size: &str) -> Setup {
 }
 
 #[test]
-fn a_full_disk_spoils_no_body() {
+fn full_disk_damages_no_body() {
     if !mounts_or_skip() {
         return;
     }
@@ -61,7 +61,7 @@ fn a_full_disk_spoils_no_body() {
 }
 
 #[test]
-fn a_disk_that_fills_up_in_the_middle_of_a_fill_spoils_no_body() {
+fn disk_that_becomes_full_during_a_fill_damages_no_body() {
     if !mounts_or_skip() {
         return;
     }
@@ -86,7 +86,7 @@ fn a_disk_that_fills_up_in_the_middle_of_a_fill_spoils_no_body() {
 }
 
 #[test]
-fn a_directory_that_goes_away_spoils_no_body() {
+fn removed_directory_damages_no_body() {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
     let proxy = Setup::before(origin.address).start_in(cache.path());
@@ -101,7 +101,7 @@ fn a_directory_that_goes_away_spoils_no_body() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_refused_at_once() {
+fn unwritable_directory_is_refused_at_start() {
     if !mounts_or_skip() {
         return;
     }
@@ -141,7 +141,7 @@ fn a_read_only_store_can_be_listed_and_verified() {
 }
 
 #[test]
-fn descriptors_that_run_out_spoil_no_body() {
+fn lack_of_descriptors_damages_no_body() {
     const CLIENTS: u64 = 60;
     let origin = Origin::of_bodies();
     let proxy = Setup::before(origin.address)
@@ -183,7 +183,7 @@ fn files(cache: &Path) -> Vec<fs::File> {
 
 /// Stores objects, stops the proxy, damages its files and starts it again. Returns the number of
 /// requests to the origin after that.
-fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
+fn requests_after_damage(objects: &[Body], damage: impl Fn(&fs::File, u64)) -> usize {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
     let proxy = Setup::before(origin.address).start_in(cache.path());
@@ -193,7 +193,7 @@ fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
     let files = files(cache.path());
     assert!(!files.is_empty());
     for file in files {
-        spoil(&file, file.metadata().unwrap().len());
+        damage(&file, file.metadata().unwrap().len());
     }
     let proxy = Setup::before(origin.address).start_in(cache.path());
     let mut client = Client::connect(proxy.address).unwrap();
@@ -205,7 +205,7 @@ fn spoilt(objects: &[Body], spoil: impl Fn(&fs::File, u64)) -> usize {
 }
 
 #[test]
-fn bytes_changed_by_a_disk_reach_no_client() {
+fn corrupted_bytes_reach_no_client() {
     let objects: Vec<_> = (0..100).map(|id| Body::new(id, id * 300)).collect();
     let flip = |file: &fs::File, len: u64| {
         let mut byte = [0];
@@ -214,15 +214,15 @@ fn bytes_changed_by_a_disk_reach_no_client() {
             file.write_all_at(&[!byte[0]], at).unwrap();
         }
     };
-    let again = spoilt(&objects, flip);
+    let again = requests_after_damage(&objects, flip);
     assert!(again > 20, "{again} of {} were fetched again", objects.len());
 }
 
 #[test]
-fn files_that_a_disk_has_cut_or_beheaded_are_dropped() {
+fn truncated_files_and_files_with_a_corrupted_header_are_dropped() {
     let objects: Vec<_> = (0..40).map(|id| Body::new(id, 1000 + id * 50_000)).collect();
     let cut = |file: &fs::File, len: u64| file.set_len(len / 50).unwrap();
-    assert!(spoilt(&objects, cut) > 0);
-    let behead = |file: &fs::File, _| file.write_all_at(&[0xff; 600], 0).unwrap();
-    assert_eq!(spoilt(&objects, behead), objects.len());
+    assert!(requests_after_damage(&objects, cut) > 0);
+    let corrupt_head = |file: &fs::File, _| file.write_all_at(&[0xff; 600], 0).unwrap();
+    assert_eq!(requests_after_damage(&objects, corrupt_head), objects.len());
 }

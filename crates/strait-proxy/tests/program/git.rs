@@ -48,7 +48,7 @@ fn clone(proxy: &Proxy, url: &str) -> String {
 }
 
 #[test]
-fn git_clones_by_files() {
+fn git_clones_over_the_dumb_protocol() {
     if !program_or_skip("git") {
         return;
     }
@@ -67,7 +67,7 @@ fn git_clones_by_files() {
 }
 
 #[test]
-fn git_clones_by_its_own_protocol() {
+fn git_clones_over_the_smart_protocol() {
     const BACKEND: &str = "/usr/lib/git-core/git-http-backend";
     if !program_or_skip("git") {
         return;

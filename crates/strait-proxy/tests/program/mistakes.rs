@@ -48,7 +48,7 @@ fn pipe_is_drained_when_the_sender_closes() {
 }
 
 #[test]
-fn chunked_bodies_have_their_start_and_their_tail() {
+fn chunked_bodies_are_complete() {
     let origin = origin_of_framings();
     let proxy = Setup::before(origin.address).start();
     for id in 0..8 {
@@ -78,7 +78,7 @@ fn a_body_of_any_length_keeps_its_tail() {
 }
 
 #[test]
-fn a_body_that_outgrows_the_store_on_its_way_keeps_every_byte() {
+fn body_that_outgrows_the_store_during_its_fill_keeps_every_byte() {
     let origin = origin_of_framings();
     for object_max in [100, 20_000, 66_000, 500_000] {
         let limit = format!("[cache]\nobject = {object_max}\n");

@@ -91,11 +91,11 @@ impl Setup {
         process.wait_for_stderr("listening on ", LIMIT).unwrap();
         let mut address = None;
         // The line may come in pieces.
-        let is_told = wait_until(LIMIT, || {
+        let is_listening = wait_until(LIMIT, || {
             address = listening_on(&process.stderr());
             address.is_some()
         });
-        assert!(is_told, "{}", process.stderr());
+        assert!(is_listening, "{}", process.stderr());
         Proxy { address: address.unwrap(), process, _cache: None }
     }
 

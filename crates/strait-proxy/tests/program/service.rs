@@ -81,7 +81,7 @@ fn write(dir: &Path, toml: &str) -> String {
 }
 
 #[test]
-fn mistakes_in_a_configuration_are_reported_with_their_line() {
+fn configuration_errors_are_reported_with_their_line() {
     let dir = tempfile::tempdir().unwrap();
     let default = run(&["--print-default-config"]).success().text();
     let path = write(dir.path(), &default);
@@ -104,7 +104,7 @@ fn mistakes_in_a_configuration_are_reported_with_their_line() {
 }
 
 #[test]
-fn sighup_reloads_the_configuration_and_mistakes_change_nothing() {
+fn sighup_reloads_the_configuration_and_errors_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let of =
         |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
@@ -191,7 +191,7 @@ const WRONG: [(&str, &str); 37] = [
 ];
 
 #[test]
-fn check_config_reports_every_problem_in_own_words() {
+fn check_config_reports_every_problem_without_phrases_of_libraries() {
     let dir = tempfile::tempdir().unwrap();
     let check = |toml: &str| run(&["--check-config", "--config", &write(dir.path(), toml)]);
     for (toml, expected) in WRONG {
@@ -271,7 +271,7 @@ fn the_service_manager_is_notified() {
 }
 
 #[test]
-fn a_socket_that_it_is_started_with_takes_the_place_of_its_own() {
+fn inherited_socket_replaces_the_configured_address() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     // The program inherits it.
@@ -288,7 +288,7 @@ fn a_socket_that_it_is_started_with_takes_the_place_of_its_own() {
 }
 
 #[test]
-fn it_becomes_another_user_and_keeps_no_capabilities() {
+fn configured_user_has_no_capabilities() {
     if !root_or_skip() {
         return;
     }
@@ -319,7 +319,7 @@ fn it_becomes_another_user_and_keeps_no_capabilities() {
 const BROWSER: &str = "chromium-headless-shell";
 
 #[test]
-fn a_browser_shows_the_admin_page_and_takes_no_markup_from_outside() {
+fn browser_shows_the_admin_page_and_escapes_markup_in_uris() {
     if !program_or_skip(BROWSER) {
         return;
     }
@@ -412,7 +412,7 @@ fn removed_responses_in_memory_are_counted() {
 }
 
 #[test]
-fn a_log_on_standard_output_has_lines_of_requests_alone() {
+fn log_on_standard_output_has_only_lines_of_requests() {
     let proxy = Proxy::start(&["--listen", "127.0.0.1:0", "--log", "-", "--origin", &origin()]);
     proxy.get("/a");
     proxy.process.signal(Signal::TERM);
@@ -494,7 +494,7 @@ fn options_without_effect_are_reported() {
 }
 
 #[test]
-fn a_silent_server_is_given_up() {
+fn silent_server_causes_a_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let asked = run(&["cache", "verify", "--admin", &address]);

@@ -271,7 +271,7 @@ fn run(proxy: &Proxy, origin: &Origin, cache: &Path, tally: &Tally, span: Durati
 }
 
 #[test]
-fn mixed_load_with_aborts_on_both_sides_leaves_nothing_behind() {
+fn mixed_load_with_aborts_leaks_no_resources() {
     let seconds = std::env::var("STRAIT_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let span = Duration::from_secs(seconds.unwrap_or(SECONDS));
     let tally = Arc::new(Tally::default());

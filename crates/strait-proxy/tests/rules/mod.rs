@@ -151,7 +151,7 @@ fn each_rule_names_tests_that_exist() {
 }
 
 #[test]
-fn functions_without_the_attribute_are_no_tests() {
+fn functions_without_the_attribute_are_not_tests() {
     let text = "fn a() {}\n#[test]\nfn b() {}\nfn c() {}\n#[tokio::test(flavor = \"x\")]\n#[should_panic]\n// d\nasync fn e(f: u8) {}";
     assert_eq!(tests_in(text), ["b", "e"]);
 }
