@@ -31,12 +31,12 @@ install: ## copy the programs, their library, man pages and completions below DE
 	@scripts/setup build
 	@scripts/install "$(DESTDIR)$(PREFIX)"
 
-dist: ## build a release below target/package: archive, Debian packages, licences, bill of materials, checksums
+dist: ## build a release below target/packages: archive, Debian packages, licences, bill of materials, checksums
 	@scripts/setup dist
 	@scripts/dist
 
 test-packages: dist ## install, use, upgrade and purge the packages in a fresh Debian (as root)
-	@scripts/test-packages "$${CARGO_TARGET_DIR:-target}/package"
+	@scripts/test-packages "$${CARGO_TARGET_DIR:-target}/packages"
 
 test-arm64: ## build for arm64 and run the tests that work in an emulated process
 	@scripts/setup arm64
