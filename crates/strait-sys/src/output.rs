@@ -400,6 +400,15 @@ fn is_trusted(uid: u32) -> bool {
     uid == own.as_raw() || uid == 0 || own.is_root() && by_sudo()
 }
 
+/// Returns true if `owner`, the owner of a replaced file in `directory`, can also own the new file.
+/// False if the owner may have planted the file to get the new content.
+///
+/// # Errors
+/// The directory cannot be examined.
+pub fn may_keep_owner(directory: &OwnedFd, owner: u32) -> io::Result<bool> {
+    Ok(is_trusted(owner) || !can_others_write(directory)?)
+}
+
 /// Returns true if a user that is not trusted can make and rename entries.
 fn can_others_write(directory: &OwnedFd) -> io::Result<bool> {
     let around = metadata(directory)?;

@@ -326,14 +326,20 @@ pub(super) struct Complete {
 pub(super) struct Kept {
     directory: Arc<OwnedFd>,
     entry: OsString,
-    /// Device and inode of the file.
-    file: (u64, u64),
+    file: Identity,
+}
+
+/// Device, inode, length and time of the last change. The inode of a deleted file can be used again.
+type Identity = (u64, u64, u64, (i64, i64));
+
+fn identity(found: &fs::Metadata) -> Identity {
+    (found.dev(), found.ino(), found.len(), (found.mtime(), found.mtime_nsec()))
 }
 
 impl Kept {
     fn of(directory: OwnedFd, entry: OsString, file: &File) -> Option<Self> {
         let found = file.metadata().ok()?;
-        Some(Self { directory: Arc::new(directory), entry, file: (found.dev(), found.ino()) })
+        Some(Self { directory: Arc::new(directory), entry, file: identity(&found) })
     }
 
     /// Uses the descriptor of `other` if it is of the same directory, so that a ring of many files
@@ -348,8 +354,14 @@ impl Kept {
     /// Deletes the file, and returns true if it did. A file that now has the name is not deleted:
     /// the user may have moved the capture away.
     pub(super) fn delete(&self) -> bool {
-        let named = statat(&self.directory, &self.entry, AtFlags::SYMLINK_NOFOLLOW);
-        named.is_ok_and(|named| (named.st_dev, named.st_ino) == self.file)
+        let named = openat(
+            &self.directory,
+            &self.entry,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let found = named.ok().and_then(|named| File::from(named).metadata().ok());
+        found.is_some_and(|found| identity(&found) == self.file)
             && unlinkat(&self.directory, &self.entry, AtFlags::empty()).is_ok()
     }
 }

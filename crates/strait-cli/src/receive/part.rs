@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat};
 use rustix::io::Errno;
-use strait_sys::output::{Entry, RenameError, SafeOutput, find, is_entry, rename};
+use strait_sys::output::{Entry, RenameError, SafeOutput, find, is_entry, may_keep_owner, rename};
 use strait_sys::process::umask;
 use strait_transfer::hash::Hasher;
 use strait_transfer::offer::Attributes;
@@ -271,9 +271,10 @@ impl Part {
             (None, None) => DEFAULT & !umask(),
         };
         if let Some(before) = &self.before
-            && fchown(file, Some(before.uid()), Some(before.gid())).is_err()
+            && !(may_keep_owner(&self.directory, before.uid())?
+                && fchown(file, Some(before.uid()), Some(before.gid())).is_ok())
         {
-            // The file keeps the group of this process, to which the group bits do not apply.
+            // The file keeps the owner and group of this process. The group bits are for another group.
             mode &= !GROUP;
         }
         rustix::fs::fchmod(file, Mode::from_bits_retain(mode))?;

@@ -100,11 +100,11 @@ impl Contents {
 
     /// Removes all objects that match; returns their number.
     pub fn ban(&self, pattern: &Pattern) -> usize {
-        let is_meant = |record: &&Arc<Record>| {
+        let is_meant = |record: &Arc<Record>| {
             let loaded = self.0.load(record, 0);
             loaded.is_ok_and(|it| std::str::from_utf8(it.key()).is_ok_and(|key| pattern.matches(key)))
         };
-        self.0.records().iter().filter(is_meant).map(|record| self.0.remove(record)).count()
+        disk::remove_all(&self.0, || self.0.records(), is_meant)
     }
 
     /// Reads all records and removes damaged ones.
