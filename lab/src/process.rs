@@ -5,7 +5,7 @@
 //! id only.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -82,8 +82,8 @@ impl<'a> Launch<'a> {
     pub fn spawn(mut self) -> Result<Process> {
         let program = self.command.get_program().to_string_lossy().into_owned();
         let child = match self.namespace {
-            Some(namespace) => namespace.run(|| self.command.spawn())?,
-            None => self.command.spawn(),
+            Some(namespace) => namespace.run(|| start(&mut self.command))?,
+            None => start(&mut self.command),
         };
         let child = child.map_err(|source| Error::Start { program: program.clone(), source })?;
         Ok(Process::listen(program, child))
@@ -92,6 +92,21 @@ impl<'a> Launch<'a> {
     /// Starts the program and waits for its end.
     pub fn run(self, limit: Duration) -> Result<Finished> {
         self.spawn()?.wait(limit)
+    }
+}
+
+/// Starts a program. A program that was just written is busy (ETXTBSY) until each process that
+/// another thread forks meanwhile has executed its own program, which closes the inherited descriptor.
+fn start(command: &mut Command) -> io::Result<Child> {
+    const BUSY_MAX: Duration = Duration::from_secs(20);
+    let begin = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && begin.elapsed() < BUSY_MAX => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            result => return result,
+        }
     }
 }
 

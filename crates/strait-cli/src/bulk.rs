@@ -95,10 +95,23 @@ fn wait_for<T>(result: &Receiver<T>, stream: &TcpStream, terminated: &AtomicBool
 
 /// Lines of the protocol from the other end. It reads no byte after a line, as the kernel moves
 /// those.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lines {
     /// The beginning of a line.
     partial: Vec<u8>,
+    opened: Instant,
+    /// Number of `wait` lines.
+    waits: u64,
+}
+
+/// Limit of `wait` lines: at once, and for each second of the connection. A flood of them would
+/// otherwise occupy a CPU, and hide a signal.
+const WAITS_MAX: (u64, u64) = (200, 20);
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { partial: Vec::new(), opened: Instant::now(), waits: 0 }
+    }
 }
 
 impl Lines {
@@ -134,7 +147,14 @@ impl Lines {
     ) -> Result<Incoming<T>, Error> {
         match self.next(stream)? {
             None => Ok(Incoming::Nothing),
-            Some(line) if line == WAIT => Ok(Incoming::Alive),
+            Some(line) if line == WAIT => {
+                self.waits += 1;
+                let (at_once, per_second) = WAITS_MAX;
+                if self.waits > at_once + per_second * self.opened.elapsed().as_secs() {
+                    return Err(Error::Failed(format!("{}: too many lines \"wait\"", name(stream))));
+                }
+                Ok(Incoming::Alive)
+            }
             Some(line) => match line.parse() {
                 Ok(Refusal(reason)) => Err(Error::PeerRefused { peer: name(stream), reason }),
                 Err(_) => line

@@ -201,6 +201,9 @@ fn response(request: &[u8], exposition: impl Fn() -> String) -> String {
     else {
         return refusal("400 Bad Request", "");
     };
+    if !is_own_name(request) {
+        return refusal("421 Misdirected Request", "");
+    }
     if target.split('?').next() != Some("/metrics") {
         return refusal("404 Not Found", "");
     }
@@ -213,6 +216,19 @@ fn response(request: &[u8], exposition: impl Fn() -> String) -> String {
          Connection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// Returns true if the Host field is an address or localhost. Another name can belong to a page of
+/// another origin that a browser shows (DNS rebinding).
+fn is_own_name(request: &[u8]) -> bool {
+    let lines = request.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    let mut fields = lines.skip(1).filter_map(|line| line.split_once(':'));
+    let host = fields.find(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, value)| value.trim());
+    let Some(host) = host else { return true };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || address.parse::<std::net::IpAddr>().is_ok()
 }
 
 fn refusal(status: &str, fields: &str) -> String {
@@ -231,7 +247,11 @@ mod tests {
     #[test]
     fn only_get_of_metrics_is_answered() {
         for (request, expected) in [
-            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "421"),
+            ("GET /metrics HTTP/1.1\r\nHost: a:9100\r\n\r\n", "421"),
+            ("GET /metrics HTTP/1.1\r\nhost: 127.0.0.1:9100\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: [::1]:9100\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "200"),
             ("GET /metrics?a=b HTTP/1.0\r\n\r\n", "200"),
             ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
             ("GET / HTTP/1.1\r\n\r\n", "404"),

@@ -26,7 +26,7 @@ fn request(address: SocketAddr, head: &str) -> (String, String) {
 
 /// Gets the metrics.
 fn scrape(address: SocketAddr) -> String {
-    let (head, body) = request(address, "GET /metrics HTTP/1.1\r\nHost: strait\r\n\r\n");
+    let (head, body) = request(address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
     assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");

@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lab::{Finished, Launch, Process, root_or_skip};
 use rustix::process::Signal;
@@ -342,6 +343,25 @@ fn refusal_by_the_sender_removes_the_part() {
 }
 
 #[test]
+fn flood_of_waits_ends_the_sender() {
+    let files = Files::with_source(10);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let flood = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stream.write_all(&b"wait\n".repeat(1000)).is_ok() {}
+    });
+    let source = files.path("source").display().to_string();
+    let output = run(&["send", &source, &address]);
+    flood.join().unwrap();
+    assert!(output.status.code() == Some(1) && output.stderr.contains("too many lines"), "{}", output.stderr);
+}
+
+fn is_reset(result: &std::io::Result<usize>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+}
+
+#[test]
 fn peer_that_only_waits_is_replaced_by_a_sender() {
     for has_part in [true, false] {
         let files = Files::with_source(10);
@@ -356,7 +376,11 @@ fn peer_that_only_waits_is_replaced_by_a_sender() {
         peer.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, if has_part { b"have=5\n" } else { b"from=0\n" });
         // The peer sends `wait` until the receiver closes the connection.
-        let waits = std::thread::spawn(move || while peer.write_all(b"wait\n").is_ok() {});
+        peer.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let is_open = |result: std::io::Result<usize>| !matches!(result, Ok(0)) && !is_reset(&result);
+        let waits = std::thread::spawn(move || {
+            while peer.write_all(b"wait\n").is_ok() && is_open(peer.read(&mut [0; 256])) {}
+        });
         let _ = files.send(&receiver, &[]).success();
         waits.join().unwrap();
         let received = receiver.end().success();

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::thread::ThreadId;
 
 use rustix::io::Errno;
 
@@ -21,6 +22,15 @@ struct Fault {
     /// Number of calls that fail after them.
     times: u32,
     errno: i32,
+    /// Thread whose calls count; `None`: all threads.
+    thread: Option<ThreadId>,
+}
+
+impl Fault {
+    fn applies_to(&self, call: Call) -> bool {
+        let is_here = self.thread.is_none_or(|thread| thread == std::thread::current().id());
+        self.call == call && self.times > 0 && is_here
+    }
 }
 
 /// Injected faults, and counts of the calls.
@@ -41,7 +51,14 @@ pub(crate) fn bytes_in(dir: &Path) -> u64 {
 impl Faults {
     /// Makes `times` calls fail with `errno`, after `after` calls succeeded.
     pub(crate) fn inject(&self, call: Call, after: u32, times: u32, errno: i32) {
-        lock(&self.ordered).push(Fault { call, after, times, errno });
+        lock(&self.ordered).push(Fault { call, after, times, errno, thread: None });
+    }
+
+    /// Like [`inject`](Self::inject), but counts and fails only calls of this thread: threads of the
+    /// store can write at the same time.
+    pub(crate) fn inject_here(&self, call: Call, after: u32, times: u32, errno: i32) {
+        let thread = Some(std::thread::current().id());
+        lock(&self.ordered).push(Fault { call, after, times, errno, thread });
     }
 
     /// Limits the allocated bytes of the files in `dir` to `bytes`.
@@ -75,7 +92,7 @@ impl Faults {
     pub(crate) fn take(&self, call: Call) -> Option<io::Error> {
         *lock(&self.counts).entry(call).or_default() += 1;
         let mut faults = lock(&self.ordered);
-        let fault = faults.iter_mut().find(|fault| fault.call == call && fault.times > 0)?;
+        let fault = faults.iter_mut().find(|fault| fault.applies_to(call))?;
         if fault.after > 0 {
             fault.after -= 1;
             return None;

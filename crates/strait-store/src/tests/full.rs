@@ -193,14 +193,14 @@ fn store_evicts_if_the_disk_is_full_only_at_a_write() {
     // the committed header.
     for after in 0..4 {
         assert_evicts_after(|disk, store| {
-            disk.faults.inject(Call::Write, after, 1, no_space);
+            disk.faults.inject_here(Call::Write, after, 1, no_space);
             assert!(store.put(0, b"long", b"meta", &[&fill_of(1, 300_000)]).is_err());
         });
     }
     // The writes of one in a segment: its header, and the committed header.
     for after in 0..2 {
         assert_evicts_after(|disk, store| {
-            disk.faults.inject(Call::Write, after, 1, no_space);
+            disk.faults.inject_here(Call::Write, after, 1, no_space);
             assert!(fill(store, b"key", b"body", Some(4)).is_err());
         });
     }

@@ -177,6 +177,32 @@ fn a_directory_at_the_final_name_does_not_end_the_capture() {
 }
 
 #[test]
+fn ring_keeps_a_file_with_the_inode_number_of_its_own() {
+    let base = directory();
+    let options = SinkOptions {
+        rotate_bytes: Some(4096),
+        ring_files: Some(2),
+        ..options(&base.path().join("out.pcapng"))
+    };
+    let mut sink = FileSink::create(options).expect("a sink");
+    let mut number = 0;
+    while listing(base.path()).len() < 2 {
+        write(&mut sink, number, 1000).expect("room");
+        number += 1;
+    }
+    let first = base.path().join(&listing(base.path())[0]);
+    fs::remove_file(&first).unwrap();
+    // The file system commonly gives it the same number.
+    fs::write(&first, "of another program").unwrap();
+    while number < 20 {
+        write(&mut sink, number, 1000).expect("room");
+        number += 1;
+    }
+    sink.close(&[]).expect("complete files");
+    assert_eq!(fs::read(&first).unwrap(), b"of another program");
+}
+
+#[test]
 fn a_ring_deletes_its_own_files_where_they_are() {
     for is_directory_replaced in [true, false] {
         let base = directory();
