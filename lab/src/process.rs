@@ -96,7 +96,8 @@ impl<'a> Launch<'a> {
 }
 
 /// Starts a program. A program that was just written is busy (ETXTBSY) until each process that
-/// another thread forks meanwhile has executed its own program, which closes the inherited descriptor.
+/// another thread forks meanwhile has executed its own program, which closes the inherited
+/// descriptor.
 fn start(command: &mut Command) -> io::Result<Child> {
     const BUSY_MAX: Duration = Duration::from_secs(20);
     let begin = Instant::now();

@@ -329,7 +329,8 @@ pub(super) struct Kept {
     file: Identity,
 }
 
-/// Device, inode, length and time of the last change. The inode of a deleted file can be used again.
+/// Device, inode, length and time of the last change. The inode number of a deleted file can be
+/// used again.
 type Identity = (u64, u64, u64, (i64, i64));
 
 fn identity(found: &fs::Metadata) -> Identity {

@@ -274,7 +274,8 @@ impl Part {
             && !(may_keep_owner(&self.directory, before.uid())?
                 && fchown(file, Some(before.uid()), Some(before.gid())).is_ok())
         {
-            // The file keeps the owner and group of this process. The group bits are for another group.
+            // The file keeps the owner and group of this process; the group bits are for another
+            // group.
             mode &= !GROUP;
         }
         rustix::fs::fchmod(file, Mode::from_bits_retain(mode))?;

@@ -54,8 +54,8 @@ impl Faults {
         lock(&self.ordered).push(Fault { call, after, times, errno, thread: None });
     }
 
-    /// Like [`inject`](Self::inject), but counts and fails only calls of this thread: threads of the
-    /// store can write at the same time.
+    /// Like [`inject`](Self::inject), but counts and fails only calls of this thread: threads of
+    /// the store can write at the same time.
     pub(crate) fn inject_here(&self, call: Call, after: u32, times: u32, errno: i32) {
         let thread = Some(std::thread::current().id());
         lock(&self.ordered).push(Fault { call, after, times, errno, thread });
