@@ -5,13 +5,11 @@
 //! measurement is recorded with its reason; only the medians leave it out.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use strait_sys::output;
+use strait_program::replace;
 
 use crate::claim::Claim;
 use crate::error::{Error, Result};
@@ -221,46 +219,16 @@ impl Results {
 
 /// Writes `text` to `path` completely, or leaves the file unchanged.
 pub fn write_file(path: &Path, text: &str) -> Result<()> {
-    let write = || {
-        let path = output::file(path)?.path;
-        let (part, mut file) = create_part(&path)?;
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-        written.and_then(|()| fs::rename(&part, path)).inspect_err(|_| {
-            // The first failure is reported: do not hide it by a failed removal.
-            let _ = fs::remove_file(&part);
-        })
-    };
-    write().map_err(|error| cannot_write(path, error))
+    replace::replace(path, text.as_bytes()).map_err(|error| cannot_write(path, error))
 }
 
 /// Checks that [`write_file`] can write `path`, before hours of measuring.
 pub fn check_writable(path: &Path) -> Result<()> {
-    let look = || fs::remove_file(create_part(&output::file(path)?.path)?.0);
-    look().map_err(|error| cannot_write(path, error))
-}
-
-/// Creates a file beside `path`. Removes an existing one first: another user may have planted a
-/// link of that name, or a killed process may have left it.
-fn create_part(path: &Path) -> std::io::Result<(PathBuf, fs::File)> {
-    let part = part_of(path);
-    match fs::remove_file(&part) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let file = fs::File::create_new(&part)?;
-    Ok((part, file))
+    replace::check(path).map_err(|error| cannot_write(path, error))
 }
 
 fn cannot_write(path: &Path, error: std::io::Error) -> Error {
     Error::file(format!("write {}", path.display()), error)
-}
-
-/// Returns the name of this process's temporary file beside `path`.
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}", std::process::id()));
-    path.with_file_name(name)
 }
 
 /// Makes figures from names and values.
@@ -328,7 +296,7 @@ pub(crate) mod tests {
         fs::write(&victim, "untouched").unwrap();
         for is_link in [true, false] {
             for write in [check_writable, |path: &Path| write_file(path, "text")] {
-                let part = part_of(&path);
+                let part = path.with_file_name(replace::part_name(path.file_name().unwrap()));
                 let planted = if is_link {
                     std::os::unix::fs::symlink(&victim, part)
                 } else {

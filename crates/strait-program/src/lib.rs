@@ -12,6 +12,7 @@ mod name;
 pub mod output;
 pub mod pages;
 pub mod parse;
+pub mod replace;
 mod standard;
 mod usage;
 

@@ -1,17 +1,14 @@
 //! Completion scripts and man pages, made from a program's definition of its command line.
 
-use std::ffi::OsStr;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
-use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
-use strait_sys::output;
 
 use crate::Error;
 use crate::output::print_text;
+use crate::replace::replace;
 
 /// Options of the command that prints a completion script.
 #[derive(Args)]
@@ -94,21 +91,4 @@ fn write_pages_of(command: &Command, directory: &Path) -> io::Result<()> {
 /// The file cannot be made.
 pub fn write_page(path: &Path, text: &[u8]) -> Result<(), Error> {
     replace(path, text).map_err(|error| Error::Failed(format!("write {}: {error}", path.display())))
-}
-
-/// Replaces the file at `path`. The directory may belong to another user, so links are not followed
-/// and an existing file is not written to.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let entry = output::file(path)?;
-    let part = format!("{}.{}.part", entry.name.to_string_lossy(), std::process::id());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = fs::File::from(openat(&entry.directory, &part, flags, Mode::from_raw_mode(0o666))?);
-    let names = (OsStr::new(&part), entry.name.as_os_str());
-    let written = file.write_all(text);
-    let written =
-        written.and_then(|()| output::rename(&entry.directory, names, &file).map_err(io::Error::other));
-    if written.is_err() {
-        let _ = unlinkat(&entry.directory, &part, AtFlags::empty());
-    }
-    written
 }

@@ -1,0 +1,76 @@
+//! Files that are written as a whole, in place of an existing one.
+//!
+//! The directory may belong to another user: links are not followed, an existing file is not
+//! written to, and all names are relative to the descriptor of the checked directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
+use strait_sys::output::{self, Entry};
+
+/// Unfinished file; dropping it removes it.
+struct Part {
+    entry: Entry,
+    name: OsString,
+    file: fs::File,
+    is_renamed: bool,
+}
+
+impl Part {
+    /// Creates the file beside `path`. Removes an existing one first: another user may have planted
+    /// a link of that name, or a killed process may have left it.
+    fn create(path: &Path) -> io::Result<Self> {
+        let entry = output::file(path)?;
+        let name = part_name(&entry.name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match unlinkat(&entry.directory, &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let file = openat(&entry.directory, &name, flags, Mode::from_raw_mode(0o666))?;
+        Ok(Self { entry, name, file: file.into(), is_renamed: false })
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            // The first failure is reported: do not hide it by a failed removal.
+            let _ = unlinkat(&self.entry.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Returns the name of this process's unfinished file for `name`.
+pub fn part_name(name: &OsStr) -> OsString {
+    let mut part = OsString::from(".");
+    part.push(name);
+    part.push(format!(".{}", std::process::id()));
+    part
+}
+
+/// Writes `content` to `path` completely, or leaves an existing file unchanged.
+///
+/// # Errors
+/// The file cannot be written, or a user who is not trusted can have planted it.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut part = Part::create(path)?;
+    part.file.write_all(content)?;
+    part.file.sync_all()?;
+    let names = (part.name.as_os_str(), part.entry.name.as_os_str());
+    output::rename(&part.entry.directory, names, &part.file).map_err(io::Error::other)?;
+    part.is_renamed = true;
+    Ok(())
+}
+
+/// Checks that [`replace`] can create its file, and removes it.
+///
+/// # Errors
+/// As for [`replace`].
+pub fn check(path: &Path) -> io::Result<()> {
+    Part::create(path).map(drop)
+}
