@@ -77,3 +77,9 @@ impl Error {
         }
     }
 }
+
+impl From<Error> for strait_program::Error {
+    fn from(error: Error) -> Self {
+        Self::Library { kind: error.kind(), error: Box::new(error) }
+    }
+}

@@ -32,9 +32,32 @@ pub enum Error {
     /// Another failure: operation, subject and cause.
     #[error("{0}")]
     Failed(String),
+    /// The library behind the program failed.
+    #[error("{error}")]
+    Library {
+        /// Class of the error.
+        kind: Kind,
+        /// Error of the library.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl Error {
+    /// Makes an error of a wrong command line or configuration.
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self::Usage(text.into())
+    }
+
+    /// Makes an error of something that is missing: a privilege, a kernel feature.
+    pub fn refused(text: impl Into<String>) -> Self {
+        Self::Refused(text.into())
+    }
+
+    /// Makes another error.
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+
     /// Returns the class of the error.
     pub fn kind(&self) -> Kind {
         match self {
@@ -42,6 +65,7 @@ impl Error {
             Self::Output(_) | Self::Failed(_) => Kind::Failed,
             Self::Usage(_) => Kind::Usage,
             Self::Refused(_) => Kind::Refused,
+            Self::Library { kind, .. } => *kind,
         }
     }
 }

@@ -25,7 +25,7 @@ pub use error::{Error, Failure, exit_code};
 pub use name::{name, prefix};
 pub use standard::Streams;
 /// Services of the system that programs use: capabilities, signals, the service manager.
-pub use strait_sys::{Error as SystemError, Kind, process, service};
+pub use strait_sys::{Kind, process, service};
 
 /// Exit code of a command line with a mistake.
 const USAGE: u8 = 2;

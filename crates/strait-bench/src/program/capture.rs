@@ -12,9 +12,9 @@ use strait_bench::search::Limits;
 use strait_bench::wire::{Reception, Wires};
 use strait_bench::{Progress, latency};
 use strait_capture::Wait;
+use strait_program::Error;
 use strait_program::parse::{self, NumberList};
 
-use crate::error::Error;
 use crate::kept::Kept;
 use crate::start::{each_once, given_or, launcher, sides};
 

@@ -9,10 +9,10 @@ use strait_bench::claims::{BENCHMARKS, Benchmark, Context, Reporter, file_name};
 use strait_bench::machine::Machine;
 use strait_bench::results::{Results, write_file};
 use strait_bench::table;
+use strait_program::Error;
 use strait_program::output::{print_text, tell, warn};
 use strait_sys::process;
 
-use crate::error::Error;
 use crate::kept::{clear_progress, command_line, program, progress_line, try_seconds};
 use crate::start::launcher;
 

@@ -9,9 +9,7 @@ use strait_bench::results::{Results, check_writable, write_file};
 use strait_bench::{Progress, report, table};
 
 use strait_program::output::{print_text, tell};
-use strait_program::parse;
-
-use crate::error::Error;
+use strait_program::{Error, parse};
 
 /// Options of every benchmark.
 #[derive(Clone, ClapArgs)]
@@ -113,7 +111,7 @@ impl Kept {
         let kept = self.keep(results);
         let printed = print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) });
         kept?;
-        Ok(printed?)
+        printed
     }
 }
 

@@ -3,7 +3,6 @@
 
 mod capture;
 mod claims;
-mod error;
 mod kept;
 mod measured;
 mod proxy;
@@ -15,9 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
-use strait_program::{Streams, pages};
-
-use error::Error;
+use strait_program::{Error, Streams, pages};
 
 /// Allocator of the measured programs, as of `strait-proxy`: a comparison must not measure the C
 /// library's allocator.

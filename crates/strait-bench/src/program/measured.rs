@@ -13,10 +13,10 @@ use strait_bench::receiver;
 use strait_bench::send::peers::PeersLoad;
 use strait_bench::send::{self, transmit};
 
+use strait_program::Error;
 use strait_program::parse::NumberList;
 
 use crate::capture::WaitArg;
-use crate::error::Error;
 use crate::proxy::Axes;
 
 #[derive(ClapArgs)]

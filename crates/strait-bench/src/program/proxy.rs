@@ -10,9 +10,9 @@ use strait_bench::proxy::{self, DISK_MIB, MEMORY_MIB, Plan, Rig};
 
 use strait_program::parse::NumberList;
 
-use crate::error::Error;
 use crate::kept::Kept;
 use crate::start::{each_once, given_or, launcher, sides};
+use strait_program::Error;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:

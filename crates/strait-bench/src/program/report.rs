@@ -7,8 +7,8 @@ use strait_bench::results::{Results, write_file};
 use strait_bench::{compare, report};
 use strait_program::output::{print_text, tell};
 
-use crate::error::Error;
 use crate::kept::is_svg;
+use strait_program::Error;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Example:
@@ -42,9 +42,9 @@ pub(crate) fn run_compare(args: &CompareArgs) -> Result<(), Error> {
     let remarks = compare::remarks(&first, &second);
     if args.json {
         tell(format_args!("{remarks}"));
-        return Ok(print_text(&format!("{}\n", compare::json(&ratios)))?);
+        return print_text(&format!("{}\n", compare::json(&ratios)));
     }
-    Ok(print_text(&(compare::text(&ratios, &first.axis) + &remarks))?)
+    print_text(&(compare::text(&ratios, &first.axis) + &remarks))
 }
 
 /// Runs `strait bench report`.
@@ -60,7 +60,7 @@ pub(crate) fn run_report(args: &ReportArgs) -> Result<(), Error> {
         all => report::html(all),
     };
     if args.page.as_os_str() == "-" {
-        return Ok(print_text(&page)?);
+        return print_text(&page);
     }
     Ok(write_file(&args.page, &page)?)
 }

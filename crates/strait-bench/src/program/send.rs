@@ -9,9 +9,9 @@ use strait_sys::netlink::Netlink;
 
 use strait_program::parse::{self, NumberList};
 
-use crate::error::Error;
 use crate::kept::Kept;
 use crate::start::{each_once, given_or, launcher, sides};
+use strait_program::Error;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:

@@ -2,9 +2,8 @@
 
 use strait_bench::child::Launcher;
 use strait_bench::machine;
+use strait_program::Error;
 use strait_program::parse::NumberList;
-
-use crate::error::Error;
 
 /// Removes repetitions.
 pub(crate) fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {

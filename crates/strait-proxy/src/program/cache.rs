@@ -11,11 +11,10 @@ use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Value, json};
 use strait_program::output::{print_line, print_text, warn};
 use strait_program::parse::address;
-use strait_program::prefix;
+use strait_program::{Error, prefix};
 use strait_proxy::{Contents, Pattern};
 
 use self::remote::Remote;
-use crate::Error;
 
 /// Options of `strait cache`.
 #[derive(ClapArgs)]

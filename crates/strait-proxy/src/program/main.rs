@@ -4,16 +4,13 @@
 //! proxy itself; the command line, signals and messages are here.
 
 mod cache;
-mod error;
 mod proxy;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
-use strait_program::{Streams, pages};
-
-pub(crate) use error::Error;
+use strait_program::{Error, Streams, pages};
 
 /// A response in progress has some twenty allocations, a few of them of kilobytes. The C library's
 /// allocator caches only smaller ones.

@@ -11,10 +11,8 @@ use clap::Args as ClapArgs;
 use strait_program::files::{HELP_TO_LISTEN, allow_files};
 use strait_program::output::{account_text, print_account, print_text, tell, warn};
 use strait_program::parse::{address, bytes, listen};
-use strait_program::{Kind, Streams, name, process, service};
+use strait_program::{Error, Kind, Streams, name, process, service};
 use strait_proxy::{Bound, Clock, Config, Proxy};
-
-use crate::Error;
 
 /// Returns the examples of the help, with the name by which the program was called.
 pub(crate) fn examples() -> String {
@@ -103,7 +101,7 @@ const FILES_BESIDE_MIN: u64 = 256;
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.print_default_config {
-        return Ok(print_text(Config::DEFAULT_TOML)?);
+        return print_text(Config::DEFAULT_TOML);
     }
     let config = config(args);
     if args.check_config {
@@ -111,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         check_system(args, &config)?;
         become_and_check(args, &config)?;
         config.check_room().map_err(|error| in_file(args, error))?;
-        return Ok(print_text(&as_checked(&config))?);
+        return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
     let config = config?;
@@ -136,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         tell(format_args!("{}\n", account_text(&account, args.json)?));
         return Ok(());
     }
-    Ok(print_account(&account, args.json)?)
+    print_account(&account, args.json)
 }
 
 /// Returns true if standard output is the access log, which gets no other lines.
@@ -279,9 +277,7 @@ fn become_and_check(args: &Args, config: &Config) -> Result<(), Error> {
     let mut config = config.clone();
     config.log.access = None;
     check_system(args, &config).map_err(|error| match error {
-        Error::Program(strait_program::Error::Usage(problems)) => {
-            Error::usage(format!("as user {user}: {problems}"))
-        }
+        Error::Usage(problems) => Error::Usage(format!("as user {user}: {problems}")),
         error => error,
     })
 }

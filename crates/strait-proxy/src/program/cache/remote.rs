@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Command, one_more};
-use crate::Error;
+use strait_program::Error;
 
 /// Timeout of the connection and of the first answer.
 const PATIENCE: Duration = Duration::from_secs(10);
