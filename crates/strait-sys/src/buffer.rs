@@ -26,7 +26,7 @@ use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
 
-/// Unit of a chunk's size: a page, so that no two chunks share one.
+/// Unit of a chunk's size: a page, so that no two chunks share one. The kernel sends whole pages.
 const PAGE_BYTES: usize = 4096;
 
 /// Pool of chunks of one size in one mapping. Clones share the chunks.
@@ -82,8 +82,8 @@ impl Pool {
 struct Chunk {
     pool: Arc<Shared>,
     index: u32,
-    /// Set if the end of the kernel's reads is unknown, or the pages are a file's: the pages must
-    /// never be written or reused.
+    /// True if the pages must never be written or reused: they belong to a file, or the kernel
+    /// reads them and no notification reports the end.
     retired: AtomicBool,
 }
 
@@ -93,8 +93,8 @@ impl Chunk {
         self.pool.mapping.as_ptr().wrapping_add(self.index as usize * self.pool.chunk_bytes + offset)
     }
 
-    /// Returns true if the pages must never be reused. Only the last owner may ask, when no other
-    /// can set the flag.
+    /// Returns true if the pages must never be reused. Only the last owner may call it: another
+    /// owner could still set the flag.
     fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
@@ -166,8 +166,8 @@ impl Deref for BufMut {
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and this is the only reference to the part: a chunk begins as one
-        // `BufMut`, which split_to divides and freeze consumes. It becomes one again only after the
-        // last view is gone.
+        // `BufMut`, which split_to divides and freeze consumes. It becomes one again only after all
+        // other views are dropped.
         unsafe { std::slice::from_raw_parts_mut(self.chunk.at(self.start), self.len) }
     }
 }
@@ -205,14 +205,14 @@ impl Frozen {
     /// registers writable memory only.
     ///
     /// # Errors
-    /// Usage if the file is empty, not open for writing or cannot be sealed; EBUSY if it is mapped
-    /// for writing; ENOSPC or ENOMEM.
+    /// [`Kind::Usage`] if the file is empty, not open for writing or cannot be sealed; EBUSY if it
+    /// is mapped for writing; ENOSPC or ENOMEM.
     pub fn of_file(file: impl AsFd) -> Result<Self> {
         let failed =
             |operation| move |errno: rustix::io::Errno| Error::os(operation, "a file", errno.raw_os_error());
         let file = file.as_fd();
         fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK).map_err(unsealed)?;
-        let bytes = fstat(file).map_err(failed("look at"))?.st_size as u64;
+        let bytes = fstat(file).map_err(failed("read the size of"))?.st_size as u64;
         let len = usize::try_from(bytes).ok().filter(|len| *len > 0);
         let len = len.ok_or_else(|| Error::new(Kind::Usage, "map", "a file", "it is empty or too large"))?;
         // A read of a hole raises SIGBUS if there is no memory to fill it. The seals prevent new
@@ -246,16 +246,16 @@ impl Frozen {
         if is_free { Ok(BufMut::whole(self.chunk)) } else { Err(self) }
     }
 
-    /// Marks the pages as read by the kernel for an unknown time: they are never written again, and
-    /// their memory is freed with the pool.
+    /// Marks the pages as read by the kernel for an unknown time: they are never written or reused,
+    /// and their memory is freed with the pool.
     pub(crate) fn retire(&self) {
-        // Relaxed: the reader is the last owner, and the reference count orders this store before
-        // its load.
+        // Relaxed: the flag is loaded by the last owner, and the reference count orders this store
+        // before that load.
         self.chunk.retired.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the bytes are in `pool`.
-    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+    pub(crate) fn is_in(&self, pool: &Pool) -> bool {
         Arc::ptr_eq(&self.chunk.pool, &pool.shared)
     }
 }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_of_a_mapped_file_has_memory() {
+    fn mapping_allocates_the_holes_of_a_file() {
         let file = memory_file(MemfdFlags::ALLOW_SEALING, &[]);
         file.set_len(1 << 20).unwrap();
         let view = Frozen::of_file(&file).unwrap();

@@ -4,7 +4,7 @@
 //! [`Compiler::live`] opens a handle on a real interface, because libpcap generates other code for
 //! it (VLAN tags are not in the frame, `inbound` exists); [`Compiler::offline`] compiles for files.
 //! [`Oracle`] runs a program in libpcap's interpreter, for tests. [`Reader`] captures with libpcap,
-//! for comparisons with Strait. The programs and the capture engine call it.
+//! for comparisons with Strait. The programs and the capture engine use this module.
 
 mod live;
 
@@ -19,6 +19,8 @@ use crate::packet::Instruction;
 /// File names of libpcap's shared object: Fedora and others, then Debian.
 const NAMES: [&CStr; 2] = [c"libpcap.so.1", c"libpcap.so.0.8"];
 const REMEDY: &str = "install libpcap0.8 (apt-get install libpcap0.8)";
+const STATIC_REMEDY: &str = "text filters need the dynamically linked program: install the Debian package strait, or \
+                             use the archive without -static in its name";
 
 /// Bytes of the capture buffer of a handle that never captures.
 const BUFFER_BYTES: c_int = 1 << 16;
@@ -169,8 +171,8 @@ impl Compiler {
 
     /// Compiles a filter for libpcap's own interpreter.
     pub fn compile_for_oracle(&self, filter: &str, optimize: bool) -> Result<Oracle> {
-        self.handle.compile(filter, optimize)?.map_err(|said| {
-            let error = Error::new(Kind::Usage, "compile the filter", format!("{filter:?}"), said);
+        self.handle.compile(filter, optimize)?.map_err(|message| {
+            let error = Error::new(Kind::Usage, "compile the filter", format!("{filter:?}"), message);
             match self.longest_valid_prefix(filter) {
                 Some(start) => error.remedy(format!(
                     "libpcap understands {start:?}, but not the text at character {}",
@@ -228,8 +230,8 @@ impl Handle {
         let pcap = unsafe { (library.create)(name.as_ptr(), error.as_mut_ptr()) };
         if pcap.is_null() {
             // SAFETY: pcap_create leaves a C string in error when it returns NULL.
-            let said = unsafe { text(error.as_ptr()) };
-            return Err(Error::new(Kind::Failed, "open with libpcap", interface, said));
+            let cause = unsafe { text(error.as_ptr()) };
+            return Err(Error::new(Kind::Failed, "open with libpcap", interface, cause));
         }
         Ok(Self { library, pcap })
     }
@@ -288,7 +290,12 @@ impl Oracle {
         // SAFETY: bpf_validate reads exactly that many instructions.
         if unsafe { (library.validate)(program.instructions, program.len as c_int) } == 0 {
             let subject = format!("{} instructions", own.len());
-            return Err(Error::new(Kind::Usage, "take as a filter", subject, "libpcap finds them invalid"));
+            return Err(Error::new(
+                Kind::Usage,
+                "load as a filter",
+                subject,
+                "libpcap refuses them as invalid",
+            ));
         }
         Ok(Self { library, program, own: Some(own) })
     }
@@ -319,7 +326,7 @@ fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().ok_or_else(|| {
         let (cause, remedy) = if cfg!(target_feature = "crt-static") {
-            ("a static program cannot load libraries", "use the dynamically linked program")
+            ("a static program cannot load libraries", STATIC_REMEDY)
         } else {
             ("this machine has no libpcap", REMEDY)
         };
@@ -431,9 +438,12 @@ mod tests {
         let Some(compiler) = compiler() else { return };
         let error = compiler.compile("tcp port 80 prot 80", true).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage);
-        let said = error.to_string();
-        assert!(said.contains("syntax error") && said.contains(r#"understands "tcp port 80", "#), "{said}");
-        assert!(said.ends_with("at character 13"), "{said}");
+        let message = error.to_string();
+        assert!(
+            message.contains("syntax error") && message.contains(r#"understands "tcp port 80", "#),
+            "{message}"
+        );
+        assert!(message.ends_with("at character 13"), "{message}");
         assert!(!compiler.compile("prot 80", true).unwrap_err().to_string().contains("character"));
         assert_eq!(compiler.compile("ip\0", true).unwrap_err().kind(), Kind::Usage);
     }

@@ -42,10 +42,10 @@ impl Mapping {
         Self::map(len, libc::PROT_READ, libc::MAP_PRIVATE, fd.as_raw_fd(), 0)
     }
 
-    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory,
-    /// shared with child processes: a private mapping would give a child a copy that the kernel
-    /// does not write to. With `huge` it requests `MAP_HUGETLB`, which fails with ENOMEM if no huge
-    /// pages are reserved.
+    /// `mmap(len, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS|MAP_POPULATE)`: zeroed memory.
+    /// It is shared, because after fork(2) a child would get a copy of a private mapping, to which
+    /// the kernel does not write. With `huge` it requests `MAP_HUGETLB`, which fails with ENOMEM if
+    /// no huge pages are reserved.
     pub fn anonymous(len: usize, huge: bool) -> Result<Self> {
         let huge = if huge { libc::MAP_HUGETLB } else { 0 };
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | huge;

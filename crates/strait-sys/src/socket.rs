@@ -1,11 +1,13 @@
 //! Code common to sockets of several families: options, state of the link, and remedies for its
 //! errors.
 //!
-//! Packet sockets and `PF_ZEROCOPY` call it; AF_XDP has its own errors.
+//! Packet sockets, `PF_ZEROCOPY` and the netlink sockets of strait-os use it; AF_XDP has its own
+//! errors.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Error, Kind, Result, check};
+use crate::packet::Instruction;
 
 /// `setsockopt(2)`; errors name `doing` and `interface`.
 pub(crate) fn set<T>(
@@ -19,6 +21,27 @@ pub(crate) fn set<T>(
     let returned =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const *value).cast(), len) };
     check(returned, doing, interface).map(drop)
+}
+
+/// Enables an option of a netlink socket (`setsockopt(fd, SOL_NETLINK, option, 1)`).
+pub fn enable_netlink_option(fd: BorrowedFd<'_>, option: libc::c_int) -> Result<()> {
+    let one: libc::c_int = 1;
+    set(fd, (libc::SOL_NETLINK, option), &one, ("setsockopt", "netlink route socket"))
+}
+
+/// Attaches a classic BPF program (`SO_ATTACH_FILTER`), and replaces an earlier one; errors name
+/// `doing` and `subject`.
+pub fn attach_filter(
+    fd: BorrowedFd<'_>,
+    program: &[Instruction],
+    (doing, subject): (&'static str, &str),
+) -> Result<()> {
+    let mut filter: Vec<libc::sock_filter> =
+        program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+    let len = u16::try_from(filter.len())
+        .map_err(|_| Error::new(Kind::Usage, doing, subject, "more than 65535 instructions"))?;
+    let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
+    set(fd, (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), &program, (doing, subject))
 }
 
 /// `getsockopt(2)` into plain integers; errors name `doing` and `interface`.
@@ -51,13 +74,16 @@ pub enum LinkState {
     /// Set down: frames arrive again when it is up.
     Down,
     /// Deleted, or moved to another network namespace.
-    Gone,
+    Removed,
 }
 
-/// Returns the error of a capture with an interface that was deleted or moved to another network
+/// Cause or remedy of an error if the interface was deleted or moved to another network namespace.
+pub(crate) const INTERFACE_REMOVED: &str = "the interface was removed";
+
+/// Returns the error of a capture on an interface that was deleted or moved to another network
 /// namespace.
-pub fn gone(interface: &str) -> Error {
-    Error::new(Kind::Failed, "capture on", interface, "the interface is gone")
+pub fn interface_removed(interface: &str) -> Error {
+    Error::new(Kind::Failed, "capture on", interface, INTERFACE_REMOVED)
 }
 
 /// Returns the state of the interface `ifindex` in the socket's namespace, for a socket family
@@ -70,7 +96,7 @@ pub(crate) fn link_state(fd: BorrowedFd<'_>, ifindex: u32, interface: &str) -> R
         // SAFETY: both operations read and write one ifreq.
         let returned = unsafe { libc::ioctl(fd.as_raw_fd(), operation as _, &raw mut request) };
         match check(returned, "read the state of", interface) {
-            Err(error) if error.errno() == Some(libc::ENODEV) => return Ok(LinkState::Gone),
+            Err(error) if error.errno() == Some(libc::ENODEV) => return Ok(LinkState::Removed),
             checked => checked?,
         };
     }
@@ -79,12 +105,12 @@ pub(crate) fn link_state(fd: BorrowedFd<'_>, ifindex: u32, interface: &str) -> R
     Ok(if i32::from(flags) & libc::IFF_UP == 0 { LinkState::Down } else { LinkState::Up })
 }
 
-/// Adds a remedy for an interface that is down. `is_gone` checks if the socket has lost it
-/// altogether.
-pub(crate) fn explain(error: Error, interface: &str, is_gone: impl FnOnce() -> bool) -> Error {
+/// Adds a remedy for an interface that is down. `is_removed` checks if it was removed: packet
+/// sockets then report ENETDOWN too.
+pub(crate) fn explain(error: Error, interface: &str, is_removed: impl FnOnce() -> bool) -> Error {
     match error.errno() {
-        Some(libc::ENODEV) => error.remedy("the interface is gone"),
-        Some(libc::ENETDOWN) if is_gone() => error.remedy("the interface is gone"),
+        Some(libc::ENODEV) => error.remedy(INTERFACE_REMOVED),
+        Some(libc::ENETDOWN) if is_removed() => error.remedy(INTERFACE_REMOVED),
         Some(libc::ENETDOWN) => error.remedy(format!("bring it up: ip link set {interface} up")),
         _ => error,
     }

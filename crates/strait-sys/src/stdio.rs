@@ -5,12 +5,9 @@
 //! descriptor, so that no other file gets its number. Bytes written there are lost without an
 //! error. Shells and daemons also pass /dev/null to their children, read-write too, so the open
 //! file does not show the difference: a function that runs before the runtime checks the
-//! descriptors. The commands of `strait` call this module; nothing here writes.
+//! descriptors. `stdio` of strait-os calls this module; nothing here writes.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use rustix::io::FdFlags;
 
 /// For each descriptor: true if it was closed at the start.
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
@@ -31,25 +28,7 @@ extern "C" fn check_descriptors() {
     }
 }
 
-/// Returns true if standard input was closed when this process was started.
-pub fn is_input_closed() -> bool {
-    CLOSED[0].load(Ordering::Relaxed)
-}
-
-/// Returns true if standard output was closed when this process was started.
-pub fn is_output_closed() -> bool {
-    CLOSED[1].load(Ordering::Relaxed)
-}
-
-/// Closes on execve(2) the descriptors that were closed at the start, so that the next program does
-/// not get /dev/null in their place.
-pub fn close_again_on_exec() {
-    let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let descriptors: [BorrowedFd<'_>; 3] = [input.as_fd(), output.as_fd(), error.as_fd()];
-    for (descriptor, closed) in descriptors.into_iter().zip(&CLOSED) {
-        if closed.load(Ordering::Relaxed) {
-            // If marking fails, the program gets /dev/null, which is harmless.
-            let _ = rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC);
-        }
-    }
+/// Returns for each of the descriptors 0, 1 and 2 if it was closed when this process was started.
+pub fn closed_at_start() -> [bool; 3] {
+    CLOSED.each_ref().map(|closed| closed.load(Ordering::Relaxed))
 }

@@ -13,7 +13,7 @@ pub fn unacknowledged(socket: impl AsFd) -> Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: bytes is written only.
     let returned = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
-    check(returned, "ask what is unacknowledged on", "a socket")?;
+    check(returned, "read the unacknowledged bytes of", "a socket")?;
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
@@ -37,11 +37,11 @@ pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
     let returned = unsafe {
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
     };
-    check(returned, "ask what is acknowledged on", "a socket")?;
+    check(returned, "read the acknowledged bytes of", "a socket")?;
     let (_, acked) = info.split_at(BYTES_ACKED_OFFSET);
     match acked.try_into() {
         Ok(bytes) if len as usize == INFO_BYTES => Ok(u64::from_ne_bytes(bytes)),
-        _ => Err(Error::os("ask what is acknowledged on", "a socket", libc::EOPNOTSUPP)),
+        _ => Err(Error::os("read the acknowledged bytes of", "a socket", libc::EOPNOTSUPP)),
     }
 }
 
@@ -56,7 +56,7 @@ pub fn unsent(socket: impl AsFd) -> Result<usize> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: bytes is written only.
     let returned = unsafe { libc::ioctl(fd, SIOCOUTQNSD, &raw mut bytes) };
-    check(returned, "ask what is unsent on", "a socket")?;
+    check(returned, "read the unsent bytes of", "a socket")?;
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 

@@ -1,9 +1,9 @@
 //! kTLS: the kernel encrypts and decrypts on a TCP socket, so that sendfile(2) and splice(2) work
 //! with TLS (Documentation/networking/tls.rst).
 //!
-//! The handshake happens elsewhere; its owner passes in the keys of TLS 1.3. From then on the
-//! socket sends and receives plain data. Any other record from the peer (`Record`) makes read(2)
-//! fail with EIO and splice(2) with EINVAL until [`receive_record`] takes it.
+//! The caller does the handshake and passes in the keys of TLS 1.3. From then on the socket sends
+//! and receives plain data. A record of the peer that is not data ([`Record`]) makes read(2) fail
+//! with EIO and splice(2) with EINVAL until [`receive_record`] takes it.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@ pub struct Keys<'k> {
     pub key: Key<'k>,
     /// Base of each record's nonce (RFC 8446, section 5.3).
     pub iv: &'k [u8; 12],
-    /// Number of records before.
+    /// Number of records that were sent or received before.
     pub sequence: u64,
 }
 
@@ -59,7 +59,7 @@ pub enum Record {
     Other,
 }
 
-/// Checks for kTLS with a loopback connection of its own.
+/// Checks if the kernel has kTLS, with a loopback connection of its own.
 ///
 /// # Errors
 /// [`Kind::Refused`] if the kernel has no kTLS, or its module is not loaded.
@@ -113,7 +113,7 @@ pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Resu
 }
 
 const ATTACH: &str = "switch to kTLS";
-const SET_KEYS: &str = "give the keys of TLS to";
+const SET_KEYS: &str = "set the TLS keys of";
 
 /// Explains ENOENT, by which the kernel reports a missing module; the call determines which one.
 fn lacking(error: Error, operation: &'static str, cause: &str, remedy: &str) -> Error {
@@ -175,7 +175,7 @@ pub fn send_end(socket: impl AsFd) -> Result<()> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags)
     };
-    check(returned as libc::c_int, "say close_notify on", "a TCP socket").map(drop)
+    check(returned as libc::c_int, "send close_notify on", "a TCP socket").map(drop)
 }
 
 /// Receives the peer's next record that is not data, after a read or a splice failed because of it.

@@ -9,9 +9,9 @@ mod slots;
 pub use ring::{Event, Full, Ring, SendOptions, VIEWS_MAX};
 
 use io_uring::{IoUring, Probe, opcode};
+use rustix::thread::{SecureComputingMode, secure_computing_mode};
 
 use crate::error::{Error, Kind, Result};
-use crate::process::has_seccomp_filter;
 
 /// Setting that forbids io_uring to all users (2), to users outside a group (1), or to none (0);
 /// Linux 6.6.
@@ -45,7 +45,7 @@ fn explain(error: Error) -> Error {
     let disabled = std::fs::read_to_string(SYSCTL).is_ok_and(|text| text.trim() != "0");
     match error.errno() {
         Some(libc::EPERM) if disabled => error.remedy("sysctl kernel.io_uring_disabled=0 allows it"),
-        Some(libc::EPERM) if has_seccomp_filter() => {
+        Some(libc::EPERM) if secure_computing_mode() == Ok(SecureComputingMode::Filter) => {
             error.remedy("a seccomp filter forbids it: run the container with a profile that allows io_uring")
         }
         Some(libc::ENOSYS) => {

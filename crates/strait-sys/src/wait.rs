@@ -1,6 +1,6 @@
 //! Waits for descriptors (ppoll(2)) and for time (nanosleep(2)).
 //!
-//! The engines' wait policies call it and choose the duration.
+//! The engines' wait policies use it and choose the duration.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 unsafe extern "C-unwind" {
-    /// Differs from the declaration in the crate `libc` in the ABI: pthread_cancel(3) may cancel a
-    /// thread in it, which unwinds.
+    /// The crate `libc` declares it with another ABI. It is a cancellation point: if
+    /// pthread_cancel(3) cancels the thread in it, the stack unwinds through this call.
     fn ppoll(
         fds: *mut libc::pollfd,
         count: libc::nfds_t,

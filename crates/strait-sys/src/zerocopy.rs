@@ -1,8 +1,8 @@
 //! `MSG_ZEROCOPY` probe: finds out if a send over a route avoids the copy, or if the kernel copies
 //! after all (Documentation/networking/msg_zerocopy.rst).
 //!
-//! The kernel reports it with the completion, in the socket's error queue. The doctor probes with
-//! one datagram.
+//! The kernel reports a copy with the completion, in the socket's error queue. The doctor probes
+//! with one datagram.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,11 +13,11 @@ use crate::wait;
 
 /// Bytes of the datagram: large enough for the kernel to use pages, small enough for any MTU.
 const PROBE_BYTES: usize = 1200;
-/// Content of the datagram. The pages may be transmitted after the socket is closed, at a time that
-/// is unknown here. They are therefore a static of zeroes, never written and never freed.
+/// Content of the datagram. The NIC may read the pages after the socket is closed, at an unknown
+/// time. They are therefore a static, which is never written and never freed.
 static DATAGRAM: [u8; PROBE_BYTES] = [0; PROBE_BYTES];
 /// Maximum wait for the completion.
-const PATIENCE: Duration = Duration::from_secs(1);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` (linux/errqueue.h).
 const ORIGIN_ZEROCOPY: u8 = 5;
@@ -48,18 +48,18 @@ pub fn probe(to: SocketAddr) -> Result<Sent> {
         let (value, len) = ((&raw const one).cast(), size_of::<libc::c_int>() as libc::socklen_t);
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, len)
     };
-    check(returned, "ask for sends without a copy to", to.to_string())?;
+    check(returned, "enable sends without a copy to", to.to_string())?;
     // SAFETY: the kernel reads the bytes during the call and, through their pages, until the
     // datagram has left, possibly after the socket is closed. They are a static without writers.
     let sent =
         unsafe { libc::send(socket.as_raw_fd(), DATAGRAM.as_ptr().cast(), PROBE_BYTES, libc::MSG_ZEROCOPY) };
     check(sent as libc::c_int, "send without a copy to", to.to_string())?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + COMPLETION_TIMEOUT;
     while Instant::now() < deadline {
         let left = deadline.saturating_duration_since(Instant::now());
         let [_] = wait::readable([Some(socket.as_fd())], left)?;
-        if let Some(how) = completion(&socket) {
-            return Ok(how);
+        if let Some(sent) = completion(&socket) {
+            return Ok(sent);
         }
     }
     Err(Error::new(Kind::Failed, "send without a copy to", to.to_string(), "no completion came"))

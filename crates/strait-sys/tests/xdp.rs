@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 
 use rig::{Rig, until};
 use rustix::io::Errno;
+use strait_os::netlink::Netlink;
 use strait_sys::Kind;
 use strait_sys::bpf::AttachMode;
-use strait_sys::netlink::Netlink;
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, Socket, Umem};
 
 /// Returns a frame that contains its number; lengths and contents vary.
@@ -77,12 +77,12 @@ fn frames_come_whole_with_metadata(attach: AttachMode) {
 }
 
 #[test]
-fn frames_come_whole_with_metadata_in_native_mode() {
+fn frames_arrive_with_metadata_in_native_mode() {
     frames_come_whole_with_metadata(AttachMode::Native);
 }
 
 #[test]
-fn frames_come_whole_with_metadata_in_generic_mode() {
+fn frames_arrive_with_metadata_in_generic_mode() {
     frames_come_whole_with_metadata(AttachMode::Generic);
 }
 
@@ -99,17 +99,17 @@ fn jumbo_frames_come_in_fragments(attach: AttachMode, chunk_bytes: u32) {
 }
 
 #[test]
-fn jumbo_frames_come_in_fragments_of_large_chunks() {
+fn jumbo_frames_arrive_in_fragments_of_large_chunks() {
     jumbo_frames_come_in_fragments(AttachMode::Native, 4096);
 }
 
 #[test]
-fn jumbo_frames_come_in_fragments_of_small_chunks() {
+fn jumbo_frames_arrive_in_fragments_of_small_chunks() {
     jumbo_frames_come_in_fragments(AttachMode::Native, 2048);
 }
 
 #[test]
-fn jumbo_frames_come_in_fragments_in_generic_mode() {
+fn jumbo_frames_arrive_in_fragments_in_generic_mode() {
     jumbo_frames_come_in_fragments(AttachMode::Generic, 4096);
 }
 
@@ -143,12 +143,12 @@ fn frames_go_out_whole(mtu: u32, multi_buffer: bool) {
 }
 
 #[test]
-fn frames_go_out_whole_from_one_chunk() {
+fn frames_are_sent_complete_from_one_chunk() {
     frames_go_out_whole(1500, false);
 }
 
 #[test]
-fn jumbo_frames_go_out_whole_from_several_chunks() {
+fn jumbo_frames_are_sent_complete_from_several_chunks() {
     frames_go_out_whole(9000, true);
 }
 

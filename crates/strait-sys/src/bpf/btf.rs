@@ -1,9 +1,9 @@
-//! BTF: type numbers of the kernel's functions.
+//! BTF: type identifiers of the kernel's functions.
 //!
-//! An XDP program calls a kernel function by the number of its type in `/sys/kernel/btf/vmlinux`,
-//! which differs between builds. The capture engine looks the metadata functions up here. Only
-//! names of functions are read; a malformed file is refused as a whole. Format:
-//! Documentation/bpf/btf.rst.
+//! An XDP program calls a kernel function by the identifier of its type in
+//! `/sys/kernel/btf/vmlinux`, which differs between builds. The capture engine looks up the
+//! metadata functions here. Only names of functions are read; a malformed file is refused as a
+//! whole. Format: Documentation/bpf/btf.rst.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,7 +21,8 @@ const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
 const KIND_FUNC: u32 = 12;
 
-/// Returns the numbers of the running kernel's functions with these names; `None` for missing ones.
+/// Returns the type identifiers of the running kernel's functions with these names; `None` for
+/// missing ones.
 ///
 /// # Errors
 /// [`Kind::Refused`] if the kernel was built without BTF.
@@ -41,8 +42,8 @@ pub fn kernel_functions<const N: usize>(names: [&str; N]) -> Result<[Option<i32>
 fn functions<const N: usize>(bytes: &[u8], names: [&str; N]) -> Option<[Option<i32>; N]> {
     let (mut types, strings) = sections(bytes)?;
     let mut found = [None; N];
-    // Number 0 is void, which the file omits.
-    for number in 1.. {
+    // Identifier 0 is void, which the file omits.
+    for id in 1.. {
         if types.is_empty() {
             break;
         }
@@ -52,7 +53,7 @@ fn functions<const N: usize>(bytes: &[u8], names: [&str; N]) -> Option<[Option<i
             let name = strings.get(name as usize..)?;
             for (name_wanted, slot) in names.iter().zip(&mut found) {
                 if is_text(name, name_wanted) {
-                    slot.get_or_insert(number);
+                    slot.get_or_insert(id);
                 }
             }
         }

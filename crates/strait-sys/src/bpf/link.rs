@@ -1,8 +1,9 @@
 //! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP: a program on an interface, detached with its
 //! descriptor.
 //!
-//! The capture engine holds one for each session; if the process dies, the kernel detaches the
-//! program. Netlink, not this module, reports a program that is already on an interface.
+//! The capture engine holds one link for each session. If the process dies, the kernel closes the
+//! descriptor and detaches the program, so no program is left on the interface. Netlink, not this
+//! module, reports a program that is already attached.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -109,8 +110,8 @@ impl Link {
         Ok(Self { fd })
     }
 
-    /// Replaces the attached program by `program` (`BPF_LINK_UPDATE`): each frame passes exactly
-    /// one of the two.
+    /// Replaces the attached program by `program` (`BPF_LINK_UPDATE`). The exchange is atomic: one
+    /// of the two programs runs for each frame.
     ///
     /// # Errors
     /// EPERM without the privilege to use BPF; EINVAL if the programs differ in their support of
@@ -124,7 +125,7 @@ impl Link {
         };
         bpf(Command::LinkUpdate, &mut attribute)
             .map(drop)
-            .map_err(|error| explain("replace the XDP program of", "a link", &error))
+            .map_err(|error| explain("replace the attached XDP program", "", &error))
     }
 }
 

@@ -13,8 +13,6 @@ pub mod btf;
 mod link;
 mod map;
 mod program;
-#[cfg(test)]
-mod tests;
 
 pub use link::{AttachMode, Link};
 pub use map::{Map, MappedArray};
@@ -31,8 +29,11 @@ use crate::error::Error;
 /// `BPF_OBJ_NAME_LEN`: bytes of a map's or program's name, including its NUL.
 const NAME_LEN: usize = 16;
 
-/// Remedy for a caller without privilege.
-const PRIVILEGE: &str = crate::process::AF_XDP_REMEDY;
+/// Remedy for a missing capability of AF_XDP and its program. It includes `CAP_IPC_LOCK`, which
+/// kernels before 5.11 require.
+pub(crate) const PRIVILEGE: &str = "needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON, and CAP_IPC_LOCK \
+    where locked memory is limited: run as root, or setcap \
+    cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock+ep PROGRAM";
 
 /// Commands of `enum bpf_cmd` (linux/bpf.h) that are used here.
 #[derive(Clone, Copy)]

@@ -18,16 +18,17 @@ const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const BPF_TAG_SIZE: usize = 8;
 
-/// Size of the verifier's log buffer after a failure; the end of the log matters.
+/// Size of the verifier's log buffer after a failure. The reason is at the end of the log, so the
+/// buffer must hold all of it.
 const LOG_BYTES: usize = 1 << 20;
 /// Number of log lines in an error.
 const LOG_LINES: usize = 4;
-/// Maximum attempts at a load that signals interrupt.
-const LOAD_TRIES: usize = 5;
+/// Maximum number of attempts at a load that signals interrupt.
+const LOAD_ATTEMPTS_MAX: usize = 5;
 
-/// The verifier allows kernel functions only for programs under a GPL-compatible licence. These
-/// programs are licensed under MIT among others; this is the matching name of those that the kernel
-/// knows.
+/// Licence of the programs. The verifier allows calls of kernel functions only under a
+/// GPL-compatible licence and knows a fixed list of names (include/linux/license.h). These programs
+/// are under MIT, among others; this is the name on the list that covers it.
 const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
 
 #[repr(C)]
@@ -158,7 +159,7 @@ pub struct Classifier {
 pub struct XdpContext {
     /// Index of the interface; 0 is the kernel's default, its loopback.
     pub ingress_ifindex: u32,
-    /// The receive queue, which the interface must have.
+    /// Receive queue; the interface must have it.
     pub rx_queue: u32,
     /// Bytes at the start of the data that are metadata and not frame.
     pub metadata_bytes: u32,
@@ -201,9 +202,9 @@ pub struct TestOutcome {
 /// Identity of a program in the kernel, by which bpftool finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
-    /// Number in this kernel.
+    /// Identifier that the kernel assigned.
     pub id: u32,
-    /// Name at load; may be empty.
+    /// Name given at load; may be empty.
     pub name: String,
     /// Hash of the instructions.
     pub tag: [u8; BPF_TAG_SIZE],
@@ -310,17 +311,17 @@ pub fn program_info(fd: BorrowedFd<'_>) -> Result<ProgramInfo> {
         info: std::ptr::from_mut(&mut head) as u64,
     };
     bpf(Command::ObjectInfo, &mut attribute)
-        .map_err(|error| explain("ask about a BPF program", "", &error))?;
+        .map_err(|error| explain("read information about", "a BPF program", &error))?;
     let name: Vec<u8> = head.name.into_iter().take_while(|byte| *byte != 0).collect();
     Ok(ProgramInfo { id: head.id, name: String::from_utf8_lossy(&name).into_owned(), tag: head.tag })
 }
 
-/// Reads the identity of the program with this number, for example one that netlink reports on an
-/// interface.
+/// Reads the identity of the program with this identifier, for example one that netlink reports on
+/// an interface.
 pub fn program_info_by_id(id: u32) -> Result<ProgramInfo> {
     let mut attribute = ObjectId { id, next_id: 0, open_flags: 0 };
     let fd = bpf_fd(Command::ProgramFdById, &mut attribute)
-        .map_err(|error| explain("open BPF program", format!("number {id}"), &error))?;
+        .map_err(|error| explain("open BPF program", format!("id {id}"), &error))?;
     program_info(fd.as_fd())
 }
 
@@ -340,25 +341,24 @@ fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<
     attribute.insns = instructions.as_ptr() as u64;
     attribute.license = LICENSE.as_ptr() as u64;
     attribute.prog_name = object_name(name);
-    load_again(&mut attribute).map_err(|error| {
+    load_with_retries(&mut attribute).map_err(|error| {
         let explained = explain("load the BPF program", name, &error);
         if error.raw_os_error() == Some(libc::EPERM) {
             return explained;
         }
-        let says = verifier_says(attribute);
+        let log = verifier_log(attribute);
         // The verifier's message for operations that need CAP_PERFMON: arithmetic on packet
         // pointers.
-        let lacks_privilege = says.contains("prohibited");
+        let lacks_privilege = log.contains("prohibited");
         let kind = if lacks_privilege { Kind::Refused } else { Kind::Failed };
         let hint = if lacks_privilege { format!("{PRIVILEGE}; ") } else { String::new() };
-        explained.with_kind(kind).remedy(format!("{hint}the kernel's verifier says: {says}"))
+        explained.with_kind(kind).remedy(format!("{hint}the kernel's verifier reports: {log}"))
     })
 }
 
-/// Loads, and repeats after EAGAIN: a signal makes the verifier give up, which is no failure of the
-/// program.
-fn load_again(attribute: &mut ProgramLoad) -> io::Result<OwnedFd> {
-    for _ in 1..LOAD_TRIES {
+/// Loads, and repeats after EAGAIN, by which the verifier reports that a signal interrupted it.
+fn load_with_retries(attribute: &mut ProgramLoad) -> io::Result<OwnedFd> {
+    for _ in 1..LOAD_ATTEMPTS_MAX {
         match bpf_fd(Command::ProgramLoad, attribute) {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
             result => return result,
@@ -367,18 +367,18 @@ fn load_again(attribute: &mut ProgramLoad) -> io::Result<OwnedFd> {
     bpf_fd(Command::ProgramLoad, attribute)
 }
 
-/// Loads once more with a log, and returns its last lines.
-fn verifier_says(mut attribute: ProgramLoad) -> String {
+/// Loads once more with a log, and returns the log's last lines.
+fn verifier_log(mut attribute: ProgramLoad) -> String {
     let mut log = vec![0_u8; LOG_BYTES];
     attribute.log_level = 1;
     attribute.log_size = log.len() as u32;
     attribute.log_buf = log.as_mut_ptr() as u64;
     if bpf_fd(Command::ProgramLoad, &mut attribute).is_ok() {
-        return "it accepted the program on the second attempt".into();
+        return "no error on the second attempt".into();
     }
     let text: Vec<u8> = log.into_iter().take_while(|byte| *byte != 0).collect();
     let text = String::from_utf8_lossy(&text);
     let mut last: Vec<&str> = text.lines().rev().filter(|line| !line.is_empty()).take(LOG_LINES).collect();
     last.reverse();
-    if last.is_empty() { "nothing".into() } else { last.join(" | ") }
+    if last.is_empty() { "no message".into() } else { last.join(" | ") }
 }

@@ -63,16 +63,16 @@ fn loom_last_view_becomes_writable_after_the_other_is_dropped() {
 #[test]
 fn loom_at_most_one_of_two_views_becomes_writable() {
     /// Reads, tries to get the buffer, and writes to it; returns true if it got the buffer.
-    fn ask(view: Frozen, bytes: &Bytes) -> bool {
+    fn try_write(view: Frozen, bytes: &Bytes) -> bool {
         bytes.read(&view);
         view.try_mut().map(|mut buffer| bytes.write(&mut buffer)).is_ok()
     }
     loom::model(|| {
         let (pool, [view, other], bytes) = two_views();
         let theirs = bytes.clone();
-        let asker = thread::spawn(move || ask(other, &theirs));
-        let ours = ask(view, &bytes);
-        assert!(!(asker.join().unwrap() && ours), "both were given the chunk");
+        let other_thread = thread::spawn(move || try_write(other, &theirs));
+        let ours = try_write(view, &bytes);
+        assert!(!(other_thread.join().unwrap() && ours), "both were given the chunk");
         assert!(pool.take().is_some(), "it is back when both are done");
     });
 }

@@ -1,14 +1,13 @@
-//! Cooked packets: packets of a `SOCK_DGRAM` packet socket, after a header common to all kinds of
-//! link.
+//! Cooked packets: packets of a `SOCK_DGRAM` packet socket, with a header common to all link types.
 //!
 //! A capture on all interfaces has frames with different link headers. The kernel removes them
-//! (packet(7)); libpcap's header, made from the `sockaddr_ll`, replaces them: LINKTYPE_LINUX_SLL(7)
-//! and LINKTYPE_LINUX_SLL2. The rings write it into the room before a frame.
+//! (packet(7)). The rings write libpcap's header, LINKTYPE_LINUX_SLL or LINKTYPE_LINUX_SLL2, from
+//! the `sockaddr_ll` into the room before the packet.
 
 use super::VlanTag;
 use crate::link_type;
 
-/// Room for either header, including a VLAN tag.
+/// Maximum length of either header, including a VLAN tag.
 pub(super) const HEADER_BYTES_MAX: usize = 20;
 
 /// Kind of cooked header.

@@ -2,14 +2,15 @@
 //! `net/packet/af_packet.c`.
 //!
 //! - [`Socket`]: the socket, its options, its filter, its statistics.
-//! - [`v2::Ring`]: TPACKET_V2, one slot a frame (D2: the kernel wakes the reader for each).
-//! - [`v3::Ring`]: TPACKET_V3, blocks of frames (D2: the kernel wakes the reader for each block).
-//! - [`receive::Receiver`]: `recvmmsg` into preallocated buffers, the traditional path of D1.
+//! - [`v2::Ring`]: TPACKET_V2, one slot per frame; the kernel wakes the reader for each frame.
+//! - [`v3::Ring`]: TPACKET_V3, blocks of frames; the kernel wakes the reader for each block.
+//! - [`receive::Receiver`]: `recvmmsg` into preallocated buffers, without a ring.
 //! - [`Cooked`]: the header before packets of `SOCK_DGRAM` sockets, for a capture on all
 //!   interfaces.
 //! - [`send::Batch`] and [`tx_ring::TxRing`]: `sendmmsg` and `PACKET_TX_RING`.
 //!
-//! The capture engines call it. Nothing here waits, sleeps or decides when to read.
+//! The capture engines use it. Nothing here waits, sleeps or decides when to read.
+//! `docs/sources.md` lists the papers D1 to D5.
 
 mod cooked;
 pub mod receive;
@@ -58,8 +59,9 @@ pub struct Frame<'a> {
     pub rx_hash: u32,
 }
 
-/// Mark of this module in a `tp_status`: the tag is restored. The bit is `TP_STATUS_COPY`, which
-/// the kernel sets only with `PACKET_COPY_THRESH`; no code here uses that option.
+/// Bit that this module sets in a `tp_status` after it inserted the VLAN tag, so that the tag is
+/// not inserted twice. The bit is `TP_STATUS_COPY`, which the kernel sets only with
+/// `PACKET_COPY_THRESH`; no code here uses that option.
 const TAG_RESTORED: u32 = libc::TP_STATUS_COPY;
 
 /// Fields of a ring header, common to TPACKET_V2 and V3.
@@ -97,10 +99,10 @@ impl Header {
         // SAFETY: the address lies in the slot, which the caller owns for 'a.
         let address = unsafe { &*slot.add(address_offset).cast::<libc::sockaddr_ll>() };
         let free = offset.saturating_sub(address_offset + size_of::<libc::sockaddr_ll>());
-        let front = Front { cooked, vlan, restored: self.status & TAG_RESTORED != 0, address };
+        let prefix = Prefix { cooked, vlan, restored: self.status & TAG_RESTORED != 0, address };
         // SAFETY: the `free` bytes before the packet belong to the slot and are unused, and the
         // packet has len bytes.
-        let added = unsafe { front.put_before(slot.add(offset), free, len) };
+        let added = unsafe { prefix.insert(slot.add(offset), free, len) };
         offset -= added.captured;
         len += added.captured;
         // SAFETY: offset..offset+len lies in the slot, which the caller owns for 'a.
@@ -122,8 +124,8 @@ impl Header {
     }
 }
 
-/// Bytes to put before a packet that the kernel delivered without them.
-struct Front<'a> {
+/// Header or VLAN tag to insert in a packet that the kernel delivered without it.
+struct Prefix<'a> {
     cooked: Option<Cooked>,
     vlan: Option<VlanTag>,
     /// True if the tag was already restored.
@@ -140,26 +142,26 @@ struct Added {
     wire: u32,
 }
 
-impl Front<'_> {
-    /// Puts the cooked header before `packet`, or its tag back into it, if `free` bytes suffice. A
-    /// ring's slot always has room: alignment and the reserve exceed it.
+impl Prefix<'_> {
+    /// Writes the cooked header before `packet`, or inserts its VLAN tag, if `free` bytes suffice.
+    /// In a ring's slot they always do, because of the alignment and `PACKET_RESERVE`.
     ///
     /// # Safety
     /// The caller has exclusive write access to the `free` bytes before `packet` and to its `len`
     /// bytes.
     #[inline]
-    unsafe fn put_before(&self, packet: *mut u8, free: usize, len: usize) -> Added {
+    unsafe fn insert(&self, packet: *mut u8, free: usize, len: usize) -> Added {
         match (self.cooked, self.vlan) {
             (None, None) => Added::default(),
             // SAFETY: guaranteed by the caller.
-            (None, Some(tag)) => unsafe { self.restore(tag, packet, free, len) },
+            (None, Some(tag)) => unsafe { self.insert_tag(tag, packet, free, len) },
             // SAFETY: guaranteed by the caller.
-            (Some(cooked), _) => unsafe { self.cook(cooked, packet, free) },
+            (Some(cooked), _) => unsafe { self.write_cooked(cooked, packet, free) },
         }
     }
 
     #[cold]
-    unsafe fn cook(&self, cooked: Cooked, packet: *mut u8, free: usize) -> Added {
+    unsafe fn write_cooked(&self, cooked: Cooked, packet: *mut u8, free: usize) -> Added {
         let (header, len) = cooked.header(self.address, self.vlan);
         if len > free {
             return Added { captured: 0, wire: len as u32 };
@@ -169,10 +171,10 @@ impl Front<'_> {
         Added { captured: len, wire: len as u32 }
     }
 
-    /// Inserts the tag between the addresses and the rest: moves the addresses down by four bytes.
-    /// A frame cut within its addresses stays as it is.
+    /// Inserts the tag after the MAC addresses, which move down by four bytes. Does nothing to a
+    /// frame that was cut within its addresses.
     #[cold]
-    unsafe fn restore(&self, tag: VlanTag, frame: *mut u8, free: usize, len: usize) -> Added {
+    unsafe fn insert_tag(&self, tag: VlanTag, frame: *mut u8, free: usize, len: usize) -> Added {
         let wire = VLAN_TAG_LEN as u32;
         if len < MAC_ADDRESSES_LEN || free < VLAN_TAG_LEN {
             return Added { captured: 0, wire };
@@ -191,8 +193,8 @@ impl Front<'_> {
     }
 }
 
-/// Returns the tag in a ring header, if its status announces one. Kernels that do not fill the TPID
-/// mean 802.1Q.
+/// Returns the VLAN tag of a ring header, if its status has one. A kernel that does not store the
+/// TPID removes only tags of 802.1Q.
 #[inline]
 fn vlan_of(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
     const ETH_P_8021Q: u16 = 0x8100;

@@ -1,12 +1,12 @@
-//! `recvmmsg` on a packet socket: D1's traditional path, one copy from the kernel into preallocated
-//! buffers.
+//! `recvmmsg` on a packet socket: the traditional path, with one copy from the kernel's queue into
+//! preallocated buffers.
 //!
-//! Buffers, message headers and control buffers are made once. [`Receiver::fill`] receives the
+//! Buffers, message headers and control buffers are allocated once. [`Receiver::fill`] receives the
 //! waiting frames in one call, and [`Receiver::take`] borrows them. Each buffer leaves room before
 //! the frame for a VLAN tag or a cooked header.
 
 use super::cooked::HEADER_BYTES_MAX;
-use super::{Cooked, Frame, Front, Socket, VlanTag, vlan_of};
+use super::{Cooked, Frame, Prefix, Socket, VlanTag, vlan_of};
 use crate::error::{Error, Result};
 
 /// Room for the two requested control messages, PACKET_AUXDATA and SCM_TIMESTAMPNS, with their
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 const CONTROL_BYTES: usize = 128;
 
 unsafe extern "C-unwind" {
-    /// Differs from the declaration in the crate `libc` in the ABI: pthread_cancel(3) may cancel a
-    /// thread in it, which unwinds.
+    /// The crate `libc` declares it with another ABI. It is a cancellation point: if
+    /// pthread_cancel(3) cancels the thread in it, the stack unwinds through this call.
     fn recvmmsg(
         socket: libc::c_int,
         messages: *mut libc::mmsghdr,
@@ -90,14 +90,13 @@ impl Receiver {
         header.msg_control = (&raw mut self.controls[i]).cast();
     }
 
-    /// Selects the header to put before packets of a `SOCK_DGRAM` socket; none by default.
+    /// Selects the header written before packets of a `SOCK_DGRAM` socket; none by default.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
     }
 
-    /// Receives the waiting frames, at most as many as there are buffers, unless earlier frames are
-    /// still to be borrowed. Returns the number of frames that [`Receiver::take`] can borrow; never
-    /// waits.
+    /// Receives the queued frames, at most as many as there are buffers, if all earlier frames have
+    /// been borrowed. Returns the number of frames that [`Receiver::take`] can borrow; never waits.
     ///
     /// # Errors
     /// ENETDOWN once, if the interface went down or was removed.
@@ -143,11 +142,11 @@ impl Receiver {
         let received = self.messages[i].msg_len as usize;
         let mut start = i * self.slot_bytes + HEADROOM;
         let mut len = received.min(self.slot_bytes - HEADROOM);
-        let front =
-            Front { cooked: self.cooked, vlan: auxiliary.vlan, restored: false, address: &self.names[i] };
+        let prefix =
+            Prefix { cooked: self.cooked, vlan: auxiliary.vlan, restored: false, address: &self.names[i] };
         // SAFETY: this value owns the slot, which has HEADROOM bytes before `start`, and len bytes
         // from there.
-        let added = unsafe { front.put_before(self.bytes.as_mut_ptr().add(start), HEADROOM, len) };
+        let added = unsafe { prefix.insert(self.bytes.as_mut_ptr().add(start), HEADROOM, len) };
         let wire_len = auxiliary.wire_len.max(len as u32) + added.wire;
         start -= added.captured;
         len += added.captured;

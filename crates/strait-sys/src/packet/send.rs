@@ -1,4 +1,4 @@
-//! `sendmmsg` on a packet socket: many frames a system call, each copied once by the kernel.
+//! `sendmmsg` on a packet socket: many frames per system call, each copied once by the kernel.
 //!
 //! The injector fills a [`Batch`] of preallocated buffers and sends it, in several calls if
 //! necessary. Nothing is queued beyond the batch.

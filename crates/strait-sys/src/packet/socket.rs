@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::error::{Error, Kind, Result, check};
+use crate::error::{Error, Result, check};
 use crate::socket::{self, LinkState};
 
 /// Classic BPF instruction: code, jt, jf, k (`struct sock_filter`).
@@ -20,8 +20,8 @@ const ETH_P_NONE: u16 = 0x00ff;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
     /// By flow hash. The kernel's hash is symmetric, so one member gets both directions of a flow.
-    /// Fragments have no ports and are hashed by their addresses: those of one datagram stay
-    /// together.
+    /// IP fragments have no ports and are hashed by their addresses, so all fragments of a datagram
+    /// go to one member.
     Hash,
     /// By the CPU that received the frame.
     Cpu,
@@ -34,8 +34,7 @@ pub enum Fanout {
 impl Fanout {
     fn type_flags(self) -> u16 {
         match self {
-            // Without PACKET_FANOUT_FLAG_DEFRAG, which would merge several frames of the wire into
-            // one.
+            // Without PACKET_FANOUT_FLAG_DEFRAG, because it merges the frames of IP fragments.
             Self::Hash => libc::PACKET_FANOUT_HASH as u16,
             Self::Cpu => libc::PACKET_FANOUT_CPU as u16,
             Self::Queue => libc::PACKET_FANOUT_QM as u16,
@@ -88,7 +87,7 @@ impl Socket {
         Ok(Self { fd, interface: interface.to_owned() })
     }
 
-    /// Duplicates the descriptor, so that another owner can stop the intake.
+    /// Duplicates the descriptor, so that another owner can stop reception.
     pub fn try_clone(&self) -> Result<Self> {
         let fd = self
             .fd
@@ -155,21 +154,21 @@ impl Socket {
     pub fn link_state(&self, ifindex: u32) -> Result<LinkState> {
         match ifindex {
             0 => Ok(LinkState::Up),
-            // An interface that moved back to this namespace has its index again, but the socket
-            // stays unbound.
-            _ if self.has_lost_its_interface() => Ok(LinkState::Gone),
+            // An interface that left this namespace and returned has its old index, but the kernel
+            // has unbound the socket.
+            _ if self.interface_was_removed() => Ok(LinkState::Removed),
             _ => socket::link_state(self.as_fd(), ifindex, &self.interface),
         }
     }
 
     /// Adds a remedy for an interface that is down.
     pub(super) fn explain(&self, error: Error) -> Error {
-        socket::explain(error, &self.interface, || self.has_lost_its_interface())
+        socket::explain(error, &self.interface, || self.interface_was_removed())
     }
 
     /// Returns true if the bound interface was removed: the kernel then sets the socket's index to
     /// -1 (`packet_notifier` in net/packet/af_packet.c).
-    fn has_lost_its_interface(&self) -> bool {
+    fn interface_was_removed(&self) -> bool {
         // SAFETY: sockaddr_ll is plain data, for which zeroes are valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -180,23 +179,17 @@ impl Socket {
 
     /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), and replaces an earlier one.
     pub fn attach_filter(&self, program: &[Instruction]) -> Result<()> {
-        let mut filter: Vec<libc::sock_filter> =
-            program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
-        let len = u16::try_from(filter.len()).map_err(|_| {
-            Error::new(Kind::Usage, "attach a filter to", &*self.interface, "more than 65535 instructions")
-        })?;
-        let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
-        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "attach a filter to")
+        socket::attach_filter(self.as_fd(), program, ("attach a filter to", &self.interface))
     }
 
     /// Removes the filter (`SO_DETACH_FILTER`): every frame is received from now on. Does nothing
     /// on a socket without a filter.
     pub fn detach_filter(&self) -> Result<()> {
-        let detached = self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, "take the filter off");
+        let detached = self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, "detach the filter from");
         detached.or_else(|error| if error.errno() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
     }
 
-    /// Stops the intake by a filter that rejects every frame. Frames in the ring stay readable.
+    /// Stops reception with a filter that rejects every frame. Frames in the ring stay readable.
     pub fn reject_all(&self) -> Result<()> {
         const RET_ZERO: Instruction = (0x06, 0, 0, 0);
         self.attach_filter(&[RET_ZERO])
@@ -226,7 +219,7 @@ impl Socket {
     /// every frame; [`Socket::reject_all`] prevents that.
     pub fn create_fanout(&self, fanout: Fanout) -> Result<u16> {
         let unique = u32::from(fanout.type_flags() | libc::PACKET_FANOUT_FLAG_UNIQUEID as u16) << 16;
-        self.set_packet(libc::PACKET_FANOUT, &unique, "found a fanout group on")?;
+        self.set_packet(libc::PACKET_FANOUT, &unique, "create a fanout group on")?;
         let mut group: u32 = 0;
         self.get(libc::SOL_PACKET, libc::PACKET_FANOUT, &mut group)?;
         Ok(group as u16)
@@ -246,17 +239,17 @@ impl Socket {
     /// Enables control messages with VLAN tags and lengths (`PACKET_AUXDATA`) and kernel timestamps
     /// (`SO_TIMESTAMPNS`).
     pub fn enable_control_messages(&self) -> Result<()> {
-        self.set_packet(libc::PACKET_AUXDATA, &1_i32, "ask for auxdata on")?;
-        self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32, "ask for timestamps on")
+        self.set_packet(libc::PACKET_AUXDATA, &1_i32, "enable auxdata on")?;
+        self.set(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32, "enable timestamps on")
     }
 
     /// Sets the receive buffer to `bytes` (the kernel doubles it for its own overhead) and returns
-    /// the granted bytes. Beyond `net.core.rmem_max` it needs `CAP_NET_ADMIN`; without it the limit
-    /// applies.
+    /// the granted bytes. Without `CAP_NET_ADMIN` the limit is `net.core.rmem_max`.
     pub fn set_receive_buffer(&self, bytes: u32) -> Result<u32> {
-        let forced = self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(bytes as i32), "size the buffer of");
+        let forced =
+            self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(bytes as i32), "set the receive buffer of");
         if forced.is_err() {
-            self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &(bytes as i32), "size the buffer of")?;
+            self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &(bytes as i32), "set the receive buffer of")?;
         }
         let mut granted: libc::c_int = 0;
         self.get(libc::SOL_SOCKET, libc::SO_RCVBUF, &mut granted)?;

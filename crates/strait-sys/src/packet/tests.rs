@@ -258,7 +258,7 @@ proptest! {
         let geometry = v2::Geometry::new(1 << 16, 1514);
         let memory = Mapping::anonymous(geometry.ring_bytes(), false).unwrap();
         let mut kernel = KernelV2 { memory: memory.as_ptr(), geometry, head: 0 };
-        let mut ring = v2::Ring::over(memory, geometry);
+        let mut ring = v2::Ring::from_mapping(memory, geometry);
         let mut queue = VecDeque::new();
         for (number, operation) in operations.into_iter().enumerate() {
             match operation {
@@ -299,7 +299,7 @@ proptest! {
             unfinished: Vec::new(),
         };
         kernel.open();
-        let mut ring = v3::Ring::over(memory, geometry);
+        let mut ring = v3::Ring::from_mapping(memory, geometry);
         let mut queue = VecDeque::new();
         for (number, operation) in operations.into_iter().enumerate() {
             match operation {
@@ -354,7 +354,7 @@ fn only_complete_frames_of_the_open_block_are_ready() {
         unfinished,
     };
     kernel.open();
-    let mut ring = v3::Ring::over(memory, geometry);
+    let mut ring = v3::Ring::from_mapping(memory, geometry);
     ring.set_early(v3::Early::Quiet);
     assert!(kernel.arrive(&Arrival { number: 1, len: 60, vlan: None }, true));
     assert!(kernel.arrive(&Arrival { number: 2, len: 60, vlan: None }, false));
@@ -402,7 +402,7 @@ fn invalid_header_stays_within_its_slot() {
         (*slot).tp_len = u32::MAX - 10;
         (*slot).tp_status = libc::TP_STATUS_USER | libc::TP_STATUS_VLAN_VALID;
     }
-    let mut ring = v2::Ring::over(memory, geometry);
+    let mut ring = v2::Ring::from_mapping(memory, geometry);
     let mut batch = ring.take(1);
     assert_eq!(batch.frames().next().map(|frame| frame.bytes.len()), Some(0));
 }

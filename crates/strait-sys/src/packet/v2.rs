@@ -14,18 +14,20 @@ use crate::mmap::Mapping;
 const ALIGNMENT: usize = 16;
 /// Offset of the `sockaddr_ll` after the header in a slot.
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(ALIGNMENT);
-/// Maximum bytes of a slot before the frame: header, address, alignment and the room for a VLAN
-/// tag.
-const OVERHEAD: usize =
-    (ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() + 16 + VLAN_TAG_LEN).next_multiple_of(ALIGNMENT);
-/// Smallest page size of all architectures: shorter slots are powers of two, so that they fill a
+/// Minimum room for a link header before the frame (`tpacket_rcv` in af_packet.c).
+const LINK_HEADER_ROOM: usize = 16;
+/// Maximum bytes of a slot before the frame: header, address, link header, alignment and the room
+/// for a VLAN tag.
+const OVERHEAD: usize = (ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>() + LINK_HEADER_ROOM + VLAN_TAG_LEN)
+    .next_multiple_of(ALIGNMENT);
+/// Smallest page size of all architectures. Shorter slots are powers of two, so that they fill a
 /// page exactly.
 const PAGE: usize = 4096;
-/// Bytes of a block, unless [`BLOCK_SLOTS_MIN`] slots need more. The kernel prefers physically
-/// contiguous blocks, so they are small.
+/// Bytes of a block, unless [`BLOCK_SLOTS_MIN`] slots need more. The kernel allocates each block
+/// physically contiguous if it can, so blocks are small.
 const BLOCK_BYTES: usize = 1 << 16;
 /// Minimum number of slots in a block, if the ring has that many. The kernel rounds the memory of a
-/// block up to a power of two, and the room of a last slot that does not fit is wasted.
+/// block up to a power of two, so memory for a slot that does not fit is wasted.
 const BLOCK_SLOTS_MIN: usize = 8;
 
 /// Sizes of a ring: slots fill blocks exactly, so that the ring is one array.
@@ -48,7 +50,7 @@ impl Geometry {
             long => long.next_multiple_of(page),
         };
         let allocated = (BLOCK_SLOTS_MIN * slot_bytes).next_power_of_two().max(BLOCK_BYTES).min(ring_bytes);
-        // A page is full of short slots; a long slot consists of pages.
+        // Short slots fill a page; a long slot consists of whole pages.
         let unit = slot_bytes.max(page);
         let block_bytes = (allocated / unit).max(1) * unit;
         let blocks = (ring_bytes / block_bytes).max(1);
@@ -87,14 +89,15 @@ impl Ring {
     pub fn new(socket: &Socket, geometry: Geometry) -> Result<Self> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V2 on")?;
-        socket.set_packet(libc::PACKET_RESERVE, &(VLAN_TAG_LEN as u32), "reserve room for a tag on")?;
+        // See v3.rs: room for the VLAN tag that the kernel delivers apart from the frame.
+        socket.set_packet(libc::PACKET_RESERVE, &(VLAN_TAG_LEN as u32), "reserve room for a VLAN tag on")?;
         socket.set_packet(libc::PACKET_RX_RING, &geometry.request(), "make a TPACKET_V2 ring on")?;
         let memory = Mapping::shared(std::os::fd::AsFd::as_fd(socket), geometry.ring_bytes(), 0)?;
-        Ok(Self::over(memory, geometry))
+        Ok(Self::from_mapping(memory, geometry))
     }
 
-    /// Makes a ring over memory that a test fills by the kernel's rules.
-    pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
+    /// Makes a ring of `memory`, which the kernel or a test writes.
+    pub(super) fn from_mapping(memory: Mapping, geometry: Geometry) -> Self {
         Self { memory, geometry, next: 0, cooked: None }
     }
 
@@ -110,7 +113,7 @@ impl Ring {
         Batch { first: self.next, count, ring: self }
     }
 
-    /// Selects the header to put before packets of a `SOCK_DGRAM` socket; none by default.
+    /// Selects the header written before packets of a `SOCK_DGRAM` socket; none by default.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
     }
@@ -145,14 +148,14 @@ impl Ring {
         self.status(index).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    /// Returns the frame in a slot of the reader.
+    /// Returns the frame in slot `index`, which the reader owns.
     ///
     /// # Safety
-    /// The reader owns the slot for 'a, and there is one frame of it at a time.
+    /// The reader owns the slot for 'a, and no other [`Frame`] of this slot exists.
     #[inline]
     unsafe fn frame<'a>(&mut self, index: usize) -> Frame<'a> {
         let slot = self.slot(index);
-        // SAFETY: a slot of the reader begins with a header that the kernel has finished.
+        // SAFETY: a slot that the reader owns begins with a header that the kernel has finished.
         let raw = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let header = Header {
             status: raw.tp_status,
@@ -168,6 +171,7 @@ impl Ring {
         // SAFETY: the caller owns the slot for 'a.
         let frame = unsafe { header.frame(slot, self.geometry.slot_bytes, ADDRESS_OFFSET, self.cooked) };
         if frame.vlan.is_some() {
+            // A second [`Batch::frames`] must not insert the tag again.
             self.status(index).fetch_or(TAG_RESTORED, Ordering::Relaxed);
         }
         frame

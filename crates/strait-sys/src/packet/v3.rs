@@ -2,17 +2,23 @@
 //! draws it.
 //!
 //! The kernel fills one block, the *open* one, and hands it over when it is full or its retire
-//! timer expires (D2). [`Ring::take`] borrows the unread frames of the next retired block. If
-//! [`Ring::set_early`] allows it, it also borrows the complete frames of the open block, so that an
-//! idle reader need not wait for the timer.
+//! timer expires. [`Ring::take`] borrows the unread frames of the next retired block.
 //!
-//! **Reading the open block.** `tpacket_rcv` writes a frame's data, then its header, then the
-//! `sockaddr_ll`; only the block has a status. The reader therefore zeroes a block before it
-//! returns it: in a zeroed block, a header with all fields non-zero is completely written. This
-//! assumes that the kernel's stores are compiled in source order and become visible in that order.
-//! x86-64 guarantees the latter, so other architectures do not read early. A block that was not
-//! zeroed (it was returned full, under load) is not read early either. A frame with a field that
-//! happens to be zero (a timestamp on the exact second) waits for the timer.
+//! **Reading the open block.** On a quiet link a block is seldom full, so each frame would wait for
+//! the retire timer, which is 8 ms or more. [`Ring::set_early`] lets [`Ring::take`] also borrow the
+//! complete frames of the open block. Only the block has a status, not the frame, so the reader
+//! infers from the frame's header that the frame is complete:
+//!
+//! - `tpacket_rcv` copies a frame's data, then writes its header, then the `sockaddr_ll`. It writes
+//!   each field once.
+//! - The reader zeroes a block before it returns the block. A non-zero field has therefore been
+//!   written, and the data before it as well. A header with all fields non-zero is complete.
+//! - This assumes that the kernel's stores are compiled in source order and become visible in that
+//!   order. x86-64 guarantees the latter; on other architectures the open block is never read.
+//!
+//! A block that was not zeroed (it was returned full, under load) has remains of old headers and is
+//! not read before it is retired. A frame with a field that happens to be zero (a timestamp on the
+//! exact second) waits for the timer.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,14 +34,17 @@ const ADDRESS_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(1
 const FRAME_ALIGNMENT: usize = 8;
 /// Offset of the first frame in a block, without a private area (`BLK_PLUS_PRIV(0)`).
 const FIRST_FRAME: usize = size_of::<libc::tpacket_block_desc>().next_multiple_of(FRAME_ALIGNMENT);
-/// Minimum distance of the prefetch ahead of the reader: about six small frames.
-const FETCHED_AHEAD: usize = 1024;
+/// Minimum distance in bytes from the frame that is read to the prefetched one: about six small
+/// frames, which take the reader as long as a cache miss.
+const PREFETCH_DISTANCE_MIN: usize = 1024;
 const CACHE_LINE: usize = 64;
 /// Offset of the status in a block, after `version` and `offset_to_priv`.
 const BLOCK_STATUS: usize = 8;
-/// See [`Early::Quiet`]: up to half a million small frames a second.
-pub const SLOW: Duration = Duration::from_millis(4);
-/// True if the open block can be read here: other CPUs see the stores of one CPU in program order.
+/// Minimum time in which the kernel filled a block that [`Early::Quiet`] zeroes. A block of 128 KiB
+/// fills more slowly than this at up to half a million small frames a second.
+pub const SLOW_FILL: Duration = Duration::from_millis(4);
+/// True if the open block can be read on this architecture: other CPUs see the stores of a CPU in
+/// program order.
 pub const READS_EARLY: bool = cfg!(target_arch = "x86_64");
 
 /// Sizes of a ring of blocks.
@@ -51,14 +60,14 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of the largest frame that a block must hold: 64 KiB of segmentation offload and the
-    /// headers.
-    const FRAME_MAX: usize = 1 << 17;
+    /// Minimum bytes of a block. The largest frame is 64 KiB of receive offload with headers, and
+    /// a block is a power of two.
+    const BLOCK_BYTES_MIN: usize = 1 << 17;
 
     /// Returns a geometry of about `ring_bytes` in blocks of about `block_bytes`; at least two
     /// blocks.
     pub fn new(ring_bytes: usize, block_bytes: usize, retire: Duration) -> Self {
-        let block_bytes = block_bytes.next_power_of_two().max(Self::FRAME_MAX);
+        let block_bytes = block_bytes.next_power_of_two().max(Self::BLOCK_BYTES_MIN);
         Self { block_bytes, blocks: (ring_bytes / block_bytes).max(2), retire }
     }
 
@@ -69,7 +78,8 @@ impl Geometry {
 
     fn request(&self, rx_hash: bool) -> libc::tpacket_req3 {
         const TP_FT_REQ_FILL_RXHASH: u32 = 1;
-        // The frame size limits nothing in V3; the kernel only checks that the counts agree.
+        // V3 packs frames of any size. The kernel only checks that the frame size and the number of
+        // frames match the size of the ring.
         let frame_bytes = 2048;
         libc::tpacket_req3 {
             tp_block_size: self.block_bytes as u32,
@@ -83,15 +93,16 @@ impl Geometry {
     }
 }
 
-/// Selects the blocks to read before the kernel hands them over. These are zeroed when they are
-/// returned.
+/// Selection of the blocks that are read while the kernel still fills them. The reader zeroes such
+/// a block when it returns the block, see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Early {
     /// No block.
     Never,
-    /// Blocks that took [`SLOW`] to fill at their last use: at that rate zeroing is cheap.
+    /// Blocks that the kernel last filled in [`SLOW_FILL`] or more: at such a rate the reader has
+    /// time to zero them.
     Quiet,
-    /// All blocks, regardless of the cost of zeroing.
+    /// All blocks. Under load zeroing costs the reader CPU time.
     Always,
 }
 
@@ -110,7 +121,7 @@ pub struct Ring {
     cooked: Option<Cooked>,
     /// Time that the kernel took to fill the last returned block.
     filled_in: Duration,
-    /// For each block, the end of the bytes that may be non-zero; 0 if the room of all frames is
+    /// For each block, the end of the bytes that may be non-zero; 0 if the area of the frames is
     /// zeroed.
     dirty: Vec<usize>,
 }
@@ -124,22 +135,24 @@ impl Ring {
     pub fn new(socket: &Socket, geometry: Geometry, rx_hash: bool) -> Result<Self> {
         let version = libc::tpacket_versions::TPACKET_V3 as libc::c_int;
         socket.set_packet(libc::PACKET_VERSION, &version, "choose TPACKET_V3 on")?;
-        socket.set_packet(libc::PACKET_RESERVE, &(VLAN_TAG_LEN as u32), "reserve room for a tag on")?;
+        // The kernel delivers the VLAN tag apart from the frame: the room before the frame lets
+        // the reader insert it without a move of the whole frame.
+        socket.set_packet(libc::PACKET_RESERVE, &(VLAN_TAG_LEN as u32), "reserve room for a VLAN tag on")?;
         socket.set_packet(libc::PACKET_RX_RING, &geometry.request(rx_hash), "make a TPACKET_V3 ring on")?;
         let memory = Mapping::shared(socket.as_fd(), geometry.ring_bytes(), 0)?;
-        Ok(Self::over(memory, geometry))
+        Ok(Self::from_mapping(memory, geometry))
     }
 
-    /// Makes a ring over zeroed memory that a test fills by the kernel's rules.
-    pub(super) fn over(memory: Mapping, geometry: Geometry) -> Self {
+    /// Makes a ring of zeroed memory, which the kernel or a test writes.
+    pub(super) fn from_mapping(memory: Mapping, geometry: Geometry) -> Self {
         let dirty = vec![0; geometry.blocks];
         let (offset, cooked) = (FIRST_FRAME, None);
         let (early, filled_in) = (Early::Never, Duration::ZERO);
         Self { memory, geometry, block: 0, read: 0, offset, early, cooked, filled_in, dirty }
     }
 
-    /// Selects the blocks to read early; [`Early::Never`] by default, and always where the
-    /// processor's memory order does not allow it.
+    /// Selects the blocks to read early. The default is [`Early::Never`], which also replaces
+    /// `early` on architectures without [`READS_EARLY`].
     pub fn set_early(&mut self, early: Early) {
         self.early = if READS_EARLY { early } else { Early::Never };
     }
@@ -149,14 +162,14 @@ impl Ring {
         self.early != Early::Never && self.dirty[self.block] == 0
     }
 
-    /// Returns true if a frame is ready; [`Ring::take`] then borrows at least one. Skips a block
-    /// that was read early.
+    /// Returns true if a frame is ready; [`Ring::take`] then borrows at least one. Returns retired
+    /// blocks to the kernel if all their frames were read early.
     pub fn ready(&mut self) -> bool {
         for _ in 0..self.geometry.blocks {
             match self.retired() {
                 Some(packets) if packets > self.read => return true,
                 Some(_) => self.release(),
-                None => return self.reads_early() && self.complete_at(self.offset).is_some(),
+                None => return self.reads_early() && self.end_of_complete(self.offset).is_some(),
             }
         }
         false
@@ -170,11 +183,11 @@ impl Ring {
             let left = packets.saturating_sub(self.read);
             return Batch { count: left.min(limit), ends_block: left <= limit, ring: self };
         }
-        let count = if self.reads_early() { self.complete().min(limit) } else { 0 };
+        let count = if self.reads_early() { self.count_complete().min(limit) } else { 0 };
         Batch { count, ends_block: false, ring: self }
     }
 
-    /// Selects the header to put before packets of a `SOCK_DGRAM` socket; none by default.
+    /// Selects the header written before packets of a `SOCK_DGRAM` socket; none by default.
     pub fn set_cooked(&mut self, cooked: Option<Cooked>) {
         self.cooked = cooked;
     }
@@ -202,10 +215,10 @@ impl Ring {
     }
 
     /// Counts the complete unread frames of the open, zeroed block.
-    fn complete(&self) -> u32 {
+    fn count_complete(&self) -> u32 {
         let mut offset = self.offset;
         let mut count = 0;
-        while let Some(next) = self.complete_at(offset) {
+        while let Some(next) = self.end_of_complete(offset) {
             offset = next;
             count += 1;
         }
@@ -213,12 +226,14 @@ impl Ring {
     }
 
     /// Returns the offset after the frame at `offset` of the open block, if that frame is complete.
-    fn complete_at(&self, offset: usize) -> Option<usize> {
+    fn end_of_complete(&self, offset: usize) -> Option<usize> {
         let header_end = offset + ADDRESS_OFFSET + size_of::<libc::sockaddr_ll>();
         if header_end > self.geometry.block_bytes {
             return None;
         }
         let field = |at: usize| {
+            // Acquire keeps the compiler from moving reads of the frame before this one; x86-64
+            // itself does not reorder loads.
             // SAFETY: header_end is within the block and every field read is an aligned u32. The
             // kernel writes it meanwhile, so the access is atomic.
             unsafe { AtomicU32::from_ptr(self.at(self.block, offset + at).cast()) }.load(Ordering::Acquire)
@@ -232,8 +247,8 @@ impl Ring {
             ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_ifindex),
             ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_hatype),
         ];
-        // Fields in reverse order of the kernel's stores: an incomplete frame fails at the first
-        // check.
+        // In reverse order of the kernel's stores: an incomplete frame usually fails at the first
+        // field.
         if written.iter().rev().any(|&at| field(at) == 0) {
             return None;
         }
@@ -249,14 +264,14 @@ impl Ring {
         // SAFETY: the kernel handed the block over, and it begins with a block descriptor.
         let (status, used, filled_in) = unsafe {
             let header = &(*self.descriptor(self.block)).hdr.bh1;
-            let (first, last) = (time(header.ts_first_pkt), time(header.ts_last_pkt));
+            let (first, last) = (since_epoch(header.ts_first_pkt), since_epoch(header.ts_last_pkt));
             (header.block_status, header.blk_len as usize, last.saturating_sub(first))
         };
         self.filled_in = filled_in;
         let dirty = used.max(self.dirty[self.block]).min(self.geometry.block_bytes);
         let zero = match self.early {
             Early::Never => false,
-            Early::Quiet => status & libc::TP_STATUS_BLK_TMO != 0 || filled_in >= SLOW,
+            Early::Quiet => status & libc::TP_STATUS_BLK_TMO != 0 || filled_in >= SLOW_FILL,
             Early::Always => true,
         };
         if zero && dirty > FIRST_FRAME {
@@ -265,7 +280,8 @@ impl Ring {
             unsafe { self.at(self.block, FIRST_FRAME).write_bytes(0, dirty - FIRST_FRAME) };
         }
         self.dirty[self.block] = if zero { 0 } else { dirty };
-        // Release: the reads, and the zeroes, are done before the kernel may write the block again.
+        // Release: the reads of the frames and the zeroes are complete before the kernel may write
+        // the block again.
         self.status(self.block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.block = (self.block + 1) % self.geometry.blocks;
         self.read = 0;
@@ -278,7 +294,7 @@ impl Ring {
     /// The frame is complete and its block is not returned during 'a.
     #[allow(
         clippy::inline_always,
-        reason = "it runs once a packet; not inlined, its frame goes through memory"
+        reason = "it runs once per packet; without inlining the frame is returned through memory"
     )]
     #[inline(always)]
     unsafe fn next_frame<'a>(&mut self) -> Option<Frame<'a>> {
@@ -308,10 +324,10 @@ impl Ring {
             unsafe { AtomicU32::from_ptr(start.add(at).cast()) }.fetch_or(TAG_RESTORED, Ordering::Relaxed);
         }
         let next = self.offset + usize::from(raw.tp_mac) + raw.tp_snaplen as usize;
-        let soon = next.max(self.offset + FETCHED_AHEAD);
-        let soon = self.block * self.geometry.block_bytes + soon;
-        self.memory.prefetch(soon);
-        self.memory.prefetch(soon + CACHE_LINE);
+        let prefetched = next.max(self.offset + PREFETCH_DISTANCE_MIN);
+        let prefetched = self.block * self.geometry.block_bytes + prefetched;
+        self.memory.prefetch(prefetched);
+        self.memory.prefetch(prefetched + CACHE_LINE);
         self.offset = next.next_multiple_of(FRAME_ALIGNMENT);
         self.read += 1;
         Some(frame)
@@ -334,9 +350,9 @@ impl Ring {
     }
 }
 
-/// Reads a timestamp of a block descriptor.
-fn time(stamp: libc::tpacket_bd_ts) -> Duration {
-    // The field is a union with microseconds; V3 stores nanoseconds.
+/// Converts a timestamp of a block descriptor to the time since the epoch.
+fn since_epoch(stamp: libc::tpacket_bd_ts) -> Duration {
+    // `ts_usec` is in a union with `ts_nsec`, which V3 stores.
     Duration::from_secs(stamp.ts_sec.into()) + Duration::from_nanos(stamp.ts_usec.into())
 }
 
@@ -369,7 +385,7 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // Frames that the caller did not look at count as read.
+        // Frames that the caller did not take count as read, so the cursor moves past them.
         while self.frames().next().is_some() {}
         if self.ends_block {
             self.ring.release();

@@ -4,7 +4,7 @@
 //! Call [`Socket::open`], then [`Socket::receiver`] or [`Socket::transmitter`], then
 //! [`Socket::bind`]. A ring has a descriptor for each slot of 2 KiB; its state names the owner of
 //! the slot. Only the slots of a borrowed [`Batch`], and the slot of [`Transmitter::buffer`], are
-//! accessed here. The capture engine calls it.
+//! accessed here. The capture engine uses this module.
 
 mod ring;
 mod rx;

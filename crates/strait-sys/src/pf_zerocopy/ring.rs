@@ -22,16 +22,16 @@ pub(super) struct Descriptor {
     reserved: AtomicU64,
 }
 
-/// Head of `struct zerocopy_ring`: the mark of this process and that of the kernel, each in its own
-/// cache line.
+/// Head of `struct zerocopy_ring`: the position of this process and that of the kernel, each in its
+/// own cache line.
 const READ_OFFSET: usize = 0;
 pub(super) const DESCRIPTORS_OFFSET: usize = 128;
 
 /// Ring of `slots` slots, a power of two.
 #[derive(Debug)]
 pub(super) struct Ring {
-    // Drop order is free: the descriptors' mapping keeps the socket open, which keeps the buffer's
-    // pages.
+    // The two may drop in any order: the mapping of the descriptors keeps the socket open, and the
+    // socket pins the buffer's pages.
     shared: Mapping,
     buffer: Mapping,
     mask: u32,
@@ -77,7 +77,7 @@ impl Ring {
         self.descriptor(slot).state.load(Ordering::Acquire) == state
     }
 
-    /// Hands the slot over.
+    /// Hands the slot over to the owner that `state` names.
     #[inline]
     pub(super) fn set_state(&self, slot: u32, state: u32) {
         // Release: this side's accesses to the slot are complete before the other side sees the
@@ -85,12 +85,13 @@ impl Ring {
         self.descriptor(slot).state.store(state, Ordering::Release);
     }
 
-    /// Publishes the slot that this side looks at next: poll(2) checks its state.
+    /// Publishes the slot that this side reads next: poll(2) checks the state of that slot.
     #[inline]
-    pub(super) fn set_mark(&self, slot: u32) {
-        // SAFETY: the mark is a u32 at the start of the mapping; both sides access it atomically.
-        let mark = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(READ_OFFSET).cast()) };
-        mark.store(slot, Ordering::Release);
+    pub(super) fn publish_position(&self, slot: u32) {
+        // SAFETY: the position is a u32 at the start of the mapping; both sides access it
+        // atomically.
+        let position = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(READ_OFFSET).cast()) };
+        position.store(slot, Ordering::Release);
     }
 
     /// Returns the first byte of the slot's memory, which is [`SLOT_BYTES`] long.

@@ -17,7 +17,7 @@ pub struct Receiver {
 pub struct Frame<'a> {
     /// The frame as on the wire, with VLAN tags, without its check sequence.
     pub bytes: &'a [u8],
-    /// Time at which the kernel saw it, in nanoseconds of `CLOCK_REALTIME`.
+    /// Time at which the kernel received it, in nanoseconds of `CLOCK_REALTIME`.
     pub timestamp_ns: u64,
 }
 
@@ -31,7 +31,8 @@ impl Receiver {
         self.ring.slots()
     }
 
-    /// Returns true if a slot is readable. Returns slots of damaged frames to the NIC on the way.
+    /// Returns true if a slot is readable. Skips slots of damaged frames and returns them to the
+    /// NIC.
     #[inline]
     pub fn ready(&mut self) -> bool {
         loop {
@@ -74,7 +75,7 @@ impl Receiver {
     #[inline]
     fn advance(&mut self, count: u32) {
         self.next = self.ring.after(self.next, count);
-        self.ring.set_mark(self.next);
+        self.ring.publish_position(self.next);
     }
 }
 

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::ring::Ring;
 use super::{Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Transmitter};
 use crate::error::{Error, Kind, Result, check};
-use crate::ethtool::Ethtool;
 use crate::mmap::Mapping;
 use crate::socket::{self, LinkState};
 
@@ -17,10 +16,6 @@ const ZEROCOPY_TX_RING: libc::c_int = 2;
 const ZEROCOPY_STATISTICS: libc::c_int = 3;
 const ZEROCOPY_PGOFF_RX_RING: i64 = 0;
 const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
-
-/// The module's driver, and the way to bind a NIC to it.
-const DRIVER: &str = "pf_zerocopy";
-const GIVE: &str = "give its NIC to pf_zerocopy (driver_override): see docs/internals/pf-zerocopy.md";
 
 /// `struct sockaddr_zerocopy`
 #[repr(C)]
@@ -107,8 +102,8 @@ impl Socket {
         }
         let buffer = Mapping::anonymous(slots as usize * SLOT_BYTES, false)?;
         let request = RingRequest { addr: buffer.as_ptr() as u64, slots, reserved: 0 };
-        // The kernel pins the pages: if they are unmapped first, it keeps them until the socket
-        // closes.
+        // The kernel pins the pages until the socket closes, so the NIC may write to them even
+        // after this process has unmapped them.
         let registered =
             socket::set(self.as_fd(), (SOL_ZEROCOPY, option), &request, (doing, &self.interface));
         registered.map_err(|error| match error.errno() {
@@ -122,33 +117,18 @@ impl Socket {
     /// Binds to an interface: frames arrive from now on.
     ///
     /// # Errors
-    /// EOPNOTSUPP if another driver has the interface, or if its transfers would be copied on the
-    /// way (swiotlb); EBUSY if another socket has it; ENODEV.
+    /// EOPNOTSUPP if another driver has the interface, or if its DMA would go through bounce
+    /// buffers (swiotlb), which is a copy; EBUSY if another socket has it; ENODEV.
     pub fn bind(&self, ifindex: u32) -> Result<()> {
         let address = Address { family: AF_ZEROCOPY as u16, reserved: 0, ifindex };
         let len = size_of::<Address>() as libc::socklen_t;
         // SAFETY: address points at an address of that length.
         let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
-        check(returned, "bind a PF_ZEROCOPY socket to", &*self.interface).map(drop).map_err(|error| {
-            match error.errno() {
-                Some(libc::EOPNOTSUPP) => error.remedy(self.explain_unsupported()),
-                Some(libc::EBUSY) => error.remedy("one socket at a time: end the other program"),
-                _ => error,
-            }
+        let bound = check(returned, "bind a PF_ZEROCOPY socket to", &*self.interface).map(drop);
+        bound.map_err(|error| match error.errno() {
+            Some(libc::EBUSY) => error.remedy("it takes one socket at a time: end the other program"),
+            _ => error,
         })
-    }
-
-    /// Determines which of the two causes of EOPNOTSUPP made [`Socket::bind`] fail.
-    fn explain_unsupported(&self) -> String {
-        match Ethtool::open(&self.interface).and_then(|ethtool| ethtool.driver()) {
-            Ok(driver) if driver.name == DRIVER => {
-                "the NIC reaches memory by way of bounce buffers only (swiotlb), and that is a copy: boot without \
-                 swiotlb=force, or with an IOMMU"
-                    .into()
-            }
-            Ok(driver) => format!("the driver {} has the interface: {GIVE}", driver.name),
-            Err(_) => GIVE.into(),
-        }
     }
 
     /// `sendmsg(MSG_DONTWAIT)` without data: hands the readable slots of the transmit ring to the
@@ -190,10 +170,11 @@ impl Socket {
     }
 
     /// Returns the state of the bound interface, before [`Socket::shut_down`]. A link that is down
-    /// with frames still in the ring counts as up. The call clears the pending error of the socket.
+    /// counts as up while frames are in the ring, so that the caller reads them first. The call
+    /// clears the pending error of the socket.
     pub fn link_state(&self) -> Result<LinkState> {
-        if self.has_lost_its_interface() {
-            return Ok(LinkState::Gone);
+        if self.interface_was_removed() {
+            return Ok(LinkState::Removed);
         }
         // SAFETY: the socket takes a null buffer of length 0.
         let returned = unsafe { libc::recv(self.raw(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
@@ -204,18 +185,18 @@ impl Socket {
         match error.errno() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(LinkState::Up),
             Some(libc::ENETDOWN) => Ok(LinkState::Down),
-            Some(libc::ENODEV) => Ok(LinkState::Gone),
+            Some(libc::ENODEV) => Ok(LinkState::Removed),
             _ => Err(error),
         }
     }
 
     fn explain(&self, error: Error) -> Error {
-        socket::explain(error, &self.interface, || self.has_lost_its_interface())
+        socket::explain(error, &self.interface, || self.interface_was_removed())
     }
 
     /// Returns true if the interface was removed: the socket is then bound to none. An interface
     /// goes down before it is removed; the kernel answers when both are complete.
-    fn has_lost_its_interface(&self) -> bool {
+    fn interface_was_removed(&self) -> bool {
         let mut address = Address { family: 0, reserved: 0, ifindex: 0 };
         let mut len = size_of::<Address>() as libc::socklen_t;
         // SAFETY: the kernel writes at most len bytes to address.

@@ -3,7 +3,8 @@
 //!
 //! One thread drives many sockets. An operation owns the socket and the views of the bytes until
 //! the kernel has finished with them. For a zero-copy send that is the *notification*, which for
-//! TCP comes after the peer's acknowledgement. Tests hold Linux 6.18 to this behaviour:
+//! TCP comes after the peer's acknowledgement. The code relies on this behaviour of Linux 6.18,
+//! which the tests check:
 //!
 //! - EPIPE, EBADF, EFAULT and EMSGSIZE come with MORE, and a notification follows;
 //! - a zero-copy operation of a cancelled link has ECANCELED without MORE, and a notification
@@ -12,7 +13,7 @@
 //! - closing the ring stops no transmission: the kernel reads pages until the last packet is
 //!   acknowledged.
 //!
-//! Plans, routes and thresholds belong to the callers.
+//! The callers decide about plans, routes and thresholds.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,7 +35,7 @@ const USAGE_COPIED: u32 = 1 << 31;
 /// `IORING_RECVSEND_FIXED_BUF` (linux/io_uring.h): the memory is registered, here as buffer 0.
 const FIXED_BUFFER: u16 = 1 << 2;
 
-/// Pause after the kernel had no memory for a request.
+/// Pause before the next attempt if the kernel has no memory for a request.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Maximum number of views of an operation (`UIO_MAXIOV`, linux/uio.h).
@@ -44,7 +45,7 @@ pub const VIEWS_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent flag of the kernel")]
 pub struct SendOptions {
-    /// Send from the pages themselves if the kernel can.
+    /// Send from the pages without a copy if the kernel can.
     pub zero_copy: bool,
     /// More data follows at once: do not send a short packet yet (`MSG_MORE`).
     pub more: bool,
@@ -132,7 +133,7 @@ impl Message {
 }
 
 impl Views {
-    fn each(&self) -> &[Frozen] {
+    fn as_slice(&self) -> &[Frozen] {
         match self {
             Self::One(view) => std::slice::from_ref(view),
             Self::Many(message) => &message.views,
@@ -160,7 +161,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`Kind::Refused`] if io_uring is missing or forbidden, or does not report usage (before
-    /// Linux 6.2). The remedy says which.
+    /// Linux 6.2); see the remedy.
     pub fn new(entries: u32, slots: usize) -> Result<Self> {
         let mut uring =
             set_up(entries).map_err(|error| super::explain(Error::from_io("set up", "io_uring", &error)))?;
@@ -185,11 +186,11 @@ impl Ring {
         }
         let error = Error::new(
             Kind::Refused,
-            "send without a copy",
+            "send without a copy with",
             "io_uring",
-            "this kernel does not report copies",
+            "this kernel does not report if it copied",
         );
-        Err(error.remedy("Linux 6.2 or newer"))
+        Err(error.remedy("needs Linux 6.2 or newer"))
     }
 
     /// Registers the memory of `pool`, so that sends from it find their pages pinned. A ring
@@ -206,28 +207,28 @@ impl Ring {
             if error.errno() == Some(libc::ENOMEM) { error.remedy("raise ulimit -l") } else { error }
         })?;
         self.registered = Some(pool.clone());
-        self.registered_messages = self.takes_registered_messages()?;
+        self.registered_messages = self.accepts_registered_messages()?;
         Ok(())
     }
 
     /// Returns true if the kernel accepts a message of registered memory. The kernel checks the
     /// flag before it reads the message, so the probe passes a null message.
-    fn takes_registered_messages(&mut self) -> Result<bool> {
+    fn accepts_registered_messages(&mut self) -> Result<bool> {
         let send = opcode::SendMsgZc::new(Fd(-1), std::ptr::null()).ioprio(FIXED_BUFFER);
-        Ok(matches!(self.try_out(send.build())?, libc::EFAULT | libc::EBADF))
+        Ok(matches!(self.probe(send.build())?, libc::EFAULT | libc::EBADF))
     }
 
     /// Returns true if the kernel reports copies (Linux 6.2). The kernel checks the flag before it
-    /// looks at the socket, so the probe passes an invalid descriptor.
+    /// checks the socket, so the probe passes an invalid descriptor.
     fn reports_usage(&mut self) -> Result<bool> {
         let send = opcode::SendZc::new(Fd(-1), std::ptr::null(), 0).zc_flags(REPORT_USAGE);
-        Ok(self.try_out(send.build())? == libc::EBADF)
+        Ok(self.probe(send.build())? == libc::EBADF)
     }
 
     /// Submits an operation that must fail and returns its errno.
-    fn try_out(&mut self, entry: squeue::Entry) -> Result<i32> {
+    fn probe(&mut self, entry: squeue::Entry) -> Result<i32> {
         const NO_SLOT: u64 = u64::MAX;
-        let failed = |error: std::io::Error| Error::from_io("try a send with", "io_uring", &error);
+        let failed = |error: std::io::Error| Error::from_io("probe a send with", "io_uring", &error);
         // SAFETY: the operation has neither socket nor memory.
         let pushed = unsafe { self.uring.submission().push(&entry.user_data(NO_SLOT)) };
         pushed.map_err(|_| failed(rustix::io::Errno::BUSY.into()))?;
@@ -237,22 +238,23 @@ impl Ring {
     }
 
     fn is_registered(&self, views: &[Frozen]) -> bool {
-        self.registered.as_ref().is_some_and(|pool| views.iter().all(|view| view.is_of(pool)))
+        self.registered.as_ref().is_some_and(|pool| views.iter().all(|view| view.is_in(pool)))
     }
 
-    /// Makes the descriptor readable on completions from now on, until [`Ring::quiet`]. A signal
-    /// for each completion costs as much as a small send. Earlier completions do not signal: enter
-    /// the ring and take them before waiting for the descriptor.
-    pub fn listen(&mut self) {
+    /// Makes the descriptor readable on completions from now on, until [`Ring::disable_signal`].
+    /// Call it only before a wait: a signal for each completion costs as much as a small send.
+    /// Earlier completions do not signal: enter the ring and take them before waiting for the
+    /// descriptor.
+    pub fn enable_signal(&mut self) {
         self.uring.completion().enable_eventfd();
         // Pairs with the kernel's read of the flag: a completion written before that read is seen
-        // by the next look at the queue.
+        // by the next check of the queue.
         fence(Ordering::SeqCst);
     }
 
-    /// Disables the signals of [`Ring::listen`]. Call it before taking the completions, so that
-    /// none is missed.
-    pub fn quiet(&mut self) {
+    /// Disables the signals of [`Ring::enable_signal`]. Call it before taking the completions, so
+    /// that none is missed.
+    pub fn disable_signal(&mut self) {
         self.uring.completion().disable_eventfd();
         let mut count = [0; size_of::<u64>()];
         // The descriptor does not block: without a signal the read fails at once.
@@ -260,11 +262,11 @@ impl Ring {
     }
 
     /// Returns the number of operations with a result or a notification outstanding.
-    pub fn under_way(&self) -> usize {
+    pub fn in_progress(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the number of operations with a result and with memory that the kernel still reads.
+    /// Returns the number of operations that have a result, but memory that the kernel still reads.
     pub fn borrowed(&self) -> usize {
         self.slots.borrowed()
     }
@@ -302,7 +304,8 @@ impl Ring {
         let entry = self.entry(socket, key, options).user_data(key.user_data());
         let flags = if options.linked { squeue::Flags::IO_LINK } else { squeue::Flags::empty() };
         // SAFETY: the slot owns the socket, the bytes and the header until the kernel has finished
-        // with them. A ring dropped earlier marks the bytes as never writable again.
+        // with them. If the ring is dropped before that, it marks the bytes as never writable
+        // again.
         let pushed = unsafe { self.uring.submission().push(&entry.flags(flags)) };
         pushed.expect("the queue had room, and only this thread fills it");
         Ok(())
@@ -314,7 +317,7 @@ impl Ring {
             | if options.more { libc::MSG_MORE } else { 0 }
             | if options.whole || options.linked { libc::MSG_WAITALL } else { 0 }
             | if options.at_once { libc::MSG_DONTWAIT } else { 0 };
-        match &self.slots.get(key).expect("the operation was put in just now").views {
+        match &self.slots.get(key).expect("the operation was just inserted").views {
             Views::One(view) if options.zero_copy => {
                 let fixed = self.is_registered(std::slice::from_ref(view)).then_some(0);
                 let send = opcode::SendZc::new(fd, view.as_ptr(), len_of(view));
@@ -361,13 +364,13 @@ impl Ring {
     /// Returns true if completions have come, or the ring must be entered to get them. Makes no
     /// system call.
     pub fn has_completions(&mut self) -> bool {
-        if self.under_way() == 0 {
+        if self.in_progress() == 0 {
             return false;
         }
         let queue = self.uring.submission();
-        let waits = queue.taskrun() || queue.cq_overflow();
+        let must_enter = queue.taskrun() || queue.cq_overflow();
         drop(queue);
-        waits || !self.uring.completion().is_empty()
+        must_enter || !self.uring.completion().is_empty()
     }
 
     /// Takes the next completion from the queue.
@@ -404,9 +407,9 @@ impl Ring {
     }
 }
 
-/// Readable when completions have come between [`Ring::listen`] and [`Ring::quiet`], for poll(2).
-/// The descriptor is an eventfd(2): polling the ring's own descriptor does not return for work that
-/// waits until the ring is entered.
+/// Readable when completions have come between [`Ring::enable_signal`] and
+/// [`Ring::disable_signal`], for poll(2). The descriptor is an eventfd(2): polling the ring's own
+/// descriptor does not return for work that the kernel defers until the ring is entered.
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signal.as_fd()
@@ -414,11 +417,11 @@ impl AsFd for Ring {
 }
 
 impl Drop for Ring {
-    /// Marks the memory in use as never writable again: the kernel goes on reading after the ring
-    /// is closed, and no notification will report the end.
+    /// Marks the memory in use as never writable again: the kernel may still read it after the ring
+    /// is closed, and no notification reports the end.
     fn drop(&mut self) {
         for operation in self.slots.values() {
-            operation.views.each().iter().for_each(Frozen::retire);
+            operation.views.as_slice().iter().for_each(Frozen::retire);
         }
     }
 }
@@ -426,7 +429,7 @@ impl Drop for Ring {
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ring")
-            .field("under_way", &self.under_way())
+            .field("in_progress", &self.in_progress())
             .field("borrowed", &self.borrowed())
             .finish()
     }

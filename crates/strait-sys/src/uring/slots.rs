@@ -1,9 +1,9 @@
 //! Table of operations in progress, indexed by a key with a generation.
 //!
 //! A zero-copy send has two completions, the result and the notification. Notifications come in any
-//! order, which is why this is a table and not a queue. A notification may even come for an
-//! operation with a result that announced none (a cancelled link), which is why each key has a
-//! generation. No I/O here.
+//! order, so this is a table and not a queue. The result of a cancelled linked send announces no
+//! notification, and frees the slot, but the kernel sends the notification nevertheless. The
+//! generation of a key keeps it from completing the slot's next operation. No I/O here.
 
 /// Key of an operation, as the kernel carries it (`user_data`): generation in the upper half, index
 /// in the lower.
@@ -132,8 +132,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Records a notification. Returns the operation if its result came before; otherwise the
-    /// operation waits for the result. Returns `None` also for a key that is not in use.
+    /// Records a notification. Returns the operation if its result came before. Returns `None` if
+    /// the result is outstanding, or for a key that is not in use.
     pub(super) fn record_notification(&mut self, key: Key) -> Option<T> {
         let slot = self.all.get_mut(key.index()).filter(|slot| slot.generation == key.generation())?;
         match std::mem::replace(&mut slot.state, State::Free) {
@@ -228,36 +228,36 @@ mod tests {
         /// In any order of completions, each operation is returned once, and the table is empty at
         /// the end.
         #[test]
-        fn each_operation_comes_back_once(order in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
+        fn each_operation_is_returned_once(order in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..200)) {
             const SLOTS: usize = 8;
             let mut slots = Slots::new(SLOTS);
-            let (mut next, mut back) = (0_u32, Vec::new());
-            let mut due: Vec<(Key, bool)> = Vec::new();
-            for (which, more) in order {
+            let (mut next, mut returned) = (0_u32, Vec::new());
+            let mut outstanding: Vec<(Key, bool)> = Vec::new();
+            for (choice, more) in order {
                 if let Ok(key) = slots.insert(next) {
                     next += 1;
-                    due.push((key, true));
+                    outstanding.push((key, true));
                     // A cancelled link has no MORE but a notification.
-                    due.push((key, false));
+                    outstanding.push((key, false));
                     prop_assert!(slots.get(key).is_some());
                 }
-                let (key, is_result) = due.swap_remove(which.index(due.len()));
+                let (key, is_result) = outstanding.swap_remove(choice.index(outstanding.len()));
                 if is_result {
-                    if let Some(ResultEffect::Released(value)) = slots.record_result(key, more) { back.push(value); }
+                    if let Some(ResultEffect::Released(value)) = slots.record_result(key, more) { returned.push(value); }
                 } else if let Some(value) = slots.record_notification(key) {
-                    back.push(value);
+                    returned.push(value);
                 }
                 prop_assert!(slots.len() <= SLOTS);
             }
-            for (key, is_result) in due {
+            for (key, is_result) in outstanding {
                 if is_result {
-                    if let Some(ResultEffect::Released(value)) = slots.record_result(key, true) { back.push(value); }
+                    if let Some(ResultEffect::Released(value)) = slots.record_result(key, true) { returned.push(value); }
                 } else if let Some(value) = slots.record_notification(key) {
-                    back.push(value);
+                    returned.push(value);
                 }
             }
-            back.sort_unstable();
-            prop_assert_eq!(back, (0..next).collect::<Vec<_>>());
+            returned.sort_unstable();
+            prop_assert_eq!(returned, (0..next).collect::<Vec<_>>());
             prop_assert_eq!((slots.len(), slots.borrowed()), (0, 0));
         }
     }

@@ -9,7 +9,7 @@
 //! Either this process or the kernel holds a chunk, never both, and the types show which: a frame
 //! borrows from a batch, a batch borrows its receiver, and descriptors from the kernel are checked
 //! against a table of the chunks that it holds. `docs/internals/af-xdp.md` draws it. The capture
-//! engine calls this module; nothing here waits, sleeps, or decides when to read.
+//! engine uses this module; nothing here waits, sleeps or decides when to read.
 
 mod memory;
 mod ring;

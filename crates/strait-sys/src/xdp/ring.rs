@@ -1,4 +1,5 @@
-//! Ring common to all four `AF_XDP` rings: one producer, one consumer, two free-running indices.
+//! Producer and consumer of an `AF_XDP` ring. All four rings have one producer, one consumer and
+//! two free-running indices.
 //!
 //! [`Producer`] is this process's side of the fill and TX rings, [`Consumer`] that of the RX and
 //! completion rings; the kernel is the other side (`net/xdp/xsk_queue.h`). Both cache the other
@@ -6,6 +7,11 @@
 //! [`Region`], so that the same code runs on the kernel's rings, against an oracle and under loom.
 //! The ring never waits, and never trusts an index of the other side for more than the ring's
 //! length.
+//!
+//! **Memory order.** The producer writes slots, then stores its index with release. The consumer
+//! loads that index with acquire, reads the slots, then stores its own index with release, which
+//! the producer loads with acquire before it writes the slots again. Each side loads its own index,
+//! which no other side stores, relaxed.
 
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -84,7 +90,7 @@ pub(super) struct Producer<R> {
 }
 
 impl<R: Region> Producer<R> {
-    /// Takes the writing end, at the ring's current index.
+    /// Returns the writing end, starting at the ring's current index.
     pub(super) fn new(region: R) -> Self {
         debug_assert!(region.slots().is_power_of_two());
         let written = region.producer().load(Ordering::Relaxed);
@@ -126,6 +132,7 @@ impl<R: Region> Producer<R> {
 
     /// Returns the number of slots that the consumer has not taken yet, unpublished ones included.
     pub(super) fn pending(&self) -> u32 {
+        // Relaxed: the result is a count, and no slot is accessed because of it.
         let consumed = self.region.consumer().load(Ordering::Relaxed);
         self.written.wrapping_sub(consumed).min(self.region.slots())
     }
@@ -133,6 +140,8 @@ impl<R: Region> Producer<R> {
     /// Returns true if the kernel sleeps until a wakeup call (`XDP_RING_NEED_WAKEUP`).
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
+        // Relaxed: the flag orders no other access. A caller that misses a change sees it in its
+        // next call; poll(2) wakes the driver too.
         self.region.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
@@ -183,7 +192,7 @@ pub(super) struct Consumer<R> {
 }
 
 impl<R: Region> Consumer<R> {
-    /// Takes the reading end, at the ring's current index.
+    /// Returns the reading end, starting at the ring's current index.
     pub(super) fn new(region: R) -> Self {
         debug_assert!(region.slots().is_power_of_two());
         let read = region.consumer().load(Ordering::Relaxed);

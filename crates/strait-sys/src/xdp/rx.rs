@@ -1,4 +1,4 @@
-//! Reception: the fill ring gives chunks to the kernel, and the RX ring returns them with frames.
+//! Reception: the fill ring passes chunks to the kernel, and the RX ring returns them with frames.
 //!
 //! [`Receiver::take`] borrows the received frames as an [`RxBatch`]; dropping the batch puts its
 //! chunks on the fill ring in one step. The fill ring has a slot for every chunk of the share, so
@@ -14,7 +14,7 @@ use crate::packet::{VLAN_TAG_LEN, VlanTag};
 /// The destination and source addresses, which precede a VLAN tag.
 const MAC_ADDRESSES_LEN: u32 = 12;
 
-/// Larger than any offset.
+/// Value of [`Receiver::metadata_bytes`] without metadata: larger than any offset in a chunk.
 const NO_METADATA: u32 = u32::MAX;
 
 /// RX and fill rings of a socket, and the chunks that circulate on them.
@@ -27,7 +27,7 @@ pub struct Receiver {
     borrowed: usize,
     /// True if a frame of the batch continues in the next descriptor.
     fragmented: bool,
-    /// Bytes of metadata, or [`NO_METADATA`].
+    /// Bytes of metadata before each frame, or [`NO_METADATA`].
     metadata_bytes: u32,
     invalid: u64,
 }
@@ -41,7 +41,7 @@ impl Receiver {
     ) -> Self {
         let mut receiver =
             Self { rx, fill, share, borrowed: 0, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
-        receiver.give_back();
+        receiver.return_chunks();
         receiver
     }
 
@@ -49,7 +49,7 @@ impl Receiver {
     /// of the ring's memory, from which the next batch starts. May be empty; never waits.
     #[inline]
     pub fn take(&mut self, limit: usize) -> RxBatch<'_> {
-        self.give_back();
+        self.return_chunks();
         let Self { rx, share, metadata_bytes, invalid, .. } = &mut *self;
         let metadata = *metadata_bytes != NO_METADATA;
         let held = rx.hold(u32::try_from(limit).unwrap_or(u32::MAX));
@@ -57,7 +57,7 @@ impl Receiver {
         // The kernel returned an invalid descriptor: skip it, and move the valid ones together.
         let mut next = borrowed;
         while next < held.len() {
-            share.put_aside(&held[next]);
+            share.free_chunk_of(&held[next]);
             *invalid += 1;
             next += 1;
             let (accepted, more) = share.accept(&held[next..], metadata);
@@ -111,9 +111,9 @@ impl Receiver {
         &self.rx.held()[..self.borrowed]
     }
 
-    /// Returns every chunk that this process holds to the kernel.
+    /// Puts every chunk that this process holds on the fill ring.
     #[inline]
-    fn give_back(&mut self) {
+    fn return_chunks(&mut self) {
         let Self { rx, fill, share, borrowed, fragmented, metadata_bytes, .. } = self;
         if rx.held().is_empty() && share.free_chunks() == 0 {
             return;
@@ -122,14 +122,14 @@ impl Receiver {
         if *metadata_bytes != NO_METADATA {
             // SAFETY: the frames are borrowed: they were accepted, and their chunks were not
             // returned.
-            unsafe { share.clear_before(frames, *metadata_bytes) };
+            unsafe { share.clear_metadata(frames, *metadata_bytes) };
         }
         let pushed = fill.push_all(&mut frames.iter().map(share.hand_back()));
-        // Only a kernel that returns chunks which it did not hold leaves no room. These chunks stay
-        // on the free list.
+        // The fill ring has a slot for each chunk. It is full only if the kernel returned chunks
+        // that it did not hold; the rest of the chunks goes to the free list.
         for frame in &frames[pushed..] {
             share.hand_back()(frame);
-            share.put_aside(frame);
+            share.free_chunk_of(frame);
         }
         *borrowed = 0;
         *fragmented = false;
@@ -248,7 +248,7 @@ impl RxBatch<'_> {
 #[inline]
 unsafe fn frame_of<'batch>(view: View<'batch>, frame: &libc::xdp_desc) -> RxFrame<'batch> {
     // SAFETY: guaranteed by the caller.
-    let (bytes, metadata) = unsafe { (view.bytes(frame), view.in_front(frame)) };
+    let (bytes, metadata) = unsafe { (view.bytes(frame), view.bytes_before(frame)) };
     let continues = frame.options & libc::XDP_PKT_CONTD != 0;
     RxFrame { bytes, metadata, continues, address: frame.addr }
 }
@@ -256,6 +256,6 @@ unsafe fn frame_of<'batch>(view: View<'batch>, frame: &libc::xdp_desc) -> RxFram
 impl Drop for RxBatch<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.receiver.give_back();
+        self.receiver.return_chunks();
     }
 }

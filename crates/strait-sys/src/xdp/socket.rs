@@ -14,7 +14,7 @@ use super::umem::Memory;
 use super::{Receiver, SLOTS_MAX, Share, Transmitter, Umem};
 use crate::error::{Error, Kind, Result, check};
 use crate::mmap::Mapping;
-use crate::socket::LinkState;
+use crate::socket::{INTERFACE_REMOVED, LinkState};
 
 /// Copy mode of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,8 @@ pub struct Socket {
     interface: String,
     has_fill: bool,
     has_completion: bool,
-    /// UMEM that it was registered with, or that the shares of its rings belong to. Chunks of
-    /// another would be unsafe.
+    /// UMEM of this socket: the registered one, or that of the shares of its rings. The kernel
+    /// resolves chunk addresses in this UMEM, so shares of another one are refused.
     memory: Option<Arc<Memory>>,
 }
 
@@ -95,7 +95,7 @@ impl Socket {
             Some(libc::EAFNOSUPPORT) => {
                 error.with_kind(Kind::Refused).remedy("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)")
             }
-            _ => error.remedy(crate::process::AF_XDP_REMEDY),
+            _ => error.remedy(crate::bpf::PRIVILEGE),
         })?;
         // SAFETY: fd was just returned by socket(2) and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -125,7 +125,7 @@ impl Socket {
     }
 
     /// Makes and maps an RX ring of `slots` and a fill ring with a slot for each chunk of `share`,
-    /// and fills it. Must precede [`Socket::bind`].
+    /// and puts all chunks on the fill ring. Must precede [`Socket::bind`].
     ///
     /// # Errors
     /// [`Kind::Usage`] if `slots` is not a power of two or exceeds [`SLOTS_MAX`], or if `share`
@@ -167,7 +167,7 @@ impl Socket {
     /// EBUSY if another socket has the queue, EINVAL if there is no such queue, EOPNOTSUPP if the
     /// driver lacks zero-copy and the mode requires it.
     pub fn bind(&mut self, binding: &Binding) -> Result<()> {
-        self.complete_rings()?;
+        self.make_missing_rings()?;
         self.bind_to(binding, binding.flags(), 0)
     }
 
@@ -181,7 +181,7 @@ impl Socket {
             Some(memory) => self.adopt_umem(memory)?,
             None => return Err(self.foreign_umem()),
         }
-        self.complete_rings()?;
+        self.make_missing_rings()?;
         self.bind_to(binding, libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32)
     }
 
@@ -198,9 +198,9 @@ impl Socket {
     fn foreign_umem(&self) -> Error {
         Error::new(
             Kind::Usage,
-            "use on",
+            "use a share of a UMEM on",
             self.interface.as_str(),
-            "a share of another UMEM than the socket's",
+            "the socket has another UMEM",
         )
     }
 
@@ -226,8 +226,9 @@ impl Socket {
         })
     }
 
-    /// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`: the driver runs inside this
-    /// thread's calls, for at most `budget` frames each, with interrupts off. Linux 5.11.
+    /// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`: the driver's NAPI poll runs in
+    /// this thread's system calls, for at most `budget` frames each, and the NIC's interrupts stay
+    /// off. Linux 5.11.
     ///
     /// # Errors
     /// EPERM without `CAP_NET_ADMIN`; EINVAL on an older kernel. Drivers without NAPI ignore it.
@@ -255,7 +256,7 @@ impl Socket {
         // SAFETY: an AF_XDP socket takes a null buffer of length 0 and no address.
         let returned =
             unsafe { libc::recvfrom(self.raw(), none, 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
-        self.woken(returned, "receive on").map(drop)
+        self.wake_result(returned, "receive on").map(drop)
     }
 
     /// `sendto(MSG_DONTWAIT)`: makes the kernel send from the TX ring. Returns true if frames are
@@ -267,16 +268,17 @@ impl Socket {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: an AF_XDP socket takes a null buffer of length 0 and no address.
         let returned = unsafe { libc::sendto(self.raw(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
-        self.woken(returned, "send on")
+        self.wake_result(returned, "send on")
     }
 
-    /// Returns the state of the bound interface.
+    /// Returns the state of the bound interface: a wake-up fails if the device is down or removed
+    /// (`xsk_recvmsg` in net/xdp/xsk.c).
     pub fn link_state(&self) -> Result<LinkState> {
         match self.wake_rx() {
             Ok(()) => Ok(LinkState::Up),
             Err(error) => match error.errno() {
                 Some(libc::ENETDOWN) => Ok(LinkState::Down),
-                Some(libc::ENXIO) => Ok(LinkState::Gone),
+                Some(libc::ENXIO) => Ok(LinkState::Removed),
                 _ => Err(error),
             },
         }
@@ -287,26 +289,27 @@ impl Socket {
         &self.interface
     }
 
-    fn woken(&self, returned: isize, operation: &'static str) -> Result<bool> {
+    /// Returns true if the kernel is busy or short of memory, so the call must be repeated.
+    fn wake_result(&self, returned: isize, operation: &'static str) -> Result<bool> {
         if returned >= 0 {
             return Ok(false);
         }
         let error = Error::last_os(operation, &*self.interface);
         match error.errno() {
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(true),
-            Some(libc::ENETDOWN) => Err(self.is_down(error)),
-            Some(libc::ENXIO) => Err(error.with_kind(Kind::Failed).remedy("the interface is gone")),
+            Some(libc::ENETDOWN) => Err(self.explain_down(error)),
+            Some(libc::ENXIO) => Err(error.with_kind(Kind::Failed).remedy(INTERFACE_REMOVED)),
             _ => Err(error),
         }
     }
 
-    fn is_down(&self, error: Error) -> Error {
+    fn explain_down(&self, error: Error) -> Error {
         error.remedy(format!("bring it up: ip link set {} up", self.interface))
     }
 
-    /// Makes the rings that are missing: bind requires a fill and a completion ring, even of a
+    /// Makes the rings that are missing: bind(2) requires a fill and a completion ring even of a
     /// socket that only sends or only receives.
-    fn complete_rings(&mut self) -> Result<()> {
+    fn make_missing_rings(&mut self) -> Result<()> {
         const UNUSED_SLOTS: u32 = 2;
         if !self.has_fill {
             self.make_ring(libc::XDP_UMEM_FILL_RING, UNUSED_SLOTS)?;
@@ -340,7 +343,7 @@ impl Socket {
         match error.errno() {
             Some(libc::EBUSY) => error.with_kind(Kind::Refused).remedy("another AF_XDP socket has this queue"),
             Some(libc::EOPNOTSUPP) => error.remedy("the driver has no zero-copy: --path xdp uses copies instead"),
-            Some(libc::ENETDOWN) => self.is_down(error),
+            Some(libc::ENETDOWN) => self.explain_down(error),
             Some(libc::EINVAL) if binding.multi_buffer => error.with_kind(Kind::Usage).remedy(
                 "the interface has no such queue (`ethtool -l` shows them), or the kernel has no multi-buffer \
                  AF_XDP (Linux 6.6)",
@@ -407,7 +410,7 @@ impl Socket {
         if len as usize == size_of::<T>() {
             return Ok(());
         }
-        let cause = format!("the kernel gave {len} bytes of {}", size_of::<T>());
+        let cause = format!("the kernel returned {len} of {} bytes", size_of::<T>());
         Err(Error::new(Kind::Refused, operation, &*self.interface, cause)
             .remedy("Linux 5.15 or newer is needed"))
     }

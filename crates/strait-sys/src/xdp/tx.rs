@@ -1,5 +1,5 @@
-//! Transmission: the TX ring gives chunks with frames to the kernel, and the completion ring
-//! returns them empty.
+//! Transmission: the TX ring passes chunks with frames to the kernel, and the completion ring
+//! returns the chunks.
 //!
 //! The injector writes into [`Transmitter::buffer`] and calls [`Transmitter::push`]. After some
 //! frames it calls [`Transmitter::submit`] and, if [`Transmitter::needs_wakeup`],
@@ -75,8 +75,8 @@ impl Transmitter {
         true
     }
 
-    /// Returns the number of chunks that can be queued now. Collects completions if there seem to
-    /// be fewer than `wanted`.
+    /// Returns the number of chunks that can be queued now. Collects completions if fewer than
+    /// `wanted` are known to be free.
     pub fn room(&mut self, wanted: u32) -> u32 {
         self.has_chunks(wanted as usize);
         let free = self.share.free_chunks() as u32 + u32::from(self.open.is_some());

@@ -2,8 +2,9 @@
 //!
 //! The capture engine makes one for each session. Each receiver and transmitter owns a [`Share`],
 //! so no two rings ever hold the same chunk. A share has a table of the chunks that the kernel
-//! holds: an address returned by the kernel becomes a [`Chunk`] only if the table lists it. No
-//! chunk has two owners, and bytes are accessed only through their chunk.
+//! holds: an address returned by the kernel becomes a [`Chunk`] only if the table lists it. So no
+//! chunk has two owners, even if the kernel returns an address twice, and bytes are accessed only
+//! through their chunk.
 
 use std::marker::PhantomData;
 use std::slice;
@@ -37,24 +38,24 @@ impl Geometry {
     }
 
     fn check(&self) -> Result<()> {
-        let wrong = if !matches!(self.chunk_bytes, 2048 | 4096) {
-            "a chunk has 2048 or 4096 bytes"
+        let cause = if !matches!(self.chunk_bytes, 2048 | 4096) {
+            "the chunk size must be 2048 or 4096 bytes"
         } else if self.chunks == 0 || self.chunks > SLOTS_MAX {
-            "a UMEM has 1 to 1048576 chunks"
+            "the number of chunks must be 1 to 1048576"
         } else if self.headroom_bytes > self.chunk_bytes / 2 {
-            "headroom takes at most half a chunk"
+            "the headroom must be at most half a chunk"
         } else {
             return Ok(());
         };
-        Err(Error::new(Kind::Usage, "make a UMEM of", format!("{} chunks", self.chunks), wrong))
+        Err(Error::new(Kind::Usage, "make a UMEM of", format!("{} chunks", self.chunks), cause))
     }
 }
 
-/// Memory for frames, not yet shared out.
+/// Memory for frames. [`Umem::share`] assigns its chunks to ring pairs.
 #[derive(Debug)]
 pub struct Umem {
     memory: Arc<Memory>,
-    shared_out: u32,
+    assigned: u32,
     fallbacks: Vec<Error>,
 }
 
@@ -85,7 +86,7 @@ impl Umem {
             or_fallback(prefer_node(&mapping, node), &mut fallbacks);
         }
         let memory = Arc::new(Memory { mapping, geometry, huge_pages });
-        Ok(Self { memory, shared_out: 0, fallbacks })
+        Ok(Self { memory, assigned: 0, fallbacks })
     }
 
     /// Returns the sizes.
@@ -108,17 +109,17 @@ impl Umem {
     /// # Errors
     /// [`Kind::Usage`] if fewer chunks are left.
     pub fn share(&mut self, chunks: u32) -> Result<Share> {
-        let left = self.memory.geometry.chunks - self.shared_out;
+        let left = self.memory.geometry.chunks - self.assigned;
         if chunks == 0 || chunks > left {
             let cause = format!("the UMEM has {left} left");
             return Err(Error::new(Kind::Usage, "share", format!("{chunks} chunks"), cause));
         }
-        let first = self.shared_out;
-        self.shared_out += chunks;
+        let first = self.assigned;
+        self.assigned += chunks;
         Ok(Share::new(Arc::clone(&self.memory), first, chunks))
     }
 
-    /// Returns the memory, by which a socket recognises its own UMEM.
+    /// Returns the memory. A socket compares its address to refuse shares of another UMEM.
     pub(super) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -137,11 +138,12 @@ impl Umem {
     }
 }
 
-/// Bytes before a frame that identify metadata: magic number and version.
+/// Size of the start of an XDP program's metadata by which the reader recognises it: a magic number
+/// and a version.
 const MARK_BYTES: usize = 8;
 
-/// Chunk that this process holds: its owner may access the bytes. Each chunk that the kernel does
-/// not hold has one value, which cannot be copied.
+/// Chunk that this process holds: the owner of the value may access the bytes. There is exactly one
+/// value for each chunk that the kernel does not hold; it cannot be copied.
 #[derive(Debug)]
 pub(super) struct Chunk(u32);
 
@@ -240,7 +242,7 @@ impl Share {
     /// Accepts frames in order, up to the first with a chunk that the kernel did not hold or with
     /// bytes outside its chunk. Returns the number of accepted frames and the union of their
     /// options. Each accepted descriptor represents its chunk, as a [`Chunk`] does, until
-    /// [`Share::hand_back`] or [`Share::put_aside`].
+    /// [`Share::hand_back`] or [`Share::free_chunk_of`].
     ///
     /// Prefetches the frames, and with `metadata` the bytes before them, into the cache: the kernel
     /// has just written them on another core, and prefetching overlaps these misses.
@@ -271,7 +273,7 @@ impl Share {
     /// Puts the chunk of a frame, accepted or not, on the free list. Does nothing if the kernel did
     /// not hold it.
     #[cold]
-    pub(super) fn put_aside(&mut self, frame: &libc::xdp_desc) {
+    pub(super) fn free_chunk_of(&mut self, frame: &libc::xdp_desc) {
         if let Some((chunk, _)) = self.reclaim(frame.addr) {
             self.put_free(chunk);
         }
@@ -292,13 +294,14 @@ impl Share {
         }
     }
 
-    /// Zeroes the first [`MARK_BYTES`] of the `bytes` bytes before each frame, if the chunk has
-    /// that many before it.
+    /// Zeroes the first [`MARK_BYTES`] of the `bytes` bytes of metadata before each frame, if the
+    /// chunk has that many before it. Otherwise the metadata would be taken for that of the next
+    /// frame in this chunk, if the program writes none for it.
     ///
     /// # Safety
     /// `frames` were accepted and their chunks have not been returned since.
     #[inline]
-    pub(super) unsafe fn clear_before(&mut self, frames: &[libc::xdp_desc], bytes: u32) {
+    pub(super) unsafe fn clear_metadata(&mut self, frames: &[libc::xdp_desc], bytes: u32) {
         let (start, mask, bytes) = (self.memory.mapping.as_ptr(), self.chunk_bytes() - 1, bytes as usize);
         if bytes < MARK_BYTES {
             return;
@@ -363,7 +366,7 @@ impl<'share> View<'share> {
     /// # Safety
     /// As for [`View::bytes`].
     #[inline]
-    pub(super) unsafe fn in_front(self, frame: &libc::xdp_desc) -> &'share [u8] {
+    pub(super) unsafe fn bytes_before(self, frame: &libc::xdp_desc) -> &'share [u8] {
         let offset = frame.addr as usize & ((1 << self.chunk_shift) - 1);
         // SAFETY: as for `bytes`: the chunk begins `offset` bytes before the frame.
         unsafe { slice::from_raw_parts(self.start.add(frame.addr as usize - offset), offset) }
@@ -384,11 +387,11 @@ fn map_huge(bytes: usize) -> Result<Mapping> {
 /// Returns the default size of a huge page (`Hugepagesize` in proc_meminfo(5)), or 2 MiB if the
 /// kernel does not report it.
 fn huge_page_bytes() -> usize {
-    const USUAL: usize = 2 << 20;
-    let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = said.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
+    const DEFAULT_BYTES: usize = 2 << 20;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<usize>().ok());
-    kib.map_or(USUAL, |kib| kib * 1024)
+    kib.map_or(DEFAULT_BYTES, |kib| kib * 1024)
 }
 
 /// `mbind(MPOL_PREFERRED, MPOL_MF_MOVE)`: moves the pages of `mapping` to NUMA node `node`

@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use strait_os::interface::Interface;
+use strait_os::netlink::{Netlink, VethEnd};
+use strait_os::netns::{Namespace, disable_ipv6};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, MappedArray, XdpProgram};
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{Netlink, VethEnd};
-use strait_sys::netns::{Namespace, disable_ipv6};
 use strait_sys::packet::{receive, send};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, Socket, Transmitter, Umem};
 use strait_sys::{packet, wait};

@@ -42,7 +42,7 @@ const ZERO_COPY: SendOptions =
 /// Returns the events until no operation is in progress.
 fn drain(ring: &mut Ring) -> Vec<Event> {
     let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
-    while ring.under_way() > 0 {
+    while ring.in_progress() > 0 {
         assert!(Instant::now() < deadline, "{ring:?} after {events:?}");
         ring.enter(1, Duration::from_millis(100)).unwrap();
         events.extend(std::iter::from_fn(|| ring.next_event()));
@@ -319,6 +319,7 @@ fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
 #[test]
 fn failed_send_beyond_the_memlock_limit_releases_its_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     const ALONE: &str = "STRAIT_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let name = "uring::ring::tests::failed_send_beyond_the_memlock_limit_releases_its_memory";
@@ -330,7 +331,8 @@ fn failed_send_beyond_the_memlock_limit_releases_its_memory() {
     let limit = Rlimit { current: Some(64 << 10), maximum: getrlimit(Resource::Memlock).maximum };
     setrlimit(Resource::Memlock, limit).unwrap();
     // CAP_IPC_LOCK would disable the limit.
-    crate::process::drop_capabilities(false).unwrap();
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(&pattern(1 << 20, 5)).unwrap();

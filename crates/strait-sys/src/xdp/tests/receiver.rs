@@ -140,7 +140,7 @@ fn take(receiver: &mut Receiver, kernel: &mut Kernel, limit: usize, forget: bool
 
 proptest! {
     #[test]
-    fn every_frame_comes_once_in_order_and_no_chunk_is_lost(
+    fn every_frame_is_received_once_in_order_and_no_chunk_is_lost(
         steps in steps(),
         chunks in 1_u32..12,
         rx_slots in prop::sample::select(vec![1_u32, 2, 8]),

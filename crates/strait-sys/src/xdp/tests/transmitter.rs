@@ -100,7 +100,7 @@ fn push(transmitter: &mut Transmitter, frame: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn frames_go_out_whole_and_in_order_and_no_chunk_is_in_two_places(
+    fn frames_are_sent_in_order_and_no_chunk_has_two_owners(
         steps in steps(),
         chunks in 1_u32..12,
         tx_slots in prop::sample::select(vec![1_u32, 4, 16]),

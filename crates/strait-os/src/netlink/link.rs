@@ -3,7 +3,7 @@
 //! Only `netlink` uses the parsers; the types are public. Layouts: linux/if_link.h. No I/O here.
 
 use super::message::{Attributes, Message, malformed, read_u32};
-use crate::error::Result;
+use crate::Result;
 use crate::interface::Interface;
 
 /// `sizeof(struct ifinfomsg)`.
@@ -64,7 +64,8 @@ pub struct LinkReading {
     pub is_up: bool,
     /// True if it is set up and has a carrier (`IFF_LOWER_UP`).
     pub has_carrier: bool,
-    /// Number of carrier losses since the link was made (`IFLA_CARRIER_DOWN_COUNT`); wraps around.
+    /// Number of carrier losses since the link was created (`IFLA_CARRIER_DOWN_COUNT`); wraps
+    /// around.
     pub carrier_downs: u32,
 }
 
@@ -73,7 +74,7 @@ pub struct LinkReading {
 pub enum XdpMode {
     /// In the driver (`XDP_ATTACHED_DRV`).
     Native,
-    /// After the driver made an skb (`XDP_ATTACHED_SKB`).
+    /// After the driver has created an skb (`XDP_ATTACHED_SKB`).
     Generic,
     /// On the NIC itself (`XDP_ATTACHED_HW`).
     Offloaded,
@@ -108,9 +109,9 @@ pub struct XdpAttachment {
 pub(super) fn parse_interface(message: Message<'_>) -> Result<Interface> {
     let attributes = link_attributes(message)?;
     let [_, _, type_low, type_high, rest @ ..] = message.body else {
-        return Err(malformed("a link header is cut short"));
+        return Err(malformed("a truncated link header"));
     };
-    let field = |at| read_u32(rest, at).ok_or_else(|| malformed("a link header is cut short"));
+    let field = |at| read_u32(rest, at).ok_or_else(|| malformed("a truncated link header"));
     let mut interface = Interface {
         index: field(0)?,
         flags: field(4)?,
@@ -119,7 +120,7 @@ pub(super) fn parse_interface(message: Message<'_>) -> Result<Interface> {
     };
     for attribute in attributes {
         let (kind, value) = attribute?;
-        let number = || read_u32(value, 0).ok_or_else(|| malformed("a 32-bit attribute is cut short"));
+        let number = || read_u32(value, 0).ok_or_else(|| malformed("a truncated 32-bit attribute"));
         match kind {
             libc::IFLA_IFNAME => interface.name = Attributes::text(value),
             libc::IFLA_OPERSTATE => interface.operational_state = value.first().copied().unwrap_or_default(),
@@ -135,7 +136,7 @@ pub(super) fn parse_interface(message: Message<'_>) -> Result<Interface> {
 }
 
 pub(super) fn parse_reading(message: Message<'_>) -> Result<LinkReading> {
-    let flags = read_u32(message.body, 8).ok_or_else(|| malformed("a link header is cut short"))?;
+    let flags = read_u32(message.body, 8).ok_or_else(|| malformed("a truncated link header"))?;
     let downs = message.attributes(IFINFOMSG_LEN)?.find_u32(IFLA_CARRIER_DOWN_COUNT)?;
     Ok(LinkReading {
         is_up: flags & libc::IFF_UP as u32 != 0,

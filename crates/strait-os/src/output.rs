@@ -15,7 +15,10 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, fstatfs, openat, readlinkat, renameat, statat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, fstatfs, linkat, openat, readlinkat, renameat,
+    renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 /// Maximum number of symbolic links to follow, as in the kernel (path_resolution(7)).
@@ -64,7 +67,7 @@ pub struct Entry {
 /// another user may have planted; a regular file of another user in a sticky directory; a
 /// directory, a socket; `EINTR` if a signal interrupts the wait.
 pub fn find(path: &Path) -> io::Result<SafeOutput> {
-    match look(path)? {
+    match examine(path)? {
         Found::File(entry) => Ok(SafeOutput::File(entry)),
         Found::Stream(stream) => Ok(SafeOutput::Stream(stream.open(OFlags::WRONLY)?)),
     }
@@ -77,7 +80,7 @@ pub fn find(path: &Path) -> io::Result<SafeOutput> {
 pub fn append(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND;
     for _ in 0..ATTEMPTS_MAX {
-        let entry = match look(path)? {
+        let entry = match examine(path)? {
             Found::Stream(stream) => return stream.open(flags),
             Found::File(entry) => entry,
         };
@@ -94,7 +97,7 @@ pub fn append(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As for [`find`]; a device or a named pipe.
 pub fn file(path: &Path) -> io::Result<Entry> {
-    match look(path)? {
+    match examine(path)? {
         Found::File(entry) => Ok(*entry),
         Found::Stream(_) => Err(refused("a device or a named pipe: give a file")),
     }
@@ -144,6 +147,50 @@ pub fn rename(
     rename_and_check(directory, (from, to), file)
 }
 
+/// Renames `file` like [`rename`], but replaces no file.
+///
+/// # Errors
+/// `EEXIST` if `to` exists. As for [`rename`].
+pub fn rename_new(
+    directory: impl AsFd,
+    (from, to): (&OsStr, &OsStr),
+    file: impl AsFd,
+) -> Result<(), RenameError> {
+    if !is_entry(&directory, from, &file) {
+        return Err(RenameError::Replaced);
+    }
+    match renameat_with(&directory, from, &directory, to, RenameFlags::NOREPLACE) {
+        // The file system does not support the flag, as NFS (rename(2)).
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => rename_by_link(&directory, (from, to), &file)?,
+        renamed => renamed.map_err(io::Error::from)?,
+    }
+    if is_entry(directory, to, file) { Ok(()) } else { Err(RenameError::Replaced) }
+}
+
+/// Renames by link(2), which replaces no file, and unlink(2). A file system without hard links is
+/// only checked for the name before the rename.
+fn rename_by_link(
+    directory: impl AsFd,
+    (from, to): (&OsStr, &OsStr),
+    file: impl AsFd,
+) -> Result<(), RenameError> {
+    match linkat(&directory, from, &directory, to, AtFlags::empty()) {
+        Ok(()) if is_entry(&directory, from, file) => {
+            unlinkat(directory, from, AtFlags::empty()).map_err(io::Error::from)?;
+        }
+        Ok(()) => return Err(RenameError::Replaced),
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
+            match statat(&directory, to, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => return Err(io::Error::from(Errno::EXIST).into()),
+                Err(Errno::NOENT) => renameat(&directory, from, &directory, to).map_err(io::Error::from)?,
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        Err(error) => return Err(io::Error::from(error).into()),
+    }
+    Ok(())
+}
+
 fn rename_and_check(
     directory: impl AsFd,
     (from, to): (&OsStr, &OsStr),
@@ -158,7 +205,7 @@ fn rename_and_check(
 /// # Errors
 /// As for [`append`].
 pub fn check(path: &Path) -> io::Result<()> {
-    let Found::File(entry) = look(path)? else { return Ok(()) };
+    let Found::File(entry) = examine(path)? else { return Ok(()) };
     let Some(pinned) = &entry.pinned else { return Ok(()) };
     // st_nlink has 32 bits on arm64.
     #[allow(clippy::useless_conversion, reason = "st_nlink has 64 bits on x86-64")]
@@ -218,7 +265,7 @@ struct Way<'a> {
     shown: PathBuf,
 }
 
-fn look(path: &Path) -> io::Result<Found> {
+fn examine(path: &Path) -> io::Result<Found> {
     let mut links = LINKS_MAX;
     let (path, mut from) = (path.to_path_buf(), None::<OwnedFd>);
     let (mut path, mut shown) = (path.clone(), path);

@@ -5,7 +5,7 @@
 
 use super::message::{Message, malformed};
 use super::{Netlink, Protocol, REQUEST};
-use crate::error::Result;
+use crate::Result;
 
 /// `NETLINK_GENERIC`.
 const GENERIC: u32 = 16;
@@ -54,13 +54,13 @@ pub struct XdpMetadata {
 /// # Errors
 /// If the kernel is too old to report them.
 pub fn xdp_abilities(index: u32) -> Result<XdpAbilities> {
-    let mut netlink = Netlink::of(Protocol::from_raw(GENERIC.try_into().expect("not 0")).into())?;
+    let mut netlink = Netlink::with_protocol(Protocol::from_raw(GENERIC.try_into().expect("not 0")).into())?;
     let mut request = netlink.request(CONTROLLER, REQUEST, &[GET_FAMILY, 1, 0, 0]);
     request.attribute_str(FAMILY_NAME, "netdev");
     let family = netlink.get(&mut request, "find", "generic netlink family netdev", parse_family)?;
     let mut request = netlink.request(family, REQUEST, &[DEVICE_GET, 1, 0, 0]);
     request.attribute_u32(INDEX, index);
-    netlink.get(&mut request, "read XDP abilities of", &super::subject(index), parse)
+    netlink.get(&mut request, "read the XDP features of", &super::subject(index), parse)
 }
 
 pub(super) fn parse_family(message: Message<'_>) -> Result<u16> {

@@ -1,9 +1,9 @@
-//! Answer to `RTM_GETROUTE`: the interface by which packets to an address leave.
+//! Reply to `RTM_GETROUTE`: the interface through which packets to an address leave.
 //!
 //! `egress.rs` requests it for a destination. Layout: `struct rtmsg` of linux/rtnetlink.h.
 
 use super::message::{Attributes, Message, malformed};
-use crate::error::Result;
+use crate::Result;
 
 /// `struct rtmsg`.
 pub(super) const HEADER_LEN: usize = 12;
@@ -21,7 +21,7 @@ pub struct Route {
 
 pub(super) fn parse(message: Message<'_>) -> Result<Route> {
     let (header, attributes) =
-        message.body.split_at_checked(HEADER_LEN).ok_or_else(|| malformed("a route is cut short"))?;
+        message.body.split_at_checked(HEADER_LEN).ok_or_else(|| malformed("a truncated route"))?;
     let index = Attributes(attributes).find_u32(libc::RTA_OIF)?;
     let index = index.ok_or_else(|| malformed("a route without an interface"))?;
     Ok(Route { index, is_local: header[TYPE_OFFSET] == libc::RTN_LOCAL })

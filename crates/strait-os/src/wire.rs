@@ -9,12 +9,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Kind, Result};
 use crate::ethtool::{Ethtool, Offload};
 use crate::interface::Interface;
 use crate::netlink::{LinkStats, Netlink, VethEnd};
 use crate::netns::{self, Namespace};
 use crate::wait;
+use crate::{Error, Kind, Result};
 
 /// Timeout of bringing a link up.
 const UP_MAX: Duration = Duration::from_secs(10);

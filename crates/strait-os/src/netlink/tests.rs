@@ -63,11 +63,11 @@ fn each_change_of_one_link_is_reported_and_none_of_another() {
         let downs =
             changes.iter().filter(|event| matches!(event, LinkEvent::Changed(now) if !now.is_up)).count();
         assert_eq!(downs, 3, "{changes:?}");
-        assert!(!changes.contains(&LinkEvent::Lost) && !changes.contains(&LinkEvent::Gone), "{changes:?}");
+        assert!(!changes.contains(&LinkEvent::Lost) && !changes.contains(&LinkEvent::Removed), "{changes:?}");
         let now = netlink.link(one).unwrap();
         assert_eq!((now.is_up, now.carrier_downs - start.carrier_downs), (true, 3));
         netlink.delete(one).unwrap();
-        assert_eq!(waiting(&monitor).last(), Some(&LinkEvent::Gone));
+        assert_eq!(waiting(&monitor).last(), Some(&LinkEvent::Removed));
         assert_eq!(netlink.link(one).unwrap_err().kind(), Kind::Usage);
     })
     .unwrap();

@@ -1,18 +1,19 @@
-//! `rtnetlink(7)`: makes and sets links, reads their state and counters.
+//! `rtnetlink(7)`: creates and configures links, reads their state and counters.
 //!
 //! The capture engine reads link counters and attached XDP programs with it; the test rigs and the
-//! demo make veth pairs. The doctor uses two related families: [`packet_socket`] reads the rings of
-//! packet sockets (sock_diag(7)), and [`xdp_abilities`] the XDP features of a driver (generic
+//! demo create veth pairs. The doctor uses two related families: [`packet_socket`] reads the rings
+//! of packet sockets (sock_diag(7)), and [`xdp_abilities`] the XDP features of a driver (generic
 //! family `netdev`). A [`Netlink`] always works in the network namespace of the thread that opened
-//! it. It lists nothing, and accesses only the given interface. [`LinkMonitor`] reports the changes
-//! of one link.
+//! it. It never dumps a table: each call is about one link. [`LinkMonitor`] reports the changes of
+//! one link.
 //!
-//! The messages are written and read here and not by `netlink-packet-route` (judged at 0.34) for
-//! three reasons. It has neither `packet_diag` nor the `netdev` family, so this reader would stay
-//! anyway. It decodes every attribute of a message and fails if one of them has an unknown layout;
-//! this reader looks only at the attributes that it needs, and later kernels may change the others.
-//! It brings 52,000 lines into the program that gets capabilities. The sockets need no crate:
-//! rustix opens them. [`parse`] has the pure readers of answers, for tests and fuzzing.
+//! The messages are written and parsed here and not by `netlink-packet-route` (examined in version
+//! 0.34) for three reasons. It has neither `packet_diag` nor the `netdev` family, so this parser
+//! would be needed anyway. It decodes every attribute of a message and fails if one of them has an
+//! unknown layout; this parser reads only the attributes that it needs, and later kernels may
+//! change the others. It brings 52,000 lines into the program that gets capabilities. The sockets
+//! need no crate: rustix opens them. [`parse`] has the parsers of replies without I/O, for tests
+//! and fuzzing.
 
 mod diag;
 mod link;
@@ -25,10 +26,11 @@ mod route;
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
+use strait_sys::socket::enable_netlink_option;
 
 pub use diag::{PacketRing, PacketSocket, packet_socket};
 pub use link::{LinkReading, LinkStats, XdpAttachment, XdpMode};
@@ -37,9 +39,9 @@ pub use monitor::{LinkEvent, LinkMonitor};
 pub use netdev::{XdpAbilities, XdpMetadata, xdp_abilities};
 pub use route::Route;
 
-use crate::error::{Error, Kind, Result, check};
 use crate::interface::Interface;
 use crate::name::check_name;
+use crate::{Error, Kind, Result};
 
 /// `RTM_GETSTATS` (linux/rtnetlink.h), which libc does not have for musl.
 const RTM_GETSTATS: u16 = 94;
@@ -47,10 +49,10 @@ const RTM_GETSTATS: u16 = 94;
 const REPLY_BYTES_MAX: usize = 16 * 1024;
 /// Maximum wait for a reply. The kernel answers inside `send`, so a timeout means a kernel fault.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of other messages before the reply, so that the wait ends.
+/// Maximum number of other messages before the reply, which bounds the wait.
 const STRAY_MESSAGES_MAX: u32 = 64;
 
-/// Maximum datagrams of one answer: enough for some ten thousand sockets.
+/// Maximum number of datagrams of a dump: enough for some ten thousand sockets.
 const DUMP_DATAGRAMS_MAX: u32 = 4096;
 
 /// `VETH_INFO_PEER` (linux/veth.h).
@@ -70,7 +72,7 @@ pub struct Netlink {
     reply: Box<[u8; REPLY_BYTES_MAX]>,
 }
 
-/// One end of a veth pair to be made.
+/// One end of a veth pair to be created.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
     /// Interface name, 1 to 15 bytes.
@@ -95,11 +97,11 @@ impl<'a> VethEnd<'a> {
 impl Netlink {
     /// `socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE)` in the calling thread's namespace.
     pub fn open() -> Result<Self> {
-        Self::of(None)
+        Self::with_protocol(None)
     }
 
     /// Opens a socket of another netlink protocol.
-    fn of(protocol: Option<Protocol>) -> Result<Self> {
+    fn with_protocol(protocol: Option<Protocol>) -> Result<Self> {
         let os = |errno: rustix::io::Errno| Error::os("open", "netlink socket", errno.raw_os_error());
         let flags = SocketFlags::CLOEXEC;
         let fd =
@@ -107,7 +109,7 @@ impl Netlink {
         let timeout = rustix::net::sockopt::Timeout::Recv;
         rustix::net::sockopt::set_socket_timeout(&fd, timeout, Some(REPLY_TIMEOUT)).map_err(os)?;
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
-            enable(&fd, option)?;
+            enable_netlink_option(fd.as_fd(), option)?;
         }
         Ok(Self { fd, sequence: 0, reply: Box::new([0; REPLY_BYTES_MAX]) })
     }
@@ -134,7 +136,7 @@ impl Netlink {
         let (family, bytes) = address_bytes(to.ip());
         let source = from.map(address_bytes).filter(|(other, _)| *other == family).map(|(_, bytes)| bytes);
         let bits = |bytes: &[u8]| 8 * bytes.len() as u8;
-        // struct rtmsg: family, the bits of both addresses, then fields of answers.
+        // struct rtmsg: family, the prefix lengths of both addresses, then fields of replies.
         let mut body = [0; route::HEADER_LEN];
         body[..3].copy_from_slice(&[family, bits(&bytes), source.as_deref().map_or(0, bits)]);
         let mut request = self.request(libc::RTM_GETROUTE, REQUEST, &body);
@@ -150,7 +152,7 @@ impl Netlink {
         self.get(&mut request, "find a route to", &to.ip().to_string(), route::parse)
     }
 
-    /// Returns the 64-bit counters of link `index` since it was made. Allocates little: one
+    /// Returns the 64-bit counters of link `index` since it was created. Allocates little: one
     /// request, one reply.
     pub fn stats(&mut self, index: u32) -> Result<LinkStats> {
         let mut body = [0; 12];
@@ -172,7 +174,7 @@ impl Netlink {
         self.get(&mut request, "read XDP state of", &subject(index), link::parse_xdp)
     }
 
-    /// Makes a veth pair with both ends down. Needs `CAP_NET_ADMIN` in both namespaces.
+    /// Creates a veth pair with both ends down. Needs `CAP_NET_ADMIN` in both namespaces.
     pub fn add_veth(&mut self, end: &VethEnd<'_>, peer: &VethEnd<'_>) -> Result<()> {
         check_name(end.name)?;
         check_name(peer.name)?;
@@ -269,7 +271,7 @@ impl Netlink {
         parse(self.exchange(request, operation, subject)?)
     }
 
-    /// Sends `request` and returns its answer: data, or an acknowledgement. A negative
+    /// Sends `request` and returns its reply: data, or an acknowledgement. A negative
     /// acknowledgement is an error.
     fn exchange(
         &mut self,
@@ -291,7 +293,7 @@ impl Netlink {
         Err(malformed("no reply to the request among the messages received"))
     }
 
-    /// Sends a request with an answer of several messages, and passes each to `take`.
+    /// Sends a request with a reply of several messages, and passes each to `take`.
     fn dump(
         &mut self,
         request: &mut Request,
@@ -313,7 +315,7 @@ impl Netlink {
                 take(accept(message, operation, subject)?)?;
             }
         }
-        Err(malformed("an answer has no end"))
+        Err(malformed("a dump without NLMSG_DONE"))
     }
 
     /// Receives one datagram into the buffer and returns its full length, even if it was cut.
@@ -331,26 +333,27 @@ fn first_message(mut datagram: &[u8]) -> Result<Message<'_>> {
     Message::take(&mut datagram)?.ok_or_else(|| malformed("an empty datagram"))
 }
 
-/// Passes on data and acknowledgements; turns `NLMSG_ERROR` with an errno into an error.
+/// Returns data and acknowledgements; converts `NLMSG_ERROR` with an errno to an error.
 fn accept<'a>(message: Message<'a>, operation: &'static str, subject: &str) -> Result<Message<'a>> {
     if message.kind != libc::NLMSG_ERROR as u16 {
         return Ok(message);
     }
-    let code =
-        message::read_u32(message.body, 0).ok_or_else(|| malformed("an error is cut short"))?.cast_signed();
+    let code = message::read_u32(message.body, 0)
+        .ok_or_else(|| malformed("a truncated error message"))?
+        .cast_signed();
     if code == 0 {
         return Ok(message);
     }
     let errno = code.checked_neg().filter(|&errno| errno > 0);
     let errno = errno.ok_or_else(|| malformed("an error with a positive code"))?;
     let error = Error::os(operation, subject, errno);
-    let said = kernel_message(message)?;
-    Err(match (errno, said) {
+    let text = kernel_message(message)?;
+    Err(match (errno, text) {
         (libc::EPERM, _) => error.remedy("needs CAP_NET_ADMIN: run as root"),
         (libc::ENODEV, _) => {
             Error::new(Kind::Usage, operation, subject, "no such interface; `ip link` lists them")
         }
-        (_, Some(words)) => error.remedy(format!("the kernel says: {words}")),
+        (_, Some(text)) => error.remedy(format!("the kernel reports: {text}")),
         (_, None) => error,
     })
 }
@@ -361,7 +364,8 @@ fn kernel_message(message: Message<'_>) -> Result<Option<String>> {
         return Ok(None);
     }
     // The request's header follows the code; NETLINK_CAP_ACK excludes its payload.
-    let attributes = message.body.get(4 + HEADER_LEN..).ok_or_else(|| malformed("an error is cut short"))?;
+    let attributes =
+        message.body.get(4 + HEADER_LEN..).ok_or_else(|| malformed("a truncated error message"))?;
     Attributes(attributes).find_str(NLMSGERR_ATTR_MSG)
 }
 
@@ -400,14 +404,4 @@ fn put_end(request: &mut Request, end: &VethEnd<'_>) {
 
 fn subject(index: u32) -> String {
     format!("link {index}")
-}
-
-fn enable(fd: &OwnedFd, option: libc::c_int) -> Result<()> {
-    let one: libc::c_int = 1;
-    // SAFETY: the option's value is a live int, and the length matches.
-    let returned = unsafe {
-        let (value, len) = ((&raw const one).cast(), size_of::<libc::c_int>() as libc::socklen_t);
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, value, len)
-    };
-    check(returned, "setsockopt", "netlink route socket").map(drop)
 }

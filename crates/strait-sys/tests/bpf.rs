@@ -3,12 +3,13 @@
 
 use std::os::fd::AsFd;
 
-use super::{
+use strait_os::netlink::Netlink;
+use strait_os::netns::Namespace;
+use strait_sys::bpf::{
     AttachMode, Link, LoadOptions, Map, SocketFilter, TestRun, XdpContext, XdpProgram, program_info,
+    program_info_by_id,
 };
-use crate::error::{Kind, Result};
-use crate::netlink::Netlink;
-use crate::netns::Namespace;
+use strait_sys::{Kind, Result};
 
 /// `r0 = XDP_PASS; exit`.
 const PASS: [u64; 2] = [0x0000_0002_0000_00b7, EXIT];
@@ -24,7 +25,7 @@ fn or_skip<T>(result: Result<T>) -> Option<T> {
             eprintln!("SKIP bpf: {error}");
             None
         }
-        result => Some(result.expect("bpf(2) works where it is allowed")),
+        result => Some(result.expect("the call works where it is allowed")),
     }
 }
 
@@ -87,7 +88,7 @@ fn program_info_has_name_and_number() {
     let Some(program) = load(&PASS) else { return };
     let info = program_info(program.as_fd()).unwrap();
     assert_eq!(info.name, "test");
-    assert_eq!(super::program_info_by_id(info.id).unwrap(), info);
+    assert_eq!(program_info_by_id(info.id).unwrap(), info);
 }
 
 #[test]

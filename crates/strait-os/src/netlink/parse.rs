@@ -1,13 +1,13 @@
-//! Pure readers of the kernel's answers: each takes the bytes of one datagram.
+//! Parsers of the kernel's replies without I/O: each takes the bytes of one datagram.
 //!
-//! The functions of the parent module send a request and read its answer with the same code. Here
-//! it is without a socket, so that tests and fuzz targets can pass any bytes. A negative
+//! The functions of the parent module send a request and parse its reply with the same code. Tests
+//! and fuzz targets can pass any bytes to it here. A negative
 //! acknowledgement (`NLMSG_ERROR`) is an error with the kernel's errno and message.
 
 use super::message::{Message, malformed};
 use super::{LinkEvent, LinkReading, LinkStats, PacketSocket, Route, XdpAbilities, XdpAttachment};
 use super::{accept, diag, first_message, link, monitor, netdev, route};
-use crate::error::Result;
+use crate::Result;
 use crate::interface::Interface;
 
 /// Reads the identity of a link (`RTM_NEWLINK`).
@@ -63,7 +63,7 @@ pub fn link_event(mut datagram: &[u8]) -> Result<Option<LinkEvent>> {
 }
 
 const OPERATION: &str = "read";
-const SUBJECT: &str = "a netlink answer";
+const SUBJECT: &str = "a netlink reply";
 
 fn answer<T>(datagram: &[u8], parse: impl FnOnce(Message<'_>) -> Result<T>) -> Result<T> {
     let message = accept(first_message(datagram)?, OPERATION, SUBJECT)?;

@@ -1,5 +1,4 @@
-//! Ring of a packet socket, from `packet_diag` of sock_diag(7). Without it, D2 needed strace and a
-//! kernel probe.
+//! Ring of a packet socket, from `packet_diag` of sock_diag(7).
 //!
 //! The doctor uses it to show libpcap's ring. Layouts: linux/packet_diag.h, linux/sock_diag.h.
 
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use super::message::{Message, malformed, read_u32};
 use super::{Netlink, Protocol, REQUEST};
-use crate::error::{Error, Kind, Result};
+use crate::{Error, Kind, Result};
 
 /// `NETLINK_SOCK_DIAG`.
 const SOCK_DIAG: u32 = 4;
@@ -40,7 +39,7 @@ pub struct PacketRing {
     pub blocks: u32,
     /// Bytes of a frame; unused by TPACKET_V3.
     pub frame_bytes: u32,
-    /// Time that TPACKET_V3 holds back a block that is not full.
+    /// Retire timer: time for which TPACKET_V3 holds back a block that is not full.
     pub retire: Duration,
 }
 
@@ -49,9 +48,11 @@ pub struct PacketRing {
 /// # Errors
 /// [`Kind::Refused`] if the kernel has no `packet_diag`.
 pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
-    let failed = |errno: rustix::io::Errno| Error::os("look at", "a packet socket", errno.raw_os_error());
+    let failed =
+        |errno: rustix::io::Errno| Error::os("read the ring of", "a packet socket", errno.raw_os_error());
     let inode = rustix::fs::fstat(socket.as_fd()).map_err(failed)?.st_ino as u32;
-    let mut netlink = Netlink::of(Protocol::from_raw(SOCK_DIAG.try_into().expect("not 0")).into())?;
+    let mut netlink =
+        Netlink::with_protocol(Protocol::from_raw(SOCK_DIAG.try_into().expect("not 0")).into())?;
     // struct packet_diag_req: family, protocol, padding, inode, requested attributes, cookie.
     let mut body = [0; 20];
     body[0] = libc::AF_PACKET as u8;
@@ -59,7 +60,7 @@ pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
     body[8..12].copy_from_slice(&SHOW.to_ne_bytes());
     let mut request = netlink.request(BY_FAMILY, REQUEST | libc::NLM_F_DUMP as u16, &body);
     let mut found = None;
-    netlink.dump(&mut request, ("look at", "packet sockets"), |message| {
+    netlink.dump(&mut request, ("read the rings of", "packet sockets"), |message| {
         if read_u32(message.body, 4) == Some(inode) {
             found = Some(parse(message)?);
         }
@@ -68,7 +69,7 @@ pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
     found.ok_or_else(|| {
         Error::new(
             Kind::Refused,
-            "look at",
+            "read the ring of",
             "a packet socket",
             "this kernel does not report it (CONFIG_PACKET_DIAG)",
         )
@@ -78,7 +79,7 @@ pub fn packet_socket(socket: BorrowedFd<'_>) -> Result<PacketSocket> {
 pub(super) fn parse(message: Message<'_>) -> Result<PacketSocket> {
     let attributes = message.attributes(MESSAGE_LEN)?;
     let word = |value: &[u8], index: usize| {
-        read_u32(value, 4 * index).ok_or_else(|| malformed("a packet socket's attribute is cut short"))
+        read_u32(value, 4 * index).ok_or_else(|| malformed("a truncated attribute of a packet socket"))
     };
     let version = match attributes.find(INFO)? {
         // TPACKET_V1 is 0.

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use strait_sys::socket;
 
 use super::link::{self, LinkReading};
 use super::message::Message;
 use super::{REPLY_BYTES_MAX, subject};
-use crate::error::{Error, Result};
-use crate::socket;
+use crate::{Error, Result};
 
 /// `RTMGRP_LINK` (linux/rtnetlink.h).
 const RTMGRP_LINK: u32 = 1;
@@ -30,7 +30,7 @@ pub enum LinkEvent {
     /// New state of the link.
     Changed(LinkReading),
     /// The link was deleted or moved to another network namespace.
-    Gone,
+    Removed,
     /// Notifications were lost, because the socket's buffer was full.
     Lost,
 }
@@ -86,7 +86,7 @@ impl AsFd for LinkMonitor {
 pub(super) fn parse(message: Message<'_>) -> Result<Option<LinkEvent>> {
     Ok(match message.kind {
         libc::RTM_NEWLINK => Some(LinkEvent::Changed(link::parse_reading(message)?)),
-        libc::RTM_DELLINK => Some(LinkEvent::Gone),
+        libc::RTM_DELLINK => Some(LinkEvent::Removed),
         _ => None,
     })
 }
@@ -108,8 +108,5 @@ fn attach_link_filter(fd: &OwnedFd, index: u32) -> Result<()> {
         (RETURN, 0, 0, u32::MAX),
         (RETURN, 0, 0, 0),
     ];
-    let mut program = program.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    let option = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    socket::set(fd.as_fd(), option, &filter, ("attach a filter to", "a netlink socket"))
+    socket::attach_filter(fd.as_fd(), &program, ("attach a filter to", "a netlink socket"))
 }

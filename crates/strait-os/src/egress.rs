@@ -2,12 +2,12 @@
 //!
 //! For a device without scatter-gather or checksum offload the kernel copies the pages of a
 //! zero-copy send. It does not always report that: segmenting a long packet for such a device
-//! copies silently (`skb_segment` of net/core/skbuff.c). The sender therefore asks here before it
-//! uses zero-copy, and the doctor asks to explain copied sends.
+//! copies silently (`skb_segment` of net/core/skbuff.c). The sender therefore checks here before
+//! it uses zero-copy, and the doctor uses it to explain copied sends.
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::error::Result;
+use crate::Result;
 use crate::ethtool::{Ethtool, Offload};
 use crate::interface::Interface;
 use crate::netlink::Netlink;
@@ -24,8 +24,8 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Finds the device for packets to `to`; routing rules may depend on `from` (ip-rule(8)). Looks
-    /// in the calling thread's namespace.
+    /// Finds the device for packets to `to` in the calling thread's namespace. Routing rules may
+    /// depend on `from` (ip-rule(8)).
     ///
     /// # Errors
     /// If there is no route.

@@ -1,4 +1,4 @@
-//! Network namespaces without names: made, entered, and freed with their last descriptor.
+//! Network namespaces without names: created, entered, and freed with their last descriptor.
 //!
 //! The test rigs and the demo build their private networks on [`Namespace`]; an unprivileged run
 //! calls [`unshare_user`] first. Nothing is bound under `/run/netns`, so a process killed at any
@@ -13,9 +13,10 @@ use std::path::Path;
 use std::thread;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::thread::LinkNameSpaceType;
+use strait_sys::syscall::{unshare_network, unshare_user_and_network};
 
-use crate::error::{Error, Kind, Result};
+use crate::{Error, Kind, Result};
 
 /// The namespace of the calling thread; `/proc/self` would be the main thread's (`proc(5)`).
 const CURRENT: &str = "/proc/thread-self/ns/net";
@@ -27,11 +28,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with only `lo`, which is down (`unshare(CLONE_NEWNET)` on a separate
+    /// Creates a namespace with only `lo`, which is down (`unshare(CLONE_NEWNET)` on a separate
     /// thread).
     pub fn new() -> Result<Self> {
         on_thread(|| {
-            unshare(UnshareFlags::NEWNET).map_err(|errno| {
+            unshare_network().map_err(|errno| {
                 Error::os("unshare", "CLONE_NEWNET", errno.raw_os_error())
                     .remedy("a network namespace needs CAP_SYS_ADMIN: run as root")
             })?;
@@ -83,7 +84,7 @@ impl AsFd for Namespace {
 /// forbid it; the error is then [`Kind::Refused`].
 pub fn unshare_user() -> Result<()> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(|errno| {
+    unshare_user_and_network().map_err(|errno| {
         Error::os("unshare", "CLONE_NEWUSER|CLONE_NEWNET", errno.raw_os_error())
             .with_kind(Kind::Refused)
             .remedy(FORBIDDEN)
@@ -109,7 +110,7 @@ pub fn disable_ipv6() -> Result<()> {
     Ok(())
 }
 
-/// Processes received packets on `cpu`, for links made later in the calling thread's namespace
+/// Processes received packets on `cpu`, for links created later in the calling thread's namespace
 /// (`net.core.rps_default_mask`). A kernel without the setting (before Linux 6.3) keeps them on the
 /// receiving CPU.
 pub fn steer_packets_to(cpu: u32) -> Result<()> {
@@ -131,12 +132,6 @@ const FORBIDDEN: &str = "this system forbids user namespaces to ordinary users (
 fn map_ids(path: &'static str, line: &str) -> Result<()> {
     fs::write(path, line)
         .map_err(|error| Error::from_io("write", path, &error).with_kind(Kind::Refused).remedy(FORBIDDEN))
-}
-
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    debug_assert!(!flags.contains(UnshareFlags::FILES));
-    // SAFETY: the descriptor table stays shared (no CLONE_FILES), so no thread loses a descriptor.
-    unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
 fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
@@ -170,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_goes_off_inside_and_stays_on_outside() {
+    fn ipv6_is_disabled_inside_and_stays_enabled_outside() {
         let Ok(inside) = Namespace::new().inspect_err(|error| eprintln!("SKIP netns: {error}")) else {
             return;
         };

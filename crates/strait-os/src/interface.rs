@@ -6,9 +6,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use strait_sys::link_type;
+use strait_sys::netdevice;
+
+use crate::Result;
 use crate::ethtool::Ethtool;
-use crate::link_type;
 use crate::netlink::Netlink;
 
 /// `IF_OPER_UP` (linux/if.h).
@@ -75,22 +77,7 @@ impl Interface {
 
     /// Returns the indices of all interfaces of the calling thread's namespace (`if_nameindex(3)`).
     pub fn indices() -> Result<Vec<u32>> {
-        // SAFETY: if_nameindex takes nothing.
-        let list = unsafe { libc::if_nameindex() };
-        if list.is_null() {
-            return Err(Error::last_os("list", "interfaces"));
-        }
-        let mut indices = Vec::new();
-        // SAFETY: the array ends with an index of 0, and is freed once.
-        unsafe {
-            let mut entry = list;
-            while (*entry).if_index != 0 {
-                indices.push((*entry).if_index);
-                entry = entry.add(1);
-            }
-            libc::if_freenameindex(list);
-        }
-        Ok(indices)
+        netdevice::indices()
     }
 
     /// Returns true if it is administratively up (`IFF_UP`).
@@ -172,7 +159,7 @@ fn read(directory: &Path, file: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Kind;
+    use crate::Kind;
 
     #[test]
     fn the_loopback_is_found() {

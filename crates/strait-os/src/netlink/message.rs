@@ -3,7 +3,7 @@
 //! Only `netlink` uses it. Layouts are those of `netlink(7)` and `rtnetlink(7)`: native byte order,
 //! every header and attribute aligned to 4 bytes. No I/O here.
 
-use crate::error::{Error, Kind, Result};
+use crate::{Error, Kind, Result};
 
 /// `sizeof(struct nlmsghdr)`.
 pub(super) const HEADER_LEN: usize = 16;
@@ -19,7 +19,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Begins a message of `kind` (`RTM_*`) with the family header `body` (`ifinfomsg`,
+    /// Starts a message of `kind` (`RTM_*`) with the family header `body` (`ifinfomsg`,
     /// `ifaddrmsg`, ...).
     pub(super) fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(256);
@@ -59,7 +59,8 @@ impl Request {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; ATTRIBUTE_HEADER_LEN]);
         inside(self);
-        let len = u16::try_from(self.bytes.len() - start).expect("an attribute of ours is far below 64 KiB");
+        let len =
+            u16::try_from(self.bytes.len() - start).expect("attributes written here are far below 64 KiB");
         self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
         self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
         self.bytes.resize(align(self.bytes.len()), 0);
@@ -68,7 +69,7 @@ impl Request {
 
     /// Returns the finished message, with its length filled in.
     pub(super) fn finish(&mut self) -> &[u8] {
-        let len = u32::try_from(self.bytes.len()).expect("a request of ours is far below 4 GiB");
+        let len = u32::try_from(self.bytes.len()).expect("requests written here are far below 4 GiB");
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
         &self.bytes
     }
@@ -84,12 +85,12 @@ pub(super) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Takes the first message off `datagram`; returns `None` at its end.
+    /// Removes the first message from `datagram` and returns it; `None` at the end.
     pub(super) fn take(datagram: &mut &'a [u8]) -> Result<Option<Self>> {
         if datagram.is_empty() {
             return Ok(None);
         }
-        let len = read_u32(datagram, 0).ok_or_else(|| malformed("a header is cut short"))? as usize;
+        let len = read_u32(datagram, 0).ok_or_else(|| malformed("a truncated header"))? as usize;
         if len < HEADER_LEN || len > datagram.len() {
             return Err(malformed("a message's length is outside the datagram"));
         }
@@ -106,7 +107,7 @@ impl<'a> Message<'a> {
     /// Returns the attributes after a family header of `header_len` bytes.
     pub(super) fn attributes(&self, header_len: usize) -> Result<Attributes<'a>> {
         let bytes =
-            self.body.get(align(header_len)..).ok_or_else(|| malformed("a family header is cut short"))?;
+            self.body.get(align(header_len)..).ok_or_else(|| malformed("a truncated family header"))?;
         Ok(Attributes(bytes))
     }
 }
@@ -130,7 +131,7 @@ impl<'a> Attributes<'a> {
     /// Returns the attribute as a `u32`; `None` if absent, an error if too short.
     pub(super) fn find_u32(&self, wanted: u16) -> Result<Option<u32>> {
         let Some(value) = self.find(wanted)? else { return Ok(None) };
-        read_u32(value, 0).map(Some).ok_or_else(|| malformed("a 32-bit attribute is cut short"))
+        read_u32(value, 0).map(Some).ok_or_else(|| malformed("a truncated 32-bit attribute"))
     }
 
     /// Returns the attribute as text up to its NUL.

@@ -1,10 +1,13 @@
-//! Pure readers of the kernel's answers: each takes the words of one structure, with the command.
+//! Parsers of the kernel's replies without I/O: each takes the words of one structure, with the
+//! command.
 //!
-//! [`Ethtool`](super::Ethtool) calls them with the answers. Tests and fuzz targets can pass any
-//! words. A structure that is cut short is an error.
+//! [`Ethtool`](super::Ethtool) calls them with the replies. Tests and fuzz targets can pass any
+//! words. A truncated structure is an error.
 
-use super::{Channels, Driver, FEATURE_BLOCK_WORDS, FEATURES_MAX, Flags, Offload, Rings, STRING_WORDS};
-use crate::error::{Error, Kind, Result};
+use strait_sys::netdevice::{FEATURE_BLOCK_WORDS, FEATURES_MAX, STRING_WORDS};
+
+use super::{Channels, Driver, Flags, Offload, Rings};
+use crate::{Error, Kind, Result};
 
 /// `ETH_FLAG_LRO` and `ETH_FLAG_RXVLAN`.
 const LRO: u32 = 1 << 15;
@@ -84,11 +87,11 @@ fn fields<const N: usize>(words: &[u32]) -> Result<&[u32; N]> {
 }
 
 fn cut_short() -> Error {
-    failed("an answer is cut short".into())
+    failed("a truncated reply".into())
 }
 
 fn failed(cause: String) -> Error {
-    Error::new(Kind::Failed, "read", "ethtool answer", cause)
+    Error::new(Kind::Failed, "read", "ethtool reply", cause)
 }
 
 #[cfg(test)]
@@ -126,7 +129,7 @@ mod tests {
         assert!(is_fixed(Offload::Gro, &names, &words).unwrap());
         words[6] = 1 << 1;
         assert!(!is_fixed(Offload::Gro, &names, &words).unwrap());
-        assert!(is_fixed(Offload::Gro, &names, &words[..9]).is_err(), "the second block is cut short");
+        assert!(is_fixed(Offload::Gro, &names, &words[..9]).is_err(), "the second block is truncated");
     }
 
     proptest! {

@@ -2,38 +2,25 @@
 //!
 //! The probes of the engines and the doctor read queue counts, ring sizes and the driver's name;
 //! the test rigs switch offloads. Structures mirror linux/ethtool.h. A driver without a call
-//! answers EOPNOTSUPP, which is [`crate::Kind::Refused`]. Nothing here resets hardware or changes
+//! returns EOPNOTSUPP, which is [`crate::Kind::Refused`]. Nothing here resets hardware or changes
 //! link settings.
 
 pub mod parse;
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use strait_sys::netdevice::{
+    self, DRVINFO_WORDS, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GDRVINFO, ETHTOOL_GFEATURES,
+    ETHTOOL_GFLAGS, ETHTOOL_GRINGPARAM, ETHTOOL_GRXFHINDIR, ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS,
+    FEATURE_BLOCK_WORDS, FEATURES_MAX, STRING_WORDS, ethtool,
+};
 
-use crate::error::{Error, Kind, Result, check};
 use crate::name::check_name;
+use crate::{Error, Kind, Result};
 
-const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GRINGPARAM: u32 = 0x10;
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
-const ETHTOOL_GFLAGS: u32 = 0x25;
-const ETHTOOL_GRXFHINDIR: u32 = 0x38;
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
-const ETHTOOL_GFEATURES: u32 = 0x3a;
-/// String set with the names of the feature bits (`enum ethtool_stringset`).
-const ETH_SS_FEATURES: u32 = 4;
-/// Maximum number of features of a kernel; 7.2 has 59.
-const FEATURES_MAX: usize = 256;
-/// Words of a block in `struct ethtool_gfeatures`: available, requested, active, never changed.
-const FEATURE_BLOCK_WORDS: usize = 4;
 /// Maximum number of RSS table entries to read; the largest NICs have 2048.
 const RSS_ENTRIES_MAX: usize = 4096;
-/// Words of `struct ethtool_drvinfo`: the command, five strings, 12 reserved bytes, five counts.
-const DRVINFO_WORDS: usize = 49;
-/// Words of a string, in `ethtool_drvinfo` and in a set (`ETH_GSTRING_LEN`).
-const STRING_WORDS: usize = 8;
 
 /// Handle on one interface's driver, in the namespace where it was opened.
 #[derive(Debug)]
@@ -113,12 +100,12 @@ impl Offload {
     /// Returns the commands to get and set it.
     fn commands(self) -> (u32, u32) {
         match self {
-            Self::RxChecksum => (0x14, 0x15),
-            Self::TxChecksum => (0x16, 0x17),
-            Self::ScatterGather => (0x18, 0x19),
-            Self::Tso => (0x1e, 0x1f),
-            Self::Gso => (0x23, 0x24),
-            Self::Gro => (0x2b, 0x2c),
+            Self::RxChecksum => (netdevice::ETHTOOL_GRXCSUM, netdevice::ETHTOOL_SRXCSUM),
+            Self::TxChecksum => (netdevice::ETHTOOL_GTXCSUM, netdevice::ETHTOOL_STXCSUM),
+            Self::ScatterGather => (netdevice::ETHTOOL_GSG, netdevice::ETHTOOL_SSG),
+            Self::Tso => (netdevice::ETHTOOL_GTSO, netdevice::ETHTOOL_STSO),
+            Self::Gso => (netdevice::ETHTOOL_GGSO, netdevice::ETHTOOL_SGSO),
+            Self::Gro => (netdevice::ETHTOOL_GGRO, netdevice::ETHTOOL_SGRO),
         }
     }
 
@@ -153,7 +140,7 @@ impl Ethtool {
     pub fn open(name: &str) -> Result<Self> {
         check_name(name)?;
         if name.len() >= libc::IFNAMSIZ {
-            let cause = "an alternative name; use the interface's main name";
+            let cause = "an alternative name; use the primary name of the interface";
             return Err(Error::new(Kind::Usage, "ethtool", name, cause));
         }
         let flags = SocketFlags::CLOEXEC;
@@ -233,25 +220,7 @@ impl Ethtool {
 
     /// Calls `ioctl(fd, SIOCETHTOOL, words)`, with the command in the first word.
     fn call(&self, words: &mut [u32]) -> Result<()> {
-        assert!(words.len() >= answer_words(words[0]), "room for the whole answer");
-        let mut name = [0; libc::IFNAMSIZ];
-        for (to, &from) in name.iter_mut().zip(self.name.as_bytes()) {
-            *to = from as libc::c_char;
-        }
-        if words[0] == ETHTOOL_GRXFHINDIR {
-            assert!(words.len() >= 2 + words[1] as usize, "room for the whole table");
-        }
-        if words[0] == ETHTOOL_GFEATURES {
-            assert!(words.len() >= 2 + FEATURE_BLOCK_WORDS * words[1] as usize, "room for all features");
-        }
-        let data = words.as_mut_ptr().cast();
-        let mut request =
-            libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: data } };
-        // SAFETY: the request is live. The kernel reads and writes no more at `data` than the
-        // command's structure, for which the assertion above makes room; it copies the request
-        // back. The name ends in NUL: `open` checked.
-        let returned = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-        check(returned, "ethtool", self.name.as_str()).map(drop).map_err(explain)
+        ethtool(self.fd.as_fd(), &self.name, words).map_err(explain)
     }
 }
 
@@ -260,21 +229,6 @@ fn explain(error: Error) -> Error {
         Some(libc::EPERM) => error.remedy("needs CAP_NET_ADMIN: run as root"),
         Some(libc::ENODEV) => error.remedy("no such interface; `ip link` lists them"),
         _ => error,
-    }
-}
-
-/// Returns the words that the kernel may write for `command`: the size of its structure in
-/// linux/ethtool.h.
-fn answer_words(command: u32) -> usize {
-    match command {
-        ETHTOOL_GDRVINFO => DRVINFO_WORDS,
-        ETHTOOL_GCHANNELS | ETHTOOL_GRINGPARAM => 9,
-        // One count of one set.
-        ETHTOOL_GSSET_INFO => 5,
-        // The kernel writes all strings of the set, regardless of the requested number.
-        ETHTOOL_GSTRINGS => 3 + STRING_WORDS * FEATURES_MAX,
-        // struct ethtool_value
-        _ => 2,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Names of interfaces, checked before they reach a system call.
 
-use crate::error::{Error, Kind, Result};
+use crate::{Error, Kind, Result};
 
 /// Maximum length of an alternative name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
 const NAME_LEN_MAX: usize = 127;

@@ -221,3 +221,32 @@ fn a_file_that_was_replaced_is_not_reported_as_renamed() {
     let refused = rename(&place, (names.1, OsStr::new("directory")), &file);
     assert!(matches!(refused, Err(RenameError::Os(error)) if error.kind() == io::ErrorKind::IsADirectory));
 }
+
+#[test]
+fn new_name_replaces_no_file_with_or_without_the_flag() {
+    for has_flag in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = super::directory(directory.path()).unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let names = (OsStr::new("part"), OsStr::new("whole"));
+        let file = File::create(path("part")).unwrap();
+        let rename = || {
+            if has_flag { rename_new(&place, names, &file) } else { rename_by_link(&place, names, &file) }
+        };
+        std::fs::write(path("whole"), "theirs").unwrap();
+        let refused = rename();
+        assert!(
+            matches!(&refused, Err(RenameError::Os(error)) if error.kind() == io::ErrorKind::AlreadyExists),
+            "{refused:?}"
+        );
+        assert_eq!(std::fs::read(path("whole")).unwrap(), b"theirs");
+        assert!(is_entry(&place, names.0, &file));
+        std::fs::remove_file(path("whole")).unwrap();
+        rename().unwrap();
+        assert!(is_entry(&place, names.1, &file) && !path("part").exists());
+        // Another file in place of the part.
+        std::fs::write(path("part"), "forged").unwrap();
+        std::fs::remove_file(path("whole")).unwrap();
+        assert!(matches!(rename(), Err(RenameError::Replaced)));
+    }
+}

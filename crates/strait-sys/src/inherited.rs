@@ -1,0 +1,39 @@
+//! Descriptors that the service manager opened for this process (sd_listen_fds(3)).
+//!
+//! `service` of strait-os takes them once and checks that they are sockets.
+
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Result, check};
+
+/// First descriptor (`SD_LISTEN_FDS_START`).
+const FIRST: i32 = 3;
+/// Maximum number of descriptors.
+const DESCRIPTORS_MAX: i32 = 256;
+
+/// Takes the descriptors that the environment variables `LISTEN_PID` and `LISTEN_FDS` announce, and
+/// closes them on execve(2). Empty if they are meant for another process.
+///
+/// # Errors
+/// EBADF if one of them is not open.
+///
+/// # Panics
+/// If it is called twice: the first call took ownership of the descriptors.
+pub fn descriptors() -> Result<Vec<OwnedFd>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
+    let is_for_this = number("LISTEN_PID") == Some(std::process::id() as i32);
+    let count = number("LISTEN_FDS").filter(|_| is_for_this).unwrap_or(0).clamp(0, DESCRIPTORS_MAX);
+    assert!(!TAKEN.swap(true, Ordering::SeqCst), "the inherited sockets were taken before");
+    (FIRST..FIRST + count).map(take).collect()
+}
+
+fn take(number: i32) -> Result<OwnedFd> {
+    // SAFETY: fcntl(2) fails on a number that is not a descriptor.
+    let returned = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    check(returned, "take over", format!("descriptor {number}"))?;
+    // SAFETY: the descriptor is open, and the service manager opened it for this process: it has no
+    // other owner here and is taken once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

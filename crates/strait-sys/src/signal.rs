@@ -1,0 +1,132 @@
+//! Signal actions (sigaction(2)): a flag that is set, the default action, and the actions with
+//! which a new program starts.
+//!
+//! `process` of strait-os decides which signals a program handles. The one handler stores to an
+//! atomic, which is async-signal-safe (signal-safety(7)).
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::error::{Error, Result, check};
+
+/// Signal numbers are below this (`_NSIG` of asm-generic/signal.h, and 0).
+const NUMBERS: usize = 65;
+
+/// For each signal: the flag that its handler sets, or null.
+static FLAGS: [AtomicPtr<AtomicBool>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
+
+/// Signals that set a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handling {
+    /// The first one, which also interrupts a system call. The next one has its default action
+    /// (`SA_RESETHAND`).
+    Once,
+    /// Every one. Interrupted system calls continue (`SA_RESTART`).
+    Always,
+}
+
+/// Makes `signal` set `flag` instead of its present action.
+///
+/// # Errors
+/// EINVAL if there is no such signal, or it cannot be handled.
+pub fn set_flag_on(signal: i32, flag: &'static AtomicBool, handling: Handling) -> Result<()> {
+    const OPERATION: &str = "handle signal";
+    let slot = usize::try_from(signal).ok().and_then(|signal| FLAGS.get(signal));
+    let slot = slot.ok_or_else(|| Error::os(OPERATION, signal.to_string(), libc::EINVAL))?;
+    slot.store(ptr::from_ref(flag).cast_mut(), Ordering::Release);
+    let mut action = default_action();
+    action.sa_sigaction = set_flag as *const () as libc::sighandler_t;
+    action.sa_flags = match handling {
+        Handling::Once => libc::SA_RESETHAND,
+        Handling::Always => libc::SA_RESTART,
+    };
+    // SAFETY: the handler is async-signal-safe, and the old action is not requested.
+    let returned = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    check(returned, OPERATION, signal.to_string()).map(drop)
+}
+
+/// Returns true if `signal` is ignored, as SIGHUP is under nohup(1).
+pub fn is_ignored(signal: i32) -> Result<bool> {
+    let mut action = default_action();
+    // SAFETY: a null action only queries the current one.
+    let returned = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    check(returned, "look at the handler of signal", signal.to_string())?;
+    Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
+/// Gives `signal` its default action.
+pub fn set_default(signal: i32) -> Result<()> {
+    const OPERATION: &str = "restore the default action of signal";
+    reset(signal).map_err(|error| Error::from_io(OPERATION, signal.to_string(), &error))
+}
+
+/// Makes `command` start with `signals` at their default action, even if this process ignores them:
+/// a program inherits ignored signals over execve(2).
+pub fn with_default<'a>(command: &'a mut Command, signals: &'static [i32]) -> &'a mut Command {
+    let reset_all = move || signals.iter().try_for_each(|&signal| reset(signal));
+    // SAFETY: the closure only calls sigaction(2), which is async-signal-safe, and does not
+    // allocate.
+    unsafe { command.pre_exec(reset_all) }
+}
+
+/// Async-signal-safe: it may run between fork(2) and execve(2).
+fn reset(signal: i32) -> io::Result<()> {
+    let action = default_action();
+    // SAFETY: the default action runs no code of this process, and the old action is not requested.
+    match unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Returns `SIG_DFL` without flags and with an empty mask.
+fn default_action() -> libc::sigaction {
+    // SAFETY: sigaction is plain data, for which zeroes are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+extern "C" fn set_flag(signal: libc::c_int) {
+    let slot = usize::try_from(signal).ok().and_then(|signal| FLAGS.get(signal));
+    let flag = slot.map_or(ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
+    // SAFETY: a pointer of FLAGS is null or comes from a reference that lives as long as the
+    // process.
+    if let Some(flag) = unsafe { flag.as_ref() } {
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signal_sets_its_flag_until_its_default_action_is_restored() {
+        static FLAG: AtomicBool = AtomicBool::new(false);
+        set_flag_on(libc::SIGWINCH, &FLAG, Handling::Always).unwrap();
+        assert!(!is_ignored(libc::SIGWINCH).unwrap());
+        let signal =
+            || rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::WINCH);
+        for _ in 0..2 {
+            signal().unwrap();
+            while !FLAG.swap(false, Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        }
+        // By default the signal has no effect.
+        set_default(libc::SIGWINCH).unwrap();
+        signal().unwrap();
+        assert!(!FLAG.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn signals_that_do_not_exist_or_cannot_be_handled_are_refused() {
+        static FLAG: AtomicBool = AtomicBool::new(false);
+        for signal in [-1, 0, libc::SIGKILL, NUMBERS as i32] {
+            let error = set_flag_on(signal, &FLAG, Handling::Once).unwrap_err();
+            assert_eq!(error.errno(), Some(libc::EINVAL), "{signal}");
+        }
+    }
+}
