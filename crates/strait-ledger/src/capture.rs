@@ -1,35 +1,34 @@
 //! The capture ledger: packets received, delivered, filtered, and lost by place.
 //!
-//! A lane of the capture engine owns one [`Capture`]; a session adds its lanes together. Nothing
-//! here classifies a loss: the engine does, and [`Capture::closes`] only checks the sum.
+//! A lane of the capture engine owns one [`Capture`]; a session adds those of its lanes. The engine
+//! classifies losses; [`Capture::closes`] only checks the sum.
 
 use serde::Serialize;
 
-/// The account of one lane or of a whole session. Packets unless the name says bytes; all counts
-/// are since the session opened.
+/// Counts of one lane or of a whole session, since the session opened. They count packets, unless
+/// the name contains `bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Capture {
     /// Packets that reached the capture path, before the filter.
     pub received: u64,
-    /// Packets lent to the program.
+    /// Packets delivered to the program.
     pub delivered: u64,
     /// Packets that the filter did not match.
     pub filtered: u64,
-    /// Packets that matched and never reached the program, by place.
+    /// Packets that matched and did not reach the program, by place.
     pub lost: Losses,
-    /// Captured bytes delivered: frames cut by the snaplen count as cut.
+    /// Captured bytes of delivered packets: of a packet cut to the snaplen, the remaining bytes.
     pub bytes: u64,
     /// Bytes that the delivered packets had on the wire, without the frame check sequence.
     pub wire_bytes: u64,
-    /// Bytes of delivered packets that were copied once the device had them in memory: by the
-    /// kernel into a ring or a buffer, by the engine where it joined fragments. With zero-copy
-    /// it is 0.
+    /// Bytes of delivered packets that were copied after the device had written them to memory: by
+    /// the kernel into a ring or a buffer, or by the engine to join fragments. 0 with zero-copy.
     pub copied_bytes: u64,
-    /// Events beside the packet counts.
+    /// Events, which are not part of the sum.
     pub events: Events,
 }
 
-/// Packets lost, by the place where they were lost.
+/// Lost packets, by the place of the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Losses {
     /// The NIC had no receive descriptor free, or its FIFO was full (`rx_missed_errors`).
@@ -38,26 +37,26 @@ pub struct Losses {
     pub ring_full: u64,
     /// `AF_XDP` found no free chunk in the fill ring (`rx_dropped` for want of a descriptor).
     pub fill_empty: u64,
-    /// The program or its sink was too slow and refused the packet.
+    /// The output of the program could not store the packet.
     pub sink: u64,
     /// Still in the ring when the session closed, because of an earlier failure.
     pub unread: u64,
-    /// Received by the kernel and lost without a kernel counter that names the place.
+    /// Received by the kernel and lost at a place without a counter.
     pub other: u64,
 }
 
-/// Events that the ledger counts beside the packets. None of them takes part in the sum.
+/// Counted events. They are not part of the sum of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Events {
-    /// Times that the kernel froze a `TPACKET_V3` ring because no block was free
+    /// Freezes of a `TPACKET_V3` ring by the kernel, because no block was free
     /// (`tp_freeze_q_cnt`).
     pub queue_freezes: u64,
     /// Delivered packets that were cut to the snaplen.
     pub snaplen_cuts: u64,
-    /// Times that the kernel wanted a chunk while the fill ring was empty
+    /// Failed attempts of the kernel to take a chunk from the empty fill ring
     /// (`rx_fill_ring_empty_descs`).
     pub fill_ring_empty: u64,
-    /// Fallbacks from a requested faster way to a slower one: zero-copy, native mode, huge
+    /// Fallbacks from a requested feature to a slower one: zero-copy, native mode, huge
     /// pages, busy polling, ring size.
     pub fallbacks: u64,
     /// Times that the interface went down while the session was open.
@@ -66,19 +65,19 @@ pub struct Events {
     pub carrier_losses: u64,
 }
 
-/// One lane's account: a receive queue or a fanout member, with a ring of its own.
+/// Counts of one lane, which reads a receive queue or is a fanout member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lane {
     /// Receive queue of the NIC, or number of the fanout member. Unique within a session.
     pub queue: u32,
-    /// The CPU that the lane is pinned to, if any.
+    /// CPU to which the lane is pinned, if any.
     pub cpu: Option<u32>,
     /// Counts of the lane.
     #[serde(flatten)]
     pub capture: Capture,
 }
 
-/// A ledger that does not close: the two sides of the sum differ.
+/// Difference between the two sides of the sum, if a ledger does not close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Imbalance {
     /// Received packets are missing from the account.
@@ -86,7 +85,7 @@ pub enum Imbalance {
     Missing {
         /// Packets received.
         received: u64,
-        /// Received less accounted for.
+        /// Received minus accounted for.
         missing: u64,
     },
     /// More packets are accounted for than were received.
@@ -94,7 +93,7 @@ pub enum Imbalance {
     Surplus {
         /// Packets received.
         received: u64,
-        /// Accounted for less received.
+        /// Accounted for minus received.
         surplus: u64,
     },
 }
@@ -112,7 +111,7 @@ impl Capture {
         self.events.add(&other.events);
     }
 
-    /// Subtracts another account, field by field, down to 0.
+    /// Subtracts another account, field by field. No field falls below 0.
     pub(crate) fn subtract(&mut self, other: &Self) {
         self.received = self.received.saturating_sub(other.received);
         self.delivered = self.delivered.saturating_sub(other.delivered);
@@ -129,7 +128,10 @@ impl Capture {
         self.delivered + self.filtered + self.lost.total()
     }
 
-    /// Checks `received = delivered + filtered + lost`; the error names the gap.
+    /// Checks `received = delivered + filtered + lost`.
+    ///
+    /// # Errors
+    /// The sides differ.
     pub fn closes(&self) -> Result<(), Imbalance> {
         let (received, accounted) = (self.received, self.accounted());
         match received.cmp(&accounted) {
@@ -141,7 +143,7 @@ impl Capture {
         }
     }
 
-    /// Books one delivered packet: `captured` bytes lent of `wire` bytes, cut if they differ.
+    /// Counts a delivered packet with `captured` of `wire` bytes. It was cut if they differ.
     #[inline]
     pub fn deliver(&mut self, captured: u32, wire: u32) {
         self.delivered += 1;
@@ -152,12 +154,12 @@ impl Capture {
 }
 
 impl Losses {
-    /// All losses together.
+    /// Returns the sum of all losses.
     pub fn total(&self) -> u64 {
         self.named().iter().map(|(_, count)| count).sum()
     }
 
-    /// Each loss with its name in JSON and in metric labels, nearest to the wire first.
+    /// Returns each loss with its name in JSON and in metric labels, nearest to the wire first.
     pub fn named(&self) -> [(&'static str, u64); 6] {
         [
             ("nic_missed", self.nic_missed),
@@ -190,7 +192,7 @@ impl Losses {
 }
 
 impl Events {
-    /// Each event with its name in JSON and in metric labels.
+    /// Returns each event with its name in JSON and in metric labels.
     pub fn named(&self) -> [(&'static str, u64); 6] {
         [
             ("queue_freezes", self.queue_freezes),
@@ -247,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn a_balanced_account_closes() {
+    fn balanced_account_closes() {
         assert_eq!(sample().closes(), Ok(()));
         assert_eq!(Capture::default().closes(), Ok(()));
     }
 
     #[test]
-    fn the_gap_is_named_in_both_directions() {
+    fn missing_and_surplus_packets_are_reported() {
         let missing = Capture { received: 103, ..sample() };
         assert_eq!(missing.closes(), Err(Imbalance::Missing { received: 103, missing: 3 }));
         let surplus = Capture { delivered: 65, ..sample() };
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn deliver_counts_a_cut_only_where_bytes_are_missing() {
+    fn shortened_packet_counts_as_cut() {
         let mut capture = Capture { received: 2, ..Capture::default() };
         capture.deliver(60, 60);
         capture.deliver(96, 1514);

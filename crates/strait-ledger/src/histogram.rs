@@ -1,85 +1,78 @@
-//! A histogram of nanoseconds with a bounded range and fixed memory.
+//! Histogram of nanoseconds with a bounded range and fixed memory.
 //!
-//! Delays from probe frames and from the receive path go in; percentiles come out in the ledger.
-//! Recording never allocates and never fails: values out of range count at the nearer end.
+//! `strait top` and the benchmarks record delays in it. Recording never allocates and never fails:
+//! a value out of range counts as the nearer end of the range. The counts are [`buckets`].
 
 use std::fmt;
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use crate::buckets::{self, Buckets};
 use crate::number::{Grouped, duration_ns};
 
-/// Upper bound of the range, in nanoseconds: one minute. Longer durations count as this.
+/// Upper end of the range, in nanoseconds: one minute. A longer duration counts as this.
 pub const RANGE_NS_MAX: u64 = 60_000_000_000;
 
-/// Significant decimal digits kept: a recorded value is at most 0.1 % from its bucket.
-const DIGITS: u8 = 3;
+/// Precision: a recorded value is at most 0.1 % from the ends of its bucket.
+const BITS: u32 = 10;
 
 /// Durations in nanoseconds, from 1 to [`RANGE_NS_MAX`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    counts: hdrhistogram::Histogram<u64>,
+    buckets: Box<Buckets<BITS, { buckets::len(BITS, RANGE_NS_MAX) }>>,
 }
 
 impl Histogram {
-    /// An empty histogram; all its memory is taken here.
+    /// Creates an empty histogram, and allocates all its memory.
     pub fn new() -> Self {
-        let counts = hdrhistogram::Histogram::new_with_bounds(1, RANGE_NS_MAX, DIGITS)
-            .expect("the bounds and digits are constants that hdrhistogram accepts");
-        Self { counts }
+        Self::default()
     }
 
     /// Counts one duration of `ns` nanoseconds.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        self.counts.saturating_record(ns.clamp(1, RANGE_NS_MAX));
+        self.buckets.record(ns.max(1));
     }
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
-        self.counts.add(&other.counts).expect("every histogram of this crate has the same bounds");
+        self.buckets.add(&other.buckets);
     }
 
-    /// Durations recorded.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
-        self.counts.len()
+        self.buckets.count()
     }
 
-    /// Durations of at most `ns` nanoseconds, to the histogram's own precision.
+    /// Returns the number of durations of at most `ns` nanoseconds, to the precision of a bucket.
     pub fn count_up_to(&self, ns: u64) -> u64 {
-        self.counts.count_between(0, ns.min(RANGE_NS_MAX))
+        self.buckets.count_up_to(ns)
     }
 
-    /// The duration that `fraction` (0 to 1) of all recorded ones do not exceed, in nanoseconds; 0
-    /// if nothing was recorded.
+    /// Returns a quantile in nanoseconds, the duration that `fraction` (0 to 1) of all durations do
+    /// not exceed; 0 if nothing was recorded.
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
-        self.counts.value_at_quantile(fraction)
+        self.buckets.quantile(fraction).map_or(0, |bucket| bucket.end - 1)
     }
 
-    /// The median, in nanoseconds.
+    /// Returns the median, in nanoseconds.
     pub fn p50_ns(&self) -> u64 {
         self.quantile_ns(0.50)
     }
 
-    /// The 90th percentile, in nanoseconds.
+    /// Returns the 90th percentile, in nanoseconds.
     pub fn p90_ns(&self) -> u64 {
         self.quantile_ns(0.90)
     }
 
-    /// The 99th percentile, in nanoseconds.
+    /// Returns the 99th percentile, in nanoseconds.
     pub fn p99_ns(&self) -> u64 {
         self.quantile_ns(0.99)
     }
 
-    /// The longest duration, in nanoseconds.
+    /// Returns the longest duration, in nanoseconds.
     pub fn max_ns(&self) -> u64 {
-        self.counts.max()
-    }
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self::new()
+        self.quantile_ns(1.0)
     }
 }
 
@@ -118,9 +111,9 @@ mod tests {
             values.sort_unstable();
             for fraction in [0.5, 0.9, 0.99] {
                 let rank = (fraction * values.len() as f64).ceil() as usize;
-                let truth = values[rank.clamp(1, values.len()) - 1];
-                let said = histogram.quantile_ns(fraction);
-                prop_assert!(said.abs_diff(truth) as f64 <= truth as f64 * 0.001 + 1.0, "{said} for {truth}");
+                let exact = values[rank.clamp(1, values.len()) - 1];
+                let found = histogram.quantile_ns(fraction);
+                prop_assert!(found.abs_diff(exact) as f64 <= exact as f64 * 0.001 + 1.0, "{found} for {exact}");
             }
         }
     }
@@ -136,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_histogram_has_no_delay() {
+    fn empty_histogram_has_no_delay() {
         let histogram = Histogram::new();
         assert_eq!((histogram.count(), histogram.p99_ns(), histogram.max_ns()), (0, 0, 0));
     }

@@ -1,13 +1,14 @@
 //! Counters that must add up: the capture ledger, the sender's account, histograms, their names,
 //! and quantities as text.
 //!
-//! Every engine keeps its counts in these types, so that one law holds on every path:
-//! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The capture engine and
-//! the injector fill them in; the program prints them as text and JSON. [`prometheus`] writes them
-//! for programs that serve metrics; no command of Strait calls it.
-//! This crate never reads a clock, a socket or a file: it is given numbers and checks them.
+//! Every engine keeps its counts in these types, so that one equation holds on every path:
+//! `received = delivered + filtered + each named loss`, in 64 bits, exactly. The engines fill them
+//! in, and the programs print them as text and JSON. [`prometheus`] writes them as metrics.
+//! This crate never reads a clock, a socket or a file: numbers are arguments.
 
+pub mod buckets;
 mod capture;
+mod counter;
 mod histogram;
 mod number;
 pub mod prometheus;
@@ -18,6 +19,7 @@ mod since;
 mod transfer;
 
 pub use capture::{Capture, Events, Imbalance, Lane, Losses};
+pub use counter::SingleWriterCounter;
 pub use histogram::{Histogram, RANGE_NS_MAX};
 pub use number::Grouped;
 pub use report::Report;

@@ -1,10 +1,10 @@
-//! How this crate writes numbers for people: digits in groups of three, rates with a unit.
+//! Formats of numbers in texts: digits in groups of three, rates and times with a unit.
 //!
-//! The text renderings use it; JSON and metrics never do.
+//! Texts use them, JSON and metrics do not.
 
 use std::fmt;
 
-/// A count written with a comma between groups of three digits: `1,234,567`.
+/// Formats a count with a comma between groups of three digits: `1,234,567`.
 pub struct Grouped(pub u64);
 
 /// Digits and commas of the longest `u64`: 20 digits, 6 commas.
@@ -30,7 +30,7 @@ impl fmt::Display for Grouped {
     }
 }
 
-/// `bytes` over `seconds` as a bit rate: `812.4 Mbit/s`. Without time there is no rate.
+/// Formats `bytes` in `seconds` as a bit rate: `812.4 Mbit/s`, or `no rate` if no time has passed.
 pub(crate) fn bits_per_second(bytes: u64, seconds: f64) -> String {
     if seconds <= 0.0 {
         return "no rate".to_owned();
@@ -45,8 +45,8 @@ pub(crate) fn bits_per_second(bytes: u64, seconds: f64) -> String {
     format!("{scaled:.1} {unit}")
 }
 
-/// Nanoseconds with the unit that keeps three or four digits: `950 ns`, `12.3 us`, `4.20 ms`, `1.50
-/// s`.
+/// Formats nanoseconds with a unit that leaves three or four digits: `950 ns`, `12.3 us`,
+/// `4.20 ms`, `1.50 s`.
 pub(crate) fn duration_ns(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

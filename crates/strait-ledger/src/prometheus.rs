@@ -2,13 +2,12 @@
 //!
 //! `strait capture --metrics`, `strait relay --metrics` and the proxy serve it. Counts of each lane
 //! carry the label `queue`; other counts have `queue=""`, so that a sum over the label is the
-//! session's total. Nothing is kept here between two calls.
+//! session's total. There is no state between two calls.
 
 use std::fmt::{self, Display, Write as _};
 
 use crate::capture::Capture;
 use crate::report::Report;
-use crate::send::Send;
 
 /// Text of an exposition under construction.
 #[derive(Debug, Default)]
@@ -50,7 +49,7 @@ impl Text {
     }
 }
 
-/// A metric of one count: its name, its help text, and its field in the account.
+/// Metric of one count: its name, its help text, and its field in the account.
 type Plain = (&'static str, &'static str, fn(&Capture) -> u64);
 
 const PLAIN: [Plain; 6] = [
@@ -99,20 +98,7 @@ pub fn write_capture(out: &mut Text, report: &Report) {
     }
 }
 
-/// Writes every metric of an injector on `interface` to `out`.
-pub fn write_send(out: &mut Text, interface: &str, send: &Send) {
-    let counters = [
-        ("frames_total", "counter", "Frames sent.", send.frames),
-        ("bytes_total", "counter", "Bytes sent.", send.bytes),
-        ("refused_total", "counter", "Frames that the kernel refused.", send.refused),
-        ("dropped_total", "counter", "Frames dropped before the driver.", send.dropped),
-        ("unfinished_total", "counter", "Frames without a completion.", send.unfinished),
-        ("waits_total", "counter", "Waits for space in the ring.", send.waits),
-    ];
-    out.single("strait_inject", &[("interface", interface)], &counters);
-}
-
-/// Labels of a session, and of one of its queues.
+/// Returns the labels of a session and one of its queues.
 fn labels<'a>(report: &'a Report, queue: &'a str) -> [(&'a str, &'a str); 3] {
     [("interface", &report.interface), ("path", &report.path), ("queue", queue)]
 }
@@ -133,7 +119,7 @@ fn series(report: &Report) -> Vec<(String, Capture)> {
     series
 }
 
-/// A label value with the three characters escaped that the exposition format reserves.
+/// Formats a label value, with escapes for the three reserved characters of the exposition format.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -194,7 +180,6 @@ mod tests {
     fn each_metric_is_declared_once_before_its_samples() {
         let mut text = Text::default();
         write_capture(&mut text, &sample());
-        write_send(&mut text, "veth0", &Send { frames: 3, ..Send::default() });
         let text = text.into_string();
         let mut declared = std::collections::HashSet::new();
         for line in text.lines() {
@@ -204,6 +189,5 @@ mod tests {
                 assert!(declared.contains(line.split('{').next().unwrap()), "{line} is not declared");
             }
         }
-        assert!(declared.contains("strait_inject_frames_total"));
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers with units as users write them: counts (`100k`), sizes (`10GiB`), times (`5m`).
 //!
-//! Every option of the program and every key of the proxy's file is read here, so that a text means
-//! the same in each. Pure.
+//! Options of all programs and keys of the proxy's configuration are parsed here, so that a text
+//! has the same meaning in each.
 
 use std::num::IntErrorKind;
 use std::time::Duration;
@@ -9,39 +9,38 @@ use std::time::Duration;
 /// End of the message about a number that does not fit.
 pub const TOO_LARGE: &str = "it is too large";
 
-/// Ten years.
+/// Limit of a duration: ten years.
 const DURATION_MAX: Duration = Duration::from_hours(87_600);
 
 /// Parses a number as in 5000, 100k or 1.5M.
 ///
 /// # Errors
-/// It is no such number or does not fit; the text says what is accepted.
+/// The text is not a number, or does not fit into 64 bits. The message has the accepted form.
 pub fn count(text: &str) -> Result<u64, String> {
-    scaled(text, 1, thousands).map_err(|refused| refused.text(text, "a number, as in 5000 or 100k"))
+    scaled(text, 1, thousands).map_err(|error| error.text(text, "a number, as in 5000 or 100k"))
 }
 
 /// Parses a size as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB, in bytes. A number without a
 /// unit is multiplied by `plain`.
 ///
 /// # Errors
-/// It is no such size or does not fit; the text says what is accepted.
+/// The text is not a size, or does not fit into 64 bits. The message has the accepted form.
 pub fn bytes(text: &str, plain: u64) -> Result<u64, String> {
-    scaled(text, plain, bytes_in)
-        .map_err(|refused| refused.text(text, "a size as in 4096, 100k, 64KiB or 10GiB"))
+    scaled(text, plain, bytes_in).map_err(|error| error.text(text, "a size as in 4096, 100k, 64KiB or 10GiB"))
 }
 
 /// Parses a time above 0: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
 ///
 /// # Errors
-/// It is no such time, or more than ten years; the text says what is accepted.
+/// The text is not a time, or exceeds ten years. The message has the accepted form.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().ok().or_else(|| {
         let end = text.find(|c: char| c.is_ascii_alphabetic())?;
         let (number, unit) = text.split_at(end);
         Some(number.trim_end().parse::<f64>().ok()? * seconds_in(unit)?)
     });
-    let wrong = || format!("'{text}' is not a number of seconds, nor a time as in 500ms, 10s or 5m");
-    match Duration::try_from_secs_f64(number.ok_or_else(wrong)?) {
+    let invalid = || format!("'{text}' is not a number of seconds, nor a time as in 500ms, 10s or 5m");
+    match Duration::try_from_secs_f64(number.ok_or_else(invalid)?) {
         Ok(duration) if !duration.is_zero() && duration <= DURATION_MAX => Ok(duration),
         _ => Err(format!("give more than 0 and at most {} seconds", DURATION_MAX.as_secs())),
     }
@@ -50,7 +49,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 /// Parses numbers and ranges as in `0,2,5-7`, each number once and at most `max`.
 ///
 /// # Errors
-/// It is no such list; the text says why.
+/// The text is not such a list. The message has the reason.
 pub fn numbers(text: &str, max: u32) -> Result<Vec<u32>, String> {
     let mut numbers = Vec::new();
     for part in text.split(',') {
@@ -73,7 +72,7 @@ fn number(text: &str, max: u32) -> Result<u32, String> {
     }
 }
 
-/// The factor of a decimal suffix.
+/// Returns the factor of a decimal suffix.
 fn thousands(suffix: &str) -> Option<u64> {
     Some(match suffix {
         "k" | "K" => 1_000,
@@ -83,7 +82,7 @@ fn thousands(suffix: &str) -> Option<u64> {
     })
 }
 
-/// The bytes of a unit: powers of 1024 are those with an i (IEC 80000-13).
+/// Returns the bytes of a unit. Units with an i are powers of 1024 (IEC 80000-13).
 fn bytes_in(unit: &str) -> Option<u64> {
     let unit = unit.to_ascii_lowercase();
     let prefix = unit.strip_suffix('b').unwrap_or(&unit);
@@ -117,15 +116,15 @@ fn seconds_in(unit: &str) -> Option<f64> {
     })
 }
 
-/// Reason why a text is no quantity.
-enum Refused {
+/// Reason for which a text is not a quantity.
+enum QuantityError {
     /// The number does not fit into 64 bits.
     TooLarge,
-    /// No number, an unknown suffix, or a fraction of one.
+    /// There is no number, the suffix is unknown, or the result is not a whole number.
     Malformed,
 }
 
-impl Refused {
+impl QuantityError {
     fn text(&self, text: &str, expected: &str) -> String {
         match self {
             Self::TooLarge => format!("'{text}': {TOO_LARGE}"),
@@ -136,23 +135,23 @@ impl Refused {
 
 /// Parses a number with an optional suffix; `factor_of` returns the factor of a suffix. A number
 /// without one is multiplied by `plain`.
-fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Result<u64, Refused> {
+fn scaled(text: &str, plain: u64, factor_of: impl Fn(&str) -> Option<u64>) -> Result<u64, QuantityError> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let suffix = suffix.trim_start();
     let factor = if suffix.is_empty() { Some(plain) } else { factor_of(suffix) };
-    let factor = factor.ok_or(Refused::Malformed)?;
+    let factor = factor.ok_or(QuantityError::Malformed)?;
     match number.parse::<u64>().map_err(|error| *error.kind()) {
-        Ok(whole) => return whole.checked_mul(factor).ok_or(Refused::TooLarge),
-        Err(IntErrorKind::PosOverflow) => return Err(Refused::TooLarge),
+        Ok(whole) => return whole.checked_mul(factor).ok_or(QuantityError::TooLarge),
+        Err(IntErrorKind::PosOverflow) => return Err(QuantityError::TooLarge),
         Err(_) => {}
     }
     if factor == 1 || !number.starts_with(|first: char| first.is_ascii_digit()) {
-        return Err(Refused::Malformed);
+        return Err(QuantityError::Malformed);
     }
-    let product = number.parse::<f64>().map_err(|_| Refused::Malformed)? * factor as f64;
+    let product = number.parse::<f64>().map_err(|_| QuantityError::Malformed)? * factor as f64;
     // Below 2^53 a float holds each whole number.
-    if product < (1_u64 << 53) as f64 { Ok(product.round() as u64) } else { Err(Refused::TooLarge) }
+    if product < (1_u64 << 53) as f64 { Ok(product.round() as u64) } else { Err(QuantityError::TooLarge) }
 }
 
 #[cfg(test)]
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_quantity_is_refused_with_what_is_accepted() {
+    fn malformed_quantity_is_refused_with_the_accepted_form() {
         const BAD: [&str; 11] =
             ["", "k", "-1", "1.2.3", "10XB", "10 0", "1e3", "1 k b", ".5k", "1.5", "1.5B"];
         for bad in BAD {
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_positive_and_finite() {
+    fn duration_is_positive_and_finite() {
         assert_eq!(seconds("0.5").unwrap(), Duration::from_millis(500));
         for bad in ["0", "-1", "nan", "inf", "x", "1e30", "0s", "-1s", "5 weeks", "s", "1sm"] {
             assert!(seconds(bad).is_err(), "{bad}");
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_may_have_a_unit() {
+    fn duration_may_have_a_unit() {
         for (text, millis) in [
             ("10s", 10_000),
             ("500ms", 500),

@@ -1,8 +1,7 @@
-//! The final account of a capture session: the object that `--json` prints, and the table for
-//! people.
+//! Ledger of a capture session: the JSON object and the table that commands print.
 //!
-//! The program builds one when a session ends, or at any time while it runs. It holds no more than
-//! was counted; printing it checks whether the ledger closes.
+//! A command builds it when a session ends, or while it runs. The table ends with the result of
+//! [`Capture::closes`].
 
 use std::fmt;
 
@@ -14,22 +13,22 @@ use crate::number::{Grouped, bits_per_second};
 /// Account of a capture session. Fields are in the order of the JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// The path that ran: `recv`, `v2`, `v3`, `xdp`, `file`.
+    /// Path of the capture: `recv`, `v2`, `v3`, `xdp`, `file`.
     pub path: String,
-    /// The mode of the path: `copy`, `zero-copy`, `native copy`, `generic`, `read`.
+    /// Mode of the path: `copy`, `zero-copy`, `native copy`, `generic`, `read`.
     pub mode: String,
     /// Interface name, or the file's path.
     pub interface: String,
-    /// Time that the session was open.
+    /// Seconds since the session was opened.
     pub seconds: f64,
-    /// Part of that time in which the interface was down.
+    /// Seconds of this time with the interface down.
     pub link_down_seconds: f64,
-    /// How long of that the interface was set up and had no carrier.
+    /// Seconds of this time with the interface up and without a carrier.
     pub no_carrier_seconds: f64,
-    /// All lanes together, and what no lane can be named for.
+    /// Sum of all lanes, and of the counts that belong to no lane.
     #[serde(flatten)]
     pub capture: Capture,
-    /// Each lane's own account.
+    /// Counts of each lane.
     pub lanes: Vec<Lane>,
 }
 
@@ -168,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn the_total_is_the_lanes_and_what_no_lane_is_named_for() {
+    fn total_includes_counts_that_belong_to_no_lane() {
         let report = sample();
         assert_eq!((report.capture.received, report.capture.lost.total()), (1508, 8));
         assert_eq!(report.capture.closes(), Ok(()));
     }
 
     #[test]
-    fn json_fields_come_in_the_documented_order() {
+    fn json_fields_have_the_documented_order() {
         let json = serde_json::to_string(&sample()).unwrap();
         let mut rest = json.as_str();
         let keys = [
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_that_the_ledger_closes_or_names_the_gap() {
+    fn table_reports_whether_the_ledger_closes() {
         let mut report = sample();
         let text = report.to_string();
         assert!(text.is_ascii());
@@ -215,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_the_one_in_the_documentation() {
+    fn table_in_the_documentation_is_current() {
         let page = include_str!("../../../docs/internals/ledger.md");
         assert!(page.contains(&sample().to_string()), "{}", sample());
     }
 
     #[test]
-    fn the_table_says_how_often_and_how_long_the_link_was_down() {
+    fn table_has_number_and_time_of_link_downs() {
         let mut report = sample();
         assert!(!report.to_string().contains("link downs"), "{report}");
         report.capture.events.link_downs = 2;
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_how_often_the_carrier_went_and_how_long_there_was_none() {
+    fn table_has_number_and_time_of_carrier_losses() {
         let mut report = sample();
         report.no_carrier_seconds = 0.25;
         for losses in [0, 3] {
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_only_losses_that_happened() {
+    fn table_omits_causes_without_a_loss() {
         let text = sample().to_string();
         assert!(text.contains("ring full") && text.contains("nic missed"), "{text}");
         assert!(!text.contains("fill empty") && !text.contains("queue freezes"), "{text}");

@@ -1,4 +1,4 @@
-//! The sender's account: frames requested, sent, refused and dropped.
+//! Account of an injector: frames sent, refused, dropped and unfinished.
 //!
 //! The injectors fill it in, `generate` and `replay` print it. It does not count received frames.
 
@@ -9,30 +9,30 @@ use serde::Serialize;
 
 use crate::number::{Grouped, bits_per_second};
 
-/// The account of one injector. Frames unless the name says otherwise.
+/// Account of one injector.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Send {
-    /// Frames that the kernel took and, where it reports completion, has finished with.
+    /// Frames that the kernel accepted and, on paths with completions, has completed.
     pub frames: u64,
     /// Bytes of those frames, without the frame check sequence.
     pub bytes: u64,
-    /// Frames that the kernel refused for good (too long for the MTU, interface down).
+    /// Frames that the kernel refused (too long for the MTU, interface down).
     pub refused: u64,
-    /// Frames that the kernel took and dropped before the driver (`ENOBUFS` from the queue
+    /// Frames that the kernel accepted and dropped before the driver (`ENOBUFS` from the queueing
     /// discipline).
     pub dropped: u64,
     /// Frames without a completion when the injector closed.
     pub unfinished: u64,
-    /// Times that a batch had to wait for room in the ring or in the socket's buffer. Not frames.
+    /// Waits of a batch for space in the ring or in the socket's buffer.
     pub waits: u64,
     /// Time from the first frame to the last completion, in seconds.
     pub seconds: f64,
-    /// `frames / seconds`, in frames a second; 0 where no time passed.
+    /// `frames / seconds`, in frames per second; 0 if no time has passed.
     pub achieved_pps: f64,
 }
 
 impl Send {
-    /// Frames that were asked for: sent, refused, dropped and unfinished.
+    /// Returns the number of offered frames: sent, refused, dropped and unfinished.
     pub fn offered(&self) -> u64 {
         self.frames + self.refused + self.dropped + self.unfinished
     }
@@ -43,7 +43,7 @@ impl Send {
         self.achieved_pps = if self.seconds > 0.0 { self.frames as f64 / self.seconds } else { 0.0 };
     }
 
-    /// Adds another injector's account: counts add up, and the longer time stands for both.
+    /// Adds the account of an injector that ran at the same time: the longer time is that of both.
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.bytes += other.bytes;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_follows_from_frames_and_time() {
+    fn rate_is_computed_from_frames_and_time() {
         let mut send = Send { frames: 500, bytes: 30_000, dropped: 2, ..Send::default() };
         send.set_elapsed(Duration::from_millis(250));
         assert!((send.achieved_pps - 2000.0).abs() < 1e-9);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn two_injectors_side_by_side_add_their_rates() {
+    fn rates_of_concurrent_injectors_add_up() {
         let mut one = Send { frames: 1000, ..Send::default() };
         one.set_elapsed(Duration::from_secs(1));
         let other = one.clone();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_aligned_ascii() {
+    fn text_is_aligned_ascii() {
         let text = Send { frames: 1_234_567, bytes: 74_074_020, ..Send::default() }.to_string();
         assert!(text.is_ascii());
         assert!(text.contains("1,234,567"));

@@ -1,11 +1,10 @@
-//! Kernel counters that were running before a session opened.
+//! Kernel counters that were not 0 when a session opened.
 //!
-//! The capture engine feeds what it reads through this, so that the ledger only ever sees counts
-//! since then.
+//! The capture engine passes its readings of interface counters through this, because the ledger
+//! has counts since the session opened.
 
-/// A 64-bit counter that was already running when the session opened (interface and NIC
-/// statistics). A driver that resets its counters on reconfiguration starts a new stretch; nothing
-/// is counted twice.
+/// Count since the session opened, from readings of a 64-bit counter of an interface or a NIC. If
+/// the driver resets its counter, for example on reconfiguration, the count continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Since {
     total: u64,
@@ -13,20 +12,20 @@ pub struct Since {
 }
 
 impl Since {
-    /// A count that starts at 0, for a counter that stands at `now`.
+    /// Creates a count of 0 for a counter with the value `now`.
     pub fn starting_at(now: u64) -> Self {
         Self { total: 0, last: now }
     }
 
-    /// Takes a reading; returns how far the counter has moved since the session opened. A reading
-    /// below the last one means that the counter was reset, and counts from 0.
+    /// Takes a reading and returns the count since the session opened. A reading below the last one
+    /// means that the counter was reset to 0.
     pub fn advance(&mut self, now: u64) -> u64 {
         self.total += if now >= self.last { now - self.last } else { now };
         self.last = now;
         self.total
     }
 
-    /// The movement so far.
+    /// Returns the count since the session opened.
     pub fn total(&self) -> u64 {
         self.total
     }
@@ -37,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn since_survives_a_reset_of_the_driver() {
+    fn count_continues_after_a_reset_by_the_driver() {
         let mut since = Since::starting_at(1_000);
         assert_eq!(since.advance(1_500), 500);
         assert_eq!(since.advance(20), 520);

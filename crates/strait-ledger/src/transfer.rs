@@ -1,7 +1,7 @@
-//! The account of moved bytes, by mechanism, with the reasons of each fallback.
+//! Account of moved bytes by mechanism, with the number of fallbacks by reason.
 //!
-//! The transfer engine fills it in; the commands print it. Bytes sent are the sum over the
-//! mechanisms, exactly.
+//! The transfer engine fills it in; the commands print it. The sent bytes are exactly the sum over
+//! the mechanisms.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,34 +11,35 @@ use serde::Serialize;
 
 use crate::number::{Grouped, bits_per_second};
 
-/// Bytes by mechanism. A byte that went into a socket is in exactly one of the first five.
+/// Bytes by mechanism. Each byte that was written to a socket is in exactly one of the first six
+/// counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Transfer {
     /// Copied from memory by send(2).
     pub sent: u64,
     /// Sent from memory without a copy (`SEND_ZC`), as the kernel reported.
     pub zero_copy: u64,
-    /// Asked to be sent without a copy, and copied by the kernel after all, as it reported.
+    /// Sent by zero-copy requests, and copied by the kernel, as it reported.
     pub zero_copy_copied: u64,
-    /// Asked to be sent without a copy; no report has come.
+    /// Sent by zero-copy requests that the kernel has not reported on yet.
     pub zero_copy_unreported: u64,
     /// From a file's pages to a socket (sendfile(2)).
     pub sendfile: u64,
     /// From a socket to a socket, through a pipe (splice(2)).
     pub spliced: u64,
-    /// Of those spliced, bytes that went to a second place as well (tee(2)).
+    /// Spliced bytes that were also written to a second destination (tee(2)).
     pub teed: u64,
-    /// Small pieces that were copied together before they were sent. They are in a count above,
-    /// too.
+    /// Bytes of small pieces that were copied into one buffer before they were sent. A count above
+    /// includes them.
     pub gathered: u64,
-    /// Fallbacks from the wanted mechanism to another, by reason.
+    /// Number of fallbacks to another mechanism, by reason.
     pub fallbacks: BTreeMap<&'static str, u64>,
-    /// From the first byte to the last.
+    /// Seconds from the first byte to the last.
     pub seconds: f64,
 }
 
 impl Transfer {
-    /// Bytes that went into sockets.
+    /// Returns the bytes that were written to sockets.
     pub fn bytes(&self) -> u64 {
         self.sent
             + self.zero_copy
@@ -63,7 +64,7 @@ impl Transfer {
         }
     }
 
-    /// Adds another account; the longer time stands for both.
+    /// Adds the account of a concurrent transfer: the longer time is that of both.
     pub fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.zero_copy += other.zero_copy;
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_moves_bytes_and_the_sum_stays() {
+    fn report_moves_bytes_between_counts_and_keeps_the_sum() {
         let mut account = Transfer { sent: 5, zero_copy_unreported: 30, ..Transfer::default() };
         account.report(10, false);
         account.report(20, true);
