@@ -43,7 +43,7 @@ const TCP: i16 = 34;
 const LAST_OCTET: i16 = IP + 19;
 /// Bytes of the headers that the program reads.
 const HEADERS: i32 = 54;
-/// A stack word for the map's key.
+/// A stack word for the key of the map.
 const KEY: i16 = -4;
 
 /// Returns the program as words for the kernel (`BPF_PROG_TYPE_SCHED_CLS`). `map` is the descriptor

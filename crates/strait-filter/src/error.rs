@@ -89,12 +89,12 @@ pub enum Error {
     /// The last instruction is not a return.
     #[error("the filter program does not end in a return")]
     NoReturn,
-    /// A load of a fact that is not available to an XDP program.
+    /// A load of a value that is not available to an XDP program.
     #[error("filter instruction {at}: an XDP program cannot read {what}")]
     Untranslatable {
         /// Index of the instruction.
         at: usize,
-        /// The requested fact.
+        /// The requested value.
         what: &'static str,
     },
     /// A jump in an assembled program to a label that was never bound.
@@ -104,9 +104,9 @@ pub enum Error {
     #[error("the assembled program jumps back too far")]
     JumpTooFar,
     /// A traffic generator's frame template that does not match its options.
-    #[error("the frame template does not fit: {why}")]
+    #[error("invalid frame template: {cause}")]
     BadTemplate {
         /// The mismatch.
-        why: &'static str,
+        cause: &'static str,
     },
 }

@@ -16,9 +16,9 @@ pub const PACKET_LEN: usize = 28;
 /// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has this address?
+    /// Request for the MAC address of an IPv4 address.
     Request,
-    /// This address is at this MAC.
+    /// Reply with the MAC address.
     Reply,
     /// Any other operation code.
     Other(u16),
@@ -31,8 +31,7 @@ pub struct Arp<'a> {
 }
 
 impl<'a> Arp<'a> {
-    /// Reads the packet behind an Ethernet type of ARP. Fails if it is cut, or is not IPv4 over
-    /// Ethernet.
+    /// Parses the payload of Ethernet type ARP. Fails if it is cut, or is not IPv4 over Ethernet.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, _) = split_head(Header::Arp, bytes)?;
         let invalid = |field, value: u16, expected| {
@@ -46,7 +45,7 @@ impl<'a> Arp<'a> {
         }
     }
 
-    /// Operation of the packet.
+    /// Returns the operation.
     pub fn operation(&self) -> Operation {
         match be16(self.head, 6) {
             1 => Operation::Request,
@@ -55,22 +54,22 @@ impl<'a> Arp<'a> {
         }
     }
 
-    /// The sender's MAC address.
+    /// Returns the sender's MAC address.
     pub fn sender_mac(&self) -> MacAddress {
         MacAddress(array_at(self.head, 8))
     }
 
-    /// The sender's IPv4 address.
+    /// Returns the sender's IPv4 address.
     pub fn sender(&self) -> Ipv4Addr {
         Ipv4Addr::from(be32(self.head, 14))
     }
 
-    /// The target's MAC address; zero in a request.
+    /// Returns the target's MAC address; zero in a request.
     pub fn target_mac(&self) -> MacAddress {
         MacAddress(array_at(self.head, 18))
     }
 
-    /// The target's IPv4 address.
+    /// Returns the target's IPv4 address.
     pub fn target(&self) -> Ipv4Addr {
         Ipv4Addr::from(be32(self.head, 24))
     }

@@ -1,8 +1,8 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! The generator and the tests use it. A [`Sum`] takes the bytes in pieces; a sum of 16-bit words
-//! does not care how the words are grouped, so 32- and 64-bit pieces are added whole and folded at
-//! the end.
+//! The generator and the tests use it. A [`Sum`] takes the bytes in pieces. The ones
+//! complement sum of 16-bit words does not depend on the grouping of the words, so pieces of 32 and
+//! 64 bits are added whole and folded at the end.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// Returns the sum of no bytes.
     pub const fn new() -> Self {
         Self { sum: 0 }
     }
@@ -70,7 +70,7 @@ impl Sum {
         self.add_u32(len);
     }
 
-    /// The sum folded to 16 bits, not complemented.
+    /// Returns the sum folded to 16 bits, not complemented.
     #[inline]
     pub fn fold(self) -> u16 {
         let (sum, carried) = ((self.sum >> 32) as u32).overflowing_add(self.sum as u32);
@@ -79,13 +79,15 @@ impl Sum {
         sum + u16::from(carried)
     }
 
-    /// The checksum: the folded sum, complemented. Over bytes that hold a right checksum it is 0.
+    /// Returns the checksum: the folded sum, complemented. It is 0 for bytes that contain a correct
+    /// checksum.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 
-    /// The checksum for a UDP header, where 0 would mean "none" and is sent as 0xffff (RFC 768).
+    /// Returns the checksum for a UDP header. There 0 means "no checksum", so a checksum of 0 is
+    /// sent as 0xffff (RFC 768).
     #[inline]
     pub fn finish_udp(self) -> u16 {
         match self.finish() {
@@ -95,14 +97,14 @@ impl Sum {
     }
 }
 
-/// The checksum of `bytes`.
+/// Returns the checksum of `bytes`.
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = Sum::new();
     sum.add(bytes);
     sum.finish()
 }
 
-/// `checksum` after one of the words it covers changed from `old` to `new` (RFC 1624, equation 3).
+/// Returns `checksum` updated for a word that changes from `old` to `new` (RFC 1624, equation 3).
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     let mut sum = Sum::new();
     sum.add_u16(!checksum);
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 1071 s4.1, word by word.
+    /// Checksum of RFC 1071 s4.1, word by word.
     fn plain(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {

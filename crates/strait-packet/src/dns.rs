@@ -1,8 +1,8 @@
-//! DNS messages (RFC 1035): the header, the questions, and the answers as far as a summary needs
-//! them.
+//! DNS messages (RFC 1035): the header, the questions, and the answers that a summary shows.
 //!
 //! Layout: identifier 2 bytes, flags 2, four counts of 2 bytes, then questions and records. Names
-//! are compressed by pointers; a pointer here must lead backwards, so that no name can loop.
+//! are compressed with pointers. A pointer must point to an earlier offset here, so that no name
+//! can loop.
 
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,10 +12,10 @@ use crate::error::{Error, Header, Result, be16, split_head};
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 12;
 
-/// Bytes of the longest name on the wire (RFC 1035 s2.3.4).
+/// Maximum length of a name on the wire, in bytes (RFC 1035 s2.3.4).
 pub const NAME_LEN_MAX: usize = 255;
 
-/// The record types that have a name here.
+/// Record types with a name.
 pub mod kind {
     /// IPv4 address.
     pub const A: u16 = 1;
@@ -28,7 +28,7 @@ pub mod kind {
     /// IPv6 address.
     pub const AAAA: u16 = 28;
 
-    /// The name of a record type.
+    /// Returns the name of a record type.
     pub fn name(kind: u16) -> Option<&'static str> {
         Some(match kind {
             A => "A",
@@ -107,23 +107,23 @@ pub enum Data<'a> {
     Aaaa(Ipv6Addr),
     /// A name: CNAME, NS, PTR.
     Name(Name<'a>),
-    /// Anything else.
+    /// Any other data.
     Other(&'a [u8]),
 }
 
 impl<'a> Dns<'a> {
-    /// Reads the header of a message (a UDP payload). Fails only on fewer than 12 bytes.
+    /// Parses the header of a message (a UDP payload). Fails only on fewer than 12 bytes.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
         let (head, _) = split_head(Header::Dns, message)?;
         Ok(Self { head, message })
     }
 
-    /// The identifier that query and response share.
+    /// Returns the identifier, which is equal in query and response.
     pub fn id(&self) -> u16 {
         be16(self.head, 0)
     }
 
-    /// The flags word: response, opcode, AA, TC, RD, RA, Z, AD, CD, response code.
+    /// Returns the flags word: response, opcode, AA, TC, RD, RA, Z, AD, CD, response code.
     pub fn flags(&self) -> u16 {
         be16(self.head, 2)
     }
@@ -133,28 +133,29 @@ impl<'a> Dns<'a> {
         self.flags() & 0x8000 != 0
     }
 
-    /// The operation code; 0 is a query.
+    /// Returns the operation code; 0 is a query.
     pub fn opcode(&self) -> u8 {
         (self.flags() >> 11) as u8 & 0x0f
     }
 
-    /// The response code; 0 is no error.
+    /// Returns the response code; 0 is no error.
     pub fn response_code(&self) -> u8 {
         self.flags() as u8 & 0x0f
     }
 
-    /// How many questions, answers, authority records and additional records the message announces.
+    /// Returns the numbers of questions, answers, authority records and additional records in the
+    /// header.
     pub fn counts(&self) -> [u16; 4] {
         [4, 6, 8, 10].map(|at| be16(self.head, at))
     }
 
-    /// The first question. `None` if there is none.
+    /// Returns the first question, or `None` if there is none.
     pub fn question(&self) -> Option<Result<Question<'a>>> {
         let [questions, ..] = self.counts();
         (questions > 0).then(|| take_question(self.message, HEADER_LEN).map(|(question, _)| question))
     }
 
-    /// The answers, in order; the iterator ends after an error.
+    /// Iterates over the answers, in order. The iterator ends after an error.
     pub fn answers(&self) -> Result<Answers<'a>> {
         let [questions, answers, ..] = self.counts();
         let mut at = HEADER_LEN;
@@ -218,9 +219,9 @@ fn fixed<const N: usize>(message: &[u8], at: usize) -> Result<&[u8; N]> {
 }
 
 impl<'a> Name<'a> {
-    /// Checks the name that starts at `at`, and returns it with the offset behind it. Fails on a
-    /// name that is cut, is longer than 255 bytes, has a reserved label type, or a pointer that
-    /// does not lead back.
+    /// Checks the name that starts at `at`, and returns it with the offset after it. Fails on a
+    /// name that is cut, is longer than 255 bytes, has a reserved label type, or has a pointer
+    /// that does not point backward.
     fn take(message: &'a [u8], at: usize) -> Result<(Self, usize)> {
         let mut steps = Labels { message, at, run_start: at, len: 0, after_jump: None };
         while steps.step()?.is_some() {}
@@ -242,8 +243,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// A byte of a label: graphic characters as they are, dots and everything else as `\ddd` (RFC 1035
-/// s5.1).
+/// Writes a byte of a label: graphic characters unchanged, dots and all other bytes as `\ddd` (RFC
+/// 1035 s5.1).
 fn write_byte(f: &mut fmt::Formatter<'_>, byte: u8) -> fmt::Result {
     match byte {
         b'.' | b'\\' => write!(f, "\\{}", char::from(byte)),
@@ -252,18 +253,18 @@ fn write_byte(f: &mut fmt::Formatter<'_>, byte: u8) -> fmt::Result {
     }
 }
 
-/// The walk over one name's labels.
+/// Iterator over the labels of a name.
 struct Labels<'a> {
     message: &'a [u8],
     at: usize,
-    /// Where the current run of labels began: the next pointer must lead before it.
+    /// Start of the current run of labels: the next pointer must point before it.
     run_start: usize,
     len: usize,
     after_jump: Option<usize>,
 }
 
 impl<'a> Labels<'a> {
-    /// The next label; `None` behind the last.
+    /// Returns the next label; `None` after the last.
     fn step(&mut self) -> Result<Option<&'a [u8]>> {
         loop {
             let [first] = *fixed::<1>(self.message, self.at)?;

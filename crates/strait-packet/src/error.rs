@@ -1,17 +1,17 @@
-//! The one error of this crate: which header was wrong, and what was expected of it.
+//! Error of this crate: the malformed header, and the expected value.
 //!
-//! Every view's `parse` returns it. It is `Copy` and holds no text of its own, so that a broken
+//! Every view's `parse` returns it. It is `Copy` and has no text of its own, so that a malformed
 //! packet costs no allocation.
 
 use std::fmt;
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The header that a parser was reading.
+/// Kind of header that a parser reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// A link header other than Ethernet's: a cooked one, a loopback's, or none before IP.
+    /// A link header other than Ethernet: cooked, loopback, or none before IP.
     Link,
     /// Ethernet (IEEE 802.3).
     Ethernet,
@@ -36,7 +36,7 @@ pub enum Header {
 }
 
 impl Header {
-    /// The header's short name as tcpdump writes it in `[|tcp]`.
+    /// Returns the header's short name as tcpdump writes it in `[|tcp]`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Link => "link",
@@ -63,17 +63,17 @@ impl fmt::Display for Header {
 /// Error of a parser or of the traffic generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes end before the header does: the packet was cut, or is too short.
+    /// The bytes end within the header: the packet was cut, or is too short.
     #[error("{header}: {had} bytes where {needed} are needed")]
     Truncated {
         /// The header.
         header: Header,
-        /// Bytes needed from the header's start.
+        /// Required number of bytes from the start of the header.
         needed: usize,
-        /// Bytes there.
+        /// Available number of bytes.
         had: usize,
     },
-    /// A field has a value that the header's specification rules out.
+    /// A field has a value that the specification does not allow.
     #[error("{header}: {field} is {value}, expected {expected}")]
     Invalid {
         /// The header.
@@ -85,7 +85,7 @@ pub enum Error {
         /// Values that the specification allows.
         expected: &'static str,
     },
-    /// A chain of headers is longer than this crate follows.
+    /// A chain of headers is longer than this crate supports.
     #[error("{header}: more than {limit} in a chain")]
     TooMany {
         /// The header that repeats.
@@ -115,17 +115,17 @@ pub enum Error {
     },
 }
 
-/// The first `N` bytes of `bytes` and the rest.
+/// Returns the first `N` bytes of `bytes` and the rest.
 pub(crate) fn split_head<const N: usize>(header: Header, bytes: &[u8]) -> Result<(&[u8; N], &[u8])> {
     bytes.split_first_chunk().ok_or(Error::Truncated { header, needed: N, had: bytes.len() })
 }
 
-/// `bytes[from..to]`, where `to` is a length that the packet itself named.
+/// Returns `bytes[from..to]`, where `to` is a length from the packet itself.
 pub(crate) fn part(header: Header, bytes: &[u8], from: usize, to: usize) -> Result<&[u8]> {
     bytes.get(from..to).ok_or(Error::Truncated { header, needed: to, had: bytes.len() })
 }
 
-/// The `M` bytes at `at`. `at + M <= N` is the caller's to see to; all callers pass constants.
+/// Returns the `M` bytes at `at`. The caller must ensure `at + M <= N`; all callers pass constants.
 #[inline]
 pub(crate) fn array_at<const M: usize, const N: usize>(head: &[u8; N], at: usize) -> [u8; M] {
     let mut bytes = [0; M];
@@ -133,13 +133,13 @@ pub(crate) fn array_at<const M: usize, const N: usize>(head: &[u8; N], at: usize
     bytes
 }
 
-/// The big-endian 16-bit field at `at`; as [`array_at`].
+/// Returns the big-endian 16-bit field at `at`, see [`array_at`].
 #[inline]
 pub(crate) fn be16<const N: usize>(head: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes(array_at(head, at))
 }
 
-/// The big-endian 32-bit field at `at`; as [`array_at`].
+/// Returns the big-endian 32-bit field at `at`, see [`array_at`].
 #[inline]
 pub(crate) fn be32<const N: usize>(head: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes(array_at(head, at))

@@ -1,7 +1,7 @@
 //! The Ethernet II header, and MAC addresses.
 //!
 //! Layout (IEEE 802.3): destination 6 bytes, source 6, type or length 2, payload. Frames here never
-//! include the frame check sequence: Linux does not hand it over.
+//! include the frame check sequence, because Linux does not deliver it.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub const HEADER_LEN: usize = 14;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// All hosts.
+    /// Broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
     /// Returns true if the group bit is set: multicast and broadcast.
@@ -40,29 +40,29 @@ pub struct Ethernet<'a> {
 }
 
 impl<'a> Ethernet<'a> {
-    /// Reads the header of `frame`. Fails only if the frame is shorter than 14 bytes.
+    /// Parses the header of `frame`. Fails only if the frame is shorter than 14 bytes.
     pub fn parse(frame: &'a [u8]) -> Result<Self> {
         let (head, payload) = split_head(Header::Ethernet, frame)?;
         Ok(Self { head, payload })
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn destination(&self) -> MacAddress {
         MacAddress(array_at(self.head, 0))
     }
 
-    /// Source address.
+    /// Returns the source address.
     pub fn source(&self) -> MacAddress {
         MacAddress(array_at(self.head, 6))
     }
 
-    /// The type field; below [`ether_type::MIN`](crate::protocol::ether_type::MIN) it is the length
-    /// of an 802.3 frame.
+    /// Returns the type field; below [`ether_type::MIN`](crate::protocol::ether_type::MIN) it is
+    /// the length of an 802.3 frame.
     pub fn ether_type(&self) -> u16 {
         be16(self.head, 12)
     }
 
-    /// Bytes behind the header, padding included.
+    /// Returns the bytes after the header, including padding.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

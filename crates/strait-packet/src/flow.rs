@@ -1,6 +1,6 @@
-//! Which flow a packet belongs to: the five-tuple and the VLAN.
+//! Key of the flow of a packet: the five-tuple and the VLAN.
 //!
-//! The tests of generated traffic count by it: every frame is in the flow that it was made for.
+//! The tests of generated traffic count frames by it and compare with the generator's flows.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use crate::link::{Network, network};
 use crate::protocol::ip;
 use crate::vlan::Untagged;
 
-/// One end of a flow.
+/// Endpoint of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// The address.
     pub address: IpAddr,
-    /// The port; 0 where the protocol has none or the packet is a fragment.
+    /// The port; 0 if the protocol has none or the packet is a fragment.
     pub port: u16,
 }
 
@@ -25,22 +25,22 @@ pub struct FlowKey {
     pub vlan: Option<u16>,
     /// The IP protocol.
     pub protocol: u8,
-    /// Where the packets come from.
+    /// Source of the packets.
     pub source: Endpoint,
-    /// Where they go.
+    /// Destination of the packets.
     pub destination: Endpoint,
 }
 
 impl FlowKey {
-    /// The flow of an Ethernet frame; `None` if it is not IP or its IP header is cut or wrong.
-    /// Every fragment of a packet, the first one too, has ports 0, so that all of them are in
-    /// one flow.
+    /// Returns the flow of an Ethernet frame; `None` if it is not IP or its IP header is malformed.
+    /// Every fragment of a packet, including the first one, has ports 0, so that all of them are
+    /// in one flow.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (untagged, network) = network(frame).ok()?;
         Self::of_network(&untagged, &network)
     }
 
-    /// Flow key of a frame that [`network_on`](crate::network_on) has parsed.
+    /// Returns the flow of a frame that [`network_on`](crate::network_on) has parsed.
     pub fn of_network(untagged: &Untagged<'_>, network: &Network<'_>) -> Option<Self> {
         let carried = network.carried()?;
         let [source_port, destination_port] = match carried.protocol {
@@ -56,7 +56,8 @@ impl FlowKey {
     }
 }
 
-/// Source and destination port, the first four bytes of TCP and UDP alike; 0 where they are cut.
+/// Returns source and destination port, which are the first four bytes of both TCP and UDP; 0 if
+/// they are cut.
 fn ports(transport: &[u8]) -> [u16; 2] {
     match transport.first_chunk() {
         Some(&[a, b, c, d]) => [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])],

@@ -21,21 +21,21 @@ pub enum Message {
     },
     /// Destination unreachable (3).
     Unreachable {
-        /// Why: 0 net, 1 host, 2 protocol, 3 port, 4 fragmentation needed, and so on.
+        /// Code: 0 net, 1 host, 2 protocol, 3 port, 4 fragmentation needed, and so on.
         code: u8,
         /// The next hop's MTU, for code 4 (RFC 1191).
         mtu: u16,
     },
     /// Redirect (5) to a gateway.
     Redirect {
-        /// For 0 the net, 1 the host, 2 and 3 with type of service.
+        /// Code: 0 for the net, 1 for the host, 2 and 3 with type of service.
         code: u8,
         /// The gateway to use.
         gateway: Ipv4Addr,
     },
     /// Time exceeded (11): code 0 in transit, 1 while reassembling.
     TimeExceeded {
-        /// Which.
+        /// Code.
         code: u8,
     },
     /// Any other type.
@@ -55,13 +55,13 @@ pub struct Icmp<'a> {
 }
 
 impl<'a> Icmp<'a> {
-    /// Reads the message. Fails only on fewer than 8 bytes.
+    /// Parses the message. Fails only on fewer than 8 bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, payload) = split_head(Header::Icmp, bytes)?;
         Ok(Self { head, payload })
     }
 
-    /// Content of the message.
+    /// Returns the content of the message.
     pub fn message(&self) -> Message {
         let [kind, code, ..] = *self.head;
         let (id, sequence) = (be16(self.head, 4), be16(self.head, 6));
@@ -74,12 +74,13 @@ impl<'a> Icmp<'a> {
         }
     }
 
-    /// The checksum as it is in the message.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         be16(self.head, 2)
     }
 
-    /// Bytes behind the first eight: echo data, or the start of the packet that caused an error.
+    /// Returns the bytes after the first eight: echo data, or the start of the packet that caused
+    /// the error.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

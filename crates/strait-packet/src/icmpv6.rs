@@ -12,9 +12,9 @@ pub const HEADER_LEN: usize = 4;
 /// Content of an `ICMPv6` message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Destination unreachable (1): 0 no route, 1 prohibited, 2 beyond scope, 3 address, 4 port.
+    /// Destination unreachable (1).
     Unreachable {
-        /// Why.
+        /// Code: 0 no route, 1 prohibited, 2 beyond scope, 3 address, 4 port.
         code: u8,
     },
     /// Packet too big (2).
@@ -24,7 +24,7 @@ pub enum Message {
     },
     /// Time exceeded (3): code 0 in transit, 1 while reassembling.
     TimeExceeded {
-        /// Which.
+        /// Code.
         code: u8,
     },
     /// Echo request (128) or reply (129).
@@ -42,12 +42,12 @@ pub enum Message {
     RouterAdvertisement,
     /// Neighbour solicitation (135).
     NeighborSolicitation {
-        /// The address that is asked for.
+        /// Target: the requested address.
         target: Ipv6Addr,
     },
     /// Neighbour advertisement (136).
     NeighborAdvertisement {
-        /// The address that answers.
+        /// Target: the advertised address.
         target: Ipv6Addr,
     },
     /// Multicast listener report version 2 (143, RFC 9777).
@@ -72,13 +72,13 @@ pub struct Icmpv6<'a> {
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Reads the message. Fails only on fewer than 4 bytes.
+    /// Parses the message. Fails only on fewer than 4 bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, body) = split_head(Header::Icmpv6, bytes)?;
         Ok(Self { head, body })
     }
 
-    /// Content of the message.
+    /// Returns the content of the message.
     pub fn message(&self) -> Message {
         let [kind, code, ..] = *self.head;
         self.known(kind, code).unwrap_or(Message::Other { kind, code })
@@ -111,12 +111,12 @@ impl<'a> Icmpv6<'a> {
         Some(Ipv6Addr::from(octets))
     }
 
-    /// The checksum as it is in the message.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         be16(self.head, 2)
     }
 
-    /// Bytes behind the first four.
+    /// Returns the bytes after the first four.
     pub fn body(&self) -> &'a [u8] {
         self.body
     }

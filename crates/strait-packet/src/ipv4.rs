@@ -18,7 +18,7 @@ use crate::error::{Error, Header, Result, be16, be32, part, split_head};
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
 
-/// Bytes of the longest header.
+/// Maximum length of a header, in bytes.
 pub const HEADER_LEN_MAX: usize = 60;
 
 /// A view of an IPv4 packet.
@@ -30,8 +30,9 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Reads the packet. Fails on another version, a header shorter than 20 bytes or cut, and a
-    /// total length below the header's. The payload may be cut: see [`Ipv4::payload`].
+    /// Parses the packet. Fails on another version, on a header that is cut or shorter than 20
+    /// bytes, and on a total length below that of the header. The payload may be cut, see
+    /// [`Ipv4::payload`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, _) = split_head::<HEADER_LEN>(Header::Ipv4, bytes)?;
         if head[0] >> 4 != 4 {
@@ -52,19 +53,19 @@ impl<'a> Ipv4<'a> {
         Ok(Self { head, options, payload: &bytes[header_len..end.max(header_len)] })
     }
 
-    /// Bytes of the header with its options.
+    /// Returns the length of the header with its options, in bytes.
     pub fn header_len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
 
-    /// The packet's length with its header, as the sender wrote it. 0 stands for "longer than
-    /// 65,535 or not known yet": the kernel leaves it so in segments that the NIC or GRO will
-    /// cut or has joined.
+    /// Returns the total length field: the packet's length with its header. It is 0 in packets
+    /// longer than 65,535 bytes, which exist only within a host: segments before the NIC cuts them,
+    /// or after GRO has joined them.
     pub fn total_len(&self) -> u16 {
         be16(self.head, 2)
     }
 
-    /// Bytes of payload that the sender wrote, which may be more than were captured.
+    /// Returns the length of the payload on the wire, which may exceed the captured part.
     pub fn payload_len(&self) -> usize {
         match usize::from(self.total_len()) {
             0 => self.payload.len(),
@@ -72,53 +73,53 @@ impl<'a> Ipv4<'a> {
         }
     }
 
-    /// Type of service: DSCP and ECN.
+    /// Returns the type of service: DSCP and ECN.
     pub fn tos(&self) -> u8 {
         self.head[1]
     }
 
-    /// The identification that the fragments of a packet share.
+    /// Returns the identification, which is equal in all fragments of a packet.
     pub fn identification(&self) -> u16 {
         be16(self.head, 4)
     }
 
-    /// Don't fragment.
+    /// Returns the flag "don't fragment".
     pub fn dont_fragment(&self) -> bool {
         self.head[6] & 0x40 != 0
     }
 
-    /// More fragments follow.
+    /// Returns the flag "more fragments".
     pub fn more_fragments(&self) -> bool {
         self.head[6] & 0x20 != 0
     }
 
-    /// Where this fragment's payload starts in the whole packet's, in bytes.
+    /// Returns the offset of this fragment's payload in that of the whole packet, in bytes.
     pub fn fragment_offset(&self) -> u32 {
         u32::from(be16(self.head, 6) & 0x1fff) * 8
     }
 
-    /// Returns true if the packet is a part of a larger one.
+    /// Returns true if the packet is a fragment.
     pub fn is_fragment(&self) -> bool {
         self.more_fragments() || self.fragment_offset() > 0
     }
 
-    /// Time to live.
+    /// Returns the time to live.
     pub fn ttl(&self) -> u8 {
         self.head[8]
     }
 
-    /// The protocol of the payload.
+    /// Returns the protocol of the payload.
     pub fn protocol(&self) -> u8 {
         self.head[9]
     }
 
-    /// The header checksum as it is in the packet.
+    /// Returns the header checksum field.
     pub fn checksum(&self) -> u16 {
         be16(self.head, 10)
     }
 
-    /// Returns true if the header checksum is right. Packets that this host is sending may not have
-    /// it yet.
+    /// Returns true if the header checksum is correct. Packets that this host sends may not have
+    /// one yet, because the NIC computes it.
     pub fn checksum_holds(&self) -> bool {
         let mut sum = Sum::new();
         sum.add(self.head);
@@ -126,22 +127,22 @@ impl<'a> Ipv4<'a> {
         sum.finish() == 0
     }
 
-    /// Where the packet comes from.
+    /// Returns the source address.
     pub fn source(&self) -> Ipv4Addr {
         Ipv4Addr::from(be32(self.head, 12))
     }
 
-    /// Where the packet goes.
+    /// Returns the destination address.
     pub fn destination(&self) -> Ipv4Addr {
         Ipv4Addr::from(be32(self.head, 16))
     }
 
-    /// The options, padding included.
+    /// Returns the options, including padding.
     pub fn options(&self) -> &'a [u8] {
         self.options
     }
 
-    /// The payload that was captured, without Ethernet padding.
+    /// Returns the captured payload, without Ethernet padding.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

@@ -1,8 +1,8 @@
 //! The IPv6 header and its chain of extension headers (RFC 8200).
 //!
 //! Layout: version 4 bits, traffic class 8, flow label 20, payload length 2 bytes, next header 1,
-//! hop limit 1, source 16, destination 16. Extension headers follow, each naming the next;
-//! [`Extensions`] walks them, [`Ipv6::upper`] goes straight to the payload behind them.
+//! hop limit 1, source 16, destination 16. Extension headers follow, each with the protocol of the
+//! next. [`Extensions`] iterates over them, and [`Ipv6::upper`] skips to the payload after them.
 
 use std::net::Ipv6Addr;
 
@@ -12,7 +12,7 @@ use crate::protocol::ip;
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
 
-/// Extension headers that are followed; packets with more are refused.
+/// Maximum number of extension headers; packets with more are refused.
 pub const EXTENSIONS_MAX: usize = 16;
 
 /// A view of an IPv6 packet.
@@ -22,27 +22,27 @@ pub struct Ipv6<'a> {
     payload: &'a [u8],
 }
 
-/// Payload behind the extension headers.
+/// Payload after the extension headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper<'a> {
-    /// The protocol behind the last extension header.
+    /// The protocol after the last extension header.
     pub protocol: u8,
     /// The fragment header, if there was one.
     pub fragment: Option<Fragment>,
-    /// The payload that was captured.
+    /// The captured payload.
     pub payload: &'a [u8],
-    /// Bytes of payload that the sender wrote, which may be more than were captured.
+    /// Length of the payload on the wire, which may exceed the captured part.
     pub payload_len: usize,
 }
 
 /// The fields of a fragment header (RFC 8200 s4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where this fragment starts in the whole packet's fragmentable part, in bytes.
+    /// Offset of this fragment in the fragmentable part of the whole packet, in bytes.
     pub offset: u32,
     /// More fragments follow.
     pub more: bool,
-    /// The identification that the fragments of a packet share.
+    /// The identification, which is equal in all fragments of a packet.
     pub identification: u32,
 }
 
@@ -56,7 +56,7 @@ pub struct Extension<'a> {
 }
 
 impl<'a> Ipv6<'a> {
-    /// Reads the fixed header. Fails on another version and on fewer than 40 bytes.
+    /// Parses the fixed header. Fails on another version and on fewer than 40 bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, rest) = split_head::<HEADER_LEN>(Header::Ipv6, bytes)?;
         if head[0] >> 4 != 6 {
@@ -70,18 +70,19 @@ impl<'a> Ipv6<'a> {
         Ok(Self { head, payload: &rest[..end] })
     }
 
-    /// Traffic class: DSCP and ECN.
+    /// Returns the traffic class: DSCP and ECN.
     pub fn traffic_class(&self) -> u8 {
         (be16(self.head, 0) >> 4) as u8
     }
 
-    /// The flow label, 20 bits.
+    /// Returns the flow label, 20 bits.
     pub fn flow_label(&self) -> u32 {
         be32(self.head, 0) & 0x000f_ffff
     }
 
-    /// Bytes after the fixed header as the sender wrote it. 0 stands for a jumbogram (RFC 2675), or
-    /// for a segment that the NIC will cut or GRO has joined.
+    /// Returns the payload length field: the bytes after the fixed header. It is 0 in a jumbogram
+    /// (RFC 2675), and within a host in a segment before the NIC cuts it or after GRO has joined
+    /// it.
     pub fn payload_len(&self) -> usize {
         match usize::from(be16(self.head, 4)) {
             0 => self.payload.len(),
@@ -89,32 +90,32 @@ impl<'a> Ipv6<'a> {
         }
     }
 
-    /// The first next header.
+    /// Returns the next header of the fixed header.
     pub fn next_header(&self) -> u8 {
         self.head[6]
     }
 
-    /// Hop limit.
+    /// Returns the hop limit.
     pub fn hop_limit(&self) -> u8 {
         self.head[7]
     }
 
-    /// Where the packet comes from.
+    /// Returns the source address.
     pub fn source(&self) -> Ipv6Addr {
         Ipv6Addr::from(array_at::<16, HEADER_LEN>(self.head, 8))
     }
 
-    /// Where the packet goes.
+    /// Returns the destination address.
     pub fn destination(&self) -> Ipv6Addr {
         Ipv6Addr::from(array_at::<16, HEADER_LEN>(self.head, 24))
     }
 
-    /// Everything captured behind the fixed header.
+    /// Returns the captured bytes after the fixed header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The extension headers, in order.
+    /// Iterates over the extension headers, in order.
     pub fn extensions(&self) -> Extensions<'a> {
         Extensions {
             next: self.next_header(),
@@ -126,7 +127,7 @@ impl<'a> Ipv6<'a> {
         }
     }
 
-    /// Walks the extension headers to what they carry.
+    /// Skips the extension headers and returns the payload after them.
     pub fn upper(&self) -> Result<Upper<'a>> {
         let mut extensions = self.extensions();
         for extension in extensions.by_ref() {
@@ -136,8 +137,9 @@ impl<'a> Ipv6<'a> {
     }
 }
 
-/// An iterator over extension headers. It ends behind the last one, after a fragment header that is
-/// not the first of its packet (what follows is the middle of something), and after an error.
+/// An iterator over extension headers. It ends after the last one, after the header of a fragment
+/// that is not the first of its packet (the bytes after it are the middle of the payload), and
+/// after an error.
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     next: u8,
@@ -149,7 +151,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// Payload behind the headers that the iterator has passed.
+    /// Returns the payload after the headers that the iterator has returned.
     pub fn upper(&self) -> Upper<'a> {
         let Self { next: protocol, fragment, rest: payload, rest_len: payload_len, .. } = *self;
         Upper { protocol, fragment, payload, payload_len }
@@ -201,8 +203,8 @@ impl Fragment {
     }
 }
 
-/// Returns true if a next-header value is an extension header that is walked. ESP is not: the rest
-/// is encrypted.
+/// Returns true if a next-header value is an extension header that can be skipped. ESP cannot: the
+/// rest is encrypted.
 fn is_extension(next: u8) -> bool {
     matches!(
         next,

@@ -1,9 +1,9 @@
 //! Packets as bytes: header views, flow keys, checksums, generated traffic, one-line summaries.
 //!
 //! The capture engine, its sinks and the program read frames through the views here; the generator
-//! builds its frames here. Every parser takes a slice that may be cut at any byte or hold anything
-//! at all, and answers with a typed error instead of a panic. This crate is pure: no I/O, no clock,
-//! no threads, and no allocation in anything that runs once a packet.
+//! builds its frames here. Every parser takes a slice that may be cut at any byte or have any
+//! content, and returns a typed error instead of a panic. This crate is pure: no I/O, no clock, no
+//! threads, and no allocation per packet.
 
 pub mod arp;
 pub mod checksum;

@@ -1,6 +1,6 @@
-//! From the first byte of a frame to its network header.
+//! Parses a frame from its link header to its network header.
 //!
-//! Flow keys, probes and sinks that want more than one layer start here.
+//! Flow keys, probes and sinks that need more than one layer use it.
 
 use std::net::IpAddr;
 
@@ -20,17 +20,17 @@ pub enum Network<'a> {
     Arp(Arp<'a>),
     /// IPv4.
     Ipv4(Ipv4<'a>),
-    /// IPv6, and what its extension headers carry.
+    /// IPv6, with the payload after its extension headers.
     Ipv6(Ipv6<'a>, Upper<'a>),
-    /// Anything else; the Ethernet type says what.
+    /// Any other protocol, by its Ethernet type.
     Other,
 }
 
-/// Takes `frame` apart down to its network header: the tags with the payload behind them, and that
-/// payload's header. Fails where one of the headers is cut or wrong.
+/// Parses `frame` down to its network header: the tags with the payload after them, and the header
+/// of that payload. Fails if one of the headers is cut or malformed.
 pub fn network(frame: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     let ethernet = Ethernet::parse(frame)?;
-    behind(ethernet.ether_type(), ethernet.payload())
+    parse_payload(ethernet.ether_type(), ethernet.payload())
 }
 
 /// Like [`network`], for a frame of `link_type`, one of [`link_type`]: cooked packets and plain IP
@@ -47,11 +47,11 @@ pub fn network_on(link_type: u16, frame: &[u8]) -> Result<(Untagged<'_>, Network
         expected: "one that is read here",
     })?;
     let cut = Error::Truncated { header, needed: header_len.max(1), had: frame.len() };
-    behind(ether_type.ok_or(cut)?, frame.get(header_len..).ok_or(cut)?)
+    parse_payload(ether_type.ok_or(cut)?, frame.get(header_len..).ok_or(cut)?)
 }
 
-/// The Ethernet type that a link header other than Ethernet's stands for, `None` where it is cut,
-/// and the header's bytes; `None` for a link type that is not read here.
+/// Returns, for a link header other than Ethernet, the Ethernet type of its payload (`None` if it
+/// is cut) and the header's length in bytes; `None` for an unsupported link type.
 pub(crate) fn header_without_addresses(link_type: u16, frame: &[u8]) -> Option<(Option<u16>, usize)> {
     Some(match link_type {
         link_type::RAW | link_type::IPV4 | link_type::IPV6 => (version_type(frame), 0),
@@ -62,8 +62,8 @@ pub(crate) fn header_without_addresses(link_type: u16, frame: &[u8]) -> Option<(
     })
 }
 
-/// Takes apart the payload that `ether_type` announces.
-fn behind(ether_type: u16, payload: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
+/// Parses the payload of type `ether_type`.
+fn parse_payload(ether_type: u16, payload: &[u8]) -> Result<(Untagged<'_>, Network<'_>)> {
     let untagged = Untagged::parse(ether_type, payload)?;
     let network = match untagged.ether_type() {
         ether_type::ARP => Network::Arp(Arp::parse(untagged.payload())?),
@@ -77,7 +77,7 @@ fn behind(ether_type: u16, payload: &[u8]) -> Result<(Untagged<'_>, Network<'_>)
     Ok((untagged, network))
 }
 
-/// Payload of an IP packet of either version.
+/// Returns the payload of an IP packet of either version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carried<'a> {
     pub(crate) source: IpAddr,
@@ -88,7 +88,7 @@ pub(crate) struct Carried<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// The IP packet, if it is one.
+    /// Returns the IP packet, if it is one.
     pub(crate) fn carried(&self) -> Option<Carried<'a>> {
         match self {
             Self::Ipv4(packet) => Some(Carried {
@@ -110,7 +110,7 @@ impl<'a> Network<'a> {
     }
 }
 
-/// The Ethernet type that the first four bits of an IP packet stand for.
+/// Returns the Ethernet type for the version in the first four bits of an IP packet.
 fn version_type(packet: &[u8]) -> Option<u16> {
     match packet.first()? >> 4 {
         6 => Some(ether_type::IPV6),
@@ -118,8 +118,8 @@ fn version_type(packet: &[u8]) -> Option<u16> {
     }
 }
 
-/// The Ethernet type that a loopback address family stands for, in either byte order. `AF_INET` is
-/// 2 everywhere, `AF_INET6` 10, 24, 28 or 30.
+/// Returns the Ethernet type for the address family of a loopback header, in either byte order.
+/// `AF_INET` is 2 on all systems, `AF_INET6` is 10, 24, 28 or 30.
 fn family_type(frame: &[u8]) -> Option<u16> {
     match frame.first_chunk()? {
         [2, 0, 0, 0] | [0, 0, 0, 2] => Some(ether_type::IPV4),

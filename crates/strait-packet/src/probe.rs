@@ -1,44 +1,45 @@
-//! Numbered, timed payloads: what the generator puts into every frame, and how the other end reads
-//! it.
+//! Probes: payloads with a sequence number and a time. The generator writes one into every frame,
+//! and the receiver reads it.
 //!
 //! ```text
 //!  0     2                        10                       18
 //!  |magic|sequence number, 64 bit |time sent, 64 bit ns|  big endian; zeros to the end
 //! ```
 //!
-//! 18 bytes are what the shortest Ethernet frame holds of UDP over IPv4, so that one layout serves
-//! all sizes. The flow is not in it: the ports say it. [`Tracker`] turns a stream of probes into
-//! counts of lost, duplicated and reordered frames. It reads no clock: the caller says when a probe
-//! came.
+//! 18 bytes is the UDP payload of the shortest Ethernet frame over IPv4, so one layout fits all
+//! sizes. It does not contain the flow, which is known from the ports. [`Tracker`] counts lost,
+//! duplicated and reordered frames in a stream of probes. It reads no clock: the caller passes the
+//! time of arrival.
 
 use crate::link::network;
 use crate::protocol::ip;
 use crate::tcp::Tcp;
 use crate::udp::Udp;
 
-/// The first two bytes of a probe: `ST`.
+/// Magic number, the first two bytes of a probe: `ST`.
 pub const MAGIC: u16 = 0x5354;
 
 /// Bytes of a probe.
 pub const LEN: usize = 18;
 
-/// Where the sequence number stands in a probe.
+/// Offset of the sequence number in a probe.
 pub const SEQUENCE_AT: usize = 2;
 
-/// Where the time stands in a probe.
+/// Offset of the time in a probe.
 pub const SENT_AT: usize = 10;
 
-/// A probe as it was read from a frame.
+/// A probe read from a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Number of the frame in its stream, from the generator's start.
+    /// Number of the frame in its stream, counted from the start of the generator.
     pub sequence: u64,
-    /// When it was sent, in nanoseconds of the generator's clock (the realtime clock since 1970).
+    /// Time at which it was sent, in nanoseconds of the generator's clock (the realtime clock since
+    /// 1970).
     pub sent_ns: u64,
 }
 
 impl Probe {
-    /// The probe's bytes.
+    /// Returns the probe's bytes.
     pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..SEQUENCE_AT].copy_from_slice(&MAGIC.to_be_bytes());
@@ -58,9 +59,9 @@ impl Probe {
     }
 }
 
-/// Reads the probe of an Ethernet frame: the payload of UDP or TCP over IPv4 or IPv6, behind any
-/// VLAN tags. `None` if the frame is anything else, is a fragment, or is cut before the probe's
-/// end.
+/// Reads the probe of an Ethernet frame: the payload of UDP or TCP over IPv4 or IPv6, after any
+/// VLAN tags. Returns `None` for any other frame, for a fragment, and for a frame that is cut
+/// before the end of the probe.
 pub fn read(frame: &[u8]) -> Option<Probe> {
     let (_, network) = network(frame).ok()?;
     let carried = network.carried()?;
@@ -72,16 +73,16 @@ pub fn read(frame: &[u8]) -> Option<Probe> {
     }
 }
 
-/// Sequence numbers below the highest one within which a late probe is distinguished from a
-/// duplicate.
+/// Number of sequence numbers below the highest one for which a late probe can be distinguished
+/// from a duplicate.
 pub const WINDOW: u64 = 1 << 16;
 
 const WORDS: usize = (WINDOW / 64) as usize;
 
-/// Counts over one stream of probes. Takes 8 KiB when made, and nothing afterwards.
+/// Counts over one stream of probes. Allocates 8 KiB when it is created, and nothing afterwards.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    /// Which of the last [`WINDOW`] sequence numbers have come; bit `sequence % WINDOW`.
+    /// Bit `sequence % WINDOW` for each of the last [`WINDOW`] sequence numbers that has arrived.
     seen: Box<[u64; WORDS]>,
     first: u64,
     highest: Option<u64>,
@@ -91,7 +92,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker that has seen nothing.
+    /// Returns a tracker without probes.
     pub fn new() -> Self {
         Self {
             seen: Box::new([0; WORDS]),
@@ -103,11 +104,11 @@ impl Tracker {
         }
     }
 
-    /// Counts a probe that came at `now_ns` of the same clock that stamped it; returns its delay in
-    /// nanoseconds, or `None` for a duplicate and for a probe from the future.
+    /// Counts a probe that arrived at `now_ns` of the clock that stamped it. Returns its delay in
+    /// nanoseconds, or `None` for a duplicate and for a probe with a later time than `now_ns`.
     pub fn record(&mut self, probe: Probe, now_ns: u64) -> Option<u64> {
         let is_new = match self.highest {
-            Some(highest) if probe.sequence <= highest => self.behind(highest, probe.sequence),
+            Some(highest) if probe.sequence <= highest => self.record_late(highest, probe.sequence),
             highest => {
                 self.ahead(highest, probe.sequence);
                 true
@@ -119,37 +120,38 @@ impl Tracker {
         if is_new { now_ns.checked_sub(probe.sent_ns) } else { None }
     }
 
-    /// Probes that came, duplicates not counted.
+    /// Returns the number of probes that arrived, without duplicates.
     pub fn received(&self) -> u64 {
         self.distinct
     }
 
-    /// Duplicate probes within the last [`WINDOW`] sequence numbers.
+    /// Returns the number of duplicates within the last [`WINDOW`] sequence numbers.
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }
 
-    /// Probes with a lower sequence number than one that came before (RFC 4737 s3.3).
+    /// Returns the number of probes with a lower sequence number than an earlier one (RFC 4737
+    /// s3.3).
     pub fn reordered(&self) -> u64 {
         self.reordered
     }
 
-    /// Sequence numbers between the lowest and the highest seen that never came. Losses before the
-    /// first and after the last probe are known only to the sender.
+    /// Returns the number of sequence numbers between the lowest and the highest one that did not
+    /// arrive. Losses before the first and after the last probe are not included.
     pub fn lost(&self) -> u64 {
         let span = self.highest.map_or(0, |highest| (highest - self.first).saturating_add(1));
         span.saturating_sub(self.distinct)
     }
 
-    /// A sequence number that is not above the highest; returns whether it is new. Beyond the
-    /// window that cannot be known, and it counts as new.
-    fn behind(&mut self, highest: u64, sequence: u64) -> bool {
+    /// Records a sequence number that is not above the highest. Returns true if it is new. Below
+    /// the window this is unknown, and it counts as new.
+    fn record_late(&mut self, highest: u64, sequence: u64) -> bool {
         let is_new = highest - sequence >= WINDOW || !self.mark(sequence);
         self.reordered += u64::from(is_new);
         is_new
     }
 
-    /// A new highest sequence number: forgets what leaves the window.
+    /// Records a new highest sequence number, and clears the bits of those that leave the window.
     fn ahead(&mut self, highest: Option<u64>, sequence: u64) {
         let skipped = highest.map_or(0, |highest| sequence - highest - 1);
         if skipped >= WINDOW {
@@ -162,7 +164,7 @@ impl Tracker {
         self.highest = Some(sequence);
     }
 
-    /// Sets a bit; returns whether it was set before.
+    /// Sets a bit; returns true if it was set before.
     fn mark(&mut self, sequence: u64) -> bool {
         let (word, bit) = place(sequence);
         let was_set = self.seen[word] & bit != 0;

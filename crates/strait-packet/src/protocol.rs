@@ -1,6 +1,6 @@
 //! Protocol numbers with names: Ethernet types (IEEE) and IP protocols (IANA).
 //!
-//! Only those that Strait reads or names in a summary are here.
+//! It has only the protocols that Strait parses or names in a summary.
 
 /// Ethernet types, the 16 bits before an Ethernet payload.
 pub mod ether_type {
@@ -16,10 +16,10 @@ pub mod ether_type {
     pub const IPV6: u16 = 0x86dd;
     /// A service VLAN tag (802.1ad).
     pub const SERVICE_VLAN: u16 = 0x88a8;
-    /// The tag type that some switches used before 802.1ad.
+    /// Tag type of some switches before 802.1ad.
     pub const OLD_QINQ: u16 = 0x9100;
 
-    /// The name of a type that Strait does not parse but knows.
+    /// Returns the name of a known type that Strait does not parse.
     pub fn name(ether_type: u16) -> Option<&'static str> {
         Some(match ether_type {
             IPV4 => "IPv4",
@@ -68,7 +68,7 @@ pub mod ip {
     pub const AUTHENTICATION: u8 = 51;
     /// `ICMPv6`.
     pub const ICMPV6: u8 = 58;
-    /// IPv6: nothing follows.
+    /// IPv6: no next header.
     pub const NO_NEXT: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
@@ -79,7 +79,7 @@ pub mod ip {
     /// Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
 
-    /// The lower-case name of a protocol.
+    /// Returns the lower-case name of a protocol.
     pub fn name(protocol: u8) -> Option<&'static str> {
         Some(match protocol {
             ICMP => "icmp",

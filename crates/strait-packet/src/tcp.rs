@@ -19,15 +19,15 @@ pub mod flags {
     pub const RST: u16 = 0x004;
     /// Push.
     pub const PSH: u16 = 0x008;
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: u16 = 0x010;
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: u16 = 0x020;
     /// ECN echo (RFC 3168).
     pub const ECE: u16 = 0x040;
     /// Congestion window reduced (RFC 3168).
     pub const CWR: u16 = 0x080;
-    /// Accurate ECN (RFC 9768), once the nonce sum.
+    /// Accurate ECN (RFC 9768), formerly the nonce sum.
     pub const AE: u16 = 0x100;
 }
 
@@ -40,7 +40,7 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Reads the segment. Fails on a header that is cut or shorter than 20 bytes.
+    /// Parses the segment. Fails on a header that is cut or shorter than 20 bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, _) = split_head::<HEADER_LEN>(Header::Tcp, bytes)?;
         let header_len = usize::from(head[12] >> 4) * 4;
@@ -52,57 +52,57 @@ impl<'a> Tcp<'a> {
         Ok(Self { head, options, payload: &bytes[header_len..] })
     }
 
-    /// Bytes of the header with its options.
+    /// Returns the length of the header with its options, in bytes.
     pub fn header_len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
 
-    /// The sender's port.
+    /// Returns the source port.
     pub fn source_port(&self) -> u16 {
         be16(self.head, 0)
     }
 
-    /// The receiver's port.
+    /// Returns the destination port.
     pub fn destination_port(&self) -> u16 {
         be16(self.head, 2)
     }
 
-    /// Sequence number of the first payload byte (of the SYN, where that is set).
+    /// Returns the sequence number: of the SYN if it is set, otherwise of the first payload byte.
     pub fn sequence(&self) -> u32 {
         be32(self.head, 4)
     }
 
-    /// The next sequence number that the sender expects.
+    /// Returns the acknowledgment number: the next sequence number that the sender expects.
     pub fn acknowledgment(&self) -> u32 {
         be32(self.head, 8)
     }
 
-    /// The flag bits: see [`flags`].
+    /// Returns the flag bits, see [`flags`].
     pub fn flags(&self) -> u16 {
         be16(self.head, 12) & 0x1ff
     }
 
-    /// The receive window, unscaled.
+    /// Returns the receive window, unscaled.
     pub fn window(&self) -> u16 {
         be16(self.head, 14)
     }
 
-    /// The checksum as it is in the segment.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         be16(self.head, 16)
     }
 
-    /// The urgent pointer.
+    /// Returns the urgent pointer.
     pub fn urgent(&self) -> u16 {
         be16(self.head, 18)
     }
 
-    /// The options, in order.
+    /// Iterates over the options, in order.
     pub fn options(&self) -> Options<'a> {
         Options { rest: self.options }
     }
 
-    /// The payload that was captured.
+    /// Returns the captured payload.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
@@ -139,7 +139,7 @@ pub enum TcpOption<'a> {
     },
 }
 
-/// An iterator over options. It ends behind the last one, after [`TcpOption::End`] and after an
+/// An iterator over options. It ends after the last one, after [`TcpOption::End`] and after an
 /// error.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
@@ -161,8 +161,8 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Reads an option with a length; `rest` starts at the length byte, which counts kind and length
-/// too.
+/// Parses an option with a length. `rest` starts at the length byte; the length includes kind and
+/// length byte.
 fn take_option(kind: u8, rest: &[u8]) -> Result<(TcpOption<'_>, &[u8])> {
     let len = usize::from(*rest.first().unwrap_or(&0));
     let data = rest.get(1..len.wrapping_sub(1)).ok_or(Error::Invalid {
@@ -182,7 +182,7 @@ fn take_option(kind: u8, rest: &[u8]) -> Result<(TcpOption<'_>, &[u8])> {
     Ok((option, &rest[len - 1..]))
 }
 
-/// The timestamps option: two numbers of four bytes.
+/// Parses the timestamps option: two numbers of four bytes.
 fn timestamps(data: &[u8]) -> TcpOption<'_> {
     match data.as_chunks() {
         (&[value, echo], []) => {

@@ -13,8 +13,9 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Reads the datagram. Fails on fewer than 8 bytes, and on a length field from 1 to 7. Length 0
-    /// is a jumbogram (RFC 2675) or a segment not yet cut, and reaches to the end.
+    /// Parses the datagram. Fails on fewer than 8 bytes, and on a length field from 1 to 7. With
+    /// length 0, in a jumbogram (RFC 2675) or before segmentation offload, it extends to the end of
+    /// `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (head, rest) = split_head::<HEADER_LEN>(Header::Udp, bytes)?;
         let payload = match usize::from(be16(head, 4)) {
@@ -28,17 +29,17 @@ impl<'a> Udp<'a> {
         Ok(Self { head, payload })
     }
 
-    /// The sender's port.
+    /// Returns the source port.
     pub fn source_port(&self) -> u16 {
         be16(self.head, 0)
     }
 
-    /// The receiver's port.
+    /// Returns the destination port.
     pub fn destination_port(&self) -> u16 {
         be16(self.head, 2)
     }
 
-    /// Length of header and payload as the sender wrote it.
+    /// Returns the length field: header and payload.
     pub fn len(&self) -> u16 {
         be16(self.head, 4)
     }
@@ -48,12 +49,12 @@ impl<'a> Udp<'a> {
         usize::from(self.len()) == HEADER_LEN
     }
 
-    /// The checksum; 0 means that the sender computed none.
+    /// Returns the checksum field; 0 means that the sender computed none.
     pub fn checksum(&self) -> u16 {
         be16(self.head, 6)
     }
 
-    /// The payload that was captured.
+    /// Returns the captured payload.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

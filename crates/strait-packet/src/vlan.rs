@@ -1,7 +1,7 @@
-//! VLAN tags: the four bytes between the MAC addresses and the real Ethernet type.
+//! VLAN tags: four bytes between the MAC addresses and the Ethernet type of the payload.
 //!
 //! Layout (IEEE 802.1Q): after a type of 0x8100, 0x88a8 or 0x9100 come 3 bits of priority, 1 bit
-//! drop eligible, 12 bits VLAN identifier, and then the next type. Tags stack.
+//! drop eligible, 12 bits VLAN identifier, and then the next type. Tags can be stacked.
 
 use crate::error::{Error, Header, Result, be16, split_head};
 use crate::protocol::ether_type;
@@ -9,44 +9,44 @@ use crate::protocol::ether_type;
 /// Bytes that one tag adds to a frame.
 pub const TAG_LEN: usize = 4;
 
-/// Stacked tags that are followed; frames with more are refused.
+/// Maximum number of stacked tags; frames with more are refused.
 pub const TAGS_MAX: usize = 4;
 
 /// The highest VLAN identifier; 4095 is reserved.
 pub const VLAN_ID_MAX: u16 = 4094;
 
-/// One tag: the tag control information, and the type that announced it.
+/// One tag: the tag control information, and the Ethernet type before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// The Ethernet type that announced the tag: 0x8100, 0x88a8 or 0x9100.
+    /// The Ethernet type of the tag: 0x8100, 0x88a8 or 0x9100.
     pub tpid: u16,
-    /// Priority, drop eligible indicator and identifier as they are in the frame.
+    /// Priority, drop eligible indicator and identifier.
     pub tci: u16,
 }
 
 impl Tag {
-    /// The VLAN identifier, 0 to 4095; 0 marks a frame that carries only a priority.
+    /// Returns the VLAN identifier, 0 to 4095; 0 means that the tag has only a priority.
     pub fn id(self) -> u16 {
         self.tci & 0x0fff
     }
 
-    /// The priority code point, 0 to 7.
+    /// Returns the priority code point, 0 to 7.
     pub fn priority(self) -> u8 {
         (self.tci >> 13) as u8
     }
 
-    /// The drop eligible indicator.
+    /// Returns the drop eligible indicator.
     pub fn drop_eligible(self) -> bool {
         self.tci & 0x1000 != 0
     }
 }
 
-/// Returns true if a type announces a VLAN tag.
+/// Returns true if a type is that of a VLAN tag.
 pub fn is_tag(ether_type: u16) -> bool {
     matches!(ether_type, ether_type::VLAN | ether_type::SERVICE_VLAN | ether_type::OLD_QINQ)
 }
 
-/// A payload behind its tags, outermost first.
+/// A payload and the tags before it, outermost first.
 #[derive(Clone, Copy, Debug)]
 pub struct Untagged<'a> {
     tags: [Tag; TAGS_MAX],
@@ -56,8 +56,8 @@ pub struct Untagged<'a> {
 }
 
 impl<'a> Untagged<'a> {
-    /// Takes the tags off `payload`, which is announced by `ether_type`. Without a tag it is the
-    /// payload. Fails on a tag that is cut, and on more than [`TAGS_MAX`].
+    /// Parses the tags of `payload`, which has the type `ether_type`. Without a tag all of it is
+    /// the payload. Fails on a tag that is cut, and on more than [`TAGS_MAX`] tags.
     pub fn parse(ether_type: u16, payload: &'a [u8]) -> Result<Self> {
         let mut untagged = Self { tags: [Tag::default(); TAGS_MAX], count: 0, ether_type, payload };
         while is_tag(untagged.ether_type) {
@@ -76,17 +76,17 @@ impl<'a> Untagged<'a> {
         Ok(())
     }
 
-    /// The tags, outermost first.
+    /// Returns the tags, outermost first.
     pub fn tags(&self) -> &[Tag] {
         &self.tags[..self.count]
     }
 
-    /// The type of the payload.
+    /// Returns the type of the payload.
     pub fn ether_type(&self) -> u16 {
         self.ether_type
     }
 
-    /// Bytes behind the last tag.
+    /// Returns the bytes after the last tag.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }

@@ -1,9 +1,9 @@
 //! Integers in either byte order, read from a slice that is known to be long enough.
 //!
-//! Only the decoders call it, after they have checked a length. Reading past the end gives zeros,
-//! never a panic.
+//! Only the decoders call it, after they have checked a length. A read beyond the end returns
+//! zeroes and never panics.
 
-/// The byte order of a section or file, as its magic number shows it.
+/// The byte order of a section or file, determined by its magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Little,
@@ -11,7 +11,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// The order in which `bytes` read as `magic`, if either does.
+    /// Returns the byte order in which `bytes` equal `magic`, if there is one.
     pub(crate) fn of(magic: u32, bytes: [u8; 4]) -> Option<Self> {
         if u32::from_le_bytes(bytes) == magic {
             Some(Self::Little)
@@ -46,13 +46,13 @@ impl Order {
         }
     }
 
-    /// Two words, the upper one first whatever the byte order (pcapng s4.3).
+    /// Reads two words; the upper one is first in either byte order (pcapng s4.3).
     pub(crate) fn high_low(self, bytes: &[u8], at: usize) -> u64 {
         u64::from(self.u32(bytes, at)) << 32 | u64::from(self.u32(bytes, at + 4))
     }
 }
 
-/// `N` bytes from `at`.
+/// Returns `N` bytes from `at` on.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     debug_assert!(at + N <= bytes.len(), "the caller checks lengths first");
     bytes.get(at..at + N).and_then(|part| part.try_into().ok()).unwrap_or([0; N])

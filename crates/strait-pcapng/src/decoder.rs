@@ -1,8 +1,8 @@
-//! Takes a capture file's bytes as they come and lends one record at a time.
+//! Decodes the bytes of a capture file in pieces of any size, and lends one record at a time.
 //!
-//! The offline reader and the fuzz targets drive it: they own the buffer, give [`Decoder::step`]
-//! whatever is in it, drop the bytes that were consumed, and read more when it asks for more. It
-//! copies no packet and reads nothing itself.
+//! The offline reader and the fuzz targets use it: they own the buffer, pass its content to
+//! [`Decoder::step`], drop the consumed bytes, and read more if the decoder needs more. It copies
+//! no packet and reads nothing itself.
 
 use crate::bytes::array;
 use crate::error::Error;
@@ -12,31 +12,30 @@ use crate::{pcap, pcapng};
 /// Result of one call of [`Decoder::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// The input must have at least this many bytes before anything can be said.
+    /// The decoder needs an input of at least this many bytes.
     NeedMore(usize),
-    /// A record, from the first `consumed` bytes of the input.
+    /// A record in the first `consumed` bytes of the input.
     Record {
-        /// Bytes to drop from the front of the input.
+        /// Bytes to drop from the start of the input.
         consumed: usize,
         /// The record.
         record: Record<'a>,
     },
-    /// The first `consumed` bytes hold nothing that is reported: name resolution, custom and
-    /// unknown blocks.
+    /// The first `consumed` bytes contain no record: name resolution, custom and unknown blocks.
     Skipped {
-        /// Bytes to drop from the front of the input.
+        /// Bytes to drop from the start of the input.
         consumed: usize,
     },
 }
 
-/// Item at the front of the input, not decoded.
+/// Kind of the item at the start of the input, which is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// The input must have at least this many bytes before anything can be said.
+    /// The decoder needs an input of at least this many bytes.
     NeedMore(usize),
-    /// A whole block or record with a packet, of this many bytes.
+    /// A complete block or record with a packet, of this many bytes.
     Packet(usize),
-    /// A whole block or header without a packet, of this many bytes.
+    /// A complete block or header without a packet, of this many bytes.
     Other(usize),
 }
 
@@ -49,7 +48,7 @@ pub enum Format {
     Pcapng,
 }
 
-/// A decoder for one file, whichever of the formats it has.
+/// A decoder for one file of either format.
 #[derive(Debug, Default)]
 pub struct Decoder {
     offset: u64,
@@ -65,17 +64,17 @@ enum State {
 }
 
 impl Decoder {
-    /// A decoder at byte 0 of a file.
+    /// Returns a decoder at byte 0 of a file.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes consumed so far: where the next block starts.
+    /// Returns the number of bytes consumed so far, which is the offset of the next block.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The file's format, once its first bytes were consumed.
+    /// Returns the file's format; `None` until its first bytes were consumed.
     pub fn format(&self) -> Option<Format> {
         match self.state {
             State::Start => None,
@@ -84,7 +83,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the item at the front of `input`, the bytes from [`Decoder::offset`] on.
+    /// Returns the kind of the item at the start of `input`, the bytes from [`Decoder::offset`] on.
     pub fn peek(&self, input: &[u8]) -> Result<Peek, Error> {
         match &self.state {
             State::Start => peek_start(input),
@@ -93,9 +92,9 @@ impl Decoder {
         }
     }
 
-    /// Decodes the item at the front of `input`, the bytes from [`Decoder::offset`] on.
+    /// Decodes the item at the start of `input`, the bytes from [`Decoder::offset`] on.
     ///
-    /// An error stays at its byte: the same input gives it again. Records before it were all
+    /// An error consumes nothing: the next call returns it again. All records before it were
     /// delivered.
     pub fn step<'a>(&mut self, input: &'a [u8]) -> Result<Step<'a>, Error> {
         let consumed = match self.peek(input)? {
@@ -115,7 +114,8 @@ impl Decoder {
         })
     }
 
-    /// Says whether the input may end here, with `rest` not consumed: [`Error::Truncated`] if not.
+    /// Checks that the file may end here, with the unconsumed bytes `rest`. Otherwise returns
+    /// [`Error::Truncated`].
     pub fn finish(&self, rest: &[u8]) -> Result<(), Error> {
         let what = match self.state {
             State::Start if rest.is_empty() => return Err(Error::Empty),
@@ -127,7 +127,7 @@ impl Decoder {
         Err(Error::Truncated { what, start: self.offset, end: self.offset + rest.len() as u64 })
     }
 
-    /// The first header of the file, which decides the format.
+    /// Decodes the first header of the file, which determines the format.
     fn start<'a>(&mut self, block: &'a [u8]) -> Result<Option<Record<'a>>, Error> {
         if is_pcapng(block) {
             let mut file = pcapng::decode::File::new();
@@ -160,7 +160,7 @@ fn peek_start(input: &[u8]) -> Result<Peek, Error> {
     })
 }
 
-/// Refuses everything that does not start as a pcap file, by name where the name helps.
+/// Refuses bytes that do not start a pcap file. The error names known other formats.
 fn refuse(magic: [u8; 4]) -> Result<(), Error> {
     let (little, big) = (u32::from_le_bytes(magic), u32::from_be_bytes(magic));
     match (little, big) {
@@ -175,7 +175,7 @@ fn refuse(magic: [u8; 4]) -> Result<(), Error> {
     }
 }
 
-/// The program that unpacks a file that starts like this.
+/// Returns the program that unpacks a file with this magic number.
 fn unpacker(magic: [u8; 4]) -> Option<&'static str> {
     match magic {
         [0x1f, 0x8b, ..] => Some("gzip"),

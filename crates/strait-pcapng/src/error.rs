@@ -1,24 +1,23 @@
 //! Error of this crate: the defect, and its byte offset in the file.
 //!
-//! Offsets count from the first byte that the decoder was fed. Encoders use the two last variants
-//! only.
+//! Offsets count from the first byte of the file. Encoders use only the last two variants.
 
-/// Why bytes are not a capture file, or why a record cannot be written.
+/// Reason for refusing the bytes of a file, or a record to be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The input ended inside a block. Everything before `start` was delivered.
-    #[error("cut at byte {end}: the {what} that starts at byte {start} is not whole")]
+    /// The input ends within a block. Everything before `start` was delivered.
+    #[error("cut at byte {end}: the {what} that starts at byte {start} is incomplete")]
     Truncated {
         /// `file header`, `block` or `packet record`.
         what: &'static str,
-        /// Where it starts.
+        /// Offset of its start.
         start: u64,
-        /// Where the input ends.
+        /// Offset of the end of the input.
         end: u64,
     },
     /// The input is empty.
-    #[error("empty: not even a file header")]
+    #[error("the file is empty")]
     Empty,
     /// The first four bytes belong to neither format.
     #[error(
@@ -35,10 +34,10 @@ pub enum Error {
         /// The program that unpacks it.
         program: &'static str,
     },
-    /// A relative of pcap with other record headers.
+    /// A variant of pcap with other record headers.
     #[error("{variant} is not supported; convert it with `editcap -F pcapng IN OUT`")]
     Variant {
-        /// Its name.
+        /// Name of the variant.
         variant: &'static str,
     },
     /// A pcap version other than 2.4.
@@ -52,37 +51,37 @@ pub enum Error {
     /// The byte-order magic of a section header is neither one (pcapng s4.1).
     #[error("block at byte {offset}: byte-order magic is {}, not 1a 2b 3c 4d in either order", hex(*magic))]
     ByteOrder {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
-        /// The magic's four bytes.
+        /// The four bytes of the magic number.
         magic: [u8; 4],
     },
     /// A block length is not a multiple of 4 (pcapng s3.1).
     #[error("block at byte {offset}: length {len} is not a multiple of 4")]
     Unaligned {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
-        /// The length it gives.
+        /// Length in its header.
         len: u32,
     },
     /// A block is too short for its fixed fields.
     #[error("block at byte {offset}: length {len} is less than the {min} bytes of a block of type {kind:#x}")]
     TooShort {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
-        /// The length it gives.
+        /// Length in its header.
         len: u32,
-        /// The least length of such a block.
+        /// Minimum length of such a block.
         min: u32,
-        /// Its type.
+        /// Type of the block.
         kind: u32,
     },
     /// A block is longer than [`BLOCK_BYTES_MAX`](crate::BLOCK_BYTES_MAX).
-    #[error("block at byte {offset}: length {len} is over the limit of {max} bytes")]
+    #[error("block at byte {offset}: length {len} exceeds the limit of {max} bytes")]
     TooLong {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
-        /// The length it gives.
+        /// Length in its header.
         len: u32,
         /// The limit.
         max: u32,
@@ -90,98 +89,100 @@ pub enum Error {
     /// The two lengths of a block differ (pcapng s3.1).
     #[error("block at byte {offset}: its length is {len} at its start and {trailer} at its end")]
     Trailer {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
         /// The length at its start.
         len: u32,
         /// The length at its end.
         trailer: u32,
     },
-    /// A packet says that it has more captured bytes than its block has room for.
-    #[error("packet at byte {offset}: {captured} captured bytes in a block with room for {room}")]
+    /// The captured length of a packet exceeds its block.
+    #[error(
+        "packet at byte {offset}: the captured length is {captured} bytes, but the block has room for {room}"
+    )]
     CapturedOverrun {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
-        /// Captured bytes that it claims.
+        /// Captured length in its header.
         captured: u32,
-        /// Bytes that the block has for them.
+        /// Bytes of the block that are left for them.
         room: u32,
     },
     /// A packet has more captured bytes than [`SNAPLEN_MAX`](crate::SNAPLEN_MAX).
-    #[error("packet at byte {offset}: {captured} captured bytes are over the limit of {max}")]
+    #[error("packet at byte {offset}: {captured} captured bytes exceed the limit of {max}")]
     CapturedTooLong {
-        /// Where the block or record starts.
+        /// Offset of the block or record.
         offset: u64,
-        /// Captured bytes that it claims.
+        /// Captured length in its header.
         captured: u32,
         /// The limit.
         max: u32,
     },
     /// A block refers to an interface that its section has not described (pcapng s4.2).
-    #[error("block at byte {offset}: interface {interface} of {known} in this section")]
+    #[error("block at byte {offset}: no interface {interface}, the section has {known}")]
     UnknownInterface {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
-        /// The interface that it names.
+        /// Number of the interface in the block.
         interface: u32,
-        /// How many the section has described so far.
+        /// Number of interfaces that the section has described so far.
         known: u32,
     },
     /// A file describes more than [`INTERFACES_MAX`](crate::INTERFACES_MAX) interfaces.
     #[error("block at byte {offset}: more than {max} interfaces")]
     TooManyInterfaces {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
         /// The limit.
         max: u32,
     },
-    /// An option runs over the end of its block (pcapng s3.5).
-    #[error("block at byte {offset}: option {code} needs {need} bytes where {room} are left")]
+    /// An option extends beyond the end of its block (pcapng s3.5).
+    #[error("block at byte {offset}: option {code} needs {need} bytes, but {room} are left")]
     OptionOverrun {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
         /// The option's code.
         code: u16,
-        /// Bytes that the option needs, header and padding included.
+        /// Bytes that the option needs, including header and padding.
         need: u32,
         /// Bytes that are left.
         room: u32,
     },
-    /// An option of fixed length has another one (pcapng s3.5).
+    /// An option of fixed length has another length (pcapng s3.5).
     #[error("block at byte {offset}: option {code} has {len} bytes, not {expected}")]
     OptionLength {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
         /// The option's code.
         code: u16,
-        /// The length it has.
+        /// Its length.
         len: u16,
-        /// The length that it should have.
+        /// The required length.
         expected: u16,
     },
     /// A timestamp resolution that 64-bit arithmetic cannot hold.
-    #[error("block at byte {offset}: timestamp resolution {value:#04x} is finer than this reader can count")]
+    #[error("block at byte {offset}: timestamp resolution {value:#04x} is finer than 64 bits can hold")]
     Resolution {
-        /// Where the block starts.
+        /// Offset of the block.
         offset: u64,
         /// The value of `if_tsresol`.
         value: u8,
     },
     /// A packet to be written has more bytes than [`SNAPLEN_MAX`](crate::SNAPLEN_MAX).
-    #[error("a packet of {bytes} captured bytes is over the limit of {max}")]
+    #[error("a packet of {bytes} captured bytes exceeds the limit of {max}")]
     PacketTooLong {
-        /// Its captured bytes.
+        /// Number of its captured bytes.
         bytes: usize,
         /// The limit.
         max: u32,
     },
-    /// A record to be written refers to an interface that was not written, or there are too many of
-    /// them.
-    #[error("interface {interface} of {known}")]
+    /// A record to be written refers to an interface that was not written, or there are too many
+    /// interfaces.
+    #[error("no interface {interface}: {known} were written")]
     NoSuchInterface {
-        /// The interface it names.
+        /// Number of the interface in the record.
         interface: u32,
-        /// How many were written.
+        /// Number of interfaces that were written.
         known: u32,
     },
 }

@@ -1,10 +1,10 @@
-//! The capture file formats pcap and pcapng as pure transformations between bytes and records.
+//! The capture file formats pcap and pcapng: conversion between bytes and records.
 //!
 //! Encoders ([`pcapng::Encoder`], [`pcap::Encoder`]) append whole blocks to the caller's buffer,
-//! without an allocation a packet. The [`Decoder`] takes bytes as they come and lends one
-//! [`Record`] at a time; it reads both formats in both byte orders and names the byte offset of
-//! whatever is wrong. The capture engine's file sink and file reader call them. Nothing here reads,
-//! writes, waits or looks at a clock.
+//! without an allocation per packet. The [`Decoder`] takes bytes in pieces of any size and lends
+//! one [`Record`] at a time; it reads both formats in both byte orders, and its errors have the
+//! byte offset of the defect. The capture engine's file sink and file reader use them. Nothing here
+//! reads, writes, waits or reads a clock.
 //!
 //! Sources: draft-ietf-opsawg-pcapng ("pcapng s4.3" in comments) and draft-ietf-opsawg-pcap ("pcap
 //! s5").
@@ -20,18 +20,18 @@ pub use decoder::{Decoder, Format, Peek, Step};
 pub use error::Error;
 pub use record::{Direction, Interface, LinkType, Packet, Record, Section, Statistics};
 
-/// The longest pcapng block that is read, in bytes: 16 MiB.
+/// Maximum length of a pcapng block that is read, in bytes: 16 MiB.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
 
-/// The most captured bytes of one packet, read or written: libpcap's own limit.
+/// Maximum number of captured bytes of a packet, read or written: libpcap's own limit.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
-/// Limit of interfaces in a file, over all its sections: it bounds the memory of a reader.
+/// Maximum number of interfaces in all sections of a file. It bounds the memory of a reader.
 pub const INTERFACES_MAX: usize = 65_536;
 
-/// The longest option value: its length field has 16 bits (pcapng s3.5).
+/// Maximum length of an option value: its length field has 16 bits (pcapng s3.5).
 pub const OPTION_BYTES_MAX: usize = 65_535;
 
-/// Room that one packet takes at most beside its bytes: the fixed fields, padding and options of a
-/// block.
+/// Maximum number of bytes that a packet takes in addition to its own: the fixed fields, padding
+/// and options of a block.
 pub const PACKET_OVERHEAD_MAX: usize = 64;

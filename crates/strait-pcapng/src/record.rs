@@ -1,7 +1,7 @@
 //! Content of a capture file: packets, interfaces and their statistics, in the same types for both
 //! formats.
 //!
-//! Encoders take these and the decoder lends them. They borrow every byte and string.
+//! Encoders take records and the decoder lends them. They borrow every byte and string.
 
 use std::fmt;
 
@@ -14,15 +14,16 @@ pub struct Packet<'a> {
     pub bytes: &'a [u8],
     /// Length on the wire in bytes; never less than `bytes.len()` when read from a file.
     pub wire_len: u32,
-    /// Number of the interface: written, within the section; read, counted through the whole file.
+    /// Number of the interface: within the section for an encoder, counted through the whole file
+    /// by the decoder.
     pub interface: u32,
-    /// Which way the packet went, where the file says.
+    /// Direction of the packet, if the file has it.
     pub direction: Option<Direction>,
-    /// The queue of the interface that received it, where the file says.
+    /// Receive queue of the interface, if the file has it.
     pub queue: Option<u32>,
 }
 
-/// Which way a packet went, seen from the capturing host (pcapng s4.3.1, bits 0 and 1).
+/// Direction of a packet as seen from the capturing host (pcapng s4.3.1, bits 0 and 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received by the host.
@@ -44,37 +45,37 @@ pub struct Section<'a> {
 
 /// An interface that packets were captured on (pcapng s4.2).
 ///
-/// Strings that a file gives in bad UTF-8 are lent up to the first bad byte.
+/// Strings with invalid UTF-8 are lent up to the first invalid byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interface<'a> {
     /// Link type: the header at the start of each packet.
     pub linktype: LinkType,
-    /// The most bytes captured of a packet; 0 means no limit.
+    /// Maximum number of captured bytes of a packet; 0 means no limit.
     pub snaplen: u32,
     /// The interface's name, for example `eth0`.
     pub name: Option<&'a str>,
-    /// Description for people.
+    /// Description for users.
     pub description: Option<&'a str>,
     /// The filter that selected the packets, as text.
     pub filter: Option<&'a str>,
-    /// The operating system of the machine that has the interface.
+    /// Operating system of the machine with the interface.
     pub os: Option<&'a str>,
 }
 
-/// Counters of an interface (pcapng s4.6). `None`: unknown.
+/// Counters of an interface (pcapng s4.6). `None` means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Number of the interface, as in [`Packet::interface`].
     pub interface: u32,
-    /// When the counts were taken, in nanoseconds since the epoch.
+    /// Time at which the counters were read, in nanoseconds since the epoch.
     pub timestamp_ns: u64,
-    /// When the capture began.
+    /// Start of the capture, in nanoseconds since the epoch.
     pub start_ns: Option<u64>,
-    /// When the capture ended.
+    /// End of the capture, in nanoseconds since the epoch.
     pub end_ns: Option<u64>,
     /// Packets that the interface received (`isb_ifrecv`).
     pub received: Option<u64>,
-    /// Packets that the interface dropped for want of resources (`isb_ifdrop`).
+    /// Packets that the interface dropped for lack of resources (`isb_ifdrop`).
     pub dropped: Option<u64>,
     /// Packets that the filter accepted (`isb_filteraccept`).
     pub filter_accepted: Option<u64>,
@@ -94,19 +95,18 @@ pub enum Record<'a> {
         /// Link type of its interface.
         linktype: LinkType,
     },
-    /// An interface; a pcap file has one, given by its header.
+    /// An interface; a pcap file has one, described by its header.
     Interface {
-        /// Its number, counted through the whole file.
+        /// Number of the interface, counted through the whole file.
         index: u32,
-        /// Its description in the file.
+        /// Description of the interface in the file.
         interface: Interface<'a>,
     },
     /// Counts of an interface.
     Statistics(Statistics),
-    /// The header of a section. Interfaces and byte order start afresh.
+    /// The header of a section, which sets the byte order. Interfaces are numbered from 0 again.
     Section(Section<'a>),
-    /// The header of a section in a version that is not known: its blocks are skipped (pcapng
-    /// s3.4).
+    /// The header of a section with an unknown version; its blocks are skipped (pcapng s3.4).
     UnknownSection {
         /// Major version of the section.
         major: u16,
@@ -115,7 +115,7 @@ pub enum Record<'a> {
     },
 }
 
-/// A link-layer header type, as tcpdump.org's registry numbers it (draft-ietf-opsawg-pcaplinktype).
+/// A link-layer header type of tcpdump.org's registry (draft-ietf-opsawg-pcaplinktype).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkType(pub u16);
 

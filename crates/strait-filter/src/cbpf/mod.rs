@@ -51,7 +51,7 @@ impl Instruction {
         Self { code, jt, jf, k }
     }
 
-    /// Returns an absolute load of the fact at `offset` from `SKF_AD_OFF`.
+    /// Returns an absolute load of the ancillary value at `offset` from `SKF_AD_OFF`.
     pub const fn ancillary(offset: u32) -> Self {
         Self::statement(op::LD | op::W | op::ABS, (op::SKF_AD_OFF as u32).wrapping_add(offset))
     }
@@ -63,7 +63,7 @@ impl From<(u16, u8, u8, u32)> for Instruction {
     }
 }
 
-/// A checked program. It returns the number of bytes of the frame to keep; 0 means no match.
+/// A checked program. It returns the maximum number of captured bytes of a frame; 0 means no match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     instructions: Vec<Instruction>,
@@ -96,10 +96,10 @@ impl Program {
         self.refusal.as_ref()
     }
 
-    /// Returns the program that matches every frame and keeps `snaplen` bytes of it; 0 keeps all.
+    /// Returns the program that matches every frame and cuts it to `snaplen` bytes; 0 is no limit.
     pub fn accept_all(snaplen: u32) -> Self {
-        let keep = if snaplen == 0 { u32::MAX } else { snaplen };
-        Self { instructions: vec![Instruction::statement(RET_K, keep)], refusal: None }
+        let limit = if snaplen == 0 { u32::MAX } else { snaplen };
+        Self { instructions: vec![Instruction::statement(RET_K, limit)], refusal: None }
     }
 
     /// Returns the program that matches no frame.
@@ -172,10 +172,10 @@ impl Program {
 
     /// Returns this program for packets that lack their first `bytes` bytes, the header that the
     /// program was compiled for. Loads beyond the header move by its length. Loads within it become
-    /// loads of `facts` (offset, `W`, `H` or `B`, and the `SKF_AD_*` with the same value). Returns
+    /// loads of `fields` (offset, `W`, `H` or `B`, and the `SKF_AD_*` with the same value). Returns
     /// `None` if the program loads any other part of the header. `len` is unchanged and does not
     /// count the header, as in libpcap's own rewrite (`fix_offset` of pcap-linux.c).
-    pub fn without_header(&self, bytes: u32, facts: &[(u32, u16, u32)]) -> Option<Self> {
+    pub fn without_header(&self, bytes: u32, fields: &[(u32, u16, u32)]) -> Option<Self> {
         let mut out = self.instructions.clone();
         for instruction in &mut out {
             let Instruction { code, k, .. } = *instruction;
@@ -191,9 +191,9 @@ impl Program {
                 continue;
             }
             let absolute = code & op::CLASS == op::LD && mode == op::ABS;
-            let &(.., fact) =
-                facts.iter().find(|fact| absolute && fact.0 == k && fact.1 == code & op::SIZE)?;
-            *instruction = Instruction::ancillary(fact);
+            let &(.., ancillary) =
+                fields.iter().find(|field| absolute && field.0 == k && field.1 == code & op::SIZE)?;
+            *instruction = Instruction::ancillary(ancillary);
         }
         Self::check_interpretable(out).ok()
     }

@@ -59,7 +59,7 @@ pub const A: u16 = 0x10;
 pub const TAX: u16 = 0x00;
 pub const TXA: u16 = 0x80;
 
-/// Offsets from here up are facts about the frame instead of its bytes.
+/// Offsets from here up are ancillary data of the frame instead of its bytes.
 pub const SKF_AD_OFF: i32 = -0x1000;
 /// Offsets from here up count from the network header.
 pub const SKF_NET_OFF: i32 = -0x0010_0000;

@@ -179,8 +179,8 @@ fn frames_sent_on_one_interface_are_left_out() {
 
 #[test]
 fn header_loads_become_ancillary_loads_and_others_move() {
-    let facts = [(0, op::H, op::SKF_AD_PKTTYPE), (14, op::H, op::SKF_AD_PROTOCOL)];
-    let rewritten = |code, k| check(&[stmt(code, k), stmt(RET, 1)]).unwrap().without_header(16, &facts);
+    let fields = [(0, op::H, op::SKF_AD_PKTTYPE), (14, op::H, op::SKF_AD_PROTOCOL)];
+    let rewritten = |code, k| check(&[stmt(code, k), stmt(RET, 1)]).unwrap().without_header(16, &fields);
     let load = |code, k| rewritten(code, k).map(|program| program.instructions()[0]);
     assert_eq!(load(op::LD | op::H | op::ABS, 20), Some(stmt(op::LD | op::H | op::ABS, 4)));
     assert_eq!(load(op::LD | op::B | op::IND, 16), Some(stmt(op::LD | op::B | op::IND, 0)));
@@ -189,8 +189,8 @@ fn header_loads_become_ancillary_loads_and_others_move() {
     let ifindex = Instruction::ancillary(op::SKF_AD_IFINDEX);
     assert_eq!(load(ifindex.code, ifindex.k), Some(ifindex));
     assert_eq!(load(op::LD | op::LEN, 0), Some(stmt(op::LD | op::LEN, 0)));
-    // A word at the protocol's offset reaches into the packet. No fact has the value of an address
-    // byte.
+    // A word at the protocol's offset reaches into the packet. No ancillary value is that of an
+    // address byte.
     assert_eq!(load(op::LD | op::W | op::ABS, 14), None);
     assert_eq!(load(op::LD | op::B | op::ABS, 6), None);
     assert_eq!(load(op::LD | op::H | op::IND, 14), None);

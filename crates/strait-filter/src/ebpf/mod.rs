@@ -11,8 +11,8 @@ mod tests;
 
 pub use assembler::{Assembler, Condition, Label, Operand, Operation, Size};
 
-/// A register. R0 holds return values. R1 to R5 hold arguments and are lost in a call. R6 to R9 are
-/// preserved. R10 is the frame pointer.
+/// A register. R0 holds return values. R1 to R5 hold arguments and are clobbered by a call. R6 to
+/// R9 are preserved. R10 is the frame pointer.
 #[allow(missing_docs, reason = "the names are the kernel's")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -1,4 +1,4 @@
-//! Loads from `SKF_AD_OFF` on: facts about a frame instead of its bytes.
+//! Loads from `SKF_AD_OFF` on: ancillary data of a frame instead of its bytes.
 //!
 //! Follows `convert_bpf_extensions` of net/core/filter.c. Only the interpreter calls this module;
 //! the translation emits its own eBPF.
@@ -13,7 +13,7 @@ const NLATTR_LEN: u32 = 4;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
 impl Machine {
-    /// Returns the fact at absolute offset `k`, which is in the ancillary area.
+    /// Returns the ancillary value at absolute offset `k`, which is in the ancillary area.
     pub(super) fn ancillary(&self, k: u32, view: &View<'_>, meta: &Metadata) -> Option<u32> {
         let vlan = meta.vlan.unwrap_or_default();
         Some(match k.wrapping_sub(op::SKF_AD_OFF as u32) {

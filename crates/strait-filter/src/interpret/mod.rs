@@ -30,7 +30,8 @@ pub struct Vlan {
     pub tpid: u16,
 }
 
-/// Facts about a frame that are not part of its bytes: fields of the kernel's `struct sk_buff`.
+/// Ancillary data of a frame, which is not part of its bytes: fields of the kernel's `struct
+/// sk_buff`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// Bytes of the whole frame. The given bytes may be only a part of it.
@@ -63,7 +64,7 @@ pub struct Metadata {
 }
 
 impl Program {
-    /// Returns the number of bytes of `packet` to keep; 0 is no match.
+    /// Returns the maximum number of captured bytes of `packet`; 0 is no match.
     ///
     /// `packet` is in the form that a packet socket's filter sees: the outermost VLAN tag is not in
     /// its bytes but in `meta`. A load beyond the given bytes and a division by zero result in no
@@ -83,7 +84,7 @@ impl Program {
     /// 12.
     ///
     /// Prepares the frame as the kernel does before its filter runs. The tag moves to the metadata,
-    /// unless `meta.vlan` says that the device has already removed one. Offsets and lengths do not
+    /// unless the device has already removed one (`meta.vlan`). Offsets and lengths do not
     /// count the tag, and the protocol is the one after it. `meta.protocol` is ignored. Frames
     /// shorter than their header (14 bytes, 20 with a tag) never reach a packet socket and do not
     /// match.

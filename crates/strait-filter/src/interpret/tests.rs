@@ -88,20 +88,20 @@ fn an_indirect_load_wraps_at_32_bits() {
 #[test]
 fn the_tag_is_metadata_and_not_counted_in_the_length() {
     let wire = tagged_frame();
-    let fact = |offset| returning(Instruction::ancillary(offset)).run_wire(&wire, &meta()) - 1;
-    assert_eq!(fact(op::SKF_AD_VLAN_TAG), 0x2064);
-    assert_eq!(fact(op::SKF_AD_VLAN_TPID), 0x8100);
-    assert_eq!(fact(op::SKF_AD_VLAN_TAG_PRESENT), 1);
-    assert_eq!(fact(op::SKF_AD_PROTOCOL), 0x0800);
+    let value = |offset| returning(Instruction::ancillary(offset)).run_wire(&wire, &meta()) - 1;
+    assert_eq!(value(op::SKF_AD_VLAN_TAG), 0x2064);
+    assert_eq!(value(op::SKF_AD_VLAN_TPID), 0x8100);
+    assert_eq!(value(op::SKF_AD_VLAN_TAG_PRESENT), 1);
+    assert_eq!(value(op::SKF_AD_PROTOCOL), 0x0800);
     assert_eq!(returning(Instruction::statement(op::LD | op::LEN, 0)).run_wire(&wire, &meta()), 37);
 }
 
 #[test]
 fn a_tag_stripped_by_the_device_leaves_the_inner_tag_in_place() {
     let stripped = Metadata { vlan: Some(Vlan { tci: 5, tpid: 0x88a8 }), ..meta() };
-    let fact = |offset| returning(Instruction::ancillary(offset)).run_wire(&tagged_frame(), &stripped) - 1;
-    assert_eq!(fact(op::SKF_AD_VLAN_TAG), 5);
-    assert_eq!(fact(op::SKF_AD_PROTOCOL), 0x8100);
+    let value = |offset| returning(Instruction::ancillary(offset)).run_wire(&tagged_frame(), &stripped) - 1;
+    assert_eq!(value(op::SKF_AD_VLAN_TAG), 5);
+    assert_eq!(value(op::SKF_AD_PROTOCOL), 0x8100);
 }
 
 #[test]

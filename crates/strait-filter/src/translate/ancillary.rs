@@ -1,7 +1,7 @@
-//! Facts about a frame that an XDP program can determine.
+//! Ancillary values of a frame that an XDP program can determine.
 //!
 //! Each value equals that of `convert_bpf_extensions` of net/core/filter.c on a packet socket.
-//! Facts that are not available to XDP are refused at translation time, not at run time.
+//! Values that are not available to XDP are refused at translation time, not at run time.
 
 use super::body::Body;
 use super::layout::{HEADER, RESULTS, View};
@@ -20,7 +20,7 @@ const TYPE: i16 = HEADER + ETHERTYPE_OFFSET as i16;
 const AFTER_TYPE: i16 = HEADER + ETHERNET_HEADER_LEN as i16;
 
 impl Body<'_, '_, '_> {
-    /// R0 = the fact at absolute offset `k`, which is in the ancillary area.
+    /// R0 = the ancillary value at absolute offset `k`, which is in the ancillary area.
     pub(super) fn ancillary(&mut self, at: usize, k: u32) -> Result<(), Error> {
         let hatype = i32::from(self.filter.options.hatype);
         match k.wrapping_sub(cop::SKF_AD_OFF as u32) {
@@ -40,7 +40,7 @@ impl Body<'_, '_, '_> {
             cop::SKF_AD_NLATTR => return Err(untranslatable(at, "a netlink attribute")),
             cop::SKF_AD_NLATTR_NEST => return Err(untranslatable(at, "a nested netlink attribute")),
             cop::SKF_AD_PAY_OFFSET => return Err(untranslatable(at, "the payload offset")),
-            _ => return Err(untranslatable(at, "this fact")),
+            _ => return Err(untranslatable(at, "this ancillary value")),
         }
         Ok(())
     }

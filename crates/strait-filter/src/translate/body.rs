@@ -1,7 +1,7 @@
 //! Translation of the classic instructions, one by one.
 //!
 //! [`Filter::emit`](super::Filter::emit) runs a [`Body`] for each kind of frame. [`super::load`]
-//! translates frame loads and [`super::ancillary`] loads of other facts.
+//! translates frame loads and [`super::ancillary`] loads of ancillary values.
 
 use super::filter::Filter;
 use super::layout::{MEMORY, SAVED_A, View, size_of};

@@ -67,7 +67,7 @@ impl Filter<'_> {
         asm.store(Size::W, R10, DEVICE_TAG, R7);
     }
 
-    /// Copies the header to the stack if the program loads facts from it.
+    /// Copies the header to the stack if the program loads ancillary values that depend on it.
     pub(super) fn emit_untagged_header(&self, asm: &mut Assembler) {
         if self.options.fragments || !self.needs.header_facts {
             return;

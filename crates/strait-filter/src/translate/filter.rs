@@ -28,7 +28,7 @@ impl<'a> Filter<'a> {
 pub(super) struct Needs {
     /// The VLAN tag.
     pub(super) vlan: bool,
-    /// The header's addresses or type as facts (`SKF_AD_PKTTYPE`, `SKF_AD_PROTOCOL`).
+    /// The header's addresses or type as ancillary values (`SKF_AD_PKTTYPE`, `SKF_AD_PROTOCOL`).
     pub(super) header_facts: bool,
     /// Bytes on both sides of offset 12 in one load.
     pub(super) header_bytes: bool,

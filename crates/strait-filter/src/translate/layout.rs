@@ -62,7 +62,7 @@ pub(super) fn size_of(code: u16) -> Size {
     }
 }
 
-/// Jumps to `outside` unless `bytes` from `start` on end at or before `end`. R2 is lost.
+/// Jumps to `outside` unless `bytes` from `start` on end at or before `end`. Clobbers R2.
 pub(super) fn check_bounds(
     asm: &mut Assembler,
     start: Register,

@@ -143,11 +143,11 @@ pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments
     asm.mov(R6, R1);
     resolve_at_run_time(asm, bad);
     if view == View::Tagged {
-        let behind = asm.label();
-        asm.jump_if(Condition::GreaterOrEqual, R2, ETHERTYPE_OFFSET as i32, behind);
+        let after_addresses = asm.label();
+        asm.jump_if(Condition::GreaterOrEqual, R2, ETHERTYPE_OFFSET as i32, after_addresses);
         bound(asm, R2, HEADER_MAX);
         load_from_header(asm, size);
-        asm.bind(behind);
+        asm.bind(after_addresses);
         asm.alu(Operation::Add, R2, TAG_LEN as i32);
     }
     asm.jump_if(Condition::Greater, R2, VARIABLE_MAX, if fragments { beyond } else { bad });

@@ -1,7 +1,7 @@
 //! Translation of classic BPF to eBPF for XDP, with the results of a packet socket's filter.
 //!
 //! An XDP program sees the frame before the kernel has processed it: the VLAN tag is still in its
-//! bytes, and there is no `sk_buff` with facts about it. The translation therefore contains the
+//! bytes, and there is no `sk_buff` with its metadata. The translation therefore contains the
 //! program twice: once for frames without a tag, and once for frames with one, where offsets from
 //! 12 on are 4 bytes higher. Every load is checked against the end of the frame. As in classic BPF,
 //! a load beyond it is no match.

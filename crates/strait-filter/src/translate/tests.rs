@@ -64,7 +64,7 @@ fn instruction() -> impl Strategy<Value = Instruction> {
     let size = prop::sample::select(vec![op::W, op::H, op::B]);
     let offset =
         prop_oneof![6 => 0_u32..40, 1 => Just(op::SKF_NET_OFF as u32), 1 => Just(op::SKF_LL_OFF as u32 + 9)];
-    let facts = vec![0, 4, 8, 20, 24, 28, 32, 40, 44, 48, 60];
+    let offsets = vec![0, 4, 8, 20, 24, 28, 32, 40, 44, 48, 60];
     let operations =
         vec![op::ADD, op::SUB, op::MUL, op::DIV, op::OR, op::AND, op::LSH, op::RSH, op::MOD, op::XOR];
     let statement = Instruction::statement;
@@ -72,7 +72,7 @@ fn instruction() -> impl Strategy<Value = Instruction> {
         (size.clone(), offset.clone()).prop_map(move |(size, k)| statement(op::LD | op::ABS | size, k)),
         (size, offset.clone()).prop_map(move |(size, k)| statement(op::LD | op::IND | size, k)),
         offset.prop_map(move |k| statement(op::LDX | op::B | op::MSH, k)),
-        prop::sample::select(facts).prop_map(Instruction::ancillary),
+        prop::sample::select(offsets).prop_map(Instruction::ancillary),
         prop::sample::select(vec![op::LD, op::LDX]).prop_map(move |code| statement(code | op::LEN, 0)),
         any::<u32>().prop_map(move |k| statement(op::LD | op::IMM, k)),
         (0_u32..70).prop_map(move |k| statement(op::LDX | op::IMM, k)),
@@ -139,15 +139,15 @@ proptest! {
 }
 
 #[test]
-fn facts_unavailable_to_xdp_are_refused() {
-    for (fact, what) in [
+fn ancillary_values_unavailable_to_xdp_are_refused() {
+    for (offset, what) in [
         (op::SKF_AD_PAY_OFFSET, "the payload offset"),
         (op::SKF_AD_NLATTR, "a netlink attribute"),
         (op::SKF_AD_NLATTR_NEST, "a nested netlink attribute"),
     ] {
         let code = vec![
             Instruction::statement(op::MISC | op::TXA, 0),
-            Instruction::ancillary(fact),
+            Instruction::ancillary(offset),
             Instruction::statement(op::RET | op::A, 0),
         ];
         let refused = translate(&Program::check(code).unwrap(), &Options::default());

@@ -3,7 +3,7 @@
 //! ```text
 //!   frame -> filter -- no match --> count passed ---------------> XDP_PASS, frame unchanged
 //!               |
-//!             match -> metadata in front (or count without_metadata)
+//!             match -> metadata before it (or count without_metadata)
 //!                        -> socket of this queue? -- yes -> count redirected -> XDP_REDIRECT
 //!                             |
 //!                             no -> count unbound ------------> XDP_PASS, metadata removed

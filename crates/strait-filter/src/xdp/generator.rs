@@ -1,11 +1,11 @@
 //! Traffic generator program: numbers, timestamps and checksums a frame, and redirects it to an
 //! interface.
 //!
-//! `BPF_PROG_TEST_RUN` with live frames runs it on copies of one frame. No frame costs a system
-//! call, a socket or an allocation. The kernel recycles the copies with the content that the
+//! `BPF_PROG_TEST_RUN` with live frames runs it on copies of one frame, without a system call, a
+//! socket or an allocation per frame. The kernel recycles the copies with the content that the
 //! program last wrote. Every varying field is therefore written in full, and checksums start from
-//! sums that were computed when the program was assembled. The generator for bench floor 2 loads
-//! it. It drops a frame only if none is due or the frame is too short.
+//! sums that were computed when the program was assembled. `strait-capture` loads it for
+//! `LiveGenerator`. It drops a frame only if none is due or the frame is too short.
 
 use super::Assembled;
 use crate::ebpf::{
@@ -47,8 +47,8 @@ pub struct GeneratorFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratorOptions {
     /// Descriptor of an array. Its first value is two 64-bit words in host order: the next sequence
-    /// number, and the time of the last clock reading or, with a pace, of the last frame. A time of
-    /// 0 resets it. Only one run at a time may use the array.
+    /// number, and the time of the last clock reading or, with a pace, of the last frame. If the
+    /// time is 0 the program reads the clock. Only one run at a time may use the array.
     pub sequence_fd: i32,
     /// Interface to send on.
     pub ifindex: u32,
@@ -100,12 +100,12 @@ impl Pace {
 /// Number of fractional bits of an interval in nanoseconds.
 pub const PACE_SHIFT: u32 = 10;
 
-/// Number of frames, a power of two, that share a clock reading if there is no pace.
-const SHARED_TIME: i32 = 16;
+/// Number of frames, a power of two, with the same clock reading if there is no pace.
+const FRAMES_PER_CLOCK_READING: i32 = 16;
 /// Offsets of the words in the map's value.
-const NUMBER: i16 = 0;
-const TIME: i16 = 8;
-/// Stack word for the map's key.
+const SEQUENCE_OFFSET: i16 = 0;
+const TIME_OFFSET: i16 = 8;
+/// Stack word for the key of the map.
 const KEY: i16 = -4;
 
 /// Returns the program that sends one frame for each run. It returns `XDP_REDIRECT`, or `XDP_DROP`
@@ -115,7 +115,7 @@ pub fn generator_program(options: &GeneratorOptions) -> Result<Assembled, Error>
     let mut asm = Assembler::new();
     let drop = asm.label();
     asm.mov(R6, R1);
-    take_number(&mut asm, options, drop);
+    take_sequence_number(&mut asm, options, drop);
     asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
     asm.load(Size::W, R3, R6, op::XDP_MD_DATA_END);
     asm.mov(R2, R1);
@@ -145,7 +145,7 @@ fn check(options: &GeneratorOptions) -> Result<(), Error> {
         fields.sequence + 8,
         fields.sent_ns + 8,
     ];
-    let bad = |why| Err(Error::BadTemplate { why });
+    let bad = |cause| Err(Error::BadTemplate { cause });
     match () {
         () if *frame_bytes > FRAME_BYTES_MAX => bad("the frame is longer than 16384 bytes"),
         () if ends.iter().any(|end| end > frame_bytes) => bad("a field lies outside the frame"),
@@ -155,8 +155,9 @@ fn check(options: &GeneratorOptions) -> Result<(), Error> {
     }
 }
 
-/// R7 = the frame's number, R8 = its time. Jumps to `drop` if no frame is due. R9 is lost.
-fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
+/// R7 = the frame's sequence number, R8 = its time. Jumps to `drop` if no frame is due. Clobbers
+/// R9.
+fn take_sequence_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
     asm.store(Size::W, R10, KEY, 0);
     asm.load_map(R1, options.sequence_fd);
     asm.mov(R2, R10);
@@ -164,7 +165,7 @@ fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebp
     asm.call(op::MAP_LOOKUP_ELEM);
     asm.jump_if(Condition::Equal, R0, 0, drop);
     asm.mov(R9, R0);
-    asm.load(Size::Dw, R7, R9, NUMBER);
+    asm.load(Size::Dw, R7, R9, SEQUENCE_OFFSET);
     asm.load_constant(R1, options.frames_max);
     asm.jump_if(Condition::GreaterOrEqual, R7, R1, drop);
     read_time(asm, options);
@@ -175,33 +176,34 @@ fn take_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebp
         asm.load_constant(R2, pace.start_ns);
         asm.alu(Operation::Add, R1, R2);
         asm.jump_if(Condition::Greater, R1, R8, drop);
-        asm.load(Size::Dw, R1, R9, TIME);
+        asm.load(Size::Dw, R1, R9, TIME_OFFSET);
         asm.load_constant(R2, pace.shortest_ns());
         asm.alu(Operation::Add, R1, R2);
         asm.jump_if(Condition::Greater, R1, R8, drop);
-        asm.store(Size::Dw, R9, TIME, R8);
+        asm.store(Size::Dw, R9, TIME_OFFSET, R8);
     }
     asm.mov(R1, R7);
     asm.alu(Operation::Add, R1, 1);
-    asm.store(Size::Dw, R9, NUMBER, R1);
+    asm.store(Size::Dw, R9, SEQUENCE_OFFSET, R1);
     asm.load_constant(R1, options.clock_offset_ns as u64);
     asm.alu(Operation::Add, R8, R1);
 }
 
-/// R8 = the time. Without a pace the clock is read once for [`SHARED_TIME`] frames, because the
-/// kernel anyway makes many frames before it passes on the first.
+/// R8 = the time. Without a pace the clock is read once for [`FRAMES_PER_CLOCK_READING`] frames:
+/// the kernel runs the program for a whole batch before it sends the first frame, so a reading per
+/// frame would not be more precise.
 fn read_time(asm: &mut Assembler, options: &GeneratorOptions) {
     let (unknown, known) = (asm.label(), asm.label());
     if options.pace.is_none() {
-        asm.load(Size::Dw, R8, R9, TIME);
+        asm.load(Size::Dw, R8, R9, TIME_OFFSET);
         asm.jump_if(Condition::Equal, R8, 0, unknown);
-        asm.jump_if(Condition::AnyBitSet, R7, SHARED_TIME - 1, known);
+        asm.jump_if(Condition::AnyBitSet, R7, FRAMES_PER_CLOCK_READING - 1, known);
     }
     asm.bind(unknown);
     asm.call(op::KTIME_GET_NS);
     asm.mov(R8, R0);
     if options.pace.is_none() {
-        asm.store(Size::Dw, R9, TIME, R8);
+        asm.store(Size::Dw, R9, TIME_OFFSET, R8);
     }
     asm.bind(known);
 }
@@ -226,12 +228,12 @@ fn write_flow(asm: &mut Assembler, options: &GeneratorOptions) {
     ] {
         asm.alu32(Operation::Mov, R4, base as i32);
         asm.alu32(Operation::Add, R4, part);
-        put(asm, R4, Size::W, at);
+        store_and_add(asm, R4, Size::W, at);
     }
     if let Some(at) = fields.header_checksum {
         asm.mov(R0, R9);
         asm.alu(Operation::Add, R0, i32::from(options.header_sum));
-        put_checksum(asm, at, false);
+        store_checksum(asm, at, false);
     }
     for (part, base, at) in
         [(R2, options.ports[0], fields.source_port), (R3, options.ports[1], fields.destination_port)]
@@ -239,7 +241,7 @@ fn write_flow(asm: &mut Assembler, options: &GeneratorOptions) {
         asm.alu32(Operation::Mov, R4, i32::from(base));
         asm.alu32(Operation::Add, R4, part);
         asm.alu32(Operation::And, R4, 0xffff);
-        put(asm, R4, Size::H, at);
+        store_and_add(asm, R4, Size::H, at);
     }
 }
 
@@ -248,25 +250,25 @@ fn write_payload(asm: &mut Assembler, options: &GeneratorOptions) {
     for (register, at) in [(R7, options.fields.sequence), (R8, options.fields.sent_ns)] {
         asm.mov(R4, register);
         asm.alu(Operation::Rsh, R4, 32);
-        put(asm, R4, Size::W, at);
+        store_and_add(asm, R4, Size::W, at);
         asm.alu32(Operation::Mov, R4, register);
-        put(asm, R4, Size::W, at + 4);
+        store_and_add(asm, R4, Size::W, at + 4);
     }
     asm.mov(R0, R9);
     asm.alu(Operation::Add, R0, i32::from(options.transport_sum));
-    put_checksum(asm, options.fields.transport_checksum, options.udp);
+    store_checksum(asm, options.fields.transport_checksum, options.udp);
 }
 
 /// Adds `value` to the sum R9, and writes it in network order.
-fn put(asm: &mut Assembler, value: Register, size: Size, at: usize) {
+fn store_and_add(asm: &mut Assembler, value: Register, size: Size, at: usize) {
     asm.alu(Operation::Add, R9, value);
     asm.swap_big_endian(value, size.bytes() * 8);
     asm.store(size, R1, at as i16, value);
 }
 
-/// Folds the sum R0 to 16 bits, complements it and writes it. R5 is lost. The sum of a dozen 32-bit
-/// words is below 2^36.
-fn put_checksum(asm: &mut Assembler, at: usize, udp: bool) {
+/// Folds the sum R0 to 16 bits, complements it and writes it. Clobbers R5. The sum of a dozen
+/// 32-bit words is below 2^36.
+fn store_checksum(asm: &mut Assembler, at: usize, udp: bool) {
     // A 36-bit sum becomes 21 bits, then 17, then 16.
     for _ in 0..3 {
         asm.mov(R5, R0);

@@ -1,4 +1,4 @@
-//! Metadata that the capture program writes in front of a frame for user space.
+//! Metadata that the capture program writes before a frame for user space.
 //!
 //! ```text
 //!   UMEM chunk  | headroom ............ | Metadata, 32 bytes | frame ...
@@ -9,14 +9,14 @@
 //! allow 32 bytes of metadata, in multiples of four. The capture engine reads it once for each
 //! frame.
 
-/// Facts about a frame from the capture program. This layout is an ABI between the program and its
+/// Metadata of a frame from the capture program. This layout is an ABI between the program and its
 /// reader: another layout needs another [`Metadata::MAGIC`].
 ///
 /// After reading, a reader must set the magic (the first four bytes) to zero before it returns the
 /// chunk. Otherwise a later frame without metadata in this chunk would appear to have some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Bytes 4 to 7: the filter's result, the number of bytes of the frame to keep. As on a packet
+    /// Bytes 4 to 7: the filter's result, the maximum number of captured bytes. As on a packet
     /// socket, it does not count the VLAN tag.
     pub snaplen: u32,
     /// Bytes 8 to 15: `CLOCK_MONOTONIC` in nanoseconds, if [`Metadata::TIME`].
@@ -47,7 +47,7 @@ impl Metadata {
     /// Flag: `rx_hash` is present.
     pub const RX_HASH: u32 = 1 << 2;
 
-    /// Returns the metadata in front of a frame, or `None` if its magic is missing.
+    /// Returns the metadata before a frame, or `None` if its magic is missing.
     #[inline]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let head = u32_at(bytes, HEAD);

@@ -7,7 +7,7 @@ use crate::arp::{Arp, Operation};
 use crate::ethernet::MacAddress;
 
 impl Line<'_> {
-    /// An ARP packet; `len` is its length on the wire, with padding.
+    /// Writes an ARP packet; `len` is its length on the wire, with padding.
     pub(super) fn arp(&mut self, bytes: &[u8], len: usize) -> fmt::Result {
         self.out.write_str("ARP, ")?;
         self.header(Arp::parse(bytes), |line, packet| line.arp_packet(packet, len))

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Line;
 use crate::dns::{Data, Dns, Record, kind};
 
-/// Answers that are written; the rest is `...`.
+/// Maximum number of answers written; the rest is `...`.
 const ANSWERS_MAX: usize = 16;
 
 const OPCODES: [&str; 7] = ["", " inv_q", " stat", " op3", " notify", " update", " stateful"];
@@ -13,8 +13,8 @@ const OPCODES: [&str; 7] = ["", " inv_q", " stat", " op3", " notify", " update",
 const RESPONSE_CODES: [&str; 6] = ["", " FormErr", " ServFail", " NXDomain", " NotImp", " Refused"];
 
 impl Line<'_> {
-    /// A DNS message of `len` bytes on the wire. Returns false, with nothing written, if it has no
-    /// readable header and first question.
+    /// Writes a DNS message of `len` bytes on the wire. Returns false and writes nothing if it has
+    /// no readable header and first question.
     pub(super) fn dns(&mut self, message: &[u8], len: usize) -> Result<bool, fmt::Error> {
         let Ok(dns) = Dns::parse(message) else { return Ok(false) };
         if matches!(dns.question(), Some(Err(_))) {
@@ -87,7 +87,7 @@ impl Line<'_> {
         }
     }
 
-    /// The name of a code; `unnamed` and the number where it has none.
+    /// Returns the name of a code, or `unnamed` and the number if it has none.
     fn code(&mut self, names: &[&str], unnamed: &str, code: u8) -> fmt::Result {
         match names.get(usize::from(code)) {
             Some(name) => self.out.write_str(name),

@@ -1,4 +1,4 @@
-//! The bytes of a packet below its line: tcpdump's `-x`, `-X` and `-A`.
+//! Dump of a packet's bytes below its summary line: tcpdump's `-x`, `-X` and `-A`.
 
 use std::fmt::{self, Write};
 
@@ -7,15 +7,15 @@ use std::fmt::{self, Write};
 pub enum Dump {
     /// `-x`: hexadecimal.
     Hex,
-    /// `-X`: hexadecimal, and the printable characters beside it.
+    /// `-X`: hexadecimal and printable characters.
     HexAscii,
-    /// `-A`: the printable characters alone.
+    /// `-A`: printable characters only.
     Ascii,
 }
 
-/// Bytes of a line of hexadecimal digits.
+/// Number of bytes in a line of hexadecimal digits.
 const LINE_BYTES: usize = 16;
-/// Columns of those digits: groups of two bytes with a blank between.
+/// Number of columns of those digits: groups of two bytes with a blank between them.
 const LINE_COLUMNS: usize = LINE_BYTES * 2 + LINE_BYTES / 2 - 1;
 
 /// Writes `bytes` on lines of their own; each begins with a newline, and the last ends without one.
@@ -41,7 +41,7 @@ pub fn write_dump(out: &mut impl Write, bytes: &[u8], dump: Dump) -> fmt::Result
             return Ok(());
         }
         write!(out, "{:1$}  ", "", LINE_COLUMNS - columns)?;
-        // A blank is a point here, so that the columns show where a line ends.
+        // Blanks are written as points here, so that the columns show the end of a line.
         bytes.iter().try_for_each(|&byte| out.write_char(if byte == b' ' { '.' } else { printable(byte) }))
     })
 }

@@ -37,7 +37,7 @@ impl Line<'_> {
         write!(self.out, "echo {what}, id {id}, seq {sequence}")
     }
 
-    /// Destination unreachable: the quoted packet names the destination.
+    /// Writes destination unreachable with the destination of the quoted packet.
     fn unreachable(&mut self, packet: &Packet<'_>, icmp: &Icmp<'_>, code: u8, mtu: u16) -> fmt::Result {
         let Ok(quoted) = Ipv4::parse(icmp.payload()) else {
             return write!(self.out, "{} unreachable, code {code}", packet.destination);
@@ -67,7 +67,7 @@ impl Line<'_> {
         write!(self.out, "redirect {} to {what} {gateway}", quoted.destination())
     }
 
-    /// `udp port 53` of a quoted packet.
+    /// Writes `udp port 53` for a quoted packet.
     fn quoted_port(&mut self, protocol: u8, transport: &[u8]) -> fmt::Result {
         match ip::name(protocol) {
             Some(name) => write!(self.out, "{name} port")?,

@@ -20,7 +20,7 @@ pub(super) struct Packet<'a> {
     pub(super) payload: &'a [u8],
     /// Length of the payload on the wire.
     pub(super) payload_len: usize,
-    /// True if the line has the addresses already.
+    /// True if the line already has the addresses.
     pub(super) addressed: bool,
 }
 
@@ -35,7 +35,7 @@ impl Line<'_> {
         self.deeper(|line| line.header(Ipv6::parse(bytes), |line, packet| line.ipv6_packet(&packet)))
     }
 
-    /// Follows one more IP header, if that is not too deep.
+    /// Parses a nested IP header, up to the limit of nesting.
     fn deeper(&mut self, write: impl FnOnce(&mut Self) -> fmt::Result) -> fmt::Result {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
@@ -44,8 +44,8 @@ impl Line<'_> {
         write(self)
     }
 
-    /// `(tos 0x0, ttl 64, id 1, offset 0, flags [DF], proto UDP (17), length 46)` and a second
-    /// line, as tcpdump -v does.
+    /// Writes `(tos 0x0, ttl 64, id 1, offset 0, flags [DF], proto UDP (17), length 46)` and a
+    /// second line, as tcpdump -v does.
     fn ipv4_fields(&mut self, packet: &Ipv4<'_>) -> fmt::Result {
         let flags = match (packet.dont_fragment(), packet.more_fragments()) {
             (true, true) => "+, DF",
@@ -175,7 +175,7 @@ impl Line<'_> {
         }
     }
 
-    /// `source > destination: `, unless it is in the line already.
+    /// Writes `source > destination: `, unless the line already has it.
     pub(super) fn addresses(&mut self, packet: &Packet<'_>) -> fmt::Result {
         if packet.addressed {
             return Ok(());
@@ -183,7 +183,8 @@ impl Line<'_> {
         write!(self.out, "{} > {}: ", packet.source, packet.destination)
     }
 
-    /// The name of a protocol in the fields of an IP header, where tcpdump writes it in capitals.
+    /// Returns the name of a protocol as tcpdump writes it in the fields of an IP header: in
+    /// capitals.
     fn header_name(&mut self, protocol: u8) -> fmt::Result {
         match (protocol, ip::name(protocol)) {
             (ip::ICMPV6, _) => self.out.write_str("ICMPv6"),

@@ -1,10 +1,10 @@
-//! One line of text for a packet, in tcpdump's manner.
+//! One line of text for a packet, as tcpdump prints it.
 //!
 //! `capture` without `-w` prints these. The form follows `tcpdump -n -S`: numeric addresses,
-//! absolute TCP sequence numbers, because no state is kept between packets. Differences on purpose:
-//! VLAN tags are always shown, and fragments end in `(frag id:length@offset)`. Whatever the bytes
-//! are, a line comes out: a header that is cut ends it with `[|tcp]`, one that is wrong with `[bad
-//! field value]`. Bytes from the network are never written raw: names are escaped.
+//! absolute TCP sequence numbers, because there is no state between packets. Intended differences:
+//! VLAN tags are always shown, and fragments end in `(frag id:length@offset)`. Any bytes result in
+//! a line: it ends with `[|tcp]` for a header that is cut, and with `[bad field value]` for a
+//! malformed one. Bytes from the network are never written raw: names are escaped.
 
 mod arp;
 mod dns;
@@ -58,17 +58,17 @@ pub mod link_type {
     }
 }
 
-/// How to read the frame.
+/// Options for parsing the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Link header of the frame: one of [`link_type`].
     pub link_type: u16,
-    /// A tag that the kernel took off the frame.
+    /// VLAN tag that the kernel removed from the frame.
     pub tag: Option<Tag>,
 }
 
 impl Default for Options {
-    /// Ethernet, as it is on the wire.
+    /// Returns the options for an Ethernet frame as on the wire.
     fn default() -> Self {
         Self { link_type: link_type::ETHERNET, tag: None }
     }
@@ -79,14 +79,14 @@ impl Default for Options {
 pub struct Detail {
     /// `-e`: MAC addresses, Ethernet type and length of the frame.
     pub link: bool,
-    /// `-v`: the fields of the IP header. The packet behind it is on a second line for IPv4.
+    /// `-v`: the fields of the IP header. For IPv4 the rest of the packet is on a second line.
     pub verbose: bool,
     /// `-q`: no fields of transport headers.
     pub quick: bool,
 }
 
 /// Writes the line for `frame`, without time and without a newline. `wire_len` is the frame's
-/// length on the wire in bytes, of which `frame` may be the start. Fails only if `out` does.
+/// length on the wire in bytes; `frame` may be only the start of it. Fails only if `out` does.
 pub fn write(out: &mut impl Write, frame: &[u8], wire_len: u32, options: &Options) -> fmt::Result {
     write_detailed(out, frame, wire_len, options, Detail::default())
 }
@@ -104,7 +104,7 @@ pub fn write_detailed(
     line.link(frame, wire_len, *options)
 }
 
-/// Bytes of the link header of `frame`, without VLAN tags.
+/// Returns the length of the link header of `frame` in bytes, without VLAN tags.
 pub fn link_header_len(link_type: u16, frame: &[u8]) -> usize {
     let len = if link_type == link_type::ETHERNET {
         ethernet::HEADER_LEN
@@ -154,8 +154,8 @@ impl Line<'_> {
         }
     }
 
-    /// Tags, and the network layer behind them. `payload_len` counts the bytes behind the link
-    /// header on the wire.
+    /// Writes the tags and the network layer after them. `payload_len` is the number of bytes after
+    /// the link header on the wire.
     fn tagged(
         &mut self,
         link: Option<Ethernet<'_>>,
@@ -185,7 +185,7 @@ impl Line<'_> {
         }
     }
 
-    /// `ethertype IPv4 (0x0800)`, or that it is a frame of IEEE 802.3.
+    /// Writes `ethertype IPv4 (0x0800)`, or `802.3` for a frame with a length in the type field.
     fn announce(&mut self, ether_type: u16) -> fmt::Result {
         match ether_type::name(ether_type) {
             Some(name) => write!(self.out, "ethertype {name} (0x{ether_type:04x})"),
@@ -199,7 +199,7 @@ impl Line<'_> {
         write!(self.out, "vlan {}, p {}, {eligible}", tag.id(), tag.priority())
     }
 
-    /// A frame of another type: addresses, type, length.
+    /// Writes a frame of another type: addresses, type, length.
     fn unknown(
         &mut self,
         link: Option<Ethernet<'_>>,

@@ -8,7 +8,7 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Writes the time of day of `ns` (nanoseconds since 1970) as `HH:MM:SS.nnnnnnnnn`, in UTC: this
-/// crate knows no time zone. Fails only if `out` does.
+/// crate has no time zones. Fails only if `out` does.
 pub fn write_time(out: &mut impl Write, ns: u64) -> fmt::Result {
     let second = ns / NS_PER_SECOND % SECONDS_PER_DAY;
     let (hours, minutes, seconds) = (second / 3600, second / 60 % 60, second % 60);
@@ -21,7 +21,7 @@ pub fn write_epoch(out: &mut impl Write, ns: u64) -> fmt::Result {
     write!(out, "{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
 }
 
-/// Writes the time from `from_ns` to `to_ns`, negative where packets are out of order. Fails only
+/// Writes the time from `from_ns` to `to_ns`, negative if packets are out of order. Fails only
 /// if `out` does.
 pub fn write_elapsed(out: &mut impl Write, from_ns: u64, to_ns: u64) -> fmt::Result {
     if to_ns < from_ns {

@@ -7,7 +7,7 @@ use super::internet::Packet;
 use crate::tcp::{Tcp, TcpOption, flags};
 use crate::udp::{self, Udp};
 
-/// The letters of the flags, in the order in which they are written.
+/// Letters of the flags, in the order of output.
 const FLAGS: [(u16, char); 9] = [
     (flags::FIN, 'F'),
     (flags::SYN, 'S'),
@@ -20,7 +20,7 @@ const FLAGS: [(u16, char); 9] = [
     (flags::AE, 'e'),
 ];
 
-/// Ports whose UDP payload is read as DNS: unicast and multicast.
+/// UDP ports with DNS payload: unicast and multicast.
 const DNS_PORTS: [u16; 2] = [53, 5353];
 
 impl Line<'_> {
@@ -36,8 +36,8 @@ impl Line<'_> {
         self.header(Udp::parse(packet.payload), |line, datagram| line.datagram(packet, &datagram))
     }
 
-    /// `source.port > destination.port: `; without ports where they are cut, without addresses
-    /// where they are in the line already.
+    /// Writes `source.port > destination.port: `, without ports if they are cut, and without
+    /// addresses if the line already has them.
     fn ports(&mut self, packet: &Packet<'_>) -> fmt::Result {
         let Some(&[a, b, c, d]) = packet.payload.first_chunk() else { return self.addresses(packet) };
         let (source, destination) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));

@@ -1,6 +1,6 @@
 //! Options of the traffic generator, checked once before the first frame.
 //!
-//! Addresses come from the ranges set aside for benchmarks, so that stray frames reach no host:
+//! Addresses are in the ranges reserved for benchmarks, so that stray frames reach no host:
 //! 198.18.0.0/15 (RFC 2544) and 2001:2::/48 (RFC 5180).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,14 +12,14 @@ use crate::error::Error;
 use crate::ethernet::MacAddress;
 use crate::vlan::VLAN_ID_MAX;
 
-/// The most flows: addresses and ports stay in ranges of their own, and one flow differs from
-/// another.
+/// Maximum number of flows: up to this number all flows differ, and their addresses and ports stay
+/// in their ranges.
 pub const FLOWS_MAX: u32 = 1 << 20;
 
-/// Ports that the source port varies over.
+/// Number of source ports.
 const SOURCE_PORTS: u64 = 1 << FLOW_LOW_BITS;
 
-/// Ports that the destination port varies over.
+/// Number of destination ports.
 const DESTINATION_PORTS: u64 = (FLOWS_MAX >> FLOW_LOW_BITS) as u64;
 
 /// Source and destination of flow 0.
@@ -27,7 +27,7 @@ const ADDRESSES_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new
 pub(super) const ADDRESSES_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1)];
 
-/// Options of the traffic generator, each set by the method of that name.
+/// Options of the traffic generator. Each is set by the method with its name.
 #[derive(Clone, Debug)]
 pub struct TrafficBuilder {
     pub(super) source_mac: MacAddress,
@@ -56,7 +56,7 @@ impl Default for TrafficBuilder {
 }
 
 impl TrafficBuilder {
-    /// The MAC addresses. Default 02:00:00:00:00:01 to 02:00:00:00:00:02.
+    /// Sets the MAC addresses. Default 02:00:00:00:00:01 to 02:00:00:00:00:02.
     #[must_use]
     pub fn macs(mut self, source: MacAddress, destination: MacAddress) -> Self {
         (self.source_mac, self.destination_mac) = (source, destination);
@@ -70,22 +70,22 @@ impl TrafficBuilder {
         self
     }
 
-    /// The ports of flow 0. The ranges that flows reach, 16,384 source ports and 64 destination
-    /// ports, must end at 65,535 or before. Default 49152 to 20000.
+    /// Sets the ports of flow 0. The ranges of the flows, 16,384 source ports and 64 destination
+    /// ports, must end at 65,535 or below. Default 49152 to 20000.
     #[must_use]
     pub fn ports(mut self, source: u16, destination: u16) -> Self {
         (self.source_port, self.destination_port) = (source, destination);
         self
     }
 
-    /// Kinds of frames; flows take them in turn. Default [`Kind::Udp4`].
+    /// Sets the kinds of frames; flows use them in turn. Default [`Kind::Udp4`].
     #[must_use]
     pub fn kinds(mut self, kinds: &[Kind]) -> Self {
         self.kinds = kinds.to_vec();
         self
     }
 
-    /// The frame sizes. A size too small for a kind's headers and the probe is raised to fit.
+    /// Sets the frame sizes. A size too small for a kind's headers and the probe is raised.
     /// Default 64.
     #[must_use]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
@@ -93,14 +93,14 @@ impl TrafficBuilder {
         self
     }
 
-    /// Flows to spread the frames over, 1 to [`FLOWS_MAX`]. Default 1.
+    /// Sets the number of flows, 1 to [`FLOWS_MAX`]. Default 1.
     #[must_use]
     pub fn flows(mut self, flows: u32) -> Self {
         self.flows = flows;
         self
     }
 
-    /// Checks it all and builds the templates.
+    /// Checks the options and builds the templates.
     pub fn build(self) -> Result<Traffic, Error> {
         self.check()?;
         let mut distinct: Vec<u16> = self.sizes.slots().to_vec();
@@ -128,7 +128,7 @@ impl TrafficBuilder {
         in_range("number of frame kinds", kinds, 1, kinds_max)
     }
 
-    /// Values of flow 0 of `kind` in the fields that vary by flow.
+    /// Returns the values of flow 0 of `kind` in the fields that vary by flow.
     pub(super) fn bases(&self, kind: Kind) -> Bases {
         let [source_address, destination_address] = if kind.is_v6() {
             ADDRESSES_V6.map(|address| address.to_bits() as u32)

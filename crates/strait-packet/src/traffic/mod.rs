@@ -1,13 +1,13 @@
 //! Generated frames: valid Ethernet, IPv4 or IPv6, UDP or TCP, numbered and timed, over many flows.
 //!
-//! `generate` and the benchmarks make a [`Traffic`] once and then write one frame a sequence
-//! number: a copy of a [`FrameTemplate`] and a patch of the fields that vary. Nothing here sends
-//! anything or reads a clock, and nothing allocates once the traffic is built.
+//! `generate` and the benchmarks create a [`Traffic`] once and then write one frame per sequence
+//! number: a copy of a [`FrameTemplate`], with the varying fields filled in. Nothing here sends
+//! frames or reads a clock, and nothing allocates after the traffic is built.
 //!
-//! Which frame a sequence number gives:
+//! The frame of a sequence number:
 //! - flow = sequence mod flows;
 //! - kind (UDP or TCP, IPv4 or IPv6) = flow mod kinds;
-//! - size = slot (flow + sequence div flows) mod slots of the size pattern, so that every flow sees
+//! - size = slot (flow + sequence div flows) mod slots of the size pattern, so that every flow has
 //!   every size.
 
 mod builder;
@@ -25,11 +25,11 @@ pub const FLOW_LOW_BITS: u32 = 14;
 /// The frames of a generator.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// Kind by kind, and within a kind one for each distinct size.
+    /// Ordered by kind, and for each kind one for each distinct size.
     templates: Vec<FrameTemplate>,
-    /// For each slot of the size pattern, which of a kind's templates it takes.
+    /// For each slot of the size pattern, the index of its template among those of a kind.
     slots: Vec<u16>,
-    /// Distinct sizes: how many templates each kind has.
+    /// Number of distinct sizes, which is the number of templates of each kind.
     sizes: usize,
     kinds: u32,
     flows: u32,
@@ -57,34 +57,34 @@ impl Traffic {
         }
     }
 
-    /// Length of frame number `sequence` in bytes, without the frame check sequence.
+    /// Returns the length of frame number `sequence` in bytes, without the frame check sequence.
     #[inline]
     pub fn frame_len(&self, sequence: u64) -> usize {
         self.select(sequence).0.bytes().len()
     }
 
-    /// Length of the longest frame in bytes, without the frame check sequence.
+    /// Returns the length of the longest frame in bytes, without the frame check sequence.
     pub fn frame_len_max(&self) -> usize {
         self.templates.iter().map(|template| template.bytes().len()).max().unwrap_or(0)
     }
 
-    /// The flow of frame number `sequence`, from 0.
+    /// Returns the flow of frame number `sequence`, from 0.
     #[inline]
     pub fn flow_of(&self, sequence: u64) -> u32 {
         self.select(sequence).1
     }
 
-    /// Flows that the frames are spread over.
+    /// Returns the number of flows.
     pub fn flows(&self) -> u32 {
         self.flows
     }
 
-    /// The templates: one for each kind and distinct size.
+    /// Returns the templates, one for each kind and distinct size.
     pub fn templates(&self) -> &[FrameTemplate] {
         &self.templates
     }
 
-    /// The template and the flow of a sequence number.
+    /// Returns the template and the flow of a sequence number.
     #[inline]
     fn select(&self, sequence: u64) -> (&FrameTemplate, u32) {
         let (round, flow) = match self.flows {

@@ -1,13 +1,13 @@
 //! Sizes of generated frames, and their order.
 //!
-//! Sizes are counted as testers and switches count them (RFC 2544): with the four bytes of frame
-//! check sequence that the NIC adds. Size 64 is a buffer of 60 bytes, 1518 one of 1514.
+//! Sizes include the four bytes of frame check sequence that the NIC adds, as in RFC 2544. Size 64
+//! is a buffer of 60 bytes, size 1518 one of 1514.
 
 use std::str::FromStr;
 
 use crate::error::Error;
 
-/// Bytes of the frame check sequence, which no buffer here holds.
+/// Bytes of the frame check sequence, which the buffers do not contain.
 pub const FCS_LEN: usize = 4;
 
 /// The smallest size: an Ethernet frame has at least 64 bytes.
@@ -16,10 +16,10 @@ pub const SIZE_MIN: u16 = 64;
 /// The largest size: an MTU of 9000, with header and frame check sequence.
 pub const SIZE_MAX: u16 = 9018;
 
-/// Slots of the longest pattern.
+/// Maximum number of slots of a pattern.
 pub const SIZES_MAX: usize = 64;
 
-/// The simple Internet mix, 7 : 4 : 1, with the slots of one size spread out.
+/// The simple Internet mix, 7 : 4 : 1, with the slots of each size distributed evenly.
 const IMIX: [u16; 12] = [64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64];
 
 /// A pattern of sizes that repeats: at least one slot, at most [`SIZES_MAX`].
@@ -29,7 +29,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// A pattern of these sizes in turn, each from [`SIZE_MIN`] to [`SIZE_MAX`].
+    /// Returns a pattern of these sizes in turn, each from [`SIZE_MIN`] to [`SIZE_MAX`].
     pub fn new(slots: &[u16]) -> Result<Self, Error> {
         let count = slots.len() as u64;
         if !(1..=SIZES_MAX).contains(&slots.len()) {
@@ -40,19 +40,19 @@ impl Sizes {
         Ok(Self { slots: slots.to_vec() })
     }
 
-    /// The simple Internet mix: seven frames of 64 bytes, four of 594, one of 1518.
+    /// Returns the simple Internet mix: seven frames of 64 bytes, four of 594, one of 1518.
     pub fn imix() -> Self {
         Self { slots: IMIX.to_vec() }
     }
 
-    /// The sizes in turn, with the frame check sequence.
+    /// Returns the sizes in turn, including the frame check sequence.
     pub fn slots(&self) -> &[u16] {
         &self.slots
     }
 }
 
 impl Default for Sizes {
-    /// Frames of 64 bytes: the most packets a link can carry.
+    /// Returns frames of 64 bytes, for the maximum packet rate of a link.
     fn default() -> Self {
         Self { slots: vec![SIZE_MIN] }
     }
@@ -61,7 +61,7 @@ impl Default for Sizes {
 impl FromStr for Sizes {
     type Err = Error;
 
-    /// Reads `64`, `64,512,1518` or `imix`.
+    /// Parses `64`, `64,512,1518` or `imix`.
     fn from_str(text: &str) -> Result<Self, Error> {
         if text == "imix" {
             return Ok(Self::imix());

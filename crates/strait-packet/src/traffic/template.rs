@@ -1,4 +1,4 @@
-//! One frame with the fields that vary set to zero, and how to fill them in.
+//! One frame with its varying fields set to zero, and the code that fills them in.
 //!
 //! ```text
 //!  |Ethernet|(VLAN)|IPv4 or IPv6     |UDP or TCP       |probe                 |zeros
@@ -7,9 +7,9 @@
 //!                  sum    of addresses            sum
 //! ```
 //!
-//! The sums over everything else are kept beside the bytes, so that a frame's checksums cost a few
-//! additions. The same offsets and sums serve a generator that runs in the kernel as an eBPF
-//! program.
+//! The sums over all other fields are stored with the bytes, so that the checksums of a frame need
+//! only a few additions. The same offsets and sums serve a generator that runs in the kernel as an
+//! eBPF program.
 
 use super::FLOW_LOW_BITS;
 use super::builder::{ADDRESSES_V6, TrafficBuilder};
@@ -20,7 +20,7 @@ use crate::{ethernet, ipv4, ipv6, probe, tcp, udp, vlan};
 /// Protocols of a generated frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// UDP over IPv4: fits into 64 bytes.
+    /// UDP over IPv4: at least 64 bytes with the frame check sequence.
     Udp4,
     /// TCP over IPv4: at least 76 bytes with the frame check sequence.
     Tcp4,
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Udp4, Self::Tcp4, Self::Udp6, Self::Tcp6];
 
     /// Returns true for IPv6.
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// Where the fields that vary stand in a frame, in bytes from its start.
+/// Offsets of the varying fields in a frame, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
     /// The IP header.
@@ -82,8 +82,8 @@ pub struct Offsets {
     pub sent_ns: usize,
 }
 
-/// Values of flow 0 in the fields that vary by flow. Flow `f` has `f mod 2^14` more in source
-/// address and source port, and `f div 2^14` more in destination address and destination port.
+/// Values of flow 0 in the fields that vary by flow. For flow `f`, `f mod 2^14` is added to source
+/// address and source port, and `f div 2^14` to destination address and destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bases {
     /// Low 32 bits of the source address.
@@ -96,7 +96,7 @@ pub struct Bases {
     pub destination_port: u16,
 }
 
-/// A frame without the fields that vary.
+/// A frame with zeroes in its varying fields.
 #[derive(Clone, Debug)]
 pub struct FrameTemplate {
     bytes: Vec<u8>,
@@ -108,47 +108,48 @@ pub struct FrameTemplate {
 }
 
 impl FrameTemplate {
-    /// The frame: all fields of [`Offsets`] are zero, everything else is as it is sent.
+    /// Returns the frame: all fields of [`Offsets`] are zero, all others are complete.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Protocols of the frame.
+    /// Returns the protocols of the frame.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where the fields that vary stand.
+    /// Returns the offsets of the varying fields.
     pub fn offsets(&self) -> &Offsets {
         &self.offsets
     }
 
-    /// Values of flow 0 in the fields that vary by flow.
+    /// Returns the values of flow 0 in the fields that vary by flow.
     pub fn bases(&self) -> &Bases {
         &self.bases
     }
 
-    /// The folded sum over the IPv4 header with its varying fields zero; 0 for IPv6. Add the
-    /// address words and complement to get the header checksum.
+    /// Returns the folded sum over the IPv4 header with its varying fields zero; 0 for IPv6. Add
+    /// the address words and complement the sum for the header checksum.
     pub fn header_sum(&self) -> u16 {
         self.header_sum
     }
 
-    /// The folded sum over pseudo header, transport header and payload with the varying fields
-    /// zero. Add the words of the varying fields and complement to get the checksum; UDP sends
-    /// 0 as 0xffff.
+    /// Returns the folded sum over pseudo header, transport header and payload with the varying
+    /// fields zero. Add the words of the varying fields and complement the sum for the checksum;
+    /// UDP sends 0 as 0xffff.
     pub fn transport_sum(&self) -> u16 {
         self.transport_sum
     }
 
-    /// The shortest frame of `kind` in bytes, without the frame check sequence: headers and one
-    /// probe.
+    /// Returns the minimum length of a frame of `kind` in bytes, without the frame check sequence:
+    /// headers and one probe.
     pub fn len_min(kind: Kind, tagged: bool) -> usize {
         let tag_len = if tagged { vlan::TAG_LEN } else { 0 };
         ethernet::HEADER_LEN + tag_len + kind.network_len() + kind.transport_len() + probe::LEN
     }
 
-    /// The template of `kind` with `len` bytes, raised to the shortest that holds a probe.
+    /// Returns the template of `kind` with `len` bytes, or the minimum length for a probe if that
+    /// is larger.
     pub(super) fn new(builder: &TrafficBuilder, kind: Kind, len: usize) -> Self {
         let len = len.max(Self::len_min(kind, builder.vlan.is_some()));
         let mut bytes = vec![0; len];
@@ -234,7 +235,7 @@ fn sum_of(bytes: &[u8]) -> Sum {
     sum
 }
 
-/// Writes the Ethernet header and the tag; returns where the IP header starts.
+/// Writes the Ethernet header and the tag; returns the offset of the IP header.
 fn write_link(frame: &mut [u8], builder: &TrafficBuilder, kind: Kind) -> usize {
     let ether_type = if kind.is_v6() { ether_type::IPV6 } else { ether_type::IPV4 };
     put(frame, 0, builder.destination_mac.0);
@@ -249,8 +250,7 @@ fn write_link(frame: &mut [u8], builder: &TrafficBuilder, kind: Kind) -> usize {
     ethernet::HEADER_LEN
 }
 
-/// Writes the IP header without the varying fields; returns the sum of the address words that do
-/// not vary.
+/// Writes the IP header without the varying fields; returns the sum of the constant address words.
 fn write_network(packet: &mut [u8], kind: Kind) -> u64 {
     if kind.is_v6() {
         let payload_len = (packet.len() - ipv6::HEADER_LEN) as u16;

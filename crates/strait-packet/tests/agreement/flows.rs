@@ -1,4 +1,4 @@
-//! Flow keys: fragments stay together, and a key reads like a line.
+//! Flow keys: those of fragments and of all link headers, and their text.
 
 use etherparse::PacketBuilder;
 use strait_packet::summary::link_type;
@@ -14,7 +14,7 @@ fn udp(source: [u8; 4], destination: [u8; 4], ports: [u16; 2]) -> Vec<u8> {
 }
 
 #[test]
-fn fragments_of_a_packet_are_in_one_flow() {
+fn fragments_of_a_packet_have_one_flow_key() {
     let mut first = udp([10, 0, 0, 1], [10, 0, 0, 2], [4242, 53]);
     first[20] = 0x20;
     let mut last = first.clone();
@@ -24,7 +24,7 @@ fn fragments_of_a_packet_are_in_one_flow() {
 }
 
 #[test]
-fn a_key_reads_like_a_line() {
+fn flow_key_is_displayed_like_a_summary() {
     let key = FlowKey::of(&udp([10, 0, 0, 1], [10, 0, 0, 2], [4242, 53])).unwrap();
     assert_eq!(key.to_string(), "udp 10.0.0.1.4242 > 10.0.0.2.53");
     assert_eq!(FlowKey { vlan: Some(5), ..key }.to_string(), "vlan 5, udp 10.0.0.1.4242 > 10.0.0.2.53");
@@ -32,7 +32,7 @@ fn a_key_reads_like_a_line() {
 }
 
 #[test]
-fn a_flow_is_the_same_behind_every_link_header() {
+fn flow_key_does_not_depend_on_the_link_header() {
     let ethernet = udp([10, 0, 0, 1], [10, 0, 0, 2], [4242, 53]);
     let cooked = [&[8, 0], &[0; 18][..], &ethernet[14..]].concat();
     let older = [&[0; 14], &[8, 0][..], &ethernet[14..]].concat();

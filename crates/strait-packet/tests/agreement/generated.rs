@@ -1,4 +1,4 @@
-//! Generated frames are valid in etherparse's eyes, vary as documented, and their probes read back.
+//! Generated frames are valid for etherparse, vary as documented, and their probes can be read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -59,7 +59,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 proptest! {
     #[test]
-    fn every_frame_is_valid_and_its_probe_reads_back(
+    fn every_frame_is_valid_and_its_probe_is_readable(
         kind in kind(), size in 64u16..=9018, vlan in prop::option::of(0u16..=4094),
         flows in 1..=FLOWS_MAX, sequence: u64, now_ns: u64,
     ) {
@@ -78,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn size_64_is_a_buffer_of_60_bytes_and_a_short_buffer_is_left_alone() {
+fn size_64_is_a_buffer_of_60_bytes_and_a_short_buffer_is_not_written() {
     let traffic = Traffic::builder().build().unwrap();
     let mut out = [0; 60];
     assert_eq!(traffic.write_frame(7, 9, &mut out), 60);
@@ -87,7 +87,7 @@ fn size_64_is_a_buffer_of_60_bytes_and_a_short_buffer_is_left_alone() {
 }
 
 #[test]
-fn flows_differ_and_share_the_frames_evenly() {
+fn flows_differ_and_have_equal_numbers_of_frames() {
     let traffic = Traffic::builder().flows(500).kinds(&Kind::ALL).build().unwrap();
     let mut counts: HashMap<FlowKey, u32> = HashMap::new();
     let mut out = [0; 128];
@@ -103,7 +103,7 @@ fn flows_differ_and_share_the_frames_evenly() {
 }
 
 #[test]
-fn the_last_flow_is_as_valid_as_the_first() {
+fn frames_of_the_last_flow_are_valid() {
     let traffic = Traffic::builder().flows(FLOWS_MAX).build().unwrap();
     let mut out = [0; 60];
     let keys = [0, u64::from(FLOWS_MAX) - 1].map(|sequence| {
@@ -117,7 +117,7 @@ fn the_last_flow_is_as_valid_as_the_first() {
 }
 
 #[test]
-fn every_flow_sees_the_whole_mix() {
+fn every_flow_has_all_sizes() {
     for flows in [1, 5, 12, 24, 1000] {
         let traffic = Traffic::builder().flows(flows).sizes(Sizes::imix()).build().unwrap();
         let mut sizes: HashMap<u32, HashMap<usize, u32>> = HashMap::new();
@@ -130,9 +130,9 @@ fn every_flow_sees_the_whole_mix() {
     }
 }
 
-/// The recipe that the documentation gives to a generator in the kernel: offsets, bases and sums.
+/// Builds frames as a generator in the kernel does: from offsets, bases and sums.
 #[test]
-fn the_recipe_for_other_generators_gives_the_same_frame() {
+fn offsets_bases_and_sums_produce_the_same_frame() {
     for kind in Kind::ALL {
         let traffic = Traffic::builder().kinds(&[kind]).flows(70_000).build().unwrap();
         let template = &traffic.templates()[0];
@@ -166,15 +166,15 @@ fn the_recipe_for_other_generators_gives_the_same_frame() {
 }
 
 #[test]
-fn what_cannot_be_generated_is_refused_with_the_limits() {
-    let says = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
-    assert_eq!(says("63"), "frame size 63: expected 64 to 9018");
-    assert_eq!(says("64,9019"), "frame size 9019: expected 64 to 9018");
+fn invalid_options_are_refused_with_their_limits() {
+    let error_of = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
+    assert_eq!(error_of("63"), "frame size 63: expected 64 to 9018");
+    assert_eq!(error_of("64,9019"), "frame size 9019: expected 64 to 9018");
     assert_eq!(
-        says("64,,64"),
+        error_of("64,,64"),
         "frame size: expected a number of bytes, several with commas between them, or imix"
     );
-    assert_eq!(says(&vec!["64"; 65].join(",")), "number of frame sizes 65: expected 1 to 64");
+    assert_eq!(error_of(&vec!["64"; 65].join(",")), "number of frame sizes 65: expected 1 to 64");
     assert_eq!("64,512,1518".parse::<Sizes>().unwrap().slots(), [64, 512, 1518]);
     let refused = |builder: strait_packet::traffic::TrafficBuilder| builder.build().unwrap_err().to_string();
     assert_eq!(refused(Traffic::builder().flows(0)), "number of flows 0: expected 1 to 1048576");
@@ -188,7 +188,7 @@ fn what_cannot_be_generated_is_refused_with_the_limits() {
 }
 
 #[test]
-fn a_frame_that_is_not_ours_has_no_probe() {
+fn foreign_frame_has_no_probe() {
     let traffic = Traffic::builder().build().unwrap();
     let mut frame = [0; 60];
     traffic.write_frame(1, 2, &mut frame);

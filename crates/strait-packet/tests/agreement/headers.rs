@@ -1,4 +1,4 @@
-//! Every header field agrees with etherparse, on frames that are whole, changed and cut.
+//! Every header field agrees with etherparse, on complete, changed and cut frames.
 
 use etherparse::{Ipv4Slice, Ipv6Slice, LinkExtSlice, NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn walks_further(frame: &[u8]) -> bool {
     walked || NOT_WALKED.contains(&extensions.upper().protocol)
 }
 
-/// Compares every field of what etherparse found with ours; returns false if etherparse refused the
+/// Compares every field with the result of etherparse; returns false if etherparse refuses the
 /// frame.
 fn agree(frame: &[u8]) -> bool {
     let Ok(theirs) = SlicedPacket::from_ethernet(frame) else { return false };
@@ -54,8 +54,8 @@ fn agree(frame: &[u8]) -> bool {
     true
 }
 
-/// Compares an IPv4 header; returns the payload, unless etherparse looks behind it further than we
-/// do.
+/// Compares an IPv4 header; returns the payload, unless etherparse parses more of it than this
+/// crate.
 fn ipv4_agrees<'a>(theirs: &Ipv4Slice<'_>, ours: &Ipv4<'a>) -> Option<&'a [u8]> {
     let header = theirs.header();
     assert_eq!((ours.source(), ours.destination()), (header.source_addr(), header.destination_addr()));
@@ -74,7 +74,7 @@ fn ipv4_agrees<'a>(theirs: &Ipv4Slice<'_>, ours: &Ipv4<'a>) -> Option<&'a [u8]> 
 }
 
 /// Compares an IPv6 header; returns the payload, unless it is a jumbogram, which etherparse does
-/// not know.
+/// not support.
 fn ipv6_agrees<'a>(theirs: &Ipv6Slice<'_>, ours: &Ipv6<'a>, upper: &Upper<'a>) -> Option<&'a [u8]> {
     let header = theirs.header();
     assert_eq!((ours.source(), ours.destination()), (header.source_addr(), header.destination_addr()));
@@ -122,19 +122,19 @@ fn transport_agrees(theirs: Option<&TransportSlice<'_>>, payload: &[u8]) {
 
 proptest! {
     #[test]
-    fn whole_frames_read_as_etherparse_reads_them(frame in frame()) {
+    fn complete_frames_parse_as_in_etherparse(frame in frame()) {
         prop_assert!(agree(&frame));
     }
 
     #[test]
-    fn changed_frames_read_as_etherparse_reads_them(mut frame in frame(), at in 12usize..60, byte: u8) {
+    fn changed_frames_parse_as_in_etherparse(mut frame in frame(), at in 12usize..60, byte: u8) {
         let at = at.min(frame.len() - 1);
         frame[at] = byte;
         agree(&frame);
     }
 
     #[test]
-    fn a_cut_frame_says_which_header_is_cut(frame in frame(), len in 0usize..40) {
+    fn error_of_a_cut_frame_names_the_header(frame in frame(), len in 0usize..40) {
         let len = len.min(frame.len());
         if let Err(error) = network(&frame[..len]) {
             let Error::Truncated { header, needed, had } = error else {

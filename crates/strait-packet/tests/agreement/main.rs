@@ -1,7 +1,7 @@
-//! Compares views, flow keys, frames and lines with those of other programs for the same bytes.
+//! Compares views, flow keys, frames and summaries with those of other programs for the same bytes.
 //!
 //! The oracles are the etherparse crate and, where it is installed, tcpdump. Test frames are built
-//! with etherparse, so that no mistake of ours is on both sides.
+//! with etherparse, so that a defect of this crate cannot be on both sides.
 
 mod flows;
 mod frames;

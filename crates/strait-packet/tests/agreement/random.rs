@@ -1,4 +1,4 @@
-//! No bytes whatever make a parser panic, and a line always comes out.
+//! No input makes a parser panic, and a summary is always written.
 
 use proptest::prelude::*;
 use strait_packet::summary::{self, Options};
@@ -7,10 +7,10 @@ use strait_packet::{FlowKey, dns, network_on, probe};
 
 use crate::frames::frame;
 
-/// Link types with a reader of their own, and one without.
+/// Supported link types, and an unsupported one.
 const LINK_TYPES: [u16; 9] = [0, 1, 101, 108, 113, 228, 229, 276, 147];
 
-/// Reads `bytes` in every way there is.
+/// Parses `bytes` in all ways.
 fn read_all(bytes: &[u8], wire_len: u32) {
     for link_type in LINK_TYPES {
         let mut line = String::new();
@@ -30,12 +30,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn random_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..300), wire_len: u32) {
+    fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), wire_len: u32) {
         read_all(&bytes, wire_len);
     }
 
     #[test]
-    fn broken_frames_are_read(mut frame in frame(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), len: prop::sample::Index) {
+    fn damaged_frames_do_not_panic(mut frame in frame(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), len: prop::sample::Index) {
         for (at, byte) in changes {
             let at = at.index(frame.len());
             frame[at] = byte;
@@ -46,7 +46,7 @@ proptest! {
 
     /// An IP packet of any protocol, so that the layers above IP see random bytes.
     #[test]
-    fn random_upper_layers_are_read(protocol: u8, v6: bool, port in prop::sample::select(vec![53u16, 80]), rest in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_upper_layers_do_not_panic(protocol: u8, v6: bool, port in prop::sample::select(vec![53u16, 80]), rest in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut bytes = vec![2; 12];
         if v6 {
             bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, rest.len() as u8, protocol, 64]);
@@ -62,7 +62,7 @@ proptest! {
 }
 
 #[test]
-fn a_name_that_points_at_itself_is_refused() {
+fn dns_name_that_points_to_itself_is_refused() {
     let mut message = vec![0, 1, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     message.extend([0xc0, 12, 0, 1, 0, 1]);
     let message = dns::Dns::parse(&message).unwrap();

@@ -1,4 +1,4 @@
-//! Summary lines: as documented, and as tcpdump writes them.
+//! Summaries: as documented, and as tcpdump writes them.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -97,7 +97,7 @@ fn neighbor_solicitation() -> Vec<u8> {
     frame
 }
 
-/// Frames with the line that tcpdump has for them too.
+/// Returns frames with a summary that equals the line of tcpdump.
 fn shared_cases() -> Vec<(Vec<u8>, &'static str)> {
     let mut echo = Vec::new();
     v4().icmpv4_echo_request(7, 1).write(&mut echo, &[0; 56]).unwrap();
@@ -139,14 +139,14 @@ fn shared_cases() -> Vec<(Vec<u8>, &'static str)> {
 }
 
 #[test]
-fn lines_are_as_documented() {
+fn summaries_are_as_documented() {
     for (frame, expected) in shared_cases() {
         assert_eq!(line(&frame), expected);
     }
 }
 
 #[test]
-fn lines_that_tcpdump_writes_otherwise_are_as_documented() {
+fn summaries_that_differ_from_tcpdump_are_as_documented() {
     let fragment = |flags: u8, offset: u8| {
         let mut frame = udp(4343, 4242, &[0; 24]);
         frame[18..22].copy_from_slice(&[0x12, 0x34, flags, offset]);
@@ -168,7 +168,7 @@ fn lines_that_tcpdump_writes_otherwise_are_as_documented() {
 }
 
 #[test]
-fn a_cut_or_wrong_header_ends_the_line() {
+fn cut_or_malformed_header_ends_the_summary() {
     let syn = tcp_syn();
     let cut = |len: usize| line(&syn[..len]);
     assert_eq!(cut(13), "[|ether]");
@@ -186,7 +186,7 @@ fn a_cut_or_wrong_header_ends_the_line() {
 }
 
 #[test]
-fn lengths_are_those_of_the_wire_when_the_snaplen_cuts() {
+fn lengths_are_those_on_the_wire_of_a_cut_frame() {
     let frame = udp(4343, 4242, &[0; 1000]);
     let mut line = String::new();
     summary::write(&mut line, &frame[..60], frame.len() as u32, &Options::default()).unwrap();
@@ -194,7 +194,7 @@ fn lengths_are_those_of_the_wire_when_the_snaplen_cuts() {
 }
 
 #[test]
-fn other_link_types_and_tags_taken_off_are_read() {
+fn other_link_types_and_removed_tags_are_parsed() {
     let frame = udp(4343, 4242, &[0; 30]);
     let read = |link_type: u16, head: &[u8]| {
         let bytes = [head, &frame[14..]].concat();
@@ -245,9 +245,9 @@ fn tcpdump(frames: &[Vec<u8>]) -> Option<Vec<String>> {
     String::from_utf8(output.stdout).ok().map(|text| text.lines().map(str::to_owned).collect())
 }
 
-/// Returns true if tcpdump reads a payload behind this frame's ports, or writes tags: out of the
-/// comparison.
-fn has_form_of_its_own(frame: &[u8]) -> bool {
+/// Returns true if tcpdump parses the payload of this frame's ports, or writes tags: the summary is
+/// then not compared.
+fn is_not_comparable(frame: &[u8]) -> bool {
     let tagged = frame[12..14] == [0x81, 0];
     let transport = if frame[12..14] == [0x08, 0] { 34 } else { 54 };
     let ports = [0, 2].map(|at| u16::from_be_bytes([frame[transport + at], frame[transport + at + 1]]));
@@ -255,7 +255,7 @@ fn has_form_of_its_own(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn lines_are_those_of_tcpdump() {
+fn summaries_equal_those_of_tcpdump() {
     let mut runner = TestRunner::deterministic();
     let mut frames: Vec<Vec<u8>> = shared_cases().into_iter().map(|(frame, _)| frame).collect();
     for _ in 0..400 {
@@ -274,10 +274,10 @@ fn lines_are_those_of_tcpdump() {
     let mut place = 0;
     frames.retain(|frame| {
         place += 1;
-        place <= known || frame[12..14] != [0x81, 0] && (is_icmp(frame) || !has_form_of_its_own(frame))
+        place <= known || frame[12..14] != [0x81, 0] && (is_icmp(frame) || !is_not_comparable(frame))
     });
     let Some(theirs) = tcpdump(&frames).filter(|lines| !lines.is_empty()) else {
-        eprintln!("SKIP lines_are_those_of_tcpdump: tcpdump is not installed");
+        eprintln!("SKIP summaries_equal_those_of_tcpdump: tcpdump is not installed");
         return;
     };
     assert_eq!(theirs.len(), frames.len());

@@ -1,6 +1,6 @@
 //! Reads pcap: the header that fixes order, precision and link type, then records.
 //!
-//! [`Decoder`](crate::Decoder) calls it with whole headers and records. It takes either byte order.
+//! [`Decoder`](crate::Decoder) calls it with whole headers and records. It reads either byte order.
 
 use super::{HEADER_BYTES, MAGIC_MICROSECONDS, MAGIC_NANOSECONDS, RECORD_BYTES};
 use crate::SNAPLEN_MAX;
@@ -19,7 +19,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Reads the 24 bytes of the file header (s4). The interface it describes has number 0.
+    /// Reads the 24 bytes of the file header (s4). Its interface has number 0.
     pub(crate) fn begin<'a>(header: &[u8]) -> Result<(Self, Record<'a>), Error> {
         let magic = array(header, 0);
         let nanoseconds = Order::of(MAGIC_NANOSECONDS, magic);
@@ -37,7 +37,7 @@ impl File {
         Ok((Self { order, fraction_ns, linktype }, Record::Interface { index: 0, interface }))
     }
 
-    /// Returns true if `input` holds a whole packet record (s5).
+    /// Returns the length of the packet record at the start of `input` (s5).
     pub(crate) fn peek(&self, input: &[u8], offset: u64) -> Result<Peek, Error> {
         if input.len() < RECORD_BYTES {
             return Ok(Peek::NeedMore(RECORD_BYTES));
@@ -50,7 +50,7 @@ impl File {
         Ok(if input.len() < whole { Peek::NeedMore(whole) } else { Peek::Packet(whole) })
     }
 
-    /// Reads one whole packet record.
+    /// Reads one complete packet record.
     pub(crate) fn decode<'a>(&self, record: &'a [u8]) -> Record<'a> {
         let seconds = u64::from(self.order.u32(record, 0));
         let fraction = u64::from(self.order.u32(record, 4));

@@ -1,7 +1,7 @@
 //! Writes pcap: little-endian, one header, then records.
 //!
-//! The file sink calls it where the user asked for `--format pcap`. Direction, queue and interface
-//! have no place in this format and are left out.
+//! The file sink uses it for `--format pcap`. The format has no fields for direction, queue and
+//! interface, which are left out.
 
 use super::{HEADER_BYTES, MAGIC_MICROSECONDS, MAGIC_NANOSECONDS, Precision, RECORD_BYTES};
 use crate::error::Error;
@@ -17,8 +17,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Writes the file header (s4). A `snaplen` of 0 becomes [`SNAPLEN_MAX`]: the format has no "no
-    /// limit".
+    /// Writes the file header (s4). A `snaplen` of 0 becomes [`SNAPLEN_MAX`], because the format
+    /// has no value for "no limit".
     pub fn begin(out: &mut Vec<u8>, linktype: LinkType, snaplen: u32, precision: Precision) -> Self {
         let magic = match precision {
             Precision::Microseconds => MAGIC_MICROSECONDS,
@@ -35,7 +35,7 @@ impl Encoder {
         Self { precision }
     }
 
-    /// Writes a packet record (s5). Seconds past 2106 wrap: the field has 32 bits.
+    /// Writes a packet record (s5). Seconds after 2106 wrap around: the field has 32 bits.
     #[inline]
     pub fn packet(&self, out: &mut Vec<u8>, packet: &Packet<'_>) -> Result<(), Error> {
         if packet.bytes.len() > SNAPLEN_MAX as usize {

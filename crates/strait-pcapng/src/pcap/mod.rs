@@ -1,7 +1,7 @@
 //! pcap: the classic file format, its encoder and the magic numbers that the decoder knows.
 //!
-//! It has one header, one link type and no place for interface names, directions or drop counts;
-//! pcapng is the format to prefer.
+//! It has one header, one link type, and no fields for interface names, directions or drop counts;
+//! prefer pcapng.
 
 pub(crate) mod decode;
 mod encode;
@@ -23,7 +23,7 @@ pub(crate) const RECORD_BYTES: usize = 16;
 /// The unit of a timestamp's fraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// 10^-6 s, which every reader knows.
+    /// 10^-6 s, which every reader supports.
     Microseconds,
     /// 10^-9 s.
     #[default]

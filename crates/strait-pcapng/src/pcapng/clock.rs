@@ -1,12 +1,12 @@
-//! Turns an interface's timestamp units into nanoseconds since the epoch (`if_tsresol`,
+//! Converts an interface's timestamp units to nanoseconds since the epoch (`if_tsresol`,
 //! `if_tsoffset`, s4.2).
 //!
-//! The block decoder keeps one clock an interface. A time before 1970 becomes 0 and one after 2554
-//! becomes `u64::MAX`: a strange clock must not cost the packet.
+//! The block decoder has one clock for each interface. A time before 1970 becomes 0 and a time
+//! after 2554 becomes `u64::MAX`, because a packet with an invalid time is still useful.
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// How one interface counts time.
+/// Timestamp unit and offset of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     scale: Scale,
@@ -17,20 +17,20 @@ pub(super) struct Clock {
 enum Scale {
     /// Nanoseconds in a unit.
     Coarse(u64),
-    /// Units in a second, where a unit is not a whole number of nanoseconds.
+    /// Units in a second, if a unit is not a whole number of nanoseconds.
     Fine(u64),
 }
 
 impl Default for Clock {
-    /// Microseconds, as where `if_tsresol` is missing.
+    /// Returns a clock of microseconds, the default without `if_tsresol`.
     fn default() -> Self {
         Self { scale: Scale::Coarse(1000), offset_s: 0 }
     }
 }
 
 impl Clock {
-    /// Takes the value of `if_tsresol`: an exponent of 10, or of 2 if the top bit is set. `None` if
-    /// a second has more units than 64 bits hold.
+    /// Sets the value of `if_tsresol`: an exponent of 10, or of 2 if the top bit is set. Returns
+    /// `None` if a second has more units than 64 bits can hold.
     #[must_use]
     pub(super) fn resolution(self, value: u8) -> Option<Self> {
         let exponent = u32::from(value & 0x7f);
@@ -44,13 +44,13 @@ impl Clock {
         Some(Self { scale, ..self })
     }
 
-    /// Takes the value of `if_tsoffset`: seconds to add to every timestamp.
+    /// Sets the value of `if_tsoffset`: seconds to add to every timestamp.
     #[must_use]
     pub(super) fn offset(self, offset_s: i64) -> Self {
         Self { offset_s, ..self }
     }
 
-    /// Nanoseconds since the epoch at `units`.
+    /// Converts `units` to nanoseconds since the epoch.
     pub(super) fn ns(self, units: u64) -> u64 {
         let ns = match self.scale {
             Scale::Coarse(1) if self.offset_s == 0 => return units,

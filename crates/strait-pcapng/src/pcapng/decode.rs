@@ -1,8 +1,7 @@
 //! Reads pcapng blocks: first the framing, then the content of each kind of block.
 //!
-//! [`Decoder`](crate::Decoder) calls it with the bytes from a block's start on. Blocks that it does
-//! not know are skipped, not kept. It remembers the interfaces of the current section and nothing
-//! else.
+//! [`Decoder`](crate::Decoder) calls it with the bytes from a block's start on. It skips unknown
+//! blocks, and stores only the interfaces of the current section.
 
 use super::clock::Clock;
 use super::options::{Options, text};
@@ -13,8 +12,7 @@ use crate::error::Error;
 use crate::record::{Direction, Interface, LinkType, Packet, Record, Section, Statistics};
 use crate::{BLOCK_BYTES_MAX, INTERFACES_MAX, SNAPLEN_MAX};
 
-/// Where the packet's bytes start in an enhanced and in an obsolete packet block (s4.3, appendix
-/// A).
+/// Offset of the packet's bytes in an enhanced and in an obsolete packet block (s4.3, appendix A).
 const PACKET_HEAD_BYTES: usize = 28;
 /// Offset of the bytes in a simple packet block (s4.4).
 const SIMPLE_HEAD_BYTES: usize = 12;
@@ -25,9 +23,9 @@ pub(crate) struct File {
     order: Order,
     /// Interfaces of the current section, by their number in it.
     interfaces: Vec<Source>,
-    /// Interfaces in the sections before.
+    /// Number of interfaces in earlier sections.
     interfaces_before: u32,
-    /// The section has a version that is not known: skip to the next one (s3.4).
+    /// True if the section has an unknown version: skip to the next one (s3.4).
     skipping: bool,
 }
 
@@ -39,7 +37,7 @@ struct Source {
     clock: Clock,
 }
 
-/// A whole block and where it starts in the file.
+/// A complete block and its offset in the file.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     bytes: &'a [u8],
@@ -51,7 +49,7 @@ impl File {
         Self { order: Order::Little, interfaces: Vec::new(), interfaces_before: 0, skipping: false }
     }
 
-    /// Checks the framing of the block at the front of `input` (s3.1).
+    /// Checks the framing of the block at the start of `input` (s3.1).
     pub(crate) fn peek(&self, input: &[u8], offset: u64) -> Result<Peek, Error> {
         if input.len() < FRAMING_BYTES {
             return Ok(Peek::NeedMore(FRAMING_BYTES));
@@ -71,7 +69,8 @@ impl File {
         Ok(if packet && !self.skipping { Peek::Packet(whole) } else { Peek::Other(whole) })
     }
 
-    /// Decodes one whole block that [`File::peek`] measured. `None`: nothing to report.
+    /// Decodes one complete block that [`File::peek`] measured. Returns `None` for a block without
+    /// a record.
     pub(crate) fn decode<'a>(&mut self, bytes: &'a [u8], offset: u64) -> Result<Option<Record<'a>>, Error> {
         let whole = Block { bytes, offset };
         let kind = self.order.u32(bytes, 0);
@@ -90,7 +89,7 @@ impl File {
         }
     }
 
-    /// The section's order, or for a section header the order that its magic shows (s4.1).
+    /// Returns the section's byte order, or for a section header the order of its magic (s4.1).
     fn order_of(&self, input: &[u8], offset: u64) -> Result<Order, Error> {
         if self.order.u32(input, 0) != block::SECTION {
             return Ok(self.order);
@@ -112,7 +111,7 @@ impl File {
         }
     }
 
-    /// Framing and fixed fields of a block.
+    /// Returns the length of the framing and fixed fields of a block.
     fn least_length(&self, kind: u32) -> u32 {
         let body = match kind {
             block::SECTION => 16,
@@ -131,7 +130,7 @@ impl File {
         self.interfaces_before += self.interfaces.len() as u32;
         self.interfaces.clear();
         let (major, minor) = (self.order.u16(whole.bytes, 12), self.order.u16(whole.bytes, 14));
-        // Version 1.2 stands in some files and means 1.0.
+        // Some writers use version 1.2 for the format of 1.0.
         self.skipping = major != 1 || !matches!(minor, 0 | 2);
         if self.skipping {
             return Ok(Record::UnknownSection { major, minor });
@@ -175,7 +174,7 @@ impl File {
         Ok(Record::Interface { index, interface })
     }
 
-    /// The number of the interface that is about to be described, counted through the file.
+    /// Returns the number of the next described interface, counted through the file.
     fn next_index(&self, offset: u64) -> Result<u32, Error> {
         let max = INTERFACES_MAX as u32;
         let index = self.interfaces_before + self.interfaces.len() as u32;
@@ -210,8 +209,8 @@ impl File {
         Ok(Record::Packet { packet, linktype: source.linktype })
     }
 
-    /// A simple packet block: interface 0, no timestamp, as many bytes as the snaplen allows
-    /// (s4.4).
+    /// Decodes a simple packet block: interface 0, no timestamp, at most the bytes that the snaplen
+    /// allows (s4.4).
     fn simple_packet<'a>(&self, whole: Block<'a>) -> Result<Record<'a>, Error> {
         let source = self.source(0, whole.offset)?;
         let wire_len = self.order.u32(whole.bytes, 8);
@@ -258,13 +257,14 @@ impl File {
 }
 
 impl<'a> Block<'a> {
-    /// The options from `start` to the trailing length; `start` lies in the block, see
+    /// Returns the options from `start` to the trailing length. `start` lies in the block, see
     /// [`Block::captured`].
     fn options(self, order: Order, start: usize) -> Options<'a> {
         Options::new(order, &self.bytes[start..self.bytes.len() - 4], self.offset)
     }
 
-    /// `captured` bytes from `start`, which with their padding end before the trailing length.
+    /// Returns `captured` bytes from `start`, which with their padding end before the trailing
+    /// length.
     fn captured(self, start: usize, captured: u32) -> Result<&'a [u8], Error> {
         let offset = self.offset;
         let room = self.bytes.len() - start - 4;
@@ -278,7 +278,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Bits 0 and 1 of the flags word (s4.3.1).
+/// Reads bits 0 and 1 of the flags word (s4.3.1).
 fn direction(flags: u32) -> Option<Direction> {
     match flags & 3 {
         1 => Some(Direction::In),
@@ -287,7 +287,7 @@ fn direction(flags: u32) -> Option<Direction> {
     }
 }
 
-/// The field that an option of a statistics block fills; only called with the codes of s4.6.
+/// Returns the field for an option of a statistics block, with one of the codes of s4.6.
 fn field(statistics: &mut Statistics, code: u16) -> &mut Option<u64> {
     match code {
         option::ISB_STARTTIME => &mut statistics.start_ns,

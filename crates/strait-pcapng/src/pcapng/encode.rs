@@ -1,8 +1,9 @@
 //! Writes pcapng blocks: little-endian, nanosecond timestamps, whole blocks only.
 //!
-//! The capture engine's file sink calls it for every frame, so [`Encoder::packet`] is three copies
-//! into a buffer that has room: the fixed fields, the packet, the padding with options and trailer.
-//! It keeps no bytes itself and never writes half a block.
+//! The capture engine's file sink calls it for every frame, so [`Encoder::packet`] only makes three
+//! copies into a buffer that has room: the fixed fields, the packet, and the padding with options
+//! and trailer.
+//! It stores no bytes itself and never writes a part of a block.
 
 use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
 use crate::error::Error;
@@ -45,13 +46,13 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Writes the section header block (s4.1) and starts to count interfaces at 0.
+    /// Writes the section header block (s4.1). Interfaces are numbered from 0.
     pub fn begin(out: &mut Vec<u8>, section: &Section<'_>) -> Self {
         let start = open(out, block::SECTION);
         out.extend_from_slice(&BYTE_ORDER_MAGIC.to_le_bytes());
         out.extend_from_slice(&1u16.to_le_bytes());
         out.extend_from_slice(&0u16.to_le_bytes());
-        // Section length: not known while packets still come.
+        // Section length: unknown while packets are added.
         out.extend_from_slice(&(-1i64).to_le_bytes());
         text(out, option::SHB_HARDWARE, section.hardware);
         text(out, option::SHB_OS, section.os);
@@ -61,8 +62,8 @@ impl Encoder {
         Self { interfaces: 0 }
     }
 
-    /// Writes an interface description block (s4.2) and returns the number that packets refer to it
-    /// by. Strings over 65,535 bytes are cut there.
+    /// Writes an interface description block (s4.2) and returns its number, by which packets refer
+    /// to it. Strings are cut to 65,535 bytes.
     pub fn interface(&mut self, out: &mut Vec<u8>, interface: &Interface<'_>) -> Result<u32, Error> {
         let number = self.interfaces;
         if number as usize >= INTERFACES_MAX {
@@ -85,8 +86,8 @@ impl Encoder {
         Ok(number)
     }
 
-    /// Writes an enhanced packet block (s4.3). Flags are written only where the direction is known,
-    /// the queue only where it is given.
+    /// Writes an enhanced packet block (s4.3). Flags are written only if the direction is known,
+    /// the queue only if the packet has one.
     #[inline]
     pub fn packet(&self, out: &mut Vec<u8>, packet: &Packet<'_>) -> Result<(), Error> {
         self.known(packet.interface)?;
@@ -101,7 +102,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Writes an interface statistics block (s4.6) with the counts that are known.
+    /// Writes an interface statistics block (s4.6) with the known counts.
     pub fn statistics(&self, out: &mut Vec<u8>, statistics: &Statistics) -> Result<(), Error> {
         self.known(statistics.interface)?;
         let start = open(out, block::STATISTICS);
@@ -134,10 +135,10 @@ impl Encoder {
     }
 }
 
-/// Bytes that [`Encoder::statistics`] writes at most for one interface.
+/// Maximum number of bytes that [`Encoder::statistics`] writes for an interface.
 pub const STATISTICS_BYTES_MAX: usize = FRAMING_BYTES + 12 + 7 * 12 + 4;
 
-/// Bytes that [`Encoder::packet`] writes for this packet.
+/// Returns the number of bytes that [`Encoder::packet`] writes for this packet.
 #[inline]
 fn packet_bytes(packet: &Packet<'_>, tail_bytes: usize) -> usize {
     PACKET_HEAD_BYTES + packet.bytes.len() + tail_bytes
@@ -156,7 +157,7 @@ fn packet_head(packet: &Packet<'_>, tail_bytes: usize) -> [u8; PACKET_HEAD_BYTES
     head
 }
 
-/// Padding, options and trailing length, and how many bytes they are.
+/// Returns padding, options and trailing length, and their number of bytes.
 #[inline]
 fn packet_tail(packet: &Packet<'_>) -> ([u8; PACKET_TAIL_MAX], usize) {
     let mut tail = [0; PACKET_TAIL_MAX];
@@ -179,7 +180,7 @@ fn packet_tail(packet: &Packet<'_>) -> ([u8; PACKET_TAIL_MAX], usize) {
     (tail, at + 4)
 }
 
-/// An option of 4 bytes at `at`; returns where the next one goes.
+/// Writes an option of 4 bytes at `at`; returns the offset of the next option.
 #[inline]
 fn word_option(tail: &mut [u8; PACKET_TAIL_MAX], at: usize, code: u16, word: u32) -> usize {
     tail[at..at + 2].copy_from_slice(&code.to_le_bytes());
@@ -188,7 +189,7 @@ fn word_option(tail: &mut [u8; PACKET_TAIL_MAX], at: usize, code: u16, word: u32
     at + 8
 }
 
-/// A timestamp as two words, the upper one first whatever the byte order (s4.3).
+/// Returns a timestamp as two words; the upper one is first in either byte order (s4.3).
 #[inline]
 fn high_low(timestamp_ns: u64) -> [u8; 8] {
     timestamp_ns.rotate_left(32).to_le_bytes()
@@ -204,7 +205,7 @@ fn counters(statistics: &Statistics) -> [(u16, Option<u64>); 5] {
     ]
 }
 
-/// Type and a length to be filled in; returns where the block starts.
+/// Writes the type, and a length to be filled in; returns the start of the block.
 fn open(out: &mut Vec<u8>, kind: u32) -> usize {
     let start = out.len();
     out.extend_from_slice(&kind.to_le_bytes());
@@ -212,14 +213,14 @@ fn open(out: &mut Vec<u8>, kind: u32) -> usize {
     start
 }
 
-/// Both lengths of the block that starts at `start`.
+/// Fills in both lengths of the block that starts at `start`.
 fn close(out: &mut Vec<u8>, start: usize) {
     let total = ((out.len() - start + 4) as u32).to_le_bytes();
     out[start + 4..start + 8].copy_from_slice(&total);
     out.extend_from_slice(&total);
 }
 
-/// An option list that is not empty ends with `opt_endofopt` (s3.5).
+/// Ends an option list that is not empty with `opt_endofopt` (s3.5).
 fn end_options(out: &mut Vec<u8>, options_start: usize) {
     if out.len() > options_start {
         value(out, option::END, &[]);
@@ -232,8 +233,8 @@ fn text(out: &mut Vec<u8>, code: u16, text: Option<&str>) {
     }
 }
 
-/// One option: its parts joined, padded to 32 bits. The parts are at most `OPTION_BYTES_MAX`
-/// together.
+/// Writes one option: its parts joined, padded to 32 bits. The parts have at most
+/// `OPTION_BYTES_MAX` bytes together.
 fn value(out: &mut Vec<u8>, code: u16, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|part| part.len()).sum();
     debug_assert!(len <= OPTION_BYTES_MAX, "callers clip strings; the rest is a few bytes");
@@ -245,7 +246,7 @@ fn value(out: &mut Vec<u8>, code: u16, parts: &[&[u8]]) {
     out.extend_from_slice(&[0; 3][..padding(len)]);
 }
 
-/// At most `max` bytes of `text`, cut between characters.
+/// Returns at most `max` bytes of `text`, cut between characters.
 fn clip(text: &str, max: usize) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(max)]
 }

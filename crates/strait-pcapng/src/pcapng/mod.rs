@@ -1,6 +1,6 @@
-//! pcapng: the block codes that its encoder and its decoder share.
+//! pcapng: block and option codes for the encoder and the decoder.
 //!
-//! Codes are those of draft-ietf-opsawg-pcapng; the tables stand in the sections named beside them.
+//! The codes are those of draft-ietf-opsawg-pcapng, in the sections given with each table.
 
 mod clock;
 pub(crate) mod decode;
@@ -48,7 +48,7 @@ const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Bytes of a block with an empty body: type, total length and the total length again (s3.1).
 pub(crate) const FRAMING_BYTES: usize = 12;
 
-/// Bytes that pad `len` to a multiple of 4 (s3.6.2).
+/// Returns the number of bytes that pad `len` to a multiple of 4 (s3.6.2).
 const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }

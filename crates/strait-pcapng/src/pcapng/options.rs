@@ -1,17 +1,16 @@
-//! Walks a block's options strictly (s3.5): every option lies inside its block, or the walk is an
-//! error.
+//! Reads a block's options (s3.5). An option that extends beyond its block is an error.
 //!
-//! The block decoder calls it. It lends values and copies none.
+//! The block decoder uses it. It lends values and copies none.
 
 use super::{option, padding};
 use crate::bytes::Order;
 use crate::error::Error;
 
-/// The options that are left in a block.
+/// The remaining options of a block.
 pub(super) struct Options<'a> {
     order: Order,
     left: &'a [u8],
-    /// Where the block starts, for errors.
+    /// Offset of the block, for errors.
     offset: u64,
 }
 
@@ -24,13 +23,14 @@ pub(super) struct Value<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Options in `bytes`, everything between a block's fixed part and its trailing length.
+    /// Returns the options in `bytes`, the part of a block from its fixed fields to its trailing
+    /// length.
     pub(super) fn new(order: Order, bytes: &'a [u8], offset: u64) -> Self {
         Self { order, left: bytes, offset }
     }
 
-    /// The next option. `None` after `opt_endofopt`, or at the end of the block where that is
-    /// missing, which readers must accept.
+    /// Returns the next option. Returns `None` after `opt_endofopt`, or at the end of the block:
+    /// readers must accept that `opt_endofopt` is missing.
     pub(super) fn next(&mut self) -> Result<Option<Value<'a>>, Error> {
         if self.left.is_empty() {
             return Ok(None);
@@ -58,7 +58,7 @@ impl<'a> Options<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A value of exactly `N` bytes.
+    /// Returns a value of exactly `N` bytes.
     pub(super) fn fixed<const N: usize>(&self) -> Result<[u8; N], Error> {
         self.bytes.try_into().map_err(|_| Error::OptionLength {
             offset: self.offset,
@@ -68,13 +68,13 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// A string: up to the first zero byte or the first byte that is not UTF-8 (s3.5, s3.6.3).
+    /// Returns a string, up to the first zero byte or invalid UTF-8 (s3.5, s3.6.3).
     pub(super) fn text(&self) -> &'a str {
         text(self.bytes)
     }
 }
 
-/// The string in `bytes`, see [`Value::text`].
+/// Returns the string in `bytes`, see [`Value::text`].
 pub(super) fn text(bytes: &[u8]) -> &str {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let bytes = &bytes[..end];

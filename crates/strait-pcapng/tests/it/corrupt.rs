@@ -1,4 +1,4 @@
-//! Broken files: each fault has its own error with the byte it is at, and nothing before it is
+//! Malformed files: each defect has its own error with its byte offset, and no record before it is
 //! lost.
 
 use proptest::prelude::*;
@@ -14,12 +14,12 @@ fn started() -> Maker {
     maker
 }
 
-/// Error of a file with `blocks` after one good packet; the good packet must have been delivered.
+/// Returns the error of a file with `blocks` after one valid packet, which must be delivered.
 fn fault(blocks: &[u8]) -> Error {
     let file = [started().file, blocks.to_vec()].concat();
     let (records, end) = decode(&file);
     assert_eq!(only_packets(records).len(), 1);
-    end.expect_err("a broken file")
+    end.expect_err("a malformed file")
 }
 
 fn raw(kind: u32, len: u32, rest: &[u8]) -> Vec<u8> {
@@ -27,7 +27,7 @@ fn raw(kind: u32, len: u32, rest: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn faults_in_the_framing_are_named() {
+fn errors_name_defects_of_the_framing() {
     let offset = started().file.len() as u64;
     let unaligned = fault(&raw(6, 13, &[0; 8]));
     assert_eq!(unaligned, Error::Unaligned { offset, len: 13 });
@@ -43,7 +43,7 @@ fn faults_in_the_framing_are_named() {
 }
 
 #[test]
-fn faults_in_packets_are_named() {
+fn errors_name_defects_of_packets() {
     let offset = started().file.len() as u64;
     let packet = |words: [u32; 5], data: &[u8]| {
         let mut maker = Maker::new(false);
@@ -65,7 +65,7 @@ fn faults_in_packets_are_named() {
 }
 
 #[test]
-fn faults_in_other_blocks_are_named() {
+fn errors_name_defects_of_other_blocks() {
     let offset = started().file.len() as u64;
     let mut maker = Maker::new(false);
     let resolution = maker.option(9, &[20]);
@@ -82,7 +82,7 @@ fn faults_in_other_blocks_are_named() {
 }
 
 #[test]
-fn an_error_stays_where_it_is() {
+fn error_is_returned_again_at_the_same_offset() {
     let file = [started().file, raw(6, 13, &[0; 8])].concat();
     let mut decoder = strait_pcapng::Decoder::new();
     let mut at = 0;
@@ -95,16 +95,14 @@ fn an_error_stays_where_it_is() {
 }
 
 #[test]
-fn files_of_other_formats_are_refused_by_name() {
-    let says = |bytes: &[u8]| decode(bytes).1.expect_err("not a capture file").to_string();
-    assert!(says(b"\x1f\x8b\x08\x00rest").contains("gzip -dc"));
-    assert!(says(b"\x28\xb5\x2f\xfd rest").contains("zstd -dc"));
-    assert!(says(&0xa1b2_cd34_u32.to_le_bytes()).contains("Kuznetzov"));
-    assert!(says(&0xa1b2_cd34_u32.to_be_bytes()).contains("Kuznetzov"));
-    let says_of_pdf = says(b"%PDF-1.7");
-    assert!(
-        says_of_pdf.starts_with("not a pcap or pcapng file: it starts with the bytes 25 50 44 46; give ")
-    );
+fn files_of_other_formats_are_refused_with_their_name() {
+    let error_of = |bytes: &[u8]| decode(bytes).1.expect_err("not a capture file").to_string();
+    assert!(error_of(b"\x1f\x8b\x08\x00rest").contains("gzip -dc"));
+    assert!(error_of(b"\x28\xb5\x2f\xfd rest").contains("zstd -dc"));
+    assert!(error_of(&0xa1b2_cd34_u32.to_le_bytes()).contains("Kuznetzov"));
+    assert!(error_of(&0xa1b2_cd34_u32.to_be_bytes()).contains("Kuznetzov"));
+    let pdf_error = error_of(b"%PDF-1.7");
+    assert!(pdf_error.starts_with("not a pcap or pcapng file: it starts with the bytes 25 50 44 46; give "));
     assert_eq!(decode(b"").1, Err(Error::Empty));
     assert!(matches!(decode(b"\x0a\x0d").1, Err(Error::Truncated { start: 0, end: 2, .. })));
     let old = [&0xa1b2_c3d4_u32.to_le_bytes()[..], &[2, 0, 3, 0], &[0; 16]].concat();
@@ -112,7 +110,7 @@ fn files_of_other_formats_are_refused_by_name() {
 }
 
 #[test]
-fn an_overlong_pcap_record_is_named() {
+fn error_names_an_overlong_pcap_record() {
     let mut file = Vec::new();
     pcap::Encoder::begin(&mut file, LinkType::ETHERNET, 0, Precision::Nanoseconds);
     file.extend([[0; 4], [0; 4], [0xff; 4], [0xff; 4]].concat());
@@ -141,7 +139,7 @@ fn a_file(pcapng: bool, big: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_cut_anywhere_loses_only_what_is_behind_it() {
+fn cut_file_loses_only_records_after_the_cut() {
     for file in [a_file(false, false), a_file(true, false), a_file(true, true)] {
         let (whole, end) = decode(&file);
         assert_eq!(end, Ok(()));
@@ -152,7 +150,7 @@ fn a_cut_anywhere_loses_only_what_is_behind_it() {
                 Ok(()) => {}
                 Err(Error::Truncated { start, end, .. }) => {
                     assert_eq!(end, cut as u64);
-                    // Cut again where the last whole block ends, the file is whole.
+                    // Cut again at the end of the last complete block, the file is complete.
                     let again = decode(&file[..start as usize]);
                     assert_eq!(again, (records, if start == 0 { Err(Error::Empty) } else { Ok(()) }));
                 }
@@ -164,7 +162,7 @@ fn a_cut_anywhere_loses_only_what_is_behind_it() {
 
 proptest! {
     #[test]
-    fn flipped_bytes_never_panic_and_pieces_do_not_matter(
+    fn flipped_bytes_do_not_panic_and_give_equal_results_in_pieces(
         pcapng: bool, big: bool, flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         piece in 1usize..64,
     ) {
@@ -180,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics(pcapng: bool, noise in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_do_not_panic(pcapng: bool, noise in prop::collection::vec(any::<u8>(), 0..400)) {
         let mut file = a_file(pcapng, false);
         file.extend(noise);
         let (records, _) = decode(&file);

@@ -1,5 +1,5 @@
-//! Files that our encoder does not write: big-endian, several sections, obsolete and simple
-//! packets, odd clocks.
+//! Files that the encoder does not write: big-endian, several sections, obsolete and simple
+//! packets, unusual clocks.
 
 use strait_pcapng::{Direction, LinkType, Statistics};
 
@@ -34,7 +34,7 @@ impl Maker {
         option
     }
 
-    /// A block of `kind` with these parts as its body.
+    /// Adds a block of `kind` with these parts as its body.
     pub(crate) fn block(&mut self, kind: u32, parts: &[Vec<u8>]) -> &mut Self {
         let mut body = parts.concat();
         body.resize(body.len().next_multiple_of(4), 0);
@@ -73,7 +73,7 @@ impl Maker {
 const ORDERS: [bool; 2] = [false, true];
 
 #[test]
-fn both_byte_orders_read_the_same() {
+fn both_byte_orders_decode_to_the_same_records() {
     for big in ORDERS {
         let mut maker = Maker::new(big);
         let name = maker.option(2, b"eth7");
@@ -101,7 +101,7 @@ fn both_byte_orders_read_the_same() {
 }
 
 #[test]
-fn sections_of_either_order_follow_each_other_and_count_interfaces_on() {
+fn sections_of_both_byte_orders_number_interfaces_through_the_file() {
     let mut file = Vec::new();
     for big in [false, true, false] {
         let mut maker = Maker::new(big);
@@ -114,7 +114,7 @@ fn sections_of_either_order_follow_each_other_and_count_interfaces_on() {
 }
 
 #[test]
-fn a_section_of_an_unknown_version_is_skipped_and_said() {
+fn section_of_an_unknown_version_is_skipped_and_reported() {
     let mut maker = Maker::new(false);
     maker.section(1, 0).interface(1, 0, &[]).packet(0, 1, b"before", &[]);
     maker.section(2, 0).block(1, &[]).block(6, &[vec![9; 8]]);
@@ -189,7 +189,7 @@ fn clocks_with_an_offset_and_a_binary_resolution_are_read() {
 }
 
 #[test]
-fn bad_utf8_and_zero_bytes_end_a_text() {
+fn invalid_utf8_and_zero_bytes_end_a_string() {
     let mut maker = Maker::new(false);
     let name = maker.option(2, b"eth\xff0");
     let description = maker.option(3, b"up\0link");
@@ -216,7 +216,7 @@ fn pcap_of_either_order_and_precision_is_read() {
     ] {
         let maker = Maker::new(big);
         let header = [maker.u32(magic), maker.u16(2), maker.u16(4), vec![0; 8], maker.u32(65_535)].concat();
-        // A frame check sequence of 4 bytes is noted in the upper half of the link type.
+        // The upper half of the link type has the length of the frame check sequence, 4 bytes.
         let linktype = maker.u32(0x2400_0065);
         let record = [5, 6, 3, 60].map(|word| maker.u32(word)).concat();
         let file = [header, linktype, record, b"abc".to_vec()].concat();

@@ -1,4 +1,4 @@
-//! Other programs as oracles: tshark, capinfos and tcpdump must read our files without a warning
+//! Other programs as oracles: tshark, capinfos and tcpdump must read the files without a warning
 //! and agree.
 
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use strait_pcapng::{Direction, Interface, LinkType, Packet, Section, Statistics,
 
 use crate::owned::packets;
 
-/// Packets in the test files.
+/// Number of packets in the test files.
 const COUNT: u32 = 50;
 
 fn frame(number: u32) -> (u64, Vec<u8>, u32) {
     let timestamp_ns = 1_700_000_000_123_456_789 + u64::from(number) * 1_001_001;
     let len = 60 + number as usize;
-    // Ethernet frame of a type for experiments (IEEE 802 s9.2), which no dissector decodes.
+    // Ethernet frame of an experimental type (IEEE 802 s9.2), which no dissector decodes.
     let mut bytes = vec![number as u8; len];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
     (timestamp_ns, bytes, len as u32 + number % 3 * 100)
@@ -81,8 +81,8 @@ fn files() -> [(&'static str, Vec<u8>); 3] {
     ]
 }
 
-/// Standard output of `program`, which must succeed. Complaints but `quiet` ones fail the test.
-/// `None`: not installed.
+/// Returns the standard output of `program`, which must succeed without messages. Returns `None` if
+/// it is not installed.
 fn run(program: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(program).args(arguments).arg(file).env("LC_ALL", "C").output() else {
         eprintln!("SKIP {program} is not installed");
@@ -91,7 +91,7 @@ fn run(program: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let complaints: Vec<_> = std::str::from_utf8(&output.stderr)
         .expect("messages in UTF-8")
         .lines()
-        // What they say to anyone: the file they read, and that root runs them.
+        // Messages of every run: the name of the file, and that root runs the program.
         .filter(|line| !line.starts_with("reading from file") && !line.contains("Running as user"))
         .collect();
     assert!(output.status.success() && complaints.is_empty(), "{program} {}: {complaints:?}", file.display());
@@ -107,7 +107,8 @@ fn each_file(check: impl Fn(&Path, &[u8])) {
     }
 }
 
-/// `seconds.nanoseconds captured wire`, a line a packet, as this crate reads the file.
+/// Returns `seconds.nanoseconds captured wire`, one line per packet, as this crate decodes the
+/// file.
 fn listing(file: &[u8]) -> String {
     packets(file).iter().fold(String::new(), |mut all, packet| {
         let (s, ns) = (packet.timestamp_ns / 1_000_000_000, packet.timestamp_ns % 1_000_000_000);

@@ -1,8 +1,8 @@
-//! Records with bytes of their own, so that tests can keep and compare them.
+//! Records that own their bytes, so that tests can store and compare them.
 
 use strait_pcapng::{Decoder, Direction, Error, LinkType, Record, Statistics, Step};
 
-/// A [`Record`] that borrows nothing.
+/// A [`Record`] that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Owned {
     Packet(OwnedPacket),
@@ -12,7 +12,7 @@ pub(crate) enum Owned {
     UnknownSection(u16, u16),
 }
 
-/// A packet of its own.
+/// A packet that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnedPacket {
     pub(crate) timestamp_ns: u64,
@@ -60,12 +60,12 @@ impl From<Record<'_>> for Owned {
     }
 }
 
-/// Every record of a whole file, and the error that ended it.
+/// Returns every record of a file, and the error at its end.
 pub(crate) fn decode(file: &[u8]) -> (Vec<Owned>, Result<(), Error>) {
     decode_in_pieces(file, file.len())
 }
 
-/// Like [`decode`], but the file grows by `piece` bytes whenever the decoder wants more.
+/// Like [`decode`], but the input grows by `piece` bytes when the decoder needs more.
 pub(crate) fn decode_in_pieces(file: &[u8], piece: usize) -> (Vec<Owned>, Result<(), Error>) {
     let (mut decoder, mut records) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));
@@ -89,14 +89,14 @@ pub(crate) fn decode_in_pieces(file: &[u8], piece: usize) -> (Vec<Owned>, Result
     }
 }
 
-/// The packets of a file that must be whole.
+/// Returns the packets of a file, which must be complete.
 pub(crate) fn packets(file: &[u8]) -> Vec<OwnedPacket> {
     let (records, end) = decode(file);
     end.expect("a whole file");
     only_packets(records)
 }
 
-/// The packets among `records`.
+/// Returns the packets among `records`.
 pub(crate) fn only_packets(records: Vec<Owned>) -> Vec<OwnedPacket> {
     let packet = |record| match record {
         Owned::Packet(packet) => Some(packet),

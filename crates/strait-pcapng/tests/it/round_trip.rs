@@ -1,4 +1,4 @@
-//! Everything that the encoders can write, the decoder gives back, however the bytes arrive.
+//! The decoder returns all records that the encoders write, for input in pieces of any size.
 
 use proptest::prelude::*;
 use strait_pcapng::pcap::Precision;
@@ -43,7 +43,7 @@ fn three_interfaces(file: &mut Vec<u8>) -> pcapng::Encoder {
 
 proptest! {
     #[test]
-    fn pcapng_packets_come_back_whole(wrote in prop::collection::vec(a_packet(), 0..40), piece in 1usize..300) {
+    fn pcapng_packets_round_trip(wrote in prop::collection::vec(a_packet(), 0..40), piece in 1usize..300) {
         let mut file = Vec::new();
         let encoder = three_interfaces(&mut file);
         for packet in &wrote {
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn pcap_packets_come_back_in_their_precision(
+    fn pcap_packets_round_trip_in_their_precision(
         wrote in prop::collection::vec(a_packet(), 0..40),
         piece in 1usize..300,
         nanoseconds: bool,
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_come_back(texts in prop::collection::vec(prop::option::of("[^\0]{0,40}"), 7)) {
+    fn strings_round_trip(texts in prop::collection::vec(prop::option::of("[^\0]{0,40}"), 7)) {
         let text = |at: usize| texts[at].as_deref();
         let mut file = Vec::new();
         let section = Section { hardware: text(0), os: text(1), application: text(2) };
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn statistics_come_back(timestamp_ns: u64, counts in prop::collection::vec(any::<Option<u64>>(), 7)) {
+    fn statistics_round_trip(timestamp_ns: u64, counts in prop::collection::vec(any::<Option<u64>>(), 7)) {
         let mut file = Vec::new();
         let encoder = three_interfaces(&mut file);
         let before = file.len();
@@ -116,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn overlong_text_is_cut_between_characters() {
+fn overlong_string_is_cut_between_characters() {
     let long = "é".repeat(40_000);
     let interface = Interface { name: Some(&long), filter: Some(&long), ..Interface::default() };
     let mut file = Vec::new();
@@ -129,7 +129,7 @@ fn overlong_text_is_cut_between_characters() {
 }
 
 #[test]
-fn what_no_reader_would_accept_is_not_written() {
+fn encoder_refuses_records_that_the_decoder_refuses() {
     let mut file = Vec::new();
     let mut encoder = three_interfaces(&mut file);
     let bytes = vec![0; SNAPLEN_MAX as usize + 1];
@@ -150,7 +150,7 @@ fn what_no_reader_would_accept_is_not_written() {
 }
 
 #[test]
-fn the_interfaces_of_all_sections_together_have_a_limit() {
+fn interfaces_of_all_sections_have_one_limit() {
     let mut section = Vec::new();
     let mut encoder = pcapng::Encoder::begin(&mut section, &Section::default());
     for _ in 0..INTERFACES_MAX / 4 {
@@ -158,7 +158,7 @@ fn the_interfaces_of_all_sections_together_have_a_limit() {
     }
     let mut file = section.repeat(4);
     assert_eq!(decode(&file).1, Ok(()));
-    // Behind the section header.
+    // After the section header.
     let offset = file.len() as u64 + 28;
     file.extend(&section);
     assert_eq!(decode(&file).1, Err(Error::TooManyInterfaces { offset, max: INTERFACES_MAX as u32 }));
