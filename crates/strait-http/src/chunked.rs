@@ -79,7 +79,7 @@ impl Chunked {
         if moved == 0 {
             return;
         }
-        let State::Data(left) = self.state else { panic!("the next bytes are no data") };
+        let State::Data(left) = self.state else { panic!("the next bytes are not data") };
         assert!(moved <= left, "{moved} bytes of {left}");
         self.state = if moved == left { State::DataEnd } else { State::Data(left - moved) };
     }

@@ -35,25 +35,25 @@ impl<'a> Tag<'a> {
 
 /// Returns true if the client has the stored response, to be answered with 304 (RFC 9110, section
 /// 13.2.2, steps 3 and 4). `stored` are the fields of the stored response.
-pub fn is_not_modified(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
-    if asked.has("if-none-match") {
+pub fn is_not_modified(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
+    if request.has("if-none-match") {
         let tag = stored.one("etag").and_then(Tag::parse);
-        return asked.elements("if-none-match").any(|element| {
+        return request.elements("if-none-match").any(|element| {
             element == "*" || Tag::parse(element).zip(tag).is_some_and(|(one, other)| one.is_like(&other))
         });
     }
     // RFC 9111 s4.3.2: without Last-Modified, Date takes its place.
     let modified = if stored.has("last-modified") { "last-modified" } else { "date" };
-    let (since, modified) = (date_of(asked, "if-modified-since"), date_of(stored, modified));
+    let (since, modified) = (date_of(request, "if-modified-since"), date_of(stored, modified));
     since.zip(modified).is_some_and(|(since, modified)| modified <= since)
 }
 
 /// Returns true if If-Range allows the Range of a request, or is absent (RFC 9110, section 13.1.5).
-pub fn range_counts(asked: &Fields<'_>, stored: &Fields<'_>) -> bool {
-    if !asked.has("if-range") {
+pub fn range_counts(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
+    if !request.has("if-range") {
         return true;
     }
-    let Some(condition) = asked.one("if-range") else { return false };
+    let Some(condition) = request.one("if-range") else { return false };
     if let Some(tag) = Tag::parse(condition) {
         return stored.one("etag").and_then(Tag::parse).is_some_and(|own| own.is(&tag));
     }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn client_with_the_stored_response_gets_304() {
         let stored = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY)]);
-        for (asked, expected) in [
+        for (request, expected) in [
             (&[("If-None-Match", "\"b\", \"a\"")][..], true),
             (&[("If-None-Match", "*")], true),
             (&[("If-None-Match", "\"b\"")], false),
@@ -117,7 +117,7 @@ mod tests {
             (&[("If-Modified-Since", "yesterday")], false),
             (&[], false),
         ] {
-            assert_eq!(is_not_modified(&fields(asked), &stored), expected, "{asked:?}");
+            assert_eq!(is_not_modified(&fields(request), &stored), expected, "{request:?}");
         }
         assert!(!is_not_modified(&fields(&[("If-None-Match", "\"a\"")]), &fields(&[])));
         let dated = fields(&[("Date", LATE)]);
@@ -138,9 +138,9 @@ mod tests {
             (EARLY, true, false),
             (LATE, false, false),
         ] {
-            let asked = [Field { name: "If-Range", value: condition.as_bytes() }].into_iter().collect();
+            let request = [Field { name: "If-Range", value: condition.as_bytes() }].into_iter().collect();
             assert_eq!(
-                (range_counts(&asked, &strong), range_counts(&asked, &weak)),
+                (range_counts(&request, &strong), range_counts(&request, &weak)),
                 (of_strong, of_weak),
                 "{condition}"
             );
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn validators_of_the_stored_response_are_sent() {
         let stored = fields(&[("ETag", "W/\"a\""), ("Last-Modified", EARLY)]);
-        let asked: Vec<_> = validators(&stored).collect();
-        assert_eq!(asked, [("If-None-Match", "W/\"a\""), ("If-Modified-Since", EARLY)]);
+        let request: Vec<_> = validators(&stored).collect();
+        assert_eq!(request, [("If-None-Match", "W/\"a\""), ("If-Modified-Since", EARLY)]);
         assert_eq!(validators(&fields(&[("ETag", "a"), ("Last-Modified", "x")])).count(), 0);
     }
 }

@@ -46,9 +46,9 @@ impl<'b> Fields<'b> {
         self.lines.iter()
     }
 
-    /// Removes the lines with names that `is_meant` accepts.
-    pub fn remove(&mut self, is_meant: impl Fn(&str) -> bool) {
-        self.lines.retain(|field| !is_meant(field.name));
+    /// Removes the lines with names that `is_match` accepts.
+    pub fn remove(&mut self, is_match: impl Fn(&str) -> bool) {
+        self.lines.retain(|field| !is_match(field.name));
     }
 
     /// Iterates over the lines named `name`.

@@ -20,7 +20,7 @@ const OF_CONNECTION: [&str; 10] = [
 
 /// Iterates over the fields to forward: all except the connection's, including those that
 /// Connection names. The sender adds the framing fields.
-pub fn passed_on<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Field<'b>> {
+pub fn forwarded_fields<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Field<'b>> {
     let names_more = fields.has("connection");
     fields.iter().filter(move |field| {
         let is_named = names_more && is_named_in_connection(fields, field.name);
@@ -51,11 +51,11 @@ pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
     if !fields.is_legible("connection") {
         return false;
     }
-    let says =
+    let has_option =
         |option: &str| fields.elements("connection").any(|element| element.eq_ignore_ascii_case(option));
     match version {
-        Version::Http11 => !says("close"),
-        Version::Http10 => says("keep-alive") && !says("close"),
+        Version::Http11 => !has_option("close"),
+        Version::Http10 => has_option("keep-alive") && !has_option("close"),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
             ("Proxy-Authorization", "secret"),
             ("Keep-Alive", "5"),
         ]);
-        let names: Vec<_> = passed_on(&all).map(|field| field.name).collect();
+        let names: Vec<_> = forwarded_fields(&all).map(|field| field.name).collect();
         assert_eq!(names, ["Host", "x-end"]);
     }
 

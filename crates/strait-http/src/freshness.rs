@@ -82,8 +82,8 @@ impl Times {
     }
 
     /// Sort key for the most recent response (RFC 9111, section 4): Date, then time of receipt. A
-    /// Date after the receipt comes from a fast clock and counts as the receipt, so that no
-    /// response precedes all later ones for long.
+    /// Date later than the time of receipt comes from a fast clock; the time of receipt is used
+    /// instead, so that no response ranks before all later ones for long.
     pub fn recency(&self) -> (u64, u64) {
         (self.date.min(self.received), self.received)
     }

@@ -163,7 +163,7 @@ fn check_lines(head: &[u8]) -> Result<(), Malformed> {
 
 /// A response head with its bytes and the positions of its fields, so that it is parsed only once.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct OwnedResponse {
     bytes: Box<[u8]>,
     status: u16,
     version: Version,
@@ -177,8 +177,8 @@ struct Line {
     value: Range<u16>,
 }
 
-impl Kept {
-    /// Keeps a response. `bytes` are those that [`response`] parsed, up to the length it returned.
+impl OwnedResponse {
+    /// Copies a response. `bytes` are those that [`response`] parsed, up to the length it returned.
     pub fn new(response: &Response<'_>, bytes: &[u8]) -> Self {
         // A head is shorter than 64 KiB.
         let place = |part: &[u8]| {
@@ -234,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn kept_head_equals_the_parsed_head() {
+    fn owned_head_equals_the_parsed_head() {
         let bytes = b"HTTP/1.0 404 None\r\nX:\t one \r\nEmpty:\r\nx: \xfftwo\r\n\r\nbody";
         let (response, len) = response(bytes).unwrap().unwrap();
-        let kept = Kept::new(&response, &bytes[..len]);
-        assert_eq!(format!("{:?}", kept.response()), format!("{response:?}"));
-        assert_eq!(kept.status(), 404);
+        let owned = OwnedResponse::new(&response, &bytes[..len]);
+        assert_eq!(format!("{:?}", owned.response()), format!("{response:?}"));
+        assert_eq!(owned.status(), 404);
     }
 
     #[test]

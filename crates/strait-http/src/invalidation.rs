@@ -68,20 +68,20 @@ fn merged(base: &Uri<'_>, reference: &str) -> String {
 /// Removes dot segments from a path and keeps its query (RFC 3986, section 5.2.4).
 fn without_dots(path: &str) -> String {
     let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
-    let mut kept: Vec<&str> = Vec::new();
+    let mut resolved: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let is_dots = matches!(segment, "." | "..");
         if segment == ".." {
-            kept.pop();
+            resolved.pop();
         }
         if !is_dots {
-            kept.push(segment);
+            resolved.push(segment);
         } else if segments.peek().is_none() {
-            kept.push("");
+            resolved.push("");
         }
     }
-    format!("/{}{query}", kept.join("/"))
+    format!("/{}{query}", resolved.join("/"))
 }
 
 #[cfg(test)]

@@ -151,11 +151,11 @@ mod tests {
     proptest! {
         /// The parts cover exactly the requested bytes, each once, and no part is empty.
         #[test]
-        fn joined_parts_cover_the_requested_bytes(asked in prop::collection::vec((0..40_u64, 0..12_u64), 1..8)) {
-            let list: Vec<_> = asked.iter().map(|(first, more)| format!("{first}-{}", first + more)).collect();
+        fn joined_parts_cover_the_requested_bytes(request in prop::collection::vec((0..40_u64, 0..12_u64), 1..8)) {
+            let list: Vec<_> = request.iter().map(|(first, more)| format!("{first}-{}", first + more)).collect();
             let parts = parts(&format!("bytes={}", list.join(",")), 100);
             let mut got: Vec<_> = parts.iter().flat_map(|(start, end)| *start..*end).collect();
-            let mut expected: Vec<_> = asked.iter().flat_map(|(first, more)| *first..=first + more).collect();
+            let mut expected: Vec<_> = request.iter().flat_map(|(first, more)| *first..=first + more).collect();
             got.sort_unstable();
             expected.sort_unstable();
             expected.dedup();

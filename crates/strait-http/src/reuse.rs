@@ -52,7 +52,7 @@ fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Re
 /// Returns true if a stale response may replace the answer of a failed origin (RFC 5861, section
 /// 4): the response or the request allows it, and neither demands validation (RFC 9111, section
 /// 5.2.1.4).
-pub fn stands_in(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> bool {
+pub fn may_replace_error(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> bool {
     let by = times.stale_by(now);
     let allows = |most: Option<u64>| most.is_some_and(|most| by <= most);
     !forbids_stale(stored)
@@ -85,7 +85,7 @@ mod tests {
         let (response, request) = (OfResponse::of(&directives(stored)), OfRequest::of(&directives(asked)));
         let times = Times::of(200, &directives(stored), &response, 1000, 1000);
         let now = 1000 + later;
-        (reuse(now, &times, &response, &request), stands_in(now, &times, &response, &request))
+        (reuse(now, &times, &response, &request), may_replace_error(now, &times, &response, &request))
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::cache_control::{OfRequest, OfResponse, Scope};
 use crate::conditional::validators;
 use crate::fields::{Field, Fields};
-use crate::forward::passed_on;
+use crate::forward::forwarded_fields;
 use crate::freshness::{Times, expires_applies, is_heuristically_cacheable};
 use crate::vary;
 
@@ -68,7 +68,7 @@ impl Default for Policy {
 /// Returns true for an error that is never stored: one request's fields, credentials or rate cause
 /// it, and a request without them would get another response. One oversized or malformed field
 /// would otherwise deny the resource to every client.
-pub fn is_about_request(status: u16) -> bool {
+pub fn depends_on_request(status: u16) -> bool {
     matches!(status, 400..=402 | 406..=408 | 411..=413 | 415..=426 | 428 | 429 | 431)
 }
 
@@ -98,17 +98,18 @@ pub fn may_store(
 ) -> Result<(), NotStored> {
     let refuse = |refused, why| if refused { Err(why) } else { Ok(()) };
     refuse(asked.method != "GET", NotStored::Method)?;
-    // Without Range the response might differ, most plainly for 416.
+    // Without Range the response might differ, in particular a 416.
     refuse(asked.is_range && !matches!(status, 200 | 206), NotStored::Status)?;
     refuse(is_error(status) && !policy.stores_error(status), NotStored::Status)?;
     refuse(!is_understood(status) && (directives.must_understand || !is_final(status)), NotStored::Status)?;
     refuse(asked.directives.no_store, NotStored::RequestNoStore)?;
-    // RFC 9111 s5.2.2.3: no-store beside must-understand is for caches that do not implement
+    // RFC 9111 s5.2.2.3: no-store with must-understand is for caches that do not implement
     // must-understand.
     refuse(directives.no_store && !directives.must_understand, NotStored::NoStore)?;
     refuse(directives.private == Scope::All, NotStored::Private)?;
     // A private field is not stored, so its cookie does not count.
-    let sets_cookie = kept(fields, directives).any(|field| field.name.eq_ignore_ascii_case("set-cookie"));
+    let sets_cookie =
+        storable_fields(fields, directives).any(|field| field.name.eq_ignore_ascii_case("set-cookie"));
     refuse(sets_cookie && !policy.set_cookie, NotStored::SetCookie)?;
     // RFC 9111 s3.5.
     let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();
@@ -134,7 +135,7 @@ impl Policy {
     }
 
     fn stores_error(&self, status: u16) -> bool {
-        self.errors.contains(&status) && !is_about_request(status)
+        self.errors.contains(&status) && !depends_on_request(status)
     }
 }
 
@@ -145,16 +146,16 @@ fn is_error(status: u16) -> bool {
 /// Returns true if a storable response is useful: it is fresh for some time, may be used stale, or
 /// can be validated. Any other would serve only clients that accept any age, at the full cost of
 /// storing.
-pub fn is_of_use(fields: &Fields<'_>, directives: &OfResponse, times: &Times) -> bool {
+pub fn is_useful(fields: &Fields<'_>, directives: &OfResponse, times: &Times) -> bool {
     times.fresh_for(times.received) > 0
         || directives.stale_while_revalidate.is_some()
         || directives.stale_if_error.is_some()
         || validators(fields).next().is_some()
 }
 
-/// Fields to store: the forwarded ones (RFC 9111, section 3.1) except private ones (section
-/// 5.2.2.7).
-pub fn kept<'s, 'b>(
+/// Returns the fields to store: the forwarded ones (RFC 9111, section 3.1) except private ones
+/// (section 5.2.2.7).
+pub fn storable_fields<'s, 'b>(
     fields: &'s Fields<'b>,
     directives: &'s OfResponse,
 ) -> impl Iterator<Item = &'s Field<'b>> {
@@ -162,7 +163,8 @@ pub fn kept<'s, 'b>(
         Scope::Fields(names) => names.as_slice(),
         Scope::None | Scope::All => &[],
     };
-    passed_on(fields).filter(move |field| !private.iter().any(|name| name.eq_ignore_ascii_case(field.name)))
+    forwarded_fields(fields)
+        .filter(move |field| !private.iter().any(|name| name.eq_ignore_ascii_case(field.name)))
 }
 
 /// Returns true for statuses with cache rules implemented here. 304 is not one of them, because it
@@ -309,7 +311,7 @@ mod tests {
             let response_fields = lines(response);
             let directives = OfResponse::of(&response_fields);
             let times = Times::of(200, &response_fields, &directives, 1000, 1000);
-            assert_eq!(is_of_use(&response_fields, &directives, &times), expected, "{response}");
+            assert_eq!(is_useful(&response_fields, &directives, &times), expected, "{response}");
         }
     }
 
@@ -319,7 +321,7 @@ mod tests {
             "Cache-Control: private=\"X-User, set-cookie\"|x-user: 1|Set-Cookie: a|Connection: b|B: 1|C: 2",
         );
         let directives = OfResponse::of(&response);
-        let names: Vec<_> = kept(&response, &directives).map(|field| field.name).collect();
+        let names: Vec<_> = storable_fields(&response, &directives).map(|field| field.name).collect();
         assert_eq!(names, ["Cache-Control", "C"]);
     }
 }

@@ -75,8 +75,8 @@ impl<'t> Input<'t> {
     }
 
     /// Consumes the longest prefix of such bytes, all of which must be ASCII.
-    fn take(&mut self, is_meant: impl Fn(u8) -> bool) -> &'t str {
-        let end = self.rest.bytes().position(|byte| !byte.is_ascii() || !is_meant(byte));
+    fn take(&mut self, is_match: impl Fn(u8) -> bool) -> &'t str {
+        let end = self.rest.bytes().position(|byte| !byte.is_ascii() || !is_match(byte));
         let (taken, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
         self.rest = rest;
         taken

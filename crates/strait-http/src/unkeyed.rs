@@ -141,11 +141,11 @@ pub fn why_no_key(name: &str) -> Option<&'static str> {
     } else if is("host") {
         Some("the host is part of every key")
     } else if is_override(name) {
-        Some("requests with this field go past the cache already")
+        Some("requests with this field bypass the cache already")
     } else if is("forwarded") || is_x_forwarded(name) {
         Some("the setting `forwarded` governs this field")
     } else if is_of_connection(name) || OF_CACHE.into_iter().any(is) {
-        Some("the origin of a stored response is not sent this field")
+        Some("the origin of a stored response does not receive this field")
     } else {
         None
     }
@@ -162,7 +162,7 @@ pub fn why_no_bypass(name: &str) -> Option<&'static str> {
     }
 }
 
-const NO_NAME: &str = "this is not the name of a field";
+const NO_NAME: &str = "this is not a field name";
 
 /// Hosts and schemes in Forwarded (RFC 7239, section 4), without the addresses; empty if there are
 /// only addresses. Each element ends with a comma, because an origin may read only the first or the

@@ -2,7 +2,7 @@
 
 use crate::conditional::{Tag, is_strong_date};
 use crate::fields::Fields;
-use crate::forward::passed_on;
+use crate::forward::forwarded_fields;
 use crate::freshness::date_of;
 
 /// Fields that an update must not change, because they describe the stored bytes.
@@ -11,10 +11,13 @@ const OF_CONTENT: [&str; 2] = ["content-encoding", "content-range"];
 /// Fields of a stored response after a 304. Fields of the 304 replace the stored fields of the same
 /// names. Framing and connection fields are omitted.
 pub fn updated<'b>(stored: &Fields<'b>, fresh: &Fields<'b>) -> Fields<'b> {
-    let changes = |name: &str| !OF_CONTENT.into_iter().any(|kept| kept.eq_ignore_ascii_case(name));
-    let replacing: Fields<'b> = passed_on(fresh).filter(|field| changes(field.name)).copied().collect();
-    let kept = passed_on(stored).filter(|field| !replacing.has(field.name));
-    kept.chain(replacing.iter()).copied().collect()
+    let changes = |name: &str| {
+        !OF_CONTENT.into_iter().any(|name_of_content| name_of_content.eq_ignore_ascii_case(name))
+    };
+    let replacing: Fields<'b> =
+        forwarded_fields(fresh).filter(|field| changes(field.name)).copied().collect();
+    let unchanged = forwarded_fields(stored).filter(|field| !replacing.has(field.name));
+    unchanged.chain(replacing.iter()).copied().collect()
 }
 
 /// Returns true if a 304 confirms the stored response (RFC 9111, section 4.3.4). Another 304
@@ -51,7 +54,7 @@ pub fn has_no_validator(fresh: &Fields<'_>) -> bool {
 }
 
 /// Returns true if a 304 has a strong entity tag, which identifies one representation in any cache.
-pub fn names_bytes(fresh: &Fields<'_>) -> bool {
+pub fn has_strong_tag(fresh: &Fields<'_>) -> bool {
     tag(fresh).is_some_and(|tag| !tag.weak)
 }
 

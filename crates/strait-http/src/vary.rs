@@ -16,13 +16,13 @@ impl Variant {
     /// Variant of a request for a response with the given Vary; `None` if the response varies on
     /// everything or on too many fields. The fields in `keys`, in lower case, are part of every
     /// key: a request without one has another variant than a request with it.
-    pub fn of(vary: &Fields<'_>, asked: &Fields<'_>, keys: &[String]) -> Option<Self> {
+    pub fn of(vary: &Fields<'_>, request: &Fields<'_>, keys: &[String]) -> Option<Self> {
         if !is_selective(vary) {
             return None;
         }
         let mut names: Vec<String> = vary.elements("vary").map(str::to_ascii_lowercase).collect();
         names.extend(implied(vary).map(str::to_owned));
-        names.extend(keyed(asked).map(str::to_ascii_lowercase));
+        names.extend(keyed(request).map(str::to_ascii_lowercase));
         names.extend_from_slice(keys);
         names.sort_unstable();
         names.dedup();
@@ -32,7 +32,7 @@ impl Variant {
         let mut text = String::new();
         for name in &names {
             text.push_str(name);
-            if let Some(value) = normalised(name, asked) {
+            if let Some(value) = normalised(name, request) {
                 text.extend([":", &*value]);
             }
             text.push('\n');
@@ -61,21 +61,21 @@ pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
 
 /// Returns true if a request has the values that a text of [`Variant`] names, and no other field
 /// that is part of the key of requests that have it.
-pub fn says(asked: &Fields<'_>, variant: &str) -> bool {
-    lines(variant).all(|(name, value)| normalised(name, asked).as_deref() == value)
-        && has_keyed_of(variant, asked)
+pub fn matches_variant(request: &Fields<'_>, variant: &str) -> bool {
+    lines(variant).all(|(name, value)| normalised(name, request).as_deref() == value)
+        && has_keyed_of(variant, request)
 }
 
-/// Returns true if a text of [`Variant`] names all fields in `keys`. A text made with other keys
-/// may lack some, and then covers requests that now differ.
+/// Returns true if a text of [`Variant`] names all fields in `keys`. A text from before a change of
+/// the keys may lack some, and then covers requests that differ now.
 pub fn has_keys(variant: &str, keys: &[String]) -> bool {
     keys.iter().all(|key| names(variant, key))
 }
 
 /// Returns true if a text of [`Variant`] names all fields of the request that are part of the key
 /// of requests that have them.
-pub fn has_keyed_of(variant: &str, asked: &Fields<'_>) -> bool {
-    keyed(asked).all(|name| names(variant, name))
+pub fn has_keyed_of(variant: &str, request: &Fields<'_>) -> bool {
+    keyed(request).all(|name| names(variant, name))
 }
 
 /// Returns true if a text of [`Variant`] is for requests without any key field: neither a built-in
@@ -113,12 +113,12 @@ fn names(variant: &str, name: &str) -> bool {
 
 /// Names of the request's fields that are part of the key of requests that have them. Forwarded
 /// with addresses alone is left out: each client has its own.
-fn keyed<'s>(asked: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
+fn keyed<'s>(request: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
     let is_keyed = move |name: &&str| {
         let is_forwarded = || name.eq_ignore_ascii_case("forwarded");
-        unkeyed::is_keyed(name) && !(is_forwarded() && unkeyed::forwarded(asked).is_empty())
+        unkeyed::is_keyed(name) && !(is_forwarded() && unkeyed::forwarded(request).is_empty())
     };
-    asked.iter().map(|field| field.name).filter(is_keyed)
+    request.iter().map(|field| field.name).filter(is_keyed)
 }
 
 /// Returns true if Vary is readable and names request fields only, or is absent.
@@ -132,18 +132,18 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
 /// section 12.5.3). Lists of preferences are in lower case without spaces (RFC 9110, section 12.5).
 /// Codings and character sets are sorted. Languages are not, since many servers prefer the first.
 /// Several lines of other fields equal one (section 5.3).
-fn normalised(name: &str, asked: &Fields<'_>) -> Option<String> {
-    if !asked.has(name) {
+fn normalised(name: &str, request: &Fields<'_>) -> Option<String> {
+    if !request.has(name) {
         return None;
     }
     if name == "forwarded" {
-        return Some(unkeyed::forwarded(asked));
+        return Some(unkeyed::forwarded(request));
     }
     if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
-        let lines: Vec<_> = asked.all(name).map(|field| field.value.escape_ascii().to_string()).collect();
+        let lines: Vec<_> = request.all(name).map(|field| field.value.escape_ascii().to_string()).collect();
         return Some(lines.join(", "));
     }
-    let mut all: Vec<_> = asked.elements(name).map(without_spaces).collect();
+    let mut all: Vec<_> = request.elements(name).map(without_spaces).collect();
     if matches!(name, "accept-charset" | "accept-encoding") {
         all.sort_unstable();
         all.dedup();
@@ -162,13 +162,13 @@ mod tests {
     use super::*;
     use crate::fields::tests::fields;
 
-    fn variant(vary: &str, asked: &[(&str, &str)]) -> Option<Variant> {
-        Variant::of(&fields(&[("Vary", vary)]), &fields(asked), &[])
+    fn variant(vary: &str, request: &[(&str, &str)]) -> Option<Variant> {
+        Variant::of(&fields(&[("Vary", vary)]), &fields(request), &[])
     }
 
-    fn keyed_by(vary: &str, keys: &[&str], asked: &[(&str, &str)]) -> String {
+    fn keyed_by(vary: &str, keys: &[&str], request: &[(&str, &str)]) -> String {
         let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
-        let variant = Variant::of(&fields(&[("Vary", vary)]), &fields(asked), &keys);
+        let variant = Variant::of(&fields(&[("Vary", vary)]), &fields(request), &keys);
         variant.unwrap().text().to_owned()
     }
 
@@ -178,8 +178,8 @@ mod tests {
         let one = keyed_by("accept", &["x-tenant"], with);
         let none = keyed_by("accept", &["x-tenant"], without);
         assert_eq!((&*one, &*none), ("accept\nx-tenant:a\n", "accept\nx-tenant\n"));
-        assert!(says(&fields(with), &one) && !says(&fields(with), &none));
-        assert!(!says(&fields(without), &one) && says(&fields(without), &none));
+        assert!(matches_variant(&fields(with), &one) && !matches_variant(&fields(with), &none));
+        assert!(!matches_variant(&fields(without), &one) && matches_variant(&fields(without), &none));
         // Keys do not count towards the limit of names in Vary.
         let many = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p";
         assert!(keyed_by(many, &["x-tenant"], with).contains("x-tenant:a"));
@@ -209,8 +209,8 @@ mod tests {
         ] {
             assert_eq!(is_plain(variant, &keys), expected, "{variant}");
         }
-        let asked = fields(&[("X-Host", "a"), ("Accept", "b")]);
-        assert!(!has_keyed_of("accept:b\n", &asked) && has_keyed_of("x-host:c\n", &asked));
+        let request = fields(&[("X-Host", "a"), ("Accept", "b")]);
+        assert!(!has_keyed_of("accept:b\n", &request) && has_keyed_of("x-host:c\n", &request));
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn unnamed_key_field_gives_another_variant() {
-        for (asked, variant, expected) in [
+        for (request, variant, expected) in [
             (&[][..], "", true),
             (&[("RSC", "1")], "", false),
             (&[("RSC", "1")], "rsc:1\n", true),
@@ -291,7 +291,7 @@ mod tests {
             (&[("Forwarded", "for=192.0.2.1")], "", true),
             (&[("Forwarded", "host=a")], "", false),
         ] {
-            assert_eq!(says(&fields(asked), variant), expected, "{asked:?} {variant}");
+            assert_eq!(matches_variant(&fields(request), variant), expected, "{request:?} {variant}");
         }
     }
 
@@ -305,7 +305,7 @@ mod tests {
         ) {
             let [one, other] = [&one, &other].map(|value| value.iter().map(|value| (&*name, &**value)).collect::<Vec<_>>());
             let (first, second) = (variant(&vary, &one), variant(&vary, &other));
-            prop_assert_eq!(first == second, says(&fields(&other), first.unwrap().text()));
+            prop_assert_eq!(first == second, matches_variant(&fields(&other), first.unwrap().text()));
         }
     }
 }
