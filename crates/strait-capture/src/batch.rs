@@ -1,7 +1,7 @@
 //! Batch of frames lent by a lane, on every path.
 //!
-//! Each frame that leaves the iterator is booked as delivered, its bytes cut to the snaplen. Frames
-//! that are left in the batch when it drops return to the kernel unread.
+//! Each frame that the iterator returns is cut to the snaplen and counted as delivered. Frames that
+//! are left in the batch when it drops return to the kernel unread.
 
 use crate::booking::Booking;
 use crate::frame::Frame;
@@ -18,7 +18,8 @@ impl<'lane> Batch<'lane> {
         Self { lent, booking }
     }
 
-    /// Returns the largest number of frames that it can deliver: the filter may have yet to run.
+    /// Returns the maximum number of frames that it can deliver: the userspace filter may reject
+    /// some.
     pub fn len(&self) -> usize {
         self.lent.len()
     }
@@ -34,8 +35,8 @@ impl<'lane> Batch<'lane> {
     }
 
     /// Passes the frames, oldest first and at most `limit`, to `take`, and stops at its first
-    /// error. It costs half of a loop over [`Batch::frames`] for short frames, because it selects
-    /// the path once a batch instead of once a frame.
+    /// error. For short frames it costs half of a loop over [`Batch::frames`], because it selects
+    /// the path once per batch instead of once per frame.
     pub fn try_each<E>(
         &mut self,
         limit: usize,
@@ -58,7 +59,7 @@ impl<'batch> Iterator for Frames<'batch> {
     fn next(&mut self) -> Option<Frame<'batch>> {
         loop {
             let mut frame = self.lent.next()?;
-            if self.booking.book(&mut frame) {
+            if self.booking.count(&mut frame) {
                 return Some(frame);
             }
         }

@@ -8,7 +8,7 @@ use strait_ledger::Capture;
 use crate::frame::Frame;
 use crate::userspace_filter::UserspaceFilter;
 
-/// Account and settings for the frames of a batch.
+/// Account for the frames of a batch, and the settings by which they are counted.
 pub(crate) struct Booking<'lane> {
     pub(crate) account: &'lane mut Capture,
     pub(crate) snaplen: u32,
@@ -32,23 +32,23 @@ pub(crate) enum Copies {
 }
 
 impl Booking<'_> {
-    /// Books a frame as delivered and cuts it to the snaplen. Returns false if the userspace filter
-    /// rejects it; it then counts as discarded.
+    /// Cuts a frame to the snaplen and counts it as delivered. Returns false if the userspace
+    /// filter rejects it; it then counts as discarded.
     #[inline]
-    pub(crate) fn book(&mut self, frame: &mut Frame<'_>) -> bool {
-        let mut kept = self.snaplen as usize;
+    pub(crate) fn count(&mut self, frame: &mut Frame<'_>) -> bool {
+        let mut limit = self.snaplen as usize;
         if let Some(userspace) = self.userspace {
             if self.copies == Copies::Captured {
                 // The kernel copied the whole frame, so that the filter can see it.
                 self.account.copied_bytes += frame.bytes.len() as u64;
             }
-            kept = kept.min(userspace.keeps(frame));
-            if kept == 0 {
+            limit = limit.min(userspace.matched_bytes(frame));
+            if limit == 0 {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
                 return false;
             }
         }
-        frame.bytes = &frame.bytes[..frame.bytes.len().min(kept)];
+        frame.bytes = &frame.bytes[..frame.bytes.len().min(limit)];
         frame.queue = self.queue;
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
         match self.copies {
@@ -60,15 +60,16 @@ impl Booking<'_> {
         true
     }
 
-    /// Books a frame and passes it to `take`.
-    // By reference: a copy would wait until the stores of the frame's single fields are done.
+    /// Counts a frame and passes it to `take` if it is delivered.
+    // By reference: a copy of the frame would stall on the preceding stores to its single fields
+    // (failed store forwarding).
     #[inline]
-    pub(crate) fn hand<E>(
+    pub(crate) fn count_and_pass<E>(
         &mut self,
         frame: &mut Frame<'_>,
         take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.book(frame) { take(frame) } else { Ok(()) }
+        if self.count(frame) { take(frame) } else { Ok(()) }
     }
 
     pub(crate) fn reborrow(&mut self) -> Booking<'_> {

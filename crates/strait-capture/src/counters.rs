@@ -2,8 +2,8 @@
 //! all frames: the difference is the number that the filter rejected.
 
 use strait_ledger::{self as ledger, Capture, Since};
-use strait_sys::interface::Interface;
-use strait_sys::netlink::Netlink;
+use strait_os::interface::Interface;
+use strait_os::netlink::Netlink;
 
 use crate::directions::Directions;
 use crate::error::Error;
@@ -48,7 +48,7 @@ impl Counters {
             Link::Own(_) => vec![start(interface.index, interface.is_loopback())?],
             Link::Cooked { loopback, .. } => {
                 let indices = Interface::indices()?.into_iter();
-                // An interface that has vanished meanwhile counts nothing.
+                // Leave out an interface that was removed meanwhile.
                 indices.filter_map(|index| start(index, index == loopback).ok()).collect()
             }
         };
@@ -58,8 +58,8 @@ impl Counters {
     pub(crate) fn stop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
         for link in &mut self.links {
-            // An interface that is gone has no counters: the ledger then lacks the frames that the
-            // filter rejected.
+            // A removed interface has no counters: the ledger then lacks the frames that the filter
+            // rejected.
             if let Ok(now) = netlink.stats(link.index) {
                 link.received.advance(now.rx_packets);
                 link.sent.advance(now.tx_packets);
@@ -90,10 +90,10 @@ impl Counters {
     }
 
     /// Returns the frames that the interface counted and no lane did: those that the filter
-    /// rejected, and those that the NIC missed. `beyond` frames matched too late to belong to
-    /// the capture.
-    pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::Lane], beyond: u64) -> Capture {
-        let matched = beyond + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
+    /// rejected, and those that the NIC missed. `late_frames` frames matched after the end of the
+    /// capture.
+    pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::Lane], late_frames: u64) -> Capture {
+        let matched = late_frames + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();
         if self.filters {
             account.filtered = self.seen().saturating_sub(matched);
@@ -103,7 +103,7 @@ impl Counters {
     }
 
     fn seen(&self) -> u64 {
-        let seen = |link: &LinkCounters| match self.directions.once(link.is_loopback) {
+        let seen = |link: &LinkCounters| match self.directions.without_duplicates(link.is_loopback) {
             Directions::In => link.received.total(),
             Directions::Out => link.sent.total(),
             Directions::Both => link.received.total() + link.sent.total(),

@@ -9,7 +9,7 @@ pub enum Directions {
     In,
     /// Sent frames.
     Out,
-    /// Both; AF_XDP sees received frames only.
+    /// Both; AF_XDP and `PF_ZEROCOPY` receive only frames from the wire.
     #[default]
     Both,
 }
@@ -17,19 +17,19 @@ pub enum Directions {
 impl Directions {
     /// Returns the directions that deliver each frame once. A frame on the loopback interface is
     /// sent and received; libpcap delivers the received one.
-    pub(crate) fn once(self, is_loopback: bool) -> Self {
+    pub(crate) fn without_duplicates(self, is_loopback: bool) -> Self {
         match self {
             Self::Both if is_loopback => Self::In,
             directions => directions,
         }
     }
 
-    /// Refuses sent frames for `path`, which sees received frames only.
+    /// Refuses sent frames for `path`, which captures only received frames.
     pub(crate) fn refuse_sent(self, path: &str) -> Result<(), Error> {
         match self {
-            Self::Out => {
-                Err(Error::Usage(format!("{path} sees received frames only: use --path v3 for sent ones")))
-            }
+            Self::Out => Err(Error::Usage(format!(
+                "{path} captures only received frames: use --path v3 for sent ones"
+            ))),
             Self::In | Self::Both => Ok(()),
         }
     }

@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 use std::task::Poll;
 use std::time::Duration;
 
+use strait_os::wait;
 use strait_pcapng::{Decoder, Format, LinkType, Peek, Record, Statistics, Step};
-use strait_sys::wait;
 
 use crate::frame::Direction;
 
@@ -31,14 +31,14 @@ pub enum FileError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The file ends inside a block. All earlier packets were lent.
-    #[error("{file} is cut at byte {end}: the {what} that starts at byte {offset} is not whole")]
+    /// The file ends within a block. All earlier packets were lent.
+    #[error("{file} is cut at byte {end}: the {what} that starts at byte {offset} is incomplete")]
     Truncated {
         /// The path, or `standard input`.
         file: String,
         /// Incomplete block or header.
         what: &'static str,
-        /// Offset of its start, which is the end of the last whole block.
+        /// Offset of its start, which is the end of the last complete block.
         offset: u64,
         /// Size of the file.
         end: u64,
@@ -53,9 +53,7 @@ pub enum FileError {
     },
     /// A packet's link type is not that of the file's first interface, for which the filter was
     /// compiled. All earlier packets were lent.
-    #[error(
-        "{file}: a packet of link type {link_type} among those of link type {first}: split it by link type first"
-    )]
+    #[error("{file}: it has packets of link types {first} and {link_type}: split it by link type first")]
     LinkTypes {
         /// The path, or `standard input`.
         file: String,
@@ -126,7 +124,7 @@ impl FileReader {
         }
     }
 
-    /// Makes a reader of an open file. `name` appears in messages.
+    /// Returns a reader of an open file. `name` appears in messages.
     pub fn new(source: File, name: String) -> Result<Self, FileError> {
         let mut reader = Self {
             name,
@@ -139,7 +137,7 @@ impl FileReader {
             skipped_sections: 0,
         };
         while reader.interfaces.is_empty() && reader.peek(Pipe::Block)? == Front::Other {
-            reader.note()?;
+            reader.store_block()?;
         }
         Ok(reader)
     }
@@ -149,14 +147,14 @@ impl FileReader {
     #[allow(clippy::should_implement_trait, reason = "an iterator cannot lend from itself")]
     pub fn next(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
         self.advance(Pipe::Block)?;
-        self.front()
+        self.lend_first()
     }
 
-    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no whole packet yet.
+    /// Like [`FileReader::next`] without waiting: `Pending` if a pipe has no complete packet yet.
     pub fn try_next(&mut self) -> Result<Poll<Option<PacketRef<'_>>>, FileError> {
-        match self.advance(Pipe::Leave)? {
-            Front::Late => Ok(Poll::Pending),
-            _ => self.front().map(Poll::Ready),
+        match self.advance(Pipe::NonBlocking)? {
+            Front::Pending => Ok(Poll::Pending),
+            _ => self.lend_first().map(Poll::Ready),
         }
     }
 
@@ -170,14 +168,14 @@ impl FileReader {
     fn advance(&mut self, pipe: Pipe) -> Result<Front, FileError> {
         loop {
             match self.peek(pipe)? {
-                Front::Other => self.note()?,
+                Front::Other => self.store_block()?,
                 front => return Ok(front),
             }
         }
     }
 
     /// Lends the packet at the start of the buffer, if there is one.
-    fn front(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
+    fn lend_first(&mut self) -> Result<Option<PacketRef<'_>>, FileError> {
         let step = self.decoder.step(&self.buffer[self.start..self.end]);
         match step.map_err(|error| describe(&self.name, error))? {
             Step::Record { consumed, record: Record::Packet { packet, linktype } } => {
@@ -218,7 +216,7 @@ impl FileReader {
         self.decoder.offset()
     }
 
-    /// Reads until there is a whole block at the start of the buffer, and returns its kind.
+    /// Reads until there is a complete block at the start of the buffer, and returns its kind.
     fn peek(&mut self, pipe: Pipe) -> Result<Front, FileError> {
         loop {
             let input = &self.buffer[self.start..self.end];
@@ -227,8 +225,8 @@ impl FileReader {
                 Peek::Other(_) => return Ok(Front::Other),
                 Peek::NeedMore(bytes) => bytes,
             };
-            if pipe == Pipe::Leave && !self.is_readable(Duration::ZERO)? {
-                return Ok(Front::Late);
+            if pipe == Pipe::NonBlocking && !self.is_readable(Duration::ZERO)? {
+                return Ok(Front::Pending);
             }
             if !self.fill(wanted)? {
                 let rest = &self.buffer[self.start..self.end];
@@ -275,14 +273,15 @@ impl FileReader {
         FileError::Io { operation: "read", file: self.name.clone(), source }
     }
 
-    /// Decodes the block at the start, which has no packet, and stores its information.
-    fn note(&mut self) -> Result<(), FileError> {
+    /// Decodes the block at the start of the buffer, which has no packet, and stores its
+    /// information.
+    fn store_block(&mut self) -> Result<(), FileError> {
         let step = self.decoder.step(&self.buffer[self.start..self.end]);
         match step.map_err(|error| describe(&self.name, error))? {
             Step::NeedMore(_) => {}
             Step::Skipped { consumed } => self.start += consumed,
             Step::Record { consumed, record } => {
-                keep(record, &mut self.interfaces, &mut self.skipped_sections);
+                store(record, &mut self.interfaces, &mut self.skipped_sections);
                 self.start += consumed;
             }
         }
@@ -290,24 +289,27 @@ impl FileReader {
     }
 }
 
-/// Start of the buffer.
+/// Content of the start of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Front {
+    /// Complete block with a packet.
     Packet,
+    /// Complete block without a packet.
     Other,
-    /// An incomplete block of a pipe without more bytes.
-    Late,
+    /// Incomplete block of a pipe without more bytes.
+    Pending,
+    /// End of the file.
     End,
 }
 
-/// Treatment of a pipe without bytes to read.
+/// Reaction to a pipe without bytes to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pipe {
     Block,
-    Leave,
+    NonBlocking,
 }
 
-fn keep(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sections: &mut u64) {
+fn store(record: Record<'_>, interfaces: &mut Vec<FileInterface>, skipped_sections: &mut u64) {
     match record {
         Record::Interface { interface, .. } => interfaces.push(FileInterface {
             link_type: u32::from(interface.linktype.0),

@@ -1,12 +1,12 @@
-//! Compilation of filter texts to programs of the kernel.
+//! Compiles filter texts to programs for the kernel.
 //!
 //! libpcap compiles the text, `strait-filter` checks the program and sets the snaplen, [`Link`]
-//! converts it to the kernel's program, and the engines attach that. A filter that the kernel
-//! refuses runs in this process, as in libpcap.
+//! converts it for the kernel, and the engines attach it. A filter that the kernel refuses runs in
+//! this process, as in libpcap.
 
 use rustix::io::Errno;
 use strait_filter::cbpf::{Instruction, Program};
-use strait_packet::summary::link_type::dlt;
+use strait_packet::summary::link_type::{self, dlt};
 use strait_sys::libpcap::Compiler;
 use strait_sys::packet::Socket;
 
@@ -27,7 +27,7 @@ pub(crate) fn live(interface: &str, link: Link, text: Option<&str>, snaplen: u32
 
 fn compiler(interface: &str, link: Link) -> Result<Compiler, Error> {
     Ok(match link.cooked() {
-        // libpcap's live handle on all interfaces has another cooked header.
+        // A live handle of libpcap on all interfaces compiles for another cooked header.
         Some(_) => Compiler::offline(dlt(link.link_type()), SNAPLEN_MAX)?,
         None => Compiler::live(interface, SNAPLEN_MAX)?,
     })
@@ -75,7 +75,13 @@ fn checked(compiler: &Compiler, text: &str, snaplen: u32) -> Result<Program, Err
     cut(&check(instructions)?, snaplen)
 }
 
-/// Checks `instructions` and makes a program of them, which may be too large for the kernel.
+/// Returns true if libpcap accepts `text` as a filter of Ethernet frames.
+pub fn is_filter(text: &str) -> bool {
+    let compiler = Compiler::offline(dlt(link_type::ETHERNET.into()), SNAPLEN_MAX);
+    compiler.and_then(|compiler| compiler.compile(text, false)).is_ok()
+}
+
+/// Checks `instructions` and returns them as a program, which may be too large for the kernel.
 ///
 /// # Errors
 /// [`Error::Filter`]: the program is invalid.
@@ -83,40 +89,42 @@ pub fn check(instructions: Vec<Instruction>) -> Result<Program, Error> {
     Program::check_interpretable(instructions).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// Start of the note in [`crate::Session::notes`] on a filter that the kernel does not run.
-const HERE: &str = "the filter runs in this process: ";
+/// Start of the note in [`crate::Session::notes`] about a filter that the kernel does not run.
+const USERSPACE_NOTE: &str = "the filter runs in this process: ";
 
-/// Replaces the note on an earlier filter by the reason `why` the filter runs in this process.
-pub(crate) fn note(notes: &mut Vec<String>, why: Option<String>) {
-    notes.retain(|note| !note.starts_with(HERE));
-    notes.extend(why.map(|why| format!("{HERE}{why}")));
+/// Replaces the note about an earlier filter by one with the `reason` for running the filter in
+/// this process.
+pub(crate) fn note(notes: &mut Vec<String>, reason: Option<String>) {
+    notes.retain(|note| !note.starts_with(USERSPACE_NOTE));
+    notes.extend(reason.map(|reason| format!("{USERSPACE_NOTE}{reason}")));
 }
 
-/// Returns true if `error` may mean that a filter is too large for the kernel: by memory
-/// (net.core.optmem_max), or by the number of instructions with those that the path adds.
+/// Returns true if `error` may mean that a filter is too large for the kernel: for the limit of
+/// memory (net.core.optmem_max), or for the limit of instructions, including those that the path
+/// adds.
 pub(crate) fn may_be_too_large(error: &Error) -> bool {
     matches!(error, Error::Filter(_)) || error.is_one_of(&[Errno::NOMEM, Errno::INVAL])
 }
 
-/// Refuses a program that AF_XDP cannot run. In this process it would run too late: frames that the
-/// XDP program matches never reach the host.
+/// Refuses a program that XDP cannot run. It cannot run in this process instead: the XDP program
+/// would have to redirect all frames, and those that the filter rejects would not reach the host.
 pub(crate) fn refuse_on_xdp(program: &Program) -> Result<(), Error> {
     match program.refusal() {
         None => Ok(()),
         Some(refusal) => Err(Error::Filter(format!(
-            "{refusal}. AF_XDP takes what its program matches away from the host, so the filter must run in the \
-             kernel: use --path v3, where it runs in this process"
+            "{refusal}. On AF_XDP the filter must run in the kernel, because redirected frames do not reach the host: \
+             use --path v3, where it runs in this process"
         ))),
     }
 }
 
-/// Returns `program` with at most `snaplen` bytes kept of each frame.
+/// Returns `program` with the limit of `snaplen` captured bytes.
 pub(crate) fn cut(program: &Program, snaplen: u32) -> Result<Program, Error> {
     program.with_snaplen(snaplen).map_err(|error| Error::Filter(error.to_string()))
 }
 
-/// Replaces a packet socket's filter. A program that keeps every frame whole is left out, because
-/// it costs time for each frame.
+/// Replaces a packet socket's filter. A program that matches every frame without a cut is left out,
+/// because the kernel would run it for each frame.
 pub(crate) fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     if *program == Program::accept_all(SNAPLEN_MAX) {
         return Ok(socket.detach_filter()?);

@@ -18,10 +18,10 @@ pub struct Frame<'a> {
     pub vlan: Option<Vlan>,
     /// Direction as seen from this host.
     pub direction: Direction,
-    /// Flow hash by the NIC or the kernel; 0 if there is none or none was asked for.
+    /// Flow hash by the NIC or the kernel; 0 if there is none or it was not requested.
     pub rx_hash: u32,
     /// Time at which the NIC received the frame, in nanoseconds of the NIC's clock; 0 if the NIC
-    /// does not report it or was not asked.
+    /// does not report it or it was not requested.
     pub hardware_ns: u64,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Replaces the bytes, and the properties that depend on them.
+    /// Replaces the bytes, and updates the properties that depend on them.
     #[inline]
     pub(crate) fn replace(&mut self, bytes: &'a [u8]) {
         self.bytes = bytes;
@@ -86,7 +86,7 @@ impl Vlan {
         const C_TAG: u16 = 0x8100_u16.to_be();
         const S_TAG: u16 = 0x88a8_u16.to_be();
         let tpid = bytes.get(12..16).and_then(<[u8]>::first_chunk);
-        // Compared in network order, without a byte swap.
+        // Compare in network order, which saves a byte swap per frame.
         tpid.is_some_and(|tpid| matches!(u16::from_ne_bytes(*tpid), C_TAG | S_TAG))
     }
 }

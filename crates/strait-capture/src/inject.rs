@@ -1,21 +1,26 @@
-//! Injection of frames into an interface, in batches and at a given pace.
+//! Injects frames into an interface, in batches and at a given pace.
 //!
 //! [`Injector::buffer`] lends the next free buffer and [`Injector::push`] queues it. A full batch
 //! is sent without a further call. If the device's queue is full the injector waits, at most for
 //! five seconds; it queues no more than one batch or one ring.
+//!
+//! The paths are not in the table of `paths/mod.rs`: it generates the types that a capture lends,
+//! and opens sessions with their filters, directions and lanes, of which injection has none. Only
+//! AF_XDP and `PF_ZEROCOPY` are paths of both, and have one name.
 
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use strait_ledger as ledger;
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
+use strait_os::{clock, wait};
 use strait_sys::packet::tx_ring::TxRing;
 use strait_sys::packet::{Socket, send};
-use strait_sys::{clock, wait};
 
 use self::limits::{FRAME_BYTES_MAX, STALL_MAX, STALL_PAUSE, is_tagged, stalled};
 
 use crate::error::Error;
+use crate::paths::Path;
 
 pub(crate) mod limits;
 mod live;
@@ -27,25 +32,52 @@ pub use live::LiveGenerator;
 /// Kernel path of injected frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InjectPath {
-    /// `sendmmsg`, past the queueing discipline.
+    /// `sendmmsg`, bypassing the queueing discipline.
     #[default]
     Sendmmsg,
-    /// `PACKET_TX_RING`, past the queueing discipline.
+    /// `PACKET_TX_RING`, bypassing the queueing discipline.
     Ring,
     /// AF_XDP TX on queue 0.
     Xdp,
-    /// `PF_ZEROCOPY`: a NIC given to the module of that name.
+    /// `PF_ZEROCOPY`, on a NIC bound to the driver pf_zerocopy.
     ZeroCopy,
+}
+
+impl InjectPath {
+    /// Every path.
+    pub const ALL: &'static [Self] = &[Self::Sendmmsg, Self::Ring, Self::Xdp, Self::ZeroCopy];
+
+    /// Returns the name as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sendmmsg => "sendmmsg",
+            Self::Ring => "ring",
+            Self::Xdp => Path::Xdp.name(),
+            Self::ZeroCopy => Path::ZeroCopy.name(),
+        }
+    }
+
+    /// Returns the description in one line, without a full stop.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Sendmmsg => "sendmmsg on AF_PACKET, bypassing the queueing discipline",
+            Self::Ring => "PACKET_TX_RING, bypassing the queueing discipline",
+            Self::Xdp => "AF_XDP",
+            Self::ZeroCopy => "PF_ZEROCOPY: a NIC bound to the kernel module of that name",
+        }
+    }
 }
 
 /// Frames per `sendmmsg`, or per system call for a ring.
 const BATCH: usize = 128;
 /// Slots of a transmit ring.
 const RING_SLOTS: usize = 1024;
-/// Longest wait that spins, because a sleep is less precise.
+/// Maximum wait that spins instead of sleeping: a sleep ends some 50 us late.
 const SPIN_BELOW_NS: u64 = 60_000;
-/// Size in bytes of an Ethernet header, which is the shortest frame.
+/// Size in bytes of an Ethernet header: the kernel refuses shorter frames.
 const HEADER_BYTES: usize = 14;
+/// Bytes of a frame beyond the MTU: Ethernet header and two VLAN tags.
+const LINK_OVERHEAD: usize = HEADER_BYTES + 8;
 
 /// Sender of many frames on an interface.
 pub struct Injector {
@@ -53,7 +85,7 @@ pub struct Injector {
     interface: Interface,
     /// Number of frames since the last flush.
     queued: usize,
-    /// Account, with each queued frame as sent until the kernel refuses it.
+    /// Account. It counts each queued frame as sent, until the kernel refuses the frame.
     account: ledger::Send,
     recent: Recent,
     started: Option<Instant>,
@@ -81,7 +113,7 @@ impl Injector {
             }
             InjectPath::Ring => {
                 let socket = Self::socket(&interface)?;
-                let frame_bytes = (interface.mtu as usize + 22).min(FRAME_BYTES_MAX);
+                let frame_bytes = (interface.mtu as usize + LINK_OVERHEAD).min(FRAME_BYTES_MAX);
                 let ring = TxRing::new(&socket, RING_SLOTS, frame_bytes)?;
                 socket.bind_for_sending(interface.index)?;
                 Engine::Ring { ring, socket }
@@ -100,11 +132,11 @@ impl Injector {
         Ok(socket)
     }
 
-    /// Returns a note for the user: the reason why the kernel copies each frame on a path without
-    /// copies.
+    /// Returns a note for the user: on AF_XDP, the reason for copies by the kernel if zero-copy is
+    /// not available.
     pub fn note(&self) -> Option<&str> {
         match &self.engine {
-            Engine::Xdp(transmitter) => transmitter.copies(),
+            Engine::Xdp(transmitter) => transmitter.copy_reason(),
             _ => None,
         }
     }
@@ -125,7 +157,7 @@ impl Injector {
 
     /// Queues the frame of `len` bytes in the buffer, or counts it as refused.
     pub fn push(&mut self, len: usize) {
-        if !self.takes(len) {
+        if !self.accepts(len) {
             self.account.refused += 1;
             return;
         }
@@ -199,10 +231,10 @@ impl Injector {
         account
     }
 
-    /// Returns true if a buffer holds the frame and the link takes it. `sendmmsg` returns an error
-    /// for a frame that is too long; from a ring the kernel drops it silently, so it must not be
-    /// queued there.
-    fn takes(&mut self, len: usize) -> bool {
+    /// Returns true if the frame fits a buffer and the link's limits. `sendmmsg` returns an error
+    /// for a frame that is too long or too short for the link. From a ring the kernel drops such a
+    /// frame silently, so it is checked here.
+    fn accepts(&mut self, len: usize) -> bool {
         if len > FRAME_BYTES_MAX || matches!(self.engine, Engine::Sendmmsg { .. }) {
             return len <= FRAME_BYTES_MAX;
         }
@@ -283,7 +315,8 @@ impl Engine {
         }
     }
 
-    /// Returns the number of frames that the kernel took and dropped when its interface vanished.
+    /// Returns the number of frames that the kernel accepted and dropped when its interface was
+    /// removed.
     fn dropped(&self) -> u64 {
         match self {
             Self::ZeroCopy(transmitter) => transmitter.dropped(),
@@ -308,8 +341,8 @@ impl Engine {
     }
 }
 
-/// Lengths of the last queued frames. The kernel takes frames in order, so those that it has not
-/// reported as sent are among them.
+/// Lengths of the last queued frames. The kernel sends frames in order, so the frames that it has
+/// not reported as sent are the last ones.
 struct Recent {
     lengths: Box<[u16; Self::FRAMES]>,
     pushed: usize,

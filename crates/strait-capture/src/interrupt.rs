@@ -8,8 +8,8 @@ use rustix::io;
 
 use crate::error::Error;
 
-/// Ends the wait of the [`crate::Lane`] that it was given to, or its next one: from another thread
-/// or a signal handler.
+/// Ends the current or next wait of a [`crate::Lane`], from another thread or a signal handler. See
+/// [`crate::Lane::set_interrupter`].
 #[derive(Clone, Debug)]
 pub struct Interrupter(Arc<OwnedFd>);
 

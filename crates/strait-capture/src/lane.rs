@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture};
+use strait_os::clock;
 use strait_sys::LinkState;
-use strait_sys::clock;
 use strait_sys::packet::Cooked;
 
 use crate::batch::Batch;
@@ -24,20 +24,20 @@ use crate::wait::{LINK_CHECK_SPINS, Pacer, Step};
 use crate::watch::LinkWatch;
 
 /// Interval between two checks of a link that is down.
-const LINK_PERIOD: Duration = Duration::from_millis(100);
+const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// State shared by a session and its lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Set by the session once the intake has ended.
+    /// Set by the session after reception has stopped.
     pub(crate) stopping: AtomicBool,
     pub(crate) link: LinkWatch,
     /// Number of frames that the kernel counted after the program had stopped reading.
-    pub(crate) beyond: AtomicU64,
+    pub(crate) late_frames: AtomicU64,
 }
 
 impl Shared {
-    /// Returns the state of a session that watches the link by `link`.
+    /// Returns the state of a session with a watch on its link.
     pub(crate) fn new(link: LinkWatch) -> Arc<Self> {
         Arc::new(Self { link, ..Self::default() })
     }
@@ -56,7 +56,8 @@ pub struct Lane {
     cpu: Option<u32>,
     shared: Arc<Shared>,
     draining_since: Option<Instant>,
-    /// Error that came while frames were still in the ring. It is returned after them.
+    /// Error that the socket reported while frames were still in the ring. The caller gets the
+    /// frames first, because they were captured before the error.
     failure: Option<Error>,
     /// Filter that runs in this process.
     userspace: Option<UserspaceFilter>,
@@ -64,8 +65,8 @@ pub struct Lane {
     /// Ends the lane's waits.
     interrupter: Option<Interrupter>,
     /// Time of the last check of a link that the socket reported as down; none while it is up.
-    link_looked: Option<Instant>,
-    /// Number of looks at an empty ring by a lane that never sleeps.
+    link_checked: Option<Instant>,
+    /// Number of polls of an empty ring by a lane that never sleeps.
     spins: u32,
 }
 
@@ -94,7 +95,7 @@ impl Lane {
             userspace: None,
             tally: Arc::default(),
             interrupter: None,
-            link_looked: None,
+            link_checked: None,
             spins: 0,
         }
     }
@@ -108,18 +109,20 @@ impl Lane {
     /// and makes its sleeps precise.
     pub fn enter_thread(&self) -> Result<(), Error> {
         if let Some(cpu) = self.cpu {
-            strait_sys::process::pin_thread(cpu)?;
+            strait_os::process::pin_thread(cpu)?;
         }
-        Ok(strait_sys::process::end_sleeps_on_time()?)
+        Ok(strait_os::process::set_precise_sleeps()?)
     }
 
     /// Lends the next frames as soon as there are some, or an empty batch at `deadline` or after a
-    /// signal. Returns `None` at the end: the session has stopped and the ring is drained, or the
-    /// file has ended. A file is not read further after the session has stopped. A capture goes on
-    /// while its interface is set down, see [`crate::Session::link`].
+    /// signal. Returns `None` after the last frame: the session has stopped and the ring is
+    /// drained, or the file has ended.
+    ///
+    /// A capture continues while its interface is set down, see [`crate::Session::link`]. A file is
+    /// not read further after the session has stopped.
     ///
     /// # Errors
-    /// The interface is gone, or the file is damaged. Frames captured earlier are lent first.
+    /// The interface was removed, or the file is damaged. Frames captured earlier are lent first.
     pub fn next_batch(&mut self, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
         self.next_batch_of(usize::MAX, deadline)
     }
@@ -128,9 +131,9 @@ impl Lane {
     /// stay in the ring.
     pub fn next_batch_of(&mut self, limit: usize, deadline: Instant) -> Result<Option<Batch<'_>>, Error> {
         match self.wait_until_ready(deadline)? {
-            Outcome::Ended => Ok(None),
-            Outcome::Nothing => Ok(Some(self.lend(None))),
-            Outcome::Ready => Ok(Some(self.lend(Some(limit)))),
+            WaitOutcome::Ended => Ok(None),
+            WaitOutcome::TimedOut => Ok(Some(self.lend(None))),
+            WaitOutcome::Ready => Ok(Some(self.lend(Some(limit)))),
         }
     }
 
@@ -141,11 +144,11 @@ impl Lane {
         self.engine.descriptors()
     }
 
-    /// Arranges that the next frame makes a descriptor readable. Returns true if frames are ready
-    /// already: the descriptors need not report those.
+    /// Makes the next frame signal a descriptor. Returns true if frames are ready already: take
+    /// them before a wait, because the descriptors need not report them.
     pub fn prepare_to_wait(&mut self) -> Result<bool, Error> {
-        self.engine.prepare_to_wait().or_else(|error| self.note_trouble(error))?;
-        self.look()
+        self.engine.prepare_to_wait().or_else(|error| self.handle_socket_error(error))?;
+        self.poll_ring()
     }
 
     /// Lets `interrupter` end this lane's waits.
@@ -159,7 +162,7 @@ impl Lane {
     }
 
     /// Runs `userspace` from the first frame on.
-    pub(crate) fn start_with(&mut self, userspace: Option<UserspaceFilter>) {
+    pub(crate) fn set_userspace_filter(&mut self, userspace: Option<UserspaceFilter>) {
         self.userspace = userspace;
     }
 
@@ -168,32 +171,33 @@ impl Lane {
         self.engine.reject_all()
     }
 
-    /// Lets the kernel run `program` from now on, on packet sockets, and `userspace` run in this
-    /// process. Frames in the ring are discarded, because an earlier filter matched them. The
-    /// intake must have ended by [`Lane::reject_all`].
+    /// Sets the filters: `program` runs in the kernel, on packet sockets, and `userspace` in this
+    /// process. Frames in the ring are discarded, because an earlier filter matched them. Call
+    /// [`Lane::reject_all`] first, so that no frame of the earlier filter arrives later.
     pub(crate) fn set_filter(
         &mut self,
         program: &Program,
         userspace: Option<UserspaceFilter>,
     ) -> Result<(), Error> {
         self.discard_waiting(program)?;
-        self.engine.admit(program)?;
+        self.engine.accept_matching(program)?;
         self.userspace = userspace;
         Ok(())
     }
 
-    /// Discards the frames in the ring: an earlier filter matched them, the next ones come by
-    /// `program`.
+    /// Discards the frames in the ring, which an earlier filter matched. `program` is the filter of
+    /// later frames.
     pub(crate) fn discard_waiting(&mut self, program: &Program) -> Result<(), Error> {
-        // A socket reports once that its link went down, before the frames that it had queued.
+        // A socket reports once that its link went down, and does so before it returns the frames
+        // that it had queued.
         match self.discard_frames(program) {
-            Err(error) if is_of_link(&error) => {
-                self.note_trouble(error)?;
+            Err(error) if is_link_error(&error) => {
+                self.handle_socket_error(error)?;
                 self.discard_frames(program)?;
             }
             discarded => discarded?,
         }
-        self.live_counters().keep_shown()
+        self.live_counters().keep_reported()
     }
 
     fn discard_frames(&mut self, program: &Program) -> Result<(), Error> {
@@ -201,14 +205,14 @@ impl Lane {
         engine.discard_waiting(program, account, &tally.discarded)
     }
 
-    /// Takes back `frames` lent frames that a later filter rejects. They count as filtered.
+    /// Counts `frames` lent frames as filtered instead of delivered, because a later filter rejects
+    /// them.
     pub fn discard(&mut self, frames: u64) {
         self.return_unread(frames);
         self.tally.discarded.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Takes back `frames` lent frames that the program did not read. They count as unread; their
-    /// bytes stay counted.
+    /// Counts `frames` lent frames as unread instead of delivered. Their bytes stay counted.
     pub fn return_unread(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
     }
@@ -216,56 +220,57 @@ impl Lane {
     /// Checks the link, for programs that do not wait by [`Lane::next_batch`].
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface was removed.
     pub fn check_link(&mut self) -> Result<(), Error> {
-        self.engine.check_link().or_else(|error| self.note_trouble(error))?;
-        self.look_at_link()?;
-        self.shared.link.look(Instant::now());
+        self.engine.check_link().or_else(|error| self.handle_socket_error(error))?;
+        self.check_down_link()?;
+        self.shared.link.read_changes(Instant::now());
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Keeps an error of the socket until the ring is empty. A link that went down is no error.
-    fn note_trouble(&mut self, error: Error) -> Result<(), Error> {
-        if !is_of_link(&error) {
-            return self.fail(error);
+    /// Keeps an error of the socket until the ring is empty. An error that only reports that the
+    /// link went down is not kept: the capture continues when it is up.
+    fn handle_socket_error(&mut self, error: Error) -> Result<(), Error> {
+        if !is_link_error(&error) {
+            return self.keep_error(error);
         }
         match self.engine.link_state() {
-            Ok(Some(state)) => self.note_link(state),
-            Ok(None) => self.fail(error),
-            Err(other) => self.fail(other),
+            Ok(Some(state)) => self.note_link_state(state),
+            Ok(None) => self.keep_error(error),
+            Err(other) => self.keep_error(other),
         }
     }
 
-    /// Checks a link that is down, at most once per [`LINK_PERIOD`].
-    fn look_at_link(&mut self) -> Result<(), Error> {
-        // A stopped socket does not report the link any more. While an error waits for the ring to
-        // be empty there must be no second one: `fail` would end the lane at once.
+    /// Checks a link that is down, at most once per [`LINK_CHECK_INTERVAL`].
+    fn check_down_link(&mut self) -> Result<(), Error> {
+        // A stopped socket does not report the link any more. While an error is kept there must be
+        // no second one: `keep_error` would return it before the frames in the ring.
         let is_over = self.shared.stopping.load(Ordering::Acquire) || self.failure.is_some();
-        if is_over || self.link_looked.is_none_or(|looked| looked.elapsed() < LINK_PERIOD) {
+        if is_over || self.link_checked.is_none_or(|checked| checked.elapsed() < LINK_CHECK_INTERVAL) {
             return Ok(());
         }
-        self.link_looked = Some(Instant::now());
+        self.link_checked = Some(Instant::now());
         match self.engine.link_state()? {
             Some(LinkState::Up) => {
-                self.link_looked = None;
+                self.link_checked = None;
                 Ok(())
             }
-            Some(state) => self.note_link(state),
+            Some(state) => self.note_link_state(state),
             None => Ok(()),
         }
     }
 
     /// Notes the state of a link that an error reported as down.
-    fn note_link(&mut self, state: LinkState) -> Result<(), Error> {
-        if state == LinkState::Gone {
-            return self.fail(Error::System(strait_sys::gone(&self.interface)));
+    fn note_link_state(&mut self, state: LinkState) -> Result<(), Error> {
+        if state == LinkState::Removed {
+            return self.keep_error(Error::System(strait_sys::interface_removed(&self.interface)));
         }
-        self.link_looked.get_or_insert_with(Instant::now);
+        self.link_checked.get_or_insert_with(Instant::now);
         Ok(())
     }
 
-    /// Leaves out frames that this host sends, or no longer, from the next [`Lane::set_filter`] on.
-    /// Paths other than packet sockets never see them.
+    /// Selects whether frames sent by this host are left out, from the next [`Lane::set_filter`]
+    /// on. Paths other than packet sockets never see them.
     pub(crate) fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
         self.engine.ignore_outgoing(ignore)
     }
@@ -281,9 +286,9 @@ impl Lane {
         Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
-    /// Books `frames` lent frames that the program could not keep. Their bytes stay counted,
-    /// because they were copied.
-    pub fn book_sink_loss(&mut self, frames: u64) {
+    /// Counts `frames` lent frames as lost in the program's sink instead of delivered. Their bytes
+    /// stay counted, because they were copied.
+    pub fn count_sink_loss(&mut self, frames: u64) {
         self.account.delivered -= frames.min(self.account.delivered);
         self.account.lost.sink += frames;
     }
@@ -293,71 +298,73 @@ impl Lane {
         self.account()
     }
 
-    /// Ends the lane with the last frame that it lent, because the program has all frames that it
-    /// asked for. Later frames do not belong to the capture: the account has neither those in the
-    /// ring nor those that found it full.
-    pub fn finish_here(mut self) -> Result<ledger::Lane, Error> {
+    /// Ends the lane after the last frame that it lent, for a program that captures a fixed number
+    /// of frames. Later frames do not belong to the capture: the account leaves out those that are
+    /// still in the ring, and those that the kernel dropped because the ring was full.
+    pub fn finish_at_last_frame(mut self) -> Result<ledger::Lane, Error> {
         let mut lane = self.account()?;
         let capture = &mut lane.capture;
         let taken = capture.delivered + capture.lost.sink + self.tally.discarded();
-        let mut beyond = std::mem::take(&mut capture.lost.unread);
-        // A frame can only find the ring full behind as many frames as the ring holds.
-        if taken <= self.engine.holds_at_least() as u64 {
-            beyond += std::mem::take(&mut capture.lost.ring_full);
-            beyond += std::mem::take(&mut capture.lost.fill_empty);
+        let mut late = std::mem::take(&mut capture.lost.unread);
+        // The ring is full only after it received as many frames as it holds. If the lane took no
+        // more than that, every drop came after the last lent frame.
+        if taken <= self.engine.capacity_min() as u64 {
+            late += std::mem::take(&mut capture.lost.ring_full);
+            late += std::mem::take(&mut capture.lost.fill_empty);
         }
-        capture.received -= beyond.min(capture.received);
-        self.shared.beyond.fetch_add(beyond, Ordering::Relaxed);
+        capture.received -= late.min(capture.received);
+        self.shared.late_frames.fetch_add(late, Ordering::Relaxed);
         Ok(lane)
     }
 
-    fn wait_until_ready(&mut self, deadline: Instant) -> Result<Outcome, Error> {
+    fn wait_until_ready(&mut self, deadline: Instant) -> Result<WaitOutcome, Error> {
         loop {
-            self.look_at_link()?;
-            if self.look()? {
-                return Ok(Outcome::Ready);
+            self.check_down_link()?;
+            if self.poll_ring()? {
+                return Ok(WaitOutcome::Ready);
             }
             if let Some(failure) = self.failure.take() {
                 return Err(failure);
             }
             if self.engine.ended() || (self.shared.stopping.load(Ordering::Acquire) && !self.drain()?) {
-                return Ok(Outcome::Ended);
+                return Ok(WaitOutcome::Ended);
             }
             if self.draining_since.is_some() {
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Outcome::Nothing);
+                return Ok(WaitOutcome::TimedOut);
             }
             let step = self.pacer.empty(clock::monotonic_ns());
-            let left = if self.link_looked.is_some() { left.min(LINK_PERIOD) } else { left };
+            let left = if self.link_checked.is_some() { left.min(LINK_CHECK_INTERVAL) } else { left };
             let wakers = [self.interrupter.as_ref().map(Interrupter::as_fd), self.shared.link.descriptor()];
-            self.engine.wait(step, left, wakers).or_else(|error| self.note_trouble(error))?;
+            self.engine.wait(step, left, wakers).or_else(|error| self.handle_socket_error(error))?;
             if step == Step::Spin {
-                self.look_at_news_sometimes();
+                self.read_link_events();
             }
             // A signal may have ended the wait: return, so that the caller can check its flag.
-            if step == Step::Wake && !self.look()? && !self.shared.link.look(Instant::now()) {
+            if step == Step::Wake && !self.poll_ring()? && !self.shared.link.read_changes(Instant::now()) {
                 self.interrupter.iter().for_each(Interrupter::clear);
-                return Ok(Outcome::Nothing);
+                return Ok(WaitOutcome::TimedOut);
             }
         }
     }
 
-    /// Reads changes of the link now and then, on a lane that never sleeps.
-    fn look_at_news_sometimes(&mut self) {
+    /// Reads the changes of the link every [`LINK_CHECK_SPINS`] calls, on a lane that never sleeps.
+    fn read_link_events(&mut self) {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
-            self.shared.link.look(Instant::now());
+            self.shared.link.read_changes(Instant::now());
         }
     }
 
-    fn look(&mut self) -> Result<bool, Error> {
+    /// Returns true if frames are ready.
+    fn poll_ring(&mut self) -> Result<bool, Error> {
         match self.engine.ready(&self.shared.stopping) {
             Ok(ready) => Ok(ready),
             Err(error) => {
-                self.note_trouble(error)?;
+                self.handle_socket_error(error)?;
                 // The kernel reports an error once, before the frames that it had queued.
                 self.engine.ready(&self.shared.stopping)
             }
@@ -365,21 +372,21 @@ impl Lane {
     }
 
     /// Keeps an error until the ring is empty.
-    fn fail(&mut self, error: Error) -> Result<(), Error> {
+    fn keep_error(&mut self, error: Error) -> Result<(), Error> {
         match self.failure.replace(error) {
             None => Ok(()),
             Some(earlier) => Err(earlier),
         }
     }
 
-    /// Returns true if more frames are expected although the intake has ended.
+    /// Returns true if more frames are expected although reception has stopped.
     fn drain(&mut self) -> Result<bool, Error> {
         let since = *self.draining_since.get_or_insert_with(Instant::now);
         let drained = self.engine.drain(&mut self.account, self.tally.discarded(), since);
-        drained.or_else(|error| self.note_trouble(error).map(|()| true))
+        drained.or_else(|error| self.handle_socket_error(error).map(|()| true))
     }
 
-    /// Lends frames that are ready, at most `limit`; none without a limit.
+    /// Lends the ready frames, at most `limit`. `None` lends an empty batch.
     fn lend(&mut self, limit: Option<usize>) -> Batch<'_> {
         let Self { engine, account, snaplen, queue, pacer, userspace, tally, copies, .. } = self;
         let (snaplen, queue, copies) = (*snaplen, *queue, *copies);
@@ -391,14 +398,15 @@ impl Lane {
     }
 }
 
-/// Returns true if `error` is a socket's report that its interface is down or gone.
-fn is_of_link(error: &Error) -> bool {
+/// Returns true if `error` reports that the socket's interface is down or was removed.
+fn is_link_error(error: &Error) -> bool {
     let errno = error.errno().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV))
 }
 
-enum Outcome {
+/// Result of [`Lane::wait_until_ready`].
+enum WaitOutcome {
     Ready,
-    Nothing,
+    TimedOut,
     Ended,
 }

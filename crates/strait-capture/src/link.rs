@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use strait_filter::cbpf::{Program, opcode as op};
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 use strait_sys::packet::{Cooked, Socket};
 
 use crate::directions::Directions;
@@ -19,8 +19,8 @@ pub(crate) fn find(name: &str) -> Result<Interface, Error> {
     Ok(if name == ANY { Interface::any() } else { Interface::find(name)? })
 }
 
-/// Returns true if both names are of one interface, which may have several (ip-link(8), altname),
-/// or if one name means all interfaces.
+/// Returns true if both names refer to the same interface, which may have alternative names
+/// (ip-link(8), altname), or if one name means all interfaces.
 pub fn is_shared(one: &str, two: &str) -> bool {
     let index = |name| Interface::find(name).map(|found| found.index).ok();
     one == two || [one, two].contains(&ANY) || index(one).is_some_and(|found| index(two) == Some(found))
@@ -33,16 +33,16 @@ pub(crate) fn promiscuous(interface: &Interface) -> Result<Socket, Error> {
     Ok(socket)
 }
 
-/// Origin and first header of packets.
+/// Interfaces of a capture, and the link header of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// One interface with its own header, by pcap's `LINKTYPE_*`.
     Own(u32),
-    /// All interfaces, with one header for all kinds of link.
+    /// All interfaces, with one cooked header for all link types.
     Cooked {
         header: Cooked,
-        /// Index of the loopback interface. It receives each frame that it sends, and only one of
-        /// the two is captured.
+        /// Index of the loopback interface. It receives each frame that it sends, so only one of
+        /// the two copies is captured.
         loopback: u32,
     },
 }
@@ -50,19 +50,19 @@ pub(crate) enum Link {
 /// Filter, divided between the kernel and this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
-    /// Program for the kernel. It keeps frames whole if the userspace filter needs them.
+    /// Program for the kernel. It does not cut frames if the userspace filter needs them whole.
     pub(crate) kernels: Program,
     /// Filter that runs in this process.
     pub(crate) userspace: Option<UserspaceFilter>,
-    /// Reason for running it in this process.
-    pub(crate) why_here: Option<String>,
+    /// Reason for the filter in this process, for the user.
+    pub(crate) userspace_reason: Option<String>,
 }
 
 impl Link {
     /// Returns the link of `interface`; index 0 means all interfaces.
     pub(crate) fn of(interface: &Interface) -> Result<Self, Error> {
         if interface.index == 0 {
-            // Without a loopback interface of this name no frame is left out.
+            // Without a loopback interface of this name both copies of its frames are captured.
             let loopback = Interface::find("lo").map_or(0, |lo| lo.index);
             return Ok(Self::Cooked { header: Cooked::Sll2, loopback });
         }
@@ -93,35 +93,40 @@ impl Link {
     pub(crate) fn split(self, program: &Program, directions: Directions) -> Result<Split, Error> {
         let kernels = match self.cooked() {
             None => Some(program.clone()),
-            Some(header) => program.without_header(header.header_bytes() as u32, facts(header)),
+            Some(header) => program.without_header(header.header_bytes() as u32, loadable_fields(header)),
         };
         let Some(kernels) = kernels else {
-            return self.split_here(program, directions, &"it asks for bytes of the cooked header");
+            return self.split_to_userspace(
+                program,
+                directions,
+                &"it reads bytes of the cooked header, which the kernel does not have",
+            );
         };
         let kernels = self.directed(&kernels, directions)?;
         match kernels.refusal() {
-            None => Ok(Split { kernels, userspace: None, why_here: None }),
-            Some(refusal) => self.split_here(program, directions, refusal),
+            None => Ok(Split { kernels, userspace: None, userspace_reason: None }),
+            Some(refusal) => self.split_to_userspace(program, directions, refusal),
         }
     }
 
-    /// Like [`Self::split`], but the whole program runs in this process. `why` is shown to the
+    /// Like [`Self::split`], but the whole program runs in this process. `reason` is shown to the
     /// user.
-    pub(crate) fn split_here(
+    pub(crate) fn split_to_userspace(
         self,
         program: &Program,
         directions: Directions,
-        why: &dyn Display,
+        reason: &dyn Display,
     ) -> Result<Split, Error> {
         let userspace = match self {
             Self::Own(link_type) => UserspaceFilter::own(program.clone(), link_type),
             Self::Cooked { header, .. } => UserspaceFilter::cooked(program.clone(), header),
         };
         let kernels = self.directed(&Program::accept_all(0), directions)?;
-        Ok(Split { kernels, userspace: Some(userspace), why_here: Some(why.to_string()) })
+        Ok(Split { kernels, userspace: Some(userspace), userspace_reason: Some(reason.to_string()) })
     }
 
-    /// Returns the program for frames of these directions, with each frame once.
+    /// Returns the program limited to frames of these directions, without the duplicates of the
+    /// loopback interface.
     fn directed(self, program: &Program, directions: Directions) -> Result<Program, Error> {
         let program = match (self, directions) {
             (_, Directions::Out) => program.only_pkttype_outgoing(),
@@ -135,7 +140,7 @@ impl Link {
 }
 
 /// Fields of a cooked header that the kernel can load: offset, size and `SKF_AD_*`.
-fn facts(header: Cooked) -> &'static [(u32, u16, u32)] {
+fn loadable_fields(header: Cooked) -> &'static [(u32, u16, u32)] {
     match header {
         Cooked::Sll => &[(0, op::H, op::SKF_AD_PKTTYPE), (14, op::H, op::SKF_AD_PROTOCOL)],
         Cooked::Sll2 => &[

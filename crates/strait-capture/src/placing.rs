@@ -1,7 +1,8 @@
 //! Replacement of a filter, in the kernel or, if it is too large for the kernel, in this process.
 //!
-//! The lanes reject every frame until a filter is in place, so a change that fails half-way is
-//! undone. The caller sets the lanes: this module makes no system call.
+//! The lanes reject every frame until a filter is in place. A change that fails half-way is
+//! therefore undone, or the capture would receive nothing. The caller sets the filters of the
+//! lanes: this module makes no system call.
 
 use strait_filter::cbpf::Program;
 
@@ -10,7 +11,7 @@ use crate::error::Error;
 use crate::filter;
 use crate::link::{Link, Split};
 
-/// Frames for which a filter is meant.
+/// Frames to which a filter applies.
 #[derive(Clone, Copy)]
 pub(crate) struct Placing {
     pub(crate) link: Link,
@@ -20,15 +21,15 @@ pub(crate) struct Placing {
 /// Filter that is in place after a change.
 #[derive(Debug)]
 pub(crate) struct Replaced {
-    /// Reason for running it in this process, if it does.
-    pub(crate) why_here: Option<String>,
-    /// Reason why it is the earlier filter, if it is.
+    /// Reason for running it in this process; `None` if it runs in the kernel.
+    pub(crate) userspace_reason: Option<String>,
+    /// Error of the new filter, if the earlier one was restored.
     pub(crate) refused: Option<Error>,
 }
 
 impl Placing {
-    /// Replaces `old` by `new`, and restores `old` after an error. `set` gives all lanes their
-    /// part.
+    /// Replaces `old` by `new`, and restores `old` after an error. `set` sets the filters of all
+    /// lanes.
     ///
     /// # Errors
     /// `old` cannot be restored: the lanes reject every frame.
@@ -39,12 +40,12 @@ impl Placing {
         mut set: impl FnMut(Split) -> Result<Option<String>, Error>,
     ) -> Result<Replaced, Error> {
         match self.place(new, &mut set) {
-            Ok(why_here) => Ok(Replaced { why_here, refused: None }),
+            Ok(userspace_reason) => Ok(Replaced { userspace_reason, refused: None }),
             Err(refused) => {
-                let why_here = self
+                let userspace_reason = self
                     .place(old, &mut set)
-                    .or_else(|error| set(self.link.split_here(old, self.directions, &error)?))?;
-                Ok(Replaced { why_here, refused: Some(refused) })
+                    .or_else(|error| set(self.link.split_to_userspace(old, self.directions, &error)?))?;
+                Ok(Replaced { userspace_reason, refused: Some(refused) })
             }
         }
     }
@@ -57,7 +58,7 @@ impl Placing {
         let Self { link, directions } = self;
         match set(link.split(program, directions)?) {
             Err(error) if filter::may_be_too_large(&error) => {
-                set(link.split_here(program, directions, &error)?)
+                set(link.split_to_userspace(program, directions, &error)?)
             }
             placed => placed,
         }

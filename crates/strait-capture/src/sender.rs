@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
+use strait_os::wait;
 use strait_sys::packet::Socket;
-use strait_sys::{pf_zerocopy, wait};
+use strait_sys::pf_zerocopy;
 
 use crate::error::Error;
 use crate::inject::limits::{STALL_MAX, STALL_PAUSE, is_tagged, stalled};
@@ -17,13 +18,13 @@ const SINGLE_SLOTS: u32 = 64;
 
 /// Sender of single frames, usable from any thread, see [`crate::Session::take_sender`].
 #[derive(Debug)]
-pub struct Sender(Way);
+pub struct Sender(Route);
 
 #[derive(Debug)]
-enum Way {
+enum Route {
     /// Through the queueing discipline, so that captures on this host see the frames.
     Stack(Socket),
-    /// Through the socket of a `PF_ZEROCOPY` capture: its NIC takes no frames from the stack.
+    /// Through the socket of a `PF_ZEROCOPY` capture: its NIC sends no frames of the network stack.
     ZeroCopy(Single),
 }
 
@@ -36,26 +37,25 @@ impl Sender {
         let interface = Interface::find(interface)?;
         let socket = Socket::open(&interface.name)?;
         socket.bind_for_sending(interface.index)?;
-        Ok(Self(Way::Stack(socket)))
+        Ok(Self(Route::Stack(socket)))
     }
 
     /// Sends through `socket` of a capture on `interface`, which is not bound yet.
     ///
     /// # Errors
-    /// ENOBUFS where no more memory may be locked.
+    /// ENOBUFS if the limit of locked memory is too small.
     pub(crate) fn of_capture(
         socket: &Arc<pf_zerocopy::Socket>,
         interface: &Interface,
     ) -> Result<Self, Error> {
-        Ok(Self(Way::ZeroCopy(Single::new(socket, interface)?)))
+        Ok(Self(Route::ZeroCopy(Single::new(socket, interface)?)))
     }
 
-    /// Sends one frame, from its link header on. A frame that the kernel does not take is not
-    /// queued.
+    /// Sends one frame, starting with its link header. After an error the frame is not queued.
     pub fn send(&self, frame: &[u8]) -> Result<(), Error> {
         match &self.0 {
-            Way::Stack(socket) => Ok(socket.send(frame)?),
-            Way::ZeroCopy(single) => single.send(frame),
+            Route::Stack(socket) => Ok(socket.send(frame)?),
+            Route::ZeroCopy(single) => single.send(frame),
         }
     }
 }
@@ -68,13 +68,13 @@ struct Single {
 }
 
 impl Single {
-    /// Gives `socket`, which is not bound yet, a transmit ring.
+    /// Adds a transmit ring to `socket`, which is not bound yet.
     fn new(socket: &Arc<pf_zerocopy::Socket>, interface: &Interface) -> Result<Self, Error> {
         let transmitter = Transmitter::of_capture(socket, SINGLE_SLOTS)?;
         Ok(Self { transmitter: Mutex::new(transmitter), interface: interface.clone() })
     }
 
-    /// Sends one frame. A frame that the NIC does not take is not queued.
+    /// Sends one frame. After an error the frame is not queued.
     fn send(&self, frame: &[u8]) -> Result<(), Error> {
         if frame.len() > self.interface.frame_bytes_max(is_tagged(frame)) {
             let errno = Errno::MSGSIZE.raw_os_error();

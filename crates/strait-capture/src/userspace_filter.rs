@@ -1,5 +1,5 @@
-//! Filter that runs in this process: one that the kernel cannot run, or one for frames that were
-//! lent before it was set.
+//! Filter that runs in this process: a filter that the kernel cannot run, or the new filter for
+//! frames that were lent before it was set.
 
 use strait_filter::cbpf::{Program, opcode as op};
 use strait_filter::{Metadata, Vlan};
@@ -11,8 +11,8 @@ use crate::frame::{Direction, Frame};
 /// Offset of a VLAN tag behind LINKTYPE_LINUX_SLL's header, which the tag lengthens.
 const SLL_TAG_OFFSET: usize = 14;
 
-/// Maximum size of a link's header with its VLAN tag. A frame that ends in its header matches no
-/// filter.
+/// Maximum size of a link header with its VLAN tag. A shorter frame may end within its header, and
+/// then matches no filter, not even one that always returns the same value.
 const HEADER_BYTES_MAX: usize = 32;
 
 /// Filter, and the layout of its frames.
@@ -20,7 +20,7 @@ const HEADER_BYTES_MAX: usize = 32;
 pub struct UserspaceFilter {
     program: Program,
     view: View,
-    /// Result of a program that always returns the same value, and is not run.
+    /// Result of a program that always returns the same value. It need not be run.
     constant: Option<usize>,
 }
 
@@ -48,15 +48,16 @@ impl UserspaceFilter {
     }
 
     fn new(program: Program, view: View) -> Self {
-        let constant = program.constant().map(|kept| kept as usize);
+        let constant = program.constant().map(|bytes| bytes as usize);
         Self { program, view, constant }
     }
 
-    /// Returns the number of bytes to keep of the frame; 0 means no match.
+    /// Returns the filter's result: the maximum number of captured bytes of the frame; 0 means no
+    /// match.
     #[inline]
-    pub fn keeps(&self, frame: &Frame<'_>) -> usize {
+    pub fn matched_bytes(&self, frame: &Frame<'_>) -> usize {
         match self.constant {
-            Some(kept) if frame.bytes.len() >= HEADER_BYTES_MAX => kept,
+            Some(bytes) if frame.bytes.len() >= HEADER_BYTES_MAX => bytes,
             _ => self.run(frame),
         }
     }
@@ -72,7 +73,7 @@ impl UserspaceFilter {
             ..Metadata::default()
         };
         let vlan = frame.vlan.map(|tag| Vlan { tci: tag.tci, tpid: tag.tpid });
-        let kept = match self.view {
+        let bytes = match self.view {
             View::Ethernet => self.program.run_wire(frame.bytes, &metadata),
             View::Plain => self.program.run(frame.bytes, &metadata),
             // libpcap filters before it inserts the tag.
@@ -81,6 +82,6 @@ impl UserspaceFilter {
             }
             View::Cooked(_) => self.program.run(frame.bytes, &Metadata { vlan, ..metadata }),
         };
-        kept as usize
+        bytes as usize
     }
 }

@@ -1,5 +1,5 @@
-//! Wait policies: when a lane sleeps, and for how long. They follow the measured rate of frames
-//! instead of a timer that the user must set (D2).
+//! Wait policies: they decide if a lane sleeps, and for how long, from the measured rate of frames.
+//! The user need not set a timer, unlike in libpcap (D2 in docs/sources.md).
 //!
 //! [`Pacer`] is a pure state machine. A lane reports the number of frames that it found in the
 //! ring; for an empty ring the pacer returns the next [`Step`]. It reads no clock and makes no
@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Spins between two checks of the link by a lane that never sleeps: every few milliseconds.
+/// Number of spins between two checks of the link by a lane that never sleeps: a few milliseconds.
 pub(crate) const LINK_CHECK_SPINS: u32 = 1 << 16;
 
 /// Descriptors that end a wait for frames: the interrupter's, and the link monitor's.
@@ -19,8 +19,8 @@ pub(crate) type Wakers<'a> = [Option<BorrowedFd<'a>>; 2];
 pub enum Wait {
     /// Wake for each packet.
     Latency,
-    /// Wake for each packet while the line is quiet. Under load let packets gather, so that one
-    /// wake-up serves many.
+    /// Wake for each packet while the link is quiet. Under load let packets gather, so that one
+    /// wake-up is for many packets.
     #[default]
     Balanced,
     /// Never sleep.
@@ -28,13 +28,30 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// Every policy.
+    pub const ALL: &'static [Self] = &[Self::Latency, Self::Balanced, Self::Busy];
+
     /// Returns the name as users write it: `latency`, `balanced` or `busy`.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
             Self::Balanced => "balanced",
             Self::Busy => "busy",
         }
+    }
+
+    /// Returns the description in one line, without a full stop.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Latency => "Wake for each packet",
+            Self::Balanced => "Wake for each packet at low rates, and for batches under load",
+            Self::Busy => "Never sleep",
+        }
+    }
+
+    /// Returns the policy with the name `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|wait| wait.name() == name)
     }
 }
 
@@ -45,7 +62,7 @@ pub(crate) enum Step {
     Wake,
     /// Let packets gather for about this time.
     Gather(Duration),
-    /// Look at the ring again at once.
+    /// Poll the ring again at once.
     Spin,
 }
 
@@ -79,9 +96,9 @@ pub(crate) struct Pacer {
     window_start_ns: u64,
     window_frames: u64,
     rate_pps: u64,
-    /// True if a frame was found since the last empty look.
+    /// True if a frame was found since the last poll of an empty ring.
     found: bool,
-    /// Start of the load; `None` on a quiet line.
+    /// Start of the load; `None` on a quiet link.
     loaded_since_ns: Option<u64>,
 }
 
@@ -98,7 +115,7 @@ impl Pacer {
         }
     }
 
-    /// Counts `frames` frames that a look at the ring found.
+    /// Counts `frames` frames that a poll of the ring found.
     pub(crate) fn found(&mut self, frames: usize) {
         self.window_frames += frames as u64;
         self.found |= frames > 0;
@@ -127,8 +144,8 @@ impl Pacer {
             return Step::Wake;
         }
         let since_ns = *self.loaded_since_ns.get_or_insert(now_ns);
-        let lasts = now_ns.saturating_sub(since_ns) >= SUSTAINED_NS;
-        let longest = if lasts { GATHER_SUSTAINED_MAX } else { GATHER_MAX };
+        let is_sustained = now_ns.saturating_sub(since_ns) >= SUSTAINED_NS;
+        let longest = if is_sustained { GATHER_SUSTAINED_MAX } else { GATHER_MAX };
         let pause = pause_within(held_for(self.capacity, self.rate_pps));
         // A ring that is too small for the rate would overflow while its reader sleeps.
         if pause < GATHER_MIN { Step::Wake } else { Step::Gather(pause.min(longest)) }
@@ -160,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_line_wakes_for_each_packet() {
+    fn quiet_link_wakes_for_each_packet() {
         let mut pacer = Pacer::new(Wait::Balanced, 4096);
         assert_eq!(steady(&mut pacer, 2000, 10, 0), Step::Wake);
     }
@@ -215,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn first_empty_look_ends_a_burst() {
+    fn first_empty_poll_ends_a_burst() {
         let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
         assert!(matches!(steady(&mut pacer, 1_000_000, 10, 0), Step::Gather(_)));
         assert_eq!(pacer.empty(10 * WINDOW_NS + 1000), Step::Wake);

@@ -1,28 +1,28 @@
 //! State of a session's link: how often and for how long it was set down or without a carrier.
 //!
-//! The kernel reports each change to a netlink socket of the session (`RTNLGRP_LINK`), so that no
-//! flap is too short to count. Lanes wait for its messages along with their frames and read them;
-//! [`crate::Session::link`] reads them, too. A capture goes on while its link is down: the sockets
-//! receive again when it is up.
+//! The kernel reports each change to a netlink socket of the session (`RTNLGRP_LINK`), so that even
+//! the shortest flap is counted. Lanes wait for these notifications together with their frames and
+//! read them; [`crate::Session::link`] reads them, too. A capture continues while its link is down:
+//! the sockets receive again when it is up.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use strait_os::interface::Interface;
+use strait_os::netlink::{LinkEvent, LinkMonitor, LinkReading, Netlink};
 use strait_sys::Kind;
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{LinkEvent, LinkMonitor, LinkReading, Netlink};
 
 use crate::error::Error;
 
-/// Maximum number of notifications read at once; the next look reads the rest.
-const NEWS_MAX: u32 = 1024;
+/// Maximum number of notifications read in one call; the next call reads the rest.
+const NOTIFICATIONS_MAX: u32 = 1024;
 
 /// Link state of a session's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// The interface is set down; frames come again when it is up.
+    /// The interface is set down; frames arrive again when it is up.
     pub is_down: bool,
     /// Number of times that it was set down since the session opened.
     pub downs: u64,
@@ -43,8 +43,8 @@ pub(crate) struct LinkWatch(Option<Watched>);
 #[derive(Debug)]
 struct Watched {
     monitor: LinkMonitor,
-    /// The process may not read the notifications, as in a sandbox that it entered later: lanes
-    /// must not wait for them.
+    /// True if the process may not read the notifications, as in a sandbox that it entered later.
+    /// The socket then stays readable, so lanes must not wait for it.
     refused: AtomicBool,
     index: u32,
     state: Mutex<State>,
@@ -52,7 +52,7 @@ struct Watched {
 
 #[derive(Debug)]
 struct State {
-    /// Socket in the interface's namespace; the reader may be in another one.
+    /// Socket in the interface's namespace, because the reading thread may be in another one.
     netlink: Netlink,
     account: LinkAccount,
 }
@@ -65,7 +65,7 @@ impl LinkWatch {
         }
         let monitor = LinkMonitor::open(interface.index)?;
         let mut netlink = Netlink::open()?;
-        // Read after the notifications were requested, so that no change is missed between.
+        // Read after the subscription to notifications, so that no change in between is missed.
         let account = LinkAccount::new(netlink.link(interface.index)?, Instant::now());
         let state = Mutex::new(State { netlink, account });
         Ok(Self(Some(Watched { monitor, refused: AtomicBool::new(false), index: interface.index, state })))
@@ -78,18 +78,19 @@ impl LinkWatch {
     }
 
     /// Reads the changes so far, as of `now`. Returns true if there were any.
-    pub(crate) fn look(&self, now: Instant) -> bool {
-        self.0.as_ref().is_some_and(|watched| watched.look(&mut watched.state(), now))
+    pub(crate) fn read_changes(&self, now: Instant) -> bool {
+        self.0.as_ref().is_some_and(|watched| watched.read_changes(&mut watched.state(), now))
     }
 
-    /// Like [`LinkWatch::look`], and counts losses of the carrier that the kernel has yet to
-    /// report: it delays these notifications for up to a second.
-    pub(crate) fn settle(&self, now: Instant) {
+    /// Reads the last changes at the end of a capture. Like [`LinkWatch::read_changes`], but also
+    /// counts carrier losses that the kernel has not reported yet: it delays these notifications
+    /// for up to a second.
+    pub(crate) fn finish(&self, now: Instant) {
         let Some(watched) = &self.0 else { return };
         let mut state = watched.state();
         // Read before the notifications, so that those that arrive meanwhile are newer.
         let reading = state.netlink.link(watched.index);
-        watched.look(&mut state, now);
+        watched.read_changes(&mut state, now);
         if let Ok(LinkReading { carrier_downs, .. }) = reading {
             let last = state.account.last;
             state.account.note(LinkReading { carrier_downs, ..last }, now);
@@ -99,24 +100,24 @@ impl LinkWatch {
     pub(crate) fn read(&self, now: Instant) -> LinkStatus {
         let Some(watched) = &self.0 else { return LinkStatus::default() };
         let mut state = watched.state();
-        watched.look(&mut state, now);
+        watched.read_changes(&mut state, now);
         state.account.read(now)
     }
 }
 
 impl Watched {
-    fn look(&self, state: &mut State, now: Instant) -> bool {
-        for count in 0..NEWS_MAX {
+    fn read_changes(&self, state: &mut State, now: Instant) -> bool {
+        for count in 0..NOTIFICATIONS_MAX {
             match self.monitor.next() {
                 Ok(Some(LinkEvent::Changed(reading))) => self.note(state, reading, now),
-                // Flaps between are lost, but the kernel counts the carrier's.
+                // Flaps of the flags in between are lost, but the kernel counts carrier losses.
                 Ok(Some(LinkEvent::Lost)) => {
                     if let Ok(reading) = state.netlink.link(self.index) {
                         state.account.note(reading, now);
                     }
                 }
                 // A lane ends with the error of its socket.
-                Ok(Some(LinkEvent::Gone)) => {}
+                Ok(Some(LinkEvent::Removed)) => {}
                 Ok(None) => return count > 0,
                 Err(_) => {
                     self.refused.store(true, Ordering::Relaxed);
@@ -127,14 +128,15 @@ impl Watched {
         true
     }
 
-    /// Notes a reading. The kernel sets a link down before it deletes or moves it, and answers the
-    /// query after both: a link that is then gone does not count as set down.
+    /// Notes a reading. The kernel sets a link down before it deletes or moves it, and replies to a
+    /// query only after both. So a link that is reported as down and no longer exists was removed,
+    /// and does not count as set down.
     fn note(&self, state: &mut State, reading: LinkReading, now: Instant) {
-        let is_gone = |state: &mut State| {
+        let is_removed = |state: &mut State| {
             let found = state.netlink.link(self.index);
             found.is_err_and(|error| error.kind() == Kind::Usage)
         };
-        if reading.is_up || !is_gone(state) {
+        if reading.is_up || !is_removed(state) {
             state.account.note(reading, now);
         }
     }
@@ -178,8 +180,8 @@ impl LinkAccount {
 
     /// Returns the difference of the kernel's count to the last one; 0 for an older reading.
     fn losses_until(&self, carrier_downs: u32) -> u32 {
-        let beyond = carrier_downs.wrapping_sub(self.last.carrier_downs);
-        if beyond <= u32::MAX / 2 { beyond } else { 0 }
+        let difference = carrier_downs.wrapping_sub(self.last.carrier_downs);
+        if difference <= u32::MAX / 2 { difference } else { 0 }
     }
 
     fn read(&self, now: Instant) -> LinkStatus {

@@ -73,7 +73,7 @@ fn cut_file_gives_all_whole_packets_and_then_its_error_with_offset() {
     let FileError::Truncated { offset, end, .. } = &error else { panic!("{error}") };
     assert_eq!((*offset, *end), (reader.offset(), cut as u64));
     let expected =
-        format!("test.pcapng is cut at byte {cut}: the block that starts at byte {offset} is not whole");
+        format!("test.pcapng is cut at byte {cut}: the block that starts at byte {offset} is incomplete");
     assert_eq!(error.to_string(), expected);
     assert!(matches!(count(&mut reader), (0, Err(FileError::Truncated { .. }))), "the error comes again");
 }
@@ -141,10 +141,10 @@ fn file_without_interfaces_is_empty() {
 
 #[test]
 fn file_of_another_format_is_refused_when_opened() {
-    let says = |bytes: &[u8]| reader(bytes).expect_err("no capture file").to_string();
-    assert_eq!(says(b""), "test.pcapng: empty: not even a file header");
-    assert!(says(b"GET / HTTP/1.1").contains("not a pcap or pcapng file"));
-    assert!(says(&a_file(0, b"")[..20]).contains("is cut at byte 20"));
+    let error_of = |bytes: &[u8]| reader(bytes).expect_err("no capture file").to_string();
+    assert_eq!(error_of(b""), "test.pcapng: the file is empty");
+    assert!(error_of(b"GET / HTTP/1.1").contains("not a pcap or pcapng file"));
+    assert!(error_of(&a_file(0, b"")[..20]).contains("is cut at byte 20"));
     let missing = FileReader::open("/nowhere/at/all.pcap").expect_err("no such file").to_string();
     assert!(missing.starts_with("open /nowhere/at/all.pcap: No such file"), "{missing}");
     let directory = FileReader::open("/").expect_err("a directory").to_string();

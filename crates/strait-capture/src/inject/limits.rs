@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// Maximum wait for a full queue.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
-/// Pause between two looks at a full queue.
+/// Pause between two checks of a full queue.
 pub(crate) const STALL_PAUSE: Duration = Duration::from_micros(20);
 /// Size of the largest frame: a jumbo frame with two VLAN tags.
 pub(crate) const FRAME_BYTES_MAX: usize = 9022;

@@ -1,20 +1,21 @@
-//! Generator in the kernel: an XDP program that makes frames and redirects them to an interface.
+//! Generator in the kernel: an XDP program that writes frames and redirects them to an interface.
 //!
-//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) costs no system call, copy or socket buffer a
-//! frame, so one core sends millions a second. The driver must take redirected frames
-//! (`ndo_xdp_xmit`). A veth takes them if its peer receives in batches, that is with GRO or an XDP
-//! program at the other end.
+//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) needs no system call, copy or socket buffer
+//! per frame, so one core sends millions of frames a second. The driver must support redirected
+//! frames (`ndo_xdp_xmit`). A veth supports them if its peer receives with NAPI, that is with GRO
+//! or an XDP program at the peer.
 
 use rustix::io::Errno;
 use strait_filter::xdp::{
     GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
 };
 use strait_ledger as ledger;
+use strait_os::clock;
+use strait_os::interface::Interface;
+use strait_os::netlink::{LinkStats, Netlink};
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Traffic};
+use strait_sys::Kind;
 use strait_sys::bpf::{LoadOptions, Map, TestRun, XdpContext, XdpProgram};
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{LinkStats, Netlink};
-use strait_sys::{Kind, clock};
 
 use crate::error::Error;
 
@@ -61,7 +62,7 @@ impl LiveGenerator {
     /// frames since the start. A signal ends it early. Each call costs the kernel some 20 ms
     /// besides its frames, to set up and clear their pages.
     pub fn run(&mut self, runs: u32) -> Result<u64, Error> {
-        self.forget_time()?;
+        self.reset_time()?;
         let run = TestRun {
             data: &self.frame,
             context: Some(XdpContext::default()),
@@ -73,36 +74,38 @@ impl LiveGenerator {
         match self.program.test_run(run) {
             // A signal ended the run.
             Err(error) if !error.is_one_of(&[Errno::INTR]) => Err(error.into()),
-            _ => self.made(),
+            _ => self.generated(),
         }
     }
 
-    /// Clears the time of the last frame, which is long past.
-    fn forget_time(&self) -> Result<(), Error> {
+    /// Clears the program's last clock reading, which would otherwise be the time of the first
+    /// frames of the next run.
+    fn reset_time(&self) -> Result<(), Error> {
         let mut value = [0; SEQUENCE_BYTES as usize];
-        value[..size_of::<u64>()].copy_from_slice(&self.made()?.to_ne_bytes());
+        value[..size_of::<u64>()].copy_from_slice(&self.generated()?.to_ne_bytes());
         Ok(self.sequence.set(0, &value)?)
     }
 
-    fn made(&self) -> Result<u64, Error> {
+    /// Returns the number of frames that the program has generated.
+    fn generated(&self) -> Result<u64, Error> {
         let mut value = [0; SEQUENCE_BYTES as usize];
         self.sequence.get(0, &mut value)?;
-        let (made, _time) = value.split_first_chunk().expect("a value begins with a number of 64 bits");
-        Ok(u64::from_ne_bytes(*made))
+        let (generated, _time) = value.split_first_chunk().expect("a value begins with a number of 64 bits");
+        Ok(u64::from_ne_bytes(*generated))
     }
 
     /// Returns the account: the frames that the interface's counters report as sent, and the others
     /// as dropped.
     ///
     /// # Errors
-    /// The interface took no frame at all.
+    /// The interface did not send any frame.
     pub fn finish(self) -> Result<ledger::Send, Error> {
-        let made = self.made()?;
+        let generated = self.generated()?;
         let after = Netlink::open()?.stats(self.interface.index)?;
-        let frames = (after.tx_packets - self.before.tx_packets).min(made);
-        if frames == 0 && made > 0 {
-            let cause = "it takes no redirected frames";
-            let remedy = "on a veth switch GRO on at the other end: ethtool -K PEER gro on";
+        let frames = (after.tx_packets - self.before.tx_packets).min(generated);
+        if frames == 0 && generated > 0 {
+            let cause = "it does not send redirected frames";
+            let remedy = "for a veth, switch on GRO at the other end: ethtool -K PEER gro on";
             return Err(strait_sys::Error::new(
                 Kind::Refused,
                 "send live frames on",
@@ -113,7 +116,7 @@ impl LiveGenerator {
             .into());
         }
         let bytes = frames * self.frame.len() as u64;
-        Ok(ledger::Send { frames, bytes, dropped: made - frames, ..ledger::Send::default() })
+        Ok(ledger::Send { frames, bytes, dropped: generated - frames, ..ledger::Send::default() })
     }
 }
 

@@ -1,35 +1,36 @@
-//! AF_XDP TX: frames written into the UMEM and sent from there.
+//! AF_XDP TX: frames are written into the UMEM, and the NIC or the kernel sends them from there.
 //!
 //! A frame that fits a chunk is written into the chunk from which it is sent. If the MTU exceeds a
 //! chunk, frames are written to a separate buffer and cut into fragments. The kernel copies each
 //! frame once more if the driver has no zero-copy.
 //!
-//! With zero-copy the queue also receives into the UMEM, and the driver copies received frames out
-//! of it for the host. The UMEM has chunks for that, which this module never reads.
+//! With zero-copy the NIC's queue also receives into the UMEM, and the driver copies received
+//! frames from it for the host. The UMEM has chunks for this purpose, which this module never
+//! reads.
 
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use strait_filter::xdp::pass_program;
+use strait_os::interface::Interface;
+use strait_os::wait;
 use strait_sys::Kind;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram};
-use strait_sys::interface::Interface;
-use strait_sys::wait;
 use strait_sys::xdp::{self, Binding, Geometry, Mode, Receiver, Socket, Umem};
 
 use super::limits::FRAME_BYTES_MAX;
 use crate::error::Error;
-use crate::paths::xdp::bind::{bind, is_for_want_of_ability};
+use crate::paths::xdp::bind::{bind, is_unsupported};
 
 /// Number of slots of the TX ring.
 pub(super) const SLOTS: u32 = 2048;
-/// Number of chunks: that of the slots, so that a full ring is the only limit.
+/// Number of chunks: one for each slot, so that only a full ring limits the sender.
 const CHUNKS: u32 = SLOTS;
 /// Number of chunks into which the host receives with zero-copy: the longest receive queue of
 /// common NICs.
 const RX_CHUNKS: u32 = 4096;
-/// Maximum time in which a link comes back: copper negotiates for three seconds and more.
-const LINK_MAX: Duration = Duration::from_secs(15);
+/// Maximum time for a link to come up: autonegotiation on copper takes three seconds or more.
+const LINK_UP_TIMEOUT: Duration = Duration::from_secs(15);
 const LINK_PAUSE: Duration = Duration::from_millis(20);
 /// Ethernet header and two VLAN tags beyond the MTU.
 const LINK_OVERHEAD: u32 = 14 + 8;
@@ -38,27 +39,27 @@ const LINK_OVERHEAD: u32 = 14 + 8;
 pub(super) struct Transmitter {
     // Fields drop in this order: the rings unmap before their socket closes.
     rings: xdp::Transmitter,
-    /// Provides the host's chunks with zero-copy.
+    /// Fill ring with the chunks into which the host receives with zero-copy.
     _receiver: Option<Receiver>,
     socket: Socket,
-    /// Program that igb requires to send from a UMEM.
+    /// XDP program, which igb requires to send from a UMEM.
     _program: Option<Link>,
     /// Buffer for frames that may take several chunks.
     jumbo: Option<Box<[u8]>>,
-    /// Reason why the kernel copies each frame, if it does.
-    copies: Option<String>,
+    /// Reason for copies by the kernel, if it copies each frame.
+    copy_reason: Option<String>,
 }
 
 impl Transmitter {
     pub(super) fn open(interface: &Interface) -> Result<Self, Error> {
         match Self::bind(interface, Mode::ZeroCopy) {
-            Err(Error::System(error)) if is_for_want_of_ability(&error) => {
-                let copies = if error.is_one_of(&[Errno::OPNOTSUPP]) {
-                    format!("no zero-copy: {}'s driver has none", interface.name)
+            Err(Error::System(error)) if is_unsupported(&error) => {
+                let reason = if error.is_one_of(&[Errno::OPNOTSUPP]) {
+                    format!("no zero-copy: the driver of {} does not support it", interface.name)
                 } else {
                     format!("no zero-copy: {error}")
                 };
-                Ok(Self { copies: Some(copies), ..Self::bind(interface, Mode::Copy)? })
+                Ok(Self { copy_reason: Some(reason), ..Self::bind(interface, Mode::Copy)? })
             }
             bound => bound,
         }
@@ -78,14 +79,14 @@ impl Transmitter {
         let rings = socket.transmitter(SLOTS, umem.share(CHUNKS)?)?;
         let receiver = zero_copy.then(|| socket.receiver(rx_chunks, umem.share(rx_chunks)?)).transpose()?;
         bind(&mut socket, &Binding { ifindex: interface.index, queue: 0, mode, multi_buffer }, None)?;
-        let program = if zero_copy { let_send(&socket, interface)? } else { None };
+        let program = if zero_copy { enable_sending(&socket, interface)? } else { None };
         let jumbo = multi_buffer.then(|| vec![0; FRAME_BYTES_MAX].into_boxed_slice());
-        Ok(Self { rings, _receiver: receiver, socket, _program: program, jumbo, copies: None })
+        Ok(Self { rings, _receiver: receiver, socket, _program: program, jumbo, copy_reason: None })
     }
 
-    /// Returns the reason why the kernel copies each frame, if it does.
-    pub(super) fn copies(&self) -> Option<&str> {
-        self.copies.as_deref()
+    /// Returns the reason for copies by the kernel, if it copies each frame.
+    pub(super) fn copy_reason(&self) -> Option<&str> {
+        self.copy_reason.as_deref()
     }
 
     /// Returns true if a buffer is free. It collects completions first.
@@ -119,7 +120,7 @@ impl Transmitter {
         }
     }
 
-    /// Submits the queued frames and wakes the kernel if necessary, as long as it takes frames.
+    /// Submits the queued frames, and wakes the kernel if necessary, until it takes no more frames.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         self.rings.submit();
         let mut queued = self.rings.queued();
@@ -144,9 +145,9 @@ impl Transmitter {
     }
 }
 
-/// Attaches a program that passes all frames, for a driver that sends from a UMEM only while it has
-/// a program. The driver then sets up its rings anew, and its link goes down and comes back.
-fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Error> {
+/// Attaches an XDP program that passes all frames, for a driver that sends from a UMEM only while a
+/// program is attached. The driver then resets its rings, and its link goes down and up.
+fn enable_sending(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Error> {
     match socket.wake_tx() {
         Err(error) if error.is_one_of(&[Errno::NXIO, Errno::INVAL]) => {}
         woken => return Ok(woken.map(|_| None)?),
@@ -155,10 +156,10 @@ fn let_send(socket: &Socket, interface: &Interface) -> Result<Option<Link>, Erro
     let options = LoadOptions { fragments: assembled.fragments, device: None };
     let program = XdpProgram::load("strait_pass", &assembled.words(), options)?;
     let link = Link::attach_xdp(&program, interface.index, AttachMode::Native)?;
-    let deadline = Instant::now() + LINK_MAX;
+    let deadline = Instant::now() + LINK_UP_TIMEOUT;
     while !Interface::find(&interface.name)?.is_running() {
         if Instant::now() > deadline {
-            let cause = "its link did not come back after an XDP program was attached: look at the cable and at ethtool";
+            let cause = "its link did not come up again after an XDP program was attached: check the cable, and see ethtool";
             return Err(strait_sys::Error::new(Kind::Failed, "send on", &interface.name, cause).into());
         }
         wait::sleep(LINK_PAUSE);

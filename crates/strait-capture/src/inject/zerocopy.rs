@@ -1,12 +1,13 @@
-//! `PF_ZEROCOPY`: frames written into memory from which the NIC sends. The interface has no other
-//! sender.
+//! `PF_ZEROCOPY`: frames are written into memory from which the NIC sends. The interface has no
+//! other sender.
 
 use std::sync::Arc;
 
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 use strait_sys::pf_zerocopy::{self, Socket};
 
 use crate::error::Error;
+use crate::zerocopy;
 
 /// Number of slots of the ring.
 const SLOTS: u32 = 1024;
@@ -23,12 +24,12 @@ impl Transmitter {
     pub(crate) fn open(interface: &Interface) -> Result<Self, Error> {
         let socket = Arc::new(Socket::open(&interface.name)?);
         let ring = socket.transmitter(SLOTS)?;
-        socket.bind(interface.index)?;
+        zerocopy::bind(&socket, interface)?;
         Ok(Self { ring, socket })
     }
 
-    /// Gives the socket of a capture a ring of `slots`, before it is bound: the kernel takes none
-    /// later.
+    /// Adds a ring of `slots` to the socket of a capture, which must not be bound yet: the module
+    /// accepts no ring later.
     pub(crate) fn of_capture(socket: &Arc<Socket>, slots: u32) -> Result<Self, Error> {
         Ok(Self { ring: socket.transmitter(slots)?, socket: Arc::clone(socket) })
     }
@@ -63,7 +64,7 @@ impl Transmitter {
         self.ring.pending()
     }
 
-    /// Returns the number of frames that were in progress when the interface vanished.
+    /// Returns the number of frames that were in progress when the interface was removed.
     pub(crate) fn dropped(&self) -> u64 {
         // A socket of the family always has its counters.
         self.socket.statistics().map_or(0, |statistics| statistics.tx_dropped)

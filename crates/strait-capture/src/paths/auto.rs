@@ -1,8 +1,9 @@
 //! The `auto` path: the best packet-socket path that the kernel has.
 //!
-//! V3 is the best: the doorbell gives it the delay of V2, its blocks cost the least. On machines
-//! where the open block cannot be read there is no doorbell, and V2 has the shorter delay. AF_XDP
-//! is never chosen, because it takes frames away from the host.
+//! V3 is the best: its blocks need the least CPU time per frame, and with the doorbell its delay is
+//! that of V2. On architectures where the open block cannot be read there is no doorbell, and V2
+//! has the shorter delay. AF_XDP is never selected, because captured frames would not reach the
+//! host.
 
 use rustix::io::Errno;
 use strait_sys::packet::v3::READS_EARLY;
@@ -17,10 +18,10 @@ use crate::wait::Wait;
 /// Description of the path.
 pub(super) const ABOUT: About = About { name: "auto", path: "auto", ..PACKET };
 
-/// Opens the best path; the reasons for passing over the others become notes.
+/// Opens the best path; the errors of the paths tried before become notes.
 pub(super) fn open(request: &Request<'_>) -> Result<Opened<AnyEngine>, Error> {
-    let is_v2_prompter = request.options.wait == Wait::Latency && !READS_EARLY;
-    let order = if is_v2_prompter { [Path::V2, Path::V3] } else { [Path::V3, Path::V2] };
+    let is_v2_faster = request.options.wait == Wait::Latency && !READS_EARLY;
+    let order = if is_v2_faster { [Path::V2, Path::V3] } else { [Path::V3, Path::V2] };
     let mut notes = Vec::new();
     for path in order {
         match path.open(request) {

@@ -5,8 +5,8 @@
 //! [`spec::Spec`] for each name that users can give. The table generates [`Path`], the enums that
 //! hold a path's engine, batch and iterator, and every match over paths in this crate.
 //!
-//! [`crate::Batch::try_each`] selects the path once a batch and runs a loop that is compiled for
-//! that path; [`crate::Batch::frames`] selects it once a frame. Calls outside the hot path are
+//! [`crate::Batch::try_each`] selects the path once per batch and runs a loop that is compiled for
+//! that path; [`crate::Batch::frames`] selects it once per frame. Calls outside the hot path are
 //! virtual.
 
 mod auto;
@@ -27,7 +27,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicBool;
 
 use strait_filter::cbpf::Program;
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 
 use self::engine::{Engine, Lend, Lent};
 use self::request::Request;
@@ -36,6 +36,13 @@ use crate::booking::Booking;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::frame::Frame;
+
+/// Description of [`Path::Auto`]: a macro, because an attribute takes no constant.
+macro_rules! auto_description {
+    () => {
+        "The best packet-socket path; never takes packets away from the host"
+    };
+}
 
 /// Generates the dispatch from lines of the form
 /// `Variant(folder) { Name = SPEC: "description", … };`. `Variant` names the path in the generated
@@ -50,7 +57,7 @@ macro_rules! paths {
         /// Capture path, selected by the user.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub enum Path {
-            /// The best packet-socket path; never takes packets away from the host
+            #[doc = auto_description!()]
             #[default]
             Auto,
             $($($(#[$condition])* #[doc = $description] $name,)*)+
@@ -64,12 +71,12 @@ macro_rules! paths {
             /// Returns the description in one line, without a full stop.
             pub fn description(self) -> &'static str {
                 match self {
-                    Self::Auto => "The best packet-socket path; never takes packets away from the host",
+                    Self::Auto => auto_description!(),
                     $($($(#[$condition])* Self::$name => $description,)*)+
                 }
             }
 
-            fn about(self) -> &'static About {
+            const fn about(self) -> &'static About {
                 match self {
                     Self::Auto => &auto::ABOUT,
                     $($($(#[$condition])* Self::$name => &$folder::$spec.about,)*)+
@@ -196,11 +203,11 @@ paths! {
     V3(v3) { V3 = SPEC: "TPACKET_V3 ring" };
     Xdp(xdp) {
         Xdp = FASTEST: "AF_XDP: zero-copy, else native copy, else generic",
-        XdpZeroCopy = ZERO_COPY: "AF_XDP zero-copy or nothing",
-        XdpNative = NATIVE: "AF_XDP by the driver's own program, frames copied, or nothing",
-        XdpGeneric = GENERIC: "AF_XDP by the kernel's generic program"
+        XdpZeroCopy = ZERO_COPY: "AF_XDP: zero-copy only",
+        XdpNative = NATIVE: "AF_XDP: native XDP with copies only",
+        XdpGeneric = GENERIC: "AF_XDP: generic XDP only"
     };
-    ZeroCopy(zerocopy) { ZeroCopy = SPEC: "PF_ZEROCOPY: a NIC given to the kernel module of that name" };
+    ZeroCopy(zerocopy) { ZeroCopy = SPEC: "PF_ZEROCOPY, on a NIC bound to the driver pf_zerocopy" };
     File(file) {};
     #[cfg(test)]
     Staged(staged) { #[cfg(test)] Staged = SPEC: "Frames that a test staged in memory" };
@@ -208,17 +215,17 @@ paths! {
 
 impl Path {
     /// Returns the name as users write it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         self.about().name
     }
 
-    /// Returns the path with this name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Returns the path with the name `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|path| path.name() == name)
     }
 
-    /// Returns true if the path can capture on interfaces of this kind. The driver's abilities show
-    /// when it is opened.
+    /// Returns true if the path can capture on interfaces of this type. Whether the driver supports
+    /// it is known only when the path is opened.
     pub fn suits(self, interface: &str) -> bool {
         let Ok(found) = Interface::find(interface) else { return false };
         match self.about().interfaces {
@@ -232,7 +239,7 @@ impl Path {
         self.about().takes_frames
     }
 
-    /// Refuses a filter that no session on this path takes, see [`crate::Session::set_filter`].
+    /// Refuses a filter that no session on this path accepts, see [`crate::Session::set_filter`].
     ///
     /// # Errors
     /// [`Error::Filter`]: AF_XDP cannot run it.
@@ -244,7 +251,7 @@ impl Path {
     /// [`crate::Session::set_directions`].
     ///
     /// # Errors
-    /// [`Error::Usage`]: the path sees received frames only.
+    /// [`Error::Usage`]: the path captures only received frames.
     pub fn check_directions(self, directions: Directions) -> Result<(), Error> {
         let about = self.about();
         if about.received_only { directions.refuse_sent(about.path) } else { Ok(()) }

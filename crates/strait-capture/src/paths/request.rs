@@ -1,8 +1,8 @@
 //! Options of a capture and the interface that it opens, as the paths receive them.
 
 use strait_filter::cbpf::Program;
-use strait_sys::ethtool::{Ethtool, Offload};
-use strait_sys::interface::Interface;
+use strait_os::ethtool::{Ethtool, Offload};
+use strait_os::interface::Interface;
 use strait_sys::packet::Fanout;
 
 use crate::directions::Directions;
@@ -100,8 +100,9 @@ impl Request<'_> {
     }
 }
 
-/// Returns true if frames may be longer than the MTU: segments joined on receipt, or not yet cut on
-/// sending. A driver that does not answer may do both.
+/// Returns true if frames may be longer than the MTU: segments joined by receive offload, or sent
+/// frames that segmentation offload has not cut yet. Also true if the driver does not report its
+/// offloads.
 fn joins_segments(interface: &Interface) -> bool {
     let Ok(ethtool) = Ethtool::open(&interface.name) else { return true };
     [Offload::Gro, Offload::Gso, Offload::Tso]

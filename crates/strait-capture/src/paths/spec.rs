@@ -21,7 +21,7 @@ pub(crate) struct Spec<E> {
     pub(crate) open: fn(&Request<'_>) -> Result<Opened<E>, Error>,
 }
 
-/// Name and abilities of a path.
+/// Name and properties of a path.
 #[derive(Clone, Copy)]
 pub(crate) struct About {
     /// Name that users give.
@@ -37,7 +37,8 @@ pub(crate) struct About {
     pub(crate) check_filter: fn(&Program) -> Result<(), Error>,
 }
 
-/// Interfaces that a path can capture on. The driver's abilities show when it is opened.
+/// Interfaces that a path can capture on. Whether the driver supports it is known only when the
+/// path is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interfaces {
     /// Ethernet interfaces.
@@ -58,7 +59,7 @@ pub(crate) struct Opened<E> {
     pub(crate) path: &'static str,
     /// Mode in reports: `copy`, `zero-copy`, `native copy` or `generic`.
     pub(crate) mode: &'static str,
-    /// Geometry of each lane's ring in words.
+    /// Description of each lane's ring, for the user.
     pub(crate) ring: String,
     /// Fallbacks and their reasons, for the user.
     pub(crate) notes: Vec<String>,
@@ -73,9 +74,9 @@ impl<E> Opened<E> {
     }
 }
 
-/// Intake of a session: the attached filter or program, and the counters that no lane has.
+/// Reception of a session: the attached filter or program, and the counters that no lane has.
 pub(crate) trait Source: Send + Sync {
-    /// Ends the intake on all lanes: frames in the rings can still be read, no more arrive.
+    /// Stops reception on all lanes: frames in the rings can still be read, no more arrive.
     fn stop(&mut self) -> Result<(), Error>;
 
     /// Returns the frames that the NIC has missed so far, if the lanes do not count them. It makes
@@ -84,9 +85,9 @@ pub(crate) trait Source: Send + Sync {
         0
     }
 
-    /// Returns the frames that no lane counted. `beyond` frames matched after the program had
+    /// Returns the frames that no lane counted. `late_frames` frames matched after the program had
     /// stopped reading.
-    fn unattributed(&self, _lanes: &[ledger::Lane], _beyond: u64) -> Capture {
+    fn unattributed(&self, _lanes: &[ledger::Lane], _late_frames: u64) -> Capture {
         Capture::default()
     }
 

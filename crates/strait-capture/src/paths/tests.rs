@@ -19,10 +19,10 @@ fn soon() -> Instant {
 #[test]
 fn every_path_is_found_by_its_name() {
     for path in Path::ALL {
-        assert_eq!(Path::named(path.name()), Some(*path));
+        assert_eq!(Path::from_name(path.name()), Some(*path));
         assert!(!path.description().is_empty() && !path.description().ends_with('.'), "{path:?}");
     }
-    assert_eq!(Path::named("fast"), None);
+    assert_eq!(Path::from_name("fast"), None);
 }
 
 #[test]

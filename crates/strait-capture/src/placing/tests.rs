@@ -15,12 +15,12 @@ fn replace(errors: &[Errno]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
     let (old, new) = (Program::accept_all(1), Program::accept_all(2));
     let placing = Placing { link: Link::Own(1), directions: Directions::In };
     let mut attempts = Vec::new();
-    let replaced = placing.replace(&old, &new, |Split { kernels, userspace, why_here }| {
+    let replaced = placing.replace(&old, &new, |Split { kernels, userspace, userspace_reason }| {
         let error = errors.get(attempts.len());
         attempts.push(if userspace.is_some() { None } else { kernels.constant() });
         match error {
             Some(&errno) => Err(strait_sys::Error::os("attach", "a filter", errno.raw_os_error()).into()),
-            None => Ok(why_here),
+            None => Ok(userspace_reason),
         }
     });
     (attempts, replaced)
@@ -30,16 +30,16 @@ fn replace(errors: &[Errno]) -> (Vec<Option<u32>>, Result<Replaced, Error>) {
 fn filter_too_large_for_the_kernel_runs_in_this_process() {
     let (attempts, replaced) = replace(&[Errno::NOMEM]);
     assert_eq!(attempts, [Some(2), None]);
-    let Replaced { why_here, refused } = replaced.unwrap();
-    assert!(why_here.is_some() && refused.is_none());
+    let Replaced { userspace_reason, refused } = replaced.unwrap();
+    assert!(userspace_reason.is_some() && refused.is_none());
 }
 
 #[test]
 fn another_error_leaves_the_earlier_filter_in_place() {
     let (attempts, replaced) = replace(&[Errno::IO]);
     assert_eq!(attempts, [Some(2), Some(1)]);
-    let Replaced { why_here, refused } = replaced.unwrap();
-    assert!(why_here.is_none() && refused.is_some());
+    let Replaced { userspace_reason, refused } = replaced.unwrap();
+    assert!(userspace_reason.is_none() && refused.is_some());
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn earlier_filter_that_ran_in_this_process_is_restored_there() {
     for second in [Errno::NOMEM, Errno::IO] {
         let (attempts, replaced) = replace(&[Errno::IO, second]);
         assert_eq!(attempts, [Some(2), Some(1), None]);
-        let Replaced { why_here, refused } = replaced.unwrap();
-        assert!(why_here.is_some() && refused.is_some());
+        let Replaced { userspace_reason, refused } = replaced.unwrap();
+        assert!(userspace_reason.is_some() && refused.is_some());
     }
 }
 

@@ -49,8 +49,8 @@ impl Builder {
         self
     }
 
-    /// Sets the number of bytes kept of each frame, 1 to 262144. Default: whole frames. On packet
-    /// sockets the kernel cuts the frames.
+    /// Sets the maximum number of captured bytes of a frame, 1 to 262144. Default: whole frames. On
+    /// packet sockets the kernel cuts the frames.
     #[must_use]
     pub fn snaplen(mut self, snaplen: u32) -> Self {
         self.options.snaplen = snaplen;
@@ -119,16 +119,16 @@ impl Builder {
         self
     }
 
-    /// Provides a flow hash with each frame. Default: off. TPACKET_V3 computes a hash if the NIC
-    /// gave none, AF_XDP asks the driver, the other paths have none.
+    /// Provides a flow hash with each frame. Default: off. On TPACKET_V3 the kernel computes the
+    /// hash if the NIC did not; on AF_XDP the driver provides it; the other paths have none.
     #[must_use]
     pub fn rx_hash(mut self, rx_hash: bool) -> Self {
         self.options.rx_hash = rx_hash;
         self
     }
 
-    /// Provides the NIC's time of each frame on AF_XDP, see [`crate::Frame::hardware_ns`]. Default:
-    /// off. Timestamps must be enabled on the NIC (`SIOCSHWTSTAMP`).
+    /// Provides the NIC's timestamp of each frame on AF_XDP, see [`crate::Frame::hardware_ns`].
+    /// Default: off. Timestamps must be enabled on the NIC (`SIOCSHWTSTAMP`).
     #[must_use]
     pub fn hardware_time(mut self, hardware_time: bool) -> Self {
         self.options.hardware_time = hardware_time;
@@ -163,13 +163,13 @@ impl Builder {
     ///
     /// # Errors
     /// An unknown interface, an option out of range, a filter that libpcap rejects, a missing
-    /// privilege or ability.
+    /// privilege, or a feature that the kernel or the driver lacks.
     pub fn open(mut self) -> Result<Session, Error> {
         self.check()?;
         let interface = link::find(&self.interface)?;
         let link = Link::of(&interface)?;
         let options = &mut self.options;
-        options.directions = options.directions.once(interface.is_loopback());
+        options.directions = options.directions.without_duplicates(interface.is_loopback());
         let program = match &options.program {
             Some(program) => filter::cut(program, options.snaplen)?,
             None => filter::live(&self.interface, link, options.filter.as_deref(), options.snaplen)?,
@@ -209,10 +209,10 @@ impl Builder {
         if !(1..=SNAPLEN_MAX).contains(snaplen) {
             return Err(Error::Usage(format!("snaplen {snaplen}: give 1 to {SNAPLEN_MAX} bytes")));
         }
-        cpus.iter().try_for_each(|&cpu| strait_sys::process::check_cpu(cpu))?;
+        cpus.iter().try_for_each(|&cpu| strait_os::process::check_cpu(cpu))?;
         if ring_bytes.is_some_and(|bytes| !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes)) {
             let (least, most) = (RING_BYTES_MIN >> 10, RING_BYTES_MAX >> 20);
-            return Err(Error::Usage(format!("a ring has {least} KiB to {most} MiB")));
+            return Err(Error::Usage(format!("the ring size must be {least} KiB to {most} MiB")));
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ fn session(interface: &str, request: Request<'_>, opened: Opened<AnyEngine>) -> 
         let pacer = Pacer::new(options.wait, engine.capacity());
         let interface = interface.to_owned();
         let mut lane = Lane::new(engine, pacer, interface, options.snaplen, number, cpu(i), shared.clone());
-        lane.start_with(userspace.clone());
+        lane.set_userspace_filter(userspace.clone());
         lane
     };
     let lanes = engines.into_iter().enumerate().map(lane).collect();

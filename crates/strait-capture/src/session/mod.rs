@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture, Report};
+use strait_os::process::wait_for_readers;
 use strait_sys::packet::Cooked;
-use strait_sys::process::wait_for_readers;
 
 pub use self::builder::Builder;
 use self::info::Info;
@@ -29,7 +29,7 @@ use crate::watch::LinkStatus;
 pub struct Session {
     info: Info,
     lanes: Vec<Lane>,
-    /// None for a file, which has no intake.
+    /// None for a file.
     source: Option<Box<dyn Source>>,
     shared: Arc<Shared>,
     opened: Instant,
@@ -46,21 +46,21 @@ impl Session {
         Self { info, lanes, source, shared, opened: Instant::now(), elapsed: None }
     }
 
-    /// Returns the lanes, one a queue, once. Each can move to its own thread.
+    /// Takes the lanes, one for each queue. Each can move to its own thread. Later calls return
+    /// none.
     pub fn take_lanes(&mut self) -> Vec<Lane> {
         std::mem::take(&mut self.lanes)
     }
 
-    /// Returns a sender of single frames on the interface, once. It needs no privilege from then
-    /// on.
+    /// Takes the sender of single frames on the interface. Once opened, it needs no privilege.
     ///
     /// # Errors
-    /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), or no more memory
-    /// may be locked. A file takes no frames.
+    /// On `PF_ZEROCOPY`: the session was not opened to send ([`Builder::sends`]), the sender was
+    /// already taken, or the limit of locked memory is too small. On a file: always.
     pub fn take_sender(&mut self) -> Result<Sender, Error> {
         match &mut self.source {
             Some(source) => source.take_sender(&self.info.interface),
-            None => Err(Error::Usage("a file takes no frames".into())),
+            None => Err(Error::Usage("frames cannot be sent to a capture file".into())),
         }
     }
 
@@ -79,8 +79,8 @@ impl Session {
         &self.info.mode
     }
 
-    /// Returns the geometry of each lane's ring in words, as in `64 blocks of 128 KiB, retired
-    /// after 8ms`; empty for a file.
+    /// Returns a description of each lane's ring, as in `64 blocks of 128 KiB, retired after 8ms`;
+    /// empty for a file.
     pub fn ring(&self) -> &str {
         &self.info.ring
     }
@@ -105,17 +105,17 @@ impl Session {
     ///
     /// # Errors
     /// On AF_XDP: EPERM if that privilege has been dropped, or a filter that the kernel cannot run.
-    /// A file keeps the filter with which it was opened. The earlier filter is then in place.
+    /// On a file: always. After an error the earlier filter is in place.
     pub fn set_filter(&mut self, lanes: &mut [Lane], program: &Program) -> Result<(), Error> {
         let program = filter::cut(program, self.info.snaplen)?;
         let (Some(source), Some(link)) = (&mut self.source, self.info.link) else {
-            return Err(Error::Usage("a file has the filter that it was opened with".into()));
+            return Err(Error::Usage("the filter of an open capture file cannot be changed".into()));
         };
         let Info { directions, snaplen, program: old, .. } = &self.info;
         let change = FilterChange { link, directions: *directions, snaplen: *snaplen, old, new: &program };
         let replaced = source.set_filter(&change, &mut AllLanes { lanes, program: &program })?;
-        let Replaced { why_here, refused } = replaced;
-        filter::note(&mut self.info.notes, why_here);
+        let Replaced { userspace_reason, refused } = replaced;
+        filter::note(&mut self.info.notes, userspace_reason);
         if let Some(error) = refused {
             return Err(error);
         }
@@ -127,12 +127,12 @@ impl Session {
     /// not lent count as filtered.
     ///
     /// # Errors
-    /// AF_XDP and `PF_ZEROCOPY` see received frames only; a file has no directions to choose from.
+    /// AF_XDP and `PF_ZEROCOPY` receive only frames from the wire; a file has no directions.
     pub fn set_directions(&mut self, lanes: &mut [Lane], directions: Directions) -> Result<(), Error> {
         let Some(source) = &mut self.source else {
-            return Err(Error::Usage("a file has the directions that it has".into()));
+            return Err(Error::Usage("directions cannot be selected in a capture file".into()));
         };
-        let directions = directions.once(self.info.is_loopback);
+        let directions = directions.without_duplicates(self.info.is_loopback);
         if !source.set_directions(directions)? {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Session {
     /// removed, because it was compiled for the other header.
     pub fn set_link_type(&mut self, lanes: &mut [Lane], link_type: u32) -> Result<(), Error> {
         let Some(link) = self.info.link else {
-            return Err(Error::Usage("a file has the link type that it has".into()));
+            return Err(Error::Usage("the link type of a capture file cannot be changed".into()));
         };
         if link_type == self.info.link_type {
             return Ok(());
@@ -173,14 +173,14 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the intake on all lanes: frames in the rings can still be read, no more arrive. A file
-    /// is not read further. After an error the intake goes on, at least in part; call it again.
+    /// Stops reception on all lanes: frames in the rings can still be read, no more arrive. A file
+    /// is not read further. After an error some lanes may still receive; call it again.
     pub fn stop(&mut self) -> Result<(), Error> {
         if self.elapsed.is_none() {
             if let Some(source) = &mut self.source {
                 source.stop()?;
             }
-            self.shared.link.settle(Instant::now());
+            self.shared.link.finish(Instant::now());
             self.elapsed = Some(self.opened.elapsed());
         }
         self.shared.stopping.store(true, Ordering::Release);
@@ -203,9 +203,9 @@ impl Session {
     /// runs it is a snapshot that need not close; after [`Session::stop`] and the end of the lanes
     /// it closes.
     pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
-        let beyond = self.shared.beyond.load(Ordering::Relaxed);
+        let late_frames = self.shared.late_frames.load(Ordering::Relaxed);
         let mut unattributed = match &self.source {
-            Some(source) => source.unattributed(&lanes, beyond),
+            Some(source) => source.unattributed(&lanes, late_frames),
             None => Capture::default(),
         };
         let link = self.link();
@@ -223,21 +223,21 @@ impl Session {
     }
 }
 
-/// Lanes of a session, with the filter that they are given.
+/// Lanes of a session, and their new filter.
 struct AllLanes<'a> {
     lanes: &'a mut [Lane],
     program: &'a Program,
 }
 
 impl Lanes for AllLanes<'_> {
-    /// All lanes reject frames first, so that none that passed the old filter arrives after a ring
-    /// was emptied.
+    /// First all lanes reject frames, and every CPU leaves the receive path in which it may still
+    /// run the old filter. No frame of the old filter then arrives after its ring was emptied.
     fn place(&mut self, split: Split) -> Result<Option<String>, Error> {
-        let Split { kernels, userspace, why_here } = split;
+        let Split { kernels, userspace, userspace_reason } = split;
         self.lanes.iter().try_for_each(Lane::reject_all)?;
         wait_for_readers();
         self.lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, userspace.clone()))?;
-        Ok(why_here)
+        Ok(userspace_reason)
     }
 
     fn discard_waiting(&mut self) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Error of a sink, in one line for the user.
 //!
-//! Programs print it as it is. It can be cloned, because a sink that failed returns its error
+//! Programs print it unchanged. It can be cloned, because a sink that failed returns its error
 //! again.
 
 use std::io;
@@ -37,7 +37,7 @@ pub enum SinkError {
         source: Arc<io::Error>,
     },
     /// A write failed: disk full, quota, I/O error. The blocks written before are whole.
-    #[error("write {file}: {source}; the packets written before are kept")]
+    #[error("write {file}: {source}; the packets written before are in the file")]
     Write {
         /// Final name, which [`close`](super::FileSink::close) gives the file.
         file: String,
@@ -49,8 +49,8 @@ pub enum SinkError {
         source: Arc<io::Error>,
     },
     /// The reader of the pipe has closed it (EPIPE). A program should end silently.
-    #[error("{file}: the reader has gone after {packets} packets")]
-    ReaderGone {
+    #[error("{file}: the reader closed the pipe after {packets} packets")]
+    ReaderClosed {
         /// Standard output or the FIFO.
         file: String,
         /// Number of packets written before.
@@ -67,12 +67,12 @@ pub enum SinkError {
         source: Arc<io::Error>,
     },
     /// Another process has deleted or renamed the unfinished file.
-    #[error("{file} was replaced meanwhile; {fate}")]
+    #[error("{file} was replaced during the capture; {location}")]
     Replaced {
         /// The unfinished file.
         file: String,
-        /// Place of the capture.
-        fate: String,
+        /// Present location of the capture, as a sentence.
+        location: String,
     },
     /// The format cannot hold this frame or interface.
     #[error(transparent)]
@@ -94,7 +94,7 @@ impl SinkError {
 
     pub(super) fn begin(file: String, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::BrokenPipe {
-            Self::ReaderGone { file, packets: 0 }
+            Self::ReaderClosed { file, packets: 0 }
         } else {
             Self::Begin { file, source: Arc::new(source) }
         }
@@ -102,7 +102,7 @@ impl SinkError {
 
     pub(super) fn write(file: String, packets: u64, bytes: u64, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::BrokenPipe {
-            Self::ReaderGone { file, packets }
+            Self::ReaderClosed { file, packets }
         } else {
             Self::Write { file, packets, bytes, source: Arc::new(source) }
         }

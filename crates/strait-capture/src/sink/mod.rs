@@ -1,13 +1,13 @@
-//! Writer of captured frames to pcapng or pcap files. It gathers whole blocks in a buffer, so that
-//! one `write(2)` serves many packets.
+//! Writer of captured frames to pcapng or pcap files. It collects whole blocks in a buffer, so that
+//! one `write(2)` writes many packets.
 //!
-//! One thread uses it, for `strait capture -w` and every program that keeps packets. A file is
+//! One thread uses it, for `strait capture -w` and every program that stores packets. A file is
 //! written as `NAME.part` and renamed to `NAME` when it is complete. A capture that is killed
 //! leaves a `.part` that is readable up to the last flush, and a full disk leaves only whole
 //! blocks. docs/internals/files.md draws it.
 //!
-//! It reads no clock for a packet: rotation follows the frames' timestamps, flushing the caller's
-//! `now`. It never calls `fsync`, never drops a packet silently and never prints.
+//! It reads no clock per packet: rotation follows the frames' timestamps, flushing follows the
+//! caller's `now`. It never calls `fsync`, never drops a packet silently and never prints.
 
 mod blocks;
 mod error;
@@ -30,9 +30,9 @@ use output::{Complete, Output};
 use series::Series;
 use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
 
-/// Bytes of whole blocks that are gathered before a `write(2)`: few enough to be still in a 1 MiB
-/// second-level cache for the copy into the page cache, and so many that system calls cost almost
-/// nothing.
+/// Bytes of whole blocks that are buffered before a `write(2)`: few enough to be still in a 1 MiB
+/// second-level cache when they are copied into the page cache, and so many that the system calls
+/// cost almost nothing.
 pub const FLUSH_BYTES: usize = 256 << 10;
 
 /// Maximum time for which [`FileSink::flush_due`] leaves blocks in memory.
@@ -54,7 +54,7 @@ pub struct Summary {
     pub files: u64,
     /// Files deleted by the ring.
     pub deleted: u64,
-    /// Files with another name than their own, which was taken.
+    /// Files that got another name, because their own was already in use.
     pub renamed: u64,
     /// Oldest completed file that was not deleted; empty if there is none.
     pub first_file: String,
@@ -85,10 +85,10 @@ pub struct FileSink {
     output: Option<Output>,
     blocks: Blocks,
     buffer: Vec<u8>,
-    /// Packets in the buffer.
-    gathered: u64,
-    /// Packets written to this file.
-    safe: u64,
+    /// Number of packets in the buffer.
+    buffered_packets: u64,
+    /// Number of packets written to this file.
+    written_packets: u64,
     rotate_bytes: u64,
     rotate_at_ns: u64,
     last_ns: u64,
@@ -99,11 +99,11 @@ pub struct FileSink {
     summary: Summary,
 }
 
-/// File of a rotation that got another name, because its own was taken: a directory or another
-/// user's file has it.
+/// File of a rotation that got another name, because a directory or another user's file has its
+/// own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renamed {
-    /// Name that is taken.
+    /// Name that was already in use.
     pub taken: PathBuf,
     /// Name of the file.
     pub name: PathBuf,
@@ -127,8 +127,8 @@ impl FileSink {
             series,
             blocks,
             buffer,
-            gathered: 0,
-            safe: 0,
+            buffered_packets: 0,
+            written_packets: 0,
             flushed_at: None,
             statistics: Vec::new(),
             failure: None,
@@ -146,31 +146,31 @@ impl FileSink {
     #[inline]
     pub fn write(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
         if self.failure.is_some() || self.is_past_a_limit(frame) {
-            self.make_room(frame).inspect_err(|_| self.summary.lost += 1)?;
+            self.start_next_file(frame).inspect_err(|_| self.summary.lost += 1)?;
         }
         if let Err(error) = self.blocks.packet(&mut self.buffer, frame) {
             self.summary.lost += 1;
             return Err(error.into());
         }
-        self.gathered += 1;
+        self.buffered_packets += 1;
         self.last_ns = self.last_ns.max(frame.timestamp_ns);
         if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Writes the gathered blocks. Call it when the line is quiet, and [`FileSink::flush_due`]
+    /// Writes the buffered blocks. Call it when no frame is ready, and [`FileSink::flush_due`]
     /// otherwise.
     pub fn flush(&mut self) -> Result<(), SinkError> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let result = output.write(&self.buffer, &self.blocks);
-        let gathered = std::mem::take(&mut self.gathered);
+        let buffered_packets = std::mem::take(&mut self.buffered_packets);
         self.buffer.clear();
         let Err(partial) = result else {
-            self.safe += gathered;
+            self.written_packets += buffered_packets;
             return Ok(());
         };
-        self.safe += partial.packets;
-        self.summary.lost += gathered - partial.packets;
-        let error = SinkError::write(output.name(), self.safe, output.bytes(), partial.cause);
+        self.written_packets += partial.packets;
+        self.summary.lost += buffered_packets - partial.packets;
+        let error = SinkError::write(output.name(), self.written_packets, output.bytes(), partial.cause);
         self.failure = Some(error.clone());
         Err(error)
     }
@@ -186,20 +186,20 @@ impl FileSink {
         self.flush()
     }
 
-    /// Stores the counts for the statistics block of a file that rotation completes later.
+    /// Stores the statistics for the block at the end of a file that rotation completes later.
     pub fn note_statistics(&mut self, statistics: &[Statistics]) {
         self.statistics.clear();
         self.statistics.extend_from_slice(statistics);
     }
 
-    /// Returns the name under which the file of a killed capture was kept when the current file was
-    /// opened, once.
+    /// Returns the new name of the file of a killed capture, which was renamed when the current
+    /// file was opened. Later calls return `None`.
     pub fn take_set_aside(&mut self) -> Option<PathBuf> {
         self.output.as_mut().and_then(Output::take_set_aside)
     }
 
-    /// The last file that got another name than its own; each once. [`Summary::renamed`] counts
-    /// them.
+    /// Returns the last file that got another name than its own, unless it was returned before.
+    /// [`Summary::renamed`] counts these files.
     pub fn take_renamed(&mut self) -> Option<Renamed> {
         self.renamed.take()
     }
@@ -215,18 +215,18 @@ impl FileSink {
         self.summary.bytes + self.output.as_ref().map_or(0, Output::bytes) + self.buffer.len() as u64
     }
 
-    /// Writes the statistics blocks (the last stored ones if none are given), completes the file
-    /// and renames it.
+    /// Writes the statistics blocks (those of [`FileSink::note_statistics`] if `statistics` is
+    /// empty), completes the file and renames it.
     ///
-    /// After a failed write it completes the file with the blocks that were written, and returns no
-    /// second error for that write.
+    /// After a failed write it completes the file with the blocks that were written, and does not
+    /// return the error of that write again.
     pub fn close(mut self, statistics: &[Statistics]) -> Result<Summary, SinkError> {
         if !statistics.is_empty() {
             self.note_statistics(statistics);
         }
         let failed_before = self.failure.is_some();
         match self.complete() {
-            Err(SinkError::Write { .. } | SinkError::ReaderGone { .. }) if failed_before => {}
+            Err(SinkError::Write { .. } | SinkError::ReaderClosed { .. }) if failed_before => {}
             result => result?,
         }
         Ok(std::mem::take(&mut self.summary))
@@ -242,7 +242,7 @@ impl FileSink {
 
     /// Opens the next file if the frame exceeds a limit of the current one.
     #[cold]
-    fn make_room(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
+    fn start_next_file(&mut self, frame: &FrameRef<'_>) -> Result<(), SinkError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -250,7 +250,7 @@ impl FileSink {
             self.rotate_at_ns = boundary_after(frame.timestamp_ns, &self.options);
         }
         // A file without packets is never completed because of a limit.
-        if self.safe + self.gathered == 0 {
+        if self.written_packets + self.buffered_packets == 0 {
             return Ok(());
         }
         if self.options.files_max.is_some_and(|files| self.series.opened() >= files) {
@@ -279,17 +279,18 @@ impl FileSink {
         Ok(())
     }
 
-    /// Ends the file: writes the statistics and the buffer, then renames it. If a step fails the
-    /// next ones are tried, so that the written blocks get their name. Returns the first error.
+    /// Completes the file: writes the statistics and the buffer, then renames it. If a step fails
+    /// the next ones are tried, so that the written blocks are in a file with its final name.
+    /// Returns the first error.
     fn complete(&mut self) -> Result<(), SinkError> {
         let interfaces = self.options.interfaces.len() as u32;
         for statistics in self.closing_statistics(interfaces) {
-            // Statistics of an interface that the file lacks are the caller's mistake and left out.
+            // Statistics of an unknown interface are a mistake of the caller; leave them out.
             let _ = self.blocks.statistics(&mut self.buffer, &statistics);
         }
         let flushed = self.flush();
         let Some(output) = self.output.take() else { return flushed };
-        self.summary.packets += std::mem::take(&mut self.safe);
+        self.summary.packets += std::mem::take(&mut self.written_packets);
         self.summary.bytes += output.bytes();
         let Complete { name, taken, place } = output.finish(self.series.can_rename())?;
         if let Some(taken) = taken {
@@ -328,7 +329,7 @@ impl FileSink {
 }
 
 impl Drop for FileSink {
-    /// Writes the gathered blocks of a sink that was not closed. A regular file keeps its name
+    /// Writes the buffered blocks of a sink that was not closed. A regular file keeps its name
     /// `NAME.part`.
     fn drop(&mut self) {
         if self.failure.is_none() {
@@ -337,15 +338,16 @@ impl Drop for FileSink {
     }
 }
 
-/// Opens the next file of a rotation. Another user can predict its name and create it or its part
-/// in a directory such as /tmp; the file then gets another name. Returns the refused name, too.
+/// Opens the next file of a rotation. In a directory such as /tmp another user can predict its name
+/// and create the name or its `.part`; the file then gets another name. Returns the refused name,
+/// too.
 fn open_next(target: &Target, header: &[u8]) -> Result<(Output, Option<PathBuf>), SinkError> {
     let refusal = match Output::create(target, header) {
         Err(refusal @ (SinkError::Create { .. } | SinkError::Busy { .. })) => refusal,
         opened => return Ok((opened?, None)),
     };
     for _ in 0..OTHER_NAMES_MAX {
-        if let Ok(output) = Output::create(&Series::instead_of(target), header) {
+        if let Ok(output) = Output::create(&Series::random_instead_of(target), header) {
             let taken = match target {
                 Target::Path(path) => Some(path.clone()),
                 Target::Stdout => None,

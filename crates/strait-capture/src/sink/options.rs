@@ -16,7 +16,7 @@ pub const ROTATE_BYTES_MIN: u64 = 4096;
 /// Maximum number of files that a ring keeps.
 pub const RING_FILES_MAX: usize = 100_000;
 
-/// Suffixes of compressed files, and the programs that make such files.
+/// Suffixes of compressed files, and the programs that write such files.
 const COMPRESSORS: [(&str, &str); 5] =
     [(".zst", "zstd"), (".gz", "gzip"), (".lz4", "lz4"), (".xz", "xz"), (".bz2", "bzip2")];
 
@@ -47,7 +47,7 @@ pub struct SinkInterface {
     pub snaplen: u32,
     /// Name.
     pub name: Option<String>,
-    /// Description for people.
+    /// Description for users.
     pub description: Option<String>,
     /// Text of the filter that selects its frames.
     pub filter: Option<String>,
@@ -67,7 +67,7 @@ pub struct SinkOptions {
     pub rotate_every: Option<Duration>,
     /// With rotation: number of files to keep, including the current one.
     pub ring_files: Option<usize>,
-    /// With rotation: maximum number of files. The last one takes all further frames regardless of
+    /// With rotation: maximum number of files. All further frames go to the last one, regardless of
     /// the other limits.
     pub files_max: Option<u64>,
     /// Interfaces, in the order of the numbers in frames.
@@ -127,7 +127,7 @@ impl SinkOptions {
         }
         let ring_fits = self.ring_files.is_none_or(|files| (1..=RING_FILES_MAX).contains(&files));
         if !ring_fits {
-            return Some(format!("a ring keeps 1 to {RING_FILES_MAX} files"));
+            return Some(format!("a ring must have 1 to {RING_FILES_MAX} files"));
         }
         if self.ring_files.is_some() && !self.rotates() {
             return Some("a ring of files needs rotation by size or by time".into());
@@ -142,7 +142,7 @@ impl SinkOptions {
         COMPRESSORS.iter().find(|(ending, _)| name.to_ascii_lowercase().ends_with(ending)).map(
             |(ending, program)| {
                 format!(
-                    "{name}: capture files are not compressed as {ending} says: -w - | {program} > {name}"
+                    "{name}: {ending} files are not supported, capture files are not compressed: use -w - | {program} > {name}"
                 )
             },
         )

@@ -16,7 +16,7 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, openat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
-use strait_sys::output::{self, RenameError};
+use strait_os::output::{self, RenameError};
 
 use super::blocks::Blocks;
 use super::error::SinkError;
@@ -28,10 +28,11 @@ const UNFINISHED: &str = ".part";
 
 /// Mode of a new file, before the umask.
 const NEW: Mode = Mode::from_bits_retain(0o666);
-/// Maximum number of files of killed captures that are kept for one name.
+/// Maximum number of files of killed captures for one name.
 const SET_ASIDE_MAX: u32 = 99;
-/// Number of attempts to lock a `.part` that is renamed between opening and locking.
-const LOCK_TRIES: usize = 8;
+/// Maximum number of attempts to lock a `.part` that another process renames between opening and
+/// locking.
+const LOCK_ATTEMPTS_MAX: usize = 8;
 
 /// Open file.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(super) struct Output {
     bytes: u64,
     /// True for a regular file, which can be truncated.
     regular: bool,
-    /// New name of a killed capture's file.
+    /// New name of the `.part` that a killed capture left.
     set_aside: Option<PathBuf>,
 }
 
@@ -120,7 +121,8 @@ impl Output {
         Err(Partial { packets, cause })
     }
 
-    /// Gives a regular file its name, or another one if its own is taken and `can_rename`.
+    /// Renames a regular file to its final name and replaces a file of that name; with `can_rename`
+    /// it gets another name if its own is in use.
     pub(super) fn finish(self, can_rename: bool) -> Result<Complete, SinkError> {
         match self.place {
             Place::InPlace(name) => Ok(Complete { name, taken: None, place: None }),
@@ -144,13 +146,13 @@ impl Output {
         let mut entry = found.name.clone();
         entry.push(UNFINISHED);
         let part = Part { directory: found.directory, entry, whole: found.name, name: found.path };
-        let shown = part.path().display().to_string();
+        let path = part.path().display().to_string();
         let (file, set_aside) = match part.lock() {
             Ok(locked) => locked,
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => {
-                return Err(SinkError::Busy { file: shown });
+                return Err(SinkError::Busy { file: path });
             }
-            Err(source) => return Err(SinkError::create(shown, source)),
+            Err(source) => return Err(SinkError::create(path, source)),
         };
         Ok(Self { file, place: Place::Renamed(part), bytes: 0, regular: true, set_aside })
     }
@@ -209,21 +211,21 @@ impl Part {
     /// `WouldBlock`: another process has the lock.
     fn lock(&self) -> io::Result<(File, Option<PathBuf>)> {
         let mut aside = None;
-        for _ in 0..LOCK_TRIES {
+        for _ in 0..LOCK_ATTEMPTS_MAX {
             let created = self.open(OFlags::CREATE | OFlags::EXCL);
             let is_new = created.is_ok();
             let file = match created {
-                Err(Errno::EXIST) => match self.open_left() {
+                Err(Errno::EXIST) => match self.open_existing() {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     opened => opened?,
                 },
                 created => created?,
             };
-            // Not truncated before it is locked: another capture may write it.
+            // Lock first and truncate later: another capture may be writing it.
             if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            // Its owner may have renamed it since it was opened: then it is a complete capture.
+            // The other capture may have completed and renamed it since it was opened.
             if !self.is_entry_of(&file) {
                 continue;
             }
@@ -242,13 +244,13 @@ impl Part {
 
     /// Opens an existing part. Another user may have created a link or a named pipe with this name:
     /// links are not followed, and a pipe is neither written to nor waited for.
-    fn open_left(&self) -> io::Result<File> {
+    fn open_existing(&self) -> io::Result<File> {
         let is_file = |file: &File| file.metadata().is_ok_and(|found| found.is_file());
         match self.open(OFlags::NOFOLLOW | OFlags::NONBLOCK) {
             Ok(file) if is_file(&file) => Ok(file),
             Err(Errno::NOENT) => Err(Errno::NOENT.into()),
             Err(error) if self.is_file() => Err(error.into()),
-            _ => Err(io::Error::other("there is something else than a file under that name: remove it")),
+            _ => Err(io::Error::other("another kind of file has that name: remove it")),
         }
     }
 
@@ -257,8 +259,8 @@ impl Part {
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile)
     }
 
-    /// Keeps the last packets of a killed capture under the first free name of `NAME.part.1` and
-    /// on.
+    /// Renames the `.part` of a killed capture to the first free name of `NAME.part.1`,
+    /// `NAME.part.2` and so on, so that its packets are not lost.
     fn set_aside(&self) -> io::Result<PathBuf> {
         for number in 1..=SET_ASIDE_MAX {
             let mut name = self.entry.clone();
@@ -271,7 +273,7 @@ impl Part {
             }
         }
         Err(io::Error::other(format!(
-            "{SET_ASIDE_MAX} files that killed captures left are there: move them away"
+            "{SET_ASIDE_MAX} files of killed captures have this name with a number: move them away"
         )))
     }
 
@@ -280,25 +282,27 @@ impl Part {
         output::is_entry(&self.directory, &self.entry, file)
     }
 
-    /// Gives `file` its name, or a random one if its own is refused and `can_rename`. In a
-    /// directory that others write to, another user may have replaced the part: that file does
-    /// not get the name.
+    /// Renames `file` to its final name, or with `can_rename` to a random one if its own is in use
+    /// or refused. In a directory that others can write to, another user may have replaced the
+    /// part; the other user's file is not renamed.
     fn complete(self, file: &File, can_rename: bool) -> Result<Complete, SinkError> {
-        let result = self.rename(file, &self.whole);
+        let result = self.rename(file, &self.whole, can_rename);
         let mut complete = Complete { name: self.name.clone(), taken: None, place: None };
         if can_rename && matches!(result, Err(RenameError::Os(_))) {
             let other = with_random(&self.name);
-            let renamed = other.file_name().map(|entry| (self.rename(file, entry), entry.to_owned()));
+            let renamed = other.file_name().map(|entry| (self.rename(file, entry, true), entry.to_owned()));
             if let Some((Ok(()), entry)) = renamed {
                 complete.taken = Some(std::mem::replace(&mut complete.name, other));
-                complete.place = Kept::of(self.directory, entry, file);
+                complete.place = CompleteFile::of(self.directory, entry, file);
                 return Ok(complete);
             }
         }
         let (from, to) = (self.path().display().to_string(), self.name.display().to_string());
         match result {
-            Ok(()) => complete.place = Kept::of(self.directory, self.whole, file),
-            Err(RenameError::Replaced) => return Err(SinkError::Replaced { file: from, fate: fate(file) }),
+            Ok(()) => complete.place = CompleteFile::of(self.directory, self.whole, file),
+            Err(RenameError::Replaced) => {
+                return Err(SinkError::Replaced { file: from, location: location(file) });
+            }
             Err(RenameError::Os(source)) => {
                 return Err(SinkError::Rename { from, to, source: Arc::new(source) });
             }
@@ -306,45 +310,51 @@ impl Part {
         Ok(complete)
     }
 
-    fn rename(&self, file: &File, to: &OsStr) -> Result<(), RenameError> {
-        output::rename(&self.directory, (&self.entry, to), file)
+    /// Renames the part; with `is_new` it replaces no file.
+    fn rename(&self, file: &File, to: &OsStr, is_new: bool) -> Result<(), RenameError> {
+        let names = (self.entry.as_os_str(), to);
+        if is_new {
+            output::rename_new(&self.directory, names, file)
+        } else {
+            output::rename(&self.directory, names, file)
+        }
     }
 }
 
-/// File that has its name.
+/// Regular file with its final name, or a stream.
 #[derive(Debug)]
 pub(super) struct Complete {
     pub(super) name: PathBuf,
-    /// Name that it should have had, which was taken.
+    /// Name that it should have had, if that was already in use.
     pub(super) taken: Option<PathBuf>,
     /// Its entry; `None` for standard output, a device or a FIFO.
-    pub(super) place: Option<Kept>,
+    pub(super) place: Option<CompleteFile>,
 }
 
 /// Entry of a complete file, to delete it later.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct CompleteFile {
     directory: Arc<OwnedFd>,
     entry: OsString,
     file: Identity,
 }
 
-/// Device, inode, length and time of the last change. The inode number of a deleted file can be
-/// used again.
+/// Device, inode, length and time of the last change. Device and inode are not enough, because the
+/// inode number of a deleted file can be used again.
 type Identity = (u64, u64, u64, (i64, i64));
 
 fn identity(found: &fs::Metadata) -> Identity {
     (found.dev(), found.ino(), found.len(), (found.mtime(), found.mtime_nsec()))
 }
 
-impl Kept {
+impl CompleteFile {
     fn of(directory: OwnedFd, entry: OsString, file: &File) -> Option<Self> {
         let found = file.metadata().ok()?;
         Some(Self { directory: Arc::new(directory), entry, file: identity(&found) })
     }
 
-    /// Uses the descriptor of `other` if it is of the same directory, so that a ring of many files
-    /// needs one.
+    /// Shares the descriptor of `other` if both files are in the same directory, so that a ring of
+    /// many files needs only one.
     pub(super) fn share_directory(&mut self, other: &Self) {
         let place = |fd: &OwnedFd| fstat(fd).map(|found| (found.st_dev, found.st_ino));
         if matches!((place(&self.directory), place(&other.directory)), (Ok(own), Ok(other)) if own == other) {
@@ -352,8 +362,8 @@ impl Kept {
         }
     }
 
-    /// Deletes the file, and returns true if it did. A file that now has the name is not deleted:
-    /// the user may have moved the capture away.
+    /// Deletes the file; returns true on success. Does not delete another file that has the name
+    /// now: the user may have moved the capture away.
     pub(super) fn delete(&self) -> bool {
         let named = openat(
             &self.directory,
@@ -367,8 +377,8 @@ impl Kept {
     }
 }
 
-/// Returns the present place of a capture after another process took its name.
-fn fate(file: &File) -> String {
+/// Returns the present location of a capture after another process replaced its file.
+fn location(file: &File) -> String {
     let is_deleted = file.metadata().is_ok_and(|found| found.nlink() == 0);
     match fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) {
         Ok(path) if !is_deleted => format!("the capture is in {}", path.display()),
@@ -377,8 +387,8 @@ fn fate(file: &File) -> String {
     }
 }
 
-/// Returns true for an empty file of this user with one name. The owner of another file could read
-/// or change the capture.
+/// Returns true for an empty file of this user with a single hard link. Another owner, or a user
+/// with another link, could read or change the capture.
 fn is_ours_and_empty(file: &File) -> io::Result<bool> {
     let found = file.metadata()?;
     Ok(found.len() == 0 && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw())
@@ -405,7 +415,8 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     (written, Ok(()))
 }
 
-/// Waits until a pipe has room that another user of it made non-blocking.
+/// Waits until a non-blocking pipe has room. Another process may have made a shared pipe
+/// non-blocking.
 fn wait_writable(file: &File) -> io::Result<()> {
     match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),

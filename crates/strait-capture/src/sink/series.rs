@@ -1,9 +1,9 @@
-//! Names of the files of one capture, and the ring that keeps the newest of them.
+//! Names of the files of one capture, and the ring of the newest ones.
 //!
 //! Without rotation there is one name, the target. With rotation, names are `STEM_NUMBER_TIME.EXT`
-//! in UTC, as dumpcap's. With rotation by time, a file name with `%` is a format of strftime(3) as
-//! in tcpdump: the local time at which the file is opened, and a number if that name is taken. This
-//! module opens no file, and deletes only files that this capture completed.
+//! in UTC, like those of dumpcap. With rotation by time, a file name with `%` is a format of
+//! strftime(3) as in tcpdump: the local time at which the file is opened, and a number if that name
+//! is in use. This module opens no file, and deletes only files that this capture completed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -12,15 +12,15 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use strait_sys::clock;
+use strait_os::clock;
 use time::{Month, OffsetDateTime};
 
 use super::error::SinkError;
 use super::options::{SinkOptions, Target};
-use super::output::{Kept, unfinished};
+use super::output::{CompleteFile, unfinished};
 
 /// Maximum number of names tried for one file before it gets a random one.
-const TAKEN_MAX: u64 = 10_000;
+const NAMES_TRIED_MAX: u64 = 10_000;
 
 /// Files of one capture.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Series {
     ring: Option<usize>,
     number: u64,
     /// Complete files, oldest first. Only a ring keeps them, so their number is limited.
-    complete: VecDeque<(PathBuf, Kept)>,
+    complete: VecDeque<(PathBuf, CompleteFile)>,
 }
 
 impl Series {
@@ -68,33 +68,34 @@ impl Series {
         Ok(match &self.target {
             Target::Path(path) if self.is_format => {
                 let name = formatted(path, opened_ns)?;
-                Target::Path(self.untaken(name))
+                Target::Path(self.unused(name))
             }
             Target::Path(path) if self.rotates => Target::Path(numbered(path, self.number, opened_ns)),
             target => target.clone(),
         })
     }
 
-    /// Returns another name for the file `refused`. It is random, because another user can create
-    /// files with predictable names.
-    pub(super) fn instead_of(refused: &Target) -> Target {
+    /// Returns a random name for the file `refused`: another user could create a file with a
+    /// predictable name.
+    pub(super) fn random_instead_of(refused: &Target) -> Target {
         match refused {
             Target::Stdout => Target::Stdout,
             Target::Path(path) => Target::Path(with_random(path)),
         }
     }
 
-    /// Returns `name`, or if a file has that name, the first free one of `STEM_00002.EXT` and on.
-    fn untaken(&mut self, name: PathBuf) -> PathBuf {
+    /// Returns `name`, or if it is in use, the first free one of `STEM_00002.EXT`, `STEM_00003.EXT`
+    /// and so on.
+    fn unused(&mut self, name: PathBuf) -> PathBuf {
         if self.last.0 != name {
             self.last = (name, 0);
         }
-        for _ in 0..TAKEN_MAX {
+        for _ in 0..NAMES_TRIED_MAX {
             self.last.1 += 1;
             let (name, number) = &self.last;
             let candidate =
                 if *number == 1 { name.clone() } else { with_suffix(name, &format!("_{number:05}")) };
-            if !is_taken(&candidate) && !is_taken(&unfinished(&candidate)) {
+            if !exists(&candidate) && !exists(&unfinished(&candidate)) {
                 return candidate;
             }
         }
@@ -112,7 +113,7 @@ impl Series {
     }
 
     /// Adds a complete file.
-    pub(super) fn completed(&mut self, name: PathBuf, mut file: Kept) {
+    pub(super) fn completed(&mut self, name: PathBuf, mut file: CompleteFile) {
         if self.ring.is_some() {
             if let Some((_, last)) = self.complete.back() {
                 file.share_directory(last);
@@ -121,13 +122,13 @@ impl Series {
         }
     }
 
-    /// Returns true if a file may get another name: a rotation has several names in any case.
+    /// Returns true if a file may get another name: with rotation the user expects several names.
     pub(super) fn can_rename(&self) -> bool {
         self.rotates
     }
 
-    /// Deletes the oldest files so that the ring has a place for the current one. Returns the
-    /// number of deleted files. A file that cannot be deleted stays.
+    /// Deletes the oldest files so that the ring has room for the current one. Returns the number
+    /// of deleted files. A file that cannot be deleted stays and is no longer part of the ring.
     pub(super) fn delete_oldest(&mut self) -> u64 {
         let keep = self.ring.map_or(usize::MAX, |files| files - 1);
         let mut deleted = 0;
@@ -139,12 +140,12 @@ impl Series {
     }
 }
 
-/// Returns true if the name exists, also as a dangling link.
-fn is_taken(path: &Path) -> bool {
+/// Returns true if the name exists, also as a dangling symbolic link.
+fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// `path` with a random number behind its name, which no other user can predict.
+/// Returns `path` with a random number after its stem, which no other user can predict.
 pub(super) fn with_random(path: &Path) -> PathBuf {
     with_suffix(path, &format!("_{:016x}", RandomState::new().build_hasher().finish()))
 }
@@ -161,17 +162,17 @@ fn has_percent(target: &Target) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().contains(&b'%'))
 }
 
-/// Returns `path` with its file name as the format of a local time. The directory is no format, so
-/// that it cannot select another directory.
+/// Returns `path` with its file name formatted as a local time. The directory is not a format, so
+/// that the time cannot select another directory.
 fn formatted(path: &Path, opened_ns: u64) -> Result<PathBuf, SinkError> {
-    let unusable = |why: &str| SinkError::Usage(format!("{}: {why}", path.display()));
+    let unusable = |cause: &str| SinkError::Usage(format!("{}: {cause}", path.display()));
     let format = path.file_name().unwrap_or_default();
     let seconds = i64::try_from(opened_ns / 1_000_000_000).unwrap_or(i64::MAX);
     let name: OsString = clock::local_format(format, seconds)
-        .ok_or_else(|| unusable("the name with its time is empty or too long"))?;
+        .ok_or_else(|| unusable("the name with the time filled in is empty or too long"))?;
     let is_plain = !name.as_bytes().contains(&b'/') && name != "." && name != "..";
     if !is_plain {
-        return Err(unusable("a % in it stands for a time with a slash (%D): write it as %Y-%m-%d"));
+        return Err(unusable("a time format in the name contains a slash (%D): use %Y-%m-%d"));
     }
     Ok(path.with_file_name(name))
 }
@@ -191,7 +192,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// `YYYYmmddHHMMSS` of a time in seconds since the epoch.
+/// Formats a time in seconds since the epoch as `YYYYmmddHHMMSS`.
 fn utc(seconds: u64) -> String {
     // The largest number of nanoseconds is in the year 2554.
     let time =

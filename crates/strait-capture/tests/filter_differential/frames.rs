@@ -154,7 +154,7 @@ fn llc(rng: &mut Rng, frame: &mut Vec<u8>) {
     frame.extend(rng.pick(&[[0x42, 0x42, 0x03], [0xaa, 0xaa, 0x03], [0xff, 0xff, 0x00], [0xe0, 0xe0, 0x03]]));
     frame.extend(rng.bytes::<32>());
     if rng.chance(40) {
-        // No byte, one byte, or a few bytes behind the length.
+        // No byte, one byte, or a few bytes after the length.
         let len = frame.len() - 35 + rng.below(4);
         frame.truncate(len);
     }

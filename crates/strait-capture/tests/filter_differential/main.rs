@@ -35,11 +35,11 @@ const LINEAR_MAX: usize = 3400;
 
 /// Returns a handle for compiling. If there is none it prints the reason and returns `None`.
 fn compiler(place: Place) -> Option<Compiler> {
-    let made = match place {
+    let compiler = match place {
         Place::Offline => Compiler::offline(LINKTYPE_ETHERNET, SNAPLEN),
         Place::Live => Compiler::live("lo", SNAPLEN),
     };
-    made.map_err(|error| lab::skip(error.to_string())).ok()
+    compiler.map_err(|error| lab::skip(error.to_string())).ok()
 }
 
 fn checked(instructions: &[Instruction]) -> Program {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use lab::{End, Wire, wait_until};
 use strait_filter::Metadata;
 use strait_filter::cbpf::Program;
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
+use strait_os::process::pin_thread;
 use strait_sys::packet::Socket;
 use strait_sys::packet::receive::Receiver;
 use strait_sys::packet::send::Batch;
-use strait_sys::process::pin_thread;
 
 use super::frames::{frame, is_tagged};
 use super::kernel::metadata;
@@ -132,19 +132,19 @@ impl Rig {
 
     /// Returns the frames that the program should match, with tags inserted as by the receiver.
     fn expected(&self, program: &Program, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
-        frames.iter().filter_map(|frame| self.kept(program, frame)).collect()
+        frames.iter().filter_map(|frame| self.matched_part(program, frame)).collect()
     }
 
-    fn kept(&self, program: &Program, frame: &[u8]) -> Option<Vec<u8>> {
+    fn matched_part(&self, program: &Program, frame: &[u8]) -> Option<Vec<u8>> {
         // veth does not record the receive queue.
         let meta = Metadata { ifindex: self.ifindex, queue: 0, ..metadata(frame) };
-        let keep = program.run_wire(frame, &meta) as usize;
+        let len = program.run_wire(frame, &meta) as usize;
         let tag_len = if is_tagged(frame) { 4 } else { 0 };
-        let keep = keep.min(frame.len() - tag_len);
-        match keep {
+        let len = len.min(frame.len() - tag_len);
+        match len {
             0 => None,
-            1..12 => Some(frame[..keep].to_vec()),
-            _ => Some(frame[..keep + tag_len].to_vec()),
+            1..12 => Some(frame[..len].to_vec()),
+            _ => Some(frame[..len + tag_len].to_vec()),
         }
     }
 }

@@ -174,8 +174,9 @@ fn filter_divides_the_traffic_between_socket_and_host() {
             got.extend(port.read());
             got.len() as u64 == capture.counted()[Counter::Redirected.slot(0)]
         }));
-        let kept = |frame: &[u8]| filter.run_wire(frame, &Facts { ifindex, ..metadata(frame) });
-        let (matching, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|frame| kept(frame) != 0);
+        let matched_bytes = |frame: &[u8]| filter.run_wire(frame, &Facts { ifindex, ..metadata(frame) });
+        let (matching, others): (Vec<_>, Vec<_>) =
+            frames.into_iter().partition(|frame| matched_bytes(frame) != 0);
         let others: Vec<_> =
             others.into_iter().filter(|frame| frame.len() >= 20 || !is_tagged(frame)).collect();
         assert!(wait_until(LIMIT, || {
@@ -188,7 +189,7 @@ fn filter_divides_the_traffic_between_socket_and_host() {
         );
         assert_eq!(passed, others);
         for (found, bytes) in &got {
-            assert_eq!(found.snaplen, kept(bytes));
+            assert_eq!(found.snaplen, matched_bytes(bytes));
         }
         assert!(got.is_sorted_by_key(|(found, _)| found.timestamp_ns));
     }
@@ -286,7 +287,7 @@ fn generator_waits_for_its_time_and_ends_at_its_last_frame() {
     let options = generator_options(&traffic.templates()[0], 1, &sequence);
     let second = 1_000_000_000 << PACE_SHIFT;
     let from = |start_ns, interval| Some(Pace { start_ns, interval });
-    let just_now = strait_sys::clock::monotonic_ns();
+    let just_now = strait_os::clock::monotonic_ns();
     for (number, last_ns, frames_max, pace, verdict) in [
         (9, 0, 10, None, XDP_REDIRECT),
         (10, 0, 10, None, XDP_DROP),

@@ -2,7 +2,7 @@
 
 use lab::Wire;
 use strait_capture::{Builder, Directions, Path, Session};
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 use strait_sys::libpcap::Compiler;
 
 use crate::corpus;

@@ -1,4 +1,4 @@
-//! Changes of a running capture: filter, directions, and reads of its counters meanwhile.
+//! Changes of a running capture: filter, directions, and reads of its counters.
 
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ fn without_privilege_packet_sockets_change_the_filter_and_af_xdp_keeps_it() {
         send(&wire);
         let set = std::thread::scope(|scope| {
             let unprivileged = || {
-                strait_sys::process::drop_capabilities(false).unwrap();
+                strait_os::process::drop_capabilities(false).unwrap();
                 session.set_filter(&mut lanes, &udp)
             };
             scope.spawn(unprivileged).join().unwrap()
@@ -103,7 +103,7 @@ fn without_privilege_packet_sockets_change_the_filter_and_af_xdp_keeps_it() {
 /// Frames in the ring that were reported still count after a new filter removes them, and later
 /// frames add to them.
 #[test]
-fn reported_count_does_not_fall_with_a_new_filter() {
+fn reported_count_does_not_decrease_with_a_new_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let tcp = compiled(&wire, "tcp and inbound");
     for path in PATHS {
@@ -130,7 +130,7 @@ fn with_long_filter(wire: &Wire, test: impl FnOnce(&Program)) {
     assert!(long.instructions().len() > 1000);
     let optmem = "/proc/sys/net/core/optmem_max";
     let Ok(before) = wire.right().run(|| std::fs::read_to_string(optmem)) else {
-        return lab::skip("net.core.optmem_max is not to be seen in a namespace");
+        return lab::skip("net.core.optmem_max is not visible in a namespace");
     };
     wire.right().run(|| std::fs::write(optmem, "4096")).unwrap();
     test(&long);
@@ -145,17 +145,17 @@ fn filter_that_the_kernel_refuses_runs_in_this_process() {
             let (mut session, mut lanes) = open(&wire, path);
             let set = wire.right().run(|| session.set_filter(&mut lanes, long));
             send(&wire);
-            let told = session.notes().iter().any(|note| note.contains("runs in this process"));
+            let noted = session.notes().iter().any(|note| note.contains("runs in this process"));
             let protocols = protocols(&wire, session, lanes);
             set.unwrap();
-            assert_eq!((told, protocols), (true, [17].repeat(FRAMES as usize / 2)), "{path:?}");
+            assert_eq!((noted, protocols), (true, [17].repeat(FRAMES as usize / 2)), "{path:?}");
         }
     });
 }
 
 /// Such a filter may reject frames that were already reported.
 #[test]
-fn reported_count_does_not_fall_with_a_userspace_filter() {
+fn reported_count_does_not_decrease_with_a_userspace_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     with_long_filter(&wire, |long| {
         for path in [Path::Recv, Path::V2, Path::V3] {

@@ -34,10 +34,7 @@ fn filtered_frames_are_counted_on_every_path() {
         let account = &report.capture;
         assert_eq!((account.received, account.delivered, account.filtered), (3000, 1000, 2000), "{report}");
         assert_eq!(captured.len(), 1000);
-        assert_eq!(
-            account.copied_bytes, account.wire_bytes,
-            "the kernel copied each frame once, and nobody else"
-        );
+        assert_eq!(account.copied_bytes, account.wire_bytes, "each frame is copied once, by the kernel");
         assert_eq!(account.closes(), Ok(()));
     }
 }

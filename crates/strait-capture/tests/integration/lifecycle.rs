@@ -1,5 +1,5 @@
-//! Wrong options, and links that go down, flap or vanish: each gives one clear error and loses no
-//! frame.
+//! Invalid options, and links that go down, flap or are removed: each gives one clear error and
+//! loses no frame.
 
 use std::time::{Duration, Instant};
 
@@ -128,7 +128,7 @@ fn until_failure(wire: &Wire, path: Path, wait: Wait, fail: impl Fn()) -> (usize
             Err(error) => return (delivered, error),
         }
     }
-    panic!("{path:?}: the interface is gone and nobody says so");
+    panic!("{path:?}: the removal of the interface was not reported");
 }
 
 /// Reads all lanes until `done` returns true for the number of frames read. Returns that number.
@@ -179,7 +179,7 @@ fn survive_flaps(path: Path, wait: Wait, lanes: u32) {
 }
 
 #[test]
-fn capture_goes_on_after_its_link_was_down() {
+fn capture_continues_after_its_link_was_down() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Latency, Wait::Busy] {
             survive_flaps(path, wait, 1);
@@ -272,13 +272,17 @@ fn carrier_loss_is_distinguished_from_link_down() {
 }
 
 #[test]
-fn vanished_interface_is_reported_after_its_last_frame() {
+fn removed_interface_is_reported_after_its_last_frame() {
     for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(wire) = Wire::builder().or_skip() else { return };
             let (delivered, error) = until_failure(&wire, path, wait, || wire.right().delete());
             assert_eq!(delivered, frames().len(), "{path:?}, {wait:?}: {error}");
-            assert_eq!(error.to_string(), "capture on right: the interface is gone", "{path:?}, {wait:?}");
+            assert_eq!(
+                error.to_string(),
+                "capture on right: the interface was removed",
+                "{path:?}, {wait:?}"
+            );
         }
     }
 }
@@ -312,7 +316,7 @@ fn slow_reader_gets_every_frame_of_a_link_that_is_deleted() {
             }
         };
         assert_eq!(read, sent, "{path:?}: {error}");
-        assert_eq!(error.to_string(), "capture on right: the interface is gone", "{path:?}");
+        assert_eq!(error.to_string(), "capture on right: the interface was removed", "{path:?}");
     }
 }
 
@@ -330,7 +334,7 @@ fn xdp_detaches_its_program_at_the_end_and_passes_other_frames() {
     assert!(captured.is_empty(), "{report}");
     assert_eq!(report.capture.filtered, 1, "{report}");
     let index = wire.right().interface().index;
-    let attached = || wire.right().run(|| strait_sys::netlink::Netlink::open()?.xdp(index)).unwrap();
+    let attached = || wire.right().run(|| strait_os::netlink::Netlink::open()?.xdp(index)).unwrap();
     assert!(wait_until(Duration::from_secs(5), || attached().is_none()));
 }
 

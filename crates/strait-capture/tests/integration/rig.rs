@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lab::{End, Wire};
 use strait_capture::{Builder, Direction, Directions, InjectPath, Injector, Lane, Session};
 use strait_ledger::{self as ledger, Report};
-use strait_sys::clock;
+use strait_os::clock;
 
 /// Properties by which captures are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Capture {
         self.session.mode()
     }
 
-    /// Stops the intake in `end`'s namespace and reads the rest.
+    /// Stops reception in `end`'s namespace and reads the rest.
     pub(crate) fn finish(mut self, end: &End) -> (Vec<Captured>, Report) {
         end.run(|| self.session.stop()).unwrap();
         let mut captured = Vec::new();

@@ -56,7 +56,7 @@ fn seen(captured: &[Captured]) -> Vec<&Seen> {
 }
 
 /// Compares every path with `recv`. The packet sockets capture at the same time, AF_XDP alone,
-/// because it takes its frames away.
+/// because its frames do not reach other sockets.
 fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
     let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
     let xdp = capture(wire, &[Path::Xdp], filter, snaplen);

@@ -17,7 +17,7 @@ const EACH: usize = 50;
 /// Size in bytes up to the UDP header of the longest chain.
 const CHAIN_BYTES: usize = 14 + 40 + 8 * 20;
 
-/// UDP behind extension headers, TCP behind as many, and IPv4.
+/// UDP after extension headers, TCP after the same headers, and IPv4.
 fn frames() -> Vec<Vec<u8>> {
     let frame = |sequence: usize, last: u8| {
         let headers = sequence % 21;
@@ -71,9 +71,11 @@ fn finish(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> (Vec<Vec<u8>>,
     (captured, report)
 }
 
-fn says_why(session: &Session, why: &str) -> bool {
-    let told = |note: &String| note.starts_with("the filter runs in this process: ") && note.contains(why);
-    session.notes().iter().filter(|note| told(note)).count() == 1
+/// Returns true if exactly one note reports that the filter runs in this process, for `reason`.
+fn has_note(session: &Session, reason: &str) -> bool {
+    let is_it =
+        |note: &String| note.starts_with("the filter runs in this process: ") && note.contains(reason);
+    session.notes().iter().filter(|note| is_it(note)).count() == 1
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn filter_with_a_loop_runs_in_this_process_and_counts_rejected_frames() {
     for path in SOCKETS {
         // The snaplen applies to matched frames: the filter sees the whole chain.
         let (session, lanes) = open(&wire, incoming().path(path).filter(CHAIN).snaplen(20));
-        assert!(says_why(&session, "loop"), "{path:?}: {:?}", session.notes());
+        assert!(has_note(&session, "loop"), "{path:?}: {:?}", session.notes());
         send_all(&wire);
         let (captured, report) = finish(&wire, session, lanes);
         assert!(captured.iter().all(|bytes| bytes.len() == 20), "{path:?}");
@@ -99,7 +101,7 @@ fn filter_above_the_kernels_limit_runs_in_this_process() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in SOCKETS {
         let (session, lanes) = open(&wire, incoming().path(path).program(long()));
-        assert!(says_why(&session, "5004 instructions"), "{path:?}: {:?}", session.notes());
+        assert!(has_note(&session, "5004 instructions"), "{path:?}: {:?}", session.notes());
         send_all(&wire);
         let (captured, report) = finish(&wire, session, lanes);
         assert_eq!((captured.len(), report.capture.filtered), (2 * EACH, EACH as u64), "{path:?}: {report}");
@@ -117,14 +119,14 @@ fn filter_above_the_sockets_memory_runs_in_this_process_from_the_start() {
     assert_eq!(program.refusal(), None);
     let optmem = "/proc/sys/net/core/optmem_max";
     let Ok(before) = wire.right().run(|| std::fs::read_to_string(optmem)) else {
-        return lab::skip("net.core.optmem_max is not to be seen in a namespace");
+        return lab::skip("net.core.optmem_max is not visible in a namespace");
     };
     wire.right().run(|| std::fs::write(optmem, "4096")).unwrap();
     for path in SOCKETS {
         let opened = wire.right().run(|| incoming().path(path).program(program.clone()).open());
         let mut session = opened.unwrap();
         let lanes = session.take_lanes();
-        assert!(says_why(&session, "memory"), "{path:?}: {:?}", session.notes());
+        assert!(has_note(&session, "memory"), "{path:?}: {:?}", session.notes());
         send_all(&wire);
         assert_eq!(finish(&wire, session, lanes).0.len(), 2 * EACH, "{path:?}");
     }
@@ -138,7 +140,7 @@ fn changed_filter_moves_to_this_process_and_back() {
         let (mut session, mut lanes) = open(&wire, incoming().path(path));
         for _ in 0..3 {
             wire.right().run(|| session.set_filter(&mut lanes, &long())).unwrap();
-            assert!(says_why(&session, "5004 instructions"), "one note, however often it is set");
+            assert!(has_note(&session, "5004 instructions"), "one note, however often it is set");
         }
         send_all(&wire);
         wire.right().run(|| session.set_filter(&mut lanes, &Program::reject_all())).unwrap();
@@ -174,9 +176,9 @@ fn filter_set_while_the_link_is_down_runs_in_the_kernel() {
 fn af_xdp_refuses_a_userspace_filter_with_the_reason() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let refused = |error: strait_capture::Error| {
-        let said = error.to_string();
-        assert_eq!(error.kind(), ErrorKind::Usage, "{said}");
-        assert!(said.contains("away from the host") && said.contains("--path v3"), "{said}");
+        let message = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{message}");
+        assert!(message.contains("do not reach the host") && message.contains("--path v3"), "{message}");
     };
     let xdp = || incoming().path(Path::Xdp);
     refused(Capture::open(wire.right(), xdp().filter(CHAIN)).err().unwrap());

@@ -1,8 +1,7 @@
 //! The `file` path: a capture file that is read like an interface, with the filter language and the
 //! ledger of the other paths.
 //!
-//! A frame is copied once, out of the read buffer, so that it can be lent after the reader has
-//! looked for the next one.
+//! A frame is copied once, out of the read buffer: reading the next block may move that buffer.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,9 +66,8 @@ impl Engine {
 impl Lend for Engine {
     type Batch<'a> = Batch<'a>;
 
-    /// Reads on to the next frame that the filter matches. Returns false at the end of the file, if
-    /// a pipe has no more bytes yet, and once the session is `stopping`: a file has no intake that
-    /// could be ended earlier.
+    /// Reads up to the next frame that the filter matches. Returns false at the end of the file, if
+    /// a pipe has no more bytes yet, and after the session was stopped (`stopping`).
     fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
         while self.current.is_none() && !self.ended && !stopping.load(Ordering::Acquire) {
             // After an error there is nothing more to read.
@@ -85,13 +83,13 @@ impl Lend for Engine {
             }
             self.received += 1;
             let metadata = Metadata { wire_len: packet.wire_len, ..Metadata::default() };
-            let kept = self.program.run(packet.bytes, &metadata) as usize;
-            if kept == 0 {
+            let limit = self.program.run(packet.bytes, &metadata) as usize;
+            if limit == 0 {
                 self.filtered += 1;
                 continue;
             }
             self.bytes.clear();
-            self.bytes.extend_from_slice(&packet.bytes[..packet.bytes.len().min(kept)]);
+            self.bytes.extend_from_slice(&packet.bytes[..packet.bytes.len().min(limit)]);
             self.current = Some(Header {
                 wire_len: packet.wire_len,
                 timestamp_ns: packet.timestamp_ns,
@@ -112,8 +110,8 @@ impl engine::Engine for Engine {
         1
     }
 
-    /// 0: frames behind the last one lent are never lost.
-    fn holds_at_least(&self) -> usize {
+    /// Returns 0: no frame of a file is lost.
+    fn capacity_min(&self) -> usize {
         0
     }
 
@@ -141,7 +139,7 @@ impl engine::Engine for Engine {
         self.ended
     }
 
-    /// A file keeps the filter with which it was opened.
+    /// Does nothing: the filter of an open file cannot be changed.
     fn discard_waiting(
         &mut self,
         _program: &Program,

@@ -1,81 +1,85 @@
 //! Doorbell: a second packet socket with the filter of the ring's socket, which wakes a V3 reader.
 //!
-//! TPACKET_V3 wakes its reader when a block is retired, so up to its timer late: 95 to 103 ms in
-//! the program that D2 measured. The doorbell's queue holds one or two packets. The first packet
-//! after [`Doorbell::arm`] makes it readable, and until the reader empties it the kernel drops
-//! further packets for it at once. So it rings only while the reader sleeps. Its packets are
-//! discarded and not in the ledger.
+//! The kernel wakes a TPACKET_V3 reader when a block is retired. On a quiet link that is when the
+//! retire timer expires: 95 to 103 ms late in the program that D2 measured (docs/sources.md). The
+//! doorbell wakes the reader for the first packet. Its receive queue holds one to three packets.
+//! The first packet after [`Doorbell::arm`] makes the socket readable; it *rings*. Until the reader
+//! empties the queue, the kernel drops further packets for this socket, so it rings only once for
+//! each sleep of the reader. Its packets are discarded and not in the ledger.
 //!
 //! A packet that the full queue drops still costs the kernel about a sixth of its whole work for a
-//! packet. Therefore the doorbell leaves under load:
+//! packet. Therefore the doorbell is unbound from the interface under load:
 //!
 //! ```text
-//!   Present -- rested for a while --> Leaving --> Absent
-//!      ^                                            |
-//!      +------------------ Coming <----- arm -------+
+//!   Bound -- reader awake for UNBIND_AFTER --> Unbinding --> Unbound
+//!     ^                                                        |
+//!     +------------------- Binding <------------- arm ---------+
 //! ```
 //!
-//! To leave or to come, the kernel waits for the receive path of every CPU (`synchronize_net` in
-//! net/packet/af_packet.c), some ten milliseconds. A thread does it, so that the reader does not
-//! wait. A member of a fanout group cannot leave; its doorbell gets a filter that rejects all
-//! packets, which saves a part of the cost.
+//! To unbind or to bind, the kernel waits until every CPU has left the receive path
+//! (`synchronize_net` in net/packet/af_packet.c), some ten milliseconds. A separate thread makes
+//! the call, so that the reader does not wait. A member of a fanout group cannot be bound again;
+//! its doorbell gets a filter that rejects all packets (`Rejecting`), which saves a part of the
+//! cost.
 //!
-//! The doorbell only saves time: a move that fails leaves it in its place, and the ring's own
-//! socket reports errors of the interface.
+//! A capture is correct without its doorbell, only later: if a bind fails the doorbell keeps its
+//! state, and the ring's own socket reports errors of the interface.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 use strait_sys::packet::{Instruction, Socket, receive::Receiver};
 
 use super::shape::Shape;
 use crate::error::Error;
 use crate::filter;
 
-/// Requested size of the queue. The kernel grants its minimum (SOCK_MIN_RCVBUF), which holds two or
-/// three small packets.
+/// Requested size of the queue. The kernel grants its minimum (SOCK_MIN_RCVBUF), which holds one to
+/// three packets.
 const QUEUE_BYTES: u32 = 1;
-/// More packets than the queue can hold, so that one call empties it.
-const EMPTIED_AT_ONCE: usize = 16;
-/// Size to which packets in the queue are cut.
+/// Number of packets received in one call: more than the queue can hold, so that one call empties
+/// it.
+const RECEIVE_BATCH: usize = 16;
+/// Bytes of a packet in the queue: only its arrival matters.
 const SNAPLEN: u32 = 1;
-/// Time without a sleep of the reader after which it is under load.
-const REST: Duration = Duration::from_millis(50);
+/// Time for which the reader has to be awake before the doorbell is unbound.
+const UNBIND_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Doorbell {
     socket: Arc<Socket>,
     receiver: Receiver,
     filter: Vec<Instruction>,
     ifindex: u32,
-    /// In a fanout group.
+    /// True for a member of a fanout group.
     grouped: bool,
-    place: Place,
-    /// Start of the time for which the reader has not slept.
-    resting: Option<Instant>,
+    state: State,
+    /// Time since which the reader has not slept.
+    awake_since: Option<Instant>,
 }
 
-/// State of the doorbell, see the drawing above.
-enum Place {
-    Present,
-    Leaving(Move),
-    Absent,
-    Coming(Move),
-    /// Present with a filter that rejects all packets.
-    Muffled,
+/// State of the doorbell, see the diagram above.
+enum State {
+    Bound,
+    Unbinding(Rebind),
+    Unbound,
+    Binding(Rebind),
+    /// Bound with a filter that rejects all packets.
+    Rejecting,
 }
 
-type Move = JoinHandle<strait_sys::Result<()>>;
+/// Thread that binds the socket to another protocol.
+type Rebind = JoinHandle<strait_sys::Result<()>>;
 
 /// Result of [`Doorbell::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Armed {
-    /// The next packet rings. If a packet `rang`, it may still be on its way into the ring.
+    /// The next packet rings. If a packet `rang` before, it may not be in the ring yet.
     Yes { rang: bool },
-    /// The doorbell is not back yet.
-    NotYet,
+    /// The doorbell is not bound yet.
+    NotBound,
 }
 
 impl Doorbell {
@@ -88,12 +92,12 @@ impl Doorbell {
         socket.bind(interface.index)?;
         Ok(Self {
             socket: Arc::new(socket),
-            receiver: Receiver::new(EMPTIED_AT_ONCE, SNAPLEN as usize),
+            receiver: Receiver::new(RECEIVE_BATCH, SNAPLEN as usize),
             filter,
             ifindex: interface.index,
             grouped: false,
-            place: Place::Present,
-            resting: None,
+            state: State::Bound,
+            awake_since: None,
         })
     }
 
@@ -101,9 +105,9 @@ impl Doorbell {
     pub(super) fn set_filter(&mut self, program: &Program) -> Result<(), Error> {
         self.filter = instructions(program)?;
         self.socket.attach_filter(&self.filter)?;
-        self.settle();
-        if matches!(self.place, Place::Muffled) {
-            self.place = Place::Present;
+        self.finish_rebind();
+        if matches!(self.state, State::Rejecting) {
+            self.state = State::Bound;
         }
         Ok(())
     }
@@ -117,82 +121,83 @@ impl Doorbell {
         self.grouped = true;
     }
 
-    /// Empties the queue, so that the next packet rings.
+    /// Empties the queue, so that the next packet rings. Binds the doorbell if it is unbound.
     pub(super) fn arm(&mut self) -> Result<Armed, Error> {
-        self.resting = None;
-        self.settle();
-        if matches!(self.place, Place::Absent)
-            && let Some(coming) = self.on_a_thread(Socket::bind)
+        self.awake_since = None;
+        self.finish_rebind();
+        if matches!(self.state, State::Unbound)
+            && let Some(binding) = self.rebind_on_thread(Socket::bind)
         {
-            self.place = Place::Coming(coming);
+            self.state = State::Binding(binding);
         }
-        match self.place {
-            Place::Present => {}
-            Place::Muffled => {
+        match self.state {
+            State::Bound => {}
+            State::Rejecting => {
                 self.socket.attach_filter(&self.filter)?;
-                self.place = Place::Present;
+                self.state = State::Bound;
             }
-            Place::Leaving(_) | Place::Absent | Place::Coming(_) => return Ok(Armed::NotYet),
+            State::Unbinding(_) | State::Unbound | State::Binding(_) => return Ok(Armed::NotBound),
         }
         let rang = self.receiver.fill(&self.socket)? > 0;
         self.receiver.discard();
         Ok(Armed::Yes { rang })
     }
 
-    /// Notes that the reader does not sleep. If it has not slept for [`REST`] the doorbell leaves.
-    pub(super) fn rest(&mut self) -> Result<(), Error> {
-        let since = *self.resting.get_or_insert_with(Instant::now);
-        if since.elapsed() < REST {
+    /// Notes that the reader does not sleep. Unbinds the doorbell if it has not slept for
+    /// [`UNBIND_AFTER`].
+    pub(super) fn reader_is_awake(&mut self) -> Result<(), Error> {
+        let since = *self.awake_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < UNBIND_AFTER {
             return Ok(());
         }
-        self.settle();
-        if !matches!(self.place, Place::Present) {
+        self.finish_rebind();
+        if !matches!(self.state, State::Bound) {
             return Ok(());
         }
         if self.grouped {
             self.socket.reject_all()?;
-            self.place = Place::Muffled;
-        } else if let Some(leaving) = self.on_a_thread(Socket::bind_to_no_protocol) {
-            self.place = Place::Leaving(leaving);
+            self.state = State::Rejecting;
+        } else if let Some(unbinding) = self.rebind_on_thread(Socket::bind_to_no_protocol) {
+            self.state = State::Unbinding(unbinding);
         }
         Ok(())
     }
 
-    /// Updates the state after a move that has ended, with or without success.
-    fn settle(&mut self) {
-        self.place = match std::mem::replace(&mut self.place, Place::Absent) {
-            Place::Leaving(thread) if thread.is_finished() => {
-                if joined(thread) {
-                    Place::Absent
+    /// Updates the state after a bind on another thread has ended, with or without success.
+    fn finish_rebind(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Unbound) {
+            State::Unbinding(thread) if thread.is_finished() => {
+                if succeeded(thread) {
+                    State::Unbound
                 } else {
-                    Place::Present
+                    State::Bound
                 }
             }
-            Place::Coming(thread) if thread.is_finished() => {
-                if joined(thread) {
-                    Place::Present
+            State::Binding(thread) if thread.is_finished() => {
+                if succeeded(thread) {
+                    State::Bound
                 } else {
-                    Place::Absent
+                    State::Unbound
                 }
             }
-            unsettled => unsettled,
+            unchanged => unchanged,
         };
     }
 
-    /// Binds the socket again on a thread; none if the system has no thread for it.
-    fn on_a_thread(&self, bind: fn(&Socket, u32) -> strait_sys::Result<()>) -> Option<Move> {
+    /// Starts `bind` on another thread; returns `None` if no thread can be started.
+    fn rebind_on_thread(&self, bind: fn(&Socket, u32) -> strait_sys::Result<()>) -> Option<Rebind> {
         let (socket, ifindex) = (Arc::clone(&self.socket), self.ifindex);
         thread::Builder::new().name("doorbell".into()).spawn(move || bind(&socket, ifindex)).ok()
     }
 }
 
-/// Returns the ring's filter with packets cut to the minimum: only their arrival matters.
+/// Returns the ring's filter with packets cut to [`SNAPLEN`].
 fn instructions(program: &Program) -> Result<Vec<Instruction>, Error> {
     Ok(filter::instructions(&filter::cut(program, SNAPLEN)?))
 }
 
-/// Returns true if an ended move was successful.
-fn joined(thread: Move) -> bool {
+/// Returns true if an ended bind was successful.
+fn succeeded(thread: Rebind) -> bool {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).is_ok()
 }
 
@@ -208,16 +213,16 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    fn bell(wire: &Wire) -> Doorbell {
+    fn doorbell(wire: &Wire) -> Doorbell {
         let shape = Shape {
-            asked_bytes: Some(1 << 20),
+            requested_bytes: Some(1 << 20),
             lanes: 1,
             frame_bytes: 1514,
             rx_hash: false,
             promiscuous: false,
             ignore_outgoing: true,
             doorbell: true,
-            patient: true,
+            long_retire: true,
             early: Early::Quiet,
             cooked: None,
         };
@@ -226,7 +231,7 @@ mod tests {
     }
 
     /// Sends a frame, and returns true if it rings.
-    fn rings(wire: &Wire, bell: &Doorbell) -> bool {
+    fn rings(wire: &Wire, doorbell: &Doorbell) -> bool {
         wire.left().run(|| {
             let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
             injector.buffer().unwrap()[..60].fill(0xff);
@@ -234,50 +239,50 @@ mod tests {
             injector.finish().unwrap();
         });
         let [ready] =
-            strait_sys::wait::readable([Some(bell.socket().as_fd())], Duration::from_millis(100)).unwrap();
+            strait_os::wait::readable([Some(doorbell.socket().as_fd())], Duration::from_millis(100)).unwrap();
         ready.readable
     }
 
-    fn rest_until(bell: &mut Doorbell, there: fn(&Place) -> bool) {
+    fn stay_awake_until(doorbell: &mut Doorbell, reached: fn(&State) -> bool) {
         assert!(wait_until(LIMIT, || {
-            bell.rest().unwrap();
-            there(&bell.place)
+            doorbell.reader_is_awake().unwrap();
+            reached(&doorbell.state)
         }));
     }
 
     #[test]
-    fn doorbell_rings_leaves_under_load_and_comes_back() {
+    fn doorbell_is_unbound_under_load_and_bound_again_by_arm() {
         let Some(wire) = Wire::builder().or_skip() else { return };
-        let mut bell = bell(&wire);
-        assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: false });
-        assert!(rings(&wire, &bell));
-        assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: true });
-        rest_until(&mut bell, |place| matches!(place, Place::Absent));
-        assert!(!rings(&wire, &bell));
-        assert_eq!(bell.arm().unwrap(), Armed::NotYet);
-        assert!(wait_until(LIMIT, || bell.arm().unwrap() == Armed::Yes { rang: false }));
-        assert!(rings(&wire, &bell));
+        let mut doorbell = doorbell(&wire);
+        assert_eq!(doorbell.arm().unwrap(), Armed::Yes { rang: false });
+        assert!(rings(&wire, &doorbell));
+        assert_eq!(doorbell.arm().unwrap(), Armed::Yes { rang: true });
+        stay_awake_until(&mut doorbell, |state| matches!(state, State::Unbound));
+        assert!(!rings(&wire, &doorbell));
+        assert_eq!(doorbell.arm().unwrap(), Armed::NotBound);
+        assert!(wait_until(LIMIT, || doorbell.arm().unwrap() == Armed::Yes { rang: false }));
+        assert!(rings(&wire, &doorbell));
     }
 
     #[test]
-    fn doorbell_of_a_group_is_muffled_under_load() {
+    fn doorbell_of_a_fanout_group_rejects_packets_under_load() {
         let Some(wire) = Wire::builder().or_skip() else { return };
-        let mut bell = bell(&wire);
-        bell.set_grouped();
-        rest_until(&mut bell, |place| matches!(place, Place::Muffled));
-        assert!(!rings(&wire, &bell));
-        assert_eq!(bell.arm().unwrap(), Armed::Yes { rang: false });
-        assert!(rings(&wire, &bell));
+        let mut doorbell = doorbell(&wire);
+        doorbell.set_grouped();
+        stay_awake_until(&mut doorbell, |state| matches!(state, State::Rejecting));
+        assert!(!rings(&wire, &doorbell));
+        assert_eq!(doorbell.arm().unwrap(), Armed::Yes { rang: false });
+        assert!(rings(&wire, &doorbell));
     }
 
     #[test]
-    fn doorbell_that_cannot_come_back_stays_absent() {
+    fn doorbell_that_cannot_be_bound_again_stays_unbound() {
         let Some(wire) = Wire::builder().or_skip() else { return };
-        let mut bell = bell(&wire);
-        rest_until(&mut bell, |place| matches!(place, Place::Absent));
+        let mut doorbell = doorbell(&wire);
+        stay_awake_until(&mut doorbell, |state| matches!(state, State::Unbound));
         wire.right().delete();
         for _ in 0..50 {
-            assert_eq!(bell.arm().unwrap(), Armed::NotYet);
+            assert_eq!(doorbell.arm().unwrap(), Armed::NotBound);
             thread::sleep(Duration::from_millis(1));
         }
     }

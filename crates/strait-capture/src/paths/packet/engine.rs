@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
+use strait_os::interface::Interface;
 use strait_sys::LinkState;
-use strait_sys::interface::Interface;
 use strait_sys::packet::{Cooked, Socket};
 
 use super::counts::Counts;
@@ -24,19 +24,21 @@ use crate::live_counters::KernelCounters;
 use crate::paths::engine::{self, Lend};
 use crate::wait::{LINK_CHECK_SPINS, RING_SHARE, Step, Wakers};
 
-/// Time for which a reader that was rung looks for the frame: the kernel may still be writing it.
-const SETTLE: Duration = Duration::from_micros(50);
-/// Time that a frame may take into the ring after its ring of the doorbell was discarded: the
-/// kernel serves the two sockets one after the other.
-const CROSSING: Duration = Duration::from_micros(2);
-/// Time for which a reader relies on its doorbell alone: the kernel may lack the memory for the
-/// frame that would ring.
-const TRUST: Duration = Duration::from_secs(1);
-/// Longest pause of a burst; longer ones are those of a load that lasts (`wait.rs`).
-const BURST: Duration = Duration::from_millis(1);
-/// Interval between two looks of a reader with an absent doorbell.
-const ABSENCE: Duration = Duration::from_millis(1);
-/// Maximum time to wait for the last frames after the intake has ended.
+/// Maximum time for which a reader polls the open block after the doorbell rang: the kernel may
+/// still be writing the frame.
+const FRAME_WRITE_MAX: Duration = Duration::from_micros(50);
+/// Maximum time between the delivery of a frame to the doorbell and to the ring, in this order: the
+/// kernel serves the two sockets one after the other. A reader that has just emptied the doorbell
+/// waits for this time before it decides that the ring is empty.
+const DELIVERY_GAP_MAX: Duration = Duration::from_micros(2);
+/// Maximum sleep of a reader that polls only its doorbell: the kernel may lack the memory for the
+/// doorbell's copy of a frame, so that the frame is in the ring and does not ring.
+const DOORBELL_ONLY_MAX: Duration = Duration::from_secs(1);
+/// Maximum pause in a burst. `wait.rs` returns longer pauses only under a sustained load.
+const BURST_PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Interval at which a reader polls its ring while the doorbell is not bound.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Maximum time to wait for the last frames after reception has stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// Packet socket with its ring.
@@ -46,15 +48,16 @@ pub(crate) struct Engine<R> {
     doorbell: Option<Doorbell>,
     socket: Socket,
     counts: Arc<Counts>,
-    /// A frame rang and is invisible until its block is retired.
-    unseen: bool,
-    /// Frames that left the ring, read or unread.
+    /// True if a frame rang the doorbell and cannot be read before its block is retired, because
+    /// the block was not zeroed.
+    awaits_retirement: bool,
+    /// Number of frames taken from the ring, read or unread.
     taken: u64,
-    /// Looks at an empty ring by a reader that never sleeps.
+    /// Number of polls of an empty ring by a reader that never sleeps.
     spins: u32,
-    /// Member of a fanout group.
+    /// True for a member of a fanout group.
     grouped: bool,
-    /// Leaves out frames that this host sends.
+    /// True if frames that this host sends are left out.
     ignores_outgoing: bool,
     /// 0 for all interfaces.
     ifindex: u32,
@@ -62,13 +65,14 @@ pub(crate) struct Engine<R> {
 
 impl<R: Ring> Engine<R> {
     /// Opens and binds a socket with its ring. It rejects every frame until
-    /// [`engine::Engine::admit`].
+    /// [`engine::Engine::accept_matching`].
     ///
     /// # Errors
     /// The kernel refuses `program`, the ring, or the interface.
     pub(super) fn open(interface: &Interface, program: &Program, shape: &Shape) -> Result<Self, Error> {
         let socket = shape.socket(&interface.name)?;
-        // Attached before anything is bound, so that the kernel's objections show here.
+        // The kernel checks the filter here. Frames pass only after `accept_matching`: until all
+        // members of a fanout group have joined it, each would receive every frame.
         filter::attach(program, &socket)?;
         socket.reject_all()?;
         socket.ignore_outgoing(shape.ignore_outgoing)?;
@@ -85,7 +89,7 @@ impl<R: Ring> Engine<R> {
             doorbell,
             socket,
             counts,
-            unseen: false,
+            awaits_retirement: false,
             taken: 0,
             spins: 0,
             grouped: false,
@@ -113,13 +117,13 @@ impl<R: Ring> Engine<R> {
         self.ring.bytes()
     }
 
-    /// Returns the ring's geometry in words.
+    /// Returns a description of the ring's geometry, for the user.
     pub(super) fn describe(&self) -> String {
         self.ring.describe()
     }
 
-    /// Pauses for a moment. No ring reports that its interface is gone, so the socket is asked now
-    /// and then.
+    /// Pauses for a moment. A ring does not report that its interface was removed, so the socket's
+    /// error is read every [`LINK_CHECK_SPINS`] calls.
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
@@ -130,14 +134,14 @@ impl<R: Ring> Engine<R> {
     }
 
     /// Waits while a block gathers frames. The kernel wakes the reader when the block is full or
-    /// its timer ends.
+    /// its retire timer expires.
     fn gather(&mut self, pause: Duration, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
-        if let Some(bell) = &mut self.doorbell {
-            bell.rest()?;
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.reader_is_awake()?;
         }
-        let lasts = pause > BURST;
-        let limit = match (self.ring.reads_early(), lasts) {
-            // Under a load that lasts it is cheaper to read a block when it is full.
+        let sustained = pause > BURST_PAUSE_MAX;
+        let limit = match (self.ring.reads_early(), sustained) {
+            // Under a sustained load it is cheaper to read a block when it is full.
             (true, true) => 2 * pause,
             (true, false) => pause,
             (false, false) => timeout,
@@ -145,7 +149,7 @@ impl<R: Ring> Engine<R> {
             // them. The ring holds fewer large frames than the pause was computed for.
             (false, true) => {
                 let pause = pause.min(self.ring.fill_time() / RING_SHARE);
-                strait_sys::wait::sleep(pause.min(timeout));
+                strait_os::wait::sleep(pause.min(timeout));
                 if self.is_ready()? {
                     return Ok(());
                 }
@@ -158,43 +162,46 @@ impl<R: Ring> Engine<R> {
     fn wait_for_ring(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         let [interrupt, link] = wakers;
         let fds = [Some(self.socket.as_fd()), interrupt, link];
-        let [ring, ..] = strait_sys::wait::readable(fds, timeout)?;
+        let [ring, ..] = strait_os::wait::readable(fds, timeout)?;
         if ring.failed {
             self.socket.take_error()?;
         }
         Ok(())
     }
 
-    /// Sleeps until a block is retired or a frame rings, then until that frame is whole.
-    fn wait_for_bell(&mut self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
-        let Some(bell) = &mut self.doorbell else { return Ok(()) };
-        let Armed::Yes { rang } = bell.arm()? else {
-            return self.wait_for_ring(timeout.min(ABSENCE), wakers);
+    /// Sleeps until a block is retired or a frame rings the doorbell, then waits until that frame
+    /// is complete.
+    fn wait_for_doorbell(&mut self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
+        let Some(doorbell) = &mut self.doorbell else { return Ok(()) };
+        let Armed::Yes { rang } = doorbell.arm()? else {
+            return self.wait_for_ring(timeout.min(POLL_INTERVAL), wakers);
         };
-        // A frame that came before the bell was armed does not ring any more.
-        if self.look_for(if rang { CROSSING } else { Duration::ZERO })? {
+        // A frame that arrived before the doorbell was armed does not ring, so poll the ring once
+        // more.
+        if self.poll_ring_for(if rang { DELIVERY_GAP_MAX } else { Duration::ZERO })? {
             return Ok(());
         }
-        self.unseen |= rang;
-        let Some(bell) = &self.doorbell else { return Ok(()) };
-        // The end of a block's timer is no news to a reader that reads the block early.
-        let trusted = self.ring.reads_early() && !self.unseen;
-        let ring = (!trusted).then(|| self.socket.as_fd());
-        let timeout = if trusted { timeout.min(TRUST) } else { timeout };
+        self.awaits_retirement |= rang;
+        let Some(doorbell) = &self.doorbell else { return Ok(()) };
+        // A reader that sees the frames of the open block does not need the wake-up at the end of
+        // the block's timer. It would be a second wake-up for each packet on a quiet link.
+        let doorbell_only = self.ring.reads_early() && !self.awaits_retirement;
+        let ring = (!doorbell_only).then(|| self.socket.as_fd());
+        let timeout = if doorbell_only { timeout.min(DOORBELL_ONLY_MAX) } else { timeout };
         let [interrupt, link] = wakers;
-        let fds = [ring, Some(bell.socket().as_fd()), interrupt, link];
-        let [ring, rung, ..] = strait_sys::wait::readable(fds, timeout)?;
+        let fds = [ring, Some(doorbell.socket().as_fd()), interrupt, link];
+        let [ring, rung, ..] = strait_os::wait::readable(fds, timeout)?;
         if ring.failed || rung.failed {
             self.socket.take_error()?;
         }
         if rung.readable {
-            self.unseen |= !self.look_for(SETTLE)?;
+            self.awaits_retirement |= !self.poll_ring_for(FRAME_WRITE_MAX)?;
         }
         Ok(())
     }
 
-    /// Looks for a frame once; a ring that is read early is looked at again for `time`.
-    fn look_for(&mut self, time: Duration) -> Result<bool, Error> {
+    /// Polls the ring once, or for up to `time` if the open block can be read.
+    fn poll_ring_for(&mut self, time: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + time;
         loop {
             if self.is_ready()? {
@@ -222,7 +229,7 @@ impl<R: Ring> Lend for Engine<R> {
 
     #[inline]
     fn take(&mut self, limit: usize) -> Batch<R::Batch<'_>> {
-        self.unseen = false;
+        self.awaits_retirement = false;
         let batch = self.ring.take(limit);
         self.taken += batch.len() as u64;
         Batch(batch)
@@ -234,8 +241,8 @@ impl<R: Ring> engine::Engine for Engine<R> {
         self.ring.capacity()
     }
 
-    fn holds_at_least(&self) -> usize {
-        self.ring.holds_at_least()
+    fn capacity_min(&self) -> usize {
+        self.ring.capacity_min()
     }
 
     fn copies(&self) -> Copies {
@@ -249,15 +256,15 @@ impl<R: Ring> engine::Engine for Engine<R> {
 
     /// The ring's socket and the doorbell's.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let bell = self.doorbell.as_ref().map(|bell| bell.socket().as_fd());
-        [self.socket.as_fd()].into_iter().chain(bell).collect()
+        let doorbell = self.doorbell.as_ref().map(|doorbell| doorbell.socket().as_fd());
+        [self.socket.as_fd()].into_iter().chain(doorbell).collect()
     }
 
-    /// Arms the doorbell. A frame that rang meanwhile gets the time to enter the ring.
+    /// Arms the doorbell. If a frame has rung, polls the ring until the frame is in it.
     fn prepare_to_wait(&mut self) -> Result<(), Error> {
-        let Some(bell) = &mut self.doorbell else { return Ok(()) };
-        if let Armed::Yes { rang: true } = bell.arm()? {
-            self.look_for(CROSSING)?;
+        let Some(doorbell) = &mut self.doorbell else { return Ok(()) };
+        if let Armed::Yes { rang: true } = doorbell.arm()? {
+            self.poll_ring_for(DELIVERY_GAP_MAX)?;
         }
         Ok(())
     }
@@ -266,8 +273,8 @@ impl<R: Ring> engine::Engine for Engine<R> {
         match step {
             Step::Spin => self.spin()?,
             Step::Gather(pause) if R::HAS_BLOCKS => self.gather(pause, timeout, wakers)?,
-            Step::Gather(pause) => strait_sys::wait::sleep(pause.min(timeout)),
-            Step::Wake if self.doorbell.is_some() => self.wait_for_bell(timeout, wakers)?,
+            Step::Gather(pause) => strait_os::wait::sleep(pause.min(timeout)),
+            Step::Wake if self.doorbell.is_some() => self.wait_for_doorbell(timeout, wakers)?,
             Step::Wake => self.wait_for_ring(timeout, wakers)?,
         }
         Ok(())
@@ -286,8 +293,8 @@ impl<R: Ring> engine::Engine for Engine<R> {
 
     fn drain(&mut self, account: &mut Capture, discarded: u64, since: Instant) -> Result<bool, Error> {
         self.account(account, discarded)?;
-        // Not `unread`: frames of a batch that was dropped before its end are unread, and do not
-        // come again.
+        // `unread` cannot be used: it includes frames of batches that were dropped before their
+        // end, and those do not come again.
         let left = account.received.saturating_sub(account.lost.ring_full);
         if left <= self.taken || since.elapsed() > DRAIN_MAX {
             return Ok(false);
@@ -296,11 +303,11 @@ impl<R: Ring> engine::Engine for Engine<R> {
         Ok(true)
     }
 
-    /// Returns the state of the link and clears the errors of both sockets: one flap must not count
-    /// once for each.
+    /// Returns the state of the link. Clears the errors of both sockets, so that one flap does not
+    /// count twice.
     fn link_state(&self) -> Result<Option<LinkState>, Error> {
-        let bell = self.doorbell.iter().map(Doorbell::socket);
-        for socket in bell.chain([&self.socket]) {
+        let doorbell = self.doorbell.iter().map(Doorbell::socket);
+        for socket in doorbell.chain([&self.socket]) {
             match socket.take_error() {
                 Err(error) if !error.is_one_of(&[Errno::NETDOWN]) => return Err(error.into()),
                 _ => {}
@@ -310,35 +317,35 @@ impl<R: Ring> engine::Engine for Engine<R> {
     }
 
     fn check_link(&self) -> Result<(), Error> {
-        self.doorbell.iter().try_for_each(|bell| bell.socket().take_error())?;
+        self.doorbell.iter().try_for_each(|doorbell| doorbell.socket().take_error())?;
         Ok(self.socket.take_error()?)
     }
 
     /// Rejects every frame. A frame on its way may still enter the ring until the kernel's receive
-    /// path has finished with it (`strait_sys::process::wait_for_readers`).
+    /// path has finished with it (`strait_os::process::wait_for_readers`).
     fn reject_all(&self) -> Result<(), Error> {
         Ok(self.socket.reject_all()?)
     }
 
-    fn admit(&self, program: &Program) -> Result<(), Error> {
+    fn accept_matching(&self, program: &Program) -> Result<(), Error> {
         if !(self.grouped && self.ignores_outgoing) {
             return filter::attach(program, &self.socket);
         }
-        // Frames of a group come by the group's hook, which ignores PACKET_IGNORE_OUTGOING of its
-        // members.
+        // A fanout group receives frames through a protocol hook of its own, to which
+        // PACKET_IGNORE_OUTGOING of its members does not apply. The filter rejects sent frames.
         let received = program.without_pkttype_outgoing();
         filter::attach(&received.map_err(|error| Error::Filter(error.to_string()))?, &self.socket)
     }
 
-    /// The intake must have ended by [`engine::Engine::reject_all`].
+    /// Call [`engine::Engine::reject_all`] first.
     fn discard_waiting(
         &mut self,
         program: &Program,
         account: &mut Capture,
         discarded: &AtomicU64,
     ) -> Result<(), Error> {
-        if let Some(bell) = &mut self.doorbell {
-            bell.set_filter(program)?;
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.set_filter(program)?;
         }
         let since = Instant::now();
         loop {
@@ -354,7 +361,7 @@ impl<R: Ring> engine::Engine for Engine<R> {
     fn ignore_outgoing(&mut self, ignore: bool) -> Result<(), Error> {
         self.ignores_outgoing = ignore;
         self.socket.ignore_outgoing(ignore)?;
-        self.doorbell.iter().try_for_each(|bell| bell.socket().ignore_outgoing(ignore))?;
+        self.doorbell.iter().try_for_each(|doorbell| doorbell.socket().ignore_outgoing(ignore))?;
         Ok(())
     }
 

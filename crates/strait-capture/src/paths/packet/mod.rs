@@ -1,7 +1,7 @@
 //! Common part of the `AF_PACKET` paths `recv`, `v2` and `v3`: socket, counters, doorbell, waiting.
 //!
 //! Each path's folder implements [`ring::Ring`] for its ring; [`engine::Engine`] is compiled for
-//! each. The ring modules of `strait-sys` own the memory; this one decides when to wait and books
+//! each. The ring modules of `strait-sys` own the memory; this one decides when to wait and reads
 //! the kernel's counters.
 
 mod counts;

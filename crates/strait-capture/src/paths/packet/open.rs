@@ -1,4 +1,4 @@
-//! Opening of a session on packet sockets.
+//! Opens a session on packet sockets.
 
 use strait_sys::packet::Fanout;
 use strait_sys::packet::v3::{Early, READS_EARLY};
@@ -24,11 +24,11 @@ use crate::watch::LinkWatch;
 pub(crate) fn open<R: Ring>(request: &Request<'_>) -> Result<Opened<Engine<R>>, Error> {
     let Request { options, link, program, .. } = request;
     let split = link.split(program, options.directions)?;
-    let in_kernel = split.why_here.is_none() && request.filters();
+    let in_kernel = split.userspace_reason.is_none() && request.filters();
     match open_filtered(request, split) {
         Err(error) if in_kernel && filter::may_be_too_large(&error) => {
-            let here = link.split_here(program, options.directions, &error)?;
-            open_filtered(request, here).map_err(|_| error)
+            let split = link.split_to_userspace(program, options.directions, &error)?;
+            open_filtered(request, split).map_err(|_| error)
         }
         opened => opened,
     }
@@ -36,14 +36,14 @@ pub(crate) fn open<R: Ring>(request: &Request<'_>) -> Result<Opened<Engine<R>>, 
 
 fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<Engine<R>>, Error> {
     let Request { options, interface, link, .. } = request;
-    let Split { kernels: program, userspace, why_here } = split;
+    let Split { kernels: program, userspace, userspace_reason } = split;
     let mut notes = Vec::new();
-    filter::note(&mut notes, why_here);
+    filter::note(&mut notes, userspace_reason);
     let numbers = request.lane_numbers()?;
     let mut shape = shape::<R>(request, numbers.len());
     if userspace.is_some() {
-        // The filter must see the bytes that it would see in the kernel; the snaplen cuts the
-        // frames that it matches.
+        // The filter must see the bytes that it would see in the kernel. Matched frames are cut to
+        // the snaplen after that.
         shape.frame_bytes = request.frame_bytes_max();
     }
     let watch = LinkWatch::open(interface)?;
@@ -53,12 +53,12 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
     }
     fanout::join(&mut engines, options.fanout)?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
-    engines.iter().try_for_each(|engine| engine.admit(&program))?;
+    engines.iter().try_for_each(|engine| engine.accept_matching(&program))?;
     let smallest = engines.iter().map(Engine::ring_bytes).min().unwrap_or(0);
-    // A ring is of whole blocks, so a little smaller than asked for; it was halved if memory is
-    // short.
+    // A ring has whole blocks and may be a little smaller than requested. If it has half the size
+    // or less, memory was short.
     if smallest <= shape.ring_bytes::<R>() / 2 {
-        notes.push(format!("the kernel had memory for a ring of {} KiB only", smallest >> 10));
+        notes.push(format!("the kernel has memory only for a ring of {} KiB", smallest >> 10));
     }
     let ring = engines.first().map(Engine::describe).unwrap_or_default();
     let mut sockets = Vec::with_capacity(engines.len());
@@ -81,18 +81,20 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
 fn shape<R: Ring>(request: &Request<'_>, lanes: usize) -> Shape {
     let Request { options, link, .. } = request;
     let is_busy = options.wait == Wait::Busy;
-    // With rollover a doorbell would ring the next lane whenever one is awake.
+    // Not with rollover: an awake reader leaves its doorbell full, so the kernel would roll the
+    // packet over to the doorbell of the next lane and wake that lane.
     let can_ring = READS_EARLY && options.fanout != Fanout::Rollover;
     Shape {
-        asked_bytes: options.ring_bytes,
+        requested_bytes: options.ring_bytes,
         lanes,
         frame_bytes: request.frame_bytes_max().min(options.snaplen as usize),
         rx_hash: options.rx_hash,
         promiscuous: options.promiscuous,
         ignore_outgoing: options.directions == Directions::In,
         doorbell: R::HAS_BLOCKS && !is_busy && can_ring,
-        patient: READS_EARLY && (is_busy || can_ring),
-        // Early reading under load costs the zeroing of blocks; the other policies accept it.
+        long_retire: READS_EARLY && (is_busy || can_ring),
+        // To be read early, blocks must be zeroed, which costs CPU time under load. The policies
+        // other than `Balanced` accept that cost for a short delay.
         early: if options.wait == Wait::Balanced { Early::Quiet } else { Early::Always },
         cooked: link.cooked(),
     }

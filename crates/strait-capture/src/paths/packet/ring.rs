@@ -1,4 +1,4 @@
-//! Contract of a packet socket's ring, and its opening with less memory than asked for.
+//! Contract of a packet socket's ring. If the kernel lacks memory, a smaller ring is opened.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use strait_sys::packet::{Cooked, Frame as RawFrame, Socket};
 use super::shape::Shape;
 use crate::error::Error;
 
-/// No ring is made smaller than this when memory is short.
+/// Minimum size of a ring when memory is short.
 const RING_BYTES_MIN: usize = 1 << 18;
 
 /// Ring of a packet socket, or the buffers for its queue.
@@ -17,7 +17,7 @@ pub(crate) trait Ring: Sized + Send + 'static {
     const PATH: &'static str;
     /// True if the kernel gathers frames in blocks and wakes the reader when a block is retired.
     const HAS_BLOCKS: bool = false;
-    /// True if slots are made for the snaplen: a filter in this process sees no byte beyond it.
+    /// True if slots hold only the snaplen: a filter in this process sees no byte beyond it.
     const CUTS_AT_SNAPLEN: bool = false;
 
     /// Frames lent by [`Ring::take`].
@@ -41,14 +41,14 @@ pub(crate) trait Ring: Sized + Send + 'static {
     /// Returns the size in bytes of the ring, or of the socket's queue.
     fn bytes(&self) -> usize;
 
-    /// Returns the geometry in words.
+    /// Returns a description of the geometry, for the user.
     fn describe(&self) -> String;
 
-    /// Returns about how many frames of minimum size it holds.
+    /// Returns the approximate number of frames of minimum size that it holds.
     fn capacity(&self) -> usize;
 
-    /// Returns how many frames it holds if all of them have the maximum size.
-    fn holds_at_least(&self) -> usize;
+    /// Returns the number of frames that it holds if all of them have the maximum size.
+    fn capacity_min(&self) -> usize;
 
     /// Returns true if the reader sees the frames of a block before the block is retired.
     fn reads_early(&self) -> bool {
@@ -80,7 +80,7 @@ pub(super) fn open<R: Ring>(socket: &Socket, shape: &Shape) -> Result<R, Error> 
     let mut ring_bytes = shape.ring_bytes::<R>();
     loop {
         match R::sized(socket, shape, ring_bytes) {
-            Err(Error::System(error)) if is_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
+            Err(Error::System(error)) if is_out_of_memory(&error) && ring_bytes / 2 >= RING_BYTES_MIN => {
                 ring_bytes /= 2;
             }
             Ok(mut ring) => {
@@ -92,6 +92,6 @@ pub(super) fn open<R: Ring>(socket: &Socket, shape: &Shape) -> Result<R, Error> 
     }
 }
 
-fn is_memory(error: &strait_sys::Error) -> bool {
+fn is_out_of_memory(error: &strait_sys::Error) -> bool {
     error.is_one_of(&[Errno::NOMEM])
 }

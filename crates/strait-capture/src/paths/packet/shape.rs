@@ -8,9 +8,9 @@ use crate::error::Error;
 /// Options of a packet socket and its ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Ring size in bytes that the user asked for.
-    pub(crate) asked_bytes: Option<usize>,
-    /// Number of lanes of the session, among which frames are spread.
+    /// Ring size in bytes that the user requested.
+    pub(crate) requested_bytes: Option<usize>,
+    /// Number of lanes of the session, among which frames are distributed.
     pub(crate) lanes: usize,
     /// Size of the largest frame to capture whole: the smaller of the interface's largest frame and
     /// the snaplen.
@@ -18,10 +18,11 @@ pub(crate) struct Shape {
     pub(crate) rx_hash: bool,
     pub(crate) promiscuous: bool,
     pub(crate) ignore_outgoing: bool,
-    /// Wake the reader by a second socket while the line is quiet.
+    /// Wake the reader with a second socket while the link is quiet.
     pub(crate) doorbell: bool,
-    /// The reader sees frames of the open block as they come, or is woken for them.
-    pub(crate) patient: bool,
+    /// Use the long retire timer: the reader does not depend on it, because it is woken for frames
+    /// or spins, and reads the open block.
+    pub(crate) long_retire: bool,
     /// Blocks to read before the kernel retires them.
     pub(crate) early: v3::Early,
     /// Header that replaces the link header.
@@ -36,20 +37,20 @@ impl Shape {
     }
 
     /// Returns the size in bytes of a ring, or of the socket's queue. The default size holds
-    /// [`HELD_FRAMES`].
+    /// [`DEFAULT_FRAMES`].
     pub(crate) fn ring_bytes<R: Ring>(&self) -> usize {
-        self.asked_bytes.unwrap_or_else(|| R::default_bytes(self))
+        self.requested_bytes.unwrap_or_else(|| R::default_bytes(self))
     }
 }
 
-/// Default size of a ring that holds [`HELD_FRAMES`] in it: some tens of milliseconds of small
-/// frames at a million a second, and small enough to stay in a shared cache.
+/// Default size of a ring if it holds [`DEFAULT_FRAMES`]: some tens of milliseconds of small frames
+/// at a million a second, and small enough to stay in a shared cache.
 pub(crate) const RING_BYTES: usize = 8 << 20;
-/// Frames of up to the MTU that a ring of default size holds, all lanes together: 100 ms at 20,000
-/// a second. A busy machine keeps a reader from its CPU for tens of milliseconds.
-pub(crate) const HELD_FRAMES: usize = 2048;
+/// Number of frames of up to the MTU that the rings of default size of all lanes hold together:
+/// 100 ms at 20,000 a second. On a busy machine a reader may not run for tens of milliseconds.
+pub(crate) const DEFAULT_FRAMES: usize = 2048;
 
-/// Returns a size in words; rings are made of whole KiB.
+/// Returns a size as text. Rings consist of whole KiB.
 pub(crate) fn size(bytes: usize) -> String {
     if bytes >= 1024 { format!("{} KiB", bytes / 1024) } else { format!("{bytes} bytes") }
 }

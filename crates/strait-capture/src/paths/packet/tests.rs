@@ -1,4 +1,4 @@
-//! Sizes of rings, and the end of an intake on a veth pair.
+//! Sizes of rings, and the end of reception on a veth pair.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use lab::{Wire, wait_until};
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
+use strait_os::process::wait_for_readers;
 use strait_sys::packet::v2;
 use strait_sys::packet::v3::{self, Early};
-use strait_sys::process::wait_for_readers;
 
 use super::engine::Engine;
 use super::ring::{RawBatch, Ring};
-use super::shape::{HELD_FRAMES, RING_BYTES, Shape};
+use super::shape::{DEFAULT_FRAMES, RING_BYTES, Shape};
 use crate::paths::engine::{Engine as _, Lend};
 use crate::paths::recv::{QUEUED_FRAME_BYTES_MAX, Queue};
 use crate::paths::v2::{MEMORY_SHARE, memory_bytes};
@@ -22,14 +22,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 fn shape(frame_bytes: usize, lanes: usize) -> Shape {
     Shape {
-        asked_bytes: None,
+        requested_bytes: None,
         lanes,
         frame_bytes,
         rx_hash: false,
         promiscuous: false,
         ignore_outgoing: true,
         doorbell: false,
-        patient: false,
+        long_retire: false,
         early: Early::Quiet,
         cooked: None,
     }
@@ -41,15 +41,15 @@ fn default_ring_size_depends_on_the_frames_that_it_holds() {
     let v2_bytes = |shape: &Shape| shape.ring_bytes::<v2::Ring>();
     let slots = |shape: &Shape| v2::Geometry::new(v2_bytes(shape), shape.frame_bytes).slots;
     assert_eq!(shape(JOINED, 1).ring_bytes::<v3::Ring>(), RING_BYTES);
-    assert!(shape(1514, 1).ring_bytes::<Queue>() >= HELD_FRAMES * QUEUED_FRAME_BYTES_MAX);
+    assert!(shape(1514, 1).ring_bytes::<Queue>() >= DEFAULT_FRAMES * QUEUED_FRAME_BYTES_MAX);
     assert_eq!(slots(&shape(1514, 1)), 4096);
     let alone = shape(JOINED, 1);
     let most = memory_bytes() / MEMORY_SHARE;
     assert!(v2_bytes(&alone) <= most.max(RING_BYTES) && v2_bytes(&alone) <= 144 << 20);
-    assert!(slots(&alone) >= HELD_FRAMES - 15 || v2_bytes(&alone) == most);
+    assert!(slots(&alone) >= DEFAULT_FRAMES - 15 || v2_bytes(&alone) == most);
     assert!(v2_bytes(&shape(JOINED, 64)) <= 18 << 20);
-    let asked = Shape { asked_bytes: Some(1 << 20), ..alone };
-    assert_eq!(v2_bytes(&asked), 1 << 20);
+    let requested = Shape { requested_bytes: Some(1 << 20), ..alone };
+    assert_eq!(v2_bytes(&requested), 1 << 20);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn drains<R: Ring>(wire: &Wire) {
     let interface = wire.right().interface();
     let shape = shape(1514, 1);
     let mut engine = wire.right().run(|| Engine::<R>::open(&interface, &program, &shape)).unwrap();
-    engine.admit(&program).unwrap();
+    engine.accept_matching(&program).unwrap();
     wire.left().run(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
         for _ in 0..FRAMES {

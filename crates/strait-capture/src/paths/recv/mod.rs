@@ -1,22 +1,23 @@
 //! The `recv` path: frames copied out of a packet socket's queue by `recvmmsg`.
 //!
-//! It needs no ring, so it works on every kernel; each frame is copied once more than by a ring.
+//! It needs no ring, so it works on every kernel. Each frame is copied once more than with a ring:
+//! into a socket buffer, and from there to this process.
 
 use strait_sys::packet::{Cooked, Socket, receive};
 
 use crate::error::Error;
 use crate::paths::packet::ring::{RawBatch, Ring};
-use crate::paths::packet::shape::{HELD_FRAMES, RING_BYTES, Shape, size};
+use crate::paths::packet::shape::{DEFAULT_FRAMES, RING_BYTES, Shape, size};
 use crate::paths::packet::{self, engine};
 use crate::paths::spec::Spec;
 
-/// Charged to a socket for a frame of up to 1,514 bytes (`skb->truesize`) by drivers that receive
-/// into whole pages, with a margin.
+/// Maximum bytes that the kernel charges to a socket for a queued frame of up to 1,514 bytes
+/// (`skb->truesize`), for drivers that receive into whole pages, with a margin.
 pub(crate) const QUEUED_FRAME_BYTES_MAX: usize = 8 << 10;
-/// Charged to a socket for a small frame (`skb->truesize`), about.
+/// Approximate bytes that the kernel charges to a socket for a small queued frame.
 const QUEUED_FRAME_BYTES: usize = 1024;
-/// Charged to a socket for the longest frame that receive offload makes.
-const LONGEST_QUEUED_BYTES: usize = 1 << 18;
+/// Maximum bytes that the kernel charges to a socket for a frame that receive offload has joined.
+const QUEUED_JOINED_BYTES_MAX: usize = 1 << 18;
 /// Frames per `recvmmsg`.
 const RECEIVE_BATCH: usize = 64;
 
@@ -39,7 +40,7 @@ impl Ring for Queue {
     type Batch<'a> = receive::Batch<'a>;
 
     fn default_bytes(_shape: &Shape) -> usize {
-        RING_BYTES.max(HELD_FRAMES * QUEUED_FRAME_BYTES_MAX)
+        RING_BYTES.max(DEFAULT_FRAMES * QUEUED_FRAME_BYTES_MAX)
     }
 
     fn sized(socket: &Socket, shape: &Shape, ring_bytes: usize) -> Result<Self, Error> {
@@ -73,8 +74,8 @@ impl Ring for Queue {
         self.queue_bytes / QUEUED_FRAME_BYTES
     }
 
-    fn holds_at_least(&self) -> usize {
-        self.queue_bytes / LONGEST_QUEUED_BYTES
+    fn capacity_min(&self) -> usize {
+        self.queue_bytes / QUEUED_JOINED_BYTES_MAX
     }
 }
 

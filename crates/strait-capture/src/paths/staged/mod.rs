@@ -67,7 +67,7 @@ impl engine::Engine for Engine {
         FRAMES.len()
     }
 
-    fn holds_at_least(&self) -> usize {
+    fn capacity_min(&self) -> usize {
         FRAMES.len()
     }
 
@@ -80,7 +80,7 @@ impl engine::Engine for Engine {
     }
 
     fn wait(&mut self, _step: Step, timeout: Duration, _wakers: Wakers<'_>) -> Result<(), Error> {
-        strait_sys::wait::sleep(timeout.min(Duration::from_millis(1)));
+        strait_os::wait::sleep(timeout.min(Duration::from_millis(1)));
         Ok(())
     }
 
@@ -141,8 +141,8 @@ impl Source for Staging {
     }
 
     fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
-        lanes.place(change.link.split_here(change.new, change.directions, &"")?)?;
-        Ok(Replaced { why_here: None, refused: None })
+        lanes.place(change.link.split_to_userspace(change.new, change.directions, &"")?)?;
+        Ok(Replaced { userspace_reason: None, refused: None })
     }
 
     fn set_directions(&mut self, _directions: Directions) -> Result<bool, Error> {

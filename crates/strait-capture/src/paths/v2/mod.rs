@@ -7,18 +7,18 @@ use strait_sys::packet::{Cooked, Socket, v2};
 
 use crate::error::Error;
 use crate::paths::packet::ring::{RawBatch, Ring};
-use crate::paths::packet::shape::{HELD_FRAMES, RING_BYTES, Shape, size};
+use crate::paths::packet::shape::{DEFAULT_FRAMES, RING_BYTES, Shape, size};
 use crate::paths::packet::{self, engine};
 use crate::paths::spec::Spec;
 
-/// Maximum number of frames in a batch: enough to make the batch's own cost vanish, few enough to
+/// Maximum number of frames in a batch: enough to make the cost per batch negligible, few enough to
 /// stay in the cache.
 const BATCH_MAX: usize = 256;
-/// Rings are asked for in multiples of this, a block of the longest slots.
+/// Unit of a ring's size, a block of the longest slots.
 const RING_UNIT: usize = 1 << 20;
 /// Minimum number of slots of a lane's ring of default size, for any number of lanes.
 const SLOTS_MIN: usize = 256;
-/// A ring of default size takes at most this part of the machine's memory.
+/// A ring of default size takes at most one part in this many of the machine's memory.
 pub(crate) const MEMORY_SHARE: usize = 8;
 
 /// The path in the table.
@@ -35,7 +35,7 @@ impl Ring for v2::Ring {
 
     fn default_bytes(shape: &Shape) -> usize {
         let slot_bytes = v2::Geometry::new(RING_BYTES, shape.frame_bytes).slot_bytes;
-        let slots = (HELD_FRAMES / shape.lanes.max(1)).max(SLOTS_MIN);
+        let slots = (DEFAULT_FRAMES / shape.lanes.max(1)).max(SLOTS_MIN);
         let holding = (slots * slot_bytes).next_multiple_of(RING_UNIT);
         RING_BYTES.max(holding.min(memory_bytes() / MEMORY_SHARE))
     }
@@ -69,7 +69,7 @@ impl Ring for v2::Ring {
         self.geometry().slots
     }
 
-    fn holds_at_least(&self) -> usize {
+    fn capacity_min(&self) -> usize {
         self.geometry().slots
     }
 }

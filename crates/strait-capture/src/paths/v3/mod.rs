@@ -1,9 +1,9 @@
 //! The `v3` path: a `TPACKET_V3` ring of blocks, each filled with frames of any length.
 //!
-//! Blocks cost the least a frame, but the kernel hands a block over only when it is full or its
-//! timer ends. Two measures remove that delay: the reader reads the open block early
-//! (`strait_sys::packet::v3::Early`), and a doorbell wakes it for the first frame on a quiet line
-//! (`paths/packet/doorbell.rs`). `docs/internals/tpacket-v3.md` has the measurements.
+//! Blocks need the least CPU time per frame, but the kernel hands a block over only when it is full
+//! or its retire timer expires. Two measures remove that delay: the reader reads the open block
+//! early (`strait_sys::packet::v3::Early`), and a doorbell wakes it for the first frame on a quiet
+//! link (`paths/packet/doorbell.rs`). `docs/internals/tpacket-v3.md` has the measurements.
 
 use std::time::Duration;
 
@@ -15,17 +15,18 @@ use crate::paths::packet::shape::{RING_BYTES, Shape, size};
 use crate::paths::packet::{self, engine};
 use crate::paths::spec::Spec;
 
-/// A minimum-size frame in a block, its header and alignment included.
+/// Bytes of a minimum-size frame in a block, including its header and alignment.
 const BLOCK_FRAME_BYTES: usize = 144;
-/// Blocks of this size are retired a few hundred times a second at a million minimum-size frames a
-/// second.
+/// Size of a block. At a million minimum-size frames a second a few hundred blocks are retired a
+/// second, so wake-ups cost little.
 const BLOCK_BYTES: usize = 1 << 18;
-/// Block timer for a reader that depends on it.
+/// Retire timer for a reader that depends on it: it bounds the delay of a frame.
 const RETIRE: Duration = Duration::from_millis(8);
-/// Block timer for a reader that does not depend on it: while the line is quiet the doorbell wakes
-/// it, or it spins, and it reads the open block. The timer uses a block up however few frames are
-/// in it, so a reader can pause for this time multiplied by the number of blocks without a loss.
-const RETIRE_PATIENT: Duration = Duration::from_millis(128);
+/// Retire timer for a reader that does not depend on it, because the doorbell wakes it (or it
+/// spins) and it reads the open block. When the timer expires a block is used up, however few
+/// frames it holds. On a quiet link a reader can therefore pause for this time multiplied by the
+/// number of blocks without a loss.
+const RETIRE_LONG: Duration = Duration::from_millis(128);
 
 /// The path in the table.
 pub(crate) const SPEC: Spec<Engine> = packet::spec();
@@ -44,7 +45,7 @@ impl Ring for v3::Ring {
     }
 
     fn sized(socket: &Socket, shape: &Shape, ring_bytes: usize) -> Result<Self, Error> {
-        let retire = if shape.patient { RETIRE_PATIENT } else { RETIRE };
+        let retire = if shape.long_retire { RETIRE_LONG } else { RETIRE };
         let geometry = v3::Geometry::new(ring_bytes, BLOCK_BYTES, retire);
         let mut ring = Self::new(socket, geometry, shape.rx_hash)?;
         ring.set_early(shape.early);
@@ -76,8 +77,9 @@ impl Ring for v3::Ring {
         self.geometry().ring_bytes() / BLOCK_FRAME_BYTES
     }
 
-    /// One less than the blocks: the open block may be empty. The kernel retires no empty block.
-    fn holds_at_least(&self) -> usize {
+    /// Returns the number of blocks less one: each retired block holds at least one frame, but the
+    /// open block may be empty.
+    fn capacity_min(&self) -> usize {
         self.geometry().blocks - 1
     }
 

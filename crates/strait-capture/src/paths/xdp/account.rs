@@ -1,8 +1,8 @@
 //! Conversion of the kernel's counters to the ledger.
 //!
-//! The XDP program counts each frame as passed, redirected or unbound, and the socket counts the
-//! redirected frames that it dropped. The others reached the RX ring: the engine took them, or they
-//! are still there.
+//! The XDP program counts each frame as passed, redirected, or unbound: matched, but passed because
+//! its queue has no socket. The socket counts the redirected frames that it dropped. The other
+//! redirected frames reached the RX ring: the engine took them, or they are still in it.
 
 use strait_filter::xdp::Counter;
 use strait_ledger::Capture;
@@ -44,17 +44,17 @@ pub(super) struct Known {
     pub(super) invalid: u64,
     /// Frames longer than a chunk arrive in fragments, so none is dropped for its length.
     pub(super) multi_buffer: bool,
-    /// The driver takes chunks ahead of frames, so an empty fill ring drops none of the socket's
-    /// frames.
+    /// The driver takes chunks from the fill ring before frames arrive, so no frame of the socket
+    /// is dropped because the ring is empty.
     pub(super) zero_copy: bool,
 }
 
 /// Sets received, filtered, lost and events. Redirected frames that were neither dropped nor taken
-/// are unread. After the end of the intake only those in the ring are unread; the rest is lost for
+/// are unread. After reception has stopped only those in the ring are unread; the rest is lost for
 /// an unknown reason.
 ///
 /// Returns the number of redirected frames that were neither dropped nor taken.
-pub(super) fn book(seen: Seen, socket: &Statistics, known: Known, account: &mut Capture) -> u64 {
+pub(super) fn update_account(seen: Seen, socket: &Statistics, known: Known, account: &mut Capture) -> u64 {
     let no_chunk = match known {
         Known { zero_copy: true, .. } => 0,
         Known { multi_buffer: true, .. } => socket.rx_dropped,
@@ -86,23 +86,24 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_is_booked_once() {
+    fn every_frame_is_counted_once() {
         let mut account = Capture { delivered: 60, ..Capture::default() };
         account.lost.sink = 5;
         let known = Known { taken: 72, discarded: 2, ended: true, waiting: 4, ..Known::default() };
-        book(SEEN, &socket(8, 7, 6), known, &mut account);
+        update_account(SEEN, &socket(8, 7, 6), known, &mut account);
         assert_eq!((account.received, account.filtered), (111, 12));
         let lost = &account.lost;
         assert_eq!((lost.ring_full, lost.fill_empty), (7, 6));
         assert_eq!(lost.unread, 5 + 4, "taken but not delivered, and in the ring");
-        assert_eq!(lost.other, 1 + 2 + 9, "unbound, too long, and gone");
+        assert_eq!(lost.other, 1 + 2 + 9, "unbound, too long, and missing");
         assert_eq!(account.closes(), Ok(()));
     }
 
     #[test]
     fn frames_on_the_ring_are_unread_while_the_capture_runs() {
         let mut account = Capture { delivered: 60, ..Capture::default() };
-        let on_ring = book(SEEN, &socket(0, 0, 3), Known { taken: 60, ..Known::default() }, &mut account);
+        let on_ring =
+            update_account(SEEN, &socket(0, 0, 3), Known { taken: 60, ..Known::default() }, &mut account);
         assert_eq!((on_ring, account.lost.unread, account.lost.other), (40, 40, 1));
         assert_eq!(account.events.fill_ring_empty, 3, "an event, because no frame was dropped");
         assert_eq!(account.closes(), Ok(()));
@@ -112,7 +113,7 @@ mod tests {
     fn with_fragments_every_drop_is_for_lack_of_chunks() {
         let mut account = Capture { delivered: 90, ..Capture::default() };
         let known = Known { taken: 90, multi_buffer: true, ..Known::default() };
-        book(SEEN, &socket(10, 0, 0), known, &mut account);
+        update_account(SEEN, &socket(10, 0, 0), known, &mut account);
         assert_eq!(account.lost.fill_empty, 10);
         assert_eq!(account.closes(), Ok(()));
     }
@@ -121,7 +122,7 @@ mod tests {
     fn with_zero_copy_drops_are_for_length_and_invalid_descriptors_are_lost() {
         let mut account = Capture { delivered: 90, ..Capture::default() };
         let known = Known { taken: 90, invalid: 3, zero_copy: true, ended: true, ..Known::default() };
-        assert_eq!(book(SEEN, &socket(7, 0, 50), known, &mut account), 0);
+        assert_eq!(update_account(SEEN, &socket(7, 0, 50), known, &mut account), 0);
         assert_eq!((account.lost.fill_empty, account.lost.other), (0, 1 + 7 + 3));
         assert_eq!(account.closes(), Ok(()));
     }
@@ -130,6 +131,6 @@ mod tests {
     fn counters_read_at_different_moments_do_not_underflow() {
         let mut account = Capture { delivered: 100, ..Capture::default() };
         let known = Known { taken: 103, waiting: 2, ..Known::default() };
-        assert_eq!(book(SEEN, &socket(0, 2, 0), known, &mut account), 0);
+        assert_eq!(update_account(SEEN, &socket(0, 2, 0), known, &mut account), 0);
     }
 }

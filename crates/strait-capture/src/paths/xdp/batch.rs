@@ -1,7 +1,7 @@
 //! Frames lent by an `AF_XDP` socket, with metadata read, times converted and fragments joined.
 
 use strait_filter::xdp::Metadata;
-use strait_sys::clock;
+use strait_os::clock;
 use strait_sys::xdp::{RxBatch, RxFrame};
 
 use super::join::{Item, Joiner, parse};
@@ -34,8 +34,8 @@ impl Lent for Batch<'_> {
         Frames { batch: self, at: 0, now_ns: clock::realtime_ns() }
     }
 
-    /// A batch without joined frames is read in a loop of its own, which is shorter than that of
-    /// [`Lent::frames`]; one without metadata in a still shorter one.
+    /// Uses a shorter loop than [`Lent::frames`] for a batch without joined frames, and a still
+    /// shorter one for a batch without metadata.
     #[inline]
     fn try_each<E>(
         &mut self,
@@ -44,14 +44,18 @@ impl Lent for Batch<'_> {
         take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.joiner.items().is_some() {
-            return self.frames().take(limit).try_for_each(|mut frame| booking.hand(&mut frame, take));
+            return self
+                .frames()
+                .take(limit)
+                .try_for_each(|mut frame| booking.count_and_pass(&mut frame, take));
         }
         // Each descriptor is a frame.
         let now_ns = clock::realtime_ns();
         if self.metadata {
-            let tell =
-                |frame: &mut Frame<'_>, raw: &RxFrame<'_>| self.tell(frame, parse(raw.metadata), now_ns);
-            self.try_whole(limit, now_ns, tell, booking, take)
+            let set_metadata = |frame: &mut Frame<'_>, raw: &RxFrame<'_>| {
+                self.set_metadata(frame, parse(raw.metadata), now_ns);
+            };
+            self.try_whole(limit, now_ns, set_metadata, booking, take)
         } else {
             self.try_whole(limit, now_ns, |_, _| {}, booking, take)
         }
@@ -64,22 +68,23 @@ impl Batch<'_> {
         &self,
         limit: usize,
         now_ns: u64,
-        tell: impl Fn(&mut Frame<'_>, &RxFrame<'_>),
+        set_metadata: impl Fn(&mut Frame<'_>, &RxFrame<'_>),
         booking: &mut Booking<'_>,
         take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut frame = Frame::received(&[], now_ns, self.interface);
         for raw in self.raw.first(limit) {
             frame.replace(raw.bytes);
-            tell(&mut frame, &raw);
-            booking.hand(&mut frame, take)?;
+            set_metadata(&mut frame, &raw);
+            booking.count_and_pass(&mut frame, take)?;
         }
         Ok(())
     }
 
-    /// Copies the program's metadata to the frame. `now_ns` is the time of a frame without any.
+    /// Copies the program's metadata to the frame. `now_ns` is the timestamp of a frame without
+    /// metadata.
     #[inline]
-    fn tell(&self, frame: &mut Frame<'_>, metadata: Option<Metadata>, now_ns: u64) {
+    fn set_metadata(&self, frame: &mut Frame<'_>, metadata: Option<Metadata>, now_ns: u64) {
         let metadata = metadata.unwrap_or_default();
         let stamped = monotonic_ns(&metadata).map(|monotonic_ns| self.clock.realtime_ns(monotonic_ns));
         frame.timestamp_ns = stamped.unwrap_or(now_ns);
@@ -131,12 +136,12 @@ impl<'a> Frames<'a> {
     fn frame(&self, bytes: &'a [u8], len: usize, metadata: Option<Metadata>) -> Frame<'a> {
         let mut frame = Frame::received(bytes, self.now_ns, self.batch.interface);
         frame.wire_len = len as u32;
-        self.batch.tell(&mut frame, metadata, self.now_ns);
+        self.batch.set_metadata(&mut frame, metadata, self.now_ns);
         frame
     }
 }
 
-/// Returns the program's time.
+/// Returns the program's timestamp, in nanoseconds of `CLOCK_MONOTONIC`.
 #[inline]
 pub(super) fn monotonic_ns(metadata: &Metadata) -> Option<u64> {
     metadata.has(Metadata::TIME).then_some(metadata.timestamp_ns)

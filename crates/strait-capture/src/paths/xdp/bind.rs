@@ -1,20 +1,22 @@
-//! Binding of an `AF_XDP` socket to a queue, for capture and injection.
+//! Binds an `AF_XDP` socket to a queue, for capture and injection.
 
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use strait_sys::wait;
+use strait_os::wait;
 use strait_sys::xdp::{Binding, ENOTSUPP, Socket};
 
 use crate::error::Error;
 
-/// A queue that is busy for longer belongs to another program.
-const QUEUE_RELEASE_MAX: Duration = Duration::from_millis(500);
+/// Maximum wait for a queue that is busy. With four runnable threads for each processor it was busy
+/// for more than 500 ms. A queue that is busy for longer than the maximum belongs to another
+/// program.
+const QUEUE_RELEASE_MAX: Duration = Duration::from_secs(2);
 /// Pause between two attempts to bind.
 const QUEUE_RELEASE_PAUSE: Duration = Duration::from_millis(2);
 
-/// Returns true if the driver or the kernel lacks the requested ability.
-pub(crate) fn is_for_want_of_ability(error: &strait_sys::Error) -> bool {
+/// Returns true if the driver or the kernel does not support the requested mode.
+pub(crate) fn is_unsupported(error: &strait_sys::Error) -> bool {
     error.is_one_of(&[Errno::INVAL, Errno::RANGE, Errno::OPNOTSUPP, ENOTSUPP])
 }
 

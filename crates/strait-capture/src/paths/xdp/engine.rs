@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
@@ -22,19 +22,19 @@ use crate::live_counters::{KernelCounters, Reading};
 use crate::paths::engine::{self, Lend, Lent as _};
 use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
 
-/// Maximum number of descriptors in a batch: enough to make the batch's own cost vanish, few enough
-/// that prefetched bytes are still in the first-level cache when they are read. The kernel
+/// Maximum number of descriptors in a batch: enough to make the cost per batch negligible, few
+/// enough that prefetched bytes are still in the first-level cache when they are read. The kernel
 /// processes as many at a time (`NAPI_POLL_WEIGHT`).
 pub(super) const BATCH_MAX: usize = 64;
-/// Interval between checks of the interface by a sleeping lane: poll(2) does not report that it is
-/// gone.
+/// Interval between checks of the interface by a sleeping lane: poll(2) does not report that the
+/// interface was removed.
 const LINK_CHECK: Duration = Duration::from_millis(200);
-/// Maximum time to wait for the last frames after the intake has ended.
+/// Maximum time to wait for the last frames after reception has stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Abilities of an open socket and its program.
+/// Features of an open socket and its program.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Abilities {
+pub(super) struct Features {
     /// Frames longer than a chunk arrive in fragments.
     pub(super) multi_buffer: bool,
     /// The program provides metadata with each frame.
@@ -56,10 +56,10 @@ pub(crate) struct Engine {
     pub(super) counts: Arc<Counts>,
     pub(super) interface: u32,
     pub(super) rx_slots: u32,
-    pub(super) abilities: Abilities,
-    /// Number of fallbacks to a slower way at opening.
+    pub(super) features: Features,
+    /// Number of fallbacks to a slower way when the socket was opened.
     pub(super) fallbacks: u64,
-    /// Number of looks at an empty ring.
+    /// Number of polls of an empty ring.
     pub(super) spins: u32,
     /// Number of whole frames taken from the RX ring.
     pub(super) taken: u64,
@@ -68,11 +68,12 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Runs the driver if it polls in this thread, or pauses for a moment. No ring reports that its
-    /// interface is gone, so the socket is asked now and then.
+    /// Runs the driver if it polls in this thread, and pauses for a moment. A ring does not report
+    /// that its interface was removed, so the socket is called every [`LINK_CHECK_SPINS`] calls,
+    /// too.
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
-        if self.abilities.busy_poll
+        if self.features.busy_poll
             || self.receiver.needs_wakeup()
             || self.spins.is_multiple_of(LINK_CHECK_SPINS)
         {
@@ -90,7 +91,7 @@ impl Engine {
             let slice = left.min(LINK_CHECK);
             let began = Instant::now();
             let fds = [Some(self.socket.as_fd()), interrupt, link];
-            let [socket, ..] = strait_sys::wait::readable(fds, slice)?;
+            let [socket, ..] = strait_os::wait::readable(fds, slice)?;
             if socket.readable {
                 return Ok(());
             }
@@ -102,9 +103,9 @@ impl Engine {
         }
     }
 
-    /// Books the kernel's counters. Returns the frames that were redirected to this socket and have
-    /// neither been dropped nor taken.
-    fn book(&mut self, account: &mut Capture, discarded: u64) -> Result<u64, Error> {
+    /// Adds the kernel's counters to `account`. Returns the number of frames that were redirected
+    /// to this socket and have neither been dropped nor taken.
+    fn update_account(&mut self, account: &mut Capture, discarded: u64) -> Result<u64, Error> {
         let seen = self.counts.seen();
         let statistics = self.socket.statistics()?;
         let known = Known {
@@ -113,12 +114,12 @@ impl Engine {
             waiting: u64::from(self.receiver.waiting()),
             invalid: self.receiver.invalid_descriptors(),
             ended: self.ended,
-            multi_buffer: self.abilities.multi_buffer,
-            zero_copy: self.abilities.zero_copy,
+            multi_buffer: self.features.multi_buffer,
+            zero_copy: self.features.zero_copy,
         };
         account.events.fallbacks = self.fallbacks;
         account.copied_bytes += self.joiner.take_copied();
-        Ok(account::book(seen, &statistics, known, account))
+        Ok(account::update_account(seen, &statistics, known, account))
     }
 }
 
@@ -132,16 +133,16 @@ impl Lend for Engine {
 
     #[inline]
     fn take(&mut self, limit: usize) -> Batch<'_> {
-        let Self { receiver, joiner, clock, interface, abilities, .. } = self;
+        let Self { receiver, joiner, clock, interface, features, .. } = self;
         let mut raw = receiver.take(limit.min(BATCH_MAX));
-        if abilities.reads_tags {
+        if features.reads_tags {
             restore_tags(&mut raw, joiner.is_open());
         }
-        if abilities.metadata {
+        if features.metadata {
             refresh(clock, &raw);
         }
         joiner.arrange(&raw);
-        let batch = Batch { raw, joiner, clock, interface: *interface, metadata: abilities.metadata };
+        let batch = Batch { raw, joiner, clock, interface: *interface, metadata: features.metadata };
         self.taken += batch.len() as u64;
         batch
     }
@@ -152,15 +153,15 @@ impl engine::Engine for Engine {
         self.rx_slots as usize
     }
 
-    fn holds_at_least(&self) -> usize {
+    fn capacity_min(&self) -> usize {
         /// Chunks of the longest frame that receive offload makes.
         const FRAGMENTS_MAX: u32 = 64;
-        (if self.abilities.multi_buffer { self.rx_slots / FRAGMENTS_MAX } else { self.rx_slots }) as usize
+        (if self.features.multi_buffer { self.rx_slots / FRAGMENTS_MAX } else { self.rx_slots }) as usize
     }
 
     /// The kernel copies frames into the UMEM whole, whatever the snaplen is.
     fn copies(&self) -> Copies {
-        if self.abilities.zero_copy { Copies::Nothing } else { Copies::Whole }
+        if self.features.zero_copy { Copies::Nothing } else { Copies::Whole }
     }
 
     fn counters(&self) -> Option<Arc<dyn KernelCounters>> {
@@ -179,7 +180,7 @@ impl engine::Engine for Engine {
                 if self.receiver.needs_wakeup() {
                     self.socket.wake_rx()?;
                 }
-                strait_sys::wait::sleep(pause.min(timeout));
+                strait_os::wait::sleep(pause.min(timeout));
             }
             Step::Wake => self.wait_for_frame(timeout, wakers)?,
         }
@@ -187,16 +188,16 @@ impl engine::Engine for Engine {
     }
 
     fn account(&mut self, account: &mut Capture, discarded: u64) -> Result<(), Error> {
-        self.book(account, discarded).map(drop)
+        self.update_account(account, discarded).map(drop)
     }
 
     fn drain(&mut self, account: &mut Capture, discarded: u64, since: Instant) -> Result<bool, Error> {
-        let on_ring = self.book(account, discarded)?;
+        let on_ring = self.update_account(account, discarded)?;
         if on_ring == 0 || since.elapsed() > DRAIN_MAX {
             self.ended = true;
             return Ok(false);
         }
-        strait_sys::wait::readable([Some(self.socket.as_fd())], Duration::from_millis(1))?;
+        strait_os::wait::readable([Some(self.socket.as_fd())], Duration::from_millis(1))?;
         Ok(true)
     }
 
@@ -214,13 +215,9 @@ impl engine::Engine for Engine {
         _account: &mut Capture,
         discarded: &AtomicU64,
     ) -> Result<(), Error> {
-        // Only the frames in the ring now: the new filter matched those that arrive meanwhile.
-        let mut left = self.receiver.waiting() as usize;
-        while left > 0 && self.receiver.is_ready() {
-            let count = self.take(left.min(BATCH_MAX)).len();
-            discarded.fetch_add(count as u64, Ordering::Relaxed);
-            left -= count.max(1);
-        }
+        engine::discard(self.receiver.waiting() as usize, BATCH_MAX, discarded, |limit| {
+            self.receiver.is_ready().then(|| self.take(limit).len())
+        });
         Ok(())
     }
 }
@@ -257,13 +254,13 @@ fn refresh(clock: &mut Clock, batch: &RxBatch<'_>) {
     }
 }
 
-/// Inserts tags that the device removed into their frames. If `goes_on`, the first descriptor
-/// continues a frame.
-fn restore_tags(batch: &mut RxBatch<'_>, mut goes_on: bool) {
+/// Inserts VLAN tags that the device removed into their frames. If `continues`, the first
+/// descriptor continues a frame of the last batch.
+fn restore_tags(batch: &mut RxBatch<'_>, mut continues: bool) {
     for index in 0..batch.len() {
         let Some(part) = batch.get(index) else { break };
-        let metadata = if goes_on { None } else { parse(part.metadata) };
-        goes_on = part.continues;
+        let metadata = if continues { None } else { parse(part.metadata) };
+        continues = part.continues;
         if let Some(metadata) = metadata.filter(|metadata| metadata.vlan_tpid != 0) {
             let tag = VlanTag { tci: metadata.vlan_tci, tpid: metadata.vlan_tpid };
             batch.restore_vlan(index, tag);

@@ -1,13 +1,14 @@
-//! Joining of frames from several descriptors.
+//! Joins frames that arrive in several descriptors.
 //!
 //! Almost every frame has one descriptor and is lent in place. A frame that the kernel spread over
 //! several chunks is copied into memory that was allocated once. A frame that continues in the next
-//! batch waits for it. This module has no access to sockets: it receives the parts in their order.
+//! batch is lent with that batch. This module does not access sockets: it receives the parts in
+//! order.
 
 use strait_filter::xdp::Metadata;
 use strait_sys::xdp::RxBatch;
 
-/// Maximum size of a joined frame. Longer ones are cut, as by libpcap's largest snaplen.
+/// Maximum size of a joined frame, libpcap's maximum snaplen. Longer frames are cut.
 const FRAME_BYTES_MAX: usize = 262_144;
 
 /// Frame of a batch.
@@ -108,21 +109,21 @@ impl Joiner {
         let start = self.bytes.len();
         let open =
             self.open.get_or_insert_with(|| Joined { start, len: 0, wire_len: 0, metadata: parse(metadata) });
-        let kept = &bytes[..bytes.len().min(FRAME_BYTES_MAX - open.len)];
-        self.bytes.extend_from_slice(kept);
-        open.len += kept.len();
+        let copied_part = &bytes[..bytes.len().min(FRAME_BYTES_MAX - open.len)];
+        self.bytes.extend_from_slice(copied_part);
+        open.len += copied_part.len();
         open.wire_len += bytes.len();
-        self.copied += kept.len() as u64;
+        self.copied += copied_part.len() as u64;
         if !continues {
             self.items.extend(self.open.take().map(Item::Joined));
         }
     }
 }
 
-/// Reads the metadata at the end of the bytes in front of a frame.
+/// Reads the metadata at the end of the bytes before a frame in its chunk.
 #[inline]
-pub(super) fn parse(in_front: &[u8]) -> Option<Metadata> {
-    in_front.last_chunk().and_then(Metadata::parse)
+pub(super) fn parse(bytes_before: &[u8]) -> Option<Metadata> {
+    bytes_before.last_chunk().and_then(Metadata::parse)
 }
 
 #[cfg(test)]
@@ -154,7 +155,7 @@ mod tests {
     }
 
     /// Returns the frames of `parts`: a part that does not continue ends one.
-    fn meant(parts: &[(Vec<u8>, bool)]) -> Vec<Vec<u8>> {
+    fn expected(parts: &[(Vec<u8>, bool)]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut open = Vec::new();
         for (bytes, continues) in parts {
@@ -173,7 +174,7 @@ mod tests {
             batches in prop::collection::vec(0_usize..9, 0..30),
         ) {
             let (frames, _) = join(&parts, &batches);
-            prop_assert_eq!(frames, meant(&parts));
+            prop_assert_eq!(frames, expected(&parts));
         }
     }
 

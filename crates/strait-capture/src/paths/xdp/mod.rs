@@ -1,15 +1,15 @@
-//! The `xdp` path: one `AF_XDP` socket a queue on one shared UMEM, fed by an XDP program that
-//! filters.
+//! The `xdp` path: one `AF_XDP` socket per queue, all on one shared UMEM, and an XDP program that
+//! filters frames and redirects them to the sockets.
 //!
-//! [`open::open`] tries the fastest way that the interface has. `docs/internals/af-xdp.md` draws
-//! the rings, `docs/internals/xdp-program.md` the program. Frames that match the filter are taken
-//! away from the host; all others go on to it untouched.
+//! [`open::open`] selects the fastest way that the interface supports. `docs/internals/af-xdp.md`
+//! draws the rings, `docs/internals/xdp-program.md` the program. Frames that match the filter do
+//! not reach the host; all others pass to it unchanged.
 
 mod account;
+mod attachment;
 mod batch;
 pub(crate) mod bind;
 mod engine;
-mod intake;
 mod join;
 mod open;
 mod ring_size;
@@ -19,7 +19,7 @@ mod stamp;
 mod tests;
 
 pub(crate) use self::engine::Engine;
-use self::open::Insist;
+use self::open::Required;
 use crate::filter;
 use crate::paths::spec::{About, Interfaces, Spec};
 
@@ -29,29 +29,30 @@ const ABOUT: About = About {
     interfaces: Interfaces::Ethernet,
     takes_frames: true,
     received_only: true,
-    // In this process a filter would come too late: frames that the XDP program matches never reach
+    // A filter in this process would be too late: frames that the XDP program redirects never reach
     // the host.
     check_filter: filter::refuse_on_xdp,
 };
 
-/// The fastest way that the interface has.
+/// The fastest mode that the interface supports.
 pub(crate) const FASTEST: Spec<Engine> =
-    Spec { about: ABOUT, open: |request| session::open(request, Insist::Nothing) };
+    Spec { about: ABOUT, open: |request| session::open(request, Required::Fastest) };
 
-/// The NIC writes into the UMEM, or the path is refused.
+/// Zero-copy: the NIC writes into the UMEM. Refused if the driver does not support it.
 pub(crate) const ZERO_COPY: Spec<Engine> = Spec {
     about: About { name: "xdp-zc", ..ABOUT },
-    open: |request| session::open(request, Insist::ZeroCopy),
+    open: |request| session::open(request, Required::ZeroCopy),
 };
 
-/// The driver's own program runs and the kernel copies, or the path is refused.
+/// Native mode: the program runs in the driver, and the kernel copies. Refused if the driver does
+/// not support it.
 pub(crate) const NATIVE: Spec<Engine> = Spec {
     about: About { name: "xdp-native", ..ABOUT },
-    open: |request| session::open(request, Insist::NativeCopy),
+    open: |request| session::open(request, Required::NativeCopy),
 };
 
-/// The kernel's generic program runs and the kernel copies.
+/// Generic mode: the program runs after the driver, and the kernel copies.
 pub(crate) const GENERIC: Spec<Engine> = Spec {
     about: About { name: "xdp-generic", ..ABOUT },
-    open: |request| session::open(request, Insist::Generic),
+    open: |request| session::open(request, Required::Generic),
 };

@@ -1,17 +1,22 @@
-//! Opening of AF_XDP sockets by the fastest way that the interface has.
+//! Opens AF_XDP sockets in the fastest way that the interface supports.
 //!
 //! | | program | frames | fragments |
 //! |---|---|---|---|
 //! | 1 | native | the NIC writes into the UMEM | only if the MTU needs them |
-//! | 2 | native | the kernel copies | yes, unless the kernel has none |
-//! | 3 | generic | the kernel copies | yes, unless the kernel has none |
+//! | 2 | native | the kernel copies | yes, unless the kernel lacks them |
+//! | 3 | generic | the kernel copies | yes, unless the kernel lacks them |
 //!
-//! Zero-copy saves the copy of each frame, a native program the socket buffer that the kernel
-//! allocates before a generic one. A generic program works on every interface.
-//! `docs/performance.md` has the rates of each way.
+//! Zero-copy saves the copy of each frame. A native program runs before the kernel allocates a
+//! socket buffer for the frame, a generic program after that. A generic program works on every
+//! interface. `docs/performance.md` has the rates of each way.
 //!
-//! If the driver or the kernel lacks a way, the next one is tried and the reason is noted. An error
-//! that the next way would meet as well (no privilege, a queue in use, no memory) ends the attempt.
+//! If the driver or the kernel does not support a way, the next one is tried and the reason becomes
+//! a note. An error that would recur in the next way (no privilege, a queue in use, no memory) is
+//! returned.
+//!
+//! For each way the order is: bind the sockets, put them into the XSKMAP, attach the program. From
+//! the attachment on, matching frames no longer reach the host, so each of them needs a socket by
+//! then.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -20,15 +25,15 @@ use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_filter::translate::MetadataFunctions;
 use strait_filter::xdp::{COUNTERS_BYTES, Metadata};
+use strait_os::interface::Interface;
+use strait_os::netlink::{Netlink, XdpMetadata, XdpMode, xdp_abilities};
 use strait_sys::Kind;
 use strait_sys::bpf::{self, AttachMode, Link, Map, MappedArray, btf};
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{Netlink, XdpMetadata, XdpMode, xdp_abilities};
 use strait_sys::xdp::{Binding, Geometry, Mode, Receiver, SLOTS_MAX, Socket, Umem};
 
-use super::bind::{bind, is_for_want_of_ability};
-use super::engine::{Abilities, BATCH_MAX, Counts, Engine};
-use super::intake::{Intake, Template};
+use super::attachment::{Attachment, Template};
+use super::bind::{bind, is_unsupported};
+use super::engine::{BATCH_MAX, Counts, Engine, Features};
 use super::join::Joiner;
 use super::stamp::Clock;
 use crate::error::Error;
@@ -39,17 +44,21 @@ use crate::wait::Wait;
 const LINK_OVERHEAD: u32 = 14 + 8;
 /// Minimum number of chunks of a queue.
 const CHUNKS_MIN: u32 = 64;
-/// `SO_BUSY_POLL`: time in microseconds for which a call polls the driver, and frames of one poll.
+/// Time in microseconds for which a system call polls the driver (`SO_BUSY_POLL`).
 const BUSY_POLL_US: u32 = 20;
+/// Maximum number of frames of one poll (`SO_BUSY_POLL_BUDGET`).
 const BUSY_POLL_BUDGET: u16 = 64;
 
-/// Way to capture that the user insists on.
+/// Mode that the user requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Insist {
-    /// None: the fastest way is taken.
-    Nothing,
+pub(super) enum Required {
+    /// The fastest mode that the interface supports.
+    Fastest,
+    /// Zero-copy.
     ZeroCopy,
+    /// Native program, frames copied.
     NativeCopy,
+    /// Generic program.
     Generic,
 }
 
@@ -62,15 +71,15 @@ pub(super) struct Options<'a> {
     pub(super) queues: &'a [u32],
     /// UMEM bytes for each queue.
     pub(super) ring_bytes: usize,
-    pub(super) insist: Insist,
-    /// Let the program stamp each frame as it arrives.
+    pub(super) required: Required,
+    /// Let the program timestamp each frame as it arrives.
     pub(super) timestamps: bool,
     pub(super) huge_pages: bool,
     pub(super) wait: Wait,
     pub(super) promiscuous: bool,
-    /// Ask the driver for the flow hash.
+    /// Request the flow hash from the driver.
     pub(super) rx_hash: bool,
-    /// Ask the driver for its time.
+    /// Request the NIC's receive timestamps from the driver.
     pub(super) hardware_time: bool,
 }
 
@@ -78,16 +87,16 @@ pub(super) struct Options<'a> {
 pub(super) struct Opened {
     /// Engines of the requested queues, in their order.
     pub(super) engines: Vec<Engine>,
-    pub(super) intake: Intake,
+    pub(super) attachment: Attachment,
     /// `zero-copy`, `native copy` or `generic`.
     pub(super) mode: &'static str,
-    /// Each queue's part of the UMEM, in words.
+    /// Description of each queue's part of the UMEM, for the user.
     pub(super) ring: String,
     /// Fallbacks and their reasons, for the user.
     pub(super) notes: Vec<String>,
 }
 
-/// Way to capture.
+/// Combination of program and socket options, a line of the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     attach: AttachMode,
@@ -107,11 +116,11 @@ impl Way {
     }
 }
 
-/// Opens the sockets by the fastest way that the interface has.
+/// Opens the sockets in the fastest way that the interface supports.
 ///
 /// # Errors
 /// A queue that does not exist, another XDP program on the interface, another AF_XDP socket on a
-/// queue, no privilege, or a way that the user insists on and the interface lacks.
+/// queue, no privilege, or a required mode that the interface does not support.
 pub(super) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     check_link(options.interface)?;
     check_queues(options)?;
@@ -120,8 +129,8 @@ pub(super) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     let mut notes = Vec::new();
     for (i, way) in ways.iter().enumerate() {
         match try_way(options, *way, &mut notes) {
-            Err(Error::System(error)) if i + 1 < ways.len() && is_for_want_of_ability(&error) => {
-                notes.push(format!("no {}: {}", describe(*way), why_not(&error, options.interface)));
+            Err(Error::System(error)) if i + 1 < ways.len() && is_unsupported(&error) => {
+                notes.push(format!("no {}: {}", describe(*way), skip_reason(&error, options.interface)));
             }
             result => return result.map(|opened| with_notes(opened, notes)),
         }
@@ -137,11 +146,11 @@ fn with_notes(mut opened: Opened, notes: Vec<String>) -> Opened {
     opened
 }
 
-/// Returns the reason for skipping a way, without the error's remedy: the user has chosen this
-/// path.
-fn why_not(error: &strait_sys::Error, interface: &Interface) -> String {
+/// Returns the reason for skipping a way. It leaves out the error's remedy, which would advise
+/// against AF_XDP: the user has chosen this path.
+fn skip_reason(error: &strait_sys::Error, interface: &Interface) -> String {
     if error.is_one_of(&[Errno::OPNOTSUPP]) {
-        format!("{}'s driver has none", interface.name)
+        format!("the driver of {} does not support it", interface.name)
     } else {
         error.failure()
     }
@@ -161,11 +170,11 @@ fn check_link(interface: &Interface) -> Result<(), Error> {
 
 fn check_queues(options: &Options<'_>) -> Result<(), Error> {
     let Interface { name, .. } = options.interface;
-    let there = options.interface.queues()?.rx;
-    let mut seen = vec![false; there as usize];
+    let available = options.interface.queues()?.rx;
+    let mut seen = vec![false; available as usize];
     for &queue in options.queues {
         let Some(seen) = seen.get_mut(queue as usize) else {
-            let last = there - 1;
+            let last = available - 1;
             return Err(Error::Usage(format!("queue {queue}: {name} has receive queues 0 to {last}")));
         };
         if std::mem::replace(seen, true) {
@@ -178,7 +187,8 @@ fn check_queues(options: &Options<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses an interface with another XDP program: it runs only one, and the first one stays.
+/// Refuses an interface with another XDP program. An interface runs only one program, and replacing
+/// it would break the other application.
 fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
     let Some(attached) = Netlink::open()?.xdp(interface.index)? else { return Ok(()) };
     let name = bpf::program_info_by_id(attached.program_id).map(|info| info.name).unwrap_or_default();
@@ -196,23 +206,24 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
         .into())
 }
 
-/// Returns the smaller chunk size if `longest`, a frame of the MTU, fits.
+/// Returns the chunk size: 2048 bytes if a frame of `longest` bytes fits, otherwise 4096.
 fn chunk_bytes(longest: u32, mode: Mode) -> u32 {
     if fits(longest, 2048, mode) { 2048 } else { 4096 }
 }
 
-/// Returns true if a frame fits one chunk. NICs take the size of a receive buffer in KiB, so the
-/// rest of a chunk beyond a whole number of KiB is lost with zero-copy. Given such a chunk, igb
-/// silently splits a frame in two (SRRCTL.BSIZEPKT of the 82576).
+/// Returns true if a frame fits one chunk. With zero-copy the chunk is a receive buffer of the NIC,
+/// and NICs take the size of a buffer in KiB: bytes beyond a whole KiB cannot be used. If they are
+/// counted, igb silently splits a frame in two (SRRCTL.BSIZEPKT of the 82576).
 fn fits(longest: u32, chunk_bytes: u32, mode: Mode) -> bool {
     const KIB: u32 = 1024;
     let room = Geometry { chunk_bytes, chunks: 1, headroom_bytes: 0 }.frame_bytes();
     longest <= if mode == Mode::ZeroCopy { room / KIB * KIB } else { room }
 }
 
-/// Returns the ways to try, the fastest first. Fragments cost nothing until one arrives, and
-/// without them frames that receive offload has joined are lost. But a driver may have zero-copy
-/// without fragments.
+/// Returns the ways to try, the fastest first. With copies, fragments are enabled: they cost
+/// nothing until one arrives, and without them frames that receive offload has joined are lost.
+/// With zero-copy they are enabled only if a frame of the MTU needs them, because some drivers
+/// support zero-copy but not fragments.
 fn ways(options: &Options<'_>) -> Vec<Way> {
     let longest = options.interface.mtu + LINK_OVERHEAD;
     let way = |attach, mode, multi_buffer| Way {
@@ -223,11 +234,11 @@ fn ways(options: &Options<'_>) -> Vec<Way> {
     };
     let is_whole = |mode| fits(longest, chunk_bytes(longest, mode), mode);
     let zero_copy = way(AttachMode::Native, Mode::ZeroCopy, !is_whole(Mode::ZeroCopy));
-    let (mut ways, attachments) = match options.insist {
-        Insist::Nothing => (vec![zero_copy], vec![AttachMode::Native, AttachMode::Generic]),
-        Insist::ZeroCopy => (vec![zero_copy], vec![]),
-        Insist::NativeCopy => (vec![], vec![AttachMode::Native]),
-        Insist::Generic => (vec![], vec![AttachMode::Generic]),
+    let (mut ways, attachments) = match options.required {
+        Required::Fastest => (vec![zero_copy], vec![AttachMode::Native, AttachMode::Generic]),
+        Required::ZeroCopy => (vec![zero_copy], vec![]),
+        Required::NativeCopy => (vec![], vec![AttachMode::Native]),
+        Required::Generic => (vec![], vec![AttachMode::Generic]),
     };
     for attach in attachments {
         ways.push(way(attach, Mode::Copy, true));
@@ -239,8 +250,8 @@ fn ways(options: &Options<'_>) -> Vec<Way> {
 }
 
 fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<Opened, Error> {
-    let mut fresh = Vec::new();
-    let ports = open_ports(options, way, &mut fresh)?;
+    let mut attempt_notes = Vec::new();
+    let ports = open_ports(options, way, &mut attempt_notes)?;
     let queues = options.interface.queues()?.rx;
     let sockets = Map::xskmap("strait_sockets", queues)?;
     for (port, &queue) in ports.iter().zip(options.queues) {
@@ -259,25 +270,26 @@ fn try_way(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Result<O
         counters,
         queues,
     };
-    let link = attach(options, &mut template, &mut fresh)?;
-    let tells = Tells { metadata: template.has_metadata(), tags: template.functions.rx_vlan_tag.is_some() };
+    let link = attach(options, &mut template, &mut attempt_notes)?;
+    let provided =
+        Provided { metadata: template.has_metadata(), tags: template.functions.rx_vlan_tag.is_some() };
     let engines = ports.into_iter().zip(options.queues);
-    let engines = engines.map(|(port, &queue)| port.engine(options, way, queue, tells, &mapped)).collect();
-    notes.append(&mut fresh);
-    let intake = Intake::new(link, template, promiscuous);
+    let engines = engines.map(|(port, &queue)| port.engine(options, way, queue, provided, &mapped)).collect();
+    notes.append(&mut attempt_notes);
+    let attachment = Attachment::new(link, template, promiscuous);
     let ring = format!("{} chunks of {} KiB", chunks(options, way.chunk_bytes), way.chunk_bytes / 1024);
-    Ok(Opened { engines, intake, mode: way.name(), ring, notes: Vec::new() })
+    Ok(Opened { engines, attachment, mode: way.name(), ring, notes: Vec::new() })
 }
 
-/// Loads and attaches the program. If the kernel refuses the driver's functions it attaches one
-/// without them and removes them from the template.
+/// Loads and attaches the program. If the kernel refuses the driver's metadata functions it
+/// attaches a program without them, and removes them from the template.
 fn attach(options: &Options<'_>, template: &mut Template, notes: &mut Vec<String>) -> Result<Link, Error> {
     if template.functions == MetadataFunctions::default() {
         return template.attach(options.program);
     }
     match template.attach(options.program) {
-        Err(Error::System(error)) if is_for_want_of_ability(&error) => {
-            notes.push(format!("no tags, hash or time from the driver: {error}"));
+        Err(Error::System(error)) if is_unsupported(&error) => {
+            notes.push(format!("no VLAN tags, flow hash or timestamps from the driver: {error}"));
             template.functions = MetadataFunctions::default();
             template.attach(options.program)
         }
@@ -296,19 +308,19 @@ fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
     let Ok([rx_vlan_tag, rx_hash, rx_timestamp]) = btf::kernel_functions(names) else {
         return MetadataFunctions::default();
     };
-    let abilities = xdp_abilities(options.interface.index).ok().and_then(|abilities| abilities.metadata);
-    let tells = abilities.unwrap_or(XdpMetadata { timestamp: true, hash: true, vlan_tag: true });
+    let reported = xdp_abilities(options.interface.index).ok().and_then(|features| features.metadata);
+    let supported = reported.unwrap_or(XdpMetadata { timestamp: true, hash: true, vlan_tag: true });
     MetadataFunctions {
-        rx_vlan_tag: rx_vlan_tag.filter(|_| tells.vlan_tag),
-        rx_hash: rx_hash.filter(|_| options.rx_hash && tells.hash),
-        rx_timestamp: rx_timestamp.filter(|_| options.hardware_time && tells.timestamp),
+        rx_vlan_tag: rx_vlan_tag.filter(|_| supported.vlan_tag),
+        rx_hash: rx_hash.filter(|_| options.rx_hash && supported.hash),
+        rx_timestamp: rx_timestamp.filter(|_| options.hardware_time && supported.timestamp),
     }
 }
 
 /// Metadata that the program provides with a frame.
 #[derive(Clone, Copy)]
-struct Tells {
-    /// Any metadata.
+struct Provided {
+    /// True for any metadata.
     metadata: bool,
     /// VLAN tags that the device removed.
     tags: bool,
@@ -329,10 +341,10 @@ impl Port {
         options: &Options<'_>,
         way: Way,
         queue: u32,
-        tells: Tells,
+        provided: Provided,
         counters: &Arc<MappedArray>,
     ) -> Engine {
-        if tells.metadata {
+        if provided.metadata {
             self.receiver.set_metadata_bytes(Metadata::BYTES as u32);
         }
         let socket = Arc::new(self.socket);
@@ -345,10 +357,10 @@ impl Port {
             clock: Clock::new(),
             interface: options.interface.index,
             rx_slots: self.rx_slots,
-            abilities: Abilities {
+            features: Features {
                 multi_buffer: way.multi_buffer,
-                metadata: tells.metadata,
-                reads_tags: tells.tags,
+                metadata: provided.metadata,
+                reads_tags: provided.tags,
                 busy_poll: self.busy_poll,
                 zero_copy: way.mode == Mode::ZeroCopy,
             },
@@ -384,19 +396,19 @@ fn open_ports(options: &Options<'_>, way: Way, notes: &mut Vec<String>) -> Resul
     Ok(ports)
 }
 
-/// Returns the number of chunks of a queue and of slots of its RX ring. It is a power of two, so
-/// that the rings have no slot without a chunk.
+/// Returns the number of chunks of a queue and of slots of its RX ring. The kernel requires a power
+/// of two for the ring; the same number of chunks leaves no slot without a chunk.
 fn chunks(options: &Options<'_>, chunk_bytes: u32) -> u32 {
-    let most = SLOTS_MAX / (options.queues.len() as u32).next_power_of_two();
-    let asked = u32::try_from(options.ring_bytes / chunk_bytes as usize).unwrap_or(SLOTS_MAX);
-    (1 << asked.max(1).ilog2()).clamp(CHUNKS_MIN.min(most), most)
+    let chunks_max = SLOTS_MAX / (options.queues.len() as u32).next_power_of_two();
+    let requested = u32::try_from(options.ring_bytes / chunk_bytes as usize).unwrap_or(SLOTS_MAX);
+    (1 << requested.max(1).ilog2()).clamp(CHUNKS_MIN.min(chunks_max), chunks_max)
 }
 
 fn try_busy_poll(socket: &Socket, notes: &mut Vec<String>) -> bool {
     match socket.set_busy_poll(BUSY_POLL_US, BUSY_POLL_BUDGET) {
         Ok(()) => true,
         Err(error) => {
-            notes.push(format!("{error}: spinning without"));
+            notes.push(format!("{error}: polling the ring without busy polling"));
             false
         }
     }

@@ -15,10 +15,10 @@ pub(super) fn default_bytes(queues: usize) -> usize {
     if queues == 1 { BYTES_ALONE } else { BYTES }
 }
 
-/// Returns a smaller size to try if `tried` bytes could not be locked; none if the user `asked` for
+/// Returns a smaller size to try if `tried` bytes could not be locked; none if the user `requested`
 /// a size.
-pub(super) fn smaller_bytes(asked: Option<usize>, tried: usize) -> Option<usize> {
-    (asked.is_none() && tried > BYTES).then_some(BYTES)
+pub(super) fn smaller_bytes(requested: Option<usize>, tried: usize) -> Option<usize> {
+    (requested.is_none() && tried > BYTES).then_some(BYTES)
 }
 
 /// Returns the note of a session that got `bytes` instead of `tried`, because of `error`.

@@ -1,11 +1,11 @@
-//! Opening of a session on `AF_XDP`, and its intake.
+//! Opens a session on `AF_XDP`, and stops it.
 
 use rustix::io::Errno;
 use strait_ledger::{self as ledger, Capture};
 
+use super::attachment::Attachment;
 use super::engine::Engine;
-use super::intake::Intake;
-use super::open::{self, Insist};
+use super::open::{self, Required};
 use super::ring_size;
 use crate::counters::Counters;
 use crate::directions::Directions;
@@ -21,9 +21,9 @@ use crate::watch::LinkWatch;
 /// Name in reports.
 const PATH: &str = "xdp";
 
-/// Opens the queues of the request, all receive queues by default: frames of other queues would be
-/// missed.
-pub(super) fn open(request: &Request<'_>, insist: Insist) -> Result<Opened<Engine>, Error> {
+/// Opens the queues of the request; by default all receive queues, because a socket receives the
+/// frames of its own queue only.
+pub(super) fn open(request: &Request<'_>, required: Required) -> Result<Opened<Engine>, Error> {
     let Request { options, interface, link, program } = request;
     if interface.index == 0 {
         return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
@@ -36,12 +36,12 @@ pub(super) fn open(request: &Request<'_>, insist: Insist) -> Result<Opened<Engin
     };
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     let ring_bytes = options.ring_bytes.unwrap_or_else(|| ring_size::default_bytes(queues.len()));
-    let wanted = open::Options {
+    let requested = open::Options {
         interface,
         program,
         queues: &queues,
         ring_bytes,
-        insist,
+        required,
         timestamps: options.timestamps,
         huge_pages: options.huge_pages,
         wait: options.wait,
@@ -50,16 +50,16 @@ pub(super) fn open(request: &Request<'_>, insist: Insist) -> Result<Opened<Engin
         hardware_time: options.hardware_time,
     };
     let smaller = ring_size::smaller_bytes(options.ring_bytes, ring_bytes);
-    let opened = match (open::open(&wanted), smaller) {
-        (Err(Error::System(error)), Some(smaller)) if is_memory(&error) => {
-            let mut opened = open::open(&open::Options { ring_bytes: smaller, ..wanted })?;
+    let opened = match (open::open(&requested), smaller) {
+        (Err(Error::System(error)), Some(smaller)) if is_out_of_memory(&error) => {
+            let mut opened = open::open(&open::Options { ring_bytes: smaller, ..requested })?;
             opened.notes.push(ring_size::note(ring_bytes, smaller, &error));
             opened
         }
         (opened, _) => opened?,
     };
     Ok(Opened {
-        source: Box::new(XdpSource { intake: opened.intake, counters }),
+        source: Box::new(XdpSource { attachment: opened.attachment, counters }),
         watch: LinkWatch::open(interface)?,
         userspace: None,
         path: PATH,
@@ -70,21 +70,21 @@ pub(super) fn open(request: &Request<'_>, insist: Insist) -> Result<Opened<Engin
     })
 }
 
-/// Returns true if the error is about locked memory, so that less might do (`ulimit -l`).
-fn is_memory(error: &strait_sys::Error) -> bool {
+/// Returns true if the kernel refused the memory, so that a smaller size may succeed (`ulimit -l`).
+fn is_out_of_memory(error: &strait_sys::Error) -> bool {
     error.is_one_of(&[Errno::NOMEM, Errno::NOBUFS])
 }
 
 /// Attached program, and the interface's counters, which give the number of frames that the NIC
 /// missed.
 struct XdpSource {
-    intake: Intake,
+    attachment: Attachment,
     counters: Counters,
 }
 
 impl Source for XdpSource {
     fn stop(&mut self) -> Result<(), Error> {
-        self.intake.stop();
+        self.attachment.stop();
         self.counters.stop();
         Ok(())
     }
@@ -93,21 +93,21 @@ impl Source for XdpSource {
         self.counters.missed_now()
     }
 
-    fn unattributed(&self, _lanes: &[ledger::Lane], _beyond: u64) -> Capture {
+    fn unattributed(&self, _lanes: &[ledger::Lane], _late_frames: u64) -> Capture {
         self.counters.missed()
     }
 
     /// Replaces the XDP program between two frames.
     ///
     /// # Errors
-    /// EPERM if the privilege to load a program has been given up; the old filter stays.
+    /// EPERM if the privilege to load a program has been dropped; the old filter stays.
     fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
-        let replaced = Replaced { why_here: None, refused: None };
+        let replaced = Replaced { userspace_reason: None, refused: None };
         if change.new == change.old {
             return Ok(replaced);
         }
         filter::refuse_on_xdp(change.new)?;
-        self.intake.set_filter(change.new)?;
+        self.attachment.set_filter(change.new)?;
         lanes.discard_waiting()?;
         Ok(replaced)
     }

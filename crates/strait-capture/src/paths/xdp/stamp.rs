@@ -4,7 +4,7 @@
 //! The offset between the clocks changes when the wall clock is set or slewed, so it is measured
 //! again once a second of the frames' own time. No clock is read for a frame or for a batch.
 
-use strait_sys::clock;
+use strait_os::clock;
 
 /// Time for which a measured offset is used.
 const REFRESH_NS: u64 = 1_000_000_000;

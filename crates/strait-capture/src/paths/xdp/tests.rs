@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use lab::Wire;
 use strait_filter::xdp::pass_program;
 use strait_ledger::Report;
+use strait_os::netlink::Netlink;
 use strait_sys::Kind;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, XdpProgram, program_info};
-use strait_sys::netlink::Netlink;
 
 use crate::paths::engine::Engine as _;
 use crate::wait::{LINK_CHECK_SPINS, Step};
@@ -67,7 +67,7 @@ fn read(lane: &mut Lane, count: usize) -> Vec<Vec<u8>> {
     let deadline = Instant::now() + LIMIT;
     while frames.len() < count {
         assert!(Instant::now() < deadline, "{} of {count} frames came", frames.len());
-        let mut batch = lane.next_batch(deadline).unwrap().expect("nobody stopped it");
+        let mut batch = lane.next_batch(deadline).unwrap().expect("it was not stopped");
         frames.extend(batch.frames().map(|frame| frame.bytes.to_vec()));
     }
     frames
@@ -172,13 +172,13 @@ fn another_program_on_the_interface_stays_and_is_named() {
     for (mode, name) in [(AttachMode::Native, "native"), (AttachMode::Generic, "generic")] {
         let assembled = pass_program(None).unwrap();
         let load = LoadOptions { fragments: true, device: None };
-        let program = XdpProgram::load("first_here", &assembled.words(), load).unwrap();
+        let program = XdpProgram::load("first_program", &assembled.words(), load).unwrap();
         let link = wire.right().run(|| Link::attach_xdp(&program, index, mode)).unwrap();
         let error = refused(&wire, builder());
         assert_eq!(error.kind(), Kind::Refused);
         let id = program_info(program.as_fd()).unwrap().id;
-        let said = error.to_string();
-        assert!(said.contains(&format!("XDP program {id} \"first_here\" ({name})")), "{said}");
+        let message = error.to_string();
+        assert!(message.contains(&format!("XDP program {id} \"first_program\" ({name})")), "{message}");
         let attached = wire.right().run(|| Netlink::open()?.xdp(index)).unwrap();
         assert_eq!(attached.unwrap().program_id, id);
         drop(link);
@@ -189,12 +189,12 @@ fn another_program_on_the_interface_stays_and_is_named() {
 #[test]
 fn missing_and_repeated_queues_are_usage_errors() {
     let Some(wire) = Wire::builder().queues(2).or_skip() else { return };
-    for (queues, said) in
+    for (queues, message) in
         [(vec![2], "receive queues 0 to 1"), (vec![1, 1], "twice"), (vec![], "at least one")]
     {
         let error = refused(&wire, builder().queues(Queues::These(queues)));
         assert_eq!(error.kind(), Kind::Usage);
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
 }
 
@@ -297,7 +297,7 @@ fn empty_wire_gives_an_empty_batch_at_the_deadline() {
     let (_session, mut lanes) = open(&wire, builder());
     let deadline = Instant::now() + Duration::from_millis(450);
     assert!(lanes[0].next_batch(deadline).unwrap().unwrap().is_empty());
-    assert!(Instant::now() >= deadline, "the look at the link's state is not an end of the wait");
+    assert!(Instant::now() >= deadline, "the check of the link does not end the wait");
 }
 
 #[test]
@@ -338,8 +338,8 @@ fn link_that_is_down_is_an_error_at_once() {
 #[test]
 fn drivers_hash_is_in_the_frame_on_request() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    for asked in [false, true] {
-        let (session, mut lanes) = open(&wire, builder().rx_hash(asked));
+    for requested in [false, true] {
+        let (session, mut lanes) = open(&wire, builder().rx_hash(requested));
         send(&wire, &[frame(0, 60), frame(1, 60)]);
         let mut hashes = Vec::new();
         while hashes.len() < 2 {
@@ -347,7 +347,7 @@ fn drivers_hash_is_in_the_frame_on_request() {
             hashes.extend(batch.frames().map(|frame| frame.rx_hash));
         }
         assert_eq!(hashes[0], hashes[1], "they are of one flow");
-        assert_eq!(hashes[0] != 0, asked);
+        assert_eq!(hashes[0] != 0, requested);
         finish(session, lanes);
     }
 }

@@ -40,7 +40,7 @@ impl Lent for Batch<'_> {
             let Some(raw) = self.raw.get(index) else { break };
             frame.replace(raw.bytes);
             frame.timestamp_ns = raw.timestamp_ns;
-            booking.hand(&mut frame, take)?;
+            booking.count_and_pass(&mut frame, take)?;
         }
         Ok(())
     }

@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
+use strait_os::interface::Interface;
 use strait_sys::LinkState;
-use strait_sys::interface::Interface;
 use strait_sys::packet;
 use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Socket};
 
@@ -20,15 +20,16 @@ use crate::live_counters::{KernelCounters, Reading};
 use crate::paths::engine::{self, Engine as _, Lend};
 use crate::sender::Sender;
 use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
+use crate::zerocopy;
 
-/// Maximum number of frames in a batch: enough to make the batch's own cost vanish, few enough to
+/// Maximum number of frames in a batch: enough to make the cost per batch negligible, few enough to
 /// stay in the cache.
 const BATCH_MAX: usize = 256;
 
 /// Open socket.
 pub(super) struct Opened {
     pub(super) engine: Engine,
-    /// Sender on the same socket, if one was asked for.
+    /// Sender on the same socket, if one was requested.
     pub(super) sender: Option<Result<Sender, Error>>,
 }
 
@@ -38,15 +39,15 @@ pub(crate) struct Engine {
     receiver: Receiver,
     socket: Arc<Socket>,
     interface: u32,
-    /// Looks at an empty ring.
+    /// Number of polls of an empty ring.
     spins: u32,
     /// Keeps the interface promiscuous while it is open.
     _promiscuous: Option<packet::Socket>,
 }
 
 impl Engine {
-    /// Binds a ring of about `ring_bytes` to `interface`, which receives from here on; with a ring
-    /// for sending if it `sends` and as much memory may be locked.
+    /// Binds a ring of about `ring_bytes` to `interface`; frames arrive from here on. If it
+    /// `sends`, adds a ring for sending; an error of that ring is returned in [`Opened::sender`].
     ///
     /// # Errors
     /// The module is not loaded, another driver or program has the interface, no privilege.
@@ -61,7 +62,7 @@ impl Engine {
         let receiver = socket.receiver(1 << slots.ilog2())?;
         let sender = sends.then(|| Sender::of_capture(&socket, interface));
         let promiscuous = promiscuous.then(|| link::promiscuous(interface)).transpose()?;
-        socket.bind(interface.index)?;
+        zerocopy::bind(&socket, interface)?;
         let interface = interface.index;
         Ok(Opened {
             engine: Self { receiver, socket, interface, spins: 0, _promiscuous: promiscuous },
@@ -69,18 +70,18 @@ impl Engine {
         })
     }
 
-    /// Returns the kernel's counters, which also end the intake.
+    /// Returns the kernel's counters, with which reception can also be stopped.
     pub(super) fn counts(&self) -> Counts {
         Counts { socket: Arc::clone(&self.socket) }
     }
 
-    /// Returns the ring's geometry in words.
+    /// Returns a description of the ring's geometry, for the user.
     pub(super) fn describe(&self) -> String {
         format!("{} slots of {} bytes", self.receiver.slots(), SLOT_BYTES)
     }
 
-    /// Pauses for a moment. No ring reports that its interface is gone, and slots return to the NIC
-    /// in poll(2), so the socket is polled now and then.
+    /// Pauses for a moment. Every [`LINK_CHECK_SPINS`] calls it calls poll(2), which returns slots
+    /// to the NIC and reports that the interface was removed; the ring does neither.
     fn spin(&mut self) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(LINK_CHECK_SPINS) {
@@ -90,11 +91,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Sleeps in poll(2), which first gives the returned slots back to the NIC.
+    /// Sleeps in poll(2), which first passes the returned slots to the NIC.
     fn wait_for_frame(&self, timeout: Duration, wakers: Wakers<'_>) -> Result<(), Error> {
         let [interrupt, link] = wakers;
         let fds = [Some(self.socket.as_fd()), interrupt, link];
-        let [socket, ..] = strait_sys::wait::readable(fds, timeout)?;
+        let [socket, ..] = strait_os::wait::readable(fds, timeout)?;
         if socket.failed { self.check_link() } else { Ok(()) }
     }
 }
@@ -118,8 +119,8 @@ impl engine::Engine for Engine {
         self.receiver.slots() as usize
     }
 
-    /// A slot holds the longest frame.
-    fn holds_at_least(&self) -> usize {
+    /// Returns the number of slots: each holds the longest frame.
+    fn capacity_min(&self) -> usize {
         self.receiver.slots() as usize
     }
 
@@ -139,7 +140,7 @@ impl engine::Engine for Engine {
         match step {
             Step::Spin => self.spin(),
             Step::Gather(pause) => {
-                strait_sys::wait::sleep(pause.min(timeout));
+                strait_os::wait::sleep(pause.min(timeout));
                 Ok(())
             }
             Step::Wake => self.wait_for_frame(timeout, wakers),
@@ -157,8 +158,8 @@ impl engine::Engine for Engine {
         Ok(())
     }
 
-    /// Returns the state of the link. The socket outlives a link that is set down: the module stops
-    /// the NIC and starts it again at the ring's position.
+    /// Returns the state of the link. The socket stays bound while the link is set down: the module
+    /// stops the NIC, and starts it again at the ring's position.
     fn link_state(&self) -> Result<Option<LinkState>, Error> {
         Ok(Some(self.socket.link_state()?))
     }
@@ -173,30 +174,26 @@ impl engine::Engine for Engine {
         _account: &mut Capture,
         discarded: &AtomicU64,
     ) -> Result<(), Error> {
-        // Only the frames in the ring now: the new filter judges those that arrive meanwhile.
-        let mut left = self.receiver.waiting() as usize;
-        while left > 0 && self.receiver.ready() {
-            let count = self.receiver.take(left.min(BATCH_MAX)).len();
-            discarded.fetch_add(count as u64, Ordering::Relaxed);
-            left -= count;
-        }
+        engine::discard(self.receiver.waiting() as usize, BATCH_MAX, discarded, |limit| {
+            self.receiver.ready().then(|| self.receiver.take(limit).len())
+        });
         Ok(())
     }
 }
 
-/// Returns the frames that came to the NIC for this socket.
+/// Returns the number of frames that arrived at the NIC for this socket.
 fn received(statistics: &pf_zerocopy::Statistics) -> u64 {
     statistics.rx_frames + statistics.rx_no_buffer + statistics.rx_errors
 }
 
-/// Counters of a socket, all before any filter.
+/// Counters of a socket. The module has no filter, so they count all frames.
 #[derive(Debug)]
 pub(super) struct Counts {
     socket: Arc<Socket>,
 }
 
 impl Counts {
-    /// Ends the intake: the NIC releases the ring, and its frames can still be read.
+    /// Stops reception: the NIC releases the ring, and its frames can still be read.
     pub(super) fn stop(&self) -> Result<(), Error> {
         Ok(self.socket.shut_down()?)
     }

@@ -1,7 +1,7 @@
-//! The `zerocopy` path: one `PF_ZEROCOPY` socket with a ring that the NIC fills itself (D1).
+//! The `zerocopy` path: one `PF_ZEROCOPY` socket with a ring that the NIC fills itself.
 //!
-//! The interface is the capture's alone: its NIC has no other queue. Filters run in this process.
-//! `docs/internals/pf-zerocopy.md` draws the ring.
+//! The capture uses the interface exclusively: the driver has no other queue, so the host receives
+//! nothing on it. Filters run in this process. `docs/internals/pf-zerocopy.md` draws the ring.
 
 mod batch;
 mod engine;
@@ -57,8 +57,11 @@ fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
     let ring_bytes = options.ring_bytes.unwrap_or(RING_BYTES);
     let opened = Engine::open(interface, ring_bytes, options.promiscuous, options.sends)?;
     let engine::Opened { engine, sender } = opened;
-    let userspace =
-        if request.filters() { link.split_here(program, Directions::In, &"")?.userspace } else { None };
+    let userspace = if request.filters() {
+        link.split_to_userspace(program, Directions::In, &"")?.userspace
+    } else {
+        None
+    };
     Ok(Opened {
         source: Box::new(ZeroCopySource { counts: engine.counts(), sender }),
         watch: LinkWatch::open(interface)?,
@@ -71,7 +74,7 @@ fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
     })
 }
 
-/// Socket, to end its intake, and the sender on it.
+/// Socket, to stop reception, and the sender on it.
 struct ZeroCopySource {
     counts: Counts,
     sender: Option<Result<Sender, Error>>,
@@ -83,10 +86,10 @@ impl Source for ZeroCopySource {
     }
 
     fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
-        let split: Split = change.link.split_here(change.new, Directions::In, &"")?;
+        let split: Split = change.link.split_to_userspace(change.new, Directions::In, &"")?;
         lanes.place(split)?;
         // No note: filters never run in the kernel on this path.
-        Ok(Replaced { why_here: None, refused: None })
+        Ok(Replaced { userspace_reason: None, refused: None })
     }
 
     fn set_directions(&mut self, directions: Directions) -> Result<bool, Error> {

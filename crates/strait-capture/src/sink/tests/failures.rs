@@ -27,7 +27,7 @@ fn child(test: &str, file: &Path, shell: &str) -> Command {
     command
 }
 
-fn asked() -> Option<PathBuf> {
+fn child_target() -> Option<PathBuf> {
     env::var_os(CHILD).map(PathBuf::from)
 }
 
@@ -55,7 +55,7 @@ fn write_until_full(path: &Path) {
 
 #[test]
 fn full_disk_leaves_whole_blocks_and_reports_their_number() {
-    if let Some(path) = asked() {
+    if let Some(path) = child_target() {
         return write_until_full(&path);
     }
     let directory = directory();
@@ -64,20 +64,19 @@ fn full_disk_leaves_whole_blocks_and_reports_their_number() {
     let path = directory.path().join("out.pcapng");
     let test = "full_disk_leaves_whole_blocks_and_reports_their_number";
     let output = child(test, &path, &shell).output().expect("a shell");
-    let (said, complained) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if complained.contains("unshare:") || complained.contains("mount:") {
-        eprintln!("SKIP a small disk needs a mount namespace: {complained}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if stderr.contains("unshare:") || stderr.contains("mount:") {
+        eprintln!("SKIP a small disk needs a mount namespace: {stderr}");
         return;
     }
-    assert!(output.status.success(), "{said}{complained}");
-    assert!(said.contains("No space left on device"), "{said}");
-    assert!(said.contains(&format!("write {}: No space left", path.display())), "{said}");
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("No space left on device"), "{stdout}");
+    assert!(stdout.contains(&format!("write {}: No space left", path.display())), "{stdout}");
 }
 
 #[test]
 fn file_size_limit_leaves_whole_blocks() {
-    if let Some(path) = asked() {
+    if let Some(path) = child_target() {
         return write_until_full(&path);
     }
     let directory = directory();
@@ -85,9 +84,9 @@ fn file_size_limit_leaves_whole_blocks() {
     // An odd number of 512-byte units, so that the limit cuts a block.
     let shell = "trap '' XFSZ; ulimit -f 3333; exec \"$@\"";
     let output = child("file_size_limit_leaves_whole_blocks", &path, shell).output().expect("a shell");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("File too large"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("File too large"), "{stdout}");
     assert_eq!(listing(directory.path()), ["out.pcapng"]);
     let packets = numbers(&path).len();
     assert!(packets > 1500, "{packets}");
@@ -95,7 +94,7 @@ fn file_size_limit_leaves_whole_blocks() {
 
 #[test]
 fn killed_capture_is_readable_up_to_the_last_flush() {
-    if let Some(path) = asked() {
+    if let Some(path) = child_target() {
         let mut sink = FileSink::create(options(&path)).expect("a sink");
         (0..1000).for_each(|number| write(&mut sink, number, 300).expect("room"));
         sink.flush().expect("room");
@@ -109,8 +108,8 @@ fn killed_capture_is_readable_up_to_the_last_flush() {
     let path = directory.path().join("out.pcapng");
     let mut command = child("killed_capture_is_readable_up_to_the_last_flush", &path, "exec \"$@\"");
     let mut capture = command.stdout(Stdio::piped()).spawn().expect("a shell");
-    let said = BufReader::new(capture.stdout.take().expect("a pipe"));
-    let flushed = said.lines().any(|line| line.expect("a line") == "flushed");
+    let stdout = BufReader::new(capture.stdout.take().expect("a pipe"));
+    let flushed = stdout.lines().any(|line| line.expect("a line") == "flushed");
     capture.kill().expect("it runs");
     capture.wait().expect("it ran");
     assert!(flushed);
@@ -127,7 +126,7 @@ fn killed_capture_is_readable_up_to_the_last_flush() {
 
 #[test]
 fn standard_output_gets_the_file_unchanged() {
-    if asked().is_some() {
+    if child_target().is_some() {
         let mut sink = FileSink::create(SinkOptions::new(Target::parse("-"), START_NS)).expect("a sink");
         (0..1000).for_each(|number| write(&mut sink, number, 700).expect("a reader"));
         sink.close(&[]).expect("a reader");
@@ -159,11 +158,11 @@ fn closed_pipe_is_distinguished_from_a_failure() {
     });
     let mut sink = FileSink::create(options(&path)).expect("a reader");
     assert_eq!(reader.join().expect("the reader ends well"), *b"\x0a\x0d\x0d\x0a");
-    write(&mut sink, 0, 60).expect("it is only gathered");
-    let gone = sink.flush().expect_err("nobody reads");
-    assert!(matches!(gone, SinkError::ReaderGone { packets: 0, .. }), "{gone}");
+    write(&mut sink, 0, 60).expect("it is only buffered");
+    let error = sink.flush().expect_err("no reader");
+    assert!(matches!(error, SinkError::ReaderClosed { packets: 0, .. }), "{error}");
     assert_eq!(sink.lost(), 1);
-    sink.close(&[Statistics::default()]).expect("the reason was said before");
+    sink.close(&[Statistics::default()]).expect("the error was returned before");
     assert_eq!(listing(directory.path()), ["fifo"], "written in place");
 }
 

@@ -177,6 +177,32 @@ fn a_directory_at_the_final_name_does_not_end_the_capture() {
 }
 
 #[test]
+fn file_created_meanwhile_is_not_replaced() {
+    for (name, first) in [("out.pcapng", "out_00001_20231114221320.pcapng"), ("out%%.pcapng", "out%.pcapng")]
+    {
+        let directory = directory();
+        let path = |name: &str| directory.path().join(name);
+        let rotate_every = Some(Duration::from_mins(1));
+        let options = SinkOptions { rotate_every, ..options(&path(name)) };
+        let mut sink = FileSink::create(options).expect("a sink");
+        fs::write(path(first), "of another program").unwrap();
+        write(&mut sink, 7, 100).expect("room");
+        let summary = sink.close(&[]).expect("a complete file");
+        assert_eq!(fs::read(path(first)).unwrap(), b"of another program");
+        assert_eq!((summary.files, summary.renamed), (1, 1));
+        assert_eq!(numbers(summary.last_file.as_ref()), [7]);
+    }
+    // Without rotation the user names the file to replace.
+    let directory = directory();
+    let path = directory.path().join("out.pcapng");
+    let mut sink = FileSink::create(options(&path)).expect("a sink");
+    fs::write(&path, "older").unwrap();
+    write(&mut sink, 7, 100).expect("room");
+    assert_eq!(sink.close(&[]).expect("a complete file").renamed, 0);
+    assert_eq!(numbers(&path), [7]);
+}
+
+#[test]
 fn ring_keeps_a_file_with_the_inode_number_of_its_own() {
     let base = directory();
     let options = SinkOptions {

@@ -13,7 +13,7 @@ use strait_sys::xdp::{Binding, Geometry, Mode, Socket, Umem};
 
 use super::{LIMIT, builder, frame, open, send};
 use crate::paths::engine::{Lend, Lent};
-use crate::paths::xdp::engine::{Abilities, BATCH_MAX, Counts, Engine};
+use crate::paths::xdp::engine::{BATCH_MAX, Counts, Engine, Features};
 use crate::paths::xdp::join::Joiner;
 use crate::paths::xdp::stamp::Clock;
 use crate::{InjectPath, Injector, Vlan};
@@ -75,7 +75,7 @@ pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
             counts: Arc::new(Counts { socket, counters, queue: 0 }),
             interface,
             rx_slots: CHUNKS,
-            abilities: Abilities {
+            features: Features {
                 multi_buffer: true,
                 metadata: true,
                 reads_tags: true,
@@ -103,7 +103,7 @@ fn reported_tag_is_inserted_once_a_frame() {
         let mut seen = Vec::new();
         assert!(lab::wait_until(LIMIT, || {
             let mut batch = engine.take(usize::MAX);
-            assert_eq!(batch.frames().count(), batch.len(), "a second look changes nothing");
+            assert_eq!(batch.frames().count(), batch.len(), "a second pass changes nothing");
             seen.extend(batch.frames().map(|frame| (frame.bytes.to_vec(), frame.wire_len, frame.vlan)));
             seen.len() >= frames.len()
         }));
@@ -128,7 +128,7 @@ fn tag_that_veth_keeps_apart_is_inserted() {
     let _ = ip("link set tagged up").success();
     let (session, mut lanes) = open(&wire, builder().filter("vlan 5"));
     if !session.notes().iter().all(|note| !note.contains("VLAN tags")) {
-        return lab::skip("this kernel's drivers tell no VLAN tags");
+        return lab::skip("this kernel's drivers report no VLAN tags");
     }
     for len in [60, 1500, 8900] {
         let plain = frame(1, len);
@@ -143,7 +143,7 @@ fn tag_that_veth_keeps_apart_is_inserted() {
         assert_eq!(seen.vlan, Some(Vlan { tci: 5, tpid: 0x8100 }));
         assert_eq!((seen.wire_len as usize, seen.bytes.len()), (len + 4, len + 4));
         assert_eq!((&seen.bytes[..12], &seen.bytes[16..]), (&plain[..12], &plain[12..]));
-        let now_ns = strait_sys::clock::realtime_ns();
+        let now_ns = strait_os::clock::realtime_ns();
         assert!(now_ns.abs_diff(seen.timestamp_ns) < 10_000_000_000, "the metadata moved with the frame");
     }
     drop(session);

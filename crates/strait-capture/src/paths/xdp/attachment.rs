@@ -1,10 +1,10 @@
-//! XDP program on the interface: it filters, counts and stamps frames and redirects them to the
+//! XDP program on the interface: it filters, counts and timestamps frames and redirects them to the
 //! sockets, until it is detached.
 //!
-//! It is attached by a BPF link, which is a descriptor of this process: the kernel detaches the
-//! program when the process ends, even if it is killed. A program attached by netlink would stay
-//! and take frames away from the host without a reader. The sockets are bound and in the map before
-//! the program is attached, so that every redirected frame has a socket.
+//! It is attached with a BPF link, which is a descriptor of this process: the kernel detaches the
+//! program when the process ends, even if it is killed. A program attached with netlink would stay
+//! on the interface without a reader. The sockets are bound and in the
+//! map before the program is attached, so that every redirected frame has a socket.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -12,9 +12,10 @@ use rustix::io::Errno;
 use strait_filter::cbpf::Program;
 use strait_filter::translate::{self, MetadataFunctions};
 use strait_filter::xdp::{CaptureOptions, Counters, capture_program};
+use strait_os::interface::Interface;
+use strait_os::process;
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, XdpProgram};
-use strait_sys::interface::Interface;
-use strait_sys::{packet, process};
+use strait_sys::packet;
 
 use crate::error::Error;
 
@@ -26,7 +27,7 @@ pub(super) struct Template {
     pub(super) fragments: bool,
     /// Driver functions that the program calls.
     pub(super) functions: MetadataFunctions,
-    /// True if each frame is stamped on arrival.
+    /// True if the program timestamps each frame on arrival.
     pub(super) timestamps: bool,
     pub(super) sockets: Map,
     pub(super) counters: Map,
@@ -73,27 +74,28 @@ impl Template {
 fn explain(error: Error) -> Error {
     match error {
         Error::System(error) if error.is_one_of(&[Errno::PERM]) => Error::System(error.remedy(
-            "it was given up before the filter was set: keep it (tcpdump: -Z root), or capture on packet sockets",
+            "the privilege was dropped before the filter was set: keep it (tcpdump: -Z root), or capture on packet \
+             sockets",
         )),
         error => error,
     }
 }
 
 /// Attached program, until it is stopped or dropped.
-pub(super) struct Intake {
+pub(super) struct Attachment {
     link: Option<Link>,
     template: Template,
     /// Socket that keeps the interface promiscuous.
     _promiscuous: Option<packet::Socket>,
 }
 
-impl Intake {
+impl Attachment {
     pub(super) fn new(link: Link, template: Template, promiscuous: Option<packet::Socket>) -> Self {
         Self { link: Some(link), template, _promiscuous: promiscuous }
     }
 
-    /// Replaces the program by one with another filter, between two frames. No frame enters the
-    /// rings by the old program after this.
+    /// Replaces the program by one with another filter, between two frames. After this, no frame
+    /// that the old program redirected enters the rings.
     ///
     /// # Errors
     /// EPERM if the privilege to load programs has been dropped; the old program stays attached.
