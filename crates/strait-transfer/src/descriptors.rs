@@ -1,5 +1,5 @@
 //! Budget of file descriptors that the connections and pipes of a process share, so that neither
-//! has a fixed part.
+//! has a fixed share.
 //!
 //! Connections may take any free descriptor. Pipes leave an eighth of the budget for new
 //! connections, as long as more connections are allowed at all. A [`Share`] returns its descriptors
@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pipes leave one part in so many for new connections.
-const RESERVED_PART: u64 = 8;
+/// Divisor of the budget: pipes leave the result for new connections.
+const RESERVED_DIVISOR: u64 = 8;
 
-/// Number of descriptors that may be open at a time, and of those that are.
+/// Limit of open descriptors, and their current number.
 #[derive(Debug)]
 pub struct Budget {
     limit: u64,
@@ -64,7 +64,7 @@ impl Budget {
     /// still take, at most the reserved part.
     fn reserved(&self) -> u64 {
         let used = self.used_by_connections.load(Ordering::Relaxed);
-        self.connections_limit.saturating_sub(used).min(self.limit / RESERVED_PART)
+        self.connections_limit.saturating_sub(used).min(self.limit / RESERVED_DIVISOR)
     }
 
     fn take(self: &Arc<Self>, descriptors: u64, left: u64) -> Option<Share> {

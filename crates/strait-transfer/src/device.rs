@@ -8,8 +8,8 @@
 //! first connections would copy everything. The credit is bounded, and is withdrawn by the first
 //! reported copy.
 //!
-//! The method is chosen by measured cost, because neither is always cheaper: a zero-copy send pays
-//! for page references and a notification, a copy pays for each byte. Measured on a veth pair
+//! The method is chosen by measured cost, because neither is always cheaper: a zero-copy send costs
+//! page references and a notification, a copy costs time for each byte. Measured on a veth pair
 //! (docs/internals/zero-copy-send.md): at 16 KiB zero-copy costs a fifth less CPU time than a copy,
 //! at 4 KiB more; at 1 MiB it reaches 5.6 times the rate of send(2). Only neighbouring runs of
 //! sends are compared: while a connection starts, a send of 64 KiB falls from 35 us to 5 us by
@@ -28,8 +28,9 @@ const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
 const RUN: u32 = 16;
 const RUN_UNCOUNTED: u32 = 4;
 /// Runs in a round, and zero-copy sends before each round, in a size class in which zero-copy is
-/// expected to pay: one send in nine is copied for comparison, and none if there are few sends. In
-/// a shorter class the difference is small either way, and rounds follow each other without a gap.
+/// expected to be cheaper: one send in nine is copied for comparison, and none if there are few
+/// sends. In a shorter class the difference is small either way, and rounds follow each other
+/// without a gap.
 const ROUND_RUNS: u32 = 3;
 const GAP_SENDS: u32 = 6 * RUN;
 /// Lead in comparisons that decides for a method. Each run is compared with the one before it only:
@@ -49,7 +50,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of consecutive routes with a copy after which the device counts as one that copies.
 const COPIED_MAX: u32 = 4;
 /// Limits of zero-copy sends before the first report: sends, and their bytes. If the kernel copies
-/// after all, so many are copied at a higher cost.
+/// after all, these sends are copied at a higher cost.
 const CREDIT_SENDS_MAX: u32 = 32;
 const CREDIT_BYTES_MAX: usize = 32 << 20;
 /// Shortest buffer that may be sent by zero-copy before the first report: at 16 KiB a zero-copy
@@ -207,7 +208,8 @@ struct Class {
     /// Measured sends by both methods together, and sends since the decision.
     samples: u32,
     since: u32,
-    /// True if zero-copy is expected to pay; then `gap` zero-copy sends precede the next round.
+    /// True if zero-copy is expected to be cheaper; then `gap` zero-copy sends precede the next
+    /// round.
     has_gaps: bool,
     gap: u32,
     /// CPU time and bytes of the current run.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use slab::Slab;
 use strait_ledger::Transfer;
+use strait_os::clock::{monotonic_coarse as now, thread_cpu_time};
+use strait_os::egress::Egress;
 use strait_sys::buffer::{BufMut, Frozen, Pool};
-use strait_sys::clock::{monotonic_coarse as now, thread_cpu_time};
-use strait_sys::egress::Egress;
 use strait_sys::uring::{Event, Ring, SendOptions};
 
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ const ENTRIES: u32 = 8;
 /// Rule that decides between zero-copy sends and copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroCopy {
-    /// Zero-copy where the kernel does not copy after all and where it costs less.
+    /// Zero-copy where the kernel does not copy anyway and where zero-copy costs less.
     Adaptive,
     /// Zero-copy for all buffers of at least this size, whatever it costs.
     From(usize),
@@ -96,7 +96,7 @@ struct PendingSend {
 /// Outcome of a zero-copy send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ZeroCopySend {
-    /// The kernel accepted so many bytes.
+    /// Number of bytes that the kernel accepted.
     Taken(usize),
     /// The socket buffer is full.
     NoRoom,
@@ -169,8 +169,8 @@ impl Engine {
         self.pool.take()
     }
 
-    /// Copies small pieces into one buffer, so that they go in one send, by zero-copy where that
-    /// pays: headers, chunk sizes, many short records. Uses the heap while no buffer has room.
+    /// Copies small pieces into one buffer, so that they go in one send, by zero-copy where that is
+    /// cheaper: headers, chunk sizes, many short records. Uses the heap while no buffer has space.
     pub fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>) -> Segment {
         let pieces = pieces.into_iter();
         let bytes = pieces.clone().map(<[u8]>::len).sum();
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// Like [`Engine::gather`] with pieces of `bytes` bytes in total; returns `None` while no
-    /// buffer has room.
+    /// buffer has space.
     pub(crate) fn gather_in_buffer<'a>(
         &mut self,
         pieces: impl Iterator<Item = &'a [u8]>,
@@ -304,14 +304,14 @@ impl Engine {
             return;
         }
         let egress = Egress::find(Some(own), peer).ok();
-        let gathers = egress.as_ref().and_then(|egress| egress.gathers().ok()).unwrap_or(true);
+        let has_scatter_gather = egress.as_ref().and_then(|egress| egress.gathers().ok()).unwrap_or(true);
         let mut may_be_loopback = true;
         if let Some(Egress { interface, is_local, .. }) = egress {
             route.set_interface(interface.index);
             may_be_loopback = is_local || interface.is_loopback();
         }
-        route.set_device(gathers, may_be_loopback, now);
-        if !gathers && self.options.zero_copy == ZeroCopy::Adaptive {
+        route.set_device(has_scatter_gather, may_be_loopback, now);
+        if !has_scatter_gather && self.options.zero_copy == ZeroCopy::Adaptive {
             tally.borrow_mut().account.fall_back(Reason::NoScatterGather.text());
         }
     }
@@ -368,7 +368,7 @@ impl Engine {
         }
         let mut route = send.route.borrow_mut();
         match (send.probe, send.bytes) {
-            // A refused send, or a full socket: the report means nothing.
+            // The send was refused, or the socket is full: the report means nothing.
             (true, 0) => route.abandon(),
             (true, _) => route.probed(copied, now()),
             (false, 0) => {}
@@ -439,7 +439,7 @@ impl Engine {
     /// Those of io_uring_enter(2).
     pub fn listen(&mut self) -> Result<bool> {
         let Some(ring) = self.ring.as_mut().filter(|ring| ring.borrowed() > 0) else { return Ok(false) };
-        ring.listen();
+        ring.enable_signal();
         // Earlier notifications cause no signal.
         self.collect()?;
         Ok(!self.pending.is_empty())
@@ -450,7 +450,7 @@ impl Engine {
     /// collected.
     pub fn quiet(&mut self) {
         if let Some(ring) = &mut self.ring {
-            ring.quiet();
+            ring.disable_signal();
         }
     }
 }

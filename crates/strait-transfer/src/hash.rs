@@ -162,7 +162,7 @@ impl Drop for Follower {
         self.progress.stop.store(true, Ordering::Relaxed);
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // A needed result was taken before.
+            // A caller that needs the result has taken it before.
             let _ = thread.join();
         }
     }

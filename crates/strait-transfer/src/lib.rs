@@ -26,11 +26,11 @@
 //!     .with(Segment::Shared(body.freeze(0..100_000)));
 //!
 //! let mut sender = Sender::new(stream)?;
-//! let patience = Duration::from_secs(10);
-//! sender.send(&mut engine, plan, patience)?;
+//! let timeout = Duration::from_secs(10);
+//! sender.send(&mut engine, plan, timeout)?;
 //! let mut got = vec![0; 100_007];
 //! peer.read_exact(&mut got)?;
-//! assert_eq!(sender.finish(&mut engine, patience)?, 0);
+//! assert_eq!(sender.finish(&mut engine, timeout)?, 0);
 //! println!("{}", sender.account());
 //! # Ok(())
 //! # }
@@ -44,6 +44,7 @@ pub mod hash;
 pub mod offer;
 pub mod pipe;
 pub mod plan;
+pub mod probe;
 mod receiver;
 pub mod relay;
 pub mod route;
@@ -58,4 +59,4 @@ pub use error::{Error, Result};
 pub use plan::{FilePart, Plan, Segment, StreamPart};
 pub use receiver::{Received, Receiver};
 pub use sender::{Progress, Sender};
-pub use strait_sys::output;
+pub use strait_sys::buffer::{BufMut, Frozen};

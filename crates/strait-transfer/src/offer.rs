@@ -78,7 +78,7 @@ pub struct From(pub u64);
 /// Line of the sender during the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// So many bytes follow.
+    /// Number of bytes that follow.
     Data(u64),
     /// End of the data.
     End {
@@ -100,7 +100,7 @@ pub struct Refusal(pub String);
 /// Error for a line that is not part of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The line belongs to no version.
+    /// The line belongs to no version of the protocol.
     #[error(
         "received '{line}' instead of {expected}: is the other end strait, without --raw? --raw moves the bytes alone"
     )]

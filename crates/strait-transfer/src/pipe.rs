@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 /// Capacity of a pipe. The kernel allows an ordinary user 1 MiB (`/proc/sys/fs/pipe-max-size`);
 /// beyond some hundred KiB there is no gain.
 const PIPE_BYTES: usize = 256 << 10;
-/// Limit of pipes that are kept.
-const KEPT_MAX: usize = 64;
+/// Limit of idle pipes.
+const IDLE_MAX: usize = 64;
 /// Descriptors of a pipe.
 const DESCRIPTORS: u64 = 2;
 
@@ -97,7 +97,7 @@ impl Pipe {
 /// Pool of empty pipes, with a count of the taken ones.
 #[derive(Debug)]
 pub struct Pipes {
-    kept: Vec<Pipe>,
+    idle: Vec<Pipe>,
     out: usize,
     out_max: usize,
     budget: Option<Arc<Budget>>,
@@ -112,7 +112,7 @@ impl Default for Pipes {
 impl Pipes {
     /// Creates a pool from which at most `out_max` pipes may be taken at a time.
     pub fn new(out_max: usize) -> Self {
-        Self { kept: Vec::new(), out: 0, out_max, budget: None }
+        Self { idle: Vec::new(), out: 0, out_max, budget: None }
     }
 
     /// Creates a pool that takes descriptors from a budget, as many as it allows.
@@ -122,7 +122,7 @@ impl Pipes {
 
     /// Takes an empty pipe.
     pub fn take(&mut self) -> Result<Pipe> {
-        let pipe = self.kept.pop().map_or_else(|| self.make(), Ok);
+        let pipe = self.idle.pop().map_or_else(|| self.make(), Ok);
         let pipe = pipe.map_err(|error| Error::os("make", "a pipe", error))?;
         self.out += 1;
         Ok(pipe)
@@ -140,9 +140,9 @@ impl Pipes {
         if self.out < self.out_max { self.take().ok() } else { None }
     }
 
-    /// Closes the kept pipes.
+    /// Closes the idle pipes.
     pub fn clear(&mut self) {
-        self.kept.clear();
+        self.idle.clear();
     }
 
     /// Reports that a taken pipe will not be returned.
@@ -155,8 +155,8 @@ impl Pipes {
     pub fn give_back(&mut self, pipe: Pipe) {
         self.out -= 1;
         let is_short = self.budget.as_ref().is_some_and(|budget| budget.is_short());
-        if pipe.held == 0 && self.kept.len() < KEPT_MAX && !is_short {
-            self.kept.push(pipe);
+        if pipe.held == 0 && self.idle.len() < IDLE_MAX && !is_short {
+            self.idle.push(pipe);
         }
     }
 }

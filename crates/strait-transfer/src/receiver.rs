@@ -1,7 +1,7 @@
 //! Moves received bytes into a file or a pipe by splice(2), without a copy to user space.
 //!
 //! If the output does not support splice (a terminal, a file opened to append), bytes are read and
-//! written, and counted so.
+//! written, and counted as copied.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ const READ_CHUNK: usize = 64 << 10;
 /// Result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes were written to the output.
+    /// Number of bytes that were written to the output.
     Bytes(u64),
     /// Nothing has been received: wait until the socket is readable.
     Nothing,

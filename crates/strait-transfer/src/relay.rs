@@ -1,4 +1,4 @@
-//! Relays TCP connections within the kernel (D4's splicing as a product).
+//! Relays TCP connections within the kernel, by splicing as in D4.
 //!
 //! One thread runs one [`Relay`] with an epoll set, a connection table of fixed size, and a shared
 //! pool of pipes. Several relays may listen on one address (`SO_REUSEPORT`). Half-closed streams
@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, acceptfrom_with, connect, ipproto, socket_with, sockopt,
 };
-use strait_sys::tcp;
+use strait_os::tcp;
 
 use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
@@ -50,6 +50,8 @@ const WATCHED: EventFlags =
 /// Descriptors of a connection: two sockets; with copies to files also a file and a pipe each way.
 const DESCRIPTORS: u64 = 2;
 const DESCRIPTORS_TEED: u64 = 8;
+/// Numbers that a connection tries for the files of its copies.
+const NUMBERS_MAX: usize = 64;
 /// Token of the listener.
 const LISTENER: u64 = u64::MAX;
 
@@ -268,12 +270,9 @@ impl Relay {
         now: Instant,
         ended: &mut dyn FnMut(&ClosedConnection),
     ) {
-        let next = |last: u64| last.checked_add(1);
-        let last = self.options.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        // After the last number every copy to a file fails, because the file exists.
-        let number = last.map_or(u64::MAX, |last| last + 1);
+        let mut number = self.next_number();
         self.account.connections += 1;
-        if let Err(error) = self.try_begin(number, client, peer, now) {
+        if let Err(error) = self.try_begin(&mut number, client, peer, now) {
             self.account.failed += 1;
             ended(&ClosedConnection {
                 number,
@@ -291,9 +290,18 @@ impl Relay {
         self.account.connections_max = self.account.connections_max.max(self.connections() as u64);
     }
 
+    /// Takes the number of a connection.
+    fn next_number(&self) -> u64 {
+        let next = |last: u64| last.checked_add(1);
+        let last = self.options.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        // After the last number every copy to a file fails, because the file exists.
+        last.map_or(u64::MAX, |last| last + 1)
+    }
+
+    /// Starts a connection. It gets another number if files of its own one exist.
     fn try_begin(
         &mut self,
-        number: u64,
+        number: &mut u64,
         (client, share): (OwnedFd, Share),
         peer: SocketAddr,
         now: Instant,
@@ -308,9 +316,9 @@ impl Relay {
             let own = rustix::net::getsockname(&client).ok().and_then(|own| SocketAddr::try_from(own).ok());
             header(version, peer, own.unwrap_or(peer))
         });
-        let directions = (self.direction(number, "up"), self.direction(number, "down"));
+        let directions = self.directions(number);
         let connection = Connection::new(
-            number,
+            *number,
             (client, peer),
             server,
             header.unwrap_or_default(),
@@ -356,8 +364,18 @@ impl Relay {
         added
     }
 
-    fn direction(&self, number: u64, name: &str) -> Direction {
-        Direction::with_copy(self.options.tee.as_ref().map(|copies| copies.create(number, name)))
+    /// Makes both directions of a connection, with files for their copies. Another user may have
+    /// planted files of the next numbers: the connection gets the first number without any.
+    fn directions(&self, number: &mut u64) -> (Direction, Direction) {
+        let Some(copies) = &self.options.tee else { return (Direction::default(), Direction::default()) };
+        for _ in 0..NUMBERS_MAX {
+            if let Some([up, down]) = copies.create_both(*number) {
+                return (Direction::with_copy(up), Direction::with_copy(down));
+            }
+            *number = self.next_number();
+        }
+        let taken = || Direction::with_copy(Err(Errno::EXIST.into()));
+        (taken(), taken())
     }
 
     /// Adds a connection to the table, and its sockets to the epoll set.

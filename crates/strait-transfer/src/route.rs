@@ -28,7 +28,7 @@
 //! credit allows.
 //!
 //! If the device has no scatter-gather, the kernel copies and may not report it. Such a route is
-//! not probed at all, and forced zero-copy sends on it count as copied, whatever the report says.
+//! not probed at all, and forced zero-copy sends on it count as copied, whatever is reported.
 
 use std::time::Duration;
 
@@ -93,8 +93,8 @@ pub enum Advice {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Unknown,
-    /// Since then a probe awaits its report; other buffers go by zero-copy meanwhile if no copy is
-    /// expected.
+    /// A probe that was sent at `since` awaits its report. Other buffers go by zero-copy meanwhile
+    /// if no copy is expected.
     Probing {
         since: Duration,
         expects_zero_copy: bool,
@@ -103,7 +103,7 @@ enum State {
         since: Duration,
         copy_reports: u32,
     },
-    /// Until then, and for so many more sends.
+    /// Everything is copied until `until`, and for at least `sends` more sends.
     Copying {
         until: Duration,
         sends: u32,
@@ -114,8 +114,8 @@ enum State {
 /// Capability of the egress device, and the time of the check.
 #[derive(Clone, Copy, Debug)]
 struct Offload {
-    gathers: bool,
-    seen: Duration,
+    has_scatter_gather: bool,
+    checked_at: Duration,
 }
 
 /// State of a route. Times are relative to any fixed moment.
@@ -137,21 +137,22 @@ impl Route {
     /// or it may have changed.
     pub fn needs_device_check(&self, now: Duration) -> bool {
         self.device.is_none_or(|device| {
-            now.saturating_sub(device.seen) >= if device.gathers { REPROBE_AFTER } else { PAUSE_MIN }
+            now.saturating_sub(device.checked_at)
+                >= if device.has_scatter_gather { REPROBE_AFTER } else { PAUSE_MIN }
         })
     }
 
     /// Sets whether the device has scatter-gather. Without it everything is copied for a while.
-    pub fn set_device(&mut self, gathers: bool, now: Duration) {
-        self.device = Some(Offload { gathers, seen: now });
-        if !gathers {
+    pub fn set_device(&mut self, has_scatter_gather: bool, now: Duration) {
+        self.device = Some(Offload { has_scatter_gather, checked_at: now });
+        if !has_scatter_gather {
             self.copy(Reason::NoScatterGather, now);
         }
     }
 
     /// Returns true if the kernel copies zero-copy sends without reporting it.
     pub fn copies_silently(&self) -> bool {
-        self.device.is_some_and(|device| !device.gathers)
+        self.device.is_some_and(|device| !device.has_scatter_gather)
     }
 
     /// Decides about a buffer of `bytes` at the time `now`; `alone` means that the connection has
@@ -242,7 +243,8 @@ impl Route {
     /// Takes the report of a probe.
     pub fn probed(&mut self, device: &mut Device, copied: bool, now: Duration) {
         if self.copies_silently() {
-            // A lookup of the device during the probe showed more than its report.
+            // A lookup during the probe has shown that the device has no scatter-gather, so the
+            // report means nothing.
             device.abandon();
             return;
         }

@@ -63,9 +63,9 @@ impl RouteEntry {
     }
 
     /// Sets the capability of its device. The loopback has scatter-gather, but copies.
-    pub(crate) fn set_device(&mut self, gathers: bool, is_loopback: bool, now: Duration) {
-        self.route.set_device(gathers, now);
-        lock(&self.device).set_capable(gathers && !is_loopback);
+    pub(crate) fn set_device(&mut self, has_scatter_gather: bool, is_loopback: bool, now: Duration) {
+        self.route.set_device(has_scatter_gather, now);
+        lock(&self.device).set_capable(has_scatter_gather && !is_loopback);
     }
 
     pub(crate) fn copies_silently(&self) -> bool {

@@ -151,9 +151,8 @@ impl Sender {
     /// then.
     ///
     /// # Errors
-    /// Those of [`Sender::advance`]; [`Error::Timeout`] if the peer accepts no bytes for
-    /// `patience`.
-    pub fn send(&mut self, engine: &mut Engine, plan: Plan, patience: Duration) -> Result<()> {
+    /// Those of [`Sender::advance`]; [`Error::Timeout`] if the peer accepts no bytes for `timeout`.
+    pub fn send(&mut self, engine: &mut Engine, plan: Plan, timeout: Duration) -> Result<()> {
         self.begin(engine, plan)?;
         let mut stalled: Option<(u64, Instant)> = None;
         loop {
@@ -168,9 +167,9 @@ impl Sender {
                         _ => Instant::now(),
                     };
                     stalled = Some((bytes, since));
-                    let left = patience.saturating_sub(since.elapsed());
+                    let left = timeout.saturating_sub(since.elapsed());
                     if left.is_zero() {
-                        return Err(Error::Timeout { operation: "send", limit: patience });
+                        return Err(Error::Timeout { operation: "send", limit: timeout });
                     }
                     engine.wait(self.waits_for(progress), left)?;
                 }
@@ -201,16 +200,16 @@ impl Sender {
     }
 
     /// Waits until the kernel has released every buffer, which is when the peer has acknowledged
-    /// the bytes, or until `patience` is over. Returns the number of sends that are still
+    /// the bytes, or until `timeout` is over. Returns the number of sends that are still
     /// outstanding.
     ///
     /// # Errors
     /// Those of poll(2) and io_uring_enter(2).
-    pub fn finish(&mut self, engine: &mut Engine, patience: Duration) -> Result<usize> {
+    pub fn finish(&mut self, engine: &mut Engine, timeout: Duration) -> Result<usize> {
         let began = Instant::now();
         engine.collect()?;
-        while self.borrowed() > 0 && began.elapsed() < patience {
-            engine.wait(None, patience.saturating_sub(began.elapsed()))?;
+        while self.borrowed() > 0 && began.elapsed() < timeout {
+            engine.wait(None, timeout.saturating_sub(began.elapsed()))?;
         }
         Ok(self.borrowed())
     }

@@ -7,5 +7,5 @@ use std::os::fd::AsFd;
 /// Returns the bytes that the peer has acknowledged since the start of the connection; `None` if
 /// the kernel does not count them, or if the socket is not TCP.
 pub fn acknowledged(socket: impl AsFd) -> Option<u64> {
-    strait_sys::tcp::acknowledged(socket).ok()
+    strait_os::tcp::acknowledged(socket).ok()
 }

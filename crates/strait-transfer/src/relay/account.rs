@@ -8,7 +8,7 @@ use std::time::Duration;
 pub enum Cause {
     /// Both sides ended their streams.
     Closed,
-    /// One side reset the connection or died.
+    /// One side reset the connection, or could not be reached any more.
     Reset,
     /// The server could not be reached.
     Unreached,
@@ -61,7 +61,7 @@ pub struct ClosedConnection {
 pub struct Account {
     /// Accepted connections.
     pub connections: u64,
-    /// Connections that did not end in order.
+    /// Connections that did not end normally.
     pub failed: u64,
     /// Relayed bytes in both directions.
     pub bytes: u64,

@@ -114,13 +114,13 @@ impl Connection {
             self.active = now;
             return self.advance(pipes, now);
         }
-        let gone = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-        let readable = gone || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
+        let is_closed = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        let readable = is_closed || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
         let writable = flags.contains(EventFlags::OUT);
         // A writable socket matters only to the direction that waits for it.
         let (up, down) = match side {
-            Side::Client => (readable, gone || writable && self.down.is_blocked()),
-            Side::Server => (gone || writable && self.up.is_blocked(), readable),
+            Side::Client => (readable, is_closed || writable && self.down.is_blocked()),
+            Side::Server => (is_closed || writable && self.up.is_blocked(), readable),
         };
         if flags.contains(EventFlags::ERR) {
             // After a reset the received bytes are still read, but nothing more can be sent to that

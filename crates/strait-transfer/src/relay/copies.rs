@@ -12,12 +12,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, Dir, Mode, OFlags, accessat, openat};
-use strait_sys::output;
+use rustix::fs::{Access, AtFlags, Dir, Mode, OFlags, accessat, openat, unlinkat};
+use strait_os::output;
 
 /// Maximum number of a copy that is counted on from: another user may have planted a file with a
 /// higher one.
 const NUMBER_MAX: u64 = 1 << 48;
+/// Ends of the names.
+const UP: &str = "up";
+const DOWN: &str = "down";
 const PRIVATE: Mode = Mode::from_bits_retain(0o600);
 
 /// Directory and prefix of the files.
@@ -67,13 +70,48 @@ impl Copies {
         str::from_utf8(&rest[..end]).ok()?.parse().ok()
     }
 
+    /// Creates both files of connection `number`, from the client and to it. Returns `None` if a
+    /// file of that number exists.
+    pub(crate) fn create_both(&self, number: u64) -> Option<[io::Result<File>; 2]> {
+        let is_taken = |made: &io::Result<File>| {
+            made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        };
+        let up = self.create(number, UP);
+        if is_taken(&up) {
+            return None;
+        }
+        let down = self.create(number, DOWN);
+        if is_taken(&down) {
+            // A failure leaves an empty file.
+            if let Ok(up) = &up {
+                drop(self.remove(number, UP, up));
+            }
+            return None;
+        }
+        Some([up, down])
+    }
+
     /// Creates the file for the direction `way` of connection `number`.
-    pub(crate) fn create(&self, number: u64, way: &str) -> io::Result<File> {
-        let mut name = self.prefix.clone();
-        name.push(format!("{number}.{way}"));
+    fn create(&self, number: u64, way: &str) -> io::Result<File> {
+        let name = self.name(number, way);
         // O_EXCL follows no link that another user has planted (open(2)).
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         Ok(openat(&self.directory, &name, flags, PRIVATE)?.into())
+    }
+
+    /// Removes `file`, unless another process has put another one in its place.
+    fn remove(&self, number: u64, way: &str, file: &File) -> io::Result<()> {
+        let name = self.name(number, way);
+        if output::is_entry(&self.directory, &name, file) {
+            unlinkat(&self.directory, &name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn name(&self, number: u64, way: &str) -> OsString {
+        let mut name = self.prefix.clone();
+        name.push(format!("{number}.{way}"));
+        name
     }
 }
 
@@ -93,11 +131,18 @@ mod tests {
         let copies = |prefix: &str| Copies::open(&path(prefix)).unwrap();
         assert_eq!(copies("copy").last_number().unwrap(), 9);
         assert_eq!(copies("other").last_number().unwrap(), 0);
-        // A prefix without a name: files whose names begin with a dot.
+        // A prefix without a name: names of files begin with a dot.
         copies("").create(1, "up").unwrap();
         assert!(path(".1.up").exists() && copies("").last_number().unwrap() == 1);
         let taken = copies("copy").create(7, "up").unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        // Neither file of a number is left if one of them is taken.
+        for (number, taken) in [(7, "down"), (9, "up")] {
+            assert!(copies("copy").create_both(number).is_none());
+            assert!(!path(&format!("copy.{number}.{taken}")).exists());
+        }
+        assert!(copies("copy").create_both(8).unwrap().iter().all(Result::is_ok));
+        assert!(path("copy.8.up").exists() && path("copy.8.down").exists());
         assert_eq!(Copies::open(&path("none/copy")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 

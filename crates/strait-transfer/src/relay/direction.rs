@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A direction holds a pipe only while the pipe has bytes, so an idle connection costs two
-//! descriptors. Without a pipe, bytes are copied, and counted so. Nothing is read while the other
-//! side accepts nothing, so that back-pressure reaches the sender. The end of a stream is passed
-//! on, and the other direction continues.
+//! descriptors. Without a pipe, bytes are copied, and counted as copied. Nothing is read while the
+//! other side accepts nothing, so that back-pressure reaches the sender. The end of a stream is
+//! passed on, and the other direction continues.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -67,10 +67,8 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    /// Makes a direction with a copy to `file`, if there is one. A failure to open it does not end
-    /// the connection.
-    pub(crate) fn with_copy(file: Option<std::io::Result<File>>) -> Self {
-        let Some(file) = file else { return Self::default() };
+    /// Makes a direction with a copy to `file`. A failure to open it does not end the connection.
+    pub(crate) fn with_copy(file: std::io::Result<File>) -> Self {
         let file = file.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         match file.and_then(|file| Ok(Tee { file, pipe: Pipe::new()? })) {
             Ok(tee) => Self { tee: Some(tee), ..Self::default() },

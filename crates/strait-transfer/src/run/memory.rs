@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use smallvec::{SmallVec, smallvec};
+use strait_os::clock::thread_cpu_time;
 use strait_sys::buffer::Frozen;
-use strait_sys::clock::thread_cpu_time;
 
 use super::Current;
 use super::destination::{Destination, Step};

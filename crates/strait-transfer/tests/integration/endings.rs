@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use lab::{Offload, Wire};
 use strait_ledger::Transfer;
+use strait_os::ethtool::Ethtool;
+use strait_os::tcp;
 use strait_sys::buffer::Frozen;
-use strait_sys::ethtool::Ethtool;
-use strait_sys::tcp;
 use strait_transfer::{
     Engine, Error, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy,
 };
