@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// Least number of segments in a capacity, if no segment size is configured. Eviction frees one
+/// Minimum number of segments in a capacity, if no segment size is configured. Eviction frees one
 /// segment at a time.
 const SEGMENTS_MIN: u64 = 64;
-/// Least number of segments for each lane. Each lane holds one that is not full.
+/// Minimum number of segments for each lane. Each lane holds one that is not full.
 const SEGMENTS_PER_LANE_MIN: u64 = 8;
 /// Range of the default segment size in bytes.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;

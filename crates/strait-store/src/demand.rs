@@ -24,7 +24,7 @@ impl Demand {
         self.refused_bytes.load(Ordering::Acquire)
     }
 
-    /// Forgets the refused requests: eviction has done its best.
+    /// Forgets the refused requests: eviction can free no more space for them.
     pub(crate) fn clear(&self) {
         self.refused_bytes.store(0, Ordering::Release);
     }

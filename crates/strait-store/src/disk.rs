@@ -57,20 +57,15 @@ impl Disk {
         self.is_read_only
     }
 
-    /// Creates a zero-filled file of `bytes` bytes. Allocates its blocks if the file system
-    /// supports that.
-    pub(crate) fn create(&self, path: &Path, bytes: u64) -> io::Result<File> {
+    /// Creates an empty file.
+    pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
         self.fails(Call::Create)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(FILE_MODE);
-        let file = options.open(path)?;
-        if bytes > 0 {
-            self.allocate(&file, bytes).inspect_err(|_| drop(std::fs::remove_file(path)))?;
-        }
-        Ok(file)
+        options.read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
     }
 
-    /// Allocates blocks for the file up to `bytes`, and extends its length to that.
+    /// Allocates blocks for the file up to `bytes` if the file system supports that, and extends
+    /// its length to that.
     pub(crate) fn allocate(&self, file: &File, bytes: u64) -> io::Result<()> {
         self.fails(Call::Allocate)?;
         #[cfg(test)]

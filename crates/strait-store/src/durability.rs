@@ -66,7 +66,7 @@ pub(crate) fn write_checkpoint(disk: &Disk, dir: &Path, checkpoint: &Checkpoint)
     let path = dir.join(CHECKPOINT);
     let temporary = path.with_extension(NEW);
     let _ = fs::remove_file(&temporary);
-    let written = disk.create(&temporary, 0).and_then(|file| {
+    let written = disk.create(&temporary).and_then(|file| {
         disk.write(&file, &mut [IoSlice::new(&checkpoint.encode())], 0)?;
         disk.sync(&file)?;
         disk.rename(&temporary, &path, dir)

@@ -1,7 +1,8 @@
 //! ENOSPC backoff. When the file system is full before the store reaches its limit, the store
-//! evicts as many bytes as were refused, oldest first. If that does not help, because others take
-//! the space or hold the blocks, it retries at growing intervals, so that the stored objects
-//! remain. A request that exceeds the store's and the free space together evicts nothing.
+//! evicts as many bytes as were refused, oldest first. If that does not help, because other
+//! programs use the space or readers hold the blocks, it retries at growing intervals, so that the
+//! stored objects remain. A request that exceeds the store's and the free space together evicts
+//! nothing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ impl Pace {
         Self { due: Instant::now(), pause: PAUSE_MIN }
     }
 
-    /// Returns true if the time has come, and schedules the next one.
+    /// Returns true if an eviction is due, and schedules the next one.
     fn step(&mut self) -> bool {
         let now = Instant::now();
         let is_due = now >= self.due;

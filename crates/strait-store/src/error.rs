@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use strait_sys::Kind;
+use strait_os::Kind;
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// A system call failed.
     #[error(transparent)]
-    System(#[from] strait_sys::Error),
+    System(#[from] strait_os::Error),
     /// No space is left now: the evictable files are not evicted yet, or are still being read or
     /// written.
     #[error("{operation}: no space for {bytes} bytes; increase the capacity")]
@@ -35,8 +35,8 @@ pub enum Error {
         what: &'static str,
     },
     /// The record has since been removed or evicted.
-    #[error("{operation}: the record is gone")]
-    Gone {
+    #[error("{operation}: the record was removed or evicted")]
+    Removed {
         /// Operation that failed.
         operation: &'static str,
     },
@@ -65,7 +65,7 @@ pub enum Error {
         capacity_bytes: u64,
         /// Configured number of lanes.
         lanes: usize,
-        /// Least capacity.
+        /// Minimum capacity.
         capacity_min_bytes: u64,
     },
     /// The store has been closed.
@@ -78,7 +78,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(operation: &'static str, path: &Path, error: &io::Error) -> Self {
-        Self::System(strait_sys::Error::from_io(operation, path.display().to_string(), error))
+        Self::System(strait_os::Error::from_io(operation, path.display().to_string(), error))
     }
 
     /// Kind of the error, by which callers choose a response.
@@ -90,7 +90,7 @@ impl Error {
             Self::NoStore(_)
             | Self::Full { .. }
             | Self::Corrupt { .. }
-            | Self::Gone { .. }
+            | Self::Removed { .. }
             | Self::Closed { .. } => Kind::Failed,
         }
     }

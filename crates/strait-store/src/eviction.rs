@@ -1,5 +1,5 @@
 //! Eviction. Frees space ahead of need, one file at a time, oldest first. Records that were hit
-//! since they were stored are copied and stay, as in S3-FIFO; the rest is dropped.
+//! since they were stored are copied and stay, as in S3-FIFO; the others are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
-use crate::pending::HELD_PARTS;
+use crate::pending::HELD_DIVISOR;
 use crate::read::{Loaded, read};
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -18,13 +18,12 @@ use crate::shared::Shared;
 pub(crate) const SPARES: usize = 2;
 /// Limit of files evicted at a time for one shortage.
 const SHORTAGE_FILES_MAX: usize = 8;
-/// Divisor of the used bytes: limit of the eviction for one shortage.
-const SHORTAGE_PARTS: u64 = 2;
-/// Free files for objects with files of their own.
+/// Eviction for one shortage frees at most the used bytes divided by this.
+const SHORTAGE_DIVISOR: u64 = 2;
+/// Minimum of descriptors that stay free for objects with files of their own.
 const FILES_FREE_MIN: usize = 4;
-/// Divisor of the segment size: limit of the bytes that are copied when one file is evicted, so
-/// that each eviction frees some space.
-const REINSERTED_PARTS: u64 = 2;
+/// Eviction of a file copies at most the segment size divided by this, so that it frees some space.
+const REINSERTED_DIVISOR: u64 = 2;
 /// Limit of bodies that are read and checked when they are moved. The kernel copies longer ones.
 const READ_BYTES_MAX: usize = 1 << 20;
 
@@ -35,7 +34,7 @@ pub(crate) fn evict_ahead(shared: &Shared) {
         close_unlinked(shared);
         if lacking_segments(shared) > 0 && shared.segments.has_segment() {
             match shared.counted(append::make_segment(shared, "make a segment")) {
-                Ok(spare) => keep_ready(shared, spare),
+                Ok(spare) => add_ready(shared, spare),
                 Err(_) if evict_for_shortage(shared) => {}
                 Err(_) => return,
             }
@@ -52,8 +51,8 @@ fn lacking_segments(shared: &Shared) -> usize {
     usize::from(lacks_reserve) + SPARES.saturating_sub(shared.segments.spares())
 }
 
-/// Keeps a new segment: as the reserve of eviction if that is missing, else as a spare.
-fn keep_ready(shared: &Shared, segment: Arc<SegmentFile>) {
+/// Adds a new segment: as the reserve of eviction if that is missing, else as a spare.
+fn add_ready(shared: &Shared, segment: Arc<SegmentFile>) {
     let reserve = &mut shared.eviction_lane().reserve;
     if reserve.is_none() {
         *reserve = Some(segment);
@@ -78,7 +77,7 @@ fn expects_space(shared: &Shared) -> bool {
 /// a file was evicted. The newest file stays.
 pub(crate) fn evict_for_shortage(shared: &Shared) -> bool {
     let Some(lacking_bytes) = shared.demand.enospc.take_due() else { return false };
-    let wanted_bytes = lacking_bytes.min(shared.segments.budget.used_bytes() / SHORTAGE_PARTS);
+    let wanted_bytes = lacking_bytes.min(shared.segments.budget.used_bytes() / SHORTAGE_DIVISOR);
     let newest = shared.segments.last_position();
     let (mut freed_bytes, mut files) = (0, 0);
     while freed_bytes < wanted_bytes && files < SHORTAGE_FILES_MAX {
@@ -104,8 +103,8 @@ pub(crate) fn close_unlinked(shared: &Shared) {
 pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
     let held = shared.segments.unlinks.pending();
     let may_be_held = |file: &SegmentFile| {
-        held.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / HELD_PARTS
-            && held.files < shared.segments.budget.files_max / HELD_PARTS as usize
+        held.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / HELD_DIVISOR
+            && held.files < shared.segments.budget.files_max / HELD_DIVISOR as usize
     };
     let is_free = |file: &SegmentFile| {
         let is_read = file.readers.load(Ordering::Acquire) > 0;
@@ -138,13 +137,13 @@ fn requeue_if_hit(shared: &Shared, file: &Arc<SegmentFile>) -> bool {
 
 /// Moves the useful records out of a file and releases the file.
 pub(crate) fn evict(shared: &Shared, file: &Arc<SegmentFile>) {
-    let mut left = shared.segments.segment_bytes / REINSERTED_PARTS;
+    let mut left = shared.segments.segment_bytes / REINSERTED_DIVISOR;
     for record in members(shared, file, &file.dismiss()) {
         let Some(location) = record.location() else { continue };
         let has_body = Arc::ptr_eq(&location.body, file);
         let bytes = location.head_len as u64 + if has_body { record.body_len() } else { 0 };
-        let is_kept = if has_body { record.hits() > 0 } else { true };
-        let moved = is_kept && bytes <= left && move_away(shared, &record, &location, has_body).is_ok();
+        let must_move = !has_body || record.hits() > 0;
+        let moved = must_move && bytes <= left && move_away(shared, &record, &location, has_body).is_ok();
         if moved {
             left -= bytes;
             shared.counters.reinserted.add(u64::from(has_body));
@@ -180,7 +179,7 @@ fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_bo
     }
     let new = moved?;
     let mut now = lock(&record.location);
-    // Under the lock of the place, so that a concurrent removal marks the valid copy dead.
+    // Under the lock of the location, so that a concurrent removal marks the valid copy dead.
     if let Some(now) = &mut *now {
         let old = std::mem::replace(now, new);
         shared.mark_dead(&old.head, old.offset);

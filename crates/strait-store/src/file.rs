@@ -74,7 +74,7 @@ pub(crate) fn kind_and_number(name: &str) -> Option<(FileKind, u64)> {
 }
 
 impl SegmentFile {
-    /// Creates a file with the length of `share`, and writes its header.
+    /// Creates an empty file, which [`begin`](Self::begin) completes.
     pub(crate) fn create(
         dir: &Arc<Path>,
         disk: &Disk,
@@ -82,11 +82,15 @@ impl SegmentFile {
         share: Share,
     ) -> Result<Arc<Self>> {
         let path = dir.join(name_of(&header));
-        let file = disk.create(&path, share.bytes()).map_err(|error| Error::io("create", &path, &error))?;
-        let made = Self::of(dir, disk, header, share, file);
-        // If it cannot be unlinked either, the next start removes it.
-        made.write_bytes(&header.encode(), 0).inspect_err(|_| drop(made.unlink()))?;
-        Ok(made)
+        let file = disk.create(&path).map_err(|error| Error::io("create", &path, &error))?;
+        Ok(Self::of(dir, disk, header, share, file))
+    }
+
+    /// Gives an empty file the length of its share, and writes its header.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let allocated = self.disk.allocate(&self.file, self.share.bytes());
+        allocated.map_err(|error| Error::io("create", &self.path(), &error))?;
+        self.write_bytes(&self.header.encode(), 0)
     }
 
     /// Wraps an open file.

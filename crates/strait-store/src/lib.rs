@@ -1,5 +1,5 @@
 //! Disk store of a cache: records of key, meta and body in append-only segment files, with an index
-//! in memory and a hard size limit. The crate knows nothing of HTTP.
+//! in memory and a hard size limit. The crate does not depend on HTTP.
 //!
 //! Each lane, one for each writing thread, appends to a segment of its own. One call writes a small
 //! record whole. For a large or incomplete object, an extent is reserved; writers fill it by
@@ -64,5 +64,5 @@ pub use read::{Loaded, Verified};
 pub use record::Record;
 pub use stats::Stats;
 pub use store::Store;
-pub use strait_sys::Kind as ErrorKind;
+pub use strait_os::Kind as ErrorKind;
 pub use writer::Writer;

@@ -39,8 +39,8 @@ pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
         shared.unread.leave(found);
         return None;
     }
-    let made = FileHeader { kind: found.kind, number: found.number, tag: 0 };
-    let path = shared.segments.dir.join(name_of(&made));
+    let expected = FileHeader { kind: found.kind, number: found.number, tag: 0 };
+    let path = shared.segments.dir.join(name_of(&expected));
     let mut bytes = Vec::new();
     let read = shared.segments.disk.open(&path).and_then(|file| {
         shared.segments.disk.read(&file, &mut bytes, FILE_HEADER_BYTES as usize, 0)?;
@@ -52,11 +52,11 @@ pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
         return None;
     };
     let header = FileHeader::decode(&bytes);
-    let header = header.filter(|header| (header.kind, header.number) == (made.kind, made.number));
+    let header = header.filter(|header| (header.kind, header.number) == (expected.kind, expected.number));
     let file = SegmentFile::of(
         &shared.segments.dir,
         &shared.segments.disk,
-        header.unwrap_or(made),
+        header.unwrap_or(expected),
         found.share,
         file,
     );
@@ -82,12 +82,12 @@ fn adopt(
     if snapshot.load(shared, &of_snapshot).is_none() {
         return Some(files);
     }
-    for file in of_snapshot.into_iter().flatten().filter(|file| shared.is_of_use(file)) {
+    for file in of_snapshot.into_iter().flatten().filter(|file| shared.is_useful(file)) {
         shared.segments.enlist(file);
     }
     // Remove files that the snapshot does not name or has no records in.
     for file in files {
-        if !shared.is_of_use(&file) {
+        if !shared.is_useful(&file) {
             shared.release_file(file);
         } else if file.position.load(Ordering::Acquire) == 0 {
             shared.segments.enlist_old(file);

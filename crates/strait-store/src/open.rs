@@ -26,7 +26,7 @@ use crate::shared::Shared;
 use crate::snapshot::INDEX;
 use crate::unread::Found;
 
-/// Divisor of the process's descriptor limit for files of the store, and least number of files.
+/// Divisor of the process's descriptor limit for files of the store, and minimum number of files.
 const FILES_PARTS: u64 = 4;
 const FILES_MIN: usize = 64;
 /// Longest wait for processes that read the store, and interval of checks.
@@ -58,8 +58,8 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     let segment_bytes = config.segment_bytes()?;
     let files_max = files_max(&config, segment_bytes);
     let dir: Arc<Path> = config.dir.into();
-    let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(&dir);
-    made.map_err(|error| Error::io("make", &dir, &error))?;
+    let created = DirBuilder::new().recursive(true).mode(DIR_MODE).create(&dir);
+    created.map_err(|error| Error::io("make", &dir, &error))?;
     let lock = Some(lock_dir(&dir)?);
     let budget = Budget::new(config.capacity_bytes, files_max);
     let last = read_checkpoint(&disk, &dir)?;
@@ -181,7 +181,7 @@ fn for_each(dir: &Path, mut look: impl FnMut(FileKind, u64, &Path) -> io::Result
     let entries = fs::read_dir(dir).map_err(|error| Error::io("list", dir, &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| Error::io("list", dir, &error))?;
-        // The store makes no links and no pipes: such an entry is not its own.
+        // The store creates no links and no pipes: such an entry belongs to another program.
         if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
             continue;
         }

@@ -1,6 +1,6 @@
 //! Pending unlinks: files released by eviction or a removal, until they are closed. A file with
-//! readers keeps its disk space, so its bytes still count to the limit; eviction counts on getting
-//! them back instead of emptying the next file. The eviction thread unlinks and closes; the only
+//! readers keeps its disk space, so its bytes still count towards the limit; eviction expects them
+//! to be freed instead of emptying the next file. The eviction thread unlinks and closes; the only
 //! file system calls are unlink(2) and close(2).
 //!
 //! If unlink(2) fails, the file keeps its name and its space, and the next sync retries. Until then
@@ -18,7 +18,7 @@ use crate::file::{SegmentFile, lock};
 const FREED_SOON: Duration = Duration::from_millis(200);
 /// Divisor of the limits: readers of evicted files hold at most this part. Beyond it only files
 /// without readers are evicted. If there are none, reservations are refused until readers finish.
-pub(crate) const HELD_PARTS: u64 = 4;
+pub(crate) const HELD_DIVISOR: u64 = 4;
 
 /// Files to be unlinked, and unlinked files with readers.
 #[derive(Debug, Default)]
@@ -47,6 +47,11 @@ impl PendingUnlinks {
     /// Adds a released file.
     pub(crate) fn push(&self, file: Arc<SegmentFile>) {
         lock(&self.files).push(PendingUnlink { file, since: Instant::now() });
+    }
+
+    /// Adds a file that could not be unlinked.
+    pub(crate) fn push_failed(&self, file: Arc<SegmentFile>) {
+        lock(&self.failed).push(PendingUnlink { file, since: Instant::now() });
     }
 
     /// Returns true if no file is pending.
@@ -107,12 +112,12 @@ impl PendingUnlinks {
         has_unlinked
     }
 
-    /// Space that pending files are about to give back.
+    /// Space of pending files that is expected to be freed soon.
     pub(crate) fn expected(&self) -> Space {
         self.space(|pending| pending.since.elapsed() < FREED_SOON)
     }
 
-    /// Space that all pending files take.
+    /// Space of all pending files.
     pub(crate) fn pending(&self) -> Space {
         let mut space = self.space(|_| true);
         lock(&self.failed).iter().for_each(|pending| space.add(&pending.file));

@@ -69,7 +69,7 @@ pub(crate) fn verify(shared: &Shared, record: &Arc<Record>, verified: &mut Verif
     });
     match checked {
         // The record ended during the check; its successor may be counted as well.
-        Ok(_) | Err(Error::System(_) | Error::Gone { .. }) if !record.is_alive() => {}
+        Ok(_) | Err(Error::System(_) | Error::Removed { .. }) if !record.is_alive() => {}
         Ok((bytes, is_unhashed)) => {
             verified.whole += u64::from(!is_unhashed);
             verified.unhashed += u64::from(is_unhashed);
@@ -82,7 +82,7 @@ pub(crate) fn verify(shared: &Shared, record: &Arc<Record>, verified: &mut Verif
 
 /// Reads and checks a long body. Returns its length.
 fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
-    let location = record.location().ok_or(Error::Gone { operation: "verify" })?;
+    let location = record.location().ok_or(Error::Removed { operation: "verify" })?;
     let corrupt = |what| {
         if shared.end(record) {
             shared.counters.corrupt.add(1);
@@ -104,9 +104,9 @@ fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Resu
     if is_right { Ok(read) } else { Err(corrupt("its body is damaged")) }
 }
 
-/// Reads a record at its current place, and ends the record if it is damaged.
+/// Reads a record at its current location, and ends the record if it is damaged.
 pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
-    let location = record.location().ok_or(Error::Gone { operation: "load" })?;
+    let location = record.location().ok_or(Error::Removed { operation: "load" })?;
     let loaded = read(&location, record, body_max);
     if let Err(Error::Corrupt { .. }) = &loaded
         && shared.end(record)

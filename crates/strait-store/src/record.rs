@@ -1,4 +1,4 @@
-//! Index entry of a record: its place and its hits. Key and meta stay on disk.
+//! Index entry of a record: its location and its hits. Key and meta stay on disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,8 +40,8 @@ impl Location {
     }
 }
 
-/// A stored object. It keeps its identity when eviction moves it. A dead record has no place, so it
-/// holds no file, however long it is kept; an [`Extent`] does.
+/// A stored object. It keeps its identity when eviction moves it. A dead record has no location, so
+/// it holds no file, however long it is referenced; an [`Extent`] does.
 #[derive(Debug)]
 pub struct Record {
     /// Hash of the key.
@@ -68,16 +68,16 @@ impl Record {
 
     /// Counts a hit. Eviction keeps records with hits.
     pub fn touch(&self) {
-        // Losing a hit in a race is harmless. The check keeps hits on a hot record from writing to
-        // its cache line.
+        // Losing a hit in a race is harmless. The check keeps hits on a popular record from writing
+        // to its cache line.
         let hits = self.hits.load(Ordering::Relaxed);
         if hits < HITS_MAX {
             self.hits.store(hits + 1, Ordering::Relaxed);
         }
     }
 
-    /// Current place of the body; `None` if the record is dead. The extent holds the file: keep it
-    /// only while the body is read.
+    /// Current location of the body; `None` if the record is dead. The extent holds the file: keep
+    /// it only while the body is read.
     pub fn body(&self) -> Option<Extent> {
         let location = lock(&self.location);
         location.as_ref().map(|location| Extent::new(&location.body, location.body_offset))
@@ -93,12 +93,12 @@ impl Record {
         self.sequence
     }
 
-    /// Current place; `None` if the record is dead.
+    /// Current location; `None` if the record is dead.
     pub(crate) fn location(&self) -> Option<Location> {
         lock(&self.location).clone()
     }
 
-    /// Marks the record as dead. Returns its place to the one caller that ended it.
+    /// Marks the record as dead. Returns its location to the one caller that ended it.
     pub(crate) fn kill(&self) -> Option<Location> {
         let mut location = lock(&self.location);
         // Changes both under the lock, so that eviction sees both or neither when it moves the

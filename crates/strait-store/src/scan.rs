@@ -29,21 +29,21 @@ const UNREAD_PAGES_MAX: u64 = 16;
 /// Limit of failed reads in a scan. Beyond it the rest is left for the next session: a failing disk
 /// takes seconds for each read.
 pub(crate) const FAILED_READS_MAX: u64 = 64;
-/// Limit of bodies that one call may have written together with their head.
+/// Limit of the body of a last record: longer bodies are not written together with their head.
 const LAST_BYTES_MAX: usize = 1 << 30;
 
 /// Adds the records in `files` to the index, newest file first, and queues the files for eviction.
 pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
     let checkpoint = shared.durability.checkpoint().clone();
-    let patience = Patience { shared, failed_reads: Cell::new(0) };
+    let stop = StopCondition { shared, failed_reads: Cell::new(0) };
     let (referring, lasts) = (Vec::new(), Vec::new());
-    let mut scan = Scan { shared, patience: &patience, checkpoint, files: HashMap::new(), referring, lasts };
+    let mut scan = Scan { shared, stop: &stop, checkpoint, files: HashMap::new(), referring, lasts };
     for file in files.into_iter().rev() {
-        scan.file(file);
+        scan.scan_file(file);
     }
-    scan.refer();
+    scan.adopt_referring();
     scan.check_lasts();
-    scan.enlist();
+    scan.queue_files();
 }
 
 /// A record with its body in another file.
@@ -60,19 +60,19 @@ struct Last {
     offset: u64,
 }
 
-/// Conditions for ending a scan early: the store closes, or too many reads failed.
-struct Patience<'a> {
+/// Condition for ending a scan early: the store is closed, or too many reads failed.
+struct StopCondition<'a> {
     shared: &'a Shared,
     failed_reads: Cell<u64>,
 }
 
-impl Patience<'_> {
-    fn is_over(&self) -> bool {
+impl StopCondition<'_> {
+    fn is_met(&self) -> bool {
         self.failed_reads.get() >= FAILED_READS_MAX || self.shared.lifecycle.is_closed()
     }
 
     /// Counts a failed read.
-    fn watch<T>(&self, read: Result<T>) -> Result<T> {
+    fn count_failure<T>(&self, read: Result<T>) -> Result<T> {
         if let Err(Error::System(_)) = &read {
             self.failed_reads.set(self.failed_reads.get() + 1);
         }
@@ -82,7 +82,7 @@ impl Patience<'_> {
 
 struct Scan<'a> {
     shared: &'a Shared,
-    patience: &'a Patience<'a>,
+    stop: &'a StopCondition<'a>,
     checkpoint: Checkpoint,
     /// Files by number, with the end of their useful bytes.
     files: HashMap<u64, (Arc<SegmentFile>, u64)>,
@@ -91,13 +91,13 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    fn file(&mut self, file: Arc<SegmentFile>) {
-        let scanned = if self.patience.is_over() {
+    fn scan_file(&mut self, file: Arc<SegmentFile>) {
+        let scanned = if self.stop.is_met() {
             Ok(None)
         } else if file.is_own() {
-            self.own(&file)
+            self.scan_object_file(&file)
         } else {
-            self.segment(&file)
+            self.scan_segment(&file)
         };
         let end = self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
             // The records found are valid, but the file may have others.
@@ -109,16 +109,16 @@ impl Scan<'_> {
 
     /// Adopts the records of a segment. Returns the end of the last one, or `None` if pages could
     /// not be read.
-    fn segment(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
-        let mut window = Window::new(file, self.patience);
-        let walked = self.walk(file, &mut window);
+    fn scan_segment(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
+        let mut window = Window::new(file, self.stop);
+        let adopted = self.adopt_records(file, &mut window);
         self.shared.counters.failed.add(window.unread_pages);
-        let end = walked?;
+        let end = adopted?;
         Ok((window.unread_pages == 0).then_some(end))
     }
 
     /// Adopts the readable records of a segment. Returns the end of the last one.
-    fn walk(&mut self, file: &Arc<SegmentFile>, window: &mut Window<'_>) -> Result<u64> {
+    fn adopt_records(&mut self, file: &Arc<SegmentFile>, window: &mut Window<'_>) -> Result<u64> {
         let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
         while let Some((location, bytes)) = window.at(at)? {
             at = location;
@@ -126,7 +126,7 @@ impl Scan<'_> {
             let inside = |header: &RecordHeader| {
                 header.extent_len > 0 && at + header.extent_len <= align_up(file.share.bytes(), PAGE_BYTES)
             };
-            // Search on if there is no header: one damaged record must not hide the following ones.
+            // Without a header, continue the search: one damaged record must not hide the others.
             let Some(header) = header.filter(inside) else {
                 at += RECORD_ALIGN;
                 continue;
@@ -146,10 +146,10 @@ impl Scan<'_> {
         Ok(end)
     }
 
-    /// Adopts the record of a file of its own. Returns its end.
-    fn own(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
+    /// Adopts the record of an object's own file. Returns its end.
+    fn scan_object_file(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
         let at = FILE_HEADER_BYTES;
-        let bytes = self.patience.watch(file.read(RECORD_HEADER_BYTES, at))?;
+        let bytes = self.stop.count_failure(file.read(RECORD_HEADER_BYTES, at))?;
         let header = RecordHeader::decode(&bytes, file.header.tag, at);
         let Some(header) = header.filter(|header| header.state != State::Reserved) else {
             return Ok(Some(at));
@@ -163,7 +163,7 @@ impl Scan<'_> {
     /// Adopts a record, unless it may be incomplete or is a copy.
     fn adopt(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
         if !self.checkpoint.covers(file.number(), header.written) {
-            self.distrust(file, offset, file.number());
+            self.drop_unsynced(file, offset, file.number());
         } else if header.body_file == 0 {
             self.insert(&header, file, offset, file);
         } else {
@@ -171,12 +171,12 @@ impl Scan<'_> {
         }
     }
 
-    /// Drops a record that may be incomplete on disk, because of the file with number `part`.
-    fn distrust(&self, head: &Arc<SegmentFile>, offset: u64, part: u64) {
+    /// Drops a record with a part in the file `unsynced_file` that may be incomplete on disk.
+    fn drop_unsynced(&self, head: &Arc<SegmentFile>, offset: u64, unsynced_file: u64) {
         self.shared.counters.unsynced.add(1);
         // Mark it dead on disk, because the durable number will pass its number.
         if !self.shared.mark_dead(head, offset) {
-            self.shared.unread.hold(part);
+            self.shared.unread.hold(unsynced_file);
         }
     }
 
@@ -186,13 +186,14 @@ impl Scan<'_> {
             if Arc::ptr_eq(&location.head, head) && location.offset == offset {
                 return;
             }
-            let shares = Arc::ptr_eq(&location.body, body) && location.body_offset == header.body_offset;
-            if other.sequence() == header.sequence || (shares && other.sequence() > header.sequence) {
-                // It was copied or updated, and the old one was not marked dead before the crash.
+            let shares_body = Arc::ptr_eq(&location.body, body) && location.body_offset == header.body_offset;
+            if other.sequence() == header.sequence || (shares_body && other.sequence() > header.sequence) {
+                // The record was copied or updated, and its old copy was not marked dead before the
+                // crash.
                 self.shared.mark_dead(head, offset);
                 return;
             }
-            if shares {
+            if shares_body {
                 self.shared.end_head(&other);
             }
         }
@@ -206,26 +207,27 @@ impl Scan<'_> {
     fn check_lasts(&mut self) {
         for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
             let found = self.shared.index.find(hash);
-            let is_it = |location: &Location| location.offset == offset && Arc::ptr_eq(&location.head, &file);
+            let is_last =
+                |location: &Location| location.offset == offset && Arc::ptr_eq(&location.head, &file);
             let Some(record) =
-                found.into_iter().find(|record| record.location().is_some_and(|location| is_it(&location)))
+                found.into_iter().find(|record| record.location().is_some_and(|location| is_last(&location)))
             else {
                 continue;
             };
-            if self.patience.is_over() {
+            if self.stop.is_met() {
                 // The next session checks it.
                 self.shared.unread.hold(file.number());
                 self.shared.forget(&record);
             } else {
                 // An unreadable record stays, and is checked when it is loaded. A damaged one is
                 // removed.
-                let _ = self.patience.watch(read::load(self.shared, &record, LAST_BYTES_MAX));
+                let _ = self.stop.count_failure(read::load(self.shared, &record, LAST_BYTES_MAX));
             }
         }
     }
 
     /// Adopts the records with bodies in other files, now that all files are known.
-    fn refer(&mut self) {
+    fn adopt_referring(&mut self) {
         for Referring { header, head, offset } in std::mem::take(&mut self.referring) {
             let body = self.files.get(&header.body_file).map(|(file, _)| file.clone());
             let body = body.filter(|file| header.body_offset + header.body_len <= file.share.bytes());
@@ -233,7 +235,7 @@ impl Scan<'_> {
                 // The body is older than the head, so a durable number of the body's file that
                 // covers the head covers the body.
                 Some(body) if !self.checkpoint.covers(body.number(), header.written) => {
-                    self.distrust(&head, offset, body.number());
+                    self.drop_unsynced(&head, offset, body.number());
                 }
                 Some(body) => self.insert(&header, &head, offset, &body),
                 // The body may be in a file that could not be read.
@@ -245,11 +247,11 @@ impl Scan<'_> {
 
     /// Queues the files for eviction, each truncated to its useful bytes. Files without records are
     /// released.
-    fn enlist(&mut self) {
+    fn queue_files(&mut self) {
         let mut files: Vec<_> = self.files.drain().map(|(_, file)| file).collect();
         files.sort_unstable_by_key(|(file, _)| file.number());
         for (file, end) in files {
-            if self.shared.is_of_use(&file) {
+            if self.shared.is_useful(&file) {
                 file.cut(align_up(end, PAGE_BYTES).min(file.share.bytes()));
                 // The last session may have ended before it synced the file.
                 self.shared.durability.note_written(&file);
@@ -264,7 +266,7 @@ impl Scan<'_> {
 /// Part of a segment in memory.
 struct Window<'a> {
     file: &'a SegmentFile,
-    patience: &'a Patience<'a>,
+    stop: &'a StopCondition<'a>,
     start: u64,
     bytes: Vec<u8>,
     /// Bytes of one read: a single page once a read has failed.
@@ -274,8 +276,8 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(file: &'a SegmentFile, patience: &'a Patience<'a>) -> Self {
-        Self { file, patience, start: 0, bytes: Vec::new(), step_bytes: WINDOW_BYTES, unread_pages: 0 }
+    fn new(file: &'a SegmentFile, stop: &'a StopCondition<'a>) -> Self {
+        Self { file, stop, start: 0, bytes: Vec::new(), step_bytes: WINDOW_BYTES, unread_pages: 0 }
     }
 
     /// Returns the next possible offset of a header at or after `offset`, and the bytes there;
@@ -303,8 +305,8 @@ impl<'a> Window<'a> {
     fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
         loop {
             let end = (offset + self.step_bytes) & !(PAGE_BYTES - 1);
-            match self.patience.watch(self.file.read((end - offset) as usize, offset)) {
-                Err(error) if self.patience.is_over() => return Err(error),
+            match self.stop.count_failure(self.file.read((end - offset) as usize, offset)) {
+                Err(error) if self.stop.is_met() => return Err(error),
                 Err(_) if self.step_bytes > PAGE_BYTES => self.step_bytes = PAGE_BYTES,
                 Err(_) if self.unread_pages < UNREAD_PAGES_MAX => {
                     self.unread_pages += 1;

@@ -1,5 +1,5 @@
 //! Files of the store: creation, eviction order, spare segments and release. Owns the budget and
-//! the directory. Knows nothing of records.
+//! the directory. Does not depend on records.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -79,7 +79,17 @@ impl Segments {
         let header = FileHeader { kind, number, tag: self.tags.hash_one(number) };
         let file = SegmentFile::create(&self.dir, &self.disk, header, share)?;
         self.note_name();
+        file.begin().inspect_err(|_| self.discard(file.clone()))?;
         Ok(file)
+    }
+
+    /// Unlinks a file that could not be begun. If that fails, each sync retries: otherwise its
+    /// space would be lost until the next start.
+    fn discard(&self, file: Arc<SegmentFile>) {
+        file.is_released.store(true, Ordering::Release);
+        if file.unlink().is_err() {
+            self.unlinks.push_failed(file);
+        }
     }
 
     /// Queues a file of an earlier session for eviction, by age.

@@ -110,7 +110,7 @@ impl Shared {
 
     /// Returns true if an old file must be kept. A file without records may have bodies that an
     /// unreadable file refers to.
-    pub(crate) fn is_of_use(&self, file: &SegmentFile) -> bool {
+    pub(crate) fn is_useful(&self, file: &SegmentFile) -> bool {
         file.has_members() || self.unread.any()
     }
 
@@ -190,7 +190,7 @@ impl Shared {
         self.release(record).is_some()
     }
 
-    /// Ends a record. Returns its last place to the one caller that ended it.
+    /// Ends a record. Returns its last location to the one caller that ended it.
     fn release(&self, record: &Arc<Record>) -> Option<Location> {
         let location = record.kill()?;
         self.index.remove(record);

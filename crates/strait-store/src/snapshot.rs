@@ -17,7 +17,7 @@ use crate::segments::Segments;
 use crate::shared::Shared;
 
 pub(crate) const INDEX: &str = "index";
-/// Limit of files in a snapshot; their places have 32 bits.
+/// Limit of files in a snapshot; their indices have 32 bits.
 const FILES_MAX: u64 = u32::MAX as u64;
 
 /// Writes the snapshot of `session`, after everything else. Without a snapshot the next start
@@ -25,7 +25,7 @@ const FILES_MAX: u64 = u32::MAX as u64;
 pub(crate) fn write(segments: &Segments, index: &Index, session: u64) -> Result<()> {
     let files = segments.queued();
     let mut records = index.all();
-    // A removal may come at any time, and a dead record has no place.
+    // A record may be removed at any time, and a dead record has no location.
     records.retain(|record| record.is_alive());
     let totals = Totals { files: files.len() as u64, records: records.len() as u64 };
     let path = segments.dir.join(INDEX);
@@ -34,7 +34,8 @@ pub(crate) fn write(segments: &Segments, index: &Index, session: u64) -> Result<
     }
     let temporary = path.with_extension(NEW);
     let _ = fs::remove_file(&temporary);
-    let written = segments.disk.create(&temporary, totals.bytes()).and_then(|file| {
+    let written = segments.disk.create(&temporary).and_then(|file| {
+        segments.disk.allocate(&file, totals.bytes())?;
         let mut blocks = Blocks { disk: &segments.disk, file, session, place: 0 };
         blocks.write(&[totals])?;
         files

@@ -146,26 +146,26 @@ impl Store {
     /// body stays in place.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the record is dead already. After any error except [`Error::Corrupt`] the
-    /// record is unchanged.
+    /// [`Error::Removed`] if the record is dead already. After any error except [`Error::Corrupt`]
+    /// the record is unchanged.
     pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
         let loaded = read::load(&self.shared, record, REWRITE_BYTES_MAX)?;
-        let gone = || Error::Gone { operation: "update" };
+        let removed = || Error::Removed { operation: "update" };
         if !record.is_alive() {
-            return Err(gone());
+            return Err(removed());
         }
         let (updated, ended) = if let Some(body) = loaded.body() {
             (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record))
         } else {
             let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
-            let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(gone()));
+            let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(removed()));
             (self.shared.counted(updated)?, self.shared.end_head(record))
         };
         updated.set_hits(record.hits());
         if !ended {
             // A concurrent removal ended it, and must also end its successor.
             self.shared.end_head(&updated);
-            return Err(gone());
+            return Err(removed());
         }
         self.shared.counters.removed.add(1);
         Ok(updated)

@@ -74,8 +74,8 @@ pub(crate) fn finish(shared: &Shared) {
     eviction::close_unlinked(shared);
     let synced = shared.counted(sync(shared));
     let session = shared.durability.checkpoint().session;
-    // A snapshot must not miss records that could not be read, or name records that a power
-    // loss may take.
+    // A snapshot must not lack records that could not be read, or contain records that a power loss
+    // may remove.
     if synced.is_ok() && !shared.unread.any() {
         let _ = shared.counted(snapshot::write(&shared.segments, &shared.index, session));
     }

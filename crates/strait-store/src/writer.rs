@@ -169,7 +169,7 @@ impl Writer {
     /// lane's segment; readers of the [`extent`](Self::extent) are not disturbed.
     ///
     /// # Errors
-    /// [`Error::Full`] if more was written than was reserved, [`Error::Gone`] if the file was
+    /// [`Error::Full`] if more was written than was reserved, [`Error::Removed`] if the file was
     /// evicted meanwhile, [`Error::Closed`] if the store is closed. After an error nothing remains,
     /// as after a drop.
     pub fn commit(mut self, body_len: u64) -> Result<Arc<Record>> {
@@ -199,7 +199,7 @@ impl Writer {
         self.header.written = shared.durability.next_number();
         self.header.sequence = self.header.written;
         if !self.file.admit(self.header.hash) {
-            return Err(Error::Gone { operation: "commit" });
+            return Err(Error::Removed { operation: "commit" });
         }
         let written = self.file.write_bytes(&self.header.encode(), self.layout.offset);
         written.inspect_err(|error| shared.note_shortage(error, PAGE_BYTES))?;
@@ -225,12 +225,12 @@ impl Writer {
         let bytes = self.file.read(body_at + body_len as usize, self.layout.offset)?;
         let (key_len, meta_len) = (self.header.key_len as usize, self.header.meta_len as usize);
         let parts = (bytes.get(RECORD_HEADER_BYTES..), bytes.get(body_at..));
-        let (Some(head), Some(body)) = parts else { return Err(Error::Gone { operation: "commit" }) };
+        let (Some(head), Some(body)) = parts else { return Err(Error::Removed { operation: "commit" }) };
         let (key, meta) = head.split_at(key_len.min(head.len()));
         let mut head = Head::new(key, &meta[..meta_len.min(meta.len())], body_len)?;
         head.header.body_hash = Some(hash_of_pieces(&[body]));
         if !append::fits_segment(&self.shared, &head.header, body_len) {
-            return Err(Error::Gone { operation: "commit" });
+            return Err(Error::Removed { operation: "commit" });
         }
         append::put(&self.shared, self.lane, head, &[body])
     }
@@ -251,14 +251,14 @@ fn own_file(shared: &Shared, layout: &Layout, body_len: Option<u64>) -> Result<A
     let bytes = |body_len: u64| align_up(layout.body_offset + body_len, PAGE_BYTES);
     let wanted = bytes(body_len.unwrap_or(STEP_BYTES_MIN));
     let first = bytes(body_len.unwrap_or(STEP_BYTES_MIN).min(STEP_BYTES_MIN));
-    let made =
+    let created =
         append::make_file(shared, FileKind::Own, own_share(shared, wanted, first, body_len.is_some())?);
-    match made {
+    match created {
         Err(error) if first < wanted && shared.is_short_of(&error, wanted) => {
             let share = Share::take(&shared.segments.budget, first).ok_or(error)?;
             append::make_file(shared, FileKind::Own, share)
         }
-        made => made,
+        created => created,
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
+use crate::eviction::SPARES;
 use crate::{Config, Error, Store, hash_of};
 use crate::{append, eviction};
 
@@ -84,6 +85,34 @@ fn failed_calls_lose_no_stored_object_and_leave_no_partial_one() {
             drop(store);
             check(&open(&config), &objects);
         }
+    }
+}
+
+#[test]
+fn file_that_could_not_be_begun_nor_unlinked_is_unlinked_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::default();
+    let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
+    let wait_until = |is_done: &dyn Fn() -> bool| {
+        let begin = Instant::now();
+        while !is_done() {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
+            std::thread::yield_now();
+        }
+    };
+    let segments = &store.shared.segments;
+    // The background thread makes spare segments, and then no more.
+    wait_until(&|| segments.spares() == SPARES && store.shared.eviction_lane().reserve.is_some());
+    let state = || (std::fs::read_dir(dir.path()).unwrap().count(), segments.budget.used_bytes());
+    let before = state();
+    for call in [Call::Write, Call::Allocate] {
+        disk.faults.inject_here(call, 0, 1, Errno::IO.raw_os_error());
+        disk.faults.inject_here(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
+        let error = append::make_segment(&store.shared, "test").unwrap_err();
+        assert!(error.to_string().contains("Input/output error"), "{error}");
+        assert_ne!(state(), before);
+        store.sync().unwrap();
+        wait_until(&|| state() == before);
     }
 }
 

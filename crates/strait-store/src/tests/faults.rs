@@ -22,7 +22,7 @@ struct Fault {
     /// Number of calls that fail after them.
     times: u32,
     errno: i32,
-    /// Thread whose calls count; `None`: all threads.
+    /// Thread with the counted calls; `None`: all threads.
     thread: Option<ThreadId>,
 }
 

@@ -168,7 +168,7 @@ fn open_files_have_a_limit() {
 }
 
 #[test]
-fn too_small_capacity_is_refused_and_the_least_is_reported() {
+fn too_small_capacity_is_refused_and_the_minimum_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let tried = Store::open(Config { capacity_bytes: 3 << 20, ..Config::new(dir.path()) });
     assert!(tried.unwrap_err().to_string().contains("configure at least 7340032 bytes"));

@@ -22,7 +22,7 @@ fn check(store: &Store, record: &Arc<Record>, key: u64) {
     let read = rustix::io::pread(&*extent.file, &mut body, extent.offset).unwrap();
     assert!(read == size_of(key) && body == fill_of(key, read), "the body of {key}");
     let loaded = match store.load(record, 1 << 20) {
-        Err(Error::Gone { .. }) => return,
+        Err(Error::Removed { .. }) => return,
         loaded => loaded.unwrap(),
     };
     assert_eq!(loaded.key(), key.to_le_bytes());
@@ -70,7 +70,7 @@ fn step(store: &Store, lane: usize, step: u64) {
         }),
     };
     match done {
-        Ok(()) | Err(Error::Full { .. } | Error::Gone { .. }) => {}
+        Ok(()) | Err(Error::Full { .. } | Error::Removed { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

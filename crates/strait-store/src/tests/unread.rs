@@ -217,15 +217,8 @@ fn scan_ends_when_the_store_is_closed() {
     assert_eq!(open(&config).stats().records, 200);
 }
 
-#[test]
-fn unopened_file_is_evicted_by_age() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(&dir);
-    let store = open(&config);
-    put(&store, b"old");
-    store.close();
-    let oldest = segments(dir.path()).remove(0);
-    let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
+/// Stores objects until the store evicts one.
+fn put_until_evicted(store: &Store) {
     let begin = Instant::now();
     for number in 0_u64.. {
         match store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(2, 10_000)]) {
@@ -237,6 +230,18 @@ fn unopened_file_is_evicted_by_age() {
         }
         assert!(begin.elapsed() < PATIENCE);
     }
+}
+
+#[test]
+fn unopened_file_is_evicted_by_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(&dir);
+    let store = open(&config);
+    put(&store, b"old");
+    store.close();
+    let oldest = segments(dir.path()).remove(0);
+    let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
+    put_until_evicted(&store);
     assert!(!oldest.exists(), "it is older than the evicted file");
     assert!(store.find(hash_of(b"old")).is_empty());
     let stats = store.stats();
@@ -254,17 +259,7 @@ fn failed_unlink_of_an_unopened_file_keeps_its_space_until_a_sync() {
     let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
     let failed = store.stats().failed;
     store.shared.segments.disk.faults.inject(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
-    let begin = Instant::now();
-    for number in 0_u64.. {
-        match store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(2, 10_000)]) {
-            Ok(_) | Err(Error::Full { .. }) => {}
-            Err(error) => panic!("{error}"),
-        }
-        if store.stats().evicted > 0 {
-            break;
-        }
-        assert!(begin.elapsed() < PATIENCE);
-    }
+    put_until_evicted(&store);
     assert!(oldest.exists() && store.stats().failed == failed + 1, "{:?}", store.stats());
     let used_bytes: u64 = files(dir.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert!(used_bytes <= store.stats().capacity_bytes);

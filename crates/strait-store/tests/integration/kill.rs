@@ -53,7 +53,7 @@ fn a_process_to_be_killed() {
             let updated = store.update(0, &record, &Object { number, version: 1 }.meta());
             match updated {
                 Ok(_) => say("updated", number),
-                Err(Error::Full { .. } | Error::Gone { .. }) => {}
+                Err(Error::Full { .. } | Error::Removed { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         } else if number.is_multiple_of(7) {
