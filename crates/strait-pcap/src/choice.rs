@@ -17,7 +17,7 @@ pub(crate) struct Choice {
     pub(crate) strict: bool,
     /// Print the ledger when the program closes the handle.
     pub(crate) report: bool,
-    /// Destination of the report and of all other notices to the user.
+    /// Destination of the report and of all other notices.
     pub(crate) notices: Notices,
 }
 
@@ -30,18 +30,22 @@ impl Choice {
         let variable = |name| variable(name).filter(|text| !text.is_empty());
         let (prefix, name) = split(device);
         let chosen = match variable("STRAIT_PATH") {
-            Some(text) => Some(Path::named(&text).ok_or_else(|| unknown_path(&text))?),
+            Some(text) => {
+                let names = Path::ALL.iter().map(|path| path.name());
+                Some(Path::from_name(&text).ok_or_else(|| unknown("STRAIT_PATH", &text, names))?)
+            }
             None => None,
         };
-        let wait = match variable("STRAIT_WAIT").as_deref() {
-            None | Some("balanced") => Wait::Balanced,
-            Some("latency") => Wait::Latency,
-            Some("busy") => Wait::Busy,
-            Some(text) => return Err(format!("STRAIT_WAIT={text}: give latency, balanced or busy")),
+        let wait = match variable("STRAIT_WAIT") {
+            None => Wait::Balanced,
+            Some(text) => {
+                let names = Wait::ALL.iter().map(|wait| wait.name());
+                Wait::from_name(&text).ok_or_else(|| unknown("STRAIT_WAIT", &text, names))?
+            }
         };
         let queues = match variable("STRAIT_QUEUES") {
             None => Queues::Default,
-            Some(text) => text.parse().map_err(|wrong| format!("STRAIT_QUEUES={text}: {wrong}"))?,
+            Some(text) => text.parse().map_err(|error| format!("STRAIT_QUEUES={text}: {error}"))?,
         };
         let is_set = |name| variable(name).is_some_and(|text| text != "0");
         Ok(Self {
@@ -62,14 +66,14 @@ impl Choice {
 /// Splits a device's name into the path that it begins with, if any, and the rest.
 pub(crate) fn split(device: &str) -> (Option<Path>, &str) {
     match device.split_once(':') {
-        Some((prefix, name)) if Path::named(prefix).is_some() => (Path::named(prefix), name),
+        Some((prefix, name)) if Path::from_name(prefix).is_some() => (Path::from_name(prefix), name),
         _ => (None, device),
     }
 }
 
-fn unknown_path(text: &str) -> String {
-    let names: Vec<_> = Path::ALL.iter().map(|path| path.name()).collect();
-    format!("STRAIT_PATH={text}: give one of {}", names.join(", "))
+/// Returns the message for the value `text` of a variable that accepts only `names`.
+fn unknown(variable: &str, text: &str, names: impl Iterator<Item = &'static str>) -> String {
+    format!("{variable}={text}: give one of {}", names.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -89,22 +93,27 @@ mod tests {
     #[test]
     fn an_unknown_value_is_reported_with_its_variable() {
         for name in ["STRAIT_PATH", "STRAIT_WAIT", "STRAIT_QUEUES"] {
-            let wrong = Choice::new("eth0", |asked| (asked == name).then(|| "fast".to_owned()));
-            assert!(wrong.unwrap_err().starts_with(&format!("{name}=fast: ")));
+            let error = Choice::new("eth0", |variable| (variable == name).then(|| "fast".to_owned()));
+            assert!(error.unwrap_err().starts_with(&format!("{name}=fast: ")));
         }
     }
 
     #[test]
-    fn an_unknown_path_is_refused_with_every_path() {
-        let wrong = Choice::new("eth0", |asked| (asked == "STRAIT_PATH").then(|| "fast".to_owned()));
-        let wrong = wrong.unwrap_err();
-        assert!(Path::ALL.iter().all(|path| wrong.contains(path.name())), "{wrong}");
-        assert_eq!(wrong.matches(", ").count() + 1, Path::ALL.len(), "{wrong}");
+    fn an_unknown_path_or_policy_is_refused_with_every_name() {
+        let refused = |name: &str| {
+            let choice = Choice::new("eth0", |variable| (variable == name).then(|| "fast".to_owned()));
+            choice.unwrap_err()
+        };
+        let error = refused("STRAIT_PATH");
+        assert!(Path::ALL.iter().all(|path| error.contains(path.name())), "{error}");
+        assert_eq!(error.matches(", ").count() + 1, Path::ALL.len(), "{error}");
+        assert_eq!(refused("STRAIT_WAIT"), "STRAIT_WAIT=fast: give one of latency, balanced, busy");
     }
 
     #[test]
     fn queues_are_a_list() {
-        let choice = Choice::new("eth0", |asked| (asked == "STRAIT_QUEUES").then(|| "0,2-3".to_owned()));
+        let choice =
+            Choice::new("eth0", |variable| (variable == "STRAIT_QUEUES").then(|| "0,2-3".to_owned()));
         assert_eq!(choice.unwrap().queues, Queues::These(vec![0, 2, 3]));
     }
 

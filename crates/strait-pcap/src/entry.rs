@@ -13,13 +13,13 @@ use strait_capture::{Directions, Error, Interrupter, Path, Sender};
 use strait_filter::cbpf::Program;
 
 use crate::choice::Choice;
-use crate::facts::Facts;
 use crate::handle::Handle;
+use crate::properties::Properties;
 
 /// One live handle.
 pub(crate) struct Entry {
     pub(crate) choice: Choice,
-    pub(crate) facts: Facts,
+    pub(crate) properties: Properties,
     /// Sender of injected frames. It is opened with the capture, because the program may drop the
     /// privilege to open it later.
     pub(crate) sender: OnceLock<Result<Sender, Error>>,
@@ -46,7 +46,7 @@ pub(crate) struct Deferred {
 impl Entry {
     pub(crate) fn new(choice: Choice) -> Result<Self, Error> {
         Ok(Self {
-            facts: Facts::default(),
+            properties: Properties::default(),
             sender: OnceLock::new(),
             interrupter: Interrupter::new()?,
             handle: Mutex::new(Handle::new(choice.clone())),

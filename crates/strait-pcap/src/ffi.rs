@@ -91,12 +91,12 @@ macro_rules! real {
 }
 
 pub mod devices;
-pub mod facts;
 pub mod files;
 pub mod filter;
 pub mod forward;
 mod library;
 pub mod open;
+pub mod queries;
 pub mod read;
 mod table;
 pub mod timestamps;
@@ -125,13 +125,13 @@ fn copy_text(buffer: *mut c_char, text: &str) {
 /// Sets the error message of `p` for `pcap_geterr`.
 fn set_error(p: *mut Pcap, text: &str) {
     // SAFETY: p is a handle of the caller.
-    copy_text(unsafe { facts::pcap_geterr(p) }, text);
+    copy_text(unsafe { queries::pcap_geterr(p) }, text);
 }
 
 /// Returns the error message of `p`, as `pcap_geterr` does.
 fn error_text(p: *mut Pcap) -> String {
     // SAFETY: p is a handle of the caller.
-    text(unsafe { facts::pcap_geterr(p) })
+    text(unsafe { queries::pcap_geterr(p) })
 }
 
 /// Returns the error message of one of libpcap's own handles.

@@ -125,8 +125,9 @@ impl<F: FnMut(Packet<'_>)> Delivery<'_, F> {
     }
 }
 
-/// A packet from before a broken loop. The next call delivers it first.
-struct Kept {
+/// Undelivered packet of a batch: the program stopped the delivery. The next call delivers it
+/// first.
+struct SavedPacket {
     timestamp_ns: u64,
     wire_len: u32,
     bytes: Box<[u8]>,
@@ -145,8 +146,8 @@ struct Active {
     /// Index of the current lane; reading continues with the next one.
     current_lane: usize,
     waker: Waker,
-    /// Rest of a batch of the current lane from before its loop was broken.
-    kept: VecDeque<Kept>,
+    /// Remaining packets of a batch of the current lane after the program broke its loop.
+    saved: VecDeque<SavedPacket>,
     /// Time of the last query of the NIC's missed frames.
     refreshed: Instant,
 }
@@ -183,7 +184,7 @@ impl Handle {
             lane.descriptors().into_iter().try_for_each(|fd| waker.watch(fd)).map_err(polling)?;
         }
         let (snaplen, nanoseconds) = (self.options.snaplen(), self.options.nanoseconds);
-        entry.facts.set(session.link_type(), snaplen, nanoseconds, waker.descriptor());
+        entry.properties.set(session.link_type(), snaplen, nanoseconds, waker.descriptor());
         // Open the sender now, because the program may drop its privileges before it sends.
         entry.sender.get_or_init(|| session.take_sender());
         let live_counters = lanes.iter().map(Lane::live_counters).collect();
@@ -192,7 +193,7 @@ impl Handle {
             lanes,
             current_lane: 0,
             waker,
-            kept: VecDeque::new(),
+            saved: VecDeque::new(),
             refreshed: Instant::now(),
         });
         Ok(live_counters)
@@ -201,23 +202,23 @@ impl Handle {
     /// Replaces the filter. No packet that the new filter rejects is delivered afterwards.
     pub(crate) fn set_filter(&mut self, filter: &Program) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        active.discard_kept();
+        active.discard_saved();
         active.set_filter(filter, &self.choice.notices)
     }
 
     /// Restricts the capture to these directions.
     pub(crate) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        active.discard_kept();
+        active.discard_saved();
         active.session.set_directions(&mut active.lanes, directions)
     }
 
     /// Sets the header format of cooked packets.
     pub(crate) fn set_link_type(&mut self, entry: &Entry, link_type: u32) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
-        active.discard_kept();
+        active.discard_saved();
         active.session.set_link_type(&mut active.lanes, link_type)?;
-        entry.facts.set_link_type(link_type);
+        entry.properties.set_link_type(link_type);
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl Handle {
         let tick = if self.choice.wait == Wait::Busy { BUSY_TICK } else { TICK };
         let Some(active) = &mut self.active else { return Ok(Ended::Done) };
         // A loop waits even in nonblocking mode; libpcap's loop would only spin.
-        let nonblocking = entry.facts.nonblocking() && !looping;
+        let nonblocking = entry.properties.nonblocking() && !looping;
         loop {
             if entry.take_broken() {
                 return Ok(Ended::Broken);
@@ -259,7 +260,7 @@ impl Handle {
             if let Some(deferred) = entry.take_deferred() {
                 active.apply(deferred, &self.choice.notices)?;
             }
-            if entry.facts.is_polled() {
+            if entry.properties.is_polled() {
                 active.prepare_to_poll()?;
             }
             active.refresh(entry);
@@ -283,7 +284,7 @@ impl Handle {
     }
 
     /// Ends the capture without a report, because the report belongs to another process.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.active = None;
     }
 
@@ -300,7 +301,7 @@ impl Handle {
     }
 
     fn report(&self, active: Active, forked: bool) -> Result<String, Error> {
-        let Active { mut session, lanes, kept, current_lane, .. } = active;
+        let Active { mut session, lanes, saved, current_lane, .. } = active;
         if !forked {
             session.stop()?;
         }
@@ -311,7 +312,7 @@ impl Handle {
             // still missing.
             let mut unread = if forked { 0 } else { read_rest(&mut lane) };
             if at == current_lane {
-                unread += kept.len() as u64;
+                unread += saved.len() as u64;
             }
             let mut account = lane.finish()?;
             let capture = &mut account.capture;
@@ -334,21 +335,21 @@ impl Handle {
 }
 
 impl Active {
-    /// Delivers the kept packets or, if there are none, packets from the ring of one lane, for
-    /// which it waits until `until`. Returns false if no more will come.
+    /// Delivers the saved packets or, if there are none, packets from the ring of one lane, and
+    /// waits for them until `until`. Returns false after the last packet of the capture.
     fn deliver<F: FnMut(Packet<'_>)>(
         &mut self,
         until: Instant,
         delivery: &mut Delivery<'_, F>,
     ) -> Result<bool, Error> {
-        if !self.kept.is_empty() {
-            self.deliver_kept(delivery);
+        if !self.saved.is_empty() {
+            self.deliver_saved(delivery);
             return Ok(true);
         }
         let limit = delivery.max - delivery.count;
         if let [lane] = &mut self.lanes[..] {
             let Some(batch) = lane.next_batch_of(limit, until)? else { return Ok(false) };
-            let rejected = deliver_batch(&self.session, batch, &mut self.kept, delivery);
+            let rejected = deliver_batch(&self.session, batch, &mut self.saved, delivery);
             lane.discard(rejected);
             return Ok(true);
         }
@@ -358,7 +359,7 @@ impl Active {
             let lane = &mut self.lanes[self.current_lane];
             let Some(batch) = lane.next_batch_of(limit, now)? else { return Ok(false) };
             if !batch.is_empty() {
-                let rejected = deliver_batch(&self.session, batch, &mut self.kept, delivery);
+                let rejected = deliver_batch(&self.session, batch, &mut self.saved, delivery);
                 lane.discard(rejected);
                 return Ok(true);
             }
@@ -367,9 +368,9 @@ impl Active {
         Ok(true)
     }
 
-    fn deliver_kept<F: FnMut(Packet<'_>)>(&mut self, delivery: &mut Delivery<'_, F>) {
+    fn deliver_saved<F: FnMut(Packet<'_>)>(&mut self, delivery: &mut Delivery<'_, F>) {
         while delivery.count < delivery.max && !delivery.entry.needs_frame_check() {
-            let Some(Kept { timestamp_ns, wire_len, bytes }) = self.kept.pop_front() else { break };
+            let Some(SavedPacket { timestamp_ns, wire_len, bytes }) = self.saved.pop_front() else { break };
             delivery.deliver(Packet { timestamp_ns, wire_len, bytes: &bytes });
         }
     }
@@ -386,7 +387,7 @@ impl Active {
     }
 
     fn prepare_to_poll(&mut self) -> Result<(), Error> {
-        let mut ready = !self.kept.is_empty();
+        let mut ready = !self.saved.is_empty();
         for lane in &mut self.lanes {
             ready |= lane.prepare_to_wait()?;
         }
@@ -395,7 +396,7 @@ impl Active {
 
     /// Applies the changes that a callback has requested.
     fn apply(&mut self, Deferred { filter, directions }: Deferred, notices: &Notices) -> Result<(), Error> {
-        self.discard_kept();
+        self.discard_saved();
         if let Some(directions) = directions {
             self.session.set_directions(&mut self.lanes, directions)?;
         }
@@ -411,10 +412,10 @@ impl Active {
         Ok(())
     }
 
-    /// Discards kept packets: packets from before a change must not be delivered after it.
-    fn discard_kept(&mut self) {
-        self.lanes[self.current_lane].discard(self.kept.len() as u64);
-        self.kept.clear();
+    /// Discards saved packets: packets from before a change must not be delivered after it.
+    fn discard_saved(&mut self) {
+        self.lanes[self.current_lane].discard(self.saved.len() as u64);
+        self.saved.clear();
     }
 
     /// Updates the count of frames that the NIC missed, at most once per [`REFRESH`]: the system
@@ -422,7 +423,7 @@ impl Active {
     fn refresh(&mut self, entry: &Entry) {
         if self.refreshed.elapsed() >= REFRESH {
             self.refreshed = Instant::now();
-            entry.facts.set_missed(self.session.missed());
+            entry.properties.set_missed(self.session.missed());
         }
     }
 }
@@ -436,19 +437,19 @@ fn read_rest(lane: &mut Lane) -> u64 {
     frames
 }
 
-/// Delivers a batch. If the callback breaks the loop, the remaining packets are copied and kept,
-/// because the ring takes back the batch's frames. Returns the number of frames that were rejected
-/// by a filter which the callback has set meanwhile.
+/// Delivers a batch. If the callback breaks the loop, the remaining packets are copied, because the
+/// frames of the batch return to the ring. Returns the number of frames that a new filter, set by
+/// the callback, has rejected.
 fn deliver_batch<F: FnMut(Packet<'_>)>(
     session: &Session,
     mut batch: Batch<'_>,
-    kept: &mut VecDeque<Kept>,
+    saved: &mut VecDeque<SavedPacket>,
     delivery: &mut Delivery<'_, F>,
 ) -> u64 {
     let entry = delivery.entry;
-    let mut check = FrameCheck { entry, session, kept, request_number: 0, filter: None, rejected: 0 };
+    let mut check = FrameCheck { entry, session, saved, request_number: 0, filter: None, rejected: 0 };
     let Ok(()) = batch.try_each(usize::MAX, |frame| -> Result<(), Infallible> {
-        if !entry.needs_frame_check() || check.admits(frame) {
+        if !entry.needs_frame_check() || check.must_deliver(frame) {
             delivery.deliver(frame.into());
         }
         Ok(())
@@ -461,7 +462,7 @@ fn deliver_batch<F: FnMut(Packet<'_>)>(
 struct FrameCheck<'a> {
     entry: &'a Entry,
     session: &'a Session,
-    kept: &'a mut VecDeque<Kept>,
+    saved: &'a mut VecDeque<SavedPacket>,
     /// Value of [`Entry::request_number`] that the filter belongs to.
     request_number: usize,
     /// The requested filter.
@@ -471,26 +472,26 @@ struct FrameCheck<'a> {
 }
 
 impl FrameCheck<'_> {
-    /// Returns true if a frame must be delivered now.
+    /// Returns true if a frame must be delivered now. Otherwise the frame is rejected or saved.
     #[cold]
-    fn admits(&mut self, frame: &Frame<'_>) -> bool {
+    fn must_deliver(&mut self, frame: &Frame<'_>) -> bool {
         if self.entry.request_number() != self.request_number {
             self.request_number = self.entry.request_number();
             self.filter = self.entry.pending_filter().map(|filter| self.session.userspace_filter(&filter));
         }
-        if self.filter.as_ref().is_some_and(|filter| filter.keeps(frame) == 0) {
+        if self.filter.as_ref().is_some_and(|filter| filter.matched_bytes(frame) == 0) {
             self.rejected += 1;
             return false;
         }
         let broken = self.entry.is_broken();
         if broken {
             let Packet { timestamp_ns, wire_len, bytes } = frame.into();
-            self.kept.push_back(Kept { timestamp_ns, wire_len, bytes: bytes.into() });
+            self.saved.push_back(SavedPacket { timestamp_ns, wire_len, bytes: bytes.into() });
         }
         !broken
     }
 }
 
 fn polling(errno: rustix::io::Errno) -> Error {
-    Error::Usage(format!("make a descriptor to poll: {errno}"))
+    Error::Usage(format!("create a descriptor to poll: {errno}"))
 }

@@ -10,9 +10,9 @@
 mod choice;
 mod entry;
 mod expression;
-mod facts;
 #[allow(unsafe_code, reason = "C calls it")]
 pub mod ffi;
 mod handle;
 mod notice;
+mod properties;
 mod waker;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use strait_capture::output;
+use strait_os::output;
 
 /// Destination of notices.
 #[derive(Clone, Debug)]
@@ -29,31 +29,34 @@ impl Notices {
     pub(crate) fn to_file(file: &str) -> Result<Self, String> {
         output::append(Path::new(file))
             .map(|opened| Self::File(Arc::new(Report { file: opened, name: file.to_owned() })))
-            .map_err(|error| format!("{}: {error}", named(file)))
+            .map_err(|error| format!("{}: {error}", setting(file)))
     }
 
-    /// Prints `text`, which consists of complete lines. If the file of the report does not take it,
-    /// standard error gets a line instead. Other errors are ignored: the program must continue as
+    /// Prints `text`, which consists of complete lines. If the report's file cannot be written, the
+    /// error is printed on standard error. Other errors are ignored: the program must continue as
     /// it would without notices.
     pub(crate) fn print(&self, text: &str) {
         match self {
             Self::Stderr => print_to_user(text),
             Self::File(report) => {
                 if let Err(error) = (&report.file).write_all(text.as_bytes()) {
-                    print_to_user(&format!("strait: {}: the report is lost: {error}\n", named(&report.name)));
+                    print_to_user(&format!(
+                        "strait: {}: the report is lost: {error}\n",
+                        setting(&report.name)
+                    ));
                 }
             }
         }
     }
 }
 
-/// The option and the variable that name a file.
-fn named(file: &str) -> String {
+/// Returns the option and the variable for a report in `file`.
+fn setting(file: &str) -> String {
     format!("strait run --report={file} (STRAIT_REPORT)")
 }
 
 fn print_to_user(text: &str) {
-    // A terminal or a pipe that is gone ends nothing.
+    // A closed terminal or pipe must not end the program.
     let _ = if stderr_is_a_protocol() {
         print_to_terminal(text)
     } else {

@@ -10,9 +10,9 @@ pub(super) const NO_MEMORY: &str = "out of memory for a libpcap handle";
 
 /// Returns a handle that cannot capture, with the live handle's link type, snaplen and precision.
 pub(super) fn dead(live: &Live) -> *mut Pcap {
-    let facts = &live.entry.facts;
-    let (linktype, snaplen) = (dlt(facts.link_type()), facts.snaplen());
-    let precision = u32::from(facts.nanoseconds());
+    let properties = &live.entry.properties;
+    let (linktype, snaplen) = (dlt(properties.link_type()), properties.snaplen());
+    let precision = u32::from(properties.nanoseconds());
     real!(pcap_open_dead_with_tstamp_precision(linktype: c_int, snaplen: c_int, precision: u32) -> *mut Pcap)
 }
 

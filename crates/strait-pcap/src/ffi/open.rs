@@ -23,8 +23,8 @@ use crate::handle::Options;
 pub unsafe extern "C" fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap {
     guarded(std::ptr::null_mut(), || match create(&text(device), errbuf) {
         Ok(p) => p,
-        Err(wrong) => {
-            copy_text(errbuf, &wrong);
+        Err(message) => {
+            copy_text(errbuf, &message);
             std::ptr::null_mut()
         }
     })
@@ -195,7 +195,7 @@ fn activate(p: *mut Pcap, live: &Live) -> c_int {
             PCAP_ERROR_NO_SUCH_DEVICE
         }
         Err(error) if live.entry.choice.strict => failed(p, &error),
-        Err(error) => take_over(live, &error),
+        Err(error) => fall_back(live, &error),
     }
 }
 
@@ -257,7 +257,7 @@ extern "C" fn report_all() {
 
 /// Captures with libpcap, because Strait cannot open the device with these options. If libpcap
 /// fails too, its handle has the error.
-fn take_over(live: &Live, error: &Error) -> c_int {
+fn fall_back(live: &Live, error: &Error) -> c_int {
     let stock = live.stock();
     let status = real!(pcap_activate(stock: *mut Pcap) -> c_int);
     if status >= 0 {
@@ -293,14 +293,14 @@ pub unsafe extern "C" fn pcap_open_live(
     }
     let (device, error_text) = (text(device), error_text(p));
     let meaning = text(real!(pcap_statustostr(status: c_int) -> *const c_char));
-    let wrong = match status {
+    let message = match status {
         PCAP_ERROR => format!("{device}: {error_text}"),
         PCAP_ERROR_NO_SUCH_DEVICE | PCAP_ERROR_PERM_DENIED | PCAP_ERROR_PROMISC_PERM_DENIED => {
             format!("{device}: {meaning} ({error_text})")
         }
         _ => format!("{device}: {meaning}"),
     };
-    copy_text(errbuf, &wrong);
+    copy_text(errbuf, &message);
     // SAFETY: p is from pcap_create.
     unsafe { pcap_close(p) };
     std::ptr::null_mut()

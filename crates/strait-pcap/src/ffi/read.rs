@@ -27,7 +27,7 @@ fn pump(
     let entry = &live.entry;
     live.set_read();
     let max = usize::try_from(max).ok().filter(|max| *max > 0).unwrap_or(usize::MAX);
-    let mut headers = Headers::new(entry.facts.nanoseconds());
+    let mut headers = Headers::new(entry.properties.nanoseconds());
     let take = |packet: Packet<'_>| take(headers.of(&packet), packet.bytes);
     let mut delivery = Delivery { entry, max, count: 0, take };
     let mut reading = None;
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn pcap_stats(p: *mut Pcap, stat: *mut Stat) -> c_int {
         set_error(p, "the kernel returned no statistics of the capture");
         return PCAP_ERROR;
     };
-    let missed = live.entry.facts.missed();
+    let missed = live.entry.properties.missed();
     let stats = Stat { recv: sum.received as u32, drop: sum.dropped as u32, ifdrop: missed as u32 };
     // SAFETY: the program passed a valid pointer.
     unsafe { stat.write(stats) };

@@ -175,7 +175,7 @@ impl Drop for Live {
         if is_ours {
             handle.close(FORKED.load(Ordering::Relaxed));
         } else {
-            handle.forget();
+            handle.abandon();
         }
         let (p, stock) = (self.handle as *mut Pcap, self.stock());
         real!(pcap_close(stock: *mut Pcap) -> ());

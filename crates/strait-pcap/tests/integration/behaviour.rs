@@ -140,7 +140,7 @@ fn a_callback_may_use_its_own_handle() {
 
 /// Stock libpcap loses 128 packets here, because its 16 blocks are used up after 100 ms each.
 #[test]
-fn a_callback_may_pause_on_a_quiet_line() {
+fn a_callback_may_pause_on_a_quiet_link() {
     let (quiet, paths) = (Duration::from_millis(10), &STOCK_AND_PATHS[1..]);
     if let Some(printed) = with_frames("slow-callback", paths, &Traffic::builder(), quiet) {
         assert_eq!(printed, "0 dropped\n");
@@ -188,16 +188,16 @@ fn failed_activation_returns_libpcaps_code_and_message() {
     for path in STOCK_AND_PATHS {
         let Some(rig) = Rig::or_skip() else { return };
         let activate = |case, device| rig.start(path, case, device).wait(LIMIT).unwrap().success().text();
-        let says = |printed: &str, code: &str, meaning: &str, device: &str| {
+        let assert_error = |printed: &str, code: &str, meaning: &str, device: &str| {
             let (activated, opened) = printed.split_once('\n').unwrap();
             assert_eq!(activated, format!("{code} {meaning}"), "{path:?}");
             assert!(opened.starts_with(&format!("{device}: {meaning}")), "{path:?}: {opened}");
         };
-        says(&activate("activation", "nosuch0"), "-5", "No such device exists", "nosuch0");
+        assert_error(&activate("activation", "nosuch0"), "-5", "No such device exists", "nosuch0");
         let denied = "You don't have permission to perform this capture on that device";
-        says(&activate("without-privilege", "right"), "-8", denied, "right");
+        assert_error(&activate("without-privilege", "right"), "-8", denied, "right");
         rig.wire.right().set_up(false);
-        says(&activate("activation", "right"), "-9", "That device is not up", "right");
+        assert_error(&activate("activation", "right"), "-9", "That device is not up", "right");
     }
 }
 
@@ -288,9 +288,12 @@ fn a_second_handle_is_refused_if_one_would_receive_nothing() {
         finished.text()
     };
     for (path, device) in [("xdp", "right"), ("v3", "xdp:right"), ("xdp", "v3:right")] {
-        let said = second(path, device);
-        assert!(said.starts_with("right: this program has right open already"), "{path} {device}: {said}");
-        assert!(said.contains("strait run --path v3"), "{path} {device}: {said}");
+        let output = second(path, device);
+        assert!(
+            output.starts_with("right: this program has right open already"),
+            "{path} {device}: {output}"
+        );
+        assert!(output.contains("strait run --path v3"), "{path} {device}: {output}");
     }
     for path in SOCKETS {
         assert_eq!(second(path, "right"), "open\n");
@@ -306,10 +309,10 @@ fn all_interfaces_are_refused_with_an_open_handle_that_takes_packets() {
         finished.text()
     };
     for devices in ["xdp:right+any", "any+xdp:right"] {
-        let said = second(devices);
+        let output = second(devices);
         let other = if devices.starts_with("any") { "any" } else { "right" };
-        assert!(said.contains(&format!("this program has {other} open already")), "{devices}: {said}");
-        assert!(said.contains("strait run --path v3"), "{devices}: {said}");
+        assert!(output.contains(&format!("this program has {other} open already")), "{devices}: {output}");
+        assert!(output.contains("strait run --path v3"), "{devices}: {output}");
     }
     for devices in ["right+any", "any+right", "xdp:right+lo"] {
         assert_eq!(second(devices), "open\n", "{devices}");
@@ -325,8 +328,8 @@ fn an_open_device_is_refused_by_its_other_name() {
         return lab::skip("ip cannot give an interface a second name");
     }
     let started = rig.start(Some("v3"), "opened-beside", "xdp:right+other");
-    let said = started.wait(LIMIT).unwrap().success().text();
-    assert!(said.contains("this program has right open already"), "{said}");
+    let output = started.wait(LIMIT).unwrap().success().text();
+    assert!(output.contains("this program has right open already"), "{output}");
 }
 
 #[test]
@@ -343,7 +346,7 @@ fn unsupported_filters_and_directions_are_refused_in_a_callback() {
     assert_eq!(printed, "0 \n0 \n0 50 seen\n");
     let Some(printed) = under_load("loop-filter-in-callback", &[Some("xdp")]) else { return };
     let lines: Vec<_> = printed.lines().collect();
-    assert!(lines[0].starts_with("-1 ") && lines[0].contains("away from the host"), "{printed}");
-    assert!(lines[1].starts_with("-1 ") && lines[1].contains("received frames only"), "{printed}");
+    assert!(lines[0].starts_with("-1 ") && lines[0].contains("do not reach the host"), "{printed}");
+    assert!(lines[1].starts_with("-1 ") && lines[1].contains("captures only received frames"), "{printed}");
     assert_eq!(lines[2], "0 50 seen", "{printed}");
 }

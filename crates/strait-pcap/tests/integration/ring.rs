@@ -54,8 +54,11 @@ fn unwritable_report_is_printed_on_standard_error() {
     let launch = wire.right().command("tcpdump").args(["-ni", "right"]);
     let process = on(Some("v3"), launch).env("STRAIT_REPORT", "/dev/full").spawn().unwrap();
     process.wait_for_stderr("listening on", LIMIT).unwrap();
-    let said = process.interrupt(LIMIT).unwrap().success().stderr;
-    assert!(said.contains("--report=/dev/full (STRAIT_REPORT): the report is lost: No space left"), "{said}");
+    let stderr = process.interrupt(LIMIT).unwrap().success().stderr;
+    assert!(
+        stderr.contains("--report=/dev/full (STRAIT_REPORT): the report is lost: No space left"),
+        "{stderr}"
+    );
 }
 
 #[test]

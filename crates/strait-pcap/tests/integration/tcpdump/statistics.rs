@@ -39,8 +39,8 @@ fn ask_and_interrupt(wire: &Wire, paths: &[Option<&str>]) {
     }
     wait_for(200);
     for (path, process) in running {
-        let said = process.interrupt(LIMIT).unwrap().success().stderr;
-        assert!(said.contains(&counts(200, "\n")), "{path:?}: {said}");
+        let stderr = process.interrupt(LIMIT).unwrap().success().stderr;
+        assert!(stderr.contains(&counts(200, "\n")), "{path:?}: {stderr}");
     }
 }
 

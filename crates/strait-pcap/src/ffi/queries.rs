@@ -26,16 +26,16 @@ fn error_owner(p: *mut Pcap) -> *mut Pcap {
     table::peek(p).filter(|live| !live.is_active()).map_or(p, Live::stock)
 }
 
-/// Defines a query that [`crate::facts::Facts`] answers.
+/// Defines a query that [`crate::properties::Properties`] answers.
 macro_rules! fact {
-    ($(#[$doc:meta])* $name:ident |$facts:ident| $answer:expr) => {
+    ($(#[$doc:meta])* $name:ident |$properties:ident| $answer:expr) => {
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(p: *mut Pcap) -> c_int {
             guarded(PCAP_ERROR, || match target(p) {
                 Target::Real(p) => real!($name(p: *mut Pcap) -> c_int),
                 Target::Live(live) => {
-                    let $facts = &live.entry.facts;
+                    let $properties = &live.entry.properties;
                     $answer
                 }
             })
@@ -45,19 +45,19 @@ macro_rules! fact {
 
 fact! {
     /// `pcap_datalink(3PCAP)`.
-    pcap_datalink |facts| dlt(facts.link_type())
+    pcap_datalink |properties| dlt(properties.link_type())
 }
 fact! {
     /// `pcap_snapshot(3PCAP)`.
-    pcap_snapshot |facts| facts.snaplen()
+    pcap_snapshot |properties| properties.snaplen()
 }
 fact! {
     /// `pcap_bufsize(3PCAP)`: maximum size of a packet.
-    pcap_bufsize |facts| facts.snaplen()
+    pcap_bufsize |properties| properties.snaplen()
 }
 fact! {
     /// `pcap_get_tstamp_precision(3PCAP)`.
-    pcap_get_tstamp_precision |facts| c_int::from(facts.nanoseconds())
+    pcap_get_tstamp_precision |properties| c_int::from(properties.nanoseconds())
 }
 
 /// `pcap_setnonblock(3PCAP)`.
@@ -67,12 +67,12 @@ pub unsafe extern "C" fn pcap_setnonblock(p: *mut Pcap, on: c_int, errbuf: *mut 
         Target::Real(q) => {
             let code = real!(pcap_setnonblock(q: *mut Pcap, on: c_int, errbuf: *mut c_char) -> c_int);
             if let Some(live) = table::find(p).filter(|_| code == 0) {
-                live.entry.facts.set_nonblocking(on != 0);
+                live.entry.properties.set_nonblocking(on != 0);
             }
             code
         }
         Target::Live(live) => {
-            live.entry.facts.set_nonblocking(on != 0);
+            live.entry.properties.set_nonblocking(on != 0);
             0
         }
     })
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn pcap_setnonblock(p: *mut Pcap, on: c_int, errbuf: *mut 
 pub unsafe extern "C" fn pcap_getnonblock(p: *mut Pcap, errbuf: *mut c_char) -> c_int {
     guarded(PCAP_ERROR, || match target(p) {
         Target::Real(p) => real!(pcap_getnonblock(p: *mut Pcap, errbuf: *mut c_char) -> c_int),
-        Target::Live(live) => c_int::from(live.entry.facts.nonblocking()),
+        Target::Live(live) => c_int::from(live.entry.properties.nonblocking()),
     })
 }
 
@@ -97,15 +97,15 @@ macro_rules! descriptor {
             guarded(PCAP_ERROR, || match target(p) {
                 Target::Real(p) => real!($name(p: *mut Pcap) -> c_int),
                 Target::Live(live) => {
-                    let facts = &live.entry.facts;
-                    if facts.is_polled() {
-                        return facts.descriptor();
+                    let properties = &live.entry.properties;
+                    if properties.is_polled() {
+                        return properties.descriptor();
                     }
-                    facts.set_polled();
+                    properties.set_polled();
                     // From a callback, the reading call does this after the callback has returned.
                     let prepared = live.entry.lock().map_or(Ok(()), |mut handle| handle.prepare_to_poll());
                     match prepared {
-                        Ok(()) => facts.descriptor(),
+                        Ok(()) => properties.descriptor(),
                         Err(error) => failed(p, &error),
                     }
                 }
@@ -156,12 +156,12 @@ pub unsafe extern "C" fn pcap_set_datalink(p: *mut Pcap, wanted: c_int) -> c_int
             set_error(p, &stock_error_text(stock));
             return PCAP_ERROR;
         }
-        let facts = &live.entry.facts;
-        if dlt(facts.link_type()) == wanted {
+        let properties = &live.entry.properties;
+        if dlt(properties.link_type()) == wanted {
             return 0;
         }
         if !is_cooked(wanted) {
-            facts.set_link_type(wanted as u32);
+            properties.set_link_type(wanted as u32);
             return 0;
         }
         match live.entry.lock() {

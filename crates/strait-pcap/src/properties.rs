@@ -1,12 +1,11 @@
-//! Properties of a handle that any thread and its own callback may query at any time, without a
-//! lock.
+//! Properties of a handle that any thread and its own callback can query without a lock.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Properties of a handle with an open capture.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct Properties {
     link_type: AtomicU32,
     snaplen: AtomicI32,
     nanoseconds: AtomicBool,
@@ -16,7 +15,7 @@ pub(crate) struct Facts {
     missed: AtomicU64,
 }
 
-impl Facts {
+impl Properties {
     /// Stores the properties of the opened capture.
     pub(crate) fn set(&self, link_type: u32, snaplen: i32, nanoseconds: bool, descriptor: RawFd) {
         self.link_type.store(link_type, Relaxed);
