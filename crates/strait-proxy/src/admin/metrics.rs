@@ -4,14 +4,14 @@ use strait_ledger::prometheus::Text;
 
 use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
-use crate::observe::counters::{CLASSES, Sum, Times};
+use crate::observe::counters::{CLASSES, Durations, Sum};
 
 /// Returns all metrics.
 pub(super) fn text(shared: &Shared) -> String {
     let mut out = Text::default();
     let sum = Sum::of(&*shared.counters);
     proxy(&mut out, &sum);
-    out.family("strait_proxy_fills", "gauge", "Fetches into the cache that are under way.");
+    out.family("strait_proxy_fills", "gauge", "Fills that are under way.");
     out.sample("", &[], shared.fills.count());
     if let Some(store) = &shared.store {
         self::store(&mut out, &store.stats());
@@ -20,9 +20,9 @@ pub(super) fn text(shared: &Shared) -> String {
 }
 
 fn proxy(out: &mut Text, sum: &Sum) {
-    out.family("strait_proxy_build_info", "gauge", "The version that runs.");
+    out.family("strait_proxy_build_info", "gauge", "Version of the proxy.");
     out.sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    out.family("strait_proxy_requests_total", "counter", "Requests by where their answer came from.");
+    out.family("strait_proxy_requests_total", "counter", "Requests by source of the response.");
     for outcome in Outcome::ALL {
         out.sample("", &[("cache", outcome.name())], sum.outcome(outcome));
     }
@@ -30,64 +30,78 @@ fn proxy(out: &mut Text, sum: &Sum) {
     for (class, name) in (1..CLASSES).zip(["1xx", "2xx", "3xx", "4xx", "5xx"]) {
         out.sample("", &[("status", name)], sum.classes[class]);
     }
-    out.family("strait_proxy_response_bytes_total", "counter", "Bytes sent to clients by the way they went.");
+    out.family("strait_proxy_response_bytes_total", "counter", "Bytes sent to clients, by mechanism.");
     for (mechanism, bytes) in [("copy", sum.copied), ("sendfile", sum.sendfile), ("splice", sum.spliced)] {
         out.sample("", &[("mechanism", mechanism)], bytes);
     }
-    out.family("strait_proxy_fill_bytes_total", "counter", "Bytes put into the cache by the way they went.");
+    out.family(
+        "strait_proxy_fill_bytes_total",
+        "counter",
+        "Bytes written to the cache by fills, by mechanism.",
+    );
     for (mechanism, bytes) in [("copy", sum.filled_copied), ("splice", sum.filled_spliced)] {
         out.sample("", &[("mechanism", mechanism)], bytes);
     }
     out.family(
         "strait_proxy_response_seconds",
         "histogram",
-        "Time from a whole request to the last byte given to the kernel, without tunnels.",
+        "Time from the complete request to the last byte passed to the kernel, without tunnels.",
     );
     times(out, "hit", &sum.hits);
     times(out, "other", &sum.others);
     let numbers = [
-        ("connections_accepted_total", "counter", "Connections of clients.", sum.accepted),
-        ("connections_refused_total", "counter", "Connections that were turned away.", sum.refused),
-        ("connections", "gauge", "Connections of clients that are open.", sum.open),
-        ("responses_cut_total", "counter", "Responses that did not come to their end.", sum.cut),
+        ("connections_accepted_total", "counter", "Client connections that were accepted.", sum.accepted),
+        ("connections_refused_total", "counter", "Client connections that were refused.", sum.refused),
+        ("connections", "gauge", "Open client connections.", sum.open),
+        ("responses_cut_total", "counter", "Incomplete responses.", sum.cut),
         ("origin_connections_total", "counter", "Connections to origins that were opened.", sum.opened),
         (
             "origin_connections_reused_total",
             "counter",
-            "Requests over connections to origins that were there.",
+            "Requests on reused connections to origins.",
             sum.reused,
         ),
-        ("log_dropped_total", "counter", "Lines that the access log could not take.", sum.log_dropped),
+        (
+            "log_dropped_total",
+            "counter",
+            "Lines of the access log that were dropped because its queue was full.",
+            sum.log_dropped,
+        ),
     ];
     out.single("strait_proxy", &[], &numbers);
 }
 
 fn store(out: &mut Text, stats: &strait_store::Stats) {
     let numbers = [
-        ("records", "gauge", "Records that can be found.", stats.records),
-        ("used_bytes", "gauge", "Bytes of all files.", stats.used_bytes),
+        ("records", "gauge", "Records in the index.", stats.records),
+        (
+            "used_bytes",
+            "gauge",
+            "Bytes of all files, with evicted files that are still read.",
+            stats.used_bytes,
+        ),
         ("pinned_bytes", "gauge", "Bytes of evicted files that are still read.", stats.pinned_bytes),
-        ("capacity_bytes", "gauge", "The limit of those.", stats.capacity_bytes),
-        ("files", "gauge", "Files that are open.", stats.files),
-        ("loaded", "gauge", "Whether records of earlier sessions can be found.", stats.is_loaded.into()),
+        ("capacity_bytes", "gauge", "Limit of strait_store_used_bytes.", stats.capacity_bytes),
+        ("files", "gauge", "Open files.", stats.files),
+        ("loaded", "gauge", "1 if the records of earlier sessions are loaded.", stats.is_loaded.into()),
         ("stored_total", "counter", "Records that were committed.", stats.stored),
         ("removed_total", "counter", "Records that were removed or replaced.", stats.removed),
-        ("evicted_total", "counter", "Records that were dropped to make room.", stats.evicted),
+        ("evicted_total", "counter", "Records that were dropped by eviction.", stats.evicted),
+        ("reinserted_total", "counter", "Records with hits that were kept by eviction.", stats.reinserted),
+        ("corrupt_total", "counter", "Damaged records that were dropped.", stats.corrupt),
         (
-            "reinserted_total",
+            "unsynced_total",
             "counter",
-            "Records that were kept when their file was evicted.",
-            stats.reinserted,
+            "Records that were dropped because a power loss may have damaged them.",
+            stats.unsynced,
         ),
-        ("corrupt_total", "counter", "Records that were not as written.", stats.corrupt),
-        ("unsynced_total", "counter", "Records that a power loss may have damaged.", stats.unsynced),
-        ("refused_total", "counter", "Requests for room that were refused.", stats.refused),
+        ("refused_total", "counter", "Reservations that were refused for lack of space.", stats.refused),
         ("failed_total", "counter", "Calls to the file system that failed.", stats.failed),
     ];
     out.single("strait_store", &[], &numbers);
 }
 
-fn times(out: &mut Text, cache: &str, times: &Times) {
+fn times(out: &mut Text, cache: &str, times: &Durations) {
     for (end_us, below) in times.octaves() {
         // Bounds are whole microseconds, so six decimals are exact.
         let end = format!("{}.{:06}", end_us / 1_000_000, end_us % 1_000_000);
@@ -95,7 +109,7 @@ fn times(out: &mut Text, cache: &str, times: &Times) {
     }
     let count = times.count();
     out.sample("_bucket", &[("cache", cache), ("le", "+Inf")], count);
-    let sum = format!("{}.{:06}", times.sum_us / 1_000_000, times.sum_us % 1_000_000);
+    let sum = format!("{}.{:06}", times.sum() / 1_000_000, times.sum() % 1_000_000);
     out.sample("_sum", &[("cache", cache)], sum);
     out.sample("_count", &[("cache", cache)], count);
 }
@@ -126,9 +140,9 @@ mod tests {
         out.into_string()
     }
 
-    /// Checks the rules of the format like a reader of it.
+    /// Checks the rules of the format as a parser does.
     #[test]
-    fn the_text_is_as_prometheus_reads_it() {
+    fn text_follows_the_format_of_prometheus() {
         let text = all();
         assert!(text.ends_with('\n'));
         let (mut families, mut samples) = (HashMap::new(), HashSet::new());
@@ -176,5 +190,19 @@ mod tests {
         assert!(text.contains("strait_proxy_response_seconds_sum{cache=\"hit\"} 0.321000\n"));
         assert!(text.contains("strait_proxy_requests_total{cache=\"hit\"} 3\n"));
         assert!(text.contains("strait_proxy_response_bytes_total{mechanism=\"copy\"} 300\n"));
+    }
+
+    #[test]
+    fn duration_beyond_the_last_bound_counts_in_infinity_alone() {
+        let durations = Durations::default();
+        for duration in [Duration::from_secs(1), Duration::from_mins(10)] {
+            durations.record(duration.as_micros() as u64);
+        }
+        let mut out = Text::default();
+        out.family("seconds", "histogram", "Durations.");
+        times(&mut out, "hit", &durations);
+        let text = out.into_string();
+        assert!(text.contains("seconds_bucket{cache=\"hit\",le=\"134.217728\"} 1\n"), "{text}");
+        assert!(text.contains("seconds_bucket{cache=\"hit\",le=\"+Inf\"} 2\n"), "{text}");
     }
 }

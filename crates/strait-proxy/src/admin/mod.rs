@@ -138,10 +138,10 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
         Err(error) => return Page::text(error.status(), &error.to_string()),
     };
     if !site.settings().admin.answers_for(&authority.host) {
-        return Page::text(421, "this is not its name: add it to admin.hosts");
+        return Page::text(421, "this host name is not allowed; add it to admin.hosts");
     }
     if framing::of_request(request).is_ok_and(|body| !matches!(body, Body::None | Body::Length(0))) {
-        return Page::text(413, "nothing here takes a body");
+        return Page::text(413, "requests must have no body");
     }
     let Ok(Target::Origin(target)) = Target::parse(request.method, request.target) else {
         return Page::text(400, "ask for a path");
@@ -150,9 +150,11 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
     match request.method {
         "GET" | "HEAD" => site.show(path, query).await,
         "POST" if !site.settings().admin.allows_change(peer.ip()) => {
-            Page::text(403, "changes are not allowed from here")
+            Page::text(403, "changes are not allowed from this address (admin.change)")
         }
-        "POST" if !is_from_here(request, &authority) => Page::text(403, "a page from elsewhere asks for it"),
+        "POST" if !is_from_here(request, &authority) => {
+            Page::text(403, "a page of another site sent this request")
+        }
         "POST" => site.change(path, query).await,
         _ => Page::text(405, "GET, HEAD and POST are what there is"),
     }

@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
-use crate::cache::fill::Filled;
+use crate::cache::fill::FillProgress;
+use crate::cache::invalidation::{Keys, Removed};
 use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::worker::Shared;
@@ -17,8 +18,8 @@ use crate::config::settings::Settings;
 use crate::observe::report::Report;
 
 const PAGE: &str = include_str!("page.html");
-/// Number of objects in the list of those with the most hits.
-const HOTTEST: usize = 20;
+/// Maximum of listed objects with the most hits.
+const MOST_REQUESTED_MAX: usize = 20;
 /// Maximum of listed fills.
 const FILLS_MAX: usize = 50;
 /// Default and maximum of listed objects.
@@ -42,8 +43,8 @@ struct Status {
     uptime_seconds: f64,
     #[serde(flatten)]
     report: Report,
-    filling: Vec<Filled>,
-    hottest: Vec<MemoryEntry>,
+    fill_progress: Vec<FillProgress>,
+    most_requested: Vec<MemoryEntry>,
 }
 
 impl Site {
@@ -83,7 +84,7 @@ impl Site {
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
             "/object" => self.object(query),
-            _ => Page::text(404, "there are /, /healthz, /metrics, /status.json, /objects and /object"),
+            _ => Page::text(404, "expected /, /healthz, /metrics, /status.json, /objects or /object"),
         }
     }
 
@@ -105,7 +106,7 @@ impl Site {
                 }
             }
             "/verify" => self.verify().await,
-            _ => Page::text(404, "there are /purge?uri=, /ban?pattern= and /verify"),
+            _ => Page::text(404, "expected /purge?uri=, /ban?pattern= or /verify"),
         }
     }
 
@@ -115,21 +116,21 @@ impl Site {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             report: self.shared.report(),
-            filling: self.shared.fills.list(FILLS_MAX),
-            hottest: self.shared.memory.hottest(HOTTEST),
+            fill_progress: self.shared.fills.list(FILLS_MAX),
+            most_requested: self.shared.memory.most_requested(MOST_REQUESTED_MAX),
         }
     }
 
     fn contents(&self) -> Result<Contents, Page> {
         let store = self.shared.store.clone();
-        store.map(Contents::of).ok_or_else(|| Page::text(404, "there is no store: cache.dir names none"))
+        store.map(Contents::of).ok_or_else(|| Page::text(404, "there is no store: cache.dir is not set"))
     }
 
     async fn objects(&self, query: &str) -> Page {
         let pattern = parameter(query, "pattern").unwrap_or_else(|| "*".to_owned());
         let most = parameter(query, "most").map_or(Ok(LISTED), |most| most.parse());
         let (Ok(pattern), Ok(most)) = (Pattern::new(&pattern), most) else {
-            return Page::text(400, "pattern=PATTERN and most=NUMBER are understood");
+            return Page::text(400, "expected pattern=PATTERN or most=NUMBER");
         };
         let now = self.shared.clock.now();
         self.on_contents(move |contents| contents.list(&pattern, most.min(LISTED_MAX), now)).await
@@ -145,31 +146,20 @@ impl Site {
     }
 
     async fn purge(&self, uri: String) -> Page {
-        let (hash, key) = (strait_store::hash_of(uri.as_bytes()), uri.clone());
-        let in_memory = |shared: &Shared| shared.forget_in_memory(hash, &key);
-        self.forget(in_memory, move |contents| contents.purge(&uri)).await
+        self.invalidate(move |shared| shared.invalidate(Keys::of_uri(&uri))).await
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
-        let own = pattern.clone();
-        self.forget(|shared| shared.ban_in_memory(&own), move |contents| contents.ban(&pattern)).await
+        self.invalidate(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
     }
 
-    /// Removes objects from memory and from the store, by these functions; reports the numbers.
-    async fn forget(
-        &self,
-        in_memory: impl Fn(&Shared) -> usize,
-        stored: impl FnOnce(&Contents) -> usize + Send + 'static,
-    ) -> Page {
-        let at_hand = in_memory(&self.shared);
-        let Ok(contents) = self.contents() else {
-            return Page::json(&json!({"stored": 0, "at_hand": at_hand}));
-        };
-        let stored = tokio::task::spawn_blocking(move || stored(&contents)).await;
-        // An object that was read from the store meanwhile may be in memory again.
-        in_memory(&self.shared);
-        match stored {
-            Ok(stored) => Page::json(&json!({"stored": stored, "at_hand": at_hand})),
+    /// Removes objects on another thread, and reports their numbers.
+    async fn invalidate(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
+        let shared = self.shared.clone();
+        match tokio::task::spawn_blocking(move || remove(&shared)).await {
+            Ok(Removed { stored, in_memory }) => {
+                Page::json(&json!({"stored": stored, "in_memory": in_memory}))
+            }
             Err(error) => Page::text(500, &error.to_string()),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use strait_store::{Record, Stats, Store, Verified, hash_of};
 
-use crate::cache::disk;
+use crate::cache::invalidation::Keys;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object};
 use crate::cache::pattern::Pattern;
@@ -95,16 +95,12 @@ impl Contents {
 
     /// Removes all objects for one key; returns their number.
     pub fn purge(&self, uri: &str) -> usize {
-        disk::remove(&self.0, hash_of(uri.as_bytes()), uri)
+        Keys::of_uri(uri).remove_from(&self.0)
     }
 
     /// Removes all objects that match; returns their number.
     pub fn ban(&self, pattern: &Pattern) -> usize {
-        let is_meant = |record: &Arc<Record>| {
-            let loaded = self.0.load(record, 0);
-            loaded.is_ok_and(|it| std::str::from_utf8(it.key()).is_ok_and(|key| pattern.matches(key)))
-        };
-        disk::remove_all(&self.0, || self.0.records(), is_meant)
+        Keys::Matching(pattern).remove_from(&self.0)
     }
 
     /// Reads all records and removes damaged ones.

@@ -7,16 +7,21 @@ use smallvec::SmallVec;
 use strait_http::fields::Fields;
 use strait_http::storing::Policy;
 use strait_http::vary::Variant;
-use strait_store::{Record, Store};
+use strait_store::{Loaded, Record, Store};
 
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Home, Object, Part, RECORDS_MAX, Rivals};
+use crate::cache::pattern::Pattern;
 
 /// Maximum of lookups for one request; each follows one during which a record was removed.
 const FINDS_MAX: usize = 4;
 
-/// No stored response answers the request. If there are responses to other requests for the key:
-/// the request's values of the fields with which the newest of them varies.
+/// Maximum of listings for the removal of a key. Each follows one during which a record was
+/// removed or replaced, and a replacement needs a validation that ends within the read of a record.
+const LISTINGS_MAX: usize = 16;
+
+/// No stored response answers the request. If the key has responses of other variants, holds the
+/// request's variant by the Vary of the newest one.
 #[derive(Debug)]
 pub(crate) struct NotFound(pub(crate) Option<Variant>);
 
@@ -25,16 +30,16 @@ pub(crate) struct NotFound(pub(crate) Option<Variant>);
 pub(crate) struct Query<'a, 'b> {
     pub(crate) hash: u64,
     pub(crate) key: &'a str,
-    pub(crate) asked: &'a Fields<'b>,
+    pub(crate) request: &'a Fields<'b>,
     /// Request fields that are part of every key.
     pub(crate) keys: &'a [String],
-    /// Rules of the operator for stored responses.
+    /// Operator's rules for stored responses.
     pub(crate) policy: &'a Policy,
 }
 
 /// Response that answers a request.
 #[derive(Debug)]
-pub(crate) struct First {
+pub(crate) struct Found {
     pub(crate) object: Object,
     pub(crate) seen: Seen,
 }
@@ -42,7 +47,8 @@ pub(crate) struct First {
 /// Records that a response was compared with.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Variants of responses with a higher rank, which answer some of the requests that it matches.
+    /// Variants of responses with a higher rank, which answer some of the requests that the
+    /// response matches.
     pub(crate) rivals: Rivals,
     records: SmallVec<[Arc<Record>; 2]>,
 }
@@ -57,12 +63,12 @@ impl Seen {
 
 /// Returns the response of the highest rank that answers a request, with its body if that has at
 /// most `body_max` bytes.
-pub(crate) fn find(store: &Store, query: &Query<'_, '_>, body_max: usize) -> Result<First, NotFound> {
+pub(crate) fn find(store: &Store, query: &Query<'_, '_>, body_max: usize) -> Result<Found, NotFound> {
     for _ in 1..FINDS_MAX {
         let records = store.find(query.hash);
         let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
         let found = find_in(store, &records, query, body_max);
-        // A record that was replaced meanwhile has a successor.
+        // A record that was replaced during the lookup has a successor: look it up.
         if are_alive(&records) {
             return found;
         }
@@ -75,17 +81,17 @@ fn find_in(
     records: &[Arc<Record>],
     query: &Query<'_, '_>,
     body_max: usize,
-) -> Result<First, NotFound> {
+) -> Result<Found, NotFound> {
     let mut all = responses(store, records, query.key, body_max);
     all.retain(|object| object.is_allowed(query.policy));
-    let Some(index) = all.iter().position(|object| object.matches(query.asked, query.keys)) else {
-        let variant = |object: &Object| Variant::of(&object.fields(), query.asked, query.keys);
+    let Some(index) = all.iter().position(|object| object.matches(query.request, query.keys)) else {
+        let variant = |object: &Object| Variant::of(&object.fields(), query.request, query.keys);
         return Err(NotFound(all.iter().find_map(variant)));
     };
     let object = all.remove(index);
     let rivals = rivals(&object, all[..index].iter(), query.keys);
     let seen = Seen { rivals, records: records.iter().cloned().collect() };
-    with_body(store, object, body_max).map(|object| First { object, seen }).ok_or(NotFound(None))
+    with_body(store, object, body_max).map(|object| Found { object, seen }).ok_or(NotFound(None))
 }
 
 /// Returns the variants of the objects that `object` yields to.
@@ -98,14 +104,14 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
 pub(crate) fn candidates(store: &Store, query: &Query<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(query.hash), query.key, 0);
     all.into_iter()
-        .filter(|object| object.is_allowed(query.policy) && object.matches(query.asked, query.keys))
+        .filter(|object| object.is_allowed(query.policy) && object.matches(query.request, query.keys))
         .collect()
 }
 
 /// Returns the responses for a key, one for each variant, by rank, with all parts of their
 /// representations.
 fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize) -> SmallVec<[Object; 1]> {
-    // With several records the body of one is read later.
+    // With several records, the body is read after one of them is selected.
     let at_once_max = if records.len() > 1 { 0 } else { body_max };
     let loaded = records.iter().filter_map(|record| load(store, record, key, at_once_max));
     let mut loaded: SmallVec<[(Object, Part); 1]> = loaded.collect();
@@ -169,11 +175,11 @@ pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]
         object.records().for_each(|record| store.remove(record));
         return None;
     }
-    let stands_for =
+    let is_replaced =
         |other: &Object| other.is_for_same(object) && (object.is_whole() || !other.combines_with(object));
-    let (gone, mut others): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|(_, other)| stands_for(other) || !other.has_keys(keys));
-    for (record, _) in &gone {
+    let (replaced, mut others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|(_, other)| is_replaced(other) || !other.has_keys(keys));
+    for (record, _) in &replaced {
         store.remove(record);
     }
     // Clients choose the values of keyed fields; many values must not remove the record that plain
@@ -187,30 +193,87 @@ pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]
 
 /// Removes all records for a key; returns their number.
 pub(crate) fn remove(store: &Store, hash: u64, key: &str) -> usize {
-    remove_all(store, || store.find(hash), |record| load(store, record, key, 0).is_some())
+    let is_match = |stored: &[u8]| stored == key.as_bytes();
+    let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
+    removal.remove_of_hash(hash);
+    removal.removed
 }
 
-/// Removes the matching records of a list; returns their number. The list is read twice: a
-/// validation whose request preceded the removal can replace a record between its listing and its
-/// removal. The second list has the replacement.
-pub(crate) fn remove_all<L: AsRef<[Arc<Record>]>>(
-    store: &Store,
-    list: impl Fn() -> L,
-    is_meant: impl Fn(&Arc<Record>) -> bool,
-) -> usize {
-    let removed = || {
-        let records = list();
-        records.as_ref().iter().filter(|record| is_meant(record)).map(|record| store.remove(record)).count()
-    };
-    let first = removed();
-    if first > 0 { first.max(removed()) } else { 0 }
+/// Removes all records of the keys that match; returns their number.
+pub(crate) fn remove_matching(store: &Store, pattern: &Pattern) -> usize {
+    let is_match = |key: &[u8]| std::str::from_utf8(key).is_ok_and(|key| pattern.matches(key));
+    let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
+    for record in store.records() {
+        if removal.remove(&record) {
+            removal.remove_of_hash(record.hash);
+        }
+    }
+    removal.removed
+}
+
+/// Removal of all records with a matching key, including those that a concurrent validation writes
+/// in place of a listed record. Such a successor has the same key, so a record with another key
+/// needs no second look.
+struct Removal<'a, L, M> {
+    store: &'a Store,
+    /// Reads the head of a record.
+    load: L,
+    /// Returns true for the keys to remove.
+    is_match: M,
+    /// Number of removed records.
+    removed: usize,
+}
+
+impl<'a, L, M> Removal<'a, L, M>
+where
+    L: Fn(&Arc<Record>) -> strait_store::Result<Loaded>,
+    M: Fn(&[u8]) -> bool,
+{
+    fn new(store: &'a Store, load: L, is_match: M) -> Self {
+        Self { store, load, is_match, removed: 0 }
+    }
+
+    /// Removes the matching records of a hash. Lists them again while a listed one was removed or
+    /// had ended: its successor was in the store before it ended, so the next list has it.
+    fn remove_of_hash(&mut self, hash: u64) {
+        for _ in 0..LISTINGS_MAX {
+            let records = self.store.find(hash);
+            // All of them, so no short circuit.
+            if records.iter().filter(|record| self.remove(record)).count() == 0 {
+                return;
+            }
+        }
+        // Remove the rest without a read, which leaves no time for a replacement. A record of
+        // another key with the same hash is lost, which costs a request to the origin.
+        self.store.find(hash).iter().for_each(|record| self.end(record));
+    }
+
+    /// Removes a record if it matches, or if its key cannot be read: it may match, and a later read
+    /// may succeed and serve it. Returns false if the record has another key.
+    fn remove(&mut self, record: &Arc<Record>) -> bool {
+        if (self.load)(record).is_ok_and(|loaded| !(self.is_match)(loaded.key())) {
+            return false;
+        }
+        self.end(record);
+        true
+    }
+
+    /// Removes a record, and counts it unless it has ended.
+    fn end(&mut self, record: &Arc<Record>) {
+        self.removed += usize::from(record.is_alive());
+        self.store.remove(record);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const KEY: &str = "http://a/";
+
+    const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
     fn store(dir: &tempfile::TempDir) -> Arc<Store> {
         let config = strait_store::Config {
@@ -234,20 +297,71 @@ mod tests {
         strait_store::hash_of(KEY.as_bytes())
     }
 
+    /// Removes the records of [`KEY`] with reads that call `on_read` first; returns their number.
+    fn remove_while(store: &Store, on_read: impl Fn(&Arc<Record>)) -> usize {
+        let load = |record: &Arc<Record>| {
+            on_read(record);
+            store.load(record, 0)
+        };
+        let is_match = |key: &[u8]| key == KEY.as_bytes();
+        let mut removal = Removal::new(store, load, is_match);
+        removal.remove_of_hash(hash());
+        removal.removed
+    }
+
     #[test]
     fn removal_includes_a_record_that_a_validation_replaces_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         let old = store.put(0, KEY.as_bytes(), b"old", &[b"x"]).unwrap();
-        // The validation ends between the listing and the removal.
-        let is_meant = |record: &Arc<Record>| {
+        // The validation ends between the listing and the read.
+        let replace = |record: &Arc<Record>| {
             if Arc::ptr_eq(record, &old) {
                 store.update(0, record, b"new").unwrap();
             }
-            true
         };
-        assert_eq!(remove_all(&store, || store.find(hash()), is_meant), 1);
+        assert_eq!(remove_while(&store, replace), 1);
         assert!(store.find(hash()).is_empty());
+        store.close();
+    }
+
+    #[test]
+    fn removal_ends_although_validations_replace_each_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        store.put(0, KEY.as_bytes(), b"old", &[b"x"]).unwrap();
+        let reads = Cell::new(0);
+        let replace = |record: &Arc<Record>| {
+            reads.set(reads.get() + 1);
+            store.update(0, record, b"new").unwrap();
+        };
+        assert_eq!((remove_while(&store, replace), reads.get()), (1, LISTINGS_MAX));
+        assert!(store.find(hash()).is_empty());
+        store.close();
+    }
+
+    #[test]
+    fn removal_includes_a_record_that_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let record = store.put(0, KEY.as_bytes(), b"", &[b"x"]).unwrap();
+        let load = |_: &Arc<Record>| Err(strait_os::Error::os("read", "segment", EIO).into());
+        let mut removal = Removal::new(&store, load, |key: &[u8]| key == KEY.as_bytes());
+        removal.remove_of_hash(hash());
+        assert_eq!((removal.removed, record.is_alive()), (1, false));
+        store.close();
+    }
+
+    #[test]
+    fn removal_by_pattern_keeps_other_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        put(&store, "", (1, 2), SECOND_1000);
+        put(&store, "a:1\n", (3, 4), SECOND_1000);
+        let other = store.put(0, b"http://b/", b"", &[b"x"]).unwrap();
+        assert_eq!(remove_matching(&store, &Pattern::new("http://a/*").unwrap()), 2);
+        assert!(store.find(hash()).is_empty() && other.is_alive());
+        store.close();
     }
 
     /// Returns the times of receipt of the stored responses, by rank.
@@ -260,7 +374,7 @@ mod tests {
     const SECOND_2000: &str = "Thu, 01 Jan 1970 00:33:20 GMT";
 
     #[test]
-    fn older_response_that_is_kept_last_is_removed() {
+    fn older_response_that_is_stored_last_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         let newer = put(&store, "", (4000, 4010), SECOND_2000);
@@ -284,7 +398,7 @@ mod tests {
         assert!(replace(&store, hash(), &put(&store, "", (1, 2), SECOND_1000), &[]).is_some());
         let fields = Fields::default();
         let policy = Policy::default();
-        let query = Query { hash: hash(), key: KEY, asked: &fields, keys: &keys, policy: &policy };
+        let query = Query { hash: hash(), key: KEY, request: &fields, keys: &keys, policy: &policy };
         assert!(matches!(find(&store, &query, 0), Err(NotFound(Some(_)))));
         let next = put(&store, "x-tenant:a\n", (3, 4), SECOND_1000);
         assert!(replace(&store, hash(), &next, &keys).is_some());
@@ -304,9 +418,9 @@ mod tests {
             assert!(replace(&store, hash(), &put(&store, variant, times, date), &[]).is_some());
         }
         let field = strait_http::fields::Field { name: "A", value: b"1" };
-        let asked: Fields<'_> = [field].into_iter().collect();
+        let request: Fields<'_> = [field].into_iter().collect();
         let policy = Policy::default();
-        let query = Query { hash: hash(), key: KEY, asked: &asked, keys: &[], policy: &policy };
+        let query = Query { hash: hash(), key: KEY, request: &request, keys: &[], policy: &policy };
         let Ok(first) = find(&store, &query, 0) else { panic!("nothing was found") };
         assert_eq!((&**first.object.variant(), first.seen.records.len()), ("a:1\n", 3));
         assert_eq!(first.seen.rivals.iter().map(|rival| &**rival).collect::<Vec<_>>(), ["b:1\n"]);

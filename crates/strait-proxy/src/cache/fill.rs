@@ -29,9 +29,9 @@ use crate::upstream::incoming::Incoming;
 pub(crate) enum Phase {
     /// The request was sent.
     Ready,
-    /// The head has come, and no byte of the body has moved.
+    /// The head was received, and no byte of the body was moved.
     Waiting,
-    /// The body moves.
+    /// The body is being moved.
     Spliced,
     /// The body is complete.
     Done,
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     Private,
 }
 
-/// Place of the bytes that have come, and their offset in the representation.
+/// Location of the received bytes, and their offset in the representation.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// In memory: the body is small, or of unknown length.
@@ -61,7 +61,7 @@ pub(crate) struct View {
 
 /// Progress of a fill, for the admin page.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Filled {
+pub(crate) struct FillProgress {
     uri: String,
     /// Offsets of the first and the next byte in the representation.
     first: u64,
@@ -71,18 +71,18 @@ pub(crate) struct Filled {
     followers: usize,
 }
 
-/// A fill that is shared.
+/// Fill, shared by its followers.
 #[derive(Debug)]
 pub(crate) struct Fill {
     key: Box<str>,
-    /// Request's values of the fields with which another response for the key varies, if that is
-    /// the reason for this fill.
+    /// Variant of the requests that this fill answers; `None` if the fields in Vary are not known
+    /// yet.
     variant: Option<Box<str>>,
     state: Mutex<State>,
     changed: Notify,
     /// True if the key was invalidated since the fill began. Locked during
     /// [`publish`](Self::publish).
-    is_outdated: Mutex<bool>,
+    is_invalidated: Mutex<bool>,
 }
 
 #[derive(Debug)]
@@ -93,13 +93,13 @@ struct State {
     range: Range<u64>,
     followers: usize,
     failure: Option<Refusal>,
-    rest: Option<Box<Remainder>>,
+    remainder: Option<Box<Remainder>>,
 }
 
 /// Status and reason of the proxy's own response.
 pub(crate) type Refusal = (u16, String);
 
-/// Remainder of a body behind the part that could be stored.
+/// Remainder of a body after the part that could be stored.
 #[derive(Debug)]
 pub(crate) struct Remainder {
     /// Its offset in the representation.
@@ -112,20 +112,20 @@ pub(crate) struct Remainder {
 impl Fill {
     pub(crate) fn new(key: &str, variant: Option<&str>) -> Self {
         let view = View { phase: Phase::Ready, stored: 0, source: None };
-        let state = State { view, object: None, range: 0..0, followers: 0, failure: None, rest: None };
+        let state = State { view, object: None, range: 0..0, followers: 0, failure: None, remainder: None };
         let variant = variant.map(Box::from);
         Self {
             key: key.into(),
             variant,
             state: Mutex::new(state),
             changed: Notify::new(),
-            is_outdated: Mutex::default(),
+            is_invalidated: Mutex::default(),
         }
     }
 
-    /// Returns true if it may answer a request with that variant; any fill of the key may while the
-    /// variant is unknown.
-    fn may_be_for(&self, key: &str, variant: Option<&str>) -> bool {
+    /// Returns true if it may answer a request with that variant. While the variant of a request is
+    /// unknown, each fill of the key may.
+    fn may_answer(&self, key: &str, variant: Option<&str>) -> bool {
         *self.key == *key && (variant.is_none() || self.variant.as_deref() == variant)
     }
 
@@ -140,7 +140,8 @@ impl Fill {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the head, with the range of bytes that are coming; its end may be unknown.
+    /// Publishes the head, and the range of the representation in the response; `u64::MAX` is an
+    /// unknown end.
     pub(crate) fn begin(&self, object: Arc<Object>, range: Range<u64>) {
         let mut state = self.state();
         state.object = Some(object);
@@ -150,7 +151,7 @@ impl Fill {
         self.changed.notify_waiters();
     }
 
-    /// Publishes the offset of the next byte, and the place of those before.
+    /// Publishes the offset of the next byte, and the location of the bytes before it.
     pub(crate) fn progress(&self, stored: u64, source: Source) {
         let mut state = self.state();
         state.view = View { phase: Phase::Spliced, stored, source: Some(source) };
@@ -164,7 +165,7 @@ impl Fill {
         self.changed.notify_waiters();
     }
 
-    /// Ends the fill before its head came; followers get the same failure.
+    /// Ends the fill before its head; followers get the same failure.
     pub(crate) fn fail(&self, failure: Refusal) {
         let mut state = self.state();
         state.failure = Some(failure);
@@ -173,39 +174,38 @@ impl Fill {
         self.changed.notify_waiters();
     }
 
-    /// Returns the failure for followers, if the head never came.
+    /// Returns the failure for followers, if the fill ended before its head.
     pub(crate) fn failure(&self) -> Option<Refusal> {
         self.state().failure.clone()
     }
 
-    /// Leaves the remainder, which the store cannot take, to a follower that was sent all stored
+    /// Hands the remainder, which the store refuses, over to a follower that was sent all stored
     /// bytes.
-    pub(crate) fn hand_over(&self, rest: Remainder) {
-        self.state().rest = Some(Box::new(rest));
+    pub(crate) fn hand_over(&self, remainder: Remainder) {
+        self.state().remainder = Some(Box::new(remainder));
     }
 
-    /// Returns the rest of it to the first follower that has been sent all bytes before. One that
-    /// waits for a later byte would send the bytes between to a client that has not asked for
-    /// them.
+    /// Returns the remainder to the first follower that waits at its first byte, `at`. A follower
+    /// that waits for a later byte would send its client bytes before the requested ones.
     pub(crate) fn take_over(&self, at: u64) -> Option<Box<Remainder>> {
-        self.state().rest.take_if(|rest| rest.first == at)
+        self.state().remainder.take_if(|remainder| remainder.first == at)
     }
 
     /// Marks the key as invalidated: nothing of this fill is published from now on. Waits for the
-    /// end of a publication, so that an invalidation that removes objects afterwards removes the
-    /// published one, too.
-    fn outdate(&self) {
-        *self.is_outdated.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    /// end of a publication, so that the invalidation, which removes objects afterwards, removes
+    /// the published one, too.
+    fn invalidate(&self) {
+        *self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     /// Calls `publish`, which puts the object into the cache; returns `None` without a call if the
     /// key was invalidated since the fill began.
     pub(crate) fn publish<T>(&self, publish: impl FnOnce() -> Option<T>) -> Option<T> {
-        let is_outdated = self.is_outdated.lock().unwrap_or_else(PoisonError::into_inner);
-        if *is_outdated { None } else { publish() }
+        let is_invalidated = self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_invalidated { None } else { publish() }
     }
 
-    /// Returns the object if the head has come.
+    /// Returns the object if the head was received.
     pub(crate) fn object_now(&self) -> Option<Arc<Object>> {
         self.state().object.clone()
     }
@@ -226,8 +226,8 @@ impl Fill {
         }
     }
 
-    /// Waits until there are bytes behind `at`, or the fill has ended.
-    pub(crate) async fn beyond(&self, at: u64) -> View {
+    /// Waits until bytes after `at` are stored, or the fill has ended.
+    pub(crate) async fn wait_beyond(&self, at: u64) -> View {
         loop {
             let changed = self.changed.notified();
             {
@@ -241,7 +241,7 @@ impl Fill {
         }
     }
 
-    /// Returns the range of bytes that are coming.
+    /// Returns the range of the representation in the response.
     pub(crate) fn range(&self) -> Range<u64> {
         self.state().range.clone()
     }
@@ -258,9 +258,9 @@ impl Fill {
     }
 
     /// Returns the progress for the admin page.
-    fn filled(&self) -> Filled {
+    fn summary(&self) -> FillProgress {
         let state = self.state();
-        Filled {
+        FillProgress {
             uri: self.key.to_string(),
             first: state.range.start,
             stored: state.view.stored,
@@ -274,7 +274,7 @@ impl Fill {
     }
 
     /// Waits until there is no follower.
-    pub(crate) async fn left(&self) {
+    pub(crate) async fn abandoned(&self) {
         loop {
             let changed = self.changed.notified();
             if self.followers() == 0 {
@@ -316,13 +316,12 @@ impl Fills {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a fill of a key, unless fills are under way that may answer: returns these as the
-    /// error, the newest last. A caller that knows its variant is answered by fills of that
-    /// variant alone.
+    /// Begins a fill of a key. If fills that may answer are under way, returns these as the error,
+    /// the newest last. With a variant, only fills of that variant may answer.
     pub(crate) fn begin(&self, hash: u64, key: &str, variant: Option<&str>) -> Result<Arc<Fill>, UnderWay> {
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
-        let others: UnderWay = fills.iter().filter(|fill| fill.may_be_for(key, variant)).cloned().collect();
+        let others: UnderWay = fills.iter().filter(|fill| fill.may_answer(key, variant)).cloned().collect();
         if !others.is_empty() {
             return Err(others);
         }
@@ -332,8 +331,8 @@ impl Fills {
     }
 
     /// Returns the progress of at most `most` fills.
-    pub(crate) fn list(&self, most: usize) -> Vec<Filled> {
-        self.map().values().flatten().take(most).map(|fill| fill.filled()).collect()
+    pub(crate) fn list(&self, most: usize) -> Vec<FillProgress> {
+        self.map().values().flatten().take(most).map(|fill| fill.summary()).collect()
     }
 
     /// Returns the number of fills.
@@ -341,7 +340,7 @@ impl Fills {
         self.map().values().map(SmallVec::len).sum()
     }
 
-    /// Adds a fill beside others of the key, which answer other requests.
+    /// Adds a fill to others of the key, which answer other requests.
     pub(crate) fn add(&self, hash: u64, key: &str) -> Arc<Fill> {
         let fill = Arc::new(Fill::new(key, None));
         self.map().entry(hash).or_default().push(fill.clone());
@@ -354,30 +353,30 @@ impl Fills {
         map.get(&hash).into_iter().flatten().filter(|fill| &*fill.key == key).cloned().collect()
     }
 
-    /// Outdates the fills of a key, after an invalidation: their objects are not stored, and no
-    /// other request follows them.
-    pub(crate) fn outdate(&self, hash: u64, key: &str) {
+    /// Invalidates the fills of a key: their objects are not stored, and no other request follows
+    /// them.
+    pub(crate) fn invalidate(&self, hash: u64, key: &str) {
         for fill in self.of(hash, key) {
-            fill.outdate();
+            fill.invalidate();
             self.remove(hash, &fill);
         }
     }
 
-    /// Outdates the fills of all keys that match.
-    pub(crate) fn outdate_all(&self, is_meant: impl Fn(&str) -> bool) {
+    /// Invalidates the fills of all keys that match.
+    pub(crate) fn invalidate_matching(&self, is_match: impl Fn(&str) -> bool) {
         let mut removed = Vec::new();
         self.map().retain(|_, fills| {
-            removed.extend(fills.iter().filter(|fill| is_meant(&fill.key)).cloned());
-            fills.retain(|fill| !is_meant(&fill.key));
+            removed.extend(fills.iter().filter(|fill| is_match(&fill.key)).cloned());
+            fills.retain(|fill| !is_match(&fill.key));
             !fills.is_empty()
         });
-        // Not under the map's lock: `outdate` can wait for a publication.
+        // Not under the map's lock: `invalidate` can wait for a publication.
         for fill in removed {
-            fill.outdate();
+            fill.invalidate();
         }
     }
 
-    /// Removes a fill: no other request follows it.
+    /// Removes a fill, so that no other request follows it.
     pub(crate) fn remove(&self, hash: u64, fill: &Arc<Fill>) {
         let mut map = self.map();
         let Some(fills) = map.get_mut(&hash) else { return };
@@ -414,7 +413,7 @@ mod tests {
             });
             for _ in 0..ROUNDS {
                 start.wait();
-                fills.outdate(1, "key");
+                fills.invalidate(1, "key");
                 *cache.lock().unwrap() = None;
                 start.wait();
                 stale += usize::from(cache.lock().unwrap().is_some());
@@ -424,10 +423,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_outdates_the_fills_of_matching_keys_alone() {
+    fn a_ban_invalidates_the_fills_of_matching_keys_alone() {
         let fills = Fills::default();
         let (banned, other) = (fills.add(1, "a"), fills.add(2, "b"));
-        fills.outdate_all(|key| key == "a");
+        fills.invalidate_matching(|key| key == "a");
         assert_eq!(
             (banned.publish(|| Some(1)), other.publish(|| Some(1)), fills.count()),
             (None, Some(1), 1)

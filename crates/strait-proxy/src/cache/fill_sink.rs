@@ -24,7 +24,7 @@ pub(super) enum Sink {
 pub(crate) enum FillError {
     /// The origin failed.
     Origin,
-    /// The store did not take the bytes; some of them are in a pipe.
+    /// The store refused the bytes; some of them are in the pipe.
     Store(Option<Pipe>),
     /// All clients have left.
     Abandoned,
@@ -86,7 +86,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Returns the place from which followers read a body that begins with byte `first`.
+    /// Returns the location from which followers read a body that begins with byte `first`.
     pub(super) fn source(&self, first: u64) -> Source {
         match self {
             Self::Memory(bytes) => Source::Memory(bytes.clone(), first),
@@ -94,8 +94,8 @@ impl Sink {
         }
     }
 
-    /// Makes the object of the moved bytes.
-    pub(super) fn keep(
+    /// Stores the moved bytes and returns their object.
+    pub(super) fn into_object(
         self,
         (worker, generation): (&Worker, &Generation),
         object: &Object,
@@ -149,7 +149,8 @@ fn write_at(extent: &strait_store::Extent, at: u64, bytes: &[u8]) -> io::Result<
     Ok(())
 }
 
-/// The whole object outside the cache, for the client whose fill an invalidation outdated.
+/// Returns the whole object of a fill that an invalidation has kept out of the cache: its client
+/// still gets the response.
 pub(super) fn unpublished(
     generation: &Generation,
     object: &Object,

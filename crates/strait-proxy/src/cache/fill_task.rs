@@ -21,8 +21,8 @@ use crate::upstream::background::Fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::pool::Connection;
 
-/// Alignment in the file of the ends of pieces, if possible.
-const EVEN_BYTES: u64 = 64 << 10;
+/// Preferred alignment, in the file, of the end of each piece.
+const PIECE_ALIGN_BYTES: u64 = 64 << 10;
 
 /// Guard of a fill. Dropping it before the end marks the fill as broken.
 #[derive(Debug)]
@@ -44,18 +44,18 @@ impl FillGuard {
         self.finish(phase);
     }
 
-    /// Calls `store`, which makes a record visible, and puts the object that it returns into the
-    /// cache; without a call if the key was invalidated since the fill began.
+    /// Calls `store`, which makes a record visible and returns its object, and puts the object into
+    /// the cache. Does nothing if the key was invalidated since the fill began.
     fn publish(&self, store: impl FnOnce() -> Option<Object>) -> Option<Arc<Object>> {
         self.fill.publish(|| {
             let object = Arc::new(store()?);
             let is_valid = object.is_alive() && object.is_current();
-            is_valid.then(|| self.worker.keep(self.hash, &object));
+            is_valid.then(|| self.worker.replace(self.hash, &object));
             Some(object)
         })
     }
 
-    /// Ends the fill: the origin failed before the head came. Followers get the same failure.
+    /// Ends the fill after a failure of the origin before the head. Followers get the same failure.
     pub(crate) fn fail(mut self, status: u16, why: &str) {
         self.fill.fail((status, why.to_owned()));
         self.finish(Phase::Broken);
@@ -82,16 +82,16 @@ pub(crate) struct FillTask {
     pub(crate) guard: FillGuard,
     pub(crate) object: Arc<Object>,
     pub(crate) incoming: Box<Incoming>,
-    /// Range of bytes that are coming; its end may be unknown.
+    /// Bytes of the representation in this response; `u64::MAX` is an unknown end.
     pub(crate) range: Range<u64>,
     sink: Sink,
-    /// Bytes that were moved.
+    /// Number of stored bytes.
     stored: u64,
 }
 
 impl FillTask {
-    /// Makes the task of a response. If the store has no space, returns the arguments: the response
-    /// is forwarded instead.
+    /// Creates the task of a response. If the store has no space, returns the guard and the
+    /// response, which is then forwarded without storing it.
     pub(crate) fn new(
         guard: FillGuard,
         object: Arc<Object>,
@@ -132,8 +132,8 @@ impl FillTask {
         self.range.end == u64::MAX && self.guard.worker.shared.store.is_none()
     }
 
-    /// Makes the fill private: a body that outgrows memory can continue to one client alone.
-    pub(crate) fn be_alone(&mut self) {
+    /// Makes the fill private, because only one client can receive a body that outgrows memory.
+    pub(crate) fn make_private(&mut self) {
         let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
         let (fill, generation) = (Arc::new(Fill::new(fill.key(), None)), generation.clone());
         let own = FillGuard { worker: worker.clone(), hash: *hash, fill, generation, is_over: false };
@@ -155,7 +155,7 @@ impl FillTask {
                 Piece::Framing(len) | Piece::Trailer(len) => (len, false),
                 Piece::End(len) => (len, true),
                 Piece::Data(len) => {
-                    self.make_room(len as u64)?;
+                    self.reserve_space(len as u64)?;
                     self.sink.write(self.stored, &self.incoming.connection.buffer.filled()[..len])?;
                     self.guard.worker.counters().filled_copied.add(len as u64);
                     self.incoming.framed.advance(len as u64);
@@ -192,13 +192,14 @@ impl FillTask {
     /// Returns the length of the body if it is whole, small, not chunked, and in the buffer.
     fn whole_length(&self) -> Option<usize> {
         let Framed::Length(length) = self.incoming.framed else { return None };
-        let here = self.incoming.connection.buffer.filled().len();
+        let buffered = self.incoming.connection.buffer.filled().len();
         let is_whole = self.range == (0..length) && self.object.length == Some(length);
-        let is_here = self.is_in_memory() && is_whole && length <= here as u64;
-        is_here.then_some(length as usize)
+        let is_buffered = self.is_in_memory() && is_whole && length <= buffered as u64;
+        is_buffered.then_some(length as usize)
     }
 
-    /// Moves the whole body and publishes it; keeps the part that has come if it breaks off.
+    /// Moves the whole body and publishes it; if the transfer is interrupted, keeps the received
+    /// part.
     pub(crate) async fn run(mut self) {
         match self.fill().await {
             // The body is shorter than its head announced; dropping the guard marks the fill as
@@ -214,23 +215,25 @@ impl FillTask {
         self.range.end == u64::MAX || self.range.start + self.stored == self.range.end
     }
 
-    /// Keeps the bytes that came as a part, if they have a strong validator (RFC 9111, section
-    /// 3.3). The remainder is requested with the next request. Abandoned is not complete.
+    /// Keeps the received bytes as a part if the response has a strong validator (RFC 9111, section
+    /// 3.3). The next request for the object fetches the remainder.
     fn keep_part(self) {
         let Self { guard, object, range, sink, stored, .. } = self;
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
         if is_part {
-            guard.publish(|| sink.keep((&guard.worker, &guard.generation), &object, range.start, stored));
+            guard.publish(|| {
+                sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored)
+            });
         }
     }
 
-    /// Leaves the remainder, which the store cannot take, to a follower.
+    /// Hands the remainder, which the store refuses, over to a follower.
     fn hand_over(self, pipe: Option<Pipe>) {
-        // The follower begins behind the last stored byte, which may not be published yet.
-        self.tell();
+        // The follower begins after the last stored byte, which may not be published yet.
+        self.publish_progress();
         let first = self.range.start + self.stored;
         let Self { guard, mut incoming, .. } = self;
-        // A client continues with it.
+        // A client waits for the remainder, so it is no background fetch.
         incoming.connection.background = None;
         guard.fill.hand_over(Remainder { first, incoming, pipe });
         guard.end(Phase::Broken);
@@ -238,8 +241,8 @@ impl FillTask {
 
     async fn fill(&mut self) -> Result<(), FillError> {
         while !self.take_buffered()? {
-            self.tell();
-            self.check_wanted()?;
+            self.publish_progress();
+            self.check_followers()?;
             if self.splices() {
                 self.splice().await?;
                 continue;
@@ -257,7 +260,7 @@ impl FillTask {
     }
 
     /// Publishes the stored bytes.
-    fn tell(&self) {
+    fn publish_progress(&self) {
         if self.stored > 0 {
             self.guard.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
         }
@@ -272,7 +275,7 @@ impl FillTask {
         unless_abandoned(&self.guard.fill, read, check).await
     }
 
-    fn check_wanted(&mut self) -> Result<(), FillError> {
+    fn check_followers(&mut self) -> Result<(), FillError> {
         if self.guard.fill.followers() == 0 {
             let background = &mut self.incoming.connection.background;
             return check_abandoned(&self.guard, background, self.stored, &self.range);
@@ -314,8 +317,8 @@ impl FillTask {
                 return Ok(());
             }
             let Connection { socket, background, .. } = &mut *self.incoming.connection;
-            let mut has_come = pipe.held() == 0;
-            if has_come {
+            let mut has_new = pipe.held() == 0;
+            if has_new {
                 let check = || check_abandoned(&self.guard, background, self.stored, &self.range);
                 let splice = socket.splice_to(pipe, ahead);
                 let splice = unless_abandoned(&self.guard.fill, splice, check).await?;
@@ -329,7 +332,7 @@ impl FillTask {
             while !pipe.is_full() && (pipe.held() as u64) < ahead {
                 match socket.splice_more(pipe, ahead - pipe.held() as u64) {
                     Ok(0) => break,
-                    Ok(_) => has_come = true,
+                    Ok(_) => has_new = true,
                     Err(_) => {
                         is_broken = true;
                         break;
@@ -338,26 +341,26 @@ impl FillTask {
             }
             let held = pipe.held();
             // Bytes left in the pipe are moved the next time.
-            let has_more = has_come && !is_broken && (held as u64) < ahead;
-            let len = if has_more { self.even_piece(held) } else { held };
-            self.make_room(len as u64)?;
+            let has_more = has_new && !is_broken && (held as u64) < ahead;
+            let len = if has_more { self.aligned_len(held) } else { held };
+            self.reserve_space(len as u64)?;
             let spliced = self.sink.splice(self.stored, pipe, len);
             // After a failure of the disk some bytes may be stored, and the others are in the pipe.
-            let there = (held - pipe.held()) as u64;
-            self.guard.worker.counters().filled_spliced.add(there);
-            self.incoming.framed.advance(there);
-            self.stored += there;
+            let moved = (held - pipe.held()) as u64;
+            self.guard.worker.counters().filled_spliced.add(moved);
+            self.incoming.framed.advance(moved);
+            self.stored += moved;
             spliced?;
             if self.incoming.framed.is_over() {
                 // A client that has the complete object must get a hit on its next request: publish
                 // the end only after the commit.
                 return Ok(());
             }
-            self.tell();
+            self.publish_progress();
             if is_broken {
                 return Err(FillError::Origin);
             }
-            self.check_wanted()?;
+            self.check_followers()?;
             // Lets the followers run.
             tokio::task::yield_now().await;
         }
@@ -365,10 +368,10 @@ impl FillTask {
 
     /// Returns how many of `held` bytes end at an aligned offset of the file, or all if none do.
     /// Aligned writes touch no page twice, and the kernel keeps the file in larger folios, which
-    /// cost less each time it is sent.
-    fn even_piece(&self, held: usize) -> usize {
+    /// cost less each time the file is sent.
+    fn aligned_len(&self, held: usize) -> usize {
         let Sink::Store(writer) = &self.sink else { return held };
-        let beyond = (writer.extent().offset + self.stored + held as u64) % EVEN_BYTES;
+        let beyond = (writer.extent().offset + self.stored + held as u64) % PIECE_ALIGN_BYTES;
         held.checked_sub(beyond as usize).filter(|len| *len > 0).unwrap_or(held)
     }
 
@@ -383,7 +386,7 @@ impl FillTask {
     }
 
     /// Reserves space for `more` bytes. A body that outgrows memory moves into the store.
-    fn make_room(&mut self, more: u64) -> Result<(), FillError> {
+    fn reserve_space(&mut self, more: u64) -> Result<(), FillError> {
         let worker = &self.guard.worker;
         let len = self.stored + more;
         if len > worker.settings().object_max {
@@ -409,21 +412,21 @@ impl FillTask {
         let Self { guard, object, incoming, range, sink, stored } = self;
         let worker = guard.worker.clone();
         let source = sink.source(range.start);
-        let kept =
-            guard.publish(|| sink.keep((&guard.worker, &guard.generation), &object, range.start, stored));
-        let kept = kept.or_else(|| unpublished(&guard.generation, &object, &source, stored));
+        let published = guard
+            .publish(|| sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored));
+        let published = published.or_else(|| unpublished(&guard.generation, &object, &source, stored));
         // If it was not stored, followers can still read the published bytes.
         if stored > 0 {
             guard.fill.progress(range.start + stored, source);
         }
         guard.end(Phase::Done);
         incoming.finish(&worker.upstream());
-        kept
+        published
     }
 }
 
-/// Returns the result of `work`, unless all clients leave meanwhile and `check` returns an error
-/// then.
+/// Returns the result of `work`, or the error of `check` if all clients disconnect meanwhile and it
+/// returns one.
 async fn unless_abandoned<T>(
     fill: &Fill,
     work: impl Future<Output = T>,
@@ -433,7 +436,7 @@ async fn unless_abandoned<T>(
     tokio::select! {
         biased;
         done = &mut work => return Ok(done),
-        () = fill.left() => {}
+        () = fill.abandoned() => {}
     }
     check()?;
     Ok(work.await)
@@ -457,6 +460,6 @@ fn check_abandoned(
         }
     };
     let is_counted = |fetch: &mut Fetch| fetch.begin(settings.background);
-    let goes_on = is_wanted && background.as_mut().is_some_and(is_counted);
-    if goes_on { Ok(()) } else { Err(FillError::Abandoned) }
+    let continues = is_wanted && background.as_mut().is_some_and(is_counted);
+    if continues { Ok(()) } else { Err(FillError::Abandoned) }
 }

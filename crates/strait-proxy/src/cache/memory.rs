@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use serde::Serialize;
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
-use strait_http::vary::says;
+use strait_http::vary::matches_variant;
 
 use crate::cache::hash::IdentityHasher;
 use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
@@ -22,10 +22,10 @@ use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
 const SHARDS_MAX: usize = 16;
 /// Minimum of largest bodies that fit in one shard.
 const BODIES_PER_SHARD_MIN: usize = 8;
-/// Objects that one sweep checks.
-const SWEPT: usize = 4096;
-/// Entries of removed objects in a shard's queue, in addition to as many as it has objects. Each
-/// takes the memory of a slot; the object itself is freed at once.
+/// Maximum of objects that one sweep checks.
+const SWEEP_OBJECTS_MAX: usize = 4096;
+/// Maximum of queue entries of removed objects in a shard, beyond its number of objects. Each uses
+/// the memory of a slot; the object itself is freed at once.
 const REMOVED_MAX: usize = 64;
 
 /// Object in the memory cache.
@@ -68,42 +68,43 @@ impl MemoryCache {
     }
 
     /// Returns the `most` objects with the most hits.
-    pub(crate) fn hottest(&self, most: usize) -> Vec<MemoryEntry> {
-        let mut all: Vec<_> = self.0.iter().flat_map(|shard| Self::lock(shard).hottest(most)).collect();
+    pub(crate) fn most_requested(&self, most: usize) -> Vec<MemoryEntry> {
+        let mut all: Vec<_> =
+            self.0.iter().flat_map(|shard| Self::lock(shard).most_requested(most)).collect();
         all.sort_by_key(|object| Reverse(object.hits));
         all.truncate(most);
         all
     }
 
     /// Removes the objects that match; returns their number.
-    pub(crate) fn forget(&self, is_meant: impl Fn(&Object) -> bool) -> usize {
-        self.0.iter().map(|shard| Self::lock(shard).forget(&is_meant)).sum()
+    pub(crate) fn remove_matching(&self, is_match: impl Fn(&Object) -> bool) -> usize {
+        self.0.iter().map(|shard| Self::lock(shard).remove_matching(&is_match)).sum()
     }
 
-    /// Returns the matching object of the highest rank, and counts a hit. `None` also if the store
-    /// has an object of a higher rank for a request with these fields.
+    /// Returns the matching object of the highest rank, and counts a hit. Returns `None` also if
+    /// the store has an object of a higher rank for a request with these fields.
     pub(crate) fn find(
         &self,
         hash: u64,
-        asked: &Fields<'_>,
+        request: &Fields<'_>,
         is_wanted: impl Fn(&Object) -> bool,
     ) -> Option<Arc<Object>> {
-        self.shard(hash).find(hash, asked, is_wanted).cloned()
+        self.shard(hash).find(hash, request, is_wanted).cloned()
     }
 
     /// Returns the objects of that hash that match, without a hit.
-    pub(crate) fn all(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
-        self.shard(hash).all(hash, is_meant)
+    pub(crate) fn all(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
+        self.shard(hash).all(hash, is_match)
     }
 
     /// Like [`find`](Self::find), without a hit.
-    pub(crate) fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<Arc<Object>> {
-        self.shard(hash).peek(hash, is_meant).cloned()
+    pub(crate) fn peek(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Option<Arc<Object>> {
+        self.shard(hash).peek(hash, is_match).cloned()
     }
 
     /// Adds an object from the store with one hit, in place of the one that answers the same
-    /// requests, unless `is_current` returns false. That runs under the lock: an invalidation ends
-    /// generations first and removes objects then, so that it catches every insertion.
+    /// requests, unless `is_current` returns false. `is_current` runs under the lock: an
+    /// invalidation ends generations before it removes objects, so it misses no insertion.
     pub(crate) fn insert(
         &self,
         hash: u64,
@@ -118,9 +119,9 @@ impl MemoryCache {
     }
 
     /// Replaces the object that answers the same requests by a new one, unless that object is more
-    /// recent or `is_current` returns false. The new one is added if an older one was here, or if
-    /// memory alone holds it. Objects that yield to it are removed; before they return they are
-    /// compared with the objects in the store.
+    /// recent or `is_current` returns false. The new one is added if it replaces an older one, or
+    /// if memory alone holds it. Objects that yield to it are removed, because it is missing in
+    /// their list of rivals: the next lookup in the store inserts them again with that rival.
     pub(crate) fn replace(
         &self,
         hash: u64,
@@ -132,19 +133,19 @@ impl MemoryCache {
         if shard.peek(hash, |other| other.outranks(object)).is_some() {
             return;
         }
-        let was_here = shard.remove(hash, |other| other.is_for_same(object)) > 0;
+        let was_cached = shard.remove(hash, |other| other.is_for_same(object)) > 0;
         if object.is_stored() {
             shard.remove(hash, |other| other.yields_to(object));
         }
         // Parts are combined by a lookup in the store.
-        if object.is_whole() && (was_here || !object.is_stored()) && is_current() {
+        if object.is_whole() && (was_cached || !object.is_stored()) && is_current() {
             shard.insert(hash, object.clone(), rivals, 0, keys);
         }
     }
 
     /// Removes the objects of a hash that match; returns their number.
-    pub(crate) fn remove(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> usize {
-        self.shard(hash).remove(hash, is_meant)
+    pub(crate) fn remove(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> usize {
+        self.shard(hash).remove(hash, is_match)
     }
 
     /// Removes some objects that the store has removed.
@@ -159,7 +160,7 @@ struct Shard {
     /// Number of successful lookups.
     found: AtomicU64,
     by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<IdentityHasher>>,
-    /// Slots in order of insertion. Some are removed from the map already, and their objects freed.
+    /// Slots in order of insertion. Some are already removed from the map, and their objects freed.
     queue: VecDeque<Weak<Slot>>,
     /// Number of slots in the map.
     count: usize,
@@ -172,7 +173,7 @@ struct Slot {
     hash: u64,
     object: Arc<Object>,
     rivals: Rivals,
-    was_asked_for: AtomicBool,
+    was_requested: AtomicBool,
     /// Number of the last lookup that found it.
     used: AtomicU64,
     /// Number of hits.
@@ -188,11 +189,11 @@ impl Shard {
     /// Sets the size limit in bytes.
     fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
-        self.make_room();
+        self.evict();
     }
 
     /// Returns the objects with the most hits.
-    fn hottest(&self, most: usize) -> Vec<MemoryEntry> {
+    fn most_requested(&self, most: usize) -> Vec<MemoryEntry> {
         let mut slots: Vec<_> =
             self.by_hash.values().flatten().filter(|slot| slot.hits.load(Ordering::Relaxed) > 0).collect();
         let by_hits = |slot: &&Arc<Slot>| Reverse(slot.hits.load(Ordering::Relaxed));
@@ -201,51 +202,51 @@ impl Shard {
             slots.truncate(most);
         }
         slots.sort_by_key(by_hits);
-        let tell = |slot: &Arc<Slot>| MemoryEntry {
+        let entry = |slot: &Arc<Slot>| MemoryEntry {
             uri: slot.object.key.to_string(),
             bytes: slot.object.length.unwrap_or(0),
             hits: slot.hits.load(Ordering::Relaxed),
             in_memory: matches!(slot.object.body, Body::Memory(..)),
         };
-        slots.into_iter().map(tell).collect()
+        slots.into_iter().map(entry).collect()
     }
 
     /// Removes the objects that match; returns their number.
-    fn forget(&mut self, is_meant: impl Fn(&Object) -> bool) -> usize {
+    fn remove_matching(&mut self, is_match: impl Fn(&Object) -> bool) -> usize {
         let slots = self.by_hash.values().flatten();
-        let meant: Vec<_> = slots.filter(|slot| is_meant(&slot.object)).cloned().collect();
-        for slot in &meant {
+        let matching: Vec<_> = slots.filter(|slot| is_match(&slot.object)).cloned().collect();
+        for slot in &matching {
             self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
         }
-        meant.len()
+        matching.len()
     }
 
     /// Returns the matching object of the highest rank, unless a rival answers such a request.
     fn find(
         &self,
         hash: u64,
-        asked: &Fields<'_>,
+        request: &Fields<'_>,
         is_wanted: impl Fn(&Object) -> bool,
     ) -> Option<&Arc<Object>> {
         let wanted = self.by_hash.get(&hash)?.iter().filter(|slot| is_wanted(&slot.object));
         let slot = wanted.max_by_key(|slot| slot.object.rank())?;
-        if slot.rivals.iter().any(|rival| says(asked, rival)) {
+        if slot.rivals.iter().any(|rival| matches_variant(request, rival)) {
             return None;
         }
-        slot.was_asked_for.store(true, Ordering::Relaxed);
+        slot.was_requested.store(true, Ordering::Relaxed);
         slot.used.store(self.found.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         slot.hits.fetch_add(1, Ordering::Relaxed);
         Some(&slot.object)
     }
 
     /// Returns the newest object of that hash that matches, without a hit.
-    fn peek(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
-        self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_meant(object))
+    fn peek(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
+        self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_match(object))
     }
 
-    fn all(&self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
+    fn all(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
         let slots = self.by_hash.get(&hash).into_iter().flatten();
-        slots.map(|slot| &slot.object).filter(|object| is_meant(object)).cloned().collect()
+        slots.map(|slot| &slot.object).filter(|object| is_match(object)).cloned().collect()
     }
 
     /// Adds an object with that number of hits, unless a more recent one answers the same requests.
@@ -258,7 +259,7 @@ impl Shard {
             hash,
             object,
             rivals,
-            was_asked_for: AtomicBool::new(false),
+            was_requested: AtomicBool::new(false),
             used: AtomicU64::new(self.found.load(Ordering::Relaxed)),
             hits: AtomicU64::new(hits),
         });
@@ -276,12 +277,12 @@ impl Shard {
             }
         }
         self.queue.push_back(Arc::downgrade(&slot));
-        self.make_room();
+        self.evict();
     }
 
-    /// Removes objects that the store has removed: they keep its files on disk.
+    /// Removes objects that the store has removed, because they use memory and answer no request.
     fn tidy(&mut self) {
-        (0..SWEPT.min(self.queue.len())).for_each(|_| self.sweep());
+        (0..SWEEP_OBJECTS_MAX.min(self.queue.len())).for_each(|_| self.sweep());
     }
 
     /// Removes the oldest object if the store has removed it; otherwise moves it to the end of the
@@ -296,11 +297,11 @@ impl Shard {
     }
 
     /// Removes the objects of a hash that match; returns their number.
-    fn remove(&mut self, hash: u64, is_meant: impl Fn(&Object) -> bool) -> usize {
+    fn remove(&mut self, hash: u64, is_match: impl Fn(&Object) -> bool) -> usize {
         let Some(slots) = self.by_hash.get_mut(&hash) else { return 0 };
         let before = slots.len();
         slots.retain(|slot| {
-            let stays = !is_meant(&slot.object);
+            let stays = !is_match(&slot.object);
             if !stays {
                 self.count -= 1;
                 self.bytes -= slot.object.memory_bytes();
@@ -314,16 +315,15 @@ impl Shard {
         removed
     }
 
-    fn make_room(&mut self) {
+    fn evict(&mut self) {
         if self.queue.len() > 2 * self.count + REMOVED_MAX {
-            // At least half of the entries are removed ones, so that a removal costs two visits in
-            // all.
+            // At least half of the entries are stale, so the cost per removal is constant.
             self.queue.retain(|slot| slot.strong_count() > 0);
         }
         while self.bytes > self.bytes_max {
             let Some(slot) = self.queue.pop_front() else { return };
             let Some(slot) = slot.upgrade() else { continue };
-            if slot.was_asked_for.swap(false, Ordering::Relaxed) && slot.object.is_alive() {
+            if slot.was_requested.swap(false, Ordering::Relaxed) && slot.object.is_alive() {
                 self.queue.push_back(Arc::downgrade(&slot));
                 continue;
             }
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn older_object_does_not_replace_a_newer_one() {
         let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
-        // Two workers: the response that was requested first is kept last.
+        // Two workers: the response that was requested first is inserted last.
         let (older, newer) = (object_of("a", "", (9, 10)), object_of("a", "", (10, 11)));
         let received = || memory.peek(7, |_| true).unwrap().times.received;
         replace(&memory, 7, &newer);
@@ -379,11 +379,11 @@ mod tests {
     #[test]
     fn many_values_of_a_keyed_field_do_not_evict_the_plain_object() {
         let memory = MemoryCache::new(10_000 * BODY_BYTES, BODY_BYTES);
-        let asked = Fields::default();
+        let request = Fields::default();
         replace(&memory, 7, &object("a"));
         replace(&memory, 7, &object_of("a", "x-host:used\n", (0, 0)));
         for number in 0..200 {
-            memory.find(7, &asked, |object| &**object.variant() == "x-host:used\n").unwrap();
+            memory.find(7, &request, |object| &**object.variant() == "x-host:used\n").unwrap();
             replace(&memory, 7, &object_of("a", &format!("x-host:{number}\n"), (0, 0)));
         }
         assert_eq!(memory.all(7, |_| true).len(), RECORDS_MAX);
@@ -392,13 +392,13 @@ mod tests {
     }
 
     #[test]
-    fn most_recent_object_answers_and_rivals_go_to_the_store() {
+    fn most_recent_object_answers_unless_a_rival_matches() {
         let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
         replace(&memory, 7, &object_of("a", "b:1\n", (20, 21)));
         replace(&memory, 7, &object_of("a", "c:1\n", (10, 11)));
         let fields = [("B", "1"), ("C", "1")].map(|(name, value)| Field { name, value: value.as_bytes() });
-        let asked: Fields<'_> = fields.into_iter().collect();
-        let found = |memory: &MemoryCache| memory.find(7, &asked, |object| object.matches(&asked, &[]));
+        let request: Fields<'_> = fields.into_iter().collect();
+        let found = |memory: &MemoryCache| memory.find(7, &request, |object| object.matches(&request, &[]));
         assert_eq!(&**found(&memory).unwrap().variant(), "b:1\n");
         let memory = MemoryCache::new(100 * BODY_BYTES, BODY_BYTES);
         let rivals = Rivals::from_iter(["b:1\n".into()]);

@@ -8,6 +8,7 @@ pub(crate) mod fill_task;
 pub(crate) mod generation;
 pub(crate) mod hash;
 pub(crate) mod hit_for_miss;
+pub(crate) mod invalidation;
 pub(crate) mod memory;
 pub(crate) mod meta;
 pub(crate) mod object;

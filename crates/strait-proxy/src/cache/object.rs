@@ -13,7 +13,7 @@ use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::partial::may_combine;
 use strait_http::storing::Policy;
-use strait_http::vary::{has_keyed_of, has_keys, is_plain, overlap, says};
+use strait_http::vary::{has_keyed_of, has_keys, is_plain, matches_variant, overlap};
 use strait_store::{Extent, Record, Store};
 
 use crate::cache::generation::Generation;
@@ -176,8 +176,8 @@ impl Object {
 
     /// Returns true if it matches a request (RFC 9111, section 4.1); the fields in `keys` are part
     /// of every key.
-    pub(crate) fn matches(&self, asked: &Fields<'_>, keys: &[String]) -> bool {
-        self.has_keys(keys) && says(asked, &self.variant)
+    pub(crate) fn matches(&self, request: &Fields<'_>, keys: &[String]) -> bool {
+        self.has_keys(keys) && matches_variant(request, &self.variant)
     }
 
     /// Returns true if its key has all fields in `keys`. Otherwise it answers no request any more.
@@ -186,8 +186,8 @@ impl Object {
     }
 
     /// Returns true if its key has all built-in key fields of the request.
-    pub(crate) fn has_keyed_of(&self, asked: &Fields<'_>) -> bool {
-        has_keyed_of(&self.variant, asked)
+    pub(crate) fn has_keyed_of(&self, request: &Fields<'_>) -> bool {
+        has_keyed_of(&self.variant, request)
     }
 
     /// Returns true if it answers requests without built-in key fields.
@@ -285,7 +285,7 @@ impl Object {
         None
     }
 
-    /// Returns the start of the next part behind `at`.
+    /// Returns the start of the next part after `at`.
     fn next_part(&self, at: u64) -> u64 {
         let Body::Stored(parts) = &self.body else { return u64::MAX };
         parts.iter().map(|part| part.range.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)

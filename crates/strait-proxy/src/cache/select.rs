@@ -25,17 +25,17 @@ pub(crate) enum Selected {
 }
 
 /// Selects the bytes for a request from an object with a known length (RFC 9110, section 13.2.2).
-pub(crate) fn select(object: &Object, length: u64, asked: &Fields<'_>, is_head: bool) -> Selected {
-    let is_conditional = asked.has("if-none-match") || asked.has("if-modified-since");
-    if object.status != 200 || !(is_conditional || asked.has("range")) {
+pub(crate) fn select(object: &Object, length: u64, request: &Fields<'_>, is_head: bool) -> Selected {
+    let is_conditional = request.has("if-none-match") || request.has("if-modified-since");
+    if object.status != 200 || !(is_conditional || request.has("range")) {
         return Selected::Whole;
     }
     let own = object.fields();
-    if is_conditional && is_not_modified(asked, &own) {
+    if is_conditional && is_not_modified(request, &own) {
         return Selected::NotModified;
     }
     // RFC 9110 s14.2: Range applies to GET alone.
-    let Some(wanted) = asked.one("range").filter(|_| !is_head && range_counts(asked, &own)) else {
+    let Some(wanted) = request.one("range").filter(|_| !is_head && range_counts(request, &own)) else {
         return Selected::Whole;
     };
     match range::wanted(wanted, length) {

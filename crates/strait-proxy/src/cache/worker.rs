@@ -15,13 +15,12 @@ use strait_store::Store;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
-use crate::cache::disk::{self, First, NotFound, Query, Seen};
+use crate::cache::disk::{self, Found, NotFound, Query, Seen};
 use crate::cache::fill::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
-use crate::cache::pattern::Pattern;
 use crate::config::file::Format;
 use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
@@ -58,26 +57,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Outdates fills of a key, and removes the key from the memory cache; returns the number of
-    /// objects there.
-    pub(crate) fn forget_in_memory(&self, hash: u64, key: &str) -> usize {
-        self.fills.outdate(hash, key);
-        self.generations.end(hash);
-        let removed = self.memory.remove(hash, |object| object.is_for(key));
-        // A validation may have taken a new generation before the object was removed.
-        self.generations.end(hash);
-        removed
-    }
-
-    /// Like [`forget_in_memory`](Self::forget_in_memory), for all keys that match.
-    pub(crate) fn ban_in_memory(&self, pattern: &Pattern) -> usize {
-        self.fills.outdate_all(|key| pattern.matches(key));
-        self.generations.end_matching(pattern);
-        let removed = self.memory.forget(|object| pattern.matches(&object.key));
-        self.generations.end_matching(pattern);
-        removed
-    }
-
     /// Returns the numbers of all workers and of the store.
     pub(crate) fn report(&self) -> Report {
         let store = self.store.as_ref().map(|store| store.stats());
@@ -90,7 +69,7 @@ impl Shared {
     }
 }
 
-/// Worker as a request sees it: with the settings that were in force when the request came.
+/// Worker with the settings and the log that were in force when a request was received.
 #[derive(Debug)]
 pub(crate) struct Worker {
     settings: Arc<Settings>,
@@ -111,7 +90,7 @@ impl Deref for Worker {
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
-    /// Its number, and its lane of the store.
+    /// Number of the worker, and of its lane in the store.
     pub(crate) lane: usize,
     pub(crate) pool: RefCell<Pool>,
     /// Addresses of origins.
@@ -123,7 +102,7 @@ pub(crate) struct Local {
     pub(crate) heads: Heads,
     key: RefCell<String>,
     random: RandomState,
-    drawn: Cell<u64>,
+    random_count: Cell<u64>,
     /// True if the store was loaded at the last check.
     is_loaded: Cell<bool>,
 }
@@ -155,7 +134,7 @@ impl Worker {
             heads: Heads::default(),
             key: RefCell::default(),
             random: RandomState::new(),
-            drawn: Cell::default(),
+            random_count: Cell::default(),
             is_loaded: Cell::default(),
             shared,
             lane,
@@ -174,25 +153,25 @@ impl Worker {
     }
 
     /// Finds the response to a request, in memory or in the store.
-    pub(crate) fn find(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Result<Arc<Object>, NotFound> {
-        let in_memory = self.find_in_memory(hash, key, asked);
+    pub(crate) fn find(&self, hash: u64, key: &str, request: &Fields<'_>) -> Result<Arc<Object>, NotFound> {
+        let in_memory = self.find_in_memory(hash, key, request);
         if let Some(object) =
             in_memory.filter(|object| !object.is_worth_memory(self.settings.memory_body_max))
         {
             return Ok(object);
         }
-        let query = self.query(hash, key, asked);
-        let Some(store) = &self.shared.store else { return self.others(&query) };
+        let query = self.query(hash, key, request);
+        let Some(store) = &self.shared.store else { return self.other_variants(&query) };
         // An object that is invalidated while it is read must not get into memory.
         let generation = self.shared.generations.take(hash);
         // Reading an object in one piece verifies its checksum, also if it is sent from its file
         // later.
         match disk::find(store, &query, self.settings.memory_object) {
-            Ok(First { object: found, seen }) => {
+            Ok(Found { object: found, seen }) => {
                 let found = found.in_memory_up_to(self.settings.memory_body_max);
                 let object = Arc::new(found.with_negative(self.settings.negative));
-                // A response that came meanwhile may be more recent.
-                let is_current = || generation.holds(key) && seen.is_all(store, hash);
+                // A response that came meanwhile may be more recent, or the object was removed.
+                let is_current = || generation.holds(key) && object.is_alive() && seen.is_all(store, hash);
                 // Another worker may add parts to an incomplete object.
                 if object.is_whole() {
                     let found = (object.clone(), seen.rivals.clone());
@@ -200,32 +179,32 @@ impl Worker {
                 }
                 Ok(object)
             }
-            // An object that the store could not take is in memory alone.
-            Err(NotFound(None)) => self.others(&query),
+            // An object that the store has refused is in memory alone.
+            Err(NotFound(None)) => self.other_variants(&query),
             Err(others) => Err(others),
         }
     }
 
     /// Returns the key and the rules of a lookup.
-    fn query<'a, 'b>(&'a self, hash: u64, key: &'a str, asked: &'a Fields<'b>) -> Query<'a, 'b> {
+    fn query<'a, 'b>(&'a self, hash: u64, key: &'a str, request: &'a Fields<'b>) -> Query<'a, 'b> {
         let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
-        Query { hash, key, asked, keys, policy }
+        Query { hash, key, request, keys, policy }
     }
 
     /// Returns the error for a key with objects in memory that do not answer the request.
-    fn others(&self, query: &Query<'_, '_>) -> Result<Arc<Object>, NotFound> {
-        let is_meant = |object: &Object| object.is_for(query.key) && object.is_alive();
-        let other = self.shared.memory.peek(query.hash, is_meant);
-        let variant = other.and_then(|other| Variant::of(&other.fields(), query.asked, query.keys));
+    fn other_variants(&self, query: &Query<'_, '_>) -> Result<Arc<Object>, NotFound> {
+        let is_match = |object: &Object| object.is_for(query.key) && object.is_alive();
+        let other = self.shared.memory.peek(query.hash, is_match);
+        let variant = other.and_then(|other| Variant::of(&other.fields(), query.request, query.keys));
         Err(NotFound(variant))
     }
 
     /// Returns the stored responses that match a request, fresh or stale, one for each variant.
-    pub(crate) fn candidates(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Vec<Arc<Object>> {
-        let query = self.query(hash, key, asked);
-        let is_meant =
-            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(asked, query.keys);
-        let mut all = self.shared.memory.all(hash, is_meant);
+    pub(crate) fn candidates(&self, hash: u64, key: &str, request: &Fields<'_>) -> Vec<Arc<Object>> {
+        let query = self.query(hash, key, request);
+        let is_match =
+            |object: &Object| object.is_for(key) && object.is_alive() && object.matches(request, query.keys);
+        let mut all = self.shared.memory.all(hash, is_match);
         let stored = self.shared.store.as_ref().map(|store| disk::candidates(store, &query));
         for object in stored.into_iter().flatten() {
             if !all.iter().any(|other| other.is_for_same(&object)) {
@@ -236,20 +215,20 @@ impl Worker {
     }
 
     /// Finds the response to a request in memory.
-    pub(crate) fn find_in_memory(&self, hash: u64, key: &str, asked: &Fields<'_>) -> Option<Arc<Object>> {
+    pub(crate) fn find_in_memory(&self, hash: u64, key: &str, request: &Fields<'_>) -> Option<Arc<Object>> {
         let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
         let is_wanted = |object: &Object| {
             object.is_for(key)
                 && object.is_alive()
                 && object.is_allowed(policy)
-                && object.matches(asked, keys)
+                && object.matches(request, keys)
         };
-        self.shared.memory.find(hash, asked, is_wanted)
+        self.shared.memory.find(hash, request, is_wanted)
     }
 
-    /// Replaces the object that answers the same requests, unless that is more recent. An object in
-    /// the store gets into memory when it is requested again; most never are.
-    pub(crate) fn keep(&self, hash: u64, object: &Arc<Object>) {
+    /// Replaces the object that answers the same requests, unless that is more recent. A new object
+    /// in the store enters memory on its next request, because most objects have none.
+    pub(crate) fn replace(&self, hash: u64, object: &Arc<Object>) {
         let (keys, store) = (&self.settings.key_fields, self.shared.store.as_ref());
         let seen = match store {
             Some(store) => disk::replace(store, hash, object, keys),
@@ -269,20 +248,20 @@ impl Worker {
         self.shared.memory.remove(hash, |other| other.is_for_same(object));
     }
 
-    /// Directives of a request from `client`, without those that the client is not allowed to give
-    /// (access.refresh).
+    /// Returns the directives of a request from `client`, without those that `access.refresh` does
+    /// not allow it.
     pub(crate) fn directives(&self, client: IpAddr, fields: &Fields<'_>) -> OfRequest {
         let directives = OfRequest::of(fields);
         if self.settings.access.allows_refresh(client) { directives } else { directives.without_refresh() }
     }
 
-    /// Closes connections that were idle for too long, and drops dead objects.
+    /// Closes connections that were idle for too long, and removes dead objects from memory.
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
     }
 
-    /// Returns the means to ask origins.
+    /// Returns the state that requests to origins need.
     pub(crate) fn upstream(&self) -> Upstream<'_> {
         let counters = self.counters();
         Upstream {
@@ -336,8 +315,8 @@ impl Local {
 
     /// Returns an unpredictable number: a keyed hash of a counter.
     pub(crate) fn random(&self) -> u64 {
-        self.drawn.set(self.drawn.get() + 1);
-        self.random.hash_one(self.drawn.get())
+        self.random_count.set(self.random_count.get() + 1);
+        self.random.hash_one(self.random_count.get())
     }
 
     /// Calls `look` with the hash and the key of a URI.
@@ -358,7 +337,7 @@ impl Local {
 
     /// Returns an object that memory alone holds with a new generation, for a validation that is
     /// about to begin. The old generation would be compared with all bans since it was taken, and
-    /// count as ended once these are more than are remembered.
+    /// would count as ended once the oldest of these bans is forgotten.
     pub(crate) fn with_new_generation(&self, hash: u64, object: Arc<Object>) -> Arc<Object> {
         let Body::Memory(bytes, Home::Memory(_)) = &object.body else { return object };
         let generation = self.shared.generations.take(hash);
@@ -367,13 +346,6 @@ impl Local {
             return object;
         }
         Arc::new(object.with_body(object.length, Body::Memory(bytes.clone(), Home::Memory(generation))))
-    }
-
-    /// Removes all objects for a key from the store and from memory; returns their number.
-    pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
-        let in_memory = self.shared.forget_in_memory(hash, key);
-        // Most objects in memory are in the store as well.
-        self.shared.store.as_ref().map_or(0, |store| disk::remove(store, hash, key)).max(in_memory)
     }
 }
 

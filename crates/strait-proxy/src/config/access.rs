@@ -1,7 +1,6 @@
-//! Networks that may use the proxy, look at its admin page or purge, and addresses that it may
-//! connect to.
+//! Networks that may use the proxy, its admin page or PURGE, and addresses that it may connect to.
 //!
-//! `settings` makes them at each start and reload. Addresses are compared in their canonical form:
+//! `settings` parses them at each start and reload. Addresses are compared in their canonical form:
 //! an IPv4 address in IPv6 counts as the IPv4 address.
 
 use std::net::{IpAddr, SocketAddr};
@@ -46,7 +45,7 @@ impl Admin {
             && allow.is_empty()
         {
             return Err(Error::Config(format!(
-                "admin.listen = \"{address}\": others reach it; say who may look with admin.allow = [\"10.0.0.0/8\"]"
+                "admin.listen = \"{address}\": other machines can connect to it; list the allowed networks, for example admin.allow = [\"10.0.0.0/8\"]"
             )));
         }
         Ok(Self {
@@ -88,7 +87,7 @@ impl Access {
         let is_local = listen.all(|address| address.ip().is_loopback());
         if allow.is_empty() && !is_reverse && !is_local {
             return Err(Error::Config(
-                "a forward proxy on an address that others reach would be open to all: say who may use it with access.allow = [\"10.0.0.0/8\"]".to_owned(),
+                "access.allow: a forward proxy on an address for other machines would be open to all of them; list the allowed networks, for example access.allow = [\"10.0.0.0/8\"]".to_owned(),
             ));
         }
         let allow = match (allow.is_empty(), is_reverse) {
@@ -150,7 +149,9 @@ fn networks(key: &str, texts: &[String]) -> Result<Vec<IpNet>> {
         let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
         let network = text.parse().ok().or_else(address);
         network.ok_or_else(|| {
-            Error::Config(format!("{key}: \"{text}\" is no network; it is written as 10.0.0.0/8 or ::1"))
+            Error::Config(format!(
+                "{key}: \"{text}\" is not a network; expected a network such as 10.0.0.0/8 or ::1"
+            ))
         })
     };
     texts.iter().map(parse).collect()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use rustix::fs::{Access, access, statvfs};
-use strait_transfer::output;
+use strait_os::output;
 
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Config};
@@ -19,7 +19,7 @@ const WORKERS_MAX: usize = 256;
 /// Largest object in memory: it is read in one piece.
 const MEMORY_OBJECT_MAX: ByteSize = ByteSize::mib(16);
 /// Segments of the store, 1 MiB or more each, that it needs in addition to one per worker.
-const SEGMENTS_BESIDE: u64 = 6;
+const SEGMENTS_EXTRA: u64 = 6;
 
 /// Returns an error with a line for each problem, if there are any.
 pub(crate) fn refused(problems: &[String]) -> Result<()> {
@@ -36,41 +36,43 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
     let (object, memory) = (size(object), size(cache.memory));
     let ahead = limits.request_ahead;
     [
-        (workers > WORKERS_MAX, format!("workers = {workers}: {WORKERS_MAX} are the most; 0 starts one a processor")),
-        (is_past_end, "cache.abandoned: past is a part in per cent, from 0 to 100, as { past = 80 }".to_owned()),
-        (cache.memory_object > MEMORY_OBJECT_MAX, format!("cache.memory_object = {object}: 16MiB is the most")),
-        (is_over_memory, format!("cache.memory_object = {object}: larger than cache.memory = {memory}, where such objects are kept; lower it, or raise cache.memory")),
-        (config.access.connect_ports.contains(&0), "access.connect_ports: ports are 1 to 65535, as [443]".to_owned()),
-        (limits.connections == 0, "limits.connections = 0: nobody could connect; 1 is the least".to_owned()),
-        (limits.origin_connections == 0, "limits.origin_connections = 0: no request would reach an origin; 1 is the least".to_owned()),
-        (ahead.as_u64() > BUFFER_BYTES as u64, format!("limits.request_ahead = {}: 32KiB is the most", size(ahead))),
+        (workers > WORKERS_MAX, format!("workers = {workers}: the maximum is {WORKERS_MAX}; 0 starts one per processor")),
+        (is_past_end, "cache.abandoned: past is a percentage from 0 to 100, for example { past = 80 }".to_owned()),
+        (cache.memory_object > MEMORY_OBJECT_MAX, format!("cache.memory_object = {object}: the maximum is 16MiB")),
+        (is_over_memory, format!("cache.memory_object = {object}: larger than cache.memory = {memory}, which has to hold such objects; lower it, or raise cache.memory")),
+        (config.access.connect_ports.contains(&0), "access.connect_ports: ports are 1 to 65535, for example [443]".to_owned()),
+        (limits.connections == 0, "limits.connections = 0: no client could connect; the minimum is 1".to_owned()),
+        (limits.origin_connections == 0, "limits.origin_connections = 0: no request would reach an origin; the minimum is 1".to_owned()),
+        (ahead.as_u64() > BUFFER_BYTES as u64, format!("limits.request_ahead = {}: the maximum is 32KiB", size(ahead))),
     ]
     .into_iter()
     .filter_map(|(is_wrong, text)| is_wrong.then_some(text))
     .chain(too_small(config))
-    .chain(parts(config))
+    .chain(shares(config))
     .collect()
 }
 
-/// Returns a text for each part that exceeds its limit, and for memory that cannot hold a body.
-fn parts(config: &Config) -> impl Iterator<Item = String> {
+/// Returns a text for each share that exceeds its limit, and for memory that cannot hold a body.
+fn shares(config: &Config) -> impl Iterator<Item = String> {
     let limits = &config.limits;
     let (connections, memory) = (limits.origin_connections, limits.request_ahead_memory);
     let background = crate::config::limits::background(limits).of_origin;
-    let larger = |key: &str, part: Option<usize>, of: &str, whole: usize| {
-        let part = part.filter(|part| *part > whole)?;
-        Some(format!("limits.{key} = {part}: more than limits.{of} = {whole}; lower it, or raise that"))
+    let larger = |key: &str, share: Option<usize>, of: &str, whole: usize| {
+        let share = share.filter(|share| *share > whole)?;
+        Some(format!(
+            "limits.{key} = {share}: more than limits.{of} = {whole}; lower it, or raise limits.{of}"
+        ))
     };
     let body = ByteSize::b(BUFFER_BYTES as u64);
     let small = |key: &str, memory: Option<ByteSize>| {
         let memory = memory.filter(|memory| memory.as_u64() > 0 && *memory < body)?;
-        Some(format!("limits.{key} = {}: {} is the least, for one body", size(memory), size(body)))
+        Some(format!("limits.{key} = {}: the minimum is {}, for one body", size(memory), size(body)))
     };
     let own = limits.request_ahead_memory_per_client;
     let too_much = own.filter(|own| *own > memory).map(|own| {
         let (own, memory) = (size(own), size(memory));
         format!(
-            "limits.request_ahead_memory_per_client = {own}: more than limits.request_ahead_memory = {memory}; lower it, or raise that"
+            "limits.request_ahead_memory_per_client = {own}: more than limits.request_ahead_memory = {memory}; lower it, or raise limits.request_ahead_memory"
         )
     });
     let (per_client, fetches) = (limits.origin_connections_per_client, limits.background_fetches);
@@ -94,10 +96,10 @@ fn too_small(config: &Config) -> Option<String> {
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         workers => workers.min(WORKERS_MAX),
     };
-    let least = workers as u64 + SEGMENTS_BESIDE;
+    let mib_min = workers as u64 + SEGMENTS_EXTRA;
     let has = config.cache.size;
-    (has < ByteSize::mib(least))
-        .then(|| format!("cache.size = {}: {least}MiB are the least with {workers} workers", size(has)))
+    (has < ByteSize::mib(mib_min))
+        .then(|| format!("cache.size = {}: the minimum is {mib_min}MiB with {workers} workers", size(has)))
 }
 
 /// Formats a size as the file writes it.
@@ -163,7 +165,7 @@ fn log_file(path: &Path) -> Result<(), String> {
             .map_err(|error| format!("this user cannot write to it: {}", std::io::Error::from(error)));
     }
     if !parent.is_dir() {
-        return Err(format!("{} is not a directory; make it first", parent.display()));
+        return Err(format!("{} is not a directory; create it first", parent.display()));
     }
     directory(parent)
 }
@@ -176,6 +178,6 @@ fn too_large(asked: ByteSize, dir: &Path) -> Option<String> {
     let total = ByteSize::b(found.f_blocks.saturating_mul(found.f_frsize));
     (asked > total).then(|| {
         let shown = existing.display();
-        format!("cache.size = {}: the file system of {shown} has {total} in all; lower it", size(asked))
+        format!("cache.size = {}: the file system of {shown} has {total} in total; lower it", size(asked))
     })
 }

@@ -23,7 +23,7 @@ pub struct Config {
     pub origin: Option<String>,
     /// Name of this proxy in Via (RFC 9110, section 7.6.3) and Cache-Status. No other proxy on the
     /// way to the origin may have it. Default: `strait` in Cache-Status, and in Via `strait-` with
-    /// a random number that is drawn at the start.
+    /// a random number that is chosen at the start.
     pub name: Option<String>,
     /// Hosts that a reverse proxy serves, as `www.example.org`; requests for other hosts are
     /// refused (421). Empty: all hosts.
@@ -55,7 +55,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarded {
-    /// Pass the client's fields on, add nothing.
+    /// Forward the client's fields unchanged.
     Off,
     /// Add the client to the fields that it sent.
     Append,
@@ -69,11 +69,11 @@ pub enum Forwarded {
 pub struct Admin {
     /// Address to listen on. Default: none, no admin page.
     pub listen: Option<SocketAddr>,
-    /// Networks that may read. Empty: this machine.
+    /// Networks that may read metrics and the admin page. Empty: this machine.
     pub allow: Vec<String>,
     /// Networks that may purge and ban. Empty: this machine.
     pub change: Vec<String>,
-    /// Host names that requests may use besides `localhost` and addresses.
+    /// Host names that requests may use in addition to `localhost` and addresses.
     pub hosts: Vec<String>,
 }
 
@@ -127,8 +127,8 @@ pub struct Cache {
     pub memory_object: ByteSize,
     /// Largest object that is stored.
     pub object: ByteSize,
-    /// Seconds between syncs of the store, after which its objects survive a power loss; 0: never
-    /// sync.
+    /// Seconds between syncs of the store, after which its objects survive a power loss; 0: sync
+    /// only at exit.
     pub sync: u64,
     /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the heuristic of
     /// other responses.
@@ -143,20 +143,20 @@ pub struct Cache {
     pub key_fields: Vec<String>,
     /// Request fields that make a request bypass the cache.
     pub bypass_fields: Vec<String>,
-    /// Treatment of a fill after its last client has left.
+    /// Treatment of a fill after its last client has disconnected.
     pub abandoned: Abandoned,
 }
 
-/// Treatment of a fill after its last client has left.
+/// Treatment of a fill after its last client has disconnected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Abandoned {
-    /// Fetch the response to its end.
+    /// Fetch the response to the end.
     #[default]
     Finish,
     /// Give it up.
     Drop,
-    /// Fetch it to its end if at least this percentage has come.
+    /// Fetch it to its end if at least this percentage was received.
     Past(u8),
 }
 
@@ -164,16 +164,16 @@ pub enum Abandoned {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
-    /// Networks of clients, as `10.0.0.0/8`. Empty: this machine for a forward proxy, all clients
-    /// for a reverse proxy.
+    /// Client networks that may use the proxy, as `10.0.0.0/8`. Empty: this machine for a forward
+    /// proxy, all clients for a reverse proxy.
     pub allow: Vec<String>,
     /// Ports that CONNECT may open.
     pub connect_ports: Vec<u16>,
-    /// Networks that the forward proxy may reach although they are loopback, link-local or private.
+    /// Loopback, link-local or private networks that a forward proxy may connect to.
     pub reach: Vec<String>,
-    /// Networks of clients that may use PURGE.
+    /// Client networks that may use PURGE.
     pub purge: Vec<String>,
-    /// Networks of clients that may demand a new response (`Cache-Control: no-cache`, `max-age`,
+    /// Client networks that may demand a new response (`Cache-Control: no-cache`, `max-age`,
     /// `min-fresh`; `Pragma: no-cache`). Unset: all clients of a forward proxy, none of a reverse
     /// proxy.
     pub refresh: Option<Vec<String>>,
@@ -187,13 +187,13 @@ pub struct Timeouts {
     pub idle: u64,
     /// Head of a request, from its first byte to its last.
     pub head: u64,
-    /// Client that neither takes nor sends a byte.
+    /// Client that neither reads its response nor sends its request body.
     pub client: u64,
-    /// Waiting for a request's body beyond `limits.request_body_rate`.
+    /// Waiting for a request body beyond `limits.request_body_rate`.
     pub body_grace: u64,
-    /// Whole body of a request.
+    /// Whole request body.
     pub body: u64,
-    /// Waiting for a client to take a response beyond `limits.response_rate`.
+    /// Waiting for a client to read a response beyond `limits.response_rate`.
     pub response_grace: u64,
     /// Connecting to an origin, DNS lookup included; also waiting for a free connection.
     pub connect: u64,
@@ -201,9 +201,9 @@ pub struct Timeouts {
     pub origin: u64,
     /// Idle connection to an origin.
     pub origin_idle: u64,
-    /// Tunnel without a byte in either direction.
+    /// Tunnel without traffic.
     pub tunnel: u64,
-    /// Connections after SIGTERM.
+    /// Open connections after SIGTERM.
     pub drain: u64,
 }
 
@@ -213,32 +213,32 @@ pub struct Timeouts {
 pub struct Limits {
     /// Concurrent connections of clients.
     pub connections: u32,
-    /// Concurrent connections of one client address; 0: no limit of its own.
+    /// Concurrent connections of one client address; 0: no limit except `connections`.
     pub connections_per_client: u32,
     /// Connections in use to one origin, of all workers. A request waits up to `timeouts.connect`
     /// for a free one, then gets 503.
     pub origin_connections: usize,
-    /// Part of `origin_connections` that one client may use. Unset: a quarter; 0: all.
+    /// Share of `origin_connections` that one client may use. Unset: a quarter; 0: all.
     pub origin_connections_per_client: Option<usize>,
-    /// Part of `origin_connections` for fetches without a waiting client. Unset: a fifth; 0: none.
+    /// Share of `origin_connections` for fetches without a waiting client. Unset: a fifth; 0: none.
     /// Beyond it abandoned fills are given up, and stale responses are not validated in the
     /// background.
     pub background_fetches: Option<usize>,
-    /// Part of `background_fetches` that one client may cause. Unset: a tenth; 0: all.
+    /// Share of `background_fetches` that one client may cause. Unset: a tenth; 0: all.
     pub background_fetches_per_client: Option<usize>,
-    /// Size limit of a request's body.
+    /// Size limit of a request body.
     pub request_body: ByteSize,
-    /// Minimum rate of a request's body, in bytes per second, after `timeouts.body_grace`; 0: no
+    /// Minimum rate of a request body, in bytes per second, after `timeouts.body_grace`; 0: no
     /// minimum.
     pub request_body_rate: ByteSize,
-    /// Bytes of a request's body that are read before the origin is asked; 0: none.
+    /// Bytes of a request body that are read before the origin is contacted; 0: none.
     pub request_ahead: ByteSize,
     /// Memory of all workers for bodies that are read ahead; 0: read none ahead. A request waits up
     /// to `timeouts.connect` for memory, then gets 503.
     pub request_ahead_memory: ByteSize,
-    /// Part of `request_ahead_memory` that one client may use. Unset: a quarter; 0: all.
+    /// Share of `request_ahead_memory` that one client may use. Unset: a quarter; 0: all.
     pub request_ahead_memory_per_client: Option<ByteSize>,
-    /// Minimum rate at which a client takes responses, in bytes per second, after
+    /// Minimum rate at which a client reads a response, in bytes per second, after
     /// `timeouts.response_grace`; 0: no minimum.
     pub response_rate: ByteSize,
     /// Idle connections to one origin that a worker keeps.
@@ -256,7 +256,7 @@ pub struct Transfer {
     pub sendfile_from: ByteSize,
     /// Move bodies from origins by splice.
     pub splice: bool,
-    /// Shortest part of a body that is spliced.
+    /// Minimum number of bytes left to receive for splice; fewer are copied.
     pub splice_from: ByteSize,
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn key_fields(cache: &Cache) -> Result<Vec<String>> {
     let bypass = &cache.bypass_fields;
     let is_bypassed = |name: &str| bypass.iter().any(|other| name.eq_ignore_ascii_case(other));
     let why = |name: &str| match why_no_key(name) {
-        None if is_bypassed(name) => Some("requests with this field go past the cache (cache.bypass_fields)"),
+        None if is_bypassed(name) => Some("requests with this field bypass the cache (cache.bypass_fields)"),
         why => why,
     };
     field_names("cache.key_fields", &cache.key_fields, KEY_FIELDS_MAX, why)
@@ -38,14 +38,14 @@ pub(crate) fn bypass_fields(cache: &Cache, policy: Policy) -> Result<Vec<String>
 fn field_names(
     key: &str,
     names: &[String],
-    most: usize,
+    max: usize,
     why_not: impl Fn(&str) -> Option<&'static str>,
 ) -> Result<Vec<String>> {
-    if names.len() > most {
-        return Err(Error::Config(format!("{key}: {} fields; {most} are the most", names.len())));
+    if names.len() > max {
+        return Err(Error::Config(format!("{key}: {} fields; the maximum is {max}", names.len())));
     }
     if let Some((name, why)) = names.iter().find_map(|name| Some((name, why_not(name)?))) {
-        return Err(Error::Config(format!("{key}: {name:?}: {why}; leave it out")));
+        return Err(Error::Config(format!("{key}: {name:?}: {why}; remove it")));
     }
     let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     names.sort_unstable();
@@ -68,7 +68,7 @@ mod tests {
             |count| bypass_fields(&Cache { bypass_fields: many(count), ..Cache::default() }, Policy::Off);
         assert!(keys(KEY_FIELDS_MAX).is_ok() && bypass(BYPASS_FIELDS_MAX).is_ok());
         for error in [keys(KEY_FIELDS_MAX + 1), bypass(BYPASS_FIELDS_MAX + 1)] {
-            assert!(error.unwrap_err().to_string().contains("are the most"));
+            assert!(error.unwrap_err().to_string().contains("the maximum is"));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Derived limits: one client's part of the connections to an origin and of the memory for request
+//! Derived limits: one client's share of the connections to an origin and of the memory for request
 //! bodies, background fetches, and connections by the number of open files.
 //!
-//! [`crate::config::settings`] uses them. A part without a value in the file is a fraction of its
+//! [`crate::config::settings`] uses them. A share without a value in the file is a fraction of its
 //! limit.
 
 use bytesize::ByteSize;
@@ -13,28 +13,29 @@ use crate::config::file::Limits;
 /// Bytes of a connection's buffer: the longest head fits.
 pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
 
-/// Places of each gate.
+/// Permits of each gate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateLimits {
     /// Connections in use to one origin.
     pub(crate) origin: usize,
-    /// Those that one client may have of them.
+    /// Connections in use to one origin for one client.
     pub(crate) origin_of_client: usize,
     /// Request bodies that are read ahead.
     pub(crate) ahead: usize,
-    /// Those of one client.
+    /// Request bodies of one client that are read ahead.
     pub(crate) ahead_of_client: usize,
 }
 
-/// Number of fetches without a waiting client, at most.
+/// Maximum of fetches without a waiting client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BackgroundLimits {
     pub(crate) of_origin: usize,
     pub(crate) of_client: usize,
 }
 
-/// The store gets one in so many of all open files; connections and pipes share the others.
-const FILES_PARTS: usize = 4;
+/// Divisor of the limit of open files: the result is for the store; connections and pipes share the
+/// others.
+const FILES_DIVISOR: usize = 4;
 
 /// Returns the number of files that the process may have open (`RLIMIT_NOFILE`).
 pub(crate) fn files_allowed() -> usize {
@@ -44,7 +45,7 @@ pub(crate) fn files_allowed() -> usize {
 
 /// Returns the number of files that connections and pipes share, of `allowed` open files.
 pub(crate) fn files_shared(allowed: usize) -> usize {
-    allowed / FILES_PARTS * (FILES_PARTS - 1)
+    allowed / FILES_DIVISOR * (FILES_DIVISOR - 1)
 }
 
 /// Returns the number of client connections for which there are files. Most connections are idle,
@@ -53,14 +54,14 @@ pub(crate) fn connections_max() -> usize {
     files_shared(files_allowed())
 }
 
-/// Divisors for unset parts: one client may use a quarter of an origin's connections and of the
+/// Divisors for unset shares: one client may use a quarter of an origin's connections and of the
 /// memory for request bodies. A fifth of an origin's connections may be in the background, a tenth
 /// of these for one client.
-const CLIENT_PARTS: usize = 4;
-const BACKGROUND_PARTS: usize = 5;
-const BACKGROUND_CLIENT_PARTS: usize = 10;
+const CLIENT_DIVISOR: usize = 4;
+const BACKGROUND_DIVISOR: usize = 5;
+const BACKGROUND_CLIENT_DIVISOR: usize = 10;
 
-/// Places of each gate.
+/// Returns the permits of each gate.
 pub(crate) fn gates(limits: &Limits) -> GateLimits {
     let bodies =
         |memory: ByteSize| usize::try_from(memory.as_u64() / BUFFER_BYTES as u64).unwrap_or(usize::MAX);
@@ -68,26 +69,26 @@ pub(crate) fn gates(limits: &Limits) -> GateLimits {
     let ahead_of_client = limits.request_ahead_memory_per_client.map(bodies);
     GateLimits {
         origin,
-        origin_of_client: part(limits.origin_connections_per_client, origin, CLIENT_PARTS),
+        origin_of_client: share(limits.origin_connections_per_client, origin, CLIENT_DIVISOR),
         ahead,
-        ahead_of_client: part(ahead_of_client, ahead, CLIENT_PARTS),
+        ahead_of_client: share(ahead_of_client, ahead, CLIENT_DIVISOR),
     }
 }
 
 /// Returns the limits of fetches without a waiting client.
 pub(crate) fn background(limits: &Limits) -> BackgroundLimits {
-    let default = limits.origin_connections.div_ceil(BACKGROUND_PARTS);
+    let default = limits.origin_connections.div_ceil(BACKGROUND_DIVISOR);
     let of_origin = limits.background_fetches.unwrap_or(default);
-    let of_client = part(limits.background_fetches_per_client, of_origin, BACKGROUND_CLIENT_PARTS);
+    let of_client = share(limits.background_fetches_per_client, of_origin, BACKGROUND_CLIENT_DIVISOR);
     BackgroundLimits { of_origin, of_client }
 }
 
-/// Returns a part of `all`: one in `parts` if unset, `all` for 0.
-fn part(set: Option<usize>, all: usize, parts: usize) -> usize {
+/// Returns the configured share of `all`, `all` for 0, and `all` by `divisor` if unset.
+fn share(set: Option<usize>, all: usize, divisor: usize) -> usize {
     match set {
-        None => all.div_ceil(parts),
+        None => all.div_ceil(divisor),
         Some(0) => all,
-        Some(most) => most,
+        Some(share) => share,
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use crate::config::settings::Settings;
 
     #[test]
-    fn unset_parts_are_fractions_of_their_limits() {
+    fn unset_shares_are_fractions_of_their_limits() {
         let of = |toml: &str| {
             let settings = Settings::new(&Config::from_toml(toml).unwrap()).unwrap();
             let (gates, background) = (settings.gates, settings.background);

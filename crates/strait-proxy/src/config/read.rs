@@ -21,7 +21,7 @@ impl Config {
         if !problems.is_empty() {
             return Err(Self::locate(text, Error::Config(problems.join("\n"))));
         }
-        let unread = |_| Error::Config("a key has a value that is not accepted".to_owned());
+        let unread = |_| Error::Config("a key has a wrong value".to_owned());
         schema::with_sizes_in_bytes(table).try_into().map_err(unread)
     }
 
@@ -63,8 +63,7 @@ impl Config {
     /// Checks whether the store fits its file system.
     ///
     /// # Errors
-    /// The store is larger. The proxy would run, but the file system fills up before the store
-    /// does.
+    /// The store is larger. The proxy can run, but the file system is full before the store is.
     pub fn check_room(&self) -> Result<()> {
         check::refused(&check::room(self).into_iter().collect::<Vec<_>>())
     }
@@ -75,9 +74,9 @@ impl Config {
 fn not_toml(text: &str, error: &toml::de::Error) -> Error {
     let line = error.span().map_or(1, |span| line_at(text, span.start));
     let why = if error.message().contains("duplicate") {
-        "a key or section is there twice"
+        "a key or section occurs twice"
     } else {
-        "this is not TOML; write key = value, text in \"quotes\", lists in [ ], and a section as [cache]"
+        "this is not TOML; write key = value, text in \"quotes\", lists in [ ], and sections as [cache]"
     };
     Error::Config(format!("line {line}: {why}"))
 }
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_file_says_what_the_defaults_are() {
+    fn the_default_file_has_the_default_values() {
         assert_eq!(checked(Config::DEFAULT_TOML).unwrap(), Config::default());
         assert_eq!(checked("").unwrap(), Config::default());
     }
@@ -150,7 +149,7 @@ mod tests {
     fn wrong_values_are_reported_with_their_lines() {
         for (toml, expected) in [
             ("workers = 2\nlisten = 3", "line 2: "),
-            ("workers = 2\nsise = 3", "line 2: sise: there is no such key"),
+            ("workers = 2\nsise = 3", "line 2: sise: unknown key"),
             ("workers = 2\n[cache]\nsize = \"x\"", "line 3: "),
             ("workers = 2\n\nname = \"a b\"", "line 3: name = \"a b\": "),
             ("[access]\npurge = []\nallow = [\"x\"]", "line 3: access.allow: "),

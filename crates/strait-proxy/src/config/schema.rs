@@ -14,7 +14,7 @@ use crate::config::file::Config;
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Bool,
-    /// Whole number from the first to the second.
+    /// Whole number in this range, which includes both.
     Number(u64, u64),
     /// Seconds, up to a day.
     Seconds,
@@ -116,8 +116,9 @@ pub(crate) fn problems(file: &Table) -> Vec<String> {
                 problems.extend(section.iter().filter_map(of_key));
             }
             value if is_section => {
-                problems
-                    .push(format!("{name} = {value}: this is a section: write [{name}], its keys below it"));
+                problems.push(format!(
+                    "{name} = {value}: this is a section; write [{name}] and its keys below it"
+                ));
             }
             value => problems.extend(problem(name, value)),
         }
@@ -127,7 +128,7 @@ pub(crate) fn problems(file: &Table) -> Vec<String> {
 
 fn problem(key: &str, value: &Value) -> Option<String> {
     let Some((_, kind)) = KEYS.iter().find(|(own, _)| *own == key) else { return unlisted(key, value) };
-    if kind.takes(value) {
+    if kind.accepts(value) {
         return None;
     }
     let shown = shown(value);
@@ -143,19 +144,22 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
     }
     let error = table.try_into::<Config>().err()?;
     if error.message().starts_with("unknown field") {
-        return Some(format!("{key}: there is no such key; strait proxy --print-default-config shows all"));
+        return Some(format!("{key}: unknown key; strait proxy --print-default-config lists all keys"));
     }
     Some(format!(
-        "{key} = {}: the value is not accepted; see strait proxy --print-default-config",
+        "{key} = {}: wrong value; strait proxy --print-default-config has the accepted ones",
         shown(value)
     ))
 }
 
 /// Returns a value as the file writes it, on one line and shortened.
 fn shown(value: &Value) -> String {
-    const MOST: usize = 60;
+    const CHARS_MAX: usize = 60;
     let text = value.to_string().replace('\n', " ");
-    if text.chars().count() <= MOST { text } else { text.chars().take(MOST).collect::<String>() + "..." }
+    if text.chars().count() <= CHARS_MAX {
+        return text;
+    }
+    text.chars().take(CHARS_MAX).collect::<String>() + "..."
 }
 
 /// Converts sizes with units to bytes.
@@ -177,7 +181,7 @@ fn size(text: &str) -> Option<i64> {
 }
 
 impl Kind {
-    fn takes(self, value: &Value) -> bool {
+    fn accepts(self, value: &Value) -> bool {
         let strings = |is_right: fn(&str) -> bool| {
             let right = |item: &Value| item.as_str().is_some_and(is_right);
             value.as_array().is_some_and(|items| items.iter().all(right))

@@ -43,10 +43,10 @@ pub(crate) struct Settings {
     pub(crate) ports: Vec<Port>,
     pub(crate) workers: usize,
     /// Origin of a reverse proxy.
-    pub(crate) behind: Option<Server>,
+    pub(crate) origin: Option<Server>,
     /// Name in Cache-Status and in the proxy's own responses.
     pub(crate) name: String,
-    /// In Via.
+    /// Name in Via.
     pub(crate) via: ViaName,
     /// Served hosts, in lower case; empty: all.
     hosts: Vec<String>,
@@ -70,8 +70,8 @@ pub(crate) struct Settings {
     pub(crate) access: Access,
     pub(crate) timeouts: Limits,
     pub(crate) connections_max: usize,
-    /// Limit of one client; 0: no limit of its own.
-    pub(crate) connections_each_max: u32,
+    /// Maximum of connections of one client; 0: no limit except `connections_max`.
+    pub(crate) connections_per_client_max: u32,
     /// Limits of connections in use to one origin, and of request bodies that are read ahead.
     pub(crate) gates: GateLimits,
     /// Limits of fetches without a waiting client.
@@ -81,7 +81,7 @@ pub(crate) struct Settings {
     pub(crate) request_body_rate: u64,
     /// Minimum in bytes per second at which clients take responses; 0: none.
     pub(crate) response_rate: u64,
-    /// Bytes of a request's body that are read before the origin is asked.
+    /// Bytes of a request body that are read before the origin is contacted.
     pub(crate) ahead_bytes: usize,
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
@@ -113,21 +113,21 @@ impl Settings {
     /// Checks a configuration.
     pub(crate) fn new(config: &Config) -> Result<Self> {
         check::refused(&check::bounds(config))?;
-        let behind = config.origin.as_deref().map(Server::parse).transpose()?;
+        let origin = config.origin.as_deref().map(Server::parse).transpose()?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
         };
         let (name, via) = names(config)?;
         if config.listen.is_empty() && config.tls.listen.is_empty() {
-            return Err(Error::Config("listen: there is no address to listen on".to_owned()));
+            return Err(Error::Config("listen: no address to listen on".to_owned()));
         }
-        let access = Access::new(config, behind.is_some())?;
-        let tls = Tls::new(&config.tls, behind.as_ref().is_some_and(|server| server.is_tls))?;
+        let access = Access::new(config, origin.is_some())?;
+        let tls = Tls::new(&config.tls, origin.as_ref().is_some_and(|server| server.is_tls))?;
         Ok(Self {
             ports: ports(config)?,
             workers,
-            behind,
+            origin,
             name,
             via,
             hosts: hosts(config)?,
@@ -144,7 +144,7 @@ impl Settings {
             access,
             timeouts: Limits::new(&config.timeouts),
             connections_max: (config.limits.connections as usize).min(connections_max()),
-            connections_each_max: config.limits.connections_per_client,
+            connections_per_client_max: config.limits.connections_per_client,
             gates: limits::gates(&config.limits),
             background: limits::background(&config.limits),
             request_body_max: config.limits.request_body.as_u64(),
@@ -166,21 +166,23 @@ const NAME: &str = "strait";
 
 /// Returns the proxy's name, and its name in Via.
 fn names(config: &Config) -> Result<(String, ViaName)> {
-    let Some(name) = &config.name else { return Ok((NAME.to_owned(), ViaName::drawn(NAME))) };
+    let Some(name) = &config.name else { return Ok((NAME.to_owned(), ViaName::random(NAME))) };
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_part) {
         return Err(Error::Config(format!(
-            "name = \"{name}\": letters, digits, '-', '.' and '_' make a name"
+            "name = \"{name}\": a name consists of letters, digits, '-', '.' and '_'"
         )));
     }
-    Ok((name.clone(), ViaName::given(name)))
+    Ok((name.clone(), ViaName::configured(name)))
 }
 
 /// Returns the addresses to listen on.
 fn ports(config: &Config) -> Result<Vec<Port>> {
     let on = &config.proxy_protocol.on;
     if let Some(other) = on.iter().find(|address| !config.listen.contains(address)) {
-        return Err(Error::Config(format!("proxy_protocol.on: {other} is not listened on without TLS")));
+        return Err(Error::Config(format!(
+            "proxy_protocol.on: {other} is not an address in listen; addresses in tls.listen cannot be used"
+        )));
     }
     let port =
         |address: &SocketAddr, is_tls| Port { address: *address, is_proxied: on.contains(address), is_tls };
@@ -188,7 +190,7 @@ fn ports(config: &Config) -> Result<Vec<Port>> {
     let ports: Vec<_> = plain.chain(config.tls.listen.iter().map(|address| port(address, true))).collect();
     let is_double = |(index, port): (usize, &Port)| port.address.port() != 0 && ports[..index].contains(port);
     if ports.iter().enumerate().any(is_double) {
-        return Err(Error::Config("listen: an address is there twice".to_owned()));
+        return Err(Error::Config("listen: an address occurs twice".to_owned()));
     }
     Ok(ports)
 }
@@ -196,7 +198,8 @@ fn ports(config: &Config) -> Result<Vec<Port>> {
 fn hosts(config: &Config) -> Result<Vec<String>> {
     if !config.hosts.is_empty() && config.origin.is_none() {
         return Err(Error::Config(
-            "hosts: a forward proxy is asked for any; say what it may reach with access.reach".to_owned(),
+            "hosts: a forward proxy serves all hosts; access.reach allows connections to private networks"
+                .to_owned(),
         ));
     }
     Ok(config.hosts.iter().map(|host| host.to_ascii_lowercase()).collect())
@@ -213,10 +216,10 @@ fn forwarded(config: &Config) -> Policy {
 
 fn storing(config: &Config) -> Result<storing::Policy> {
     let errors = &config.cache.store_errors;
-    let is_wrong = |status: &&u16| !(400..600).contains(*status) || storing::is_about_request(**status);
+    let is_wrong = |status: &&u16| !(400..600).contains(*status) || storing::depends_on_request(**status);
     if let Some(status) = errors.iter().find(is_wrong) {
         return Err(Error::Config(format!(
-            "cache.store_errors: {status} is not an error that other requests would get; leave it out"
+            "cache.store_errors: {status} is not an error status, or the fields of one request can cause it; remove it"
         )));
     }
     Ok(storing::Policy { errors: errors.clone(), set_cookie: config.cache.store_set_cookie })
@@ -242,11 +245,11 @@ impl Settings {
 
     /// Returns true if the proxy serves a host.
     pub(crate) fn answers_for(&self, host: &Host<'_>) -> bool {
-        let is = |own: &String| match host {
+        let is_host = |own: &String| match host {
             Host::Name(name) => own.eq_ignore_ascii_case(name),
             address => *own == address.to_string(),
         };
-        self.hosts.is_empty() || self.hosts.iter().any(is)
+        self.hosts.is_empty() || self.hosts.iter().any(is_host)
     }
 }
 
@@ -256,17 +259,17 @@ fn memory_object(config: &Config) -> usize {
 
 /// Returns the size of the largest body that is not sent by sendfile.
 fn memory_body_max(config: &Config) -> usize {
-    let most = memory_object(config);
+    let max = memory_object(config);
     let Transfer { sendfile, sendfile_from, .. } = &config.transfer;
     let below = usize::try_from(sendfile_from.as_u64().saturating_sub(1)).unwrap_or(usize::MAX);
-    if *sendfile { most.min(below) } else { most }
+    if *sendfile { max.min(below) } else { max }
 }
 
 impl Server {
     fn parse(text: &str) -> Result<Self> {
         let wrong = |why: String| {
             Error::Config(format!(
-                "origin = \"{text}\": {why}; it is written as http://HOST:PORT or https://HOST:PORT"
+                "origin = \"{text}\": {why}; expected http://HOST:PORT or https://HOST:PORT"
             ))
         };
         let uri = Uri::parse(text).map_err(|error| wrong(error.to_string()))?;
@@ -332,19 +335,19 @@ mod tests {
             ("cache.sise = 3", "sise"),
             ("workers = 99999", "from 0 to 256"),
             ("cache.abandoned = { past = 200 }", "0 to 100 per cent"),
-            ("cache.memory_object = \"17MiB\"", "16MiB is the most"),
-            ("cache.size = \"1MiB\"\ncache.dir = \"/tmp\"\nworkers = 1", "7MiB are the least"),
+            ("cache.memory_object = \"17MiB\"", "the maximum is 16MiB"),
+            ("cache.size = \"1MiB\"\ncache.dir = \"/tmp\"\nworkers = 1", "the minimum is 7MiB"),
             ("cache.store_errors = [503, 416]", "416"),
             ("cache.store_errors = [200]", "200"),
             ("access.refresh = [\"x\"]", "access.refresh"),
             ("cache.key_fields = [\"X-Tenant\", \"host\"]", "\"host\": the host is part of every key"),
-            ("cache.key_fields = [\"Range\"]", "is not sent this field"),
-            ("cache.key_fields = [\"X_Tenant\"]", "go past the cache already"),
-            ("cache.key_fields = [\"a b\"]", "not the name of a field"),
+            ("cache.key_fields = [\"Range\"]", "does not receive this field"),
+            ("cache.key_fields = [\"X_Tenant\"]", "bypass the cache already"),
+            ("cache.key_fields = [\"a b\"]", "not a field name"),
             ("cache.key_fields = \"X-Tenant\"", "expected a list of field names"),
             ("cache.key_fields = [\"X-A\"]\ncache.bypass_fields = [\"x-a\"]", "cache.bypass_fields"),
             ("cache.bypass_fields = [\"Host\"]", "every request has this field"),
-            ("cache.bypass_fields = [\"\"]", "not the name of a field"),
+            ("cache.bypass_fields = [\"\"]", "not a field name"),
             (
                 "origin = \"http://a\"\ncache.bypass_fields = [\"X-Forwarded-Host\"]",
                 "dropped from every request",
@@ -352,8 +355,8 @@ mod tests {
             ("limits.origin_connections_per_client = 2001", "more than limits.origin_connections = 2000"),
             ("limits.background_fetches = 2001", "more than limits.origin_connections = 2000"),
             ("limits.background_fetches_per_client = 401", "more than limits.background_fetches = 400"),
-            ("limits.request_ahead_memory = \"31KiB\"", "\"32KiB\" is the least"),
-            ("limits.request_ahead_memory_per_client = 1", "\"32KiB\" is the least"),
+            ("limits.request_ahead_memory = \"31KiB\"", "the minimum is \"32KiB\""),
+            ("limits.request_ahead_memory_per_client = 1", "the minimum is \"32KiB\""),
             ("limits.request_ahead_memory_per_client = \"65MiB\"", "more than limits.request_ahead_memory"),
             ("limits.origin_connections_per_client = -1", "from 0 to"),
         ] {

@@ -1,7 +1,7 @@
 //! TLS certificates and keys, read at each start and reload.
 //!
-//! `io::tls` begins sessions with them. The system's authorities sign for origins
-//! (rustls-native-certs): its administrator adds and removes them, and keeps them up to date.
+//! `io::tls` begins sessions with them. Certificates of origins are verified with the system's
+//! authorities (rustls-native-certs), which its administrator keeps up to date.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, ConfigSide, RootCertStore, ServerConfig, WantsVerifier};
-use strait_transfer::tls::Kind;
+use strait_os::Kind;
 
 use crate::config::error::{Error, Result};
 use crate::config::file;
@@ -34,12 +34,12 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Reads certificates and keys; also authorities if the origin uses TLS.
-    pub(crate) fn new(config: &file::Tls, asks_origins: bool) -> Result<Self> {
+    pub(crate) fn new(config: &file::Tls, uses_tls_to_origin: bool) -> Result<Self> {
         let files = files(config)?;
-        let is_used = files.is_some() || asks_origins;
+        let is_used = files.is_some() || uses_tls_to_origin;
         let (kernel, note) = if is_used && config.kernel { probe() } else { (false, None) };
         let server = files.map(|(certificate, key)| server(certificate, key, kernel)).transpose()?;
-        let client = asks_origins.then(|| client(config.origin_ca.as_deref(), kernel)).transpose()?;
+        let client = uses_tls_to_origin.then(|| client(config.origin_ca.as_deref(), kernel)).transpose()?;
         let (server, client) = (server.map(Arc::new), client.map(Arc::new));
         Ok(Self { server, client, kernel, note })
     }
@@ -52,9 +52,9 @@ fn files(config: &file::Tls) -> Result<Option<(&Path, &Path)>> {
         (None, None) if config.listen.is_empty() => Ok(None),
         (None, _) => wrong("tls.certificate: TLS needs tls.certificate and tls.key"),
         (_, None) => wrong("tls.key: TLS needs tls.certificate and tls.key"),
-        (Some(_), Some(_)) if config.listen.is_empty() => {
-            wrong("tls.listen: say which addresses the certificate is for, as tls.listen = [\"0.0.0.0:443\"]")
-        }
+        (Some(_), Some(_)) if config.listen.is_empty() => wrong(
+            "tls.listen: the certificate is used on no address; list addresses, for example tls.listen = [\"0.0.0.0:443\"]",
+        ),
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
     }
 }
@@ -85,7 +85,9 @@ fn server(certificate: &Path, key: &Path, for_kernel: bool) -> Result<ServerConf
         .with_single_cert(chain, private)
         .map_err(|error| {
             let why = match error {
-                rustls::Error::InconsistentKeys(_) => "not for the certificate that tls.certificate names",
+                rustls::Error::InconsistentKeys(_) => {
+                    "this is not the key of the certificate in tls.certificate"
+                }
                 _ => "the certificate or the key cannot be used; RSA, ECDSA and Ed25519 are supported",
             };
             Error::Config(format!("tls.key = \"{}\": {why}", key.display()))
@@ -109,7 +111,7 @@ fn client(more: Option<&Path>, for_kernel: bool) -> Result<ClientConfig> {
     }
     if roots.is_empty() {
         return Err(Error::Config(
-            "origin: the system has no certificates of authorities (Debian: ca-certificates), and tls.origin_ca names none"
+            "origin: the system has no certificates of authorities (Debian: ca-certificates), and tls.origin_ca is not set"
                 .to_owned(),
         ));
     }
@@ -129,8 +131,8 @@ fn certificates(name: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>>
 fn unread(name: &str, path: &Path, error: &pem::Error) -> Error {
     let why = match error {
         pem::Error::Io(error) => format!("the file cannot be read: {error}"),
-        pem::Error::NoItemsFound => "there is none in it, in PEM".to_owned(),
-        _ => "it is damaged: a block of PEM is not complete, or not in base64".to_owned(),
+        pem::Error::NoItemsFound => "the file has none in PEM format".to_owned(),
+        _ => "the file is damaged: a PEM block is incomplete or not base64".to_owned(),
     };
     Error::Config(format!("{name} = \"{}\": {why}", path.display()))
 }

@@ -1,8 +1,8 @@
 //! Name of the proxy in Via, by which it detects loops.
 //!
 //! A request with the proxy's own name in Via has passed through it before. A proxy without a
-//! configured name draws one at the start, so that two proxies in a row are not taken for a loop.
-//! The drawn name reveals nothing about the machine.
+//! configured name chooses a random one at the start, so that two proxies on one path are not taken
+//! for a loop. The random name reveals nothing about the machine.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -12,24 +12,24 @@ pub(crate) struct ViaName {
     pub(crate) text: String,
     /// `Via: 1.1 text`, with its line's end.
     pub(crate) line: Vec<u8>,
-    is_drawn: bool,
+    is_random: bool,
 }
 
 impl ViaName {
     /// Returns a configured name, which is a token.
-    pub(crate) fn given(name: &str) -> Self {
-        Self { text: name.to_owned(), line: format!("Via: 1.1 {name}\r\n").into_bytes(), is_drawn: false }
+    pub(crate) fn configured(name: &str) -> Self {
+        Self { text: name.to_owned(), line: format!("Via: 1.1 {name}\r\n").into_bytes(), is_random: false }
     }
 
-    /// Draws a name that begins with `name`.
-    pub(crate) fn drawn(name: &str) -> Self {
+    /// Returns a random name that begins with `name`.
+    pub(crate) fn random(name: &str) -> Self {
         let number = RandomState::new().hash_one(name) as u32;
-        Self { is_drawn: true, ..Self::given(&format!("{name}-{number:08x}")) }
+        Self { is_random: true, ..Self::configured(&format!("{name}-{number:08x}")) }
     }
 
-    /// Returns the name after a reload. A drawn name stays: messages with it may be on their way.
+    /// Returns the name after a reload. A random name stays: messages with it may be under way.
     pub(crate) fn after(self, before: &Self) -> Self {
-        if self.is_drawn && before.is_drawn { before.clone() } else { self }
+        if self.is_random && before.is_random { before.clone() } else { self }
     }
 }
 
@@ -38,13 +38,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drawn_name_is_unique_and_survives_reloads() {
-        let (one, other) = (ViaName::drawn("strait"), ViaName::drawn("strait"));
+    fn random_name_is_unique_and_survives_reloads() {
+        let (one, other) = (ViaName::random("strait"), ViaName::random("strait"));
         assert_ne!(one.text, other.text);
         assert_eq!(one.text.len(), "strait-00000000".len());
         assert_eq!(other.after(&one).text, one.text);
-        let given = ViaName::given("edge-1").after(&one);
-        assert_eq!((&*given.text, &*given.line), ("edge-1", &b"Via: 1.1 edge-1\r\n"[..]));
-        assert_eq!(one.clone().after(&given).text, one.text);
+        let configured = ViaName::configured("edge-1").after(&one);
+        assert_eq!((&*configured.text, &*configured.line), ("edge-1", &b"Via: 1.1 edge-1\r\n"[..]));
+        assert_eq!(one.clone().after(&configured).text, one.text);
     }
 }

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 pub(crate) use crate::config::limits::BUFFER_BYTES;
-use crate::io::gate::Place;
+use crate::io::gate::Permit;
 
 /// Buffers that a thread keeps for later readers.
 const KEPT_MAX: usize = 256;
@@ -21,14 +21,14 @@ pub(crate) struct Buffer {
     memory: Option<Box<[u8]>>,
     start: usize,
     end: usize,
-    /// Place under `limits.request_ahead_memory`, given back with the last byte.
-    place: Option<Place>,
+    /// Permit under `limits.request_ahead_memory`, released with the last byte.
+    permit: Option<Permit>,
 }
 
 impl Buffer {
-    /// Sets the place that is given back once all bytes are consumed.
-    pub(crate) fn set_place(&mut self, place: Option<Place>) {
-        self.place = place;
+    /// Sets the permit that is released once all bytes are consumed.
+    pub(crate) fn set_permit(&mut self, permit: Option<Permit>) {
+        self.permit = permit;
     }
 
     /// Returns the bytes that are not consumed yet.
@@ -66,7 +66,7 @@ impl Buffer {
         debug_assert!(self.start <= self.end);
         self.release_if_empty();
         if self.memory.is_none() {
-            self.place = None;
+            self.permit = None;
         }
     }
 
@@ -104,13 +104,13 @@ mod tests {
     use crate::io::gate::{Gates, Key};
 
     #[test]
-    fn a_place_is_given_back_with_the_last_byte() {
+    fn a_permit_is_released_with_the_last_byte() {
         let limits = GateLimits { origin: 1, origin_of_client: 1, ahead: 1, ahead_of_client: 1 };
         let gates = Arc::new(Gates::new(limits));
         let is_free = || gates.try_enter(Key::Ahead).is_some();
         let mut buffer = Buffer::default();
-        buffer.set_place(gates.try_enter(Key::Ahead));
-        // The place is held for the bytes to come.
+        buffer.set_permit(gates.try_enter(Key::Ahead));
+        // The permit is held for the bytes to come.
         buffer.grew(0);
         assert!(!is_free());
         buffer.room()[..3].copy_from_slice(b"abc");

@@ -1,8 +1,8 @@
 //! Body forwarding from one socket to another.
 //!
-//! Framing is read; data that is long enough stays in the kernel (splice(2)). Data that was read
-//! with the framing is sent from memory. A pipe is emptied before anything else is done, so that no
-//! bytes are left in it when the sender closes.
+//! The framing is read; data that is long enough stays in the kernel (splice(2)). Data that was
+//! read together with the framing is sent from memory. A pipe is emptied before the next read, so
+//! that no bytes are left in it when the sender closes.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,7 +27,7 @@ pub(crate) enum Form {
     Chunks,
 }
 
-/// Line end behind the data of a chunk.
+/// Line end after the data of a chunk.
 pub(crate) const CHUNK_END: &[u8] = b"\r\n";
 /// End of a chunked body without trailers.
 pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -47,15 +47,15 @@ pub(crate) struct BodySource<'a> {
 /// Error that ended the forwarding of a body.
 #[derive(Debug)]
 pub(crate) enum ForwardError {
-    /// The sender is gone or closed before the end.
-    From(SocketError),
-    /// The receiver is gone.
-    To(SocketError),
+    /// Reading from the sender failed, or it closed before the end of the body.
+    Sender(SocketError),
+    /// Sending to the receiver failed, or it responded first.
+    Receiver(SocketError),
     /// The sender's framing is invalid.
     Malformed(Malformed),
 }
 
-/// Forwards a body behind `head`; returns the memory of the head.
+/// Sends `head`, then forwards a body; returns the memory of the head for reuse.
 pub(crate) async fn body(
     splicing: Splicing<'_>,
     from: BodySource<'_>,
@@ -78,12 +78,12 @@ pub(crate) async fn body(
         if buffer.is_empty() && socket.can_splice() && to.can_splice() && splicing.pays(framed.data_ahead()) {
             splice(splicing, socket, framed, to, form).await?;
         } else if unless_answered(to, socket.read(buffer)).await? == 0 {
-            end(framed)?;
+            check_end(framed)?;
         }
     }
 }
 
-/// Body as it is sent.
+/// Bytes of a forwarded body that are to be sent.
 struct Outgoing {
     form: Form,
     /// Bytes to send first.
@@ -110,7 +110,7 @@ impl Outgoing {
                 Piece::Data(len) => {
                     framed.advance(len as u64);
                     to.add_overhead(std::mem::take(&mut self.overhead));
-                    to.write_all(&self.bytes, &bytes[..len]).await.map_err(ForwardError::To)?;
+                    to.write_all(&self.bytes, &bytes[..len]).await.map_err(ForwardError::Receiver)?;
                     self.bytes.clear();
                     return Ok((len, framed.is_over()));
                 }
@@ -118,7 +118,7 @@ impl Outgoing {
             }
         };
         to.add_overhead(std::mem::take(&mut self.overhead));
-        to.write_all(&self.bytes, &[]).await.map_err(ForwardError::To)?;
+        to.write_all(&self.bytes, &[]).await.map_err(ForwardError::Receiver)?;
         self.bytes.clear();
         Ok((used, is_over))
     }
@@ -175,8 +175,8 @@ impl Outgoing {
     }
 
     fn push_trailer(&mut self, line: &[u8]) {
-        let goes_on = self.trailers.as_ref().is_some_and(|trailers| trailers.pass(line));
-        if self.form == Form::Chunks && goes_on {
+        let is_forwarded = self.trailers.as_ref().is_some_and(|trailers| trailers.pass(line));
+        if self.form == Form::Chunks && is_forwarded {
             self.push_framing(if self.has_trailers { b"" } else { b"0\r\n" });
             self.push_framing(line);
             self.has_trailers = true;
@@ -219,9 +219,9 @@ async fn splice_through(
         }
         let moved = unless_answered(to, from.splice_to(pipe, ahead)).await?;
         if moved == 0 {
-            return end(framed);
+            return check_end(framed);
         }
-        send_pipe(pipe, to, form).await.map_err(ForwardError::To)?;
+        send_pipe(pipe, to, form).await.map_err(ForwardError::Receiver)?;
         framed.advance(moved as u64);
     }
 }
@@ -239,12 +239,12 @@ pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, form: Form) -> R
 }
 
 /// Checks that the body may end with the connection.
-fn end(framed: &mut Framed) -> Result<(), ForwardError> {
+fn check_end(framed: &mut Framed) -> Result<(), ForwardError> {
     if framed.ends_with_connection() {
         *framed = Framed::Length(0);
         return Ok(());
     }
-    Err(ForwardError::From(SocketError::Closed))
+    Err(ForwardError::Sender(SocketError::Closed))
 }
 
 async fn copy(
@@ -255,31 +255,31 @@ async fn copy(
 ) -> Result<(), ForwardError> {
     let mut buffer = Buffer::default();
     let most = framed.data_ahead();
-    let read = from.read_some(&mut buffer, most).await.map_err(ForwardError::From)?;
+    let read = from.read_some(&mut buffer, most).await.map_err(ForwardError::Sender)?;
     if read == 0 {
-        return end(framed);
+        return check_end(framed);
     }
     let chunked = form == Form::Chunks;
     let (head, end) = if chunked { (chunk_head(read), CHUNK_END) } else { (Vec::new(), &b""[..]) };
     to.add_overhead(head.len() + end.len());
-    to.write_all(&head, buffer.filled()).await.map_err(ForwardError::To)?;
-    to.write_all(end, &[]).await.map_err(ForwardError::To)?;
+    to.write_all(&head, buffer.filled()).await.map_err(ForwardError::Receiver)?;
+    to.write_all(end, &[]).await.map_err(ForwardError::Receiver)?;
     framed.advance(read as u64);
     Ok(())
 }
 
-/// Returns the result of reading from the sender, or an error if the receiver listens and responds
-/// first.
+/// Returns the result of `reading`, or an error if the receiver responds first and sending stops on
+/// that.
 async fn unless_answered<T>(
     to: &mut Socket,
     reading: impl Future<Output = Result<T, SocketError>>,
 ) -> Result<T, ForwardError> {
     let mut reading = pin!(reading);
     poll_fn(|context| match reading.as_mut().poll(context) {
-        Poll::Pending if to.listens && to.poll_readable(context).is_ready() => {
-            Poll::Ready(Err(ForwardError::To(SocketError::Answered)))
+        Poll::Pending if to.stops_on_response && to.poll_readable(context).is_ready() => {
+            Poll::Ready(Err(ForwardError::Receiver(SocketError::Answered)))
         }
-        done => done.map_err(ForwardError::From),
+        done => done.map_err(ForwardError::Sender),
     })
     .await
 }

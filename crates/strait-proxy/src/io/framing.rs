@@ -5,7 +5,7 @@ use strait_http::chunked::{self, Chunked};
 use strait_http::framing::Body;
 
 /// Error of a chunk that exceeds the body's limit.
-pub(crate) const TOO_LONG: Malformed = Malformed::TooLarge("the body is longer than is taken");
+pub(crate) const TOO_LONG: Malformed = Malformed::TooLarge("the body is longer than the limit");
 
 /// State of a body that is being read.
 #[derive(Clone, Copy, Debug)]

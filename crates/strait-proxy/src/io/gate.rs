@@ -1,16 +1,16 @@
-//! Gates: limited places, counted over all workers. There are gates for connections in use to each
-//! origin and for memory for request bodies; one client gets a part of each.
+//! Gates: fair semaphores that all workers share, for connections in use to each origin and for the
+//! memory of request bodies. One client gets a share of each.
 //!
-//! Each connection to an origin that carries a request or a tunnel holds a place, and so does each
+//! Each connection to an origin that carries a request or a tunnel holds a permit, and so does each
 //! request body that is read ahead. Idle connections hold none: `limits.origin_idle` bounds those.
 //!
 //! ```text
 //! request ──▶ gate of the client ──▶ gate of the origin ──▶ connection
-//!             its part of the origin  all connections        holds both places
+//!             its share of the origin all connections        holds both permits
 //! ```
 //!
-//! Each gate is a queue: first come, first served. A client waits for its own part first, so that
-//! it never has more requests than that in the shared queue.
+//! Permits are granted in the order of the requests. A client waits for its own share first, so
+//! that it never has more requests than that in the origin's queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -54,15 +54,15 @@ pub(crate) enum Key {
 }
 
 impl GateLimits {
-    fn places(&self, key: &Key) -> usize {
-        let places = match key {
+    fn permits(&self, key: &Key) -> usize {
+        let permits = match key {
             Key::Origin(_) => self.origin,
             Key::OriginOf(..) => self.origin_of_client,
             Key::Ahead => self.ahead,
             Key::AheadOf(_) => self.ahead_of_client,
         };
         // A limit of 0 would refuse everything: the configuration does not allow it.
-        places.max(1)
+        permits.max(1)
     }
 
     /// Returns the maximum of waiters. The limit of client connections bounds requests that wait
@@ -70,12 +70,12 @@ impl GateLimits {
     fn waiters(&self, key: &Key) -> usize {
         match key {
             Key::Origin(_) | Key::OriginOf(..) => usize::MAX,
-            Key::Ahead | Key::AheadOf(_) => self.places(key),
+            Key::Ahead | Key::AheadOf(_) => self.permits(key),
         }
     }
 }
 
-/// Gates with places in use. An entry exists only while a place is in use or awaited.
+/// Gates with permits in use. An entry exists only while a permit is in use or awaited.
 #[derive(Debug)]
 pub(crate) struct Gates(Mutex<State>);
 
@@ -89,19 +89,19 @@ struct State {
 struct Gate {
     used: usize,
     next_ticket: u64,
-    /// Waiters by ticket: the first gets the next place.
+    /// Waiters by ticket: the first one gets the next permit.
     queue: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// Place in use until it is dropped, or a ticket that waits for one.
+/// Permit, in use until it is dropped, or a ticket that waits for one.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Permit {
     gates: Arc<Gates>,
     key: Key,
-    /// Ticket until the waiter has seen that its place was granted.
+    /// Ticket of a waiter; `None` once the waiter knows that the permit was granted.
     ticket: Option<u64>,
-    /// Place of the client's part, given back with this one.
-    part: Option<Box<Place>>,
+    /// Permit of the client's gate, released with this one.
+    of_client: Option<Box<Permit>>,
 }
 
 impl Gates {
@@ -109,43 +109,43 @@ impl Gates {
         Self(Mutex::new(State { gates: HashMap::new(), limits }))
     }
 
-    /// Sets other limits. Waiters get the places that are added; places in use stay.
+    /// Sets other limits. Waiters get the added permits; permits in use stay.
     pub(crate) fn limit(&self, limits: GateLimits) {
         let mut state = self.state();
         state.limits = limits;
         for (key, gate) in &mut state.gates {
-            gate.grant(limits.places(key));
+            gate.grant(limits.permits(key));
         }
     }
 
-    /// Takes a place if one is free and no other request waits for it.
-    pub(crate) fn try_enter(self: &Arc<Self>, key: Key) -> Option<Place> {
+    /// Takes a permit if one is free and no other request waits for it.
+    pub(crate) fn try_enter(self: &Arc<Self>, key: Key) -> Option<Permit> {
         let mut state = self.state();
-        let places = state.limits.places(&key);
-        let is_free = state.gates.get(&key).is_none_or(|gate| gate.is_free(places));
+        let permits = state.limits.permits(&key);
+        let is_free = state.gates.get(&key).is_none_or(|gate| gate.is_free(permits));
         if !is_free {
             return None;
         }
         state.gates.entry(key.clone()).or_default().used += 1;
-        Some(Place { gates: self.clone(), key, ticket: None, part: None })
+        Some(Permit { gates: self.clone(), key, ticket: None, of_client: None })
     }
 
-    /// Takes a place, or waits for one until `deadline` behind earlier waiters. `None` if no place
-    /// became free or too many requests wait.
-    pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Place> {
-        if let Some(place) = self.try_enter(key.clone()) {
-            return Some(place);
+    /// Takes a permit, or waits until `deadline`, after earlier waiters, for one. `None` if no
+    /// permit became free or too many requests wait.
+    pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Permit> {
+        if let Some(permit) = self.try_enter(key.clone()) {
+            return Some(permit);
         }
-        let (mut place, granted) = self.queue(key)?;
+        let (mut permit, granted) = self.queue(key)?;
         // The sender sends before it is dropped, so an error means that the deadline has passed.
         let _ = timeout_at(deadline, granted).await;
-        place.is_granted().then_some(place)
+        permit.is_granted().then_some(permit)
     }
 
-    fn queue(self: &Arc<Self>, key: Key) -> Option<(Place, oneshot::Receiver<()>)> {
+    fn queue(self: &Arc<Self>, key: Key) -> Option<(Permit, oneshot::Receiver<()>)> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
-        let (places, waiters) = (state.limits.places(&key), state.limits.waiters(&key));
+        let (permits, waiters) = (state.limits.permits(&key), state.limits.waiters(&key));
         let gate = state.gates.entry(key.clone()).or_default();
         if gate.queue.len() >= waiters {
             return None;
@@ -153,9 +153,9 @@ impl Gates {
         let ticket = gate.next_ticket;
         gate.next_ticket += 1;
         gate.queue.insert(ticket, sender);
-        // A place may have become free since `try_enter`.
-        gate.grant(places);
-        Some((Place { gates: self.clone(), key, ticket: Some(ticket), part: None }, receiver))
+        // A permit may have become free since `try_enter`.
+        gate.grant(permits);
+        Some((Permit { gates: self.clone(), key, ticket: Some(ticket), of_client: None }, receiver))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -164,31 +164,31 @@ impl Gates {
 }
 
 impl Gate {
-    fn is_free(&self, places: usize) -> bool {
-        self.used < places && self.queue.is_empty()
+    fn is_free(&self, permits: usize) -> bool {
+        self.used < permits && self.queue.is_empty()
     }
 
-    /// Gives free places to the first waiters.
-    fn grant(&mut self, places: usize) {
-        while self.used < places
+    /// Gives free permits to the first waiters.
+    fn grant(&mut self, permits: usize) {
+        while self.used < permits
             && let Some((_, waiter)) = self.queue.pop_first()
         {
             self.used += 1;
-            // A waiter that has just given up finds that it has a place, and gives it back.
+            // A waiter that has just given up finds that it has a permit, and releases it.
             let _ = waiter.send(());
         }
     }
 }
 
-impl Place {
-    /// Adds the place of the client's part, which is given back with this one.
-    pub(crate) fn with(self, part: Self) -> Self {
+impl Permit {
+    /// Adds the permit of the client's gate, which is released with this one.
+    pub(crate) fn with(self, client_permit: Self) -> Self {
         let mut both = self;
-        both.part = Some(Box::new(part));
+        both.of_client = Some(Box::new(client_permit));
         both
     }
 
-    /// Returns true if the place was granted.
+    /// Returns true if the permit was granted.
     fn is_granted(&mut self) -> bool {
         let state = self.gates.state();
         let is_queued = |ticket| state.gates.get(&self.key).is_some_and(|it| it.queue.contains_key(&ticket));
@@ -201,16 +201,16 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    /// Gives the place to the next waiter, or leaves the queue.
+impl Drop for Permit {
+    /// Releases the permit to the next waiter, or leaves the queue.
     fn drop(&mut self) {
         let mut state = self.gates.state();
-        let places = state.limits.places(&self.key);
+        let permits = state.limits.permits(&self.key);
         let Some(gate) = state.gates.get_mut(&self.key) else { return };
         let was_queued = self.ticket.is_some_and(|ticket| gate.queue.remove(&ticket).is_some());
         if !was_queued {
             gate.used -= 1;
-            gate.grant(places);
+            gate.grant(permits);
         }
         if gate.used == 0 && gate.queue.is_empty() {
             state.gates.remove(&self.key);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_granted_in_the_order_of_requests() {
+    async fn permits_are_granted_in_the_order_of_requests() {
         let gates = gates(1);
         let first = gates.try_enter(origin(1)).unwrap();
         let mut second = pin!(gates.enter(origin(1), later()));
@@ -289,12 +289,12 @@ mod tests {
         let gates = gates(1);
         let first = gates.try_enter(origin(1)).unwrap();
         {
-            let mut gone = pin!(gates.enter(origin(1), later()));
-            assert!(now(&mut gone).await.is_none());
+            let mut waiter = pin!(gates.enter(origin(1), later()));
+            assert!(now(&mut waiter).await.is_none());
         }
         assert!(gates.enter(origin(1), later()).await.is_none(), "the deadline");
         assert!(gates.state().gates[&origin(1)].queue.is_empty());
-        // A waiter that is dropped after its place was granted leaves the place to the next one.
+        // A waiter that is dropped after its permit was granted leaves the permit to the next one.
         let mut last = {
             let mut granted = Box::pin(gates.enter(origin(1), later()));
             assert!(now(&mut granted).await.is_none());

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::time::{Duration, UNIX_EPOCH};
 
 use strait_http::fields::Fields;
-use strait_http::forward::{passed_on, via};
+use strait_http::forward::{forwarded_fields, via};
 use strait_http::head::{Response, Version};
 
 use crate::config::via::ViaName;
@@ -78,14 +78,14 @@ pub(crate) fn push_via(head: &mut Vec<u8>, own: &ViaName, fields: &Fields<'_>, v
 /// Writes an interim response, which has no body and no connection options.
 pub(crate) fn write_interim(head: &mut Vec<u8>, own: &ViaName, response: &Response<'_>) {
     push_status_line(head, response.status);
-    push_some(head, &passed_on(&response.fields).copied().collect(), |name| name != "via");
+    push_some(head, &forwarded_fields(&response.fields).copied().collect(), |name| name != "via");
     push_via(head, own, &response.fields, response.version);
     head.extend_from_slice(b"\r\n");
 }
 
-/// Writes the fields with accepted names, which `is_meant` gets in lower case.
-pub(crate) fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_meant: impl Fn(&str) -> bool) {
-    for field in fields.iter().filter(|field| is_meant(&field.name.to_ascii_lowercase())) {
+/// Writes the fields with names that `is_match` accepts; it gets them in lower case.
+pub(crate) fn push_some(head: &mut Vec<u8>, fields: &Fields<'_>, is_match: impl Fn(&str) -> bool) {
+    for field in fields.iter().filter(|field| is_match(&field.name.to_ascii_lowercase())) {
         push_field(head, field.name, field.value);
     }
 }

@@ -4,7 +4,6 @@
 
 pub(crate) mod buffer;
 pub(crate) mod clock;
-pub(crate) mod counter;
 pub(crate) mod deadline;
 pub(crate) mod forward;
 pub(crate) mod framing;

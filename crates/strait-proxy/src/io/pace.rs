@@ -1,5 +1,5 @@
-//! Minimum rates after a grace period: of a request's body, which also has a total limit, and of a
-//! client that takes responses.
+//! Minimum rates after a grace period: of a request body, which also has a total limit, and of a
+//! client that reads responses.
 //!
 //! Only time spent waiting for the client counts towards the rate: a slow origin is not the
 //! client's fault. Pure; [`crate::io::socket`] waits and passes the times.
@@ -41,11 +41,11 @@ impl Pace {
     }
 }
 
-/// Rate at which a client takes responses while it is connected.
+/// Rate at which a client reads responses while it is connected.
 ///
 /// Waits are added up, and compared with the acknowledged bytes only when the allowed time is used
 /// up: a client that keeps up costs no system call. Bytes earn time up to the grace period, so that
-/// a fast start does not pay for a long stall.
+/// a fast start does not allow a long stall.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptake {
     grace: Duration,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_bytes_earn_time_up_to_the_grace_period() {
+    fn acknowledged_bytes_earn_time_up_to_the_grace_period() {
         let s = Duration::from_secs;
         let mut uptake = Uptake::new(s(60), 500);
         uptake.wait(s(59));

@@ -24,14 +24,13 @@ use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use crate::io::tls::session::Session;
 
-/// Bytes per sendfile(2): it ends at a full socket anyway, and other connections of the thread need
-/// their turn.
+/// Maximum of bytes per sendfile(2), so that other connections of the thread are not delayed.
 const SENDFILE_MAX: u64 = 1 << 20;
 /// Bytes per read without sendfile.
 const COPY_BYTES: usize = 64 << 10;
 
 /// Minimum time between two checks of the bytes that a slow client has acknowledged.
-const LOOK: Duration = Duration::from_millis(100);
+const UPTAKE_CHECK_MIN: Duration = Duration::from_millis(100);
 
 /// Time and number of reads that discard bytes on a closing connection.
 const LINGER: Duration = Duration::from_secs(2);
@@ -44,7 +43,8 @@ pub(crate) enum SocketError {
     Closed,
     /// The peer was idle for too long.
     TimedOut,
-    /// The peer sent bytes instead of taking more, and the socket listened for that.
+    /// The peer sent bytes while a request body was being sent to it
+    /// ([`Socket::stops_on_response`]).
     Answered,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Moved {
     pub(crate) sendfile: u64,
     /// From another socket, through a pipe (splice).
     pub(crate) spliced: u64,
-    /// Of all bytes, those beside bodies: heads of responses, chunk framing, trailers.
+    /// Bytes outside bodies: heads of responses, chunk framing, trailers.
     pub(crate) overhead: u64,
 }
 
@@ -101,7 +101,7 @@ impl Moved {
     }
 }
 
-/// Awaits `reading`, at most for `limit` and for the time that the body's pace allows.
+/// Awaits `reading` for at most `limit` and the time that the body's pace allows.
 async fn paced(
     deadline: &mut Deadline,
     pace: &mut Option<(Pace, Instant)>,
@@ -122,33 +122,33 @@ pub(crate) struct Socket {
     stream: Stream,
     deadline: Deadline,
     /// Time that the peer may be idle.
-    pub(crate) patience: Duration,
-    /// True if sending stops once the peer sends bytes: it responds before it has the whole
-    /// request.
-    pub(crate) listens: bool,
+    pub(crate) idle_timeout: Duration,
+    /// True if sending stops once the peer sends bytes: an origin may respond before it has
+    /// received the whole request.
+    pub(crate) stops_on_response: bool,
     /// Minimum pace of the body that is being read, and the start of the body.
     pub(crate) pace: Option<(Pace, Instant)>,
-    /// Minimum pace at which a client takes responses.
+    /// Minimum pace at which a client reads responses.
     pub(crate) uptake: Option<Uptake>,
     pub(crate) moved: Moved,
 }
 
 impl Socket {
-    pub(crate) fn new(tcp: TcpStream, patience: Duration) -> Self {
+    pub(crate) fn new(tcp: TcpStream, idle_timeout: Duration) -> Self {
         // An error means that the socket is not TCP: nothing is delayed there.
         let _ = tcp.set_nodelay(true);
         Self {
             stream: Stream::new(tcp),
             deadline: Deadline::default(),
-            patience,
-            listens: false,
+            idle_timeout,
+            stops_on_response: false,
             pace: None,
             uptake: None,
             moved: Moved::default(),
         }
     }
 
-    /// Begins TLS and shakes hands.
+    /// Performs the TLS handshake.
     pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<()> {
         self.stream.secure(session);
         let Self { stream, deadline, .. } = self;
@@ -169,16 +169,16 @@ impl Socket {
 
     /// Reads available bytes, at most `most`, into an empty buffer; 0 at the end.
     pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, SocketError> {
-        let Self { stream, deadline, patience, pace, .. } = self;
+        let Self { stream, deadline, idle_timeout, pace, .. } = self;
         let most = most.min(BUFFER_BYTES as u64) as usize;
         let read = poll_fn(|context| stream.poll_read(context, buffer, most));
-        paced(deadline, pace, *patience, read).await
+        paced(deadline, pace, *idle_timeout, read).await
     }
 
     /// Reads available bytes into a buffer with free space; 0 at the end. The buffer takes memory
     /// only once there are bytes to read.
     pub(crate) async fn read(&mut self, buffer: &mut Buffer) -> Result<usize, SocketError> {
-        self.read_within(self.patience, buffer).await
+        self.read_within(self.idle_timeout, buffer).await
     }
 
     /// Like [`Socket::read`], with another time limit.
@@ -198,13 +198,15 @@ impl Socket {
         if !self.stream.is_encrypted_here() {
             return Ok(());
         }
-        let listens = self.listens;
+        let stops_on_response = self.stops_on_response;
         loop {
             let send = |stream: &mut Stream, context: &mut Context<'_>| match stream.poll_send(context) {
-                Poll::Pending if listens => stream.poll_readable(context).map(|_| Err(SocketError::Answered)),
+                Poll::Pending if stops_on_response => {
+                    stream.poll_readable(context).map(|_| Err(SocketError::Answered))
+                }
                 sent => sent.map_err(SocketError::from),
             };
-            if !self.taken(send).await? {
+            if !self.send_paced(send).await? {
                 return Ok(());
             }
         }
@@ -232,17 +234,17 @@ impl Socket {
     }
 
     async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), SocketError> {
-        let listens = self.listens;
+        let stops_on_response = self.stops_on_response;
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
             let write = |stream: &mut Stream, context: &mut Context<'_>| {
-                if listens && stream.poll_readable(context).is_ready() {
+                if stops_on_response && stream.poll_readable(context).is_ready() {
                     return Poll::Ready(Err(SocketError::Answered));
                 }
                 stream.poll_write(context, &parts).map_err(SocketError::from)
             };
-            let written = self.taken(write).await?;
+            let written = self.send_paced(write).await?;
             if written == 0 {
                 return Err(SocketError::Closed);
             }
@@ -262,7 +264,7 @@ impl Socket {
         }
         while !bytes.is_empty() {
             let flags = SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let written = self.sending(|tcp| rustix::net::send(tcp, bytes, flags)).await?;
+            let written = self.send_ready(|tcp| rustix::net::send(tcp, bytes, flags)).await?;
             self.moved.sent += written as u64;
             bytes = &bytes[written..];
         }
@@ -282,7 +284,7 @@ impl Socket {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let asked = (end - at).min(SENDFILE_MAX) as usize;
-            let sent = self.sending(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
+            let sent = self.send_ready(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
             if sent == 0 {
                 // The file was truncated.
                 return Err(SocketError::Closed);
@@ -317,9 +319,9 @@ impl Socket {
     /// Moves up to `most` received bytes into an empty pipe; 0 at the end. Only if
     /// [`Socket::can_splice`].
     pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
-        let Self { stream, deadline, patience, pace, .. } = self;
+        let Self { stream, deadline, idle_timeout, pace, .. } = self;
         let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
-        paced(deadline, pace, *patience, moved).await
+        paced(deadline, pace, *idle_timeout, moved).await
     }
 
     /// Moves up to `most` more received bytes into a pipe, without waiting.
@@ -331,7 +333,7 @@ impl Socket {
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), SocketError> {
         debug_assert!(self.can_splice());
         while pipe.held() > 0 {
-            let sent = self.sending(|tcp| pipe.empty(tcp, None)).await?;
+            let sent = self.send_ready(|tcp| pipe.empty(tcp, None)).await?;
             self.moved.spliced += sent as u64;
         }
         Ok(())
@@ -356,8 +358,8 @@ impl Socket {
     /// Closes the connection after the peer has received all bytes. Unread received bytes would
     /// make the kernel reset it (RFC 9112, section 9.6), so they are read and discarded.
     pub(crate) async fn close(&mut self, buffer: &mut Buffer) -> Result<(), SocketError> {
-        let Self { stream, deadline, patience, .. } = self;
-        deadline.within(*patience, poll_fn(|context| stream.poll_finish(context))).await??;
+        let Self { stream, deadline, idle_timeout, .. } = self;
+        deadline.within(*idle_timeout, poll_fn(|context| stream.poll_finish(context))).await??;
         for _ in 0..LINGER_READS {
             buffer.clear();
             if self.read_within(LINGER, buffer).await? == 0 {
@@ -390,42 +392,43 @@ impl Socket {
     }
 
     /// Returns the result of `call`, which sends, once the socket is ready.
-    async fn sending(
+    async fn send_ready(
         &mut self,
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, SocketError> {
-        let listens = self.listens;
+        let stops_on_response = self.stops_on_response;
         let send = |stream: &mut Stream, context: &mut Context<'_>| {
-            if listens && stream.poll_readable(context).is_ready() {
+            if stops_on_response && stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Err(SocketError::Answered));
             }
             let tcp = &stream.tcp;
             poll_io(tcp, context, Interest::WRITABLE, || Ok(call(tcp)?)).map_err(SocketError::from)
         };
-        self.taken(send).await
+        self.send_paced(send).await
     }
 
-    /// Polls `send` until it is ready, within the patience and, for a client, its minimum pace. A
-    /// client that is too slow is reset: unsent bytes would hold kernel memory long after a close.
-    async fn taken<T>(
+    /// Polls `send` until it is ready, within the idle timeout and, for a client, its minimum pace.
+    /// A client that is too slow is reset: unsent bytes would hold kernel memory long after a
+    /// close.
+    async fn send_paced<T>(
         &mut self,
         mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, SocketError>>,
     ) -> Result<T, SocketError> {
-        let Self { stream, deadline, patience, uptake, .. } = self;
+        let Self { stream, deadline, idle_timeout, uptake, .. } = self;
         let Some(uptake) = uptake else {
-            return deadline.within(*patience, poll_fn(|context| send(stream, context))).await?;
+            return deadline.within(*idle_timeout, poll_fn(|context| send(stream, context))).await?;
         };
-        let mut patience = *patience;
+        let mut idle_timeout = *idle_timeout;
         loop {
-            let limit = uptake.left().max(LOOK).min(patience);
+            let limit = uptake.left().max(UPTAKE_CHECK_MIN).min(idle_timeout);
             let (done, waited) = deadline.timed(limit, poll_fn(|context| send(stream, context))).await;
             uptake.wait(waited);
             if let Ok(done) = done {
                 return done;
             }
-            patience = patience.saturating_sub(waited);
+            idle_timeout = idle_timeout.saturating_sub(waited);
             let keeps_pace = acknowledged(&stream.tcp).is_some_and(|bytes| uptake.keeps_pace(bytes));
-            if patience.is_zero() || !keeps_pace {
+            if idle_timeout.is_zero() || !keeps_pace {
                 self.reset();
                 return Err(SocketError::TimedOut);
             }

@@ -17,11 +17,11 @@ use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 use crate::io::stream::Stream;
 
-/// Moves bytes until both ends have finished, one end is gone, or no byte has moved for `patience`.
-/// Bytes that were read from either end are sent first.
+/// Moves bytes until both ends have finished, one end has failed, or no byte has moved for
+/// `idle_timeout`. Bytes that were read from either end before are sent first.
 pub(crate) async fn run(
     splicing: Splicing<'_>,
-    patience: Duration,
+    idle_timeout: Duration,
     client: (&mut Socket, &mut Buffer),
     origin: (&mut Socket, &mut Buffer),
 ) -> Result<(), SocketError> {
@@ -39,12 +39,12 @@ pub(crate) async fn run(
             let down = downward.poll(origin, client, context)?;
             if up.is_ready() && down.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
         });
-        while_it_moves(patience, both, (&up, &down)).await
+        while_it_moves(idle_timeout, both, (&up, &down)).await
     } else {
         let (client, origin) = (&client.stream().tcp, &origin.stream().tcp);
         let (upward, downward) = (pass(splicing, client, origin, &up), pass(splicing, origin, client, &down));
         let both = async { tokio::try_join!(upward, downward).map(drop) };
-        while_it_moves(patience, both, (&up, &down)).await
+        while_it_moves(idle_timeout, both, (&up, &down)).await
     };
     for (socket, moved) in [(origin, up), (client, down)] {
         socket.moved.spliced += moved.spliced.get();
@@ -67,16 +67,16 @@ impl Moved {
 }
 
 /// Returns the result of `both`, or a timeout once no byte has moved in either direction for
-/// `patience`.
+/// `idle_timeout`.
 async fn while_it_moves<T>(
-    patience: Duration,
+    idle_timeout: Duration,
     both: impl Future<Output = io::Result<T>>,
     moved: (&Moved, &Moved),
 ) -> Result<T, SocketError> {
     let mut both = std::pin::pin!(both);
     loop {
         let before = (moved.0.bytes(), moved.1.bytes());
-        match tokio::time::timeout(patience, &mut both).await {
+        match tokio::time::timeout(idle_timeout, &mut both).await {
             Ok(ended) => return ended.map_err(SocketError::from),
             Err(_) if (moved.0.bytes(), moved.1.bytes()) == before => return Err(SocketError::TimedOut),
             Err(_) => {}

@@ -66,7 +66,7 @@ impl Outcome {
             Answer::Hit => Self::Hit,
             Answer::Forwarded { status: Some(304), stored: true, .. } => Self::Revalidated,
             Answer::Forwarded { collapsed: true, .. } => Self::Collapsed,
-            // The origin was asked, but the response is an older one.
+            // The origin was contacted, but the response is the stored one.
             Answer::Forwarded { stored: false, why: Why::Stale | Why::Request, .. } => Self::Stale,
             Answer::Forwarded { .. } => Self::Miss,
         }
@@ -79,7 +79,7 @@ pub(crate) struct Record {
     /// Status of the response; 0 without one.
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
-    /// Address of the origin that was asked.
+    /// Address of the contacted origin.
     pub(crate) origin: Option<SocketAddr>,
     /// Reason of the proxy's own response, if the log has it.
     pub(crate) why: Option<String>,

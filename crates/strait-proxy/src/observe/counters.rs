@@ -3,9 +3,9 @@
 //! One thread writes to a block, so that adding is a load and a store without a lock. Readers get
 //! recent numbers, which need not be consistent with each other.
 
-use std::time::Duration;
+use strait_ledger::SingleWriterCounter;
+use strait_ledger::buckets::{self, Buckets};
 
-use crate::io::counter::Counter;
 use crate::observe::access::{Account, Outcome};
 
 /// Number of outcomes.
@@ -13,33 +13,39 @@ const OUTCOMES: usize = Outcome::ALL.len();
 /// Classes of statuses by their first digit; 0 without a status.
 pub(crate) const CLASSES: usize = 6;
 
+/// Bits of a duration's bucket below its octave: four buckets an octave are precise enough for the
+/// metrics and the report, and fit into the block of a worker.
+const BITS: u32 = 2;
+/// Durations of up to two minutes, in microseconds.
+pub(crate) type Durations = Buckets<BITS, { buckets::len(BITS, (1 << 27) - 1) }>;
+
 /// Counters of a worker, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
     /// Connections accepted, open, and refused.
-    pub(crate) accepted: Counter,
-    pub(crate) open: Counter,
-    pub(crate) refused: Counter,
-    outcomes: [Counter; OUTCOMES],
-    classes: [Counter; CLASSES],
+    pub(crate) accepted: SingleWriterCounter,
+    pub(crate) open: SingleWriterCounter,
+    pub(crate) refused: SingleWriterCounter,
+    outcomes: [SingleWriterCounter; OUTCOMES],
+    classes: [SingleWriterCounter; CLASSES],
     /// Responses that ended early.
-    cut: Counter,
+    cut: SingleWriterCounter,
     /// Bytes to clients, by mechanism.
-    copied: Counter,
-    sendfile: Counter,
-    spliced: Counter,
+    copied: SingleWriterCounter,
+    sendfile: SingleWriterCounter,
+    spliced: SingleWriterCounter,
     /// Durations of hits, and of other responses except tunnels.
-    hits: Histogram,
-    others: Histogram,
+    hits: Durations,
+    others: Durations,
     /// Connections to origins that were opened, and requests on idle ones.
-    pub(crate) opened: Counter,
-    pub(crate) reused: Counter,
+    pub(crate) opened: SingleWriterCounter,
+    pub(crate) reused: SingleWriterCounter,
     /// Bytes into the cache, by mechanism.
-    pub(crate) filled_copied: Counter,
-    pub(crate) filled_spliced: Counter,
+    pub(crate) filled_copied: SingleWriterCounter,
+    pub(crate) filled_spliced: SingleWriterCounter,
     /// Lines of the access log that were dropped because its queue was full.
-    pub(crate) log_dropped: Counter,
+    pub(crate) log_dropped: SingleWriterCounter,
 }
 
 impl Counters {
@@ -51,51 +57,13 @@ impl Counters {
         self.copied.add(account.moved.sent);
         self.sendfile.add(account.moved.sendfile);
         self.spliced.add(account.moved.spliced);
+        let took_us = account.took.as_micros() as u64;
         match record.outcome {
-            Outcome::Hit => self.hits.add(account.took),
+            Outcome::Hit => self.hits.record(took_us),
             Outcome::Tunnel | Outcome::Unanswered => {}
-            _ => self.others.add(account.took),
+            _ => self.others.record(took_us),
         }
     }
-}
-
-/// Buckets of a histogram: four per octave of microseconds, up to two minutes.
-const BUCKETS: usize = 104;
-
-/// Histogram of durations.
-#[derive(Debug)]
-struct Histogram {
-    buckets: [Counter; BUCKETS],
-    sum_us: Counter,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self { buckets: std::array::from_fn(|_| Counter::default()), sum_us: Counter::default() }
-    }
-}
-
-impl Histogram {
-    fn add(&self, took: Duration) {
-        let us = took.as_micros() as u64;
-        self.buckets[bucket(us)].add(1);
-        self.sum_us.add(us);
-    }
-}
-
-/// Returns the bucket of a duration.
-fn bucket(us: u64) -> usize {
-    if us < 4 {
-        return us as usize;
-    }
-    let octave = us.ilog2() as usize;
-    let quarter = (us >> (octave - 2)) as usize & 3;
-    (4 * (octave - 1) + quarter).min(BUCKETS - 1)
-}
-
-/// Returns the exclusive upper bound of a bucket in microseconds.
-fn end_us(bucket: usize) -> u64 {
-    if bucket < 4 { bucket as u64 + 1 } else { (bucket as u64 % 4 + 5) << (bucket / 4 - 1) }
 }
 
 /// Sums of all workers.
@@ -110,8 +78,8 @@ pub(crate) struct Sum {
     pub(crate) copied: u64,
     pub(crate) sendfile: u64,
     pub(crate) spliced: u64,
-    pub(crate) hits: Times,
-    pub(crate) others: Times,
+    pub(crate) hits: Durations,
+    pub(crate) others: Durations,
     pub(crate) opened: u64,
     pub(crate) reused: u64,
     pub(crate) filled_copied: u64,
@@ -162,50 +130,9 @@ impl Sum {
     }
 }
 
-/// Durations of all workers.
-#[derive(Clone, Debug)]
-pub(crate) struct Times {
-    buckets: [u64; BUCKETS],
-    pub(crate) sum_us: u64,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self { buckets: [0; BUCKETS], sum_us: 0 }
-    }
-}
-
-impl Times {
-    fn add(&mut self, worker: &Histogram) {
-        self.buckets.iter_mut().zip(&worker.buckets).for_each(|(sum, own)| *sum += own.get());
-        self.sum_us += worker.sum_us.get();
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
-
-    /// Returns a quantile in microseconds, at most an eighth too large; 0 without durations.
-    pub(crate) fn quantile_us(&self, part: f64) -> u64 {
-        let wanted = (self.count() as f64 * part).ceil() as u64;
-        let mut seen = 0;
-        for (index, count) in self.buckets.iter().enumerate() {
-            seen += count;
-            if seen >= wanted && seen > 0 {
-                return end_us(index);
-            }
-        }
-        0
-    }
-
-    /// Returns for each octave its end in microseconds, and the number of durations below it.
-    pub(crate) fn octaves(&self) -> impl Iterator<Item = (u64, u64)> {
-        let mut below = 0;
-        self.buckets.chunks(4).enumerate().map(move |(octave, counts)| {
-            below += counts.iter().sum::<u64>();
-            (end_us(4 * octave + 3), below)
-        })
-    }
+/// Returns a quantile in microseconds, too large by a quarter or 1 us at most; 0 without durations.
+pub(crate) fn quantile_us(durations: &Durations, fraction: f64) -> u64 {
+    durations.quantile(fraction).map_or(0, |bucket| bucket.end)
 }
 
 #[cfg(test)]
@@ -213,28 +140,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_below_the_end_of_their_bucket() {
-        for us in (0..5000).chain([1 << 20, (1 << 20) + 1, 100_000_000]) {
-            let bucket = bucket(us);
-            assert!(us < end_us(bucket), "{us}: {bucket}");
-            assert!(bucket == 0 || us >= end_us(bucket - 1), "{us}: {bucket}");
-        }
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
-    }
-
-    #[test]
     fn sum_adds_all_workers() {
         let (one, other) = (Counters::default(), Counters::default());
         for us in 1..=100 {
-            one.hits.add(Duration::from_micros(us));
+            one.hits.record(us);
         }
-        other.hits.add(Duration::from_millis(1));
+        other.hits.record(1000);
         other.opened.add(3);
         let sum = Sum::of([&one, &other]);
-        assert_eq!((sum.hits.count(), sum.hits.sum_us, sum.opened), (101, 6050, 3));
-        assert!((50..=64).contains(&sum.hits.quantile_us(0.5)), "{}", sum.hits.quantile_us(0.5));
-        assert!((1000..=1250).contains(&sum.hits.quantile_us(1.0)));
-        assert_eq!(Sum::default().hits.quantile_us(0.5), 0);
+        assert_eq!((sum.hits.count(), sum.hits.sum(), sum.opened), (101, 6050, 3));
+        assert!((50..=64).contains(&quantile_us(&sum.hits, 0.5)), "{}", quantile_us(&sum.hits, 0.5));
+        assert!((1000..=1250).contains(&quantile_us(&sum.hits, 1.0)));
+        assert_eq!(quantile_us(&Sum::default().hits, 0.5), 0);
         let octaves: Vec<_> = sum.hits.octaves().collect();
         assert_eq!((octaves[0], octaves[1], octaves.last()), ((4, 3), (8, 7), Some(&(1 << 27, 101))));
     }

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use strait_store::Stats;
 
 use crate::observe::access::Outcome;
-use crate::observe::counters::{CLASSES, Sum, Times};
+use crate::observe::counters::{CLASSES, Durations, Sum, quantile_us};
 
 /// Names of the classes of statuses.
 const STATUSES: [&str; CLASSES] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -106,8 +106,8 @@ impl Report {
 }
 
 impl Quantiles {
-    fn of(times: &Times) -> Self {
-        let us = |part| times.quantile_us(part);
+    fn of(times: &Durations) -> Self {
+        let us = |fraction| quantile_us(times, fraction);
         Self { count: times.count(), p50_us: us(0.5), p90_us: us(0.9), p99_us: us(0.99) }
     }
 }
@@ -116,7 +116,7 @@ impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests, connections, cut, copied, sendfile, spliced, .. } = self;
         let answered: Vec<_> = self.outcomes.iter().filter(|(_, count)| *count > 0).collect();
-        write!(out, "answered {requests} requests of {connections} connections, {cut} not to their end")?;
+        write!(out, "answered {requests} requests of {connections} connections, {cut} incomplete")?;
         for (name, count) in answered {
             write!(out, ", {name} {count}")?;
         }

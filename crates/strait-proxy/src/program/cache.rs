@@ -57,7 +57,7 @@ Output of stats, with counts since the start of the proxy:
   files           open files
   stored          records written
   removed         records replaced, or removed on request
-  evicted         records removed to make room for others
+  evicted         records removed by eviction
   reinserted      records kept when their file was evicted, because they had hits
   corrupt         records with a wrong checksum or head, dropped
   unsynced        records that a power loss may have damaged, dropped at the start
@@ -125,7 +125,7 @@ impl Command {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     args.command.check()?;
     let mut answer = match (args.admin, &args.cache_dir) {
-        (Some(address), _) => Remote(address).ask(&args.command)?,
+        (Some(address), _) => Remote(address).run(&args.command)?,
         (None, Some(dir)) => {
             let contents =
                 if args.command.removes() { Contents::open(dir)? } else { Contents::open_to_read(dir)? };
@@ -215,7 +215,7 @@ fn as_text(command: &Command, answer: &Value) -> String {
             entries.iter().map(entry).collect()
         }
         (Command::Purge { .. } | Command::Ban { .. }, _) => {
-            let memory = answer.get("at_hand").map(|count| format!("{count} in memory, "));
+            let memory = answer.get("in_memory").map(|count| format!("{count} in memory, "));
             format!("removed: {}{} stored\n", memory.unwrap_or_default(), answer["stored"])
         }
         (_, Value::Object(fields)) => {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
+use strait_os::{process, service};
 use strait_program::files::{HELP_TO_LISTEN, allow_files};
-use strait_program::output::{account_text, print_account, print_text, tell, warn};
+use strait_program::output::{account_text, print_account, print_stderr, print_text, warn};
 use strait_program::parse::{address, bytes, listen};
-use strait_program::{Error, Kind, Streams, name, process, service};
+use strait_program::{Error, Kind, Streams, name};
 use strait_proxy::{Bound, Clock, Config, Proxy};
 
 /// Returns the examples of the help, with the name by which the program was called.
@@ -131,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     notify("STOPPING=1");
     let account = proxy.stop();
     if logs_to_stdout(&config) {
-        tell(format_args!("{}\n", account_text(&account, args.json)?));
+        print_stderr(format_args!("{}\n", account_text(&account, args.json)?));
         return Ok(());
     }
     print_account(&account, args.json)
@@ -192,13 +193,13 @@ fn as_user(error: strait_proxy::Error, user: Option<&str>) -> Error {
 
 fn announce(proxy: &Proxy) {
     for address in proxy.addresses() {
-        tell(format_args!("listening on {address}\n"));
+        print_stderr(format_args!("listening on {address}\n"));
     }
     if let Some(address) = proxy.admin() {
-        tell(format_args!("admin page on http://{address}/\n"));
+        print_stderr(format_args!("admin page on http://{address}/\n"));
     }
     for note in proxy.notes() {
-        tell(format_args!("{note}\n"));
+        print_stderr(format_args!("{note}\n"));
     }
 }
 
@@ -209,8 +210,10 @@ fn reload(args: &Args, proxy: &mut Proxy) {
         Ok(_) if args.config.is_none() => {
             warn(format_args!("nothing to reload: --config names no file\n"));
         }
-        Ok(kept) if kept.is_empty() => tell(format_args!("reloaded\n")),
-        Ok(kept) => tell(format_args!("reloaded; from the next start on: {}\n", kept.join(", "))),
+        Ok(deferred) if deferred.is_empty() => print_stderr(format_args!("reloaded\n")),
+        Ok(deferred) => {
+            print_stderr(format_args!("reloaded; these need a restart: {}\n", deferred.join(", ")));
+        }
         Err(error) => {
             let line = error.to_string().replace('\n', "; ");
             warn(format_args!("not reloaded: {line}\n"));

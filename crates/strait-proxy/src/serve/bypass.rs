@@ -87,10 +87,10 @@ impl Exchange<'_, '_> {
                 "PURGE is not allowed from here (access.purge)".to_owned(),
             ));
         }
-        let forgotten = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
-        match forgotten {
+        let removed = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
+        match removed {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
-            _ => Err(ExchangeError::Refuse(200, "forgotten".to_owned())),
+            _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
         }
     }
 

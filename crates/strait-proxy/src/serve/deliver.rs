@@ -101,13 +101,13 @@ fn write_head(
         Selected::Unsatisfiable => (Answer::Unsatisfiable(length), 0..0),
     };
     let age = Some(object.times.age_at(worker.now()));
-    let told = write_stored(head, worker.settings(), object, &answer, age, status, options);
-    socket.record.stored(told, status.answer);
+    let code = write_stored(head, worker.settings(), object, &answer, age, status, options);
+    socket.record.stored(code, status.answer);
     socket.add_overhead(head.len());
     range
 }
 
-/// RFC 9110 s8.6: a 204 has no Content-Length.
+/// Returns the framing of a whole body. RFC 9110 s8.6: a 204 has no Content-Length.
 fn whole(object: &Object, length: u64) -> Framing {
     if object.status == 204 { Framing::None } else { Framing::Length(length) }
 }
@@ -184,8 +184,8 @@ async fn send_parts(
     let mut head = worker.heads.take();
     let age = Some(object.times.age_at(worker.now()));
     let answer = Answer::Parts(&multipart, total);
-    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, options);
-    socket.record.stored(told, status.answer);
+    let code = write_stored(&mut head, worker.settings(), object, &answer, age, status, options);
+    socket.record.stored(code, status.answer);
     socket.add_overhead(head.len());
     if !options.is_head {
         for part in parts {
@@ -201,7 +201,7 @@ async fn send_parts(
     Ok(())
 }
 
-/// Sends a response from a fill: the head, then the bytes of `range`, or all bytes, as they come.
+/// Sends a response from a fill: the head, then the bytes of `range`, or all bytes, as they arrive.
 pub(crate) async fn follow(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -218,8 +218,8 @@ pub(crate) async fn follow(
     };
     let mut head = worker.heads.take();
     let age = age_of(worker, object);
-    let told = write_stored(&mut head, worker.settings(), object, &answer, age, status, options);
-    socket.record.stored(told, status.answer);
+    let code = write_stored(&mut head, worker.settings(), object, &answer, age, status, options);
+    socket.record.stored(code, status.answer);
     socket.add_overhead(head.len());
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
     let at = range.start;
@@ -237,7 +237,7 @@ pub(crate) async fn follow(
     if reached == end { Ok(()) } else { Err(SocketError::Closed) }
 }
 
-/// Sends bytes of a known range as they come. Returns the reached offset: the end of the range,
+/// Sends bytes of a known range as they arrive. Returns the reached offset: the end of the range,
 /// unless the origin has failed.
 pub(crate) async fn follow_range(
     worker: &Worker,
@@ -248,7 +248,7 @@ pub(crate) async fn follow_range(
     let fill = follower.fill();
     let mut at = range.start;
     while at < range.end {
-        let view = fill.beyond(at).await;
+        let view = fill.wait_beyond(at).await;
         let upto = view.stored.min(range.end);
         if upto > at {
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
@@ -263,7 +263,7 @@ pub(crate) async fn follow_range(
     Ok(at)
 }
 
-/// Sends a body of unknown length as it comes.
+/// Sends a body of unknown length as it arrives.
 async fn follow_unknown(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -273,7 +273,7 @@ async fn follow_unknown(
     let is_chunked = framing == Framing::Chunked;
     let mut at = 0;
     loop {
-        let view = follower.fill().beyond(at).await;
+        let view = follower.fill().wait_beyond(at).await;
         if view.stored > at {
             if is_chunked {
                 let line = chunk_head((view.stored - at) as usize);
@@ -303,8 +303,8 @@ async fn follow_unknown(
     }
 }
 
-/// Forwards the remainder that the store could not take: `len` bytes, which the head has announced,
-/// or the rest of a body of unknown length.
+/// Forwards the remainder that the store has refused: `len` bytes, which the head has announced, or
+/// the rest of a body of unknown length.
 async fn send_rest(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -337,7 +337,7 @@ async fn send_rest(
     Ok(())
 }
 
-/// Returns the Age of a response that has just come, if it is not 0.
+/// Returns the Age of a response that was just received, if it is not 0.
 fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
     Some(object.times.age_at(worker.now())).filter(|age| *age > 0)
 }

@@ -14,7 +14,7 @@ use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError};
-use crate::io::gate::{self, Key, Place};
+use crate::io::gate::{self, Key, Permit};
 use crate::io::socket::{Socket, SocketError, after_others_have_read};
 use crate::io::tunnel;
 use crate::observe::access::{ClientSocket, Outcome};
@@ -24,12 +24,13 @@ use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::{self, Order, Purpose};
-use crate::upstream::pool::{Connection, enter_part};
+use crate::upstream::pool::{Connection, enter_as_client};
 use crate::upstream::upload::Upload;
 
-/// Reason of the response to a slow request body.
-const SLOW_BODY: &str = "the body came too slowly (limits.request_body_rate, timeouts.body, timeouts.client)";
-/// Reason of the response to a request body that cannot be read ahead.
+/// Reason in the response to a slow request body.
+const SLOW_BODY: &str =
+    "the request body was too slow (limits.request_body_rate, timeouts.body, timeouts.client)";
+/// Reason in the response to a request body that cannot be read ahead.
 const NO_MEMORY: &str = "the memory for request bodies is used up (limits.request_ahead_memory, limits.request_ahead_memory_per_client)";
 /// Reason that clients of a reverse proxy get for a failed origin.
 const BAD_GATEWAY: &str = "the origin cannot be reached, or its answer cannot be used";
@@ -46,8 +47,8 @@ pub(crate) struct Exchange<'a, 'b> {
     pub(crate) raw: &'a [u8],
     pub(crate) upload: Upload,
     pub(crate) options: ResponseOptions,
-    /// Place in the client's part of the connections to the origin, if it was taken already.
-    pub(crate) part: Option<Place>,
+    /// Permit of the client's gate to the origin, if it was taken already.
+    pub(crate) client_permit: Option<Permit>,
     pub(crate) body: Body,
 }
 
@@ -92,19 +93,19 @@ impl From<Refusal> for ExchangeError {
 }
 
 impl Exchange<'_, '_> {
-    /// Returns the client as limits count it.
+    /// Returns the client to which limits apply.
     pub(crate) fn counted(&self) -> gate::Client {
         gate::Client::of(self.peer.ip())
     }
 
-    /// Takes a place in the client's part of the connections to the origin, unless the exchange has
-    /// one. Returns false if all are in use.
-    pub(crate) fn has_part(&mut self, order: &Order) -> bool {
-        if self.part.is_none() {
+    /// Takes a permit of the client's gate to the origin, unless the exchange has one. Returns
+    /// false if all are in use.
+    pub(crate) fn has_client_permit(&mut self, order: &Order) -> bool {
+        if self.client_permit.is_none() {
             let key = Key::OriginOf(order.server.clone(), order.client);
-            self.part = self.worker.shared.gates.try_enter(key);
+            self.client_permit = self.worker.shared.gates.try_enter(key);
         }
-        self.part.is_some()
+        self.client_permit.is_some()
     }
 
     /// Makes the request to the server of `uri`.
@@ -114,7 +115,7 @@ impl Exchange<'_, '_> {
         Order::new(self.worker.settings(), &asked, uri, body, purpose)
     }
 
-    /// Returns the client as a fetch needs it.
+    /// Returns the client's side of a fetch.
     pub(crate) fn sender(&mut self) -> fetch::Client<'_> {
         let ClientSocket { socket, record } = &mut *self.client;
         fetch::Client { socket, upload: &mut self.upload, origin: &mut record.origin }
@@ -123,14 +124,15 @@ impl Exchange<'_, '_> {
     /// Moves bytes between the client and an origin until both have finished.
     pub(crate) async fn tunnel(&mut self, origin: (&mut Socket, &mut Buffer)) -> Result<(), SocketError> {
         let client = (&mut self.client.socket, &mut self.upload.buffer);
-        let patience = self.worker.settings().timeouts.tunnel;
-        tunnel::run(self.worker.splicing(), patience, client, origin).await
+        let idle_timeout = self.worker.settings().timeouts.tunnel;
+        tunnel::run(self.worker.splicing(), idle_timeout, client, origin).await
     }
 
-    /// Waits for a place in the client's part of the connections to the origin.
-    pub(crate) async fn await_part(&mut self, order: &Order) -> Result<(), OriginError> {
+    /// Waits for a permit of the client's gate to the origin.
+    pub(crate) async fn await_client_permit(&mut self, order: &Order) -> Result<(), OriginError> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
-        self.part = Some(enter_part(&self.worker.upstream(), &order.server, order.client, deadline).await?);
+        self.client_permit =
+            Some(enter_as_client(&self.worker.upstream(), &order.server, order.client, deadline).await?);
         Ok(())
     }
 
@@ -179,7 +181,7 @@ impl Exchange<'_, '_> {
                     self.client.reset();
                 }
                 return Err(ExchangeError::Socket(match broken {
-                    ForwardError::To(error) | ForwardError::From(error) => error,
+                    ForwardError::Receiver(error) | ForwardError::Sender(error) => error,
                     ForwardError::Malformed(_) => SocketError::Closed,
                 }));
             }
@@ -203,7 +205,7 @@ impl Exchange<'_, '_> {
     /// Sends the proxy's own response with a status and a reason. Returns true if the connection
     /// can carry another request.
     pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, SocketError> {
-        // After a malformed request the start of the next one is unknown. Bytes behind CONNECT are
+        // After a malformed request the start of the next one is unknown. Bytes after CONNECT are
         // meant for the tunnel, which the client may believe to be open (RFC 9110, section 9.3.6):
         // they may come from someone else and must not be read as requests.
         let is_readable = status != 400 && status != 431 && self.request.method != "CONNECT";
@@ -212,8 +214,8 @@ impl Exchange<'_, '_> {
         let settings = self.worker.settings();
         let mut head = self.worker.heads.take();
         // Details about the origin of a reverse proxy are for its operator alone; the log has them.
-        let said = if settings.behind.is_some() && status == 502 { BAD_GATEWAY } else { why };
-        let head_len = write_own(&mut head, self.worker, status, said, options);
+        let shown = if settings.origin.is_some() && status == 502 { BAD_GATEWAY } else { why };
+        let head_len = write_own(&mut head, self.worker, status, shown, options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
         self.client.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;
@@ -234,8 +236,8 @@ fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
         Body::None => {
             let response = incoming.response();
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
-            let tells = response.status >= 200 && response.status != 204;
-            (length.filter(|_| tells).map_or(Framing::None, Framing::Length), Form::Data)
+            let may_have_length = response.status >= 200 && response.status != 204;
+            (length.filter(|_| may_have_length).map_or(Framing::None, Framing::Length), Form::Data)
         }
     }
 }

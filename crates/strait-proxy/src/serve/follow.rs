@@ -1,4 +1,4 @@
-//! Responses from fills under way: waits for the head of one, and sends its body as it comes.
+//! Responses from fills under way: waits for the head of a fill, and sends the body as it arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,13 +43,13 @@ pub(crate) enum FillStep {
     Answered(bool),
     /// The fill has ended: its response may be in the store.
     Ended,
-    /// The request can be answered once the fill has ended.
+    /// The request can be answered only from the complete body.
     AtEnd,
-    /// The request needs bytes that the fill does not bring.
+    /// The request needs bytes that the fill does not have.
     Outside,
-    /// The response varies with fields of which the request has other values: these.
+    /// The request has other values of the fields in Vary: its variant.
     Differs(Variant),
-    /// The response is for one client alone, too old for this request, or not there in time.
+    /// The response is for one client alone, too old for this request, or too slow.
     Private,
 }
 
@@ -59,7 +59,7 @@ pub(crate) async fn follow_one(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     fills: &[Arc<Fill>],
-    patience: &mut Duration,
+    wait: &mut Duration,
 ) -> Result<FillStep, ExchangeError> {
     let mut outcome = FillStep::Outside;
     let (with_head, without): (Vec<_>, Vec<_>) =
@@ -73,14 +73,14 @@ pub(crate) async fn follow_one(
     }
     for fill in with_head.into_iter().chain(without) {
         let follower = fill.follow();
-        let Some(head) = head_within(fill, patience).await else { return Ok(FillStep::Private) };
+        let Some(head) = head_within(fill, wait).await else { return Ok(FillStep::Private) };
         let Some(object) = head else {
             if let Some((status, why)) = fill.failure() {
                 return Err(ExchangeError::Refuse(status, why));
             }
             outcome = match fill.view().phase {
                 Phase::Private => FillStep::Private,
-                // The origin may refuse its own Range as well, so it does not wait again.
+                // The origin may refuse this request's Range as well: wait for no other fill.
                 Phase::Broken if exchange.request.fields.has("range") => FillStep::Private,
                 _ => FillStep::Ended,
             };
@@ -99,7 +99,7 @@ pub(crate) async fn follow_one(
         match follow(exchange, &follower, &object, answer).await? {
             FillStep::Outside => outcome = FillStep::Outside,
             FillStep::AtEnd => {
-                follower.fill().beyond(u64::MAX).await;
+                follower.fill().wait_beyond(u64::MAX).await;
                 return Ok(FillStep::Ended);
             }
             step => return Ok(step),
@@ -108,11 +108,12 @@ pub(crate) async fn follow_one(
     Ok(outcome)
 }
 
-/// Waits for the head of a fill, and subtracts the time from `patience`; `None` if that is used up.
-async fn head_within(fill: &Fill, patience: &mut Duration) -> Option<Option<Arc<Object>>> {
+/// Waits for the head of a fill at most for `wait`, and subtracts the waiting time from it; `None`
+/// if the head is later.
+async fn head_within(fill: &Fill, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
     let begun = Instant::now();
-    let head = timeout(*patience, fill.object()).await;
-    *patience = patience.saturating_sub(begun.elapsed());
+    let head = timeout(*wait, fill.object()).await;
+    *wait = wait.saturating_sub(begun.elapsed());
     head.ok()
 }
 
@@ -127,7 +128,7 @@ fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
     own.map_or(FillStep::Private, FillStep::Differs)
 }
 
-/// Sends the body of a fill as it comes.
+/// Sends the body of a fill as it arrives.
 pub(crate) async fn follow(
     exchange: &mut Exchange<'_, '_>,
     follower: &Follower,
@@ -135,7 +136,7 @@ pub(crate) async fn follow(
     answer: Answer,
 ) -> Result<FillStep, ExchangeError> {
     let worker = exchange.worker;
-    let coming = follower.fill().range();
+    let available = follower.fill().range();
     let range = match (object.length, exchange.request.fields.has("range")) {
         (None, true) => return Ok(FillStep::AtEnd),
         (None, false) => None,
@@ -150,7 +151,7 @@ pub(crate) async fn follow(
         },
     };
     let needed = range.clone().unwrap_or(0..object.length.unwrap_or(u64::MAX));
-    if needed.start < coming.start || needed.end > coming.end {
+    if needed.start < available.start || needed.end > available.end {
         return Ok(FillStep::Outside);
     }
     let status = CacheStatus {
@@ -160,6 +161,6 @@ pub(crate) async fn follow(
         detail: None,
     };
     deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
-    let keeps = object.length.is_some() || exchange.options.version == Version::Http11;
-    Ok(FillStep::Answered(keeps))
+    let stays_open = object.length.is_some() || exchange.options.version == Version::Http11;
+    Ok(FillStep::Answered(stays_open))
 }

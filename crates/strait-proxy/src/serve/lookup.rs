@@ -22,30 +22,30 @@ use crate::serve::respond::{missing, selected, send_pinned};
 use crate::serve::revalidate;
 use crate::serve::wanted::{Lookup, Miss, Wanted};
 
-/// Maximum of looks of one request at cache and fills, which may change each time; and looks before
-/// it asks the origin for itself alone.
-const LOOKS_MAX: usize = 8;
-const WAITS_MAX: usize = 5;
+/// Maximum of lookups for one request. The cache or the fills have changed before each further one.
+const LOOKUPS_MAX: usize = 8;
+/// Lookups after which the request is forwarded to the origin without a fill.
+const SHARED_LOOKUPS_MAX: usize = 5;
 /// Maximum wait for the head of a response to another request. An origin may be slow for that
 /// request alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
-/// Time that a miss waits while the store's index is being loaded, and number of looks in that
+/// Time that a miss waits while the store's index is being loaded, and number of lookups in that
 /// time.
 const LOADING: Duration = Duration::from_secs(1);
-const LOADING_LOOKS: u32 = 100;
+const LOADING_LOOKUPS: u32 = 100;
 
 /// Request in the course of its lookup.
 struct Attempt {
-    /// Number of looks so far.
-    looks: usize,
-    /// Ask the origin for this client alone.
+    /// Number of lookups so far.
+    lookups: usize,
+    /// True if the origin's response is for this client alone.
     is_alone: bool,
-    /// The last response for the key was for one client alone.
+    /// True if the last response for the key was for one client alone.
     is_hit_for_miss: bool,
-    /// The request's values of the fields with which responses for the key vary.
+    /// Variant of the request by the Vary of responses for the key, if known.
     variant: Option<Variant>,
-    /// Time left to wait for heads of responses that other clients have requested.
-    patience: Duration,
+    /// Time left to wait for the heads of responses to other requests.
+    head_wait: Duration,
 }
 
 /// Answers a request; returns true if the connection can carry another.
@@ -58,28 +58,29 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let wanted = Wanted { uri, key, hash, directives };
     // A fill is requested without Expect: an expectation that the origin may refuse is for this
     // client's request alone.
-    let is_alone =
-        exchange.options.is_head || wanted.directives.no_store || expects_more(&exchange.request.fields);
-    let patience = HEAD_WAIT.min(worker.settings().timeouts.origin);
-    let mut attempt = Attempt { looks: 0, is_alone, is_hit_for_miss: false, variant: None, patience };
+    let is_alone = exchange.options.is_head
+        || wanted.directives.no_store
+        || has_other_expectation(&exchange.request.fields);
+    let head_wait = HEAD_WAIT.min(worker.settings().timeouts.origin);
+    let mut attempt = Attempt { lookups: 0, is_alone, is_hit_for_miss: false, variant: None, head_wait };
     let mut state = Lookup::Again;
     loop {
         state = match state {
-            Lookup::Again => look(exchange, &wanted, &mut attempt).await?,
+            Lookup::Again => look_up(exchange, &wanted, &mut attempt).await?,
             Lookup::Alone => {
                 attempt.is_alone = true;
-                look(exchange, &wanted, &mut attempt).await?
+                look_up(exchange, &wanted, &mut attempt).await?
             }
-            Lookup::Missed(miss) => join(exchange, &wanted, miss, &mut attempt).await?,
-            Lookup::Ask(miss, guard) => miss::lead(exchange, &wanted, miss, guard).await?,
+            Lookup::Missed(miss) => answer_miss(exchange, &wanted, miss, &mut attempt).await?,
+            Lookup::Ask(miss, guard) => miss::forward(exchange, &wanted, miss, guard).await?,
             Lookup::Answered(stays) => return Ok(stays),
         };
     }
 }
 
-/// Decides how a miss gets its response: from a fill, from the origin for all, or for this client
+/// Decides how a miss is answered: from a fill, or from the origin, for all clients or for this one
 /// alone.
-async fn join(
+async fn answer_miss(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: Miss,
@@ -99,15 +100,15 @@ async fn join(
     Ok(if attempt.is_alone {
         Lookup::Ask(for_all_bytes(miss), None)
     } else if attempt.is_hit_for_miss {
-        Lookup::Ask(for_all_bytes(miss), leads_again(exchange, wanted))
+        Lookup::Ask(for_all_bytes(miss), fill_of_plain_request(exchange, wanted))
     } else if wants_new {
         Lookup::Ask(miss, Some(begin_another(exchange, wanted)))
     } else {
-        follow_or_lead(exchange, wanted, miss, attempt).await?
+        follow_or_fill(exchange, wanted, miss, attempt).await?
     })
 }
 
-/// Begins a fill beside those under way.
+/// Begins a fill in addition to those under way.
 fn begin_another(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> FillGuard {
     let fill = exchange.worker.shared.fills.add(wanted.hash, &wanted.key);
     FillGuard::new(exchange.worker, wanted.hash, fill)
@@ -119,10 +120,10 @@ fn for_all_bytes(miss: Miss) -> Miss {
     if miss.gap.is_some() { Miss { stored: None, gap: None, ..miss } } else { miss }
 }
 
-/// Begins a fill for a plain request although the last response was for one client alone. That
-/// client's Cookie may have caused this; otherwise one client could keep a resource out of the
-/// cache. Other requests do not wait, and at most one such fill of a key is under way.
-fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<FillGuard> {
+/// Begins a fill for a plain request although the last response was for one client alone: a Cookie
+/// of that client may be the reason, and one client must not keep a resource out of the cache.
+/// Other requests do not wait, and at most one such fill of a key is under way.
+fn fill_of_plain_request(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<FillGuard> {
     const OF_ONE_CLIENT: [&str; 7] = [
         "authorization",
         "if-match",
@@ -141,12 +142,12 @@ fn leads_again(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Option<FillG
 }
 
 /// Returns true if a request expects something other than 100-continue (RFC 9110, section 10.1.1).
-fn expects_more(fields: &Fields<'_>) -> bool {
+fn has_other_expectation(fields: &Fields<'_>) -> bool {
     fields.all("expect").any(|field| !field.value.eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Follows a fill that may answer, or begins one if there is none.
-async fn follow_or_lead(
+async fn follow_or_fill(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: Miss,
@@ -157,7 +158,7 @@ async fn follow_or_lead(
     let fills = match worker.shared.fills.begin(hash, key, variant) {
         Ok(fill) => {
             let guard = FillGuard::new(worker, hash, fill);
-            // A fill of another worker may have ended since the look.
+            // A fill of another worker may have ended since the lookup.
             if worker.shared.counters.len() > 1 && has_changed(exchange, wanted, &miss) {
                 guard.end(Phase::Done);
                 return Ok(Lookup::Again);
@@ -168,8 +169,8 @@ async fn follow_or_lead(
         Err(fills) => fills,
     };
     // Followers use no connection to the origin.
-    exchange.part = None;
-    Ok(match follow_one(exchange, wanted, &fills, &mut attempt.patience).await? {
+    exchange.client_permit = None;
+    Ok(match follow_one(exchange, wanted, &fills, &mut attempt.head_wait).await? {
         FillStep::Answered(stays) => Lookup::Answered(stays),
         FillStep::Ended | FillStep::AtEnd => Lookup::Again,
         FillStep::Private => Lookup::Alone,
@@ -182,7 +183,7 @@ async fn follow_or_lead(
     })
 }
 
-/// Returns true if the cache has another response than at the look.
+/// Returns true if the cache has another response than at the last lookup.
 fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) -> bool {
     let found = exchange.worker.find(wanted.hash, &wanted.key, &exchange.request.fields);
     match (found, &miss.stored) {
@@ -199,18 +200,18 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
 }
 
 /// Answers from memory or the store. Returns `Again` if the object was evicted before its pin:
-/// nothing is sent, and the next look finds a successor or nothing.
-async fn look(
+/// nothing was sent, and the next lookup finds a successor or nothing.
+async fn look_up(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     attempt: &mut Attempt,
 ) -> Result<Lookup, ExchangeError> {
-    if attempt.looks == LOOKS_MAX {
+    if attempt.lookups == LOOKUPS_MAX {
         let why = "the stored response was replaced too often during the request".to_owned();
         return Err(ExchangeError::Refuse(503, why));
     }
-    let is_late = attempt.looks >= WAITS_MAX;
-    attempt.looks += 1;
+    let is_late = attempt.lookups >= SHARED_LOOKUPS_MAX;
+    attempt.lookups += 1;
     attempt.is_alone |= is_late;
     let worker = exchange.worker;
     attempt.is_hit_for_miss = worker.hit_for_miss.has(wanted.hash, worker.now());
@@ -237,10 +238,10 @@ async fn look(
                 return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
             };
             if decision == Reuse::ServeAndValidate {
-                revalidate::validate_meanwhile(exchange, wanted, &object);
+                revalidate::validate_in_background(exchange, wanted, &object);
             }
             object.touch();
-            exchange.part = None;
+            exchange.client_permit = None;
             send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
             Ok(Lookup::Answered(true))
         }
@@ -255,16 +256,16 @@ async fn look(
     }
 }
 
-/// Finds the stored response. While the store's index is still being loaded, a miss is looked for
-/// again for a while.
+/// Finds the stored response. While the store's index is being loaded, a miss is looked up again
+/// for at most a second.
 async fn find(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Arc<Object>, NotFound> {
     let (worker, asked) = (exchange.worker, &exchange.request.fields);
     let mut found = worker.find(wanted.hash, &wanted.key, asked);
-    for _ in 0..LOADING_LOOKS {
+    for _ in 0..LOADING_LOOKUPS {
         if found.is_ok() || worker.is_loaded() {
             break;
         }
-        tokio::time::sleep(LOADING / LOADING_LOOKS).await;
+        tokio::time::sleep(LOADING / LOADING_LOOKUPS).await;
         found = worker.find(wanted.hash, &wanted.key, asked);
     }
     found

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::partial::part_of;
 use strait_http::range::Wanted::Parts;
-use strait_http::reuse::stands_in;
+use strait_http::reuse::may_replace_error;
 
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask};
@@ -26,8 +26,9 @@ use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::order::Order;
 
-/// Asks the origin and answers the client; with a guard, followers get the response as well.
-pub(crate) async fn lead(
+/// Forwards a miss to the origin and answers the client; with a guard, followers get the response
+/// as well.
+pub(crate) async fn forward(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     mut miss: Miss,
@@ -40,22 +41,22 @@ pub(crate) async fn lead(
     miss.stored = miss.stored.map(|stored| worker.with_new_generation(wanted.hash, stored));
     let mut order = order(exchange, wanted, &miss, guard.is_some());
     let guard = match guard {
-        Some(guard) if !exchange.has_part(&order) => {
-            // Followers must not wait for this client's part: another request may begin the fill.
+        Some(guard) if !exchange.has_client_permit(&order) => {
+            // Followers must not wait for this client's permit: another request may begin the fill.
             drop(guard);
-            exchange.await_part(&order).await?;
+            exchange.await_client_permit(&order).await?;
             return Ok(Lookup::Again);
         }
         guard => guard,
     };
-    order.part = exchange.part.take();
+    order.client_permit = exchange.client_permit.take();
     let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, order, guard.is_some()).await;
-    if let Some((spare, status)) = spare(worker, wanted, &miss, &fetched) {
-        // Followers do not wait until this client has the body: each can have the stored response.
+    if let Some((substitute, status)) = substitute(worker, wanted, &miss, &fetched) {
+        // Followers do not wait until this client has the body: each can get the stored response.
         if let Some(guard) = guard {
             guard.end(Phase::Private);
         }
-        return send_stored(exchange, &spare, miss.why, status, false).await;
+        return send_stored(exchange, &substitute, miss.why, status, false).await;
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
@@ -71,8 +72,8 @@ pub(crate) async fn lead(
     }
     match &miss.stored {
         Some(stored) if incoming.status == 304 => {
-            // Pinned before the update, which may remove its record. It may have been evicted while
-            // the origin was asked.
+            // Pinned before the update, which may remove its record. It may have been evicted since
+            // the request was forwarded.
             let pinned = stored.pin(&(0..stored.length.unwrap_or(0)));
             let asked = (exchange.request, &wanted.directives);
             let fresh = confirm(worker, wanted.hash, stored, asked, &incoming);
@@ -92,8 +93,8 @@ pub(crate) async fn lead(
     }
 }
 
-/// Sends `order`. After a 304 about another response, sends the request without conditions; a 304
-/// to that is an error of the origin. Returns the miss as it was sent last.
+/// Sends `order`. After a 304 that confirms another response, sends the request without conditions;
+/// a 304 to that request is an error of the origin. Returns the miss of the last request.
 async fn fetch_and_repeat(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -120,7 +121,7 @@ async fn fetch_and_repeat(
 }
 
 /// Returns true if the stored response must be validated and lacks bytes that the request needs. A
-/// 304 would bring none of them, and the response might have to be validated again before the gap
+/// 304 would contain none of them, and the response might have to be validated again before the gap
 /// is requested.
 fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
     let Some(stored) = miss.stored.as_ref().filter(|_| miss.gap.is_none()) else { return false };
@@ -129,17 +130,17 @@ fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
 
 /// Returns the client's error. Followers get the same if their own requests would fail as well.
 fn refused(error: FetchError, guard: Option<FillGuard>) -> ExchangeError {
-    let is_lasting = matches!(&error, FetchError::Origin(failure) if failure.is_lasting());
-    let stop = error.into();
-    if let (ExchangeError::Refuse(status, why), Some(guard)) = (&stop, guard.filter(|_| is_lasting)) {
+    let is_for_all = matches!(&error, FetchError::Origin(failure) if failure.is_for_all());
+    let error = error.into();
+    if let (ExchangeError::Refuse(status, why), Some(guard)) = (&error, guard.filter(|_| is_for_all)) {
         guard.fail(*status, why);
     }
-    stop
+    error
 }
 
 /// Returns the stored response that replaces the error of an origin (stale-if-error, RFC 5861,
 /// section 4), and the origin's status.
-fn spare(
+fn substitute(
     worker: &Worker,
     wanted: &Wanted<'_>,
     miss: &Miss,
@@ -153,9 +154,9 @@ fn spare(
     if fetched.is_ok() && status.is_none() {
         return None;
     }
-    let spare = miss.stored.as_ref().filter(|object| object.is_whole() && object.is_alive())?;
-    let may = stands_in(worker.now(), &spare.times, &spare.directives, &wanted.directives);
-    may.then(|| (spare.clone(), status))
+    let substitute = miss.stored.as_ref().filter(|object| object.is_whole() && object.is_alive())?;
+    let may = may_replace_error(worker.now(), &substitute.times, &substitute.directives, &wanted.directives);
+    may.then(|| (substitute.clone(), status))
 }
 
 async fn store_or_pass(
@@ -169,16 +170,15 @@ async fn store_or_pass(
     let Some(guard) = guard else { return pass(exchange, incoming, miss.why).await };
     // The Range is the proxy's own for a gap, or the client's.
     let is_range = miss.gap.is_some() || (miss.stored.is_none() && exchange.request.fields.has("range"));
-    let made =
+    let storable =
         object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
-    let Some((object, range)) = made else {
+    let Some((object, range)) = storable else {
         let is_of_range = is_range && incoming.status != 200;
         let keys = &worker.settings().key_fields;
         if !is_of_range && is_for_one_alone(keys, exchange.request, &incoming) {
             worker.hit_for_miss.note(wanted.hash, worker.now());
         }
-        // A refused Range says nothing about the whole response: one of the followers requests
-        // that.
+        // A refused Range does not concern the whole response: one of the followers requests it.
         guard.end(if is_of_range { Phase::Broken } else { Phase::Private });
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
@@ -196,10 +196,10 @@ async fn store_or_pass(
             Some(stored) if stored.combines_with(&object) => {
                 return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
             }
-            // The object begins anew with this part.
+            // This part begins a new object.
             Some(_) => {}
             None if has_selected(exchange, &object, &range) => {}
-            // The origin has sent another part than requested.
+            // The origin has sent another part than the requested one.
             None => {
                 guard.end(Phase::Private);
                 return pass(exchange, incoming, miss.why).await;
@@ -261,21 +261,21 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
     let object = task.object.clone();
     let shown = for_its_client(&object, &task.incoming);
     let mut task = match task.store_at_once() {
-        Ok((kept, incoming)) => {
-            let shown = as_kept(&shown, &object, kept);
+        Ok((stored, incoming)) => {
+            let shown = with_stored_body(&shown, &object, stored);
             return send_buffered(exchange, &shown, incoming, why).await;
         }
         Err(task) => task,
     };
     let is_whole = task.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && task.is_in_memory() && task.take_buffered().unwrap_or(false) {
-        // If the store has refused it, it is kept in memory.
-        let Some(kept) = task.finish() else { return Ok(Lookup::Again) };
-        let shown = as_kept(&shown, &object, kept);
+        // An object that the store refuses stays in memory.
+        let Some(stored) = task.finish() else { return Ok(Lookup::Again) };
+        let shown = with_stored_body(&shown, &object, stored);
         return send_stored(exchange, &shown, why, None, true).await;
     }
     if task.may_outgrow_memory() {
-        task.be_alone();
+        task.make_private();
     }
     let follower = task.guard.fill.follow();
     task.begin();
@@ -283,17 +283,21 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     match follow(exchange, &follower, &shown, answer).await? {
         FillStep::Answered(stays) => Ok(Lookup::Answered(stays)),
-        _ => match follower.fill().beyond(u64::MAX).await.phase {
+        _ => match follower.fill().wait_beyond(u64::MAX).await.phase {
             Phase::Done => Ok(Lookup::Again),
-            // The whole body could not be had.
+            // The fill did not store the whole body.
             _ => Ok(Lookup::Alone),
         },
     }
 }
 
 /// Returns the first client's object with the stored body.
-fn as_kept(shown: &Arc<Object>, object: &Arc<Object>, kept: Arc<Object>) -> Arc<Object> {
-    if Arc::ptr_eq(shown, object) { kept } else { Arc::new(shown.with_body(kept.length, kept.body.clone())) }
+fn with_stored_body(shown: &Arc<Object>, object: &Arc<Object>, stored: Arc<Object>) -> Arc<Object> {
+    if Arc::ptr_eq(shown, object) {
+        stored
+    } else {
+        Arc::new(shown.with_body(stored.length, stored.body.clone()))
+    }
 }
 
 /// Sends a body from the buffer into which it was read.

@@ -20,17 +20,16 @@ use crate::serve::wanted::{Lookup, Miss, Wanted, order};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 
-/// Maximum of pieces of one response: parts, gaps between them, and remainders of gaps that broke
-/// off.
+/// Maximum of pieces of one response: parts, gaps between them, and remainders of interrupted gaps.
 const STEPS_MAX: usize = 4 * RECORDS_MAX;
 
 /// Gap that is being filled.
-struct Coming {
+struct GapFill {
     range: Range<u64>,
     follower: Follower,
 }
 
-/// Sends the selected bytes of `stored`; `incoming` brings the first gap.
+/// Sends the selected bytes of `stored`; `incoming` has the first gap.
 pub(crate) async fn complete(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -39,7 +38,7 @@ pub(crate) async fn complete(
     incoming: Box<Incoming>,
     part: (Arc<Object>, Range<u64>),
 ) -> Result<Lookup, ExchangeError> {
-    let Some(coming) = fill(guard, incoming, part) else {
+    let Some(gap_fill) = fill(guard, incoming, part) else {
         // The store is full.
         exchange.worker.forget(wanted.hash, &wanted.key);
         return Ok(Lookup::Alone);
@@ -49,7 +48,7 @@ pub(crate) async fn complete(
         selected @ Selected::Whole => (selected, 0..length),
         Selected::Part(range) => (Selected::Part(range.clone()), range),
         _ => {
-            coming.follower.fill().beyond(u64::MAX).await;
+            gap_fill.follower.fill().wait_beyond(u64::MAX).await;
             return Ok(Lookup::Again);
         }
     };
@@ -59,21 +58,21 @@ pub(crate) async fn complete(
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
     // Pinned before the head is sent: bytes that are evicted from here on are still sent.
     let Some(pinned) = stored.pin(&range) else {
-        coming.follower.fill().beyond(u64::MAX).await;
+        gap_fill.follower.fill().wait_beyond(u64::MAX).await;
         return Ok(Lookup::Again);
     };
     deliver::send_head(worker, exchange.client, stored, &selected, &status, exchange.options).await?;
-    send(exchange, wanted, (stored, &pinned), range, coming).await?;
+    send(exchange, wanted, (stored, &pinned), range, gap_fill).await?;
     Ok(Lookup::Answered(true))
 }
 
-/// Sends bytes that are stored, coming, or to be requested first.
+/// Sends bytes that are stored, that a fill receives, or that have to be requested first.
 async fn send(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     (stored, pinned): (&Arc<Object>, &Pinned),
     range: Range<u64>,
-    mut coming: Coming,
+    mut gap_fill: GapFill,
 ) -> Result<(), SocketError> {
     let worker = exchange.worker;
     let mut at = range.start;
@@ -81,15 +80,16 @@ async fn send(
         if at == range.end {
             return Ok(());
         }
-        let upto = if coming.range.contains(&at) {
-            let upto = coming.range.end.min(range.end);
-            let reached = deliver::follow_range(worker, exchange.client, &coming.follower, at..upto).await?;
+        let upto = if gap_fill.range.contains(&at) {
+            let upto = gap_fill.range.end.min(range.end);
+            let reached =
+                deliver::follow_range(worker, exchange.client, &gap_fill.follower, at..upto).await?;
             if reached < upto {
                 if reached == at {
                     return Err(SocketError::Closed);
                 }
-                // The origin may continue where it broke off.
-                coming.range = 0..0;
+                // The origin was interrupted: request the remainder.
+                gap_fill.range = 0..0;
             }
             reached
         } else if let Some(len) = stored.stored_len(at) {
@@ -98,7 +98,7 @@ async fn send(
             upto
         } else {
             let gap = stored.first_gap(&(at..range.end)).ok_or(SocketError::Closed)?;
-            coming = ask(exchange, wanted, stored, gap).await.ok_or(SocketError::Closed)?;
+            gap_fill = request_gap(exchange, wanted, stored, gap).await.ok_or(SocketError::Closed)?;
             at
         };
         at = upto;
@@ -107,18 +107,18 @@ async fn send(
 }
 
 /// Requests a gap; `None` if the origin does not have it any more.
-async fn ask(
+async fn request_gap(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     stored: &Arc<Object>,
     gap: Range<u64>,
-) -> Option<Coming> {
+) -> Option<GapFill> {
     let worker: &Rc<_> = exchange.worker;
     let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
     let mut order = order(exchange, wanted, &miss, true);
     // Awaited before followers can wait for this client.
-    exchange.await_part(&order).await.ok()?;
-    order.part = exchange.part.take();
+    exchange.await_client_permit(&order).await.ok()?;
+    order.client_permit = exchange.client_permit.take();
     let guard = FillGuard::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
     let incoming = fetch(&worker.upstream(), &mut order, None).await.ok()?;
     let (object, range) =
@@ -128,11 +128,11 @@ async fn ask(
 }
 
 /// Starts the fill task of a part; `None` if the store is full.
-fn fill(guard: FillGuard, incoming: Box<Incoming>, part: (Arc<Object>, Range<u64>)) -> Option<Coming> {
+fn fill(guard: FillGuard, incoming: Box<Incoming>, part: (Arc<Object>, Range<u64>)) -> Option<GapFill> {
     let (object, range) = part;
     let task = FillTask::new(guard, object, incoming, range.clone()).ok()?;
     let follower = task.guard.fill.follow();
     task.begin();
     tokio::task::spawn_local(task.run());
-    Some(Coming { range, follower })
+    Some(GapFill { range, follower })
 }

@@ -1,4 +1,4 @@
-//! Responses with stored objects: selects the bytes that a request asks for, and sends them.
+//! Responses with stored objects: selects the requested bytes, and sends them.
 
 use std::ops::Range;
 use std::sync::Arc;

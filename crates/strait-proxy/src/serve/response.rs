@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use strait_http::cache_status::CacheStatus;
-use strait_http::forward::{keeps_alive, passed_on};
+use strait_http::forward::{forwarded_fields, keeps_alive};
 use strait_http::head::{Request, Response, Version};
 use strait_http::multipart::Multipart;
 use strait_http::range::content_range;
@@ -99,31 +99,31 @@ pub(crate) fn write_stored(
     options: ResponseOptions,
 ) -> u16 {
     let mut framing = Framing::None;
-    let told = answer.status(object);
+    let code = answer.status(object);
     match answer {
         Answer::Whole(how) => {
             head.extend_from_slice(object.head_lines());
             framing = *how;
         }
         Answer::NotModified => {
-            push_status_line(head, told);
+            push_status_line(head, code);
             push_some(head, &object.fields(), |name| OF_NOT_MODIFIED.contains(&name));
         }
         Answer::Part(range, length) => {
-            push_status_line(head, told);
+            push_status_line(head, code);
             head.extend_from_slice(object.field_lines());
             push_field(head, "Content-Range", content_range(range, *length).as_bytes());
             framing = Framing::Length(range.end - range.start);
         }
         Answer::Parts(multipart, length) => {
-            push_status_line(head, told);
+            push_status_line(head, code);
             push_some(head, &object.fields(), |name| name != "content-type");
             let kind = format!("multipart/byteranges; boundary={}", multipart.boundary);
             push_field(head, "Content-Type", kind.as_bytes());
             framing = Framing::Length(*length);
         }
         Answer::Unsatisfiable(length) => {
-            push_status_line(head, told);
+            push_status_line(head, code);
             push_field(head, "Content-Range", format!("bytes */{length}").as_bytes());
             framing = Framing::Length(0);
         }
@@ -134,7 +134,7 @@ pub(crate) fn write_stored(
     // The object's own Via stays: a list may have several lines.
     head.extend_from_slice(&settings.via.line);
     write_end(head, framing, Some(status), options.within(settings));
-    told
+    code
 }
 
 impl Answer<'_> {
@@ -159,7 +159,7 @@ pub(crate) fn write_passed(
     options: ResponseOptions,
 ) {
     push_status_line(head, response.status);
-    for field in passed_on(&response.fields).filter(|field| !field.name.eq_ignore_ascii_case("via")) {
+    for field in forwarded_fields(&response.fields).filter(|field| !field.name.eq_ignore_ascii_case("via")) {
         push_field(head, field.name, field.value);
     }
     if !response.fields.has("date") {
@@ -172,7 +172,7 @@ pub(crate) fn write_passed(
 /// Writes the head of a 101 (RFC 9110, section 7.8).
 pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response: &Response<'_>) {
     push_status_line(head, response.status);
-    for field in passed_on(&response.fields).chain(response.fields.all("upgrade")) {
+    for field in forwarded_fields(&response.fields).chain(response.fields.all("upgrade")) {
         push_field(head, field.name, field.value);
     }
     head.extend_from_slice(&settings.via.line);

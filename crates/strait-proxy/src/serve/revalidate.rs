@@ -1,6 +1,6 @@
-//! Validation: which stored responses a 304 or a response to HEAD confirms, and what it changes
-//! (RFC 9111, sections 4.3.4 and 4.3.5). [`crate::serve::miss`] asks; nothing here sends a request
-//! or a response.
+//! Validation: finds the stored responses that a 304 or a response to HEAD confirms, and updates
+//! them (RFC 9111, sections 4.3.4 and 4.3.5). [`crate::serve::miss`] sends the requests that a
+//! client waits for; this module sends those in the background. It sends no response to a client.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use strait_http::conditional::is_not_modified;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head::Request;
-use strait_http::storing::{Asked, NotStored, kept, may_store};
-use strait_http::update::{confirms, has_no_validator, head_confirms, names_bytes, updated};
+use strait_http::storing::{Asked, NotStored, may_store, storable_fields};
+use strait_http::update::{confirms, has_no_validator, has_strong_tag, head_confirms, updated};
 use strait_http::vary::Variant;
 
 use crate::cache::fill::Phase;
@@ -46,12 +46,12 @@ pub(crate) fn is_about_another(
 /// Returns true for a 304 that confirms no stored response and does not satisfy the client's own
 /// condition.
 pub(crate) fn is_unusable(exchange: &Exchange<'_, '_>, order: &Order, incoming: &Incoming) -> bool {
-    let said = &incoming.response().fields;
-    order.is_misunderstood(incoming) && !is_not_modified(&exchange.request.fields, said)
+    let response = &incoming.response().fields;
+    order.is_misunderstood(incoming) && !is_not_modified(&exchange.request.fields, response)
 }
 
-/// Returns true for a 304 about another response than the stored one (RFC 9111, section 4.3.4). A
-/// 304 without a validator confirms none if several stored responses match.
+/// Returns true for a 304 that confirms another response than the stored one (RFC 9111, section
+/// 4.3.4). A 304 without a validator confirms none if several stored responses match.
 pub(crate) fn confirms_another(
     worker: &Worker,
     hash: u64,
@@ -102,7 +102,7 @@ pub(crate) fn confirm(
     incoming: &Incoming,
 ) -> Arc<Object> {
     let fresh = &incoming.response().fields;
-    if names_bytes(fresh) {
+    if has_strong_tag(fresh) {
         let mut others = worker.candidates(hash, &stored.key, &asked.0.fields);
         others.retain(|other| !other.is_for_same(stored) && confirms(&other.fields(), fresh));
         for other in others {
@@ -112,8 +112,8 @@ pub(crate) fn confirm(
     freshen(worker, hash, stored, asked, incoming)
 }
 
-/// Fields of a 304 that are not about the client that caused it.
-const OF_FRESHNESS: [&str; 8] =
+/// Fields of a 304 that do not depend on the client that caused it.
+const FRESHNESS_FIELDS: [&str; 8] =
     ["age", "cache-control", "cdn-cache-control", "connection", "date", "etag", "expires", "last-modified"];
 
 /// Updates a stored response that a 304 has confirmed, if a response with the new fields may be
@@ -132,7 +132,7 @@ fn freshen(
     // A cookie in a 304 is for this client alone, and so may be every other field, such as a CSRF
     // token. Only lifetime and validators are for all clients.
     let is_for_all = |field: &&Field<'_>| {
-        let is_neutral = OF_FRESHNESS.into_iter().any(|name| field.name.eq_ignore_ascii_case(name));
+        let is_neutral = FRESHNESS_FIELDS.into_iter().any(|name| field.name.eq_ignore_ascii_case(name));
         is_neutral || policy.set_cookie || !response.fields.has("set-cookie")
     };
     let for_all: Fields<'_> = response.fields.iter().filter(is_for_all).copied().collect();
@@ -142,8 +142,9 @@ fn freshen(
     let times = Times::of(stored.status, &response.fields, &directives, requested, received);
     // The Date is that of the 304, or its time of receipt.
     let has_date = response.fields.has("date");
-    let is_told = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
-    let head_of = |fields| stored_head(stored.status, kept(fields, &directives).filter(is_told), received);
+    let is_own = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
+    let head_of =
+        |fields| stored_head(stored.status, storable_fields(fields, &directives).filter(is_own), received);
     let head = head_of(&fields);
     let keys = &worker.settings().key_fields;
     let variant = Variant::of(&fields, &request.fields, keys);
@@ -157,11 +158,11 @@ fn freshen(
         shown.map_or(fresh, Arc::new)
     };
     let fresh = Object::new(&stored.key, &meta, stored.body.clone());
-    // The fields of both were parsed before.
+    // Does not fail, because the fields of both heads were parsed before.
     let Some(fresh) = fresh else { return stored.clone() };
     let mut fresh = fresh.with_negative(worker.settings().negative);
     if !stored.has_keyed_of(&request.fields) {
-        // The stored response is shared: a request with another key field says nothing about it.
+        // The stored response answers other requests than this one, which has another key field.
         return shown(Arc::new(fresh));
     }
     let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
@@ -182,55 +183,55 @@ fn freshen(
     let fresh = Arc::new(fresh);
     // An object that was stored or removed meanwhile is newer.
     if fresh.is_alive() && fresh.is_current() {
-        worker.keep(hash, &fresh);
+        worker.replace(hash, &fresh);
     }
     shown(fresh)
 }
 
 /// Begins a validation in the background (stale-while-revalidate, RFC 5861, section 3), unless a
 /// fill is under way.
-pub(crate) fn validate_meanwhile(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
+pub(crate) fn validate_in_background(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, stored: &Arc<Object>) {
     let worker = exchange.worker.clone();
     let Ok(shared) = worker.shared.fills.begin(wanted.hash, &wanted.key, None) else { return };
     let guard = FillGuard::new(&worker, wanted.hash, shared);
     let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut order = order(exchange, wanted, &miss, true);
-    let anew = exchange.order(wanted.uri, Framed::None, Purpose::Store);
+    let unconditional = exchange.order(wanted.uri, Framed::None, Purpose::Store);
     let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
-    // Beyond the limit the next request begins the validation.
+    // Beyond the limit, the next request begins the validation.
     if !background.begin(worker.settings().background) {
         return;
     }
-    order.part = worker.shared.gates.try_enter(Key::OriginOf(order.server.clone(), order.client));
-    if order.part.is_none() {
+    order.client_permit = worker.shared.gates.try_enter(Key::OriginOf(order.server.clone(), order.client));
+    if order.client_permit.is_none() {
         return;
     }
     let (directives, asked) = (wanted.directives, exchange.raw.to_vec());
     tokio::task::spawn_local(async move {
-        validate(guard, [order, anew], stored, directives, asked).await;
+        validate(guard, [order, unconditional], stored, directives, asked).await;
         drop(background);
     });
 }
 
-/// Validates a stored response, or stores the one that replaces it. The second request is sent if
-/// the first, which has conditions, gets a 304 that confirms no stored response.
+/// Validates a stored response, or stores the one that replaces it. The unconditional request is
+/// sent if the first one gets a 304 that confirms no stored response.
 async fn validate(
     guard: FillGuard,
-    [mut order, mut anew]: [Order; 2],
+    [mut order, mut unconditional]: [Order; 2],
     stored: Arc<Object>,
     directives: OfRequest,
     asked: Vec<u8>,
 ) {
     let worker: Rc<Worker> = guard.worker.clone();
-    // Without a response the stored one stays.
+    // Without a response, the stored response stays.
     let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
     let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
     if confirms_another(&worker, guard.hash, &stored, &request.fields, &incoming) {
-        // RFC 9111 s4.3.4: it confirms nothing that is stored.
-        // Before another connection is awaited: it may be the only one.
+        // RFC 9111 s4.3.4: the 304 confirms no stored response. Finish it before another connection
+        // is awaited: it may hold the only one.
         incoming.finish(&worker.upstream());
-        let Ok(other) = fetch(&worker.upstream(), &mut anew, None).await else { return };
+        let Ok(other) = fetch(&worker.upstream(), &mut unconditional, None).await else { return };
         incoming = other;
         if incoming.status == 304 {
             worker.forget(guard.hash, &stored.key);
@@ -246,15 +247,15 @@ async fn validate(
     let Some((object, range)) =
         object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
     else {
-        // RFC 9111 s4.3.3: the stored response is outdated. Of the errors only 404 and 410 are
-        // about the resource; a field of this client's request may have caused any other.
+        // RFC 9111 s4.3.3: the stored response is outdated, except after an error other than 404
+        // and 410, which a field of this client's request may have caused.
         if incoming.status < 400 || matches!(incoming.status, 404 | 410) {
             worker.forget(guard.hash, &stored.key);
         }
         return;
     };
     if let Ok(task) = FillTask::new(guard, Arc::new(object), incoming, range) {
-        // The follower keeps the fill from counting as abandoned: it never had a client.
+        // Without a follower, a fill that never had a client would count as abandoned.
         let _follower = task.guard.fill.follow();
         task.begin();
         task.run().await;

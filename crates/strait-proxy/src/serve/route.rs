@@ -122,7 +122,7 @@ fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {
     let port = authority.port_or_default(Scheme::Https);
-    if settings.behind.is_some() {
+    if settings.origin.is_some() {
         return Err((405, "a reverse proxy opens no tunnels".to_owned()));
     }
     if !settings.access.connect_ports.contains(&port) {
@@ -133,11 +133,11 @@ fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>
 
 fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {
     match uri.scheme {
-        Scheme::Https if settings.behind.is_none() || !is_encrypted => {
+        Scheme::Https if settings.origin.is_none() || !is_encrypted => {
             Err((501, "https needs CONNECT".to_owned()))
         }
         // The scheme is that of a request for the path alone.
-        _ if settings.behind.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
+        _ if settings.origin.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
         _ => Ok(uri),
     }
 }
@@ -151,9 +151,9 @@ fn relative<'b>(
     is_encrypted: bool,
 ) -> Result<Uri<'b>, Refusal> {
     let scheme = settings.scheme(is_encrypted);
-    let own = || settings.behind.as_ref().map(Server::authority);
+    let own = || settings.origin.as_ref().map(Server::authority);
     match host.or_else(own) {
-        _ if settings.behind.is_none() && !path.is_empty() => {
+        _ if settings.origin.is_none() && !path.is_empty() => {
             Err((400, "a forward proxy needs whole URIs: GET http://host/path".to_owned()))
         }
         Some(authority) => Ok(Uri { scheme, authority, path }),

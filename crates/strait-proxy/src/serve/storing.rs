@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
-use strait_http::forward::passed_on;
+use strait_http::forward::forwarded_fields;
 use strait_http::freshness::Times;
 use strait_http::head::Request;
 use strait_http::partial::{part_of, strong_validator};
-use strait_http::storing::{Asked, is_of_use, kept, may_store};
+use strait_http::storing::{Asked, is_useful, may_store, storable_fields};
 use strait_http::unkeyed::is_keyed;
 use strait_http::vary::{self, Variant};
 
@@ -19,8 +19,8 @@ use crate::config::settings::Settings;
 use crate::upstream::incoming::Incoming;
 use strait_http::framing::Body as Framed;
 
-/// Makes the object of a response, with the range of bytes that are coming; `None` if the response
-/// must not be stored. `is_range`: the request to the origin had a Range.
+/// Makes the object of a response, with the range of its bytes; `None` if the response must not be
+/// stored. `is_range`: the request to the origin had a Range.
 pub(crate) fn object(
     settings: &Settings,
     is_range: bool,
@@ -50,7 +50,7 @@ pub(crate) fn object(
         (_, Framed::Tunnel) => return None,
     };
     let (requested, received) = (incoming.requested, incoming.received);
-    let head = stored_head(status, kept(&response.fields, &own), received);
+    let head = stored_head(status, storable_fields(&response.fields, &own), received);
     let times = Times::of(status, &response.fields, &own, requested, received);
     let meta = Meta {
         requested,
@@ -62,7 +62,7 @@ pub(crate) fn object(
         head: &head,
     };
     let object = Object::new(key, &meta, Body::Filling)?.with_negative(settings.negative);
-    is_of_use(&response.fields, &own, &object.times).then_some((object, range))
+    is_useful(&response.fields, &own, &object.times).then_some((object, range))
 }
 
 /// Returns the object for its first client, with the fields that are for that client alone (RFC
@@ -72,13 +72,13 @@ pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<O
         return object.clone();
     }
     let response = incoming.response();
-    let head = stored_head(object.status, passed_on(&response.fields), incoming.received);
+    let head = stored_head(object.status, forwarded_fields(&response.fields), incoming.received);
     let meta = Meta { head: &head, ..object.meta(0) };
     Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
 }
 
-/// Returns true if a response that is not stored makes its key hit-for-miss. It does not if the
-/// request's own fields or a failure of the origin are the reason.
+/// Returns true if a response that is not stored makes its key hit-for-miss. It does not if fields
+/// of the request or a failure of the origin are the reason.
 pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     !request.fields.has("authorization")
         // A field of this request may have caused the error; the next response may be stored.
@@ -86,9 +86,9 @@ pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming:
         && !varies_with_dropped(keys, request, incoming)
 }
 
-/// Returns true if a response varies with a field that Connection kept from the origin: stored, it
-/// would answer other requests wrongly. Fields in `keys` and built-in key fields count as if Vary
-/// named them.
+/// Returns true if a response varies with a field that the origin did not receive, because
+/// Connection names it: stored, the response would answer other requests wrongly. Fields in `keys`
+/// and built-in key fields count as if Vary named them.
 pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));

@@ -15,7 +15,7 @@ use crate::serve::exchange::Exchange;
 use crate::upstream::order::{Order, Purpose};
 use strait_http::framing::Body as Framed;
 
-/// Request as the cache sees it.
+/// URI, cache key and directives of a request.
 #[derive(Debug)]
 pub(crate) struct Wanted<'u> {
     pub(crate) uri: &'u Uri<'u>,
@@ -30,12 +30,12 @@ pub(crate) struct Miss {
     pub(crate) why: Why,
     /// Stored response to validate or to complete.
     pub(crate) stored: Option<Arc<Object>>,
-    /// Missing bytes of it.
+    /// Missing bytes of the stored response.
     pub(crate) gap: Option<Range<u64>>,
 }
 
 impl Miss {
-    /// Miss of a request for which nothing is stored.
+    /// Miss without a stored response.
     pub(crate) fn new(why: Why) -> Self {
         Self { why, stored: None, gap: None }
     }
@@ -44,13 +44,13 @@ impl Miss {
 /// State of a lookup. `docs/internals/proxy.md` draws the transitions.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// Look in memory, in the store and at the fills, which have changed.
+    /// Repeat the lookup: the cache or the fills have changed.
     Again,
-    /// Like `Again`, but without fills: a miss asks the origin for this client alone.
+    /// Repeat the lookup without fills: a miss is forwarded for this client alone.
     Alone,
-    /// Nothing stored answers: follow a fill, or begin one.
+    /// No stored response answers: follow a fill, or begin one.
     Missed(Miss),
-    /// Ask the origin; with a guard, followers get the response as well.
+    /// Forward the request to the origin; with a guard, followers get the response as well.
     Ask(Miss, Option<FillGuard>),
     /// The response was sent. True if the connection can carry another request.
     Answered(bool),

@@ -23,7 +23,7 @@ impl Party {
     /// Returns the maximum of connections; `None` if they are not counted.
     fn most(self, settings: &Settings) -> Option<u32> {
         match self {
-            Self::Client(_) => Some(settings.connections_each_max).filter(|most| *most > 0),
+            Self::Client(_) => Some(settings.connections_per_client_max).filter(|most| *most > 0),
             // Peers that name no client leave half of all connections to the others.
             Self::Unnamed => Some(u32::try_from(settings.connections_max.div_ceil(2)).unwrap_or(u32::MAX)),
         }

@@ -102,10 +102,10 @@ impl Client {
     /// `None` without a valid header, or if access or limits refuse the client.
     async fn learn_client(&mut self, worker: &Worker, share: &mut Share) -> Option<()> {
         let settings = worker.settings();
-        let told = loop {
-            if let Some((told, len)) = proxy_protocol::read(self.buffer.filled()).ok()? {
+        let source = loop {
+            if let Some((source, len)) = proxy_protocol::read(self.buffer.filled()).ok()? {
                 self.buffer.consume(len);
-                break told;
+                break source;
             }
             let begun = self.begun.get_or_insert_with(Instant::now);
             let limit = settings.timeouts.head.saturating_sub(begun.elapsed());
@@ -114,7 +114,7 @@ impl Client {
             }
         };
         self.begun = None;
-        if let Source::Client(client) = told {
+        if let Source::Client(client) = source {
             self.peer = client;
         }
         let client = self.peer.ip();
@@ -195,22 +195,23 @@ impl Client {
         let settings = worker.settings();
         // The log needs the request. Without a log it is consumed now, so that a slow client holds
         // no buffer.
-        let kept = if worker.has_log() { head_len } else { 0 };
-        self.buffer.consume(head_len - kept);
+        let request_len = if worker.has_log() { head_len } else { 0 };
+        self.buffer.consume(head_len - request_len);
         let ttl = Some(object.times.ttl(worker.now()));
         let status = CacheStatus { by: &settings.name, answer: Answer::Hit, ttl, detail: None };
         let begun = Begun::now(&mut self.socket);
         let found = (&object, &pinned);
         let sent = deliver::send_pinned(worker, &mut self.socket, found, &selected, &status, options).await;
-        self.account(worker, begun, kept, sent.is_ok());
-        self.buffer.consume(kept);
+        self.account(worker, begun, request_len, sent.is_ok());
+        self.buffer.consume(request_len);
         sent.map(|()| options.keeps_alive)
     }
 
-    /// Counts and logs a finished exchange; its request is the first `kept` bytes of the buffer.
-    fn account(&self, worker: &Worker, begun: Begun, kept: usize, is_whole: bool) {
-        let read = &self.buffer.filled()[..kept];
-        let request = if kept > 0 { head::request(read).ok().flatten() } else { None };
+    /// Counts and logs a finished exchange; its request is the first `request_len` bytes of the
+    /// buffer.
+    fn account(&self, worker: &Worker, begun: Begun, request_len: usize, is_whole: bool) {
+        let read = &self.buffer.filled()[..request_len];
+        let request = if request_len > 0 { head::request(read).ok().flatten() } else { None };
         let request = request.as_ref().map(|(request, _)| request);
         worker.account(&begun.end(&self.socket, self.peer, request, is_whole));
     }
@@ -232,7 +233,7 @@ impl Client {
     }
 }
 
-/// Answers a request; `read` is its head, and the bytes behind it.
+/// Answers a request; `read` is its head, and the bytes after it.
 async fn exchange(
     worker: &Rc<Worker>,
     socket: &mut ClientSocket,

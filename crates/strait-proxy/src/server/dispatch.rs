@@ -26,7 +26,7 @@ pub(crate) struct Asked<'a, 'b> {
     pub(crate) route: Result<Route<'b>, Refusal>,
 }
 
-/// Answers a request; `read` is its head, and the bytes behind it.
+/// Answers a request; `read` is its head, and the bytes after it.
 pub(crate) async fn run(
     worker: &Rc<Worker>,
     client: &mut ClientSocket,
@@ -45,7 +45,8 @@ pub(crate) async fn run(
     let takes_interim = request.version == Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
-    let mut exchange = Exchange { worker, client, peer, request, raw, upload, options, part: None, body };
+    let mut exchange =
+        Exchange { worker, client, peer, request, raw, upload, options, client_permit: None, body };
     let done = match route {
         Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
         Ok(Route::Bypass(bypass)) => Box::pin(exchange.bypass(bypass)).await,
@@ -57,15 +58,15 @@ pub(crate) async fn run(
         Err(ExchangeError::Refuse(status, why)) => exchange.refuse(status, &why).await?,
     };
     let mut buffer = exchange.upload.buffer;
-    // The remaining bytes belong to the next request, which holds no place.
-    buffer.set_place(None);
+    // The remaining bytes belong to the next request, which holds no permit.
+    buffer.set_permit(None);
     Ok(Left { buffer, keeps_alive })
 }
 
 /// State of a connection after a response.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// Bytes behind the request.
+    /// Bytes after the request.
     pub(crate) buffer: Buffer,
     /// True if the connection can carry another request.
     pub(crate) keeps_alive: bool,

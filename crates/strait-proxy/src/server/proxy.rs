@@ -20,7 +20,7 @@ use crate::config::settings::{Port, Settings};
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::observe::counters::Counters;
-use crate::observe::log::Log;
+use crate::observe::log::{Log, Writer};
 use crate::observe::report::Report;
 use crate::server::accept::{Control, work};
 use crate::server::client_limits::ClientLimits;
@@ -34,7 +34,7 @@ pub struct Bound {
     listeners: Listeners,
     is_inherited: bool,
     admin: Option<(TcpListener, SocketAddr)>,
-    log: Option<(Log, JoinHandle<()>)>,
+    log: Option<(Log, Writer)>,
 }
 
 impl Bound {
@@ -86,7 +86,7 @@ impl Bound {
             is_inherited,
             admin: admin.as_ref().map(|(_, address)| *address),
             threads: Vec::new(),
-            logs: writer.into_iter().collect(),
+            logs: writer.map(Writer::start).transpose()?.into_iter().collect(),
             log,
             controls,
             shared,
@@ -194,12 +194,12 @@ impl Proxy {
             (None, _) => None,
             (Some(path), Some(log)) if log.path == *path => Some(log.clone()),
             (Some(path), _) => {
-                let (log, thread) = Log::open(path)?;
-                self.logs.push(thread);
+                let (log, writer) = Log::open(path)?;
+                self.logs.push(writer.start()?);
                 Some(log)
             }
         };
-        let kept = self.kept(config);
+        let deferred = self.deferred(config);
         self.shared.memory.limit(settings.memory);
         self.shared.gates.limit(settings.gates);
         let settings = Arc::new(settings);
@@ -212,7 +212,7 @@ impl Proxy {
         self.log = log;
         self.site.adopt(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
-        Ok(kept)
+        Ok(deferred)
     }
 
     /// Refuses to change the kind of proxy. A reverse proxy without its origin would connect
@@ -228,7 +228,7 @@ impl Proxy {
     }
 
     /// Returns the changed keys that take effect only at the next start.
-    fn kept(&self, config: &Config) -> Vec<&'static str> {
+    fn deferred(&self, config: &Config) -> Vec<&'static str> {
         let own = &self.config;
         let (cache, new) = (&own.cache, &config.cache);
         [

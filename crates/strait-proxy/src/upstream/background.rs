@@ -1,10 +1,10 @@
 //! Limit of fetches without a waiting client, counted over all workers: fills after their last
-//! client has left, and validations in the background (RFC 5861 s3).
+//! client has disconnected, and validations in the background (RFC 5861 s3).
 //!
 //! [`crate::cache::fill_task`] and [`crate::serve::miss`] use it. Such a fetch holds a connection
 //! to its origin, but no connection of a client: without a limit one client could begin thousands
-//! and leave. A fetch counts for its origin and for the client that caused it. Fetches do not wait:
-//! beyond the limit a fill is given up, and a validation is left to the next request.
+//! and disconnect. A fetch counts for its origin and for the client that caused it. Fetches do not
+//! wait: beyond the limit a fill is given up, and a validation is left to the next request.
 
 use std::collections::HashMap;
 use std::hash::Hash;

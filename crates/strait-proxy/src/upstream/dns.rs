@@ -1,8 +1,8 @@
 //! DNS cache: addresses of host names, looked up once for all requests and kept for a while.
 //!
 //! The system's resolver (getaddrinfo(3)) blocks a thread and reports no lifetime. The number of
-//! concurrent lookups is limited, and results are kept for a fixed time. An old result serves while
-//! a new one is awaited or cannot be had (RFC 8767). A cached address is no permission: each
+//! concurrent lookups is limited, and results are kept for a fixed time. An old result is used
+//! while a new one is awaited or not available (RFC 8767). A cached address grants no access: each
 //! connection checks `access.reach` again, so that a name with changing addresses (DNS rebinding)
 //! gains nothing.
 
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// Time for which addresses are kept.
 const FOUND_FOR: Duration = Duration::from_secs(30);
-/// Time for which old addresses serve in place of new ones.
+/// Time for which old addresses are used in place of new ones.
 const OLD_FOR: Duration = Duration::from_mins(10);
 /// Time for which a failed lookup is kept, and for which unreachable addresses are not looked up
 /// again.
@@ -71,8 +71,8 @@ impl Dns {
         Self { known: RefCell::default(), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)), resolve }
     }
 
-    /// Returns the addresses of a host in the order in which to try them. An address stands for
-    /// itself.
+    /// Returns the addresses of a host in the order in which to try them. For an address, returns
+    /// the address.
     ///
     /// # Errors
     /// The host has no address, or the lookup failed.
@@ -153,7 +153,7 @@ impl Known {
         self.latest.borrow().as_ref().map(|found| found.at)
     }
 
-    /// Returns the latest lookup, or the one before while that has to serve.
+    /// Returns the latest lookup, or the previous one while that is used in its place.
     fn serving(&self) -> Lookup {
         let is_missing = self.latest.borrow().as_ref().is_none_or(|found| found.addresses.is_err());
         let before = self.before.clone().filter(|found| is_missing && found.at.elapsed() < OLD_FOR);
@@ -221,7 +221,7 @@ mod tests {
             tokio::time::advance(FOUND_FOR.mul_f32(0.9)).await;
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
             tokio::time::advance(FOUND_FOR / 10).await;
-            // The old one serves while the new one is awaited.
+            // The old one is used while the new one is awaited.
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(0)]);
             while *names.addresses("a.example").await.unwrap() == [address(0)] {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -260,7 +260,7 @@ mod tests {
         static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         let names = Dns::new(|_| match LOOKUPS.fetch_add(1, Ordering::SeqCst) {
             0 => Ok(vec![address(1), address(2)]),
-            _ => Err(io::Error::other("nobody answers")),
+            _ => Err(io::Error::other("no answer")),
         });
         run(async {
             assert_eq!(*names.addresses("a.example").await.unwrap(), [address(1), address(2)]);

@@ -48,7 +48,7 @@ pub(crate) enum OriginError {
 impl OriginError {
     /// Returns true if a request of another client would fail as well: the origin is unreachable or
     /// has no connection left. An origin may be slow for the fields of one request alone.
-    pub(crate) fn is_lasting(&self) -> bool {
+    pub(crate) fn is_for_all(&self) -> bool {
         !matches!(
             self,
             Self::Closed | Self::TimedOut | Self::NotModified | Self::Malformed(_) | Self::FullForClient
@@ -80,7 +80,7 @@ pub(crate) enum FetchError {
     Slow,
     /// There is no memory for the client's body.
     NoMemory,
-    /// The client's body is longer than it may be.
+    /// The client's body is longer than `limits.request_body`.
     TooLong(u64),
     /// The client's body is malformed.
     Request(Malformed),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use strait_http::Malformed;
 use strait_http::forward::keeps_alive;
 use strait_http::framing::{self, Body};
-use strait_http::head::{self, Kept};
+use strait_http::head::{self, OwnedResponse};
 use strait_http::method::is_idempotent;
 
 use crate::io::framing::Framed;
@@ -29,7 +29,7 @@ pub(crate) struct Client<'a> {
     pub(crate) socket: &'a mut Socket,
     /// Body of its request.
     pub(crate) upload: &'a mut Upload,
-    /// Set to the address of the origin once a connection is there.
+    /// Address of the origin, set once there is a connection.
     pub(crate) origin: &'a mut Option<SocketAddr>,
 }
 
@@ -47,8 +47,8 @@ pub(crate) async fn fetch(
     order: &mut Order,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
-    let part = order.part.take();
-    let connection = Connection::to(upstream, &order.server, order.client, part).await?;
+    let client_permit = order.client_permit.take();
+    let connection = Connection::to(upstream, &order.server, order.client, client_permit).await?;
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let may_repeat = connection.is_used && is_idempotent(order.method()) && !has_body;
     let first = client.as_mut().map(Client::reborrow);
@@ -91,7 +91,7 @@ async fn exchange(
     Ok(incoming)
 }
 
-/// Reads the head of the final response. Interim responses are forwarded to a client that takes
+/// Reads the head of the final response. Interim responses are forwarded to a client that accepts
 /// them, except 100, which the proxy sends itself.
 async fn final_response(
     upstream: &Upstream<'_>,
@@ -100,7 +100,7 @@ async fn final_response(
     requested: u64,
     mut client: Option<&mut Socket>,
 ) -> Result<Box<Incoming>, FetchError> {
-    const MANY: Malformed = Malformed::TooLarge("more interim responses than a client would take");
+    const MANY: Malformed = Malformed::TooLarge("too many interim responses");
     for _ in 0..INTERIM_MAX {
         let incoming = one_response(upstream, connection, order, requested).await?;
         if !incoming.is_interim() {
@@ -120,9 +120,9 @@ async fn final_response(
     Err(OriginError::Malformed(MANY).into())
 }
 
-/// Sends an interim response; returns false if the client takes no more. If other clients wait for
-/// the final response, it is dropped unless the socket takes it at once: a client that does not
-/// read would delay the others.
+/// Sends an interim response; returns false if the client accepts no more. If other clients wait
+/// for the final response, the interim response is dropped unless the socket accepts it at once: a
+/// client that does not read would delay the others.
 async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Result<bool, FetchError> {
     let is_sent = if is_shared {
         match socket.write_at_once(head).await {
@@ -163,7 +163,7 @@ async fn one_response(
 
 /// Head of a response with its framing.
 struct Read {
-    head: Kept,
+    head: OwnedResponse,
     body: Body,
     keeps_alive: bool,
 }
@@ -175,5 +175,5 @@ fn read_head(bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malfor
     let body = framing::of_response(&response, method)?;
     let is_last = matches!(body, Body::ToClose | Body::Tunnel);
     let keeps_alive = !is_last && keeps_alive(response.version, &response.fields);
-    Ok(Some((Read { head: Kept::new(&response, &bytes[..len]), body, keeps_alive }, len)))
+    Ok(Some((Read { head: OwnedResponse::new(&response, &bytes[..len]), body, keeps_alive }, len)))
 }

@@ -1,7 +1,7 @@
-//! Response of an origin with its head read, and the connection that brings its body.
+//! Response of an origin after its head was read, and the connection that its body comes from.
 
 use strait_http::framing::Body;
-use strait_http::head::{Kept, Response};
+use strait_http::head::{OwnedResponse, Response};
 
 use crate::io::framing::Framed;
 use crate::upstream::pool::{Connection, Upstream};
@@ -10,7 +10,7 @@ use crate::upstream::pool::{Connection, Upstream};
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) connection: Box<Connection>,
-    pub(crate) head: Kept,
+    pub(crate) head: OwnedResponse,
     pub(crate) status: u16,
     pub(crate) body: Body,
     pub(crate) framed: Framed,

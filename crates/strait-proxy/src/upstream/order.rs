@@ -3,27 +3,27 @@
 use std::net::IpAddr;
 
 use strait_http::fields::{Field, Fields};
-use strait_http::forward::passed_on;
+use strait_http::forward::forwarded_fields;
 use strait_http::forwarded::Hop;
 use strait_http::framing::Body;
 use strait_http::head::Request;
 use strait_http::target::Uri;
 
 use crate::config::settings::{Server, Settings};
-use crate::io::gate::{self, Place};
+use crate::io::gate::{self, Permit};
 use crate::io::head::{push_field, push_number, push_via};
 use crate::upstream::incoming::Incoming;
 
-/// Client's request, as far as the request to the origin depends on it.
+/// Parts of a client's request that determine the request to the origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a, 'b> {
     pub(crate) request: &'a Request<'b>,
     pub(crate) client: IpAddr,
-    /// The client waited for 100 (Continue) and was sent it before its origin was asked.
+    /// True if the proxy has sent 100 (Continue) before it contacted the origin.
     pub(crate) was_continued: bool,
 }
 
-/// Request as it is sent.
+/// Request to an origin.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) server: Server,
@@ -35,8 +35,8 @@ pub(crate) struct Order {
     pub(crate) is_shared: bool,
     /// Client that it is sent for.
     pub(crate) client: gate::Client,
-    /// Place among the client's connections to the server, if it was taken before.
-    pub(crate) part: Option<Place>,
+    /// Permit of the client's gate to the server, if it was taken before.
+    pub(crate) client_permit: Option<Permit>,
 }
 
 /// Purpose of a request, which decides the fields that are sent to the origin.
@@ -76,18 +76,18 @@ impl Order {
         // either.
         let is_ignored = purpose != Purpose::Pass && !settings.access.allows_refresh(asked.client);
         let is_thinned = is_ignored && purpose == Purpose::PassMiss;
-        let is_meant = |field: &&Field<'_>| {
+        let is_sent = |field: &&Field<'_>| {
             let is_dropped = settings.forwarded.rewrites(field.name)
                 || (is_ignored && is_directive(field.name))
                 || (asked.was_continued && is_continue(field));
-            !is_dropped && is_meant(field.name, purpose, counts_hops)
+            !is_dropped && is_sent(field.name, purpose, counts_hops)
         };
         let mut is_conditional = false;
-        for field in passed_on(&request.fields).filter(is_meant) {
+        for field in forwarded_fields(&request.fields).filter(is_sent) {
             is_conditional |= is_condition(field.name);
             push_field(&mut head, field.name, field.value);
         }
-        if is_thinned && passed_on(&request.fields).any(|field| is_directive(field.name)) {
+        if is_thinned && forwarded_fields(&request.fields).any(|field| is_directive(field.name)) {
             push_without_refresh(&mut head, &request.fields);
         }
         let hop = Hop { client: asked.client, scheme: uri.scheme, host: Some(&host) };
@@ -102,7 +102,7 @@ impl Order {
             }
             _ => {}
         }
-        let server = settings.behind.clone().unwrap_or_else(|| Server::of(uri));
+        let server = settings.origin.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
         Self {
             server,
@@ -110,7 +110,7 @@ impl Order {
             is_conditional,
             is_shared: false,
             client: gate::Client::of(asked.client),
-            part: None,
+            client_permit: None,
         }
     }
 
@@ -166,7 +166,7 @@ fn is_continue(field: &Field<'_>) -> bool {
 const OF_ONE_REQUEST: [&str; 6] =
     ["a-im", "expect", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
 
-fn is_meant(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
+fn is_sent(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     let is = |names: &[&str]| names.iter().any(|other| name.eq_ignore_ascii_case(other));
     match purpose {
         _ if is(&["host", "via"]) => false,

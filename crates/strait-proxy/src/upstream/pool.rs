@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use strait_ledger::SingleWriterCounter;
 use strait_transfer::descriptors::{Budget, Share};
 use strait_transfer::pipe::Pipes;
 use tokio::net::TcpStream;
@@ -16,8 +17,7 @@ use tokio::time::{timeout, timeout_at};
 use crate::config::settings::{Server, Settings};
 use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
-use crate::io::counter::Counter;
-use crate::io::gate::{Client, Gates, Key, Place};
+use crate::io::gate::{Client, Gates, Key, Permit};
 use crate::io::head::Heads;
 use crate::io::socket::Socket;
 use crate::io::splice::Splicing;
@@ -43,9 +43,9 @@ pub(crate) struct Upstream<'a> {
     /// Files that connections and pipes of all workers may have open.
     pub(crate) descriptors: &'a Arc<Budget>,
     /// Number of opened connections.
-    pub(crate) opened: &'a Counter,
+    pub(crate) opened: &'a SingleWriterCounter,
     /// Number of requests on connections that were idle.
-    pub(crate) reused: &'a Counter,
+    pub(crate) reused: &'a SingleWriterCounter,
 }
 
 impl<'a> Upstream<'a> {
@@ -82,7 +82,7 @@ pub(crate) struct Connection {
     pub(crate) is_used: bool,
     /// Fetch of a fill, which may continue without a waiting client.
     pub(crate) background: Option<Fetch>,
-    /// Place among connections in use; `None` while it is idle.
+    /// Right to use the connection; `None` while it is idle.
     slot: Option<Slot>,
     _descriptor: Option<Share>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 struct Slot {
     client: Client,
-    _place: Place,
+    _permit: Permit,
 }
 
 /// Idle connections of a worker, by server.
@@ -117,10 +117,10 @@ impl Pool {
         self.each_max = each_max;
     }
 
-    /// Closes connections that were idle for `patience`.
-    pub(crate) fn tidy(&mut self, patience: Duration) {
+    /// Closes connections that were idle for `idle_timeout`.
+    pub(crate) fn tidy(&mut self, idle_timeout: Duration) {
         self.idle.retain(|_, connections| {
-            connections.retain(|(_, since)| since.elapsed() < patience);
+            connections.retain(|(_, since)| since.elapsed() < idle_timeout);
             !connections.is_empty()
         });
         self.count = self.idle.values().map(Vec::len).sum();
@@ -130,11 +130,11 @@ impl Pool {
     fn take(&mut self, upstream: &Upstream<'_>, server: &Server) -> Option<Box<Connection>> {
         let connections = self.idle.get_mut(server)?;
         let settings = upstream.settings;
-        let patience = settings.timeouts.origin_idle;
+        let idle_timeout = settings.timeouts.origin_idle;
         while let Some((mut connection, since)) = connections.pop() {
             self.count -= 1;
             let is_allowed = connection.address.is_none_or(|address| may_reach(settings, address.ip()));
-            if is_allowed && since.elapsed() < patience && connection.socket.is_quiet() {
+            if is_allowed && since.elapsed() < idle_timeout && connection.socket.is_quiet() {
                 return Some(connection);
             }
         }
@@ -157,14 +157,14 @@ impl Pool {
 
 impl Connection {
     /// Returns an idle or a new connection to `server` on behalf of `client`, which may have taken
-    /// a place of its part already.
+    /// a permit of its own gate already.
     pub(crate) async fn to(
         upstream: &Upstream<'_>,
         server: &Server,
         client: Client,
-        part: Option<Place>,
+        client_permit: Option<Permit>,
     ) -> Result<Box<Self>, OriginError> {
-        let slot = enter(upstream, server, client, part).await?;
+        let slot = enter(upstream, server, client, client_permit).await?;
         let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
             Some(mut connection) => {
@@ -232,29 +232,29 @@ impl Connection {
     }
 }
 
-/// Waits for a place in the client's part, then for one of the origin.
+/// Waits for a permit at the client's gate, then at the origin's.
 async fn enter(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
-    part: Option<Place>,
+    client_permit: Option<Permit>,
 ) -> Result<Slot, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
-    let part = match part {
-        Some(part) => part,
-        None => enter_part(upstream, server, client, deadline).await?,
+    let client_permit = match client_permit {
+        Some(permit) => permit,
+        None => enter_as_client(upstream, server, client, deadline).await?,
     };
-    let place = upstream.gates.enter(Key::Origin(server.clone()), deadline).await;
-    Ok(Slot { client, _place: place.ok_or(OriginError::Full)?.with(part) })
+    let permit = upstream.gates.enter(Key::Origin(server.clone()), deadline).await;
+    Ok(Slot { client, _permit: permit.ok_or(OriginError::Full)?.with(client_permit) })
 }
 
-/// Waits for a place in a client's part of the connections to an origin.
-pub(crate) async fn enter_part(
+/// Waits for a permit at a client's gate to an origin.
+pub(crate) async fn enter_as_client(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
     deadline: tokio::time::Instant,
-) -> Result<Place, OriginError> {
+) -> Result<Permit, OriginError> {
     let key = Key::OriginOf(server.clone(), client);
     upstream.gates.enter(key, deadline).await.ok_or(OriginError::FullForClient)
 }
@@ -329,7 +329,7 @@ fn split(upstream: &Upstream<'_>, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<
 /// Returns true if the proxy may connect to an address. The operator names the origin of a reverse
 /// proxy; clients name all others.
 fn may_reach(settings: &Settings, address: IpAddr) -> bool {
-    settings.behind.is_some() || settings.access.reaches(address)
+    settings.origin.is_some() || settings.access.reaches(address)
 }
 
 /// Returns the time for one of `addresses` attempts that share `left`.
@@ -377,7 +377,7 @@ mod tests {
         };
         let connected = first(&addresses, deadline, answers(|it| it == IpAddr::from([192, 0, 2, 3]))).await;
         assert_eq!((connected.unwrap(), begun.elapsed()), (addresses[2], Duration::from_secs(6)));
-        let nobody = first(&addresses, deadline, answers(|_| false)).await;
-        assert!(matches!(nobody, Err(OriginError::TimedOut)) && begun.elapsed() < Duration::from_secs(10));
+        let none = first(&addresses, deadline, answers(|_| false)).await;
+        assert!(matches!(none, Err(OriginError::TimedOut)) && begun.elapsed() < Duration::from_secs(10));
     }
 }

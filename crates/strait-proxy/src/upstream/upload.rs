@@ -8,7 +8,7 @@ use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError};
 use crate::io::framing::{Framed, Piece, TOO_LONG};
-use crate::io::gate::{Client, Key, Place};
+use crate::io::gate::{Client, Key, Permit};
 use crate::io::pace::Pace;
 use crate::io::socket::{Socket, SocketError};
 use crate::upstream::error::{FetchError, of_connection};
@@ -24,11 +24,11 @@ pub(crate) struct Upload {
     most: u64,
     /// Pace so far, if bytes were read ahead, and the start of the body.
     pace: Option<(Pace, Instant)>,
-    /// Bytes behind the request's head; in the end, bytes behind its body.
+    /// Bytes after the request's head; at the end, bytes after its body.
     pub(crate) buffer: Buffer,
     /// True if the client waits for 100 (Continue) (RFC 9110, section 10.1.1).
     pub(crate) is_expected: bool,
-    /// True if the client was sent 100 (Continue) before its origin was asked.
+    /// True if the client was sent 100 (Continue) before the origin was contacted.
     pub(crate) was_continued: bool,
     /// True if the client understands interim responses.
     pub(crate) takes_interim: bool,
@@ -61,9 +61,9 @@ impl Upload {
         !self.framed.is_over()
     }
 
-    /// Reads the body, up to `limits.request_ahead` bytes, before its origin is asked, so that a
-    /// slow client holds no connection to the origin. A longer body of a client that waits for 100
-    /// (Continue) is left to the origin. Waits for a place for the memory; the place is given back
+    /// Reads the body, up to `limits.request_ahead` bytes, before the origin is contacted, so that
+    /// a slow client holds no connection to the origin. A longer body of a client that waits for
+    /// 100 (Continue) is left to the origin. Waits for a permit for the memory, which is released
     /// with the last byte.
     pub(crate) async fn read_ahead(
         &mut self,
@@ -77,11 +77,11 @@ impl Upload {
             return Ok(());
         }
         // A body that came whole with the head is in the connection's buffer already and needs no
-        // place.
+        // permit.
         if self.is_here(settings.ahead_bytes)? {
             return Ok(());
         }
-        self.buffer.set_place(Some(place(upstream, counted).await.ok_or(FetchError::NoMemory)?));
+        self.buffer.set_permit(Some(permit(upstream, counted).await.ok_or(FetchError::NoMemory)?));
         self.read_until_here(upstream, client).await
     }
 
@@ -159,20 +159,20 @@ impl Upload {
         let (buffer, framed) = (&mut self.buffer, &mut self.framed);
         // Trailers of a request are dropped: an origin might merge them into its fields.
         let from = BodySource { socket: &mut *client, buffer, framed, trailers: None };
-        origin.listens = true;
+        origin.stops_on_response = true;
         let passed = forward::body(upstream.splicing(), from, origin, Vec::new(), form).await;
-        origin.listens = false;
+        origin.stops_on_response = false;
         client.pace = None;
         match passed {
             Ok(_) => Ok(true),
             // The origin may have responded before it closed.
-            Err(ForwardError::To(SocketError::Answered | SocketError::Closed)) => Ok(false),
+            Err(ForwardError::Receiver(SocketError::Answered | SocketError::Closed)) => Ok(false),
             Err(ForwardError::Malformed(TOO_LONG)) => {
                 Err(FetchError::TooLong(upstream.settings.request_body_max))
             }
-            Err(ForwardError::To(error)) => Err(of_connection(error)),
-            Err(ForwardError::From(SocketError::TimedOut)) => Err(FetchError::Slow),
-            Err(ForwardError::From(error)) => Err(FetchError::Client(error)),
+            Err(ForwardError::Receiver(error)) => Err(of_connection(error)),
+            Err(ForwardError::Sender(SocketError::TimedOut)) => Err(FetchError::Slow),
+            Err(ForwardError::Sender(error)) => Err(FetchError::Client(error)),
             Err(ForwardError::Malformed(error)) => Err(FetchError::Request(error)),
         }
     }
@@ -184,10 +184,10 @@ pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), FetchError>
     client.write_all(CONTINUE, &[]).await.map_err(FetchError::Client)
 }
 
-/// Waits for a place for a body that is read ahead: first for one of the client's part.
-async fn place(upstream: &Upstream<'_>, client: Client) -> Option<Place> {
+/// Waits for a permit for a body that is read ahead, first at the client's gate.
+async fn permit(upstream: &Upstream<'_>, client: Client) -> Option<Permit> {
     let gates = upstream.gates;
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
-    let part = gates.enter(Key::AheadOf(client), deadline).await?;
-    Some(gates.enter(Key::Ahead, deadline).await?.with(part))
+    let client_permit = gates.enter(Key::AheadOf(client), deadline).await?;
+    Some(gates.enter(Key::Ahead, deadline).await?.with(client_permit))
 }

@@ -46,9 +46,9 @@ fn metrics_and_status_count_requests() {
     }
     let status = rig.show("/status.json").json();
     assert_eq!((&status["requests"], &status["statuses"]["4xx"]), (&4.into(), &1.into()), "{status}");
-    let hottest = &status["hottest"][0];
+    let most_requested = &status["most_requested"][0];
     assert_eq!(
-        (&hottest["uri"], &hottest["hits"]),
+        (&most_requested["uri"], &most_requested["hits"]),
         (&"http://www.example/200/60/100000/a".into(), &2.into())
     );
     assert!(status["sendfile"].as_u64().unwrap() >= 200_000, "{status}");
@@ -117,7 +117,7 @@ fn ban_without_a_store_holds_for_every_worker() {
         rig.client().get("/200/60/10/a");
     }
     let post = |path: &str| rig.ask(&format!("POST {path} HTTP/1.1\nHost: localhost"));
-    assert!(post("/ban?pattern=*").json()["at_hand"].as_u64().unwrap() >= 1);
+    assert!(post("/ban?pattern=*").json()["in_memory"].as_u64().unwrap() >= 1);
     let asked = rig.origin.asked();
     assert!(rig.client().get("/200/60/10/a").field("cache-status").unwrap().contains("fwd="));
     assert_eq!(rig.origin.asked(), asked + 1);
@@ -197,8 +197,8 @@ fn without_a_store_all_workers_share_one_memory_cache() {
     }
     assert_eq!(rig.origin.asked(), 2);
     // A ban removes only the objects that match.
-    assert_eq!(post("/ban?pattern=*/none").json()["at_hand"], 0);
-    assert_eq!(post("/ban?pattern=*/a").json()["at_hand"], 1);
+    assert_eq!(post("/ban?pattern=*/none").json()["in_memory"], 0);
+    assert_eq!(post("/ban?pattern=*/a").json()["in_memory"], 1);
     for _ in 0..20 {
         rig.client().get("/200/60/10/b");
     }

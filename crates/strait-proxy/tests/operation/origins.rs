@@ -64,7 +64,7 @@ fn one_client_holds_a_quarter_of_an_origins_connections() {
 }
 
 #[test]
-fn client_beyond_its_part_gets_503_with_retry_after() {
+fn client_beyond_its_share_gets_503_with_retry_after() {
     let (address, listen) = proxied();
     let rig = Rig::start(&format!("{listen}{AT_ONCE}limits.origin_connections = 4\ntimeouts.connect = 1"));
     let mut greedy = trickling(address, 1, 1);
@@ -78,7 +78,7 @@ fn client_beyond_its_part_gets_503_with_retry_after() {
 }
 
 #[test]
-fn client_that_waits_for_its_part_delays_no_other_client() {
+fn client_that_waits_for_its_share_delays_no_other_client() {
     let (address, listen) = proxied();
     let rig = Rig::start(&format!("{listen}{AT_ONCE}limits.origin_connections = 4\ntimeouts.connect = 3600"));
     let mut greedy = trickling(address, 1, 1);
@@ -151,7 +151,7 @@ fn read_body_holds_its_memory_until_it_is_sent() {
     assert_eq!(read.answer().unwrap().status(), 100);
     read.send("xx");
     let mut others: Vec<_> = (3..6).flat_map(|last| trickling(address, last, 1)).collect();
-    // One request may wait for the place of these bytes; the others are refused.
+    // One request may wait for the permit of these bytes; the others are refused.
     let is_refused = |report: strait_proxy::Report| report.statuses.contains(&("5xx", 2));
     assert!(wait_until(LIMIT, || is_refused(rig.proxy.report())), "{:?}", rig.proxy.report());
     assert_eq!(finish(&mut holding).status(), 200);

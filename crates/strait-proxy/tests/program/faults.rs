@@ -109,10 +109,10 @@ fn unwritable_directory_is_refused_at_start() {
     let launch = Launch::new("unshare").args(["--mount", "sh", "-ec", &script, "sh", PROGRAM]);
     let launch = launch.args(["--listen", "127.0.0.1:0", "--cache-dir", DISK]);
     let refused = launch.run(LIMIT).unwrap();
-    let said = &refused.stderr;
-    assert!(refused.status.code().is_some_and(|code| code > 0), "{said}");
-    assert!(said.contains(DISK) && said.contains("Read-only file system"), "{said}");
-    assert!(!said.contains("panicked") && !said.contains("listening"), "{said}");
+    let output = &refused.stderr;
+    assert!(refused.status.code().is_some_and(|code| code > 0), "{output}");
+    assert!(output.contains(DISK) && output.contains("Read-only file system"), "{output}");
+    assert!(!output.contains("panicked") && !output.contains("listening"), "{output}");
 }
 
 #[test]

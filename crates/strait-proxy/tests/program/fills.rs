@@ -37,7 +37,7 @@ fn first(proxy: &Proxy, gate: &Gate) -> Client {
 
 /// Reads the rest of the body, for a client that has the first third.
 #[track_caller]
-fn goes_on(client: &mut Client, upto: u64) {
+fn continues(client: &mut Client, upto: u64) {
     assert!(MEGABYTE.is(THIRD, &client.exactly(upto - THIRD).unwrap()));
 }
 
@@ -49,10 +49,10 @@ fn a_follower_gets_stored_bytes_at_once_and_then_streams() {
     follower.ask("GET", &MEGABYTE.target(), "").unwrap();
     let head = follower.head().unwrap();
     assert_eq!((head.status, head.len()), (200, Some(MEGABYTE.len)));
-    assert!(MEGABYTE.is(0, &follower.exactly(THIRD).unwrap()), "the origin has not gone on yet");
+    assert!(MEGABYTE.is(0, &follower.exactly(THIRD).unwrap()), "the origin has not continued yet");
     for client in [&mut leader, &mut follower] {
         gate.open(2 * THIRD);
-        goes_on(client, 2 * THIRD);
+        continues(client, 2 * THIRD);
     }
     gate.open(MEGABYTE.len);
     for mut client in [leader, follower] {
@@ -78,7 +78,7 @@ fn a_range_of_stored_bytes_is_answered_at_once() {
     assert_eq!(waiting.head().unwrap().status, 206);
     gate.open(MEGABYTE.len);
     assert!(MEGABYTE.is(MEGABYTE.len - 1000, &waiting.exactly(1000).unwrap()));
-    goes_on(&mut leader, MEGABYTE.len);
+    continues(&mut leader, MEGABYTE.len);
     assert_eq!(origin.asked().len(), 1);
 }
 

@@ -108,7 +108,7 @@ fn truncated_bodies_are_reported_and_never_stored_as_complete() {
             whole.body.assert_whole(&get(proxy.address, &whole.target(), "").body);
         }
     }
-    assert_eq!(origin.asked().len(), 2 * 2 * 3, "nothing of what broke off answers the next");
+    assert_eq!(origin.asked().len(), 2 * 2 * 3, "no interrupted response answers the next request");
 }
 
 #[test]

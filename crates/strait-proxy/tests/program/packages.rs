@@ -70,8 +70,8 @@ APT::Sandbox::User ""; Acquire::Languages "none"; Acquire::http::Proxy "{}"; Acq
     fn download(&self) -> PathBuf {
         let apt = |command: &str| {
             let script = format!("APT_CONFIG=apt.conf apt-get --quiet=2 {command} 2>&1");
-            let said = sh(self.folder.path(), &script);
-            assert!(!said.contains("Err:") && !said.contains("W:"), "{said}");
+            let output = sh(self.folder.path(), &script);
+            assert!(!output.contains("Err:") && !output.contains("W:"), "{output}");
         };
         apt("update");
         apt("--download-only --yes install strait-test");

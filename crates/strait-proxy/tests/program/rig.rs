@@ -108,8 +108,8 @@ impl Setup {
 }
 
 /// Returns the address of its first complete line about one.
-fn listening_on(said: &str) -> Option<SocketAddr> {
-    let mut lines = said.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+fn listening_on(output: &str) -> Option<SocketAddr> {
+    let mut lines = output.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     lines.find_map(|line| line.strip_prefix("listening on ")?.parse().ok())
 }
 

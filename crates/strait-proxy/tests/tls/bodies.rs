@@ -49,7 +49,7 @@ fn large_bodies_are_sent_to_the_origin() {
 }
 
 #[test]
-fn early_refusal_of_a_body_is_passed_on_at_once() {
+fn early_refusal_of_a_body_is_forwarded_at_once() {
     each(|origin, _, client| {
         write!(client.stream, "POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n").unwrap();
         client.stream.write_all(&body(1 << 20)).unwrap();

@@ -176,18 +176,21 @@ fn invalid_files_are_named_in_one_line() {
     for (tls, expected) in [
         (listen.to_owned(), "tls.certificate: TLS needs tls.certificate and tls.key".to_owned()),
         (format!("{listen}certificate = \"{one}\""), "tls.key: TLS needs".to_owned()),
-        (format!("certificate = \"{one}\"\nkey = \"{two}\""), "tls.listen: say which".to_owned()),
+        (
+            format!("certificate = \"{one}\"\nkey = \"{two}\""),
+            "tls.listen: the certificate is used on no address".to_owned(),
+        ),
         (
             format!("{listen}certificate = \"{one}\"\nkey = \"{two}\""),
-            format!("tls.key = \"{two}\": not for the certificate"),
+            format!("tls.key = \"{two}\": this is not the key of the certificate"),
         ),
         (
             format!("{listen}certificate = \"{empty}\"\nkey = \"{two}\""),
-            format!("tls.certificate = \"{empty}\": there is none in it"),
+            format!("tls.certificate = \"{empty}\": the file has none"),
         ),
         (
             format!("{listen}certificate = \"{one}\"\nkey = \"{one}\""),
-            format!("tls.key = \"{one}\": there is none"),
+            format!("tls.key = \"{one}\": the file has none"),
         ),
         (
             format!("{listen}certificate = \"/nowhere\"\nkey = \"{two}\""),
@@ -195,8 +198,8 @@ fn invalid_files_are_named_in_one_line() {
         ),
     ] {
         let config = Config::from_toml(&format!("[tls]\n{tls}")).unwrap();
-        let said = Proxy::start(&config, Clock::system()).unwrap_err().to_string();
-        assert!(said.starts_with(&expected) && !said.contains('\n'), "{said}");
+        let error = Proxy::start(&config, Clock::system()).unwrap_err().to_string();
+        assert!(error.starts_with(&expected) && !error.contains('\n'), "{error}");
     }
 }
 

@@ -2,9 +2,9 @@
 //! rustls.
 //!
 //! Only for TLS 1.3 with AES-GCM: in TLS 1.2 the kernel would number nonces differently from
-//! rustls, and might use one twice. Tickets that a server sends behind its handshake are dropped:
-//! rustls, which would store them, is gone. New keys (KeyUpdate) end the connection; peers request
-//! them only after many gigabytes.
+//! rustls, and might use one twice. Tickets that a server sends after its handshake are dropped,
+//! because the session of rustls, which would store them, no longer exists. New keys (KeyUpdate)
+//! end the connection; peers request them only after many gigabytes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use crate::io::tcp::poll_fill;
 /// Bytes of a record's header: type, version and length (RFC 8446, section 5.1).
 const HEAD_BYTES: usize = 5;
 
-/// Limits reads to one record at a time: the kernel reads the bytes behind the handshake.
+/// Limits reads to one record at a time: the kernel reads the bytes after the handshake.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     head: [u8; HEAD_BYTES],
@@ -172,7 +172,7 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-fn os(error: tls::Error) -> io::Error {
+fn os(error: strait_os::Error) -> io::Error {
     error.errno().map_or_else(|| io::Error::other(error), io::Error::from_raw_os_error)
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Session {
     has_ended: bool,
     /// True after the end of sending.
     is_finished: bool,
-    /// Set while the kernel may take over: no byte behind the handshake is read.
+    /// Set while the kernel may take over: no byte after the handshake is read.
     cut: Option<Cut>,
 }
 
@@ -192,7 +192,7 @@ impl Session {
     fn decrypt(&mut self, tcp: &mut TcpStream, context: &mut Context<'_>) -> io::Result<()> {
         let mut bytes = self.coming.filled();
         let used = self.tls.read_tls(&mut bytes)?;
-        // Bytes behind the announced end are ignored (RFC 8446, section 6.1).
+        // Bytes after the announced end are ignored (RFC 8446, section 6.1).
         self.coming.consume(if used == 0 { self.coming.filled().len() } else { used });
         let done = self.tls.process_new_packets();
         // Records that rustls sends in response go out at the latest with the next bytes.

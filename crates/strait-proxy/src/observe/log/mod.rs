@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use strait_transfer::output;
+use strait_ledger::SingleWriterCounter;
+use strait_os::output;
 use tokio::sync::Notify;
 
 use crate::config::error::{Error, Result};
 use crate::config::file::Format;
-use crate::io::counter::Counter;
 use crate::observe::access::Account;
 
 /// Bytes of lines that a worker gathers before it hands them over.
@@ -50,13 +50,14 @@ struct Lines {
 }
 
 impl Log {
-    /// Opens the log; `-` is standard output. The thread ends with the last copy of the [`Log`].
-    pub(crate) fn open(path: &Path) -> Result<(Self, JoinHandle<()>)> {
+    /// Opens the log; `-` is standard output. Starts no thread: each thread has its own
+    /// capabilities, and the caller can drop them first.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Writer)> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let log = Self { path: path.to_owned(), sender, next: Arc::default(), failed: Arc::default() };
-        let writer = Writer { out: open(path)?, next: log.next.clone(), failed: log.failed.clone() };
-        let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || writer.run(&receiver));
-        Ok((log, thread.map_err(|error| Error::os("start", &"a thread", error))?))
+        let writer =
+            Writer { out: open(path)?, receiver, next: log.next.clone(), failed: log.failed.clone() };
+        Ok((log, writer))
     }
 
     /// Reopens the file; keeps the old one if that fails.
@@ -78,16 +79,24 @@ fn open(path: &Path) -> Result<File> {
     file.map_err(|error| Error::os("open the access log", &path.display(), error))
 }
 
-/// State of the thread.
-struct Writer {
+/// State of the thread that writes the lines.
+#[derive(Debug)]
+pub(crate) struct Writer {
     out: File,
+    receiver: Receiver<Lines>,
     next: Arc<Mutex<Option<File>>>,
     failed: Arc<AtomicU64>,
 }
 
 impl Writer {
-    fn run(mut self, receiver: &Receiver<Lines>) {
-        while let Ok(lines) = receiver.recv() {
+    /// Starts the thread. It ends with the last copy of the [`Log`].
+    pub(crate) fn start(self) -> Result<JoinHandle<()>> {
+        let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || self.run());
+        thread.map_err(|error| Error::os("start", &"a thread", error))
+    }
+
+    fn run(mut self) {
+        while let Ok(lines) = self.receiver.recv() {
             if let Some(next) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 self.out = next;
             }
@@ -102,7 +111,7 @@ impl Writer {
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     lines: RefCell<Lines>,
-    /// Log of the gathered lines, and whether a task hands them over in time.
+    /// Log of the gathered lines, and true if a timer for them runs.
     log: RefCell<Option<Log>>,
     is_watched: Cell<bool>,
     begun: Rc<Notify>,
@@ -110,7 +119,13 @@ pub(crate) struct Gathered {
 
 impl Gathered {
     /// Adds the line of an exchange.
-    pub(crate) fn add(&self, log: &Log, format: Format, account: &Account<'_, '_>, dropped: &Counter) {
+    pub(crate) fn add(
+        &self,
+        log: &Log,
+        format: Format,
+        account: &Account<'_, '_>,
+        dropped: &SingleWriterCounter,
+    ) {
         let is_new = self.log.borrow().as_ref().is_none_or(|own| !Arc::ptr_eq(&own.next, &log.next));
         if is_new {
             self.hand_over(dropped);
@@ -129,8 +144,8 @@ impl Gathered {
         }
     }
 
-    /// Hands over what is there. What there is no room for is dropped.
-    pub(crate) fn hand_over(&self, dropped: &Counter) {
+    /// Hands the gathered lines over; drops and counts them if the queue is full.
+    pub(crate) fn hand_over(&self, dropped: &SingleWriterCounter) {
         let lines = std::mem::take(&mut *self.lines.borrow_mut());
         let log = self.log.borrow();
         let (Some(log), 1..) = (&*log, lines.count) else { return };
@@ -140,14 +155,14 @@ impl Gathered {
         }
     }
 
-    /// Hands over all that is there, and keeps no log open.
-    pub(crate) fn close(&self, dropped: &Counter) {
+    /// Hands the gathered lines over, and closes the log.
+    pub(crate) fn close(&self, dropped: &SingleWriterCounter) {
         self.hand_over(dropped);
         *self.log.borrow_mut() = None;
     }
 
-    /// Sees to it that no line waits for long.
-    pub(crate) async fn watch(&self, dropped: &Counter) {
+    /// Hands gathered lines over after at most [`GATHERED_FOR`].
+    pub(crate) async fn watch(&self, dropped: &SingleWriterCounter) {
         loop {
             self.begun.notified().await;
             tokio::time::sleep(GATHERED_FOR).await;
@@ -162,11 +177,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_thread_cannot_take_is_dropped_and_counted() {
+    fn lines_beyond_the_queue_are_dropped_and_counted() {
         let (sender, receiver) = sync_channel(1);
         let log = Log { path: "-".into(), sender, next: Arc::default(), failed: Arc::default() };
         let gathered = Gathered { log: RefCell::new(Some(log)), ..Gathered::default() };
-        let dropped = Counter::default();
+        let dropped = SingleWriterCounter::default();
         for text in [&b"a\nb\n"[..], b"c\nd\ne\n"] {
             *gathered.lines.borrow_mut() = Lines { text: text.to_vec(), count: text.len() as u64 / 2 };
             gathered.hand_over(&dropped);
@@ -178,7 +193,8 @@ mod tests {
     fn a_file_that_was_renamed_is_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("log"), dir.path().join("log.1"));
-        let (log, thread) = Log::open(&path).unwrap();
+        let (log, writer) = Log::open(&path).unwrap();
+        let thread = writer.start().unwrap();
         let say = |text: &str| log.sender.send(Lines { text: text.into(), count: 1 }).unwrap();
         say("one\n");
         while std::fs::read(&path).unwrap().is_empty() {

@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::{Command, one_more};
 use strait_program::Error;
 
-/// Timeout of the connection and of the first answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Timeout of the second answer: the proxy may have to read the whole store.
-const PATIENCE_READING: Duration = Duration::from_hours(1);
-/// Largest answer.
+/// Timeout of the connection and of the first response.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of the second response: the proxy may have to read the whole store.
+const READ_TIMEOUT: Duration = Duration::from_hours(1);
+/// Maximum size of a response.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 /// Admin address of a proxy.
@@ -21,39 +21,41 @@ pub(super) struct Remote(pub(super) SocketAddr);
 
 impl Remote {
     /// Runs a command on the proxy.
-    pub(super) fn ask(&self, command: &Command) -> Result<Value, Error> {
+    pub(super) fn run(&self, command: &Command) -> Result<Value, Error> {
         // A missing or different server is reported before the long timeout begins.
-        if self.exchange("GET", "/healthz", PATIENCE)?.trim_end() != "ok" {
+        if self.exchange("GET", "/healthz", CONNECT_TIMEOUT)?.trim_end() != "ok" {
             return Err(self.other_server());
         }
         let (method, target) = request(command);
-        let answer = self.exchange(method, &target, PATIENCE_READING)?;
+        let answer = self.exchange(method, &target, READ_TIMEOUT)?;
         let answer: Value = serde_json::from_str(&answer).map_err(|_| self.other_server())?;
         match command {
             Command::Stats => match answer.get("store") {
                 Some(store @ Value::Object(_)) => Ok(store.clone()),
                 None => Err(self.other_server()),
-                Some(_) => Err(Error::failed("the proxy has no store: cache.dir names none".to_owned())),
+                Some(_) => Err(Error::failed("the proxy has no store: cache.dir is not set".to_owned())),
             },
             _ => Ok(answer),
         }
     }
 
-    /// Sends one request. Each piece of the answer must arrive within `patience`.
-    fn exchange(&self, method: &str, target: &str, patience: Duration) -> Result<String, Error> {
+    /// Sends one request. Each piece of the response must arrive within `timeout`.
+    fn exchange(&self, method: &str, target: &str, timeout: Duration) -> Result<String, Error> {
         let mut answer = Vec::new();
         let mut ask = || {
-            let mut stream = TcpStream::connect_timeout(&self.0, PATIENCE)?;
-            stream.set_read_timeout(Some(patience))?;
+            let mut stream = TcpStream::connect_timeout(&self.0, CONNECT_TIMEOUT)?;
+            stream.set_read_timeout(Some(timeout))?;
             write!(stream, "{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.0)?;
             stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)
         };
-        ask().map_err(|error| self.unreachable(&error, patience))?;
+        ask().map_err(|error| self.unreachable(&error, timeout))?;
         let answer = String::from_utf8_lossy(&answer);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         match head.split(' ').nth(1) {
             Some("200") => Ok(body.to_owned()),
-            None => Err(self.failed("no answer; does its admin.allow name this machine?")),
+            None => {
+                Err(self.failed("no response; check that admin.allow of the proxy includes this machine"))
+            }
             Some(_) if is_a_line(body.trim_end()) => Err(self.failed(body.trim_end())),
             Some(_) => Err(self.other_server()),
         }
@@ -64,13 +66,13 @@ impl Remote {
     }
 
     fn other_server(&self) -> Error {
-        Error::failed(format!("{} answers, but it is no admin address of strait proxy", self.0))
+        Error::failed(format!("{} responds, but is not the admin address of a proxy (admin.listen)", self.0))
     }
 
-    fn unreachable(&self, error: &io::Error, patience: Duration) -> Error {
+    fn unreachable(&self, error: &io::Error, timeout: Duration) -> Error {
         let why = match error.kind() {
-            io::ErrorKind::WouldBlock => format!("no answer within {} s", patience.as_secs()),
-            io::ErrorKind::TimedOut => format!("no connection within {} s", PATIENCE.as_secs()),
+            io::ErrorKind::WouldBlock => format!("no response within {} s", timeout.as_secs()),
+            io::ErrorKind::TimedOut => format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()),
             _ => error.to_string(),
         };
         Error::failed(format!("ask {}: {why}; is it admin.listen of a running proxy?", self.0))

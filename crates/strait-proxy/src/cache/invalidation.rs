@@ -1,0 +1,186 @@
+//! Invalidation: the one order in which the cache removes the objects of a key. PURGE, bans, unsafe
+//! methods (RFC 9111, section 4.4) and failed validations use it.
+//!
+//! Fills, validations and reads from the store put objects into the cache. One that began before
+//! the invalidation must not put a removed object back. Hence the order:
+//!
+//! 1. Fills. An invalidated fill publishes nothing. A publication under way is awaited, so that the
+//!    next steps remove its object.
+//! 2. Generations. An object that was fetched or read before this step does not get into the memory
+//!    cache after it. The memory cache checks the generation under its lock, so that an insertion
+//!    either is refused or precedes step 3.
+//! 3. Memory cache.
+//! 4. Generations again. A validation of an object that memory alone holds takes a new generation,
+//!    and can have found the object between steps 2 and 3.
+//! 5. Store. A validation can replace a record between its listing and its removal. It inserts the
+//!    new record before the old one ends. Hence the records of a key are listed again until no
+//!    listed one was removed or had ended ([`disk::remove`]). A removed record cannot be replaced.
+//! 6. Memory cache again. A read can have inserted an object of the store between steps 4 and 5.
+//!    The object answers no request, because every lookup checks that its records are alive, but it
+//!    would use memory. After step 5 the same check refuses the insertion.
+//!
+//! The fills come before the store, so that no record is published after step 5, and the
+//! generations before the memory cache, so that no object that memory alone holds is inserted after
+//! step 3.
+
+use strait_store::{Store, hash_of};
+
+use crate::cache::disk;
+use crate::cache::fill::Fills;
+use crate::cache::generation::Generations;
+use crate::cache::memory::MemoryCache;
+use crate::cache::object::Object;
+use crate::cache::pattern::Pattern;
+use crate::cache::worker::{Local, Shared};
+
+/// Keys that are invalidated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keys<'a> {
+    /// One key and its hash.
+    One(u64, &'a str),
+    /// All keys that match.
+    Matching(&'a Pattern),
+}
+
+/// Numbers of removed objects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Removed {
+    pub(crate) in_memory: usize,
+    pub(crate) stored: usize,
+}
+
+impl<'a> Keys<'a> {
+    /// Returns one key of [`Pattern::of_uri`].
+    pub(crate) fn of_uri(uri: &'a str) -> Self {
+        Self::One(hash_of(uri.as_bytes()), uri)
+    }
+
+    fn invalidate_fills(self, fills: &Fills) {
+        match self {
+            Self::One(hash, key) => fills.invalidate(hash, key),
+            Self::Matching(pattern) => fills.invalidate_matching(|key| pattern.matches(key)),
+        }
+    }
+
+    fn end(self, generations: &Generations) {
+        match self {
+            Self::One(hash, _) => generations.end(hash),
+            Self::Matching(pattern) => generations.end_matching(pattern),
+        }
+    }
+
+    /// Removes the objects of these keys for which `is_match` returns true.
+    fn remove_from_memory(self, memory: &MemoryCache, is_match: impl Fn(&Object) -> bool) -> usize {
+        match self {
+            Self::One(hash, key) => memory.remove(hash, |object| object.is_for(key) && is_match(object)),
+            Self::Matching(pattern) => {
+                memory.remove_matching(|object| pattern.matches(&object.key) && is_match(object))
+            }
+        }
+    }
+
+    /// Removes all records of these keys; returns their number.
+    pub(crate) fn remove_from(self, store: &Store) -> usize {
+        match self {
+            Self::One(hash, key) => disk::remove(store, hash, key),
+            Self::Matching(pattern) => disk::remove_matching(store, pattern),
+        }
+    }
+}
+
+impl Shared {
+    /// Removes all objects of these keys from the cache, in the order of this module.
+    pub(crate) fn invalidate(&self, keys: Keys<'_>) -> Removed {
+        keys.invalidate_fills(&self.fills);
+        keys.end(&self.generations);
+        let in_memory = keys.remove_from_memory(&self.memory, |_| true);
+        keys.end(&self.generations);
+        let Some(store) = &self.store else { return Removed { in_memory, stored: 0 } };
+        let stored = keys.remove_from(store);
+        keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        Removed { in_memory, stored }
+    }
+}
+
+impl Local {
+    /// Removes all objects for a key from the store and from memory; returns their number.
+    pub(crate) fn forget(&self, hash: u64, key: &str) -> usize {
+        let removed = self.shared.invalidate(Keys::One(hash, key));
+        // Most objects in memory are in the store as well.
+        removed.stored.max(removed.in_memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use strait_http::fields::Fields;
+
+    use super::*;
+    use crate::cache::meta::Meta;
+    use crate::cache::worker::{Worker, descriptors};
+    use crate::config::file::Config;
+    use crate::config::settings::Settings;
+    use crate::io::clock::Clock;
+    use crate::io::gate::Gates;
+    use crate::observe::counters::Counters;
+
+    const KEY: &str = "http://a/";
+
+    fn shared(store: &Arc<Store>, settings: &Settings) -> Arc<Shared> {
+        Arc::new(Shared {
+            clock: Clock::fixed(1000),
+            store: Some(store.clone()),
+            fills: Fills::default(),
+            memory: MemoryCache::new(settings.memory, settings.memory_object),
+            generations: <_>::default(),
+            gates: Arc::new(Gates::new(settings.gates)),
+            background: <_>::default(),
+            descriptors: descriptors(),
+            counters: [Counters::default()].into(),
+        })
+    }
+
+    fn put(store: &Store) {
+        let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
+        let meta = Meta { requested: 1, received: 1, age: 0, first: 0, length: Some(1), variant: "", head };
+        store.put(0, KEY.as_bytes(), &meta.encode(), &[b"x"]).unwrap();
+    }
+
+    #[test]
+    fn read_during_an_invalidation_leaves_nothing_in_memory() {
+        const ROUNDS: usize = 2_000;
+        let dir = tempfile::tempdir().unwrap();
+        let config = strait_store::Config {
+            capacity_bytes: 64 << 20,
+            segment_bytes: Some(1 << 20),
+            ..strait_store::Config::new(dir.path())
+        };
+        let store = Store::open(config).unwrap();
+        let settings = Arc::new(Settings::new(&Config::from_toml("").unwrap()).unwrap());
+        let (shared, keys) = (shared(&store, &settings), Keys::of_uri(KEY));
+        let Keys::One(hash, _) = keys else { unreachable!() };
+        let start = Barrier::new(2);
+        let (mut removed, mut left) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let worker = Worker::new(shared.clone(), settings.clone(), None, 0);
+                for _ in 0..ROUNDS {
+                    start.wait();
+                    drop(worker.find(hash, KEY, &Fields::default()));
+                    start.wait();
+                }
+            });
+            for _ in 0..ROUNDS {
+                put(&store);
+                start.wait();
+                removed += shared.invalidate(keys).stored;
+                start.wait();
+                left += shared.memory.all(hash, |_| true).len() + store.find(hash).len();
+            }
+        });
+        assert_eq!((removed, left), (ROUNDS, 0));
+        store.close();
+    }
+}
