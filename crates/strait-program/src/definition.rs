@@ -1,7 +1,8 @@
 //! Definition of a command line as JSON.
 //!
-//! Completion scripts of `strait` complete the options of the programs that it starts, so `strait`
-//! asks each program for its definition. It contains only the parts that completion needs.
+//! Completion scripts of `strait` also complete the options of the programs that it starts:
+//! `strait` runs each program to get its definition. This contains only the parts that completion
+//! needs.
 
 use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::output::print_line;
 
-/// Only argument of a program that is to print its definition.
+/// Argument that makes a program print its definition. It must be the only one.
 pub const ARGUMENT: &str = "--print-definition";
 
 #[derive(Serialize, Deserialize)]

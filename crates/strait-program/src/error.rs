@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io;
 
-use strait_sys::Kind;
+use strait_os::Kind;
 
 /// Failure of a program, printed on one line.
 pub trait Failure: Display {
@@ -19,7 +19,7 @@ pub trait Failure: Display {
 pub enum Error {
     /// A system call failed.
     #[error(transparent)]
-    System(#[from] strait_sys::Error),
+    System(#[from] strait_os::Error),
     /// Standard output could not be written to.
     #[error("write to standard output: {0}")]
     Output(io::Error),
@@ -32,7 +32,7 @@ pub enum Error {
     /// Another failure: operation, subject and cause.
     #[error("{0}")]
     Failed(String),
-    /// The library behind the program failed.
+    /// The library of the program failed.
     #[error("{error}")]
     Library {
         /// Class of the error.
@@ -43,17 +43,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an error of a wrong command line or configuration.
+    /// Creates an error of a wrong command line or configuration.
     pub fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
     }
 
-    /// Makes an error of something that is missing: a privilege, a kernel feature.
+    /// Creates an error of a missing privilege, kernel feature, library or program.
     pub fn refused(text: impl Into<String>) -> Self {
         Self::Refused(text.into())
     }
 
-    /// Makes another error.
+    /// Creates another error.
     pub fn failed(text: impl Into<String>) -> Self {
         Self::Failed(text.into())
     }

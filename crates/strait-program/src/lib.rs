@@ -1,9 +1,9 @@
 //! Base of Strait's programs: command lines, messages, exit codes, man pages and completions.
 //!
-//! `strait` and the programs that it starts (`strait proxy`) share it, so that a value, a mistake
-//! and a failure look the same in each. A program defines its commands and calls [`main`], which
-//! parses the line and turns an error into one line on standard error and an exit code: 0 done,
-//! 1 failed, 2 usage, 3 refused.
+//! `strait` and the programs that it starts (`strait-proxy`, `strait-bench`) share it, so that
+//! values and messages have the same form in each. A program defines its commands and calls
+//! [`main`], which parses the command line and turns an error into one line on standard error and
+//! an exit code: 0 done, 1 failed, 2 usage, 3 refused.
 
 pub mod definition;
 mod error;
@@ -24,8 +24,7 @@ use clap::{ArgMatches, Command};
 pub use error::{Error, Failure, exit_code};
 pub use name::{name, prefix};
 pub use standard::Streams;
-/// Services of the system that programs use: capabilities, signals, the service manager.
-pub use strait_sys::{Kind, process, service};
+pub use strait_os::Kind;
 
 /// Exit code of a command line with a mistake.
 const USAGE: u8 = 2;
@@ -41,18 +40,18 @@ pub fn main<E: Failure>(command: &Command, run: impl FnOnce(&ArgMatches) -> Resu
         Ok(matches) => end(run(&matches)),
         Err(mistake) => match usage::print(&mistake, command, &words) {
             Ok(false) => ExitCode::from(USAGE),
-            printed => end(printed.map(drop)),
+            result => end(result.map(drop)),
         },
     }
 }
 
 /// Prints the failure of a program, if it failed. Returns its exit code.
-pub fn end<E: Failure>(done: Result<(), E>) -> ExitCode {
-    match done {
+pub fn end<E: Failure>(result: Result<(), E>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_reader_gone() => ExitCode::SUCCESS,
         Err(error) => {
-            output::tell(format_args!("{}: {error}\n", prefix()));
+            output::print_stderr(format_args!("{}: {error}\n", prefix()));
             ExitCode::from(error.exit_code())
         }
     }

@@ -1,14 +1,14 @@
 //! Name of the running program in its messages.
 //!
-//! `strait proxy` executes the program `strait-proxy` with the words of the user, `strait proxy`,
-//! as its argument 0. So messages name a command that the user can type, also where the program is
-//! not on the PATH.
+//! `strait proxy` executes the program `strait-proxy` with `strait proxy`, as typed by the user, as
+//! its argument 0. So messages name a command that the user can type, even if the program is not on
+//! the PATH.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Program that starts the others.
+/// Name of the program that starts the others.
 const STRAIT: &str = "strait";
 
 static NAME: LazyLock<String> = LazyLock::new(|| of_argument(std::env::args_os().next()));
@@ -23,7 +23,7 @@ pub fn prefix() -> &'static str {
     NAME.split(' ').next().unwrap_or(STRAIT)
 }
 
-/// File name of argument 0. A name that is not of this family is that of a copy: `strait` then.
+/// Returns the file name of argument 0, or `strait` for another name, such as that of a copy.
 fn of_argument(argument: Option<OsString>) -> String {
     let argument = argument.unwrap_or_default();
     let name = Path::new(&argument).file_name().and_then(|name| name.to_str()).unwrap_or(STRAIT);

@@ -15,13 +15,13 @@ pub fn print_account(account: &(impl Display + Serialize), json: bool) -> Result
     print_notice(&account_text(account, json)?)
 }
 
-/// Prints one line on standard output, or nothing if that was closed at the start. Commands check
-/// [`Streams`] before they make data that the user asked for.
+/// Prints one line on standard output, or nothing if standard output was closed at the start.
+/// Commands with requested data, which must not be lost, check [`Streams`] first.
 ///
 /// # Errors
 /// Standard output cannot be written to.
 pub fn print_notice(line: &str) -> Result<(), Error> {
-    if strait_sys::stdio::is_output_closed() { Ok(()) } else { print_line(line) }
+    if strait_os::stdio::is_output_closed() { Ok(()) } else { print_line(line) }
 }
 
 /// Returns an account as text, or as one JSON object, without the end of the line.
@@ -30,19 +30,38 @@ pub fn print_notice(line: &str) -> Result<(), Error> {
 /// The account cannot be represented as JSON.
 pub fn account_text(account: &(impl Display + Serialize), json: bool) -> Result<String, Error> {
     if !json {
-        return Ok(account.to_string().trim_end().to_owned());
+        return Ok(printable(account.to_string().trim_end()));
     }
     serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))
 }
 
-/// Writes a message to standard error. A closed pipe there ends nothing.
-pub fn tell(text: Arguments<'_>) {
-    let _ = io::stderr().write_fmt(text);
+/// Prints text on standard error, with control characters as [`printable`] writes them. Ignores
+/// errors: a closed pipe must not end the program.
+pub fn print_stderr(text: Arguments<'_>) {
+    let _ = io::stderr().write_all(printable(&text.to_string()).as_bytes());
 }
 
-/// Writes a message of one line to standard error, after the name of the program.
+/// Returns `text` with its control characters as escapes, as in `\u{1b}`, except line ends and
+/// tabs.
+///
+/// Names of interfaces and files may contain control sequences of the terminal: Linux forbids only
+/// `/`, `:` and blanks in the name of an interface, and only `/` in that of a file.
+pub fn printable(text: &str) -> String {
+    let is_escaped = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_escaped(c) {
+            printable.extend(c.escape_debug());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
+}
+
+/// Prints a message on standard error, after the name of the program.
 pub fn warn(text: Arguments<'_>) {
-    tell(format_args!("{}: {text}", crate::prefix()));
+    print_stderr(format_args!("{}: {text}", crate::prefix()));
 }
 
 /// Prints one line on standard output.
@@ -61,4 +80,18 @@ pub fn print_text(text: &str) -> Result<(), Error> {
     Streams::output(true).check()?;
     let mut out = io::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_printed_as_escapes() {
+        assert_eq!(
+            printable("e\x1b]0;T\x07: \u{9b}2J\r\n\tä\"'\\"),
+            "e\\u{1b}]0;T\\u{7}: \\u{9b}2J\\r\n\tä\"'\\"
+        );
+        assert_eq!(account_text(&"e\x1b[2J\n", false).unwrap(), "e\\u{1b}[2J");
+    }
 }

@@ -7,12 +7,25 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use strait_ledger::quantity;
 
 /// Largest number of a list, so that `0-4000000000` does not fill the memory.
 const NUMBER_MAX: u32 = 4095;
 
-/// Numbers and ranges: `0,2,5-7`. Each number once.
+/// Returns a parser of names, for a table of values with their names and descriptions.
+pub fn one_of<T: Copy + Send + Sync + 'static>(
+    table: impl IntoIterator<Item = (T, &'static str, &'static str)>,
+) -> impl TypedValueParser<Value = T> {
+    let table: Vec<_> = table.into_iter().collect();
+    let names = table.iter().map(|(_, name, description)| PossibleValue::new(*name).help(*description));
+    PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(move |given| {
+        let found = table.iter().find(|(_, name, _)| *name == given);
+        found.map(|(value, ..)| *value).ok_or_else(|| format!("'{given}' is not in the table"))
+    })
+}
+
+/// List of numbers and ranges without repetition, as in `0,2,5-7`.
 #[derive(Clone, Debug)]
 pub struct NumberList(pub Vec<u32>);
 
@@ -27,7 +40,7 @@ impl FromStr for NumberList {
     }
 }
 
-/// Packets a second: a number as in 1000, 100k or 1.5M, or `max`.
+/// Packets per second: a number as in 1000, 100k or 1.5M, or `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(Option<u64>);
 
@@ -40,7 +53,7 @@ impl Rate {
         self.0.is_none()
     }
 
-    /// Returns packets a second; none if the rate is unlimited.
+    /// Returns packets per second; `None` if the rate is unlimited.
     pub fn pps(self) -> Option<u64> {
         self.0
     }
@@ -56,15 +69,15 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}': give packets a second above 0, as in 5000 or 100k, or max");
+        let invalid = || format!("'{text}': give packets a second above 0, as in 5000 or 100k, or max");
         if text == "max" {
             return Ok(Self::MAX);
         }
         let number = text.strip_suffix("pps").or_else(|| text.strip_suffix("/s")).unwrap_or(text);
         match quantity::count(number) {
             Ok(rate) if rate > 0 => Ok(Self(Some(rate))),
-            Err(why) if why.ends_with(quantity::TOO_LARGE) => Err(why),
-            _ => Err(wrong()),
+            Err(reason) if reason.ends_with(quantity::TOO_LARGE) => Err(reason),
+            _ => Err(invalid()),
         }
     }
 }
@@ -73,7 +86,7 @@ impl FromStr for Rate {
 pub fn count(text: &str) -> Result<u64, String> {
     match quantity::count(text) {
         Ok(count) if count > 0 => Ok(count),
-        Err(why) if why.ends_with(quantity::TOO_LARGE) => Err(why),
+        Err(reason) if reason.ends_with(quantity::TOO_LARGE) => Err(reason),
         _ => Err(format!("'{text}': give a number above 0, as in 5000 or 100k")),
     }
 }
@@ -83,7 +96,7 @@ pub fn count_u32(text: &str) -> Result<u32, String> {
     u32::try_from(count(text)?).map_err(|_| format!("'{text}' is too large: give {} at most", u32::MAX))
 }
 
-/// Parses the packet rate of a benchmark, at most ten million a second.
+/// Parses the packet rate of a benchmark, at most ten million per second.
 pub fn rate_pps(text: &str) -> Result<u32, String> {
     const MAX: u64 = 10_000_000;
     match text.parse::<Rate>()?.pps() {
@@ -113,17 +126,18 @@ pub fn megabytes(text: &str) -> Result<u64, String> {
         .and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("give a size above 0".into()) })
 }
 
-/// Parses an address and a port to connect to. `:PORT` is on this machine; names are resolved.
+/// Parses an address and a port to connect to. `:PORT` is a port of 127.0.0.1; names are resolved.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     resolve(text, "127.0.0.1")
 }
 
-/// Parses an address and a port to listen on. `:PORT` is on every IPv4 address; names are resolved.
+/// Parses an address and a port to listen on. `:PORT` listens on every IPv4 address; names are
+/// resolved.
 pub fn listen(text: &str) -> Result<SocketAddr, String> {
     resolve(text, "0.0.0.0")
 }
 
-/// Parses the address and port of a local service. A port alone or `:PORT` is on 127.0.0.1.
+/// Parses the address and port of a local service. A port alone or `:PORT` is a port of 127.0.0.1.
 pub fn local(text: &str) -> Result<SocketAddr, String> {
     match text.parse::<u16>() {
         Ok(port) => Ok(([127, 0, 0, 1], port).into()),
@@ -132,21 +146,21 @@ pub fn local(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn resolve(text: &str, host: &str) -> Result<SocketAddr, String> {
-    const AS_IN: &str = "give ADDRESS:PORT, as in 127.0.0.1:3128, [::1]:3128, localhost:3128 or :3128";
+    const EXPECTED: &str = "give ADDRESS:PORT, as in 127.0.0.1:3128, [::1]:3128, localhost:3128 or :3128";
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let Some((name, port)) = text.rsplit_once(':') else { return Err(AS_IN.into()) };
+    let Some((name, port)) = text.rsplit_once(':') else { return Err(EXPECTED.into()) };
     // Without brackets the last group of an IPv6 address would be taken for the port.
     if name.contains(':') || port.parse::<u16>().is_err() {
-        return Err(AS_IN.into());
+        return Err(EXPECTED.into());
     }
     let port = port.parse().unwrap_or_default();
     let name = if name.is_empty() { host } else { name };
     let found =
-        (name, port).to_socket_addrs().map_err(|error| format!("look up {name}: {error}; {AS_IN}"))?;
+        (name, port).to_socket_addrs().map_err(|error| format!("look up {name}: {error}; {EXPECTED}"))?;
     let all: Vec<SocketAddr> = found.collect();
-    // More programs listen on IPv4 alone than on IPv6 alone.
+    // Prefer IPv4: more programs listen only on IPv4 than only on IPv6.
     all.iter()
         .find(|address| address.is_ipv4())
         .or(all.first())
@@ -174,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_and_numbers_make_one_list() {
+    fn numbers_and_ranges_are_joined_in_a_list() {
         assert_eq!("0,2,5-7".parse::<NumberList>().unwrap().0, [0, 2, 5, 6, 7]);
     }
 
@@ -186,24 +200,24 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_spaces_packets_evenly() {
+    fn packets_are_due_at_equal_intervals() {
         let rate: Rate = "1000000".parse().unwrap();
         assert_eq!(rate.due_ns(3), Some(3000));
         assert_eq!("max".parse::<Rate>().unwrap().due_ns(3), None);
         assert!("0".parse::<Rate>().is_err() && "fast".parse::<Rate>().is_err());
     }
 
-    /// A sender that is delayed once has sent all due frames in the end.
+    /// After one delay the sender still sends as many frames in a second as the rate requires.
     #[test]
     fn delayed_frames_catch_up_with_their_rate() {
         const CALL_NS: u64 = 300;
-        for (pps, held_ns) in [(5000, 50_000_000), (1_000_000, 3_000_000), (7, 0)] {
+        for (pps, delay_ns) in [(5000, 50_000_000), (1_000_000, 3_000_000), (7, 0)] {
             let rate: Rate = pps.to_string().parse().unwrap();
             let (mut now_ns, mut sent) = (0, 0_u64);
             while now_ns < 1_000_000_000 {
                 let due_ns = rate.due_ns(sent).unwrap();
                 assert_eq!(due_ns, sent * 1_000_000_000 / pps);
-                now_ns = due_ns.max(now_ns + CALL_NS) + if sent == pps / 3 { held_ns } else { 0 };
+                now_ns = due_ns.max(now_ns + CALL_NS) + if sent == pps / 3 { delay_ns } else { 0 };
                 sent += 1;
             }
             assert!(sent.abs_diff(pps) <= 1, "{sent} of {pps}");
@@ -234,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_a_port() {
+    fn address_without_a_port_is_refused() {
         assert_eq!(address("[::1]:3128").unwrap().port(), 3128);
         for bad in ["3128", "::1", "127.0.0.1", ":65536", "localhost:http", ":"] {
             assert!(address(bad).unwrap_err().contains("as in 127.0.0.1:3128"), "{bad}");
@@ -242,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_be_a_name_or_a_port_alone() {
+    fn name_or_port_alone_is_an_address() {
         assert_eq!(address(":9000").unwrap(), "127.0.0.1:9000".parse().unwrap());
         assert_eq!(listen(":9000").unwrap(), "0.0.0.0:9000".parse().unwrap());
         let named = address("localhost:9000").unwrap();
@@ -254,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_may_be_0_if_that_means_none() {
+    fn duration_of_0_is_accepted_where_it_means_none() {
         assert_eq!(
             (seconds_or_none("0s"), seconds_or_none("1m")),
             (Ok(Duration::ZERO), Ok(Duration::from_mins(1)))

@@ -1,4 +1,4 @@
-//! Files that are written as a whole, in place of an existing one.
+//! Replacement of a file by a completely written one.
 //!
 //! The directory may belong to another user: links are not followed, an existing file is not
 //! written to, and all names are relative to the descriptor of the checked directory.
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
-use strait_sys::output::{self, Entry};
+use strait_os::output::{self, Entry};
 
 /// Unfinished file; dropping it removes it.
 struct Part {
@@ -39,7 +39,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.is_renamed {
-            // The first failure is reported: do not hide it by a failed removal.
+            // Ignored, because the first failure is the one to report.
             let _ = unlinkat(&self.entry.directory, &self.name, AtFlags::empty());
         }
     }

@@ -1,11 +1,10 @@
 //! The standard streams that carry a command's data, checked before the command opens or receives
 //! anything.
 //!
-//! The runtime puts /dev/null in place of a closed descriptor: a command that
-//! wrote its data there would lose all of it and report success. Commands that print only notices
-//! run with closed streams too.
+//! The runtime replaces a closed descriptor by /dev/null: a command that wrote its data there would
+//! lose all of it and report success. Commands that print only notices run with closed streams too.
 
-use strait_sys::stdio;
+use strait_os::stdio;
 
 use crate::Error;
 

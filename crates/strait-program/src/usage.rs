@@ -8,13 +8,13 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error as Mistake};
 
-use crate::output::tell;
+use crate::output::print_stderr;
 use crate::{Error, Streams, name, prefix};
 
-/// Words of a command line that a message may be about.
+/// Maximum words of a command line that are searched for the mistake.
 const WORDS_MAX: usize = 256;
 
-/// Prints help, a version, or the mistake on the line `words`. Returns false for a mistake.
+/// Prints help, a version, or the mistake in the command line `words`. Returns false for a mistake.
 pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) -> Result<bool, Error> {
     match mistake.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -30,7 +30,7 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
             let words = &words[..words.len().min(WORDS_MAX)];
             let (path, inner) = subcommand(command, words);
             let line = negative(mistake, inner, words).unwrap_or_else(|| one_line(&mistake.to_string()));
-            tell(format_args!("{}: {line}\ntry '{path} --help'\n", prefix()));
+            print_stderr(format_args!("{}: {line}\ntry '{path} --help'\n", prefix()));
             Ok(false)
         }
     }
@@ -57,8 +57,8 @@ fn negative(mistake: &Mistake, command: &Command, words: &[OsString]) -> Option<
     if mistake.kind() != ErrorKind::UnknownArgument || !is_negative(unknown) {
         return None;
     }
-    let is_it = |word: &OsString| word.to_string_lossy().starts_with(&**unknown);
-    let at = words.iter().position(is_it)?;
+    let is_unknown = |word: &OsString| word.to_string_lossy().starts_with(&**unknown);
+    let at = words.iter().position(is_unknown)?;
     let (option, value) = (words.get(at.checked_sub(1)?)?, words[at].to_string_lossy());
     let option = takes_a_value(command, option).then(|| option.to_string_lossy())?;
     Some(format!("invalid value '{value}' for '{option}': it cannot be below 0"))
@@ -98,28 +98,29 @@ fn one_line(text: &str) -> String {
             None => line = format!("{line}, {part}"),
         }
     }
-    plain(&line)
+    reworded(&line)
 }
 
 /// Replaces Rust's phrases, such as `0 is not in 1..=256`, and removes a repeated value.
-fn plain(line: &str) -> String {
-    let Some((start, why)) = line.split_once("': ").filter(|(start, _)| start.starts_with("invalid value '"))
+fn reworded(line: &str) -> String {
+    let Some((start, reason)) =
+        line.split_once("': ").filter(|(start, _)| start.starts_with("invalid value '"))
     else {
         return line.to_owned();
     };
     let value = start.trim_start_matches("invalid value '").split("' for '").next().unwrap_or_default();
-    let why = why.strip_prefix(&format!("'{value}': ")).unwrap_or(why);
-    let why = match why.split_once(" is not in ") {
-        Some((_, range)) => give(range),
-        None if why == "invalid digit found in string" => "give a whole number, not below 0".into(),
-        None if why.starts_with("number too large") => "the number is too large".into(),
-        None => why.to_owned(),
+    let reason = reason.strip_prefix(&format!("'{value}': ")).unwrap_or(reason);
+    let reason = match reason.split_once(" is not in ") {
+        Some((_, range)) => in_words(range),
+        None if reason == "invalid digit found in string" => "give a whole number, not below 0".into(),
+        None if reason.starts_with("number too large") => "the number is too large".into(),
+        None => reason.to_owned(),
     };
-    format!("{start}': {why}")
+    format!("{start}': {reason}")
 }
 
 /// Returns a range such as `1..=256` in words.
-fn give(range: &str) -> String {
+fn in_words(range: &str) -> String {
     match range.split_once("..") {
         Some((first, "")) => format!("give {first} or more"),
         Some(("", last)) => format!("give {} at most", last.trim_start_matches('=')),
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn ranges_are_shown_in_words() {
-        for (why, says) in [
+        for (reason, expected) in [
             ("0 is not in 1..=256", "give 1 to 256"),
             ("0 is not in 1..", "give 1 or more"),
             ("9 is not in ..=5", "give 5 at most"),
@@ -155,8 +156,8 @@ mod tests {
             ("number too large to fit in target type", "the number is too large"),
             ("'x': give a size", "give a size"),
         ] {
-            let line = one_line(&format!("error: invalid value 'x' for '--most <N>': {why}\n"));
-            assert_eq!(line, format!("invalid value 'x' for '--most <N>': {says}"));
+            let line = one_line(&format!("error: invalid value 'x' for '--most <N>': {reason}\n"));
+            assert_eq!(line, format!("invalid value 'x' for '--most <N>': {expected}"));
         }
     }
 
