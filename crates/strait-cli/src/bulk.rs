@@ -61,7 +61,7 @@ pub(crate) fn send_line(mut stream: &TcpStream, line: &impl std::fmt::Display) -
 /// meantime. `work` must end soon after its flag is set, as its result is then discarded.
 ///
 /// # Errors
-/// A signal arrived, or the other end is gone.
+/// A signal arrived, or the other end has closed the connection.
 pub(crate) fn with_keep_alive<T: Send>(
     stream: &TcpStream,
     terminated: &AtomicBool,
@@ -88,13 +88,13 @@ fn wait_for<T>(result: &Receiver<T>, stream: &TcpStream, terminated: &AtomicBool
                 return Err(Error::Failed("interrupted".into()));
             }
             Err(RecvTimeoutError::Timeout) => send_line(stream, &WAIT)?,
-            Err(RecvTimeoutError::Disconnected) => return Err(Error::Failed("a thread died".into())),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Failed("a thread panicked".into())),
         }
     }
 }
 
-/// Lines of the protocol from the other end. It reads no byte after a line, as the kernel moves
-/// those.
+/// Reader of protocol lines from the other end. It reads no byte after a line: the kernel moves the
+/// bytes of the body.
 #[derive(Debug)]
 pub(crate) struct Lines {
     /// The beginning of a line.
@@ -218,7 +218,7 @@ pub(crate) fn refuse(stream: &TcpStream, reason: &str) {
     let deadline = Instant::now() + REFUSAL_MAX;
     let line = Refusal(reason.to_owned()).to_string();
     let is_sent = send(stream, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok();
-    // An error means that the other end is gone, which needs no reason.
+    // An error means that the other end has closed the connection: it needs no reason.
     if !is_sent || stream.shutdown(Shutdown::Write).is_err() {
         return;
     }
@@ -316,13 +316,13 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// Creates a bar for `all` bytes, if that is known, of which `first` were present before.
+    /// Creates a bar for `all` bytes, if their number is known. `first` bytes were present before.
     pub(crate) fn new(all: Option<u64>, first: u64) -> Self {
         Self { began: Instant::now(), drawn: None, all, first, shown: std::io::stderr().is_terminal() }
     }
 
     /// Draws the bar, at most once per [`PERIOD`].
-    pub(crate) fn at(&mut self, bytes: u64) {
+    pub(crate) fn update(&mut self, bytes: u64) {
         let now = Instant::now();
         if !self.shown || self.drawn.is_some_and(|drawn| now - drawn < PERIOD) {
             return;

@@ -6,23 +6,21 @@ mod interfaces;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use clap::builder::PossibleValue;
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
 use strait_program::{Failure as _, Streams};
 
 use crate::Error;
 use crate::input;
-use crate::lanes::{self, Until};
+use crate::lanes::{self, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
-use crate::output::{self, tell};
-use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, seconds};
+use crate::output::{self, print_stderr};
+use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 
-pub(crate) use self::interfaces::Chosen;
+pub(crate) use self::interfaces::ChosenInterface;
 
 /// Options of `strait capture`.
 #[derive(ClapArgs)]
@@ -59,8 +57,8 @@ pub(crate) struct Args {
     /// Print the ledger as one JSON object on standard output, and no packets
     #[arg(long)]
     json: bool,
-    /// Serve the counters to Prometheus at http://ADDR/metrics, updated twice a second; a port
-    /// alone is on 127.0.0.1, port 0 takes a free one
+    /// Serve the counters to Prometheus at http://ADDR/metrics, updated twice a second; without an
+    /// address the port is on 127.0.0.1; port 0 selects a free port
     #[arg(long, value_name = "ADDR", value_parser = crate::parse::local, conflicts_with = "read")]
     metrics: Option<SocketAddr>,
     #[command(flatten, next_help_heading = "Kernel path")]
@@ -76,17 +74,17 @@ pub(crate) struct Args {
 
 /// Options of the kernel path.
 #[derive(ClapArgs)]
-// The group would have the name KernelArgs, which no usage line shows.
+// clap's group for this struct is not used.
 #[group(skip)]
 struct KernelArgs {
     /// Kernel path; with xdp and xdp-zc the host does not receive the captured packets
-    #[arg(short, long, value_enum, default_value_t = PathArg(Path::Auto), conflicts_with = "read")]
-    path: PathArg,
+    #[arg(short, long, value_parser = path(), default_value = Path::Auto.name(), conflicts_with = "read")]
+    path: Path,
     /// How to wait for packets
-    #[arg(long, value_enum, default_value_t = WaitArg::Balanced, conflicts_with = "read")]
-    wait: WaitArg,
-    /// With xdp: receive queues, one lane each; with packet sockets: that many lanes. All, or as in
-    /// 0,2,5-7 [default: one lane; for xdp all queues]
+    #[arg(long, value_parser = wait(), default_value = Wait::Balanced.name(), conflicts_with = "read")]
+    wait: Wait,
+    /// Receive queues to read with xdp, one lane each; with packet sockets, the number of listed
+    /// queues is the number of lanes: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     queues: Option<Queues>,
     /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow
@@ -141,20 +139,6 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -r web.pcapng --json host 10.0.0.1";
 
-/// Path, by the names of `strait-capture`'s table.
-#[derive(Clone, Copy)]
-pub(crate) struct PathArg(pub(crate) Path);
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum WaitArg {
-    /// Wake for each packet
-    Latency,
-    /// Wake for each packet at low rates, and for batches under load
-    Balanced,
-    /// Never sleep
-    Busy,
-}
-
 #[derive(Clone, Copy, ValueEnum)]
 enum DirectionArg {
     /// Received packets
@@ -187,13 +171,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if !input::wait_until_readable(args.read.as_deref())? {
         return Ok(());
     }
-    let chosen = args.read.is_none().then(|| Chosen::find(args.interface.as_deref())).transpose()?;
+    let chosen = args.read.is_none().then(|| ChosenInterface::find(args.interface.as_deref())).transpose()?;
     let source = chosen.as_ref().map(|chosen| &*chosen.name).or(args.read.as_deref()).unwrap_or_default();
     let filter = args.filter()?;
     let session = args.open(source, &filter)?;
-    // Only after open(): libpcap's compiler checks no flag, so that a signal must end the process
-    // by its default action. The kernel then releases rings and programs.
-    let terminated = strait_sys::process::on_termination()?;
+    // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
+    // the process by its default action. The kernel then releases rings and programs.
+    let terminated = strait_os::process::on_termination()?;
     let mut output = args.output.open(&output::Source {
         interface: source,
         filter: &filter,
@@ -207,23 +191,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     args.announce(&session, source, chosen.as_ref());
     metrics.iter().for_each(Metrics::announce);
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
-    let until = Until { count: args.count, duration: args.limit(), terminated };
-    let (report, failure) = lanes::run(session, &mut output, &until, live, metrics.as_ref());
-    let closed = output.close(&report);
+    let limits = Limits { count: args.count, duration: args.time_limit(), terminated };
+    let (report, failure) = lanes::run(session, &mut output, &limits, live, metrics.as_ref());
+    let summary = output.close(&report);
     print_report(&report, args.json)?;
-    let written = closed.map(|summary| {
+    let result = summary.map(|summary| {
         // With --json only after a failure, to name the remaining files.
         if let Some(summary) = summary.filter(|_| !args.json || failure.is_some()) {
-            tell(format_args!("{}\n", output::written(&summary)));
+            print_stderr(format_args!("{}\n", output::files_line(&summary)));
         }
     });
     match failure {
         Some(error) if !error.is_reader_gone() => Err(error),
-        _ => written,
+        _ => result,
     }
 }
 
-/// Returns true if a word of a filter looks like an option. No filter contains such a word.
+/// Returns true if a word of a filter looks like an option. In an expression of a filter a minus
+/// sign can be a word of its own, as in `ip[2:2] - len`.
 fn is_option(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c == '-' || c.is_ascii_alphabetic()))
 }
@@ -233,12 +218,12 @@ fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error>
         let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
         return Ok(output::print_line(&text)?);
     }
-    tell(format_args!("{report}"));
+    print_stderr(format_args!("{report}"));
     Ok(())
 }
 
 impl Args {
-    /// The standard streams that carry data.
+    /// Returns the standard streams that carry data.
     pub(crate) fn streams(&self) -> Streams {
         let prints = self.list_interfaces || self.json;
         Streams {
@@ -251,21 +236,21 @@ impl Args {
     fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         self.output.check(self.json, self.read.as_deref())?;
-        let PathArg(path) = self.kernel.path;
+        let path = self.kernel.path;
         if self.kernel.huge_pages && !matches!(path, Path::Xdp | Path::XdpZeroCopy) {
             return usage("--huge-pages is for --path xdp".into());
         }
         if self.kernel.fanout.is_some() && path.takes_frames() {
             let path = path.name();
             return usage(format!(
-                "--fanout works with packet sockets only, and --path {path} has none: the NIC spreads packets over its \
-                 queues (ethtool -X); omit --fanout, or use --path v3"
+                "--fanout works with packet sockets only, and --path {path} uses AF_XDP or PF_ZEROCOPY: the NIC spreads \
+                 packets over its queues (ethtool -X); omit --fanout, or use --path v3"
             ));
         }
         if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
             return usage(format!("{word}: options must precede the filter"));
         }
-        match interfaces::mistaken(&self.filter).filter(|_| self.read.is_none()) {
+        match interfaces::interface_in_filter(&self.filter).filter(|_| self.read.is_none()) {
             Some(name) => usage(format!("{name} is an interface: use -i {name}")),
             None => Ok(()),
         }
@@ -294,17 +279,17 @@ impl Args {
 
     /// Returns the time limit of the capture. Like in tcpdump, -G with -W and without -C ends after
     /// that number of files.
-    fn limit(&self) -> Option<Duration> {
-        let files = self.output.files_limit().filter(|_| self.read.is_none());
-        let files = files.map(|(files, period)| period.saturating_mul(files));
-        [self.duration, files].into_iter().flatten().min()
+    fn time_limit(&self) -> Option<Duration> {
+        let limit = self.output.files_limit().filter(|_| self.read.is_none());
+        let all_files = limit.map(|(files, period)| period.saturating_mul(files));
+        [self.duration, all_files].into_iter().flatten().min()
     }
 
     fn open(&self, source: &str, filter: &str) -> Result<Session, Error> {
         let kernel = &self.kernel;
         let builder = Session::builder(source)
-            .path(kernel.path.0)
-            .wait(kernel.wait.into())
+            .path(kernel.path)
+            .wait(kernel.wait)
             .snaplen(self.snaplen())
             .directions(self.direction.into())
             .queues(kernel.queues.clone().unwrap_or_default())
@@ -323,7 +308,7 @@ impl Args {
     }
 
     /// Prints interface and path of the open capture on standard error, and then each fallback.
-    fn announce(&self, session: &Session, source: &str, chosen: Option<&Chosen>) {
+    fn announce(&self, session: &Session, source: &str, chosen: Option<&ChosenInterface>) {
         if !self.json {
             let link_type = session.link_type();
             let snaplen = self.snaplen();
@@ -331,29 +316,33 @@ impl Args {
                 Some(_) => {
                     let (path, mode, ring) = (session.path(), session.mode(), session.ring());
                     let ring = if ring.is_empty() { String::new() } else { format!(", {ring}") };
-                    tell(format_args!(
+                    print_stderr(format_args!(
                         "listening on {source}, {path}, {mode}{ring}, link type {}, snaplen {snaplen}\n",
                         link_name(link_type)
                     ));
                 }
-                None => tell(format_args!("reading from {source}, link type {}\n", link_name(link_type))),
+                None => {
+                    print_stderr(format_args!("reading from {source}, link type {}\n", link_name(link_type)));
+                }
             }
         }
         if let Some(reason) = chosen.and_then(|chosen| chosen.reason) {
-            tell(format_args!("strait: no -i given: {source} is {reason}\n"));
+            print_stderr(format_args!("strait: no -i given: {source} is {reason}\n"));
         }
         for note in session.notes() {
-            tell(format_args!("strait: {note}\n"));
+            print_stderr(format_args!("strait: {note}\n"));
         }
         if self.kernel.fanout.is_some() && self.kernel.queues.is_none() {
-            tell(format_args!("strait: --fanout has no effect with one lane: give --queues for more\n"));
+            print_stderr(format_args!(
+                "strait: --fanout has no effect with one lane: give --queues for more\n"
+            ));
         }
     }
 
-    /// Drops privileges after all sockets and files are open. Only those for creating and renaming
-    /// files are kept.
+    /// Drops all capabilities after sockets and files are open, except those for creating and
+    /// renaming files.
     fn drop_privileges(&self) -> Result<(), Error> {
-        Ok(strait_sys::process::drop_capabilities_except(&self.output.capabilities())?)
+        Ok(strait_os::process::drop_capabilities_except(&self.output.capabilities())?)
     }
 }
 
@@ -366,38 +355,6 @@ fn link_name(link_type: u32) -> String {
         113 => "LINUX_SLL (Linux cooked v1)".into(),
         276 => "LINUX_SLL2 (Linux cooked v2)".into(),
         other => other.to_string(),
-    }
-}
-
-impl ValueEnum for PathArg {
-    fn value_variants<'a>() -> &'a [Self] {
-        static ALL: OnceLock<Vec<PathArg>> = OnceLock::new();
-        ALL.get_or_init(|| Path::ALL.iter().copied().map(PathArg).collect())
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.0.name()).help(self.0.description()))
-    }
-}
-
-impl WaitArg {
-    /// Returns the name on the command line.
-    pub(crate) fn name(self) -> String {
-        spelled(&self)
-    }
-}
-
-fn spelled(value: &impl ValueEnum) -> String {
-    value.to_possible_value().expect("no value is skipped").get_name().to_owned()
-}
-
-impl From<WaitArg> for Wait {
-    fn from(wait: WaitArg) -> Self {
-        match wait {
-            WaitArg::Latency => Self::Latency,
-            WaitArg::Balanced => Self::Balanced,
-            WaitArg::Busy => Self::Busy,
-        }
     }
 }
 

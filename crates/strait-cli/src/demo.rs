@@ -1,36 +1,35 @@
-//! `strait demo`: the same traffic on every path, a burst beside tcpdump, the delay of a libpcap
-//! program, a miss and a hit of the proxy, a resumed transfer. Each sentence that it prints follows
-//! from the figures just measured.
+//! `strait demo`: the same traffic on every path, a burst compared with tcpdump, the delay of a
+//! libpcap program, a miss and a hit of the proxy, a resumed transfer. Each sentence that it prints
+//! follows from the figures just measured.
 //!
-//! It runs no other program but, for one line, tcpdump. Its two network namespaces have no names,
-//! so that the kernel removes them with the process. Without root it works in a user namespace,
-//! where AF_XDP is not allowed and its path is reported as skipped.
+//! Apart from Strait's programs it runs only tcpdump, for comparison. Its two network namespaces
+//! are anonymous: the kernel removes them with the process. Without root it works in a user
+//! namespace, in which AF_XDP is not allowed and its path is reported as skipped.
 
 mod args;
 mod burst;
 mod child;
 mod delay;
 mod http;
+mod part;
 mod resume;
 mod rig;
-mod story;
 mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 use strait_capture::Path;
-use strait_sys::netlink::Netlink;
+use strait_os::netlink::Netlink;
 
 pub(crate) use self::args::Args;
+use self::part::{Outcome, PartResult, Progress, Topic};
 use self::rig::{Captured, Rig, interrupted};
-use self::story::{Outcome, Progress, Shown, Topic};
 use self::table::Row;
 use crate::Error;
 use crate::output::print_line;
 
-const PATHS: [(&str, Path); 4] =
-    [("recv", Path::Recv), ("v2", Path::V2), ("v3", Path::V3), ("xdp", Path::Xdp)];
+const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
 
 const PATHS_TOPIC: Topic = Topic {
     key: "paths",
@@ -54,10 +53,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if let Some(interface) = &args.libpcap_program {
         return delay::read(interface);
     }
-    let terminated = strait_sys::process::on_termination()?;
-    let privileged = strait_sys::process::is_root();
+    let terminated = strait_os::process::on_termination()?;
+    let privileged = strait_os::process::is_root();
     if !privileged {
-        strait_sys::netns::unshare_user()?;
+        strait_os::netns::unshare_user()?;
         Netlink::open()?.set_up(LOOPBACK, true)?;
     }
     let rig = Rig::new()?;
@@ -67,8 +66,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let rows = captures(&rig, args, privileged, terminated, &progress);
     progress.clear();
     let rows = rows?;
-    let mut complaint = rows.iter().find_map(Row::complaint);
-    finish(args, 1, &PATHS_TOPIC, &paths(&rows, args, complaint.as_ref())?, &mut figures)?;
+    let mut first_failure = rows.iter().find_map(Row::failure);
+    finish(args, 1, &PATHS_TOPIC, &paths(&rows, args, first_failure.as_ref())?, &mut figures)?;
     for (number, (topic, part)) in (2..).zip(&PARTS) {
         progress.next(topic.title);
         let outcome = part(&rig, terminated);
@@ -79,18 +78,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         // The other parts still run; the exit code reports the failure at the end.
         let outcome = outcome.unwrap_or_else(|error| Outcome::of(&error));
         let failure = outcome.failure().map(|reason| format!("part {number} failed: {reason}"));
-        complaint = complaint.or(failure);
+        first_failure = first_failure.or(failure);
         finish(args, number, topic, &outcome, &mut figures)?;
     }
     if args.json {
         print_line(&Value::Object(figures).to_string())?;
-    } else if complaint.is_none() {
+    } else if first_failure.is_none() {
         print_line(
             "Strait moves network bytes without copying them where the kernel can, and accounts for each one.",
         )?;
         print_line("More: README.md, strait --help")?;
     }
-    complaint.map_or(Ok(()), |complaint| Err(Error::Failed(complaint)))
+    first_failure.map_or(Ok(()), |first_failure| Err(Error::Failed(first_failure)))
 }
 
 /// Captures the same traffic on every path.
@@ -103,7 +102,8 @@ fn captures(
 ) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     let mut reference: Option<Captured> = None;
-    for (name, path) in PATHS {
+    for path in PATHS {
+        let name = path.name();
         if terminated.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
@@ -119,16 +119,16 @@ fn captures(
     Ok(rows)
 }
 
-fn paths(rows: &[Row], args: &Args, complaint: Option<&String>) -> Result<Outcome, Error> {
-    let sentence = match complaint {
+fn paths(rows: &[Row], args: &Args, first_failure: Option<&String>) -> Result<Outcome, Error> {
+    let sentence = match first_failure {
         None => "Each path delivered the same packets, byte for byte, and each ledger closes: received = delivered + filtered + lost.".into(),
-        Some(complaint) => format!("{complaint}."),
+        Some(first_failure) => format!("{first_failure}."),
     };
     let figures = serde_json::to_value(rows).map_err(|error| Error::Failed(error.to_string()))?;
-    Ok(Outcome::Shown(Shown {
-        lines: table::lines(rows, &args.filter),
+    Ok(Outcome::Complete(PartResult {
+        lines: table::lines(rows, args.filter_line()),
         sentence,
-        is_failed: complaint.is_some(),
+        is_failed: first_failure.is_some(),
         figures,
     }))
 }
@@ -142,8 +142,8 @@ fn finish(
     figures: &mut Map<String, Value>,
 ) -> Result<(), Error> {
     if args.json {
-        figures.insert(topic.key.to_owned(), json!(story::value(outcome)));
+        figures.insert(topic.key.to_owned(), json!(part::value(outcome)));
         return Ok(());
     }
-    story::print(number, topic, outcome)
+    part::print(number, topic, outcome)
 }

@@ -1,4 +1,4 @@
-//! `strait doctor`: examines what this machine and an interface allow, and names fixes.
+//! `strait doctor`: examines the features of this machine and of an interface, and prints fixes.
 //!
 //! Each finding comes from the kernel or the driver, never from a version number, and its fix is a
 //! command where possible. The command changes no setting. It sends or binds something only with
@@ -19,15 +19,15 @@ mod send;
 mod xdp;
 mod zerocopy;
 
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 
+use self::args::Area;
 pub(crate) use self::args::Args;
-use self::args::Face;
 use self::finding::State;
 use crate::Error;
 use crate::output::print_text;
 
-/// Finds the interface to examine. A capture accepts `any`; the doctor needs one interface.
+/// Finds the interface to examine. It refuses `any`, which captures accept.
 fn find(name: &str) -> Result<Interface, Error> {
     match Interface::find(name) {
         Err(_) if name == "any" => {
@@ -41,11 +41,11 @@ fn find(name: &str) -> Result<Interface, Error> {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let interface = args.interface.as_deref().map(find).transpose()?;
     let mut findings = Vec::new();
-    for face in &args.faces {
-        match face {
-            Face::Capture => capture::examine(interface.as_ref(), args, &mut findings)?,
-            Face::Send => send::examine(interface.as_ref(), args, &mut findings)?,
-            Face::Proxy => proxy::examine(args, &mut findings),
+    for area in &args.areas {
+        match area {
+            Area::Capture => capture::examine(interface.as_ref(), args, &mut findings)?,
+            Area::Send => send::examine(interface.as_ref(), args, &mut findings)?,
+            Area::Proxy => proxy::examine(args, &mut findings),
         }
     }
     let name = interface.as_ref().map(|interface| &*interface.name);

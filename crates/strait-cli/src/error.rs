@@ -3,8 +3,8 @@
 use std::io;
 
 use strait_capture::sink::SinkError;
+use strait_os::Kind;
 use strait_program::Failure;
-use strait_sys::Kind;
 
 /// Failure of a command.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub(crate) enum Error {
     Capture(#[from] strait_capture::Error),
     /// Failure of a system call.
     #[error(transparent)]
-    System(#[from] strait_sys::Error),
+    System(#[from] strait_os::Error),
     /// Failure of the transfer engine.
     #[error(transparent)]
     Transfer(#[from] strait_transfer::Error),
@@ -30,7 +30,7 @@ pub(crate) enum Error {
     /// Contradictory options.
     #[error("{0}")]
     Usage(String),
-    /// A privilege, a library or an ability of the machine is missing.
+    /// A privilege, a library or a feature of the machine is missing.
     #[error("{0}")]
     Refused(String),
     /// The program to run does not exist: exit code 127, as for env(1) in POSIX.
@@ -75,7 +75,7 @@ impl Failure for Error {
         match self {
             Self::Program(error) => error.is_reader_gone(),
             Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
-            Self::Sink(error) => matches!(error, SinkError::ReaderGone { .. }),
+            Self::Sink(error) => matches!(error, SinkError::ReaderClosed { .. }),
             _ => false,
         }
     }

@@ -1,8 +1,9 @@
 //! External commands: separate programs, which `strait` finds and executes like git.
 //!
 //! `strait proxy` executes `strait-proxy`. It searches the directory of this program, then Cargo's
-//! directory of programs if this program is below it, then the PATH. This keeps the HTTP proxy and
-//! benchmarks out of `strait`, to which users give capabilities.
+//! directory of programs if this program is below it, then the PATH, and skips a program that
+//! another user may have planted. This keeps the HTTP proxy and benchmarks out of `strait`, to
+//! which users give capabilities.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::{Arg, Command as Definition};
-use strait_program::output::tell;
+use strait_program::output::print_stderr;
 use strait_program::{definition, pages};
 
 use crate::Error;
+use crate::trust;
 
 /// Command of another program.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,7 @@ const fn external(name: &'static str, program: &'static str, about: &'static str
 }
 
 /// Returns the external command of a command line, with its arguments.
-pub(crate) fn called(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
+pub(crate) fn parse(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
     let (first, rest) = words.get(1..)?.split_first()?;
     let named = |word: &OsString| EXTERNALS.into_iter().find(|external| word == external.name);
     if first == "help" {
@@ -61,14 +63,14 @@ pub(crate) fn called(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
     Some((named(first)?, rest.to_vec()))
 }
 
-/// Definitions for the help. They parse nothing: [`called`] comes first.
+/// Definitions for the help. clap does not parse their arguments: [`parse`] is called first.
 pub(crate) fn definitions() -> impl Iterator<Item = Definition> {
     EXTERNALS.into_iter().map(External::definition)
 }
 
 /// Definitions for completion scripts, with the options of installed programs.
-pub(crate) fn whole_definitions() -> impl Iterator<Item = Definition> {
-    EXTERNALS.into_iter().map(|external| external.whole_definition().unwrap_or_else(|| external.definition()))
+pub(crate) fn full_definitions() -> impl Iterator<Item = Definition> {
+    EXTERNALS.into_iter().map(|external| external.full_definition().unwrap_or_else(|| external.definition()))
 }
 
 impl External {
@@ -81,7 +83,7 @@ impl External {
         } else {
             ("strait".to_owned(), Some(self.name))
         };
-        strait_sys::stdio::close_again_on_exec();
+        strait_os::stdio::close_again_on_exec();
         let error = Command::new(&path).arg0(name).args(command).args(arguments).exec();
         Err(Error::Failed(format!("run {}: {error}", path.display())))
     }
@@ -91,9 +93,14 @@ impl External {
         Definition::new(self.name).about(self.about).disable_help_flag(true).arg(arguments)
     }
 
-    /// Asks the program for its definition. None if it is missing or does not answer.
-    fn whole_definition(self) -> Option<Definition> {
-        let mut program = Command::new(find(self.program)?);
+    /// Runs the program to get its definition. None if it is missing or prints none.
+    fn full_definition(self) -> Option<Definition> {
+        let Search { found, skipped } = find(self.program);
+        // The program of two commands is reported once.
+        if let Some(skipped) = skipped.filter(|_| self.is_whole_program()) {
+            report(&skipped);
+        }
+        let mut program = Command::new(found?);
         let answer = program.arg(definition::ARGUMENT).stdin(Stdio::null()).stderr(Stdio::null()).output();
         let whole = definition::parse(std::str::from_utf8(&answer.ok()?.stdout).ok()?)?;
         if self.is_whole_program() {
@@ -107,7 +114,19 @@ impl External {
     }
 
     fn path(self) -> Result<PathBuf, Error> {
-        find(self.program).ok_or_else(|| self.missing())
+        let Self { name, program, .. } = self;
+        match find(program) {
+            Search { found: Some(path), skipped } => {
+                if let Some(skipped) = skipped {
+                    report(&skipped);
+                }
+                Ok(path)
+            }
+            Search { skipped: Some(skipped), .. } => {
+                Err(Error::Refused(format!("strait {name} needs the program {program}: {skipped}")))
+            }
+            Search { .. } => Err(self.missing()),
+        }
     }
 
     fn missing(self) -> Error {
@@ -119,18 +138,51 @@ impl External {
     }
 }
 
-/// Finds a program: beside this one, where Cargo puts programs, or on the PATH.
-fn find(program: &str) -> Option<PathBuf> {
+/// Result of the search for a program.
+struct Search {
+    found: Option<PathBuf>,
+    /// Reason for which an earlier file was skipped, and the remedy.
+    skipped: Option<String>,
+}
+
+fn report(skipped: &str) {
+    print_stderr(format_args!("strait: {skipped}\n"));
+}
+
+/// Finds a program: beside this one, where Cargo puts programs, or on the PATH. Skips programs that
+/// another user may have planted.
+fn find(program: &str) -> Search {
     // The kernel resolves links in the path of the running program.
-    let own = env::current_exe().ok();
-    let own = own.as_deref().and_then(Path::parent);
+    let running = env::current_exe().unwrap_or_default();
+    let mut skipped = None;
+    let found = candidates(program, &running).find(|path| match trust::untrusted_program(path, &running) {
+        None => true,
+        Some(untrusted) => {
+            skipped.get_or_insert_with(|| not_trusted(path, &untrusted));
+            false
+        }
+    });
+    Search { found, skipped }
+}
+
+fn not_trusted(path: &Path, untrusted: &Path) -> String {
+    let (path, untrusted) = (path.display(), untrusted.display());
+    format!(
+        "{path} is not executed: another user owns {untrusted} or may write to it. Remove the write permission \
+         (chmod go-w {untrusted}), or execute {path} itself"
+    )
+}
+
+/// Returns the executable files with the name of the program, in the order of the search.
+fn candidates(program: &str, running: &Path) -> impl Iterator<Item = PathBuf> {
+    let own = running.parent();
     // Cargo puts tests and examples one directory below programs.
     let cargo = own.filter(|own| own.ends_with("deps") || own.ends_with("examples")).and_then(Path::parent);
-    let beside = own.into_iter().chain(cargo).map(Path::to_owned);
+    let mut directories: Vec<PathBuf> = own.into_iter().chain(cargo).map(Path::to_owned).collect();
     let path = env::var_os("PATH").unwrap_or_default();
     // A relative directory would depend on the working directory.
-    let on_path = env::split_paths(&path).filter(|directory| directory.is_absolute());
-    beside.chain(on_path).map(|directory| directory.join(program)).find(|path| is_executable(path))
+    directories.extend(env::split_paths(&path).filter(|directory| directory.is_absolute()));
+    directories.into_iter().map(move |directory| directory.join(program)).filter(|path| is_executable(path))
 }
 
 /// Returns true for a file that has an execute permission.
@@ -150,7 +202,7 @@ pub(crate) fn man(directory: &Path) -> Result<(), Error> {
                 pages::write_page(&directory.join(format!("strait-{name}.1")), page.as_bytes())?;
             }
             Err(missing) if external.is_whole_program() => {
-                tell(format_args!("strait: no man pages of {program}: {missing}\n"));
+                print_stderr(format_args!("strait: no man pages of {program}: {missing}\n"));
             }
             Err(_) => {}
         }
@@ -171,7 +223,7 @@ mod tests {
 
     fn call(line: &str) -> Option<(&'static str, Vec<OsString>)> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        called(&words).map(|(external, arguments)| (external.name, arguments))
+        parse(&words).map(|(external, arguments)| (external.name, arguments))
     }
 
     #[test]

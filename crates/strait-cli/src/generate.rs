@@ -4,18 +4,19 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::builder::TypedValueParser;
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::{InjectPath, Injector};
 use strait_ledger as ledger;
+use strait_os::clock;
+use strait_os::interface::Interface;
 use strait_packet::ethernet::MacAddress;
 use strait_packet::traffic::{FCS_LEN, Kind, Sizes, Traffic};
 use strait_program::Streams;
-use strait_sys::clock;
-use strait_sys::interface::Interface;
 
 use crate::Error;
-use crate::output::{print_account, tell};
-use crate::parse::{Rate, count_u32, mac, seconds};
+use crate::output::{print_account, print_stderr};
+use crate::parse::{Rate, count_u32, mac, one_of, seconds};
 
 mod live;
 
@@ -55,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MAC", value_parser = mac)]
     destination_mac: Option<MacAddress>,
     /// How to send packets; live generates them in the kernel by an XDP program (udp4 of one size)
-    #[arg(short, long, value_enum, default_value_t = PathArg::Sendmmsg)]
-    path: PathArg,
+    #[arg(short, long, value_parser = way(), default_value = InjectPath::Sendmmsg.name())]
+    path: Way,
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
@@ -84,20 +85,21 @@ enum KindArg {
     Tcp6,
 }
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum PathArg {
-    /// sendmmsg on AF_PACKET, bypassing the queueing discipline
-    Sendmmsg,
-    /// PACKET_TX_RING, bypassing the queueing discipline
-    Ring,
-    /// AF_XDP
-    Xdp,
-    /// PF_ZEROCOPY: a NIC bound to the kernel module of that name
-    #[value(name = "zerocopy")]
-    ZeroCopy,
-    /// XDP live frames, millions per second on one core; needs a driver that accepts redirected
-    /// frames
+/// Way to send.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Injected(InjectPath),
+    /// XDP live frames.
     Live,
+}
+
+/// Returns the parser of a way's name.
+fn way() -> impl TypedValueParser<Value = Way> {
+    let injected = InjectPath::ALL.iter();
+    let injected = injected.map(|path| (Way::Injected(*path), path.name(), path.description()));
+    let live =
+        "XDP live frames, millions per second on one core; needs a driver that accepts redirected frames";
+    one_of(injected.chain([(Way::Live, "live", live)]))
 }
 
 /// Default duration without --count and --duration.
@@ -120,7 +122,7 @@ impl Limits<'_> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let traffic = args.traffic()?;
     args.check_size(&traffic)?;
     let unlimited = if args.count.is_some() { Duration::MAX } else { DURATION_DEFAULT };
@@ -130,11 +132,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         terminated,
     };
     let (sent, failure) = match args.path {
-        PathArg::Live => (live::run(&args.output, &traffic, args.rate, &limits)?, None),
-        PathArg::Sendmmsg => send(&args.output, InjectPath::Sendmmsg, &traffic, args.rate, &limits)?,
-        PathArg::Ring => send(&args.output, InjectPath::Ring, &traffic, args.rate, &limits)?,
-        PathArg::Xdp => send(&args.output, InjectPath::Xdp, &traffic, args.rate, &limits)?,
-        PathArg::ZeroCopy => send(&args.output, InjectPath::ZeroCopy, &traffic, args.rate, &limits)?,
+        Way::Live => (live::run(&args.output, &traffic, args.rate, &limits)?, None),
+        Way::Injected(path) => send(&args.output, path, &traffic, args.rate, &limits)?,
     };
     // A failure before the first packet has no account.
     if failure.is_none() || sent.offered() > 0 {
@@ -150,7 +149,7 @@ impl Args {
     }
 
     fn traffic(&self) -> Result<Traffic, Error> {
-        if self.path == PathArg::Live && (self.kind != [KindArg::Udp4] || self.size.slots().len() > 1) {
+        if self.path == Way::Live && (self.kind != [KindArg::Udp4] || self.size.slots().len() > 1) {
             return Err(Error::Usage(
                 "--path live sends udp4 of one size: omit --kind, and give one --size".into(),
             ));
@@ -194,9 +193,9 @@ fn send(
     limits: &Limits<'_>,
 ) -> Result<(ledger::Send, Option<Error>), Error> {
     let mut injector = Injector::open(interface, path)?;
-    strait_sys::process::drop_capabilities(false)?;
+    strait_os::process::drop_capabilities(false)?;
     if let Some(note) = injector.note() {
-        tell(format_args!("strait: {note}\n"));
+        print_stderr(format_args!("strait: {note}\n"));
     }
     let failure = send_until(&mut injector, traffic, rate, limits).err();
     let (account, unsent) = finish(injector);

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strait_sys::{process, wait};
+use strait_os::{process, wait};
 
 use crate::Error;
 
@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// standard input is readable. Returns false if a signal came first.
 ///
 /// It catches signals only while it waits. Later work, such as compiling a long filter, cannot
-/// check a flag, so that a signal must then end the process.
+/// check a flag, so a signal must then end the process.
 pub(crate) fn wait_until_readable(file: Option<&str>) -> Result<bool, Error> {
     if file != Some("-") {
         return Ok(true);

@@ -14,14 +14,14 @@ use strait_ledger::{self as ledger, Report};
 use crate::Error;
 use crate::live::{self, LiveLine};
 use crate::metrics::Metrics;
-use crate::output::tell;
+use crate::output::print_stderr;
 use crate::sink::Sink;
 
 /// Interval at which a waiting lane checks for the end of the capture.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Conditions for the end of a capture.
-pub(crate) struct Until<'a> {
+pub(crate) struct Limits<'a> {
     /// Maximum number of packets.
     pub(crate) count: Option<u64>,
     /// Maximum duration.
@@ -34,7 +34,7 @@ pub(crate) struct Until<'a> {
 pub(crate) fn run<T: Sink>(
     mut session: Session,
     sink: &mut T,
-    until: &Until<'_>,
+    limits: &Limits<'_>,
     live: Option<LiveLine>,
     metrics: Option<&Metrics>,
 ) -> (Report, Option<Error>) {
@@ -45,10 +45,10 @@ pub(crate) fn run<T: Sink>(
         session: Mutex::new(session),
         sink: Mutex::new(sink),
         written_bytes,
-        left: AtomicU64::new(until.count.unwrap_or(u64::MAX)),
+        left: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         started: Instant::now(),
-        until,
+        limits,
     };
     let run = &state;
     let ended = std::thread::scope(|scope| {
@@ -57,7 +57,10 @@ pub(crate) fn run<T: Sink>(
         let serving = metrics.map(|metrics| metrics.serve_in(scope, || run.exposition()));
         run.watch(live);
         drop(serving);
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| lane_died())).collect::<Vec<_>>()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| panicked_lane()))
+            .collect::<Vec<_>>()
     });
     let mut accounts = Vec::new();
     let mut failure = None;
@@ -65,14 +68,14 @@ pub(crate) fn run<T: Sink>(
         accounts.push(account);
         failure = failure.or(error);
     }
-    book_sink_loss(&mut accounts, lock(&state.sink).lost());
+    count_sink_loss(&mut accounts, lock(&state.sink).lost());
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
     (session.report(accounts), failure)
 }
 
 /// Moves the frames that the sink has lost from delivered to lost. The sink does not know which
 /// lane a frame came from: no lane is charged with more than it delivered.
-fn book_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
+fn count_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
     for ledger::Lane { capture, .. } in accounts {
         let share = lost.min(capture.delivered);
         capture.delivered -= share;
@@ -82,8 +85,8 @@ fn book_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
 }
 
 /// Returns the result of a lane that panicked. Its account is lost.
-fn lane_died() -> (ledger::Lane, Option<Error>) {
-    let cause = "a lane's thread died: this is a defect of strait, please report it";
+fn panicked_lane() -> (ledger::Lane, Option<Error>) {
+    let cause = "a lane's thread panicked: this is a defect of strait, please report it";
     (ledger::Lane::default(), Some(Error::Failed(cause.to_owned())))
 }
 
@@ -100,7 +103,7 @@ struct Run<'a, T> {
     /// Number of running lanes.
     running: AtomicU64,
     started: Instant,
-    until: &'a Until<'a>,
+    limits: &'a Limits<'a>,
 }
 
 impl<T: Sink> Run<'_, T> {
@@ -109,13 +112,13 @@ impl<T: Sink> Run<'_, T> {
     fn lane(&self, i: usize, mut lane: Lane) -> (ledger::Lane, Option<Error>) {
         let _guard = LaneGuard(self);
         let queue = lane.queue();
-        let pumped = lane.enter_thread().map_err(Error::from).and_then(|()| self.pump(i, &mut lane));
+        let result = lane.enter_thread().map_err(Error::from).and_then(|()| self.read_lane(i, &mut lane));
         let stopped = lock(&self.session).stop().map_err(Error::from);
         let flushed = lock(&self.sink).flush();
         // After the requested count the capture is over, even if the rings hold more packets.
-        let over = pumped.is_ok() && self.left.load(Ordering::Acquire) == 0;
-        let ended = pumped.and(stopped).and(flushed);
-        match if over { lane.finish_here() } else { lane.finish() } {
+        let over = result.is_ok() && self.left.load(Ordering::Acquire) == 0;
+        let ended = result.and(stopped).and(flushed);
+        match if over { lane.finish_at_last_frame() } else { lane.finish() } {
             Ok(account) => (account, ended.err()),
             Err(error) => {
                 (ledger::Lane { queue, ..Default::default() }, ended.and::<()>(Err(error.into())).err())
@@ -123,7 +126,7 @@ impl<T: Sink> Run<'_, T> {
         }
     }
 
-    fn pump(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
+    fn read_lane(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
         let mut published = Instant::now();
         loop {
             let Some(batch) = lane.next_batch(Instant::now() + TICK)? else { return Ok(()) };
@@ -187,7 +190,7 @@ impl<T: Sink> Run<'_, T> {
             if let Some(live) = live.as_deref_mut() {
                 live.clear();
             }
-            tell(format_args!("strait: note: {name} {notice}\n"));
+            print_stderr(format_args!("strait: note: {name} {notice}\n"));
         }
     }
 
@@ -210,10 +213,10 @@ impl<T: Sink> Run<'_, T> {
         let mut drawn = Instant::now();
         let mut reported = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
-            strait_sys::wait::sleep(TICK / 4);
+            strait_os::wait::sleep(TICK / 4);
             self.report_link(&mut reported, live.as_mut());
-            let over = self.until.duration.is_some_and(|duration| self.started.elapsed() >= duration);
-            if over || self.until.terminated.load(Ordering::Relaxed) {
+            let over = self.limits.duration.is_some_and(|duration| self.started.elapsed() >= duration);
+            if over || self.limits.terminated.load(Ordering::Relaxed) {
                 // A failure is reported by the lane, which stops the session again.
                 let _ = lock(&self.session).stop();
             }

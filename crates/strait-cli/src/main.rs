@@ -12,6 +12,7 @@ mod external;
 mod generate;
 mod input;
 mod lanes;
+mod limit;
 mod live;
 mod metrics;
 mod output;
@@ -22,7 +23,9 @@ mod replay;
 mod run;
 mod send;
 mod sink;
+mod terminal;
 mod top;
+mod trust;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -62,7 +65,7 @@ enum Command {
     Relay(relay::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
-    /// Examine this machine and an interface, and name fixes.
+    /// Examine this machine and an interface, and print fixes.
     Doctor(doctor::Args),
     /// Demonstrate Strait in five short parts, with generated traffic in private network
     /// namespaces.
@@ -104,7 +107,7 @@ impl Command {
             Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => Ok(pages::completions(
                 &args,
-                &mut Strait::command().subcommands(external::whole_definitions()),
+                &mut Strait::command().subcommands(external::full_definitions()),
             )?),
             Self::Man(args) => man(&args.directory),
         }
@@ -113,7 +116,7 @@ impl Command {
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    match external::called(&words) {
+    match external::parse(&words) {
         Some((external, arguments)) => strait_program::end(external.exec(&arguments)),
         None => strait_program::main(&command(), |matches| {
             let strait = Strait::from_arg_matches(matches);

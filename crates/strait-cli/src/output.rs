@@ -9,10 +9,12 @@ use std::time::Instant;
 use strait_capture::Frame;
 use strait_capture::sink::Summary;
 use strait_ledger::Report;
-pub(crate) use strait_program::output::{print_account, print_line, print_notice, print_text, tell};
+pub(crate) use strait_program::output::{
+    print_account, print_line, print_notice, print_stderr, print_text, printable,
+};
 
 use self::file::FileOutput;
-pub(crate) use self::file::{Args, written};
+pub(crate) use self::file::{Args, files_line};
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use crate::Error;

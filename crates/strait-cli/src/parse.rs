@@ -3,11 +3,23 @@
 //! Every command uses these or those of `strait-program`, so that `10s`, `100k`, `10GiB` and
 //! `:9000` have one meaning in all options.
 
+use clap::builder::TypedValueParser;
+use strait_capture::{Path, Wait};
 use strait_packet::ethernet::MacAddress;
 pub(crate) use strait_program::parse::{
     NumberList, Rate, bytes, count, count_u32, host_and_port, kibibytes, listen, local, mebibytes, megabytes,
-    seconds, seconds_or_none,
+    one_of, seconds, seconds_or_none,
 };
+
+/// Returns the parser of a capture path's name.
+pub(crate) fn path() -> impl TypedValueParser<Value = Path> {
+    one_of(Path::ALL.iter().map(|path| (*path, path.name(), path.description())))
+}
+
+/// Returns the parser of a wait policy's name.
+pub(crate) fn wait() -> impl TypedValueParser<Value = Wait> {
+    one_of(Wait::ALL.iter().map(|wait| (*wait, wait.name(), wait.description())))
+}
 
 /// Parses a MAC address, as in 02:00:00:00:00:01.
 pub(crate) fn mac(text: &str) -> Result<MacAddress, String> {
@@ -29,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mac_address_has_six_octets() {
+    fn mac_address_has_six_octets() {
         assert_eq!(mac("02:0:a:B:ff:01").unwrap(), MacAddress([2, 0, 10, 11, 255, 1]));
         for bad in
             ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "002:0:0:0:0:0", "+2:0:0:0:0:0", "gg:0:0:0:0:0"]

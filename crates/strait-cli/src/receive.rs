@@ -4,8 +4,10 @@
 //! Devices and named pipes are written directly. A connection that sends no byte of a body changes
 //! no file, and the receiver waits for the next one.
 
+mod digest;
 mod handshake;
 mod part;
+mod waiting;
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -18,17 +20,17 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use strait_program::Streams;
 use strait_transfer::hash::{Follower, Hasher};
-use strait_transfer::offer::{Answer, Attributes, Begins, Done, Frame, From};
+use strait_transfer::offer::{Attributes, Begins, Done, Frame, From};
 use strait_transfer::{Received, Receiver};
 
 use crate::Error;
-use crate::bulk::{
-    Bar, Incoming, KeepAlive, Lines, closed, refuse, reset_on_death, send_line, with_keep_alive,
-};
-use crate::output::{print_account, tell};
+use crate::bulk::{Bar, Incoming, KeepAlive, Lines, closed, refuse, reset_on_death, send_line};
+use crate::output::{print_account, print_stderr};
 use crate::parse::seconds;
-use handshake::{Deadline, Sender, Senders, read_line};
+use digest::beginning;
+use handshake::{Deadline, Senders};
 use part::{Found, Output};
+use waiting::Sender;
 
 /// Options of `strait receive`.
 #[derive(ClapArgs)]
@@ -79,25 +81,25 @@ const HASH_TICK: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let mut senders = Senders::listen(args)?;
     let mut output = Output::open(args.output.as_deref())?;
     let (mut receiving, peer) = loop {
-        let sender = senders.next(terminated)?;
-        let peer = sender.0.try_clone();
+        let sender = senders.next(&output, terminated)?;
+        let (peer, network) = (sender.stream.try_clone(), sender.network);
         let peer = peer.map_err(|error| Error::Failed(format!("duplicate a socket: {error}")))?;
-        match Receiving::agree(args, &mut output, sender, &mut senders, terminated) {
+        match Receiving::negotiate(args, &mut output, sender, &mut senders, terminated) {
             Ok(receiving) => break (receiving, peer),
-            // No byte has arrived, so that the next sender finds the output unchanged.
-            Err(AgreeError::Sender(error)) if !terminated.load(Ordering::Relaxed) => {
-                senders.report(&refused(args, &peer, error));
+            // No byte has arrived, so the next sender finds the output unchanged.
+            Err(NegotiationError::Sender(error)) if !terminated.load(Ordering::Relaxed) => {
+                senders.note_failure(network, &refused(args, &peer, error));
             }
             Err(error) => return Err(refused(args, &peer, error.into())),
         }
     };
     senders.refuse_all();
     let began = Instant::now();
-    let failure = receiving.all().and_then(|()| receiving.end()).err();
+    let failure = receiving.receive_all().and_then(|()| receiving.end()).err();
     receiving.keep_alive = None;
     let failure = failure.map(|error| refused(args, &peer, error));
     if let Some(failure) = &failure {
@@ -108,12 +110,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.output.is_some() {
         print_account(&account, args.json)?;
     } else if args.json {
-        tell(format_args!(
+        print_stderr(format_args!(
             "{}\n",
             serde_json::to_string(&account).map_err(|error| Error::Failed(error.to_string()))?
         ));
     } else {
-        tell(format_args!("{account}"));
+        print_stderr(format_args!("{account}"));
     }
     failure.map_or(Ok(()), Err)
 }
@@ -127,22 +129,22 @@ fn refused(args: &Args, peer: &TcpStream, error: Error) -> Error {
 }
 
 /// Failure of a transfer before its first byte.
-enum AgreeError {
+enum NegotiationError {
     /// A failure of the sender, which may be a port scanner: the receiver waits for another one.
     Sender(Error),
     /// A failure of this end.
     Here(Error),
 }
 
-impl std::convert::From<Error> for AgreeError {
+impl std::convert::From<Error> for NegotiationError {
     fn from(error: Error) -> Self {
         Self::Here(error)
     }
 }
 
-impl std::convert::From<AgreeError> for Error {
-    fn from(error: AgreeError) -> Self {
-        let (AgreeError::Sender(error) | AgreeError::Here(error)) = error;
+impl std::convert::From<NegotiationError> for Error {
+    fn from(error: NegotiationError) -> Self {
+        let (NegotiationError::Sender(error) | NegotiationError::Here(error)) = error;
         error
     }
 }
@@ -179,7 +181,7 @@ struct Receiving<'a> {
     attributes: Option<Attributes>,
     /// Hashes the written bytes, if the output can be read again.
     follower: Option<Follower>,
-    /// True if the complete file existed before, so that nothing is written.
+    /// True if the complete file existed before. Nothing is written then.
     is_complete: bool,
     /// Total length, if the sender knows it.
     length: Option<u64>,
@@ -195,24 +197,31 @@ struct Receiving<'a> {
 }
 
 impl<'a> Receiving<'a> {
-    /// Agrees with the sender, and waits for the first byte of the body or the end of an empty one.
-    fn agree(
+    /// Negotiates the start offset with the sender, and waits for the first byte of the body or the
+    /// end of an empty one.
+    fn negotiate(
         args: &'a Args,
         output: &'a mut Output,
         sender: Sender,
         senders: &mut Senders<'_>,
         terminated: &'a AtomicBool,
-    ) -> Result<Self, AgreeError> {
-        let mut deadline = Deadline::new(args);
-        let mut receiving = Self::accept_offer(args, output, sender, (senders, &mut deadline), terminated)?;
+    ) -> Result<Self, NegotiationError> {
+        let deadline = Deadline::new(args);
+        let (offer, kept) = (sender.offer, sender.kept);
+        let mut receiving = Self::accept_offer(args, output, sender, terminated)?;
         if !args.raw {
-            receiving.until(|receiving| {
-                deadline.check(senders)?;
+            receiving.repeat_until(|receiving| {
+                deadline.check(senders, receiving.output)?;
                 receiving.poll_first_byte()
             })?;
-            if receiving.is_ended {
-                receiving.verify().map_err(AgreeError::Sender)?;
+        }
+        let is_hashed = offer.is_some() && receiving.output.is_file() && !args.no_verify;
+        match receiving.hash {
+            Some(sent) if is_hashed && receiving.is_ended => {
+                receiving.check_hash(kept, sent).map_err(NegotiationError::Sender)?;
             }
+            _ if is_hashed => receiving.follow(senders.take_hasher(kept))?,
+            _ => {}
         }
         let at = if receiving.is_complete { 0 } else { receiving.at };
         receiving.output.begin_at(at)?;
@@ -220,16 +229,14 @@ impl<'a> Receiving<'a> {
         Ok(receiving)
     }
 
-    /// Answers the offer, and opens the receiver.
+    /// Accepts the offer, and opens the receiver.
     fn accept_offer(
         args: &'a Args,
         output: &'a mut Output,
-        (stream, mut lines, offer): Sender,
-        (senders, deadline): (&mut Senders<'_>, &mut Deadline),
+        Sender { stream, lines, offer, found, kept, .. }: Sender,
         terminated: &'a AtomicBool,
-    ) -> Result<Self, AgreeError> {
-        let (mut is_complete, mut kept) = (false, Hasher::default());
-        let length = offer.and_then(|offer| offer.length);
+    ) -> Result<Self, NegotiationError> {
+        let (length, at) = (offer.and_then(|offer| offer.length), kept.bytes);
         if let Some(length) = length.filter(|length| *length > args.size_max) {
             let most = args.size_max;
             return Err(
@@ -237,27 +244,9 @@ impl<'a> Receiving<'a> {
             );
         }
         if offer.is_some() {
-            let found = match length {
-                Some(length) => output.find(length)?,
-                None => None,
-            };
-            // More bytes than are offered are those of another file.
-            let is_candidate = |found: &&Found| length.is_some_and(|length| found.bytes <= length);
-            if let Some(found) = found.as_ref().filter(is_candidate) {
-                kept = compare(args, (&stream, &mut lines), found, (senders, deadline), terminated)?;
-                is_complete = found.is_complete && kept.bytes() > 0;
-            }
-            send_line(&stream, &From(kept.bytes())).map_err(AgreeError::Sender)?;
-            report_start(&output.name, found.as_ref(), kept.bytes(), length);
+            send_line(&stream, &From(at)).map_err(NegotiationError::Sender)?;
+            report_start(&output.name, found.as_ref(), at, length);
         }
-        let at = kept.bytes();
-        let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", output.name));
-        let follower = if offer.is_some() && output.is_file() && !args.no_verify {
-            let file = output.file.try_clone().map_err(failed)?;
-            Some(Follower::start(kept, file).map_err(failed)?)
-        } else {
-            None
-        };
         reset_on_death(&stream, true)?;
         let keep_alive = if args.raw { None } else { Some(KeepAlive::start(&stream)?) };
         let receiver = Receiver::new(stream, &*output.name).map_err(Error::from)?;
@@ -270,8 +259,8 @@ impl<'a> Receiving<'a> {
             lines,
             keep_alive,
             attributes,
-            follower,
-            is_complete,
+            follower: None,
+            is_complete: found.is_some_and(|found| found.is_complete) && at > 0,
             length,
             at,
             frame: 0,
@@ -281,11 +270,19 @@ impl<'a> Receiving<'a> {
         })
     }
 
+    /// Starts to hash the bytes that are written after those of `hasher`.
+    fn follow(&mut self, hasher: Hasher) -> Result<(), Error> {
+        let follower = self.output.file.try_clone().and_then(|file| Follower::start(hasher, file));
+        let failed = |error: std::io::Error| Error::Failed(format!("{}: {error}", self.output.name));
+        self.follower = Some(follower.map_err(failed)?);
+        Ok(())
+    }
+
     /// Receives all bytes.
-    fn all(&mut self) -> Result<(), Error> {
+    fn receive_all(&mut self) -> Result<(), Error> {
         let mut bar = Bar::new(self.length, self.at);
-        let received = self.until(|receiving| {
-            bar.at(receiving.at);
+        let received = self.repeat_until(|receiving| {
+            bar.update(receiving.at);
             let is_body = receiving.args.raw || receiving.frame > 0;
             if is_body { Ok(receiving.take()?) } else { receiving.poll_frame() }
         });
@@ -294,10 +291,10 @@ impl<'a> Receiving<'a> {
 
     /// Repeats `step` until it returns true. Fails if the sender is silent for longer than the
     /// timeout.
-    fn until(
+    fn repeat_until(
         &mut self,
-        mut step: impl FnMut(&mut Self) -> Result<Incoming<bool>, AgreeError>,
-    ) -> Result<(), AgreeError> {
+        mut step: impl FnMut(&mut Self) -> Result<Incoming<bool>, NegotiationError>,
+    ) -> Result<(), NegotiationError> {
         let mut last = Instant::now();
         while !self.is_ended {
             match step(self)? {
@@ -311,7 +308,7 @@ impl<'a> Receiving<'a> {
             if last.elapsed() > self.args.timeout {
                 let seconds = self.args.timeout.as_secs_f64();
                 let text = format!("the sender has been silent for {seconds} s");
-                return Err(AgreeError::Sender(Error::Failed(text)));
+                return Err(NegotiationError::Sender(Error::Failed(text)));
             }
         }
         Ok(())
@@ -323,7 +320,7 @@ impl<'a> Receiving<'a> {
     }
 
     /// Checks for the first byte of the body or the end. Returns true if it has arrived.
-    fn poll_first_byte(&mut self) -> Result<Incoming<bool>, AgreeError> {
+    fn poll_first_byte(&mut self) -> Result<Incoming<bool>, NegotiationError> {
         if self.frame == 0 {
             return self.poll_frame();
         }
@@ -331,19 +328,19 @@ impl<'a> Receiving<'a> {
         match recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((1.., _)) => Ok(Incoming::Line(true)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Incoming::Nothing),
-            Ok(_) | Err(_) => Err(AgreeError::Sender(closed(stream))),
+            Ok(_) | Err(_) => Err(NegotiationError::Sender(closed(stream))),
         }
     }
 
     /// Checks for the sender's next line. Returns true at the end of the transfer.
-    fn poll_frame(&mut self) -> Result<Incoming<bool>, AgreeError> {
-        let sender = |text: String| Err(AgreeError::Sender(Error::Failed(text)));
+    fn poll_frame(&mut self) -> Result<Incoming<bool>, NegotiationError> {
+        let sender = |text: String| Err(NegotiationError::Sender(Error::Failed(text)));
         let incoming = match self.lines.poll(self.receiver.stream()) {
             Err(error @ Error::PeerRefused { .. }) if self.is_begun => {
-                let fate = self.output.discard();
-                return sender(format!("{error}; {fate}"));
+                let outcome = self.output.discard();
+                return sender(format!("{error}; {outcome}"));
             }
-            incoming => incoming.map_err(AgreeError::Sender)?,
+            incoming => incoming.map_err(NegotiationError::Sender)?,
         };
         match incoming {
             Incoming::Nothing => Ok(Incoming::Nothing),
@@ -355,7 +352,7 @@ impl<'a> Receiving<'a> {
                     // More than the sender's own offer is its mistake; otherwise --size-max is
                     // exceeded.
                     let is_offered = self.length.is_some();
-                    return Err(if is_offered { AgreeError::Sender(error) } else { error.into() });
+                    return Err(if is_offered { NegotiationError::Sender(error) } else { error.into() });
                 }
                 self.frame = bytes;
                 Ok(Incoming::Line(false))
@@ -388,7 +385,7 @@ impl<'a> Receiving<'a> {
                 self.frame = self.frame.saturating_sub(bytes);
             }
             Received::Nothing => return Ok(Incoming::Nothing),
-            // The output is full, so that the sender is not the silent end.
+            // The output is full: the sender is not silent, but waits for this end.
             Received::NoRoom => {
                 wait(&self.output.file, PollFlags::OUT)?;
                 return Ok(Incoming::Alive);
@@ -416,13 +413,19 @@ impl<'a> Receiving<'a> {
             }
         };
         let hasher = hasher.map_err(|error| Error::Failed(format!("{}: {error}", self.output.name)))?;
-        if (hasher.bytes(), hasher.value()) == (self.at, sent) {
+        self.check_hash(beginning(&hasher), sent)
+    }
+
+    /// Compares the hash of all bytes with the sender's.
+    fn check_hash(&mut self, all: Begins, sent: u64) -> Result<(), Error> {
+        if (all.bytes, all.hash) == (self.at, sent) {
             return Ok(());
         }
-        // Before the body nothing is written, and the present bytes are from another sender.
-        let fate = if self.is_begun { self.output.discard() } else { "nothing is written".into() };
+        // Before the first byte of the body nothing is written; the present bytes are from an
+        // earlier sender.
+        let outcome = if self.is_begun { self.output.discard() } else { "nothing is written".into() };
         let name = &self.output.name;
-        Err(Error::Failed(format!("{name} differs from the sent file by its hash; {fate}: send it again")))
+        Err(Error::Failed(format!("{name} differs from the sent file by its hash; {outcome}: send it again")))
     }
 
     fn end(&mut self) -> Result<(), Error> {
@@ -439,40 +442,16 @@ impl<'a> Receiving<'a> {
     }
 }
 
-/// Compares the present bytes with the beginning of the sender's file. Returns the hash of the
-/// bytes to keep: all or none.
-fn compare(
-    args: &Args,
-    (stream, lines): (&TcpStream, &mut Lines),
-    found: &Found,
-    (senders, deadline): (&mut Senders<'_>, &mut Deadline),
-    terminated: &AtomicBool,
-) -> Result<Hasher, AgreeError> {
-    // Both ends hash at the same time.
-    send_line(stream, &Answer::Have(found.bytes)).map_err(AgreeError::Sender)?;
-    let hasher = with_keep_alive(stream, terminated, |stop| found.hash(stop));
-    let hasher = hasher.map_err(AgreeError::Sender)??;
-    deadline.allow_hashing(found.bytes);
-    let check = || deadline.check(senders);
-    let Begins { bytes, hash } = read_line((stream, lines), args.timeout, terminated, check)?;
-    if bytes != found.bytes {
-        let text = format!("the sender hashed {bytes} bytes, but {} are present", found.bytes);
-        return Err(AgreeError::Sender(Error::Failed(text)));
-    }
-    let is_same = (hasher.bytes(), hasher.value()) == (bytes, hash);
-    Ok(if is_same { hasher } else { Hasher::default() })
-}
-
 /// Reports which bytes are received.
 fn report_start(name: &str, found: Option<&Found>, at: u64, length: Option<u64>) {
     let Some(found) = found else { return };
     if at == 0 {
-        tell(format_args!("{name} has other content: receiving all bytes\n"));
+        print_stderr(format_args!("{name} has different content: receiving all bytes\n"));
     } else if found.is_complete {
-        tell(format_args!("{name} is already complete: receiving nothing\n"));
+        print_stderr(format_args!("{name} is already complete: receiving nothing\n"));
     } else if at > 0 && Some(at) == length {
-        tell(format_args!("all {at} bytes are present: receiving nothing\n"));
+        print_stderr(format_args!("all {at} bytes are present: receiving nothing\n"));
     } else if at > 0 {
-        tell(format_args!("{at} bytes are present: receiving the rest\n"));
+        print_stderr(format_args!("{at} bytes are present: receiving the rest\n"));
     }
 }

@@ -20,8 +20,8 @@ use strait_transfer::relay::{Account, Copies, Options, Relay, Snapshot};
 
 use crate::Error;
 use crate::bulk::{cannot_listen, look_up, no_address};
-use crate::metrics::Metrics;
-use crate::output::{print_notice, tell};
+use crate::metrics::{self, Metrics};
+use crate::output::{print_notice, print_stderr};
 use crate::parse::{seconds, seconds_or_none};
 use log::Log;
 
@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Host and port of the server; the name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
-    /// Copy the bytes of connection N to files, PREFIX.N.up from the client and PREFIX.N.down to
-    /// it; N continues after existing files
+    /// Copy the bytes of connection N to the files PREFIX.N.up (from the client) and PREFIX.N.down
+    /// (to the client); numbers continue after those of existing files
     #[arg(long, value_name = "PREFIX")]
     tee: Option<PathBuf>,
     /// Maximum concurrent connections; further ones wait until one ends [default: 10000, or fewer
@@ -72,8 +72,8 @@ pub(crate) struct Args {
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
-    /// Serve the counters to Prometheus at http://ADDR/metrics, updated twice a second; a port
-    /// alone is on 127.0.0.1, port 0 takes a free one
+    /// Serve the counters to Prometheus at http://ADDR/metrics, updated twice a second; without an
+    /// address the port is on 127.0.0.1; port 0 selects a free port
     #[arg(long, value_name = "ADDR", value_parser = crate::parse::local)]
     metrics: Option<SocketAddr>,
 }
@@ -101,7 +101,7 @@ impl Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let to: Vec<SocketAddr> = look_up(&args.to)?.collect();
     if to.is_empty() {
         return Err(no_address(&args.to));
@@ -116,10 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let copies = open_copies(args)?;
     let listeners = listen_on(args.listen, args.workers)?;
     let metrics = Metrics::open(args.metrics)?;
-    strait_sys::process::drop_capabilities(false)?;
+    strait_os::process::drop_capabilities(false)?;
     if let Some(listener) = listeners.first() {
         let address = listener.local_addr().map_err(|error| Error::Failed(format!("listen: {error}")))?;
-        tell(format_args!(
+        print_stderr(format_args!(
             "relaying {address} to {}, at most {} connections at a time\n",
             args.to, limits.connections
         ));
@@ -132,13 +132,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let account = account?;
     let line = if args.json { as_json(&account, dropped).to_string() } else { as_text(&account) };
     if dropped > 0 || is_stalled {
-        tell(format_args!(
-            "strait: the reader of the log was too slow or gone: {dropped} lines were dropped\n"
+        print_stderr(format_args!(
+            "strait: the reader of the log was too slow or has closed it: {dropped} lines were dropped\n"
         ));
     }
     if is_stalled {
         // The reader of the log would not read the account either.
-        tell(format_args!("{line}\n"));
+        print_stderr(format_args!("{line}\n"));
         return Ok(());
     }
     Ok(print_notice(&line)?)
@@ -156,21 +156,23 @@ impl Limits {
     fn of(args: &Args) -> Result<Self, Error> {
         let each = Options::descriptors_each(args.tee.is_some());
         let workers = u64::from(args.workers);
-        let wanted = args.max_connections.unwrap_or(CONNECTIONS_MAX);
-        let reserved = DESCRIPTORS_PROCESS + workers * DESCRIPTORS_WORKER;
-        let all = reserved + u64::from(wanted) * (each + DESCRIPTORS_BACKPRESSURE);
+        let requested = args.max_connections.unwrap_or(CONNECTIONS_MAX);
+        let metrics = args.metrics.map_or(0, |_| metrics::DESCRIPTORS);
+        let reserved = DESCRIPTORS_PROCESS + metrics + workers * DESCRIPTORS_WORKER;
+        let all = reserved + u64::from(requested) * (each + DESCRIPTORS_BACKPRESSURE);
         let allowed = allow_files(all)?;
         let least = if allowed < all { reserved + workers * DESCRIPTORS_PIPES_MIN } else { reserved };
-        let fitting = u32::try_from(allowed.saturating_sub(least) / each).unwrap_or(wanted).min(wanted);
-        if fitting == 0 || fitting < args.max_connections.unwrap_or(0) {
+        let connections_max =
+            u32::try_from(allowed.saturating_sub(least) / each).unwrap_or(requested).min(requested);
+        if connections_max == 0 || connections_max < args.max_connections.unwrap_or(0) {
             let connections = args.max_connections.unwrap_or(1);
             let files = least + u64::from(connections) * each;
             return Err(Error::Refused(format!(
                 "{connections} connections need {files} open files, but only {allowed} are allowed: ulimit -n {files}"
             )));
         }
-        let descriptors = Budget::new(allowed - reserved, u64::from(fitting) * each);
-        Ok(Self { connections: fitting, descriptors })
+        let descriptors = Budget::new(allowed - reserved, u64::from(connections_max) * each);
+        Ok(Self { connections: connections_max, descriptors })
     }
 }
 
@@ -241,7 +243,7 @@ fn relay(
         let workers: Vec<_> = listeners.into_iter().map(|listener| scope.spawn(work(listener))).collect();
         let mut sum = Account::default();
         for worker in workers {
-            let account = worker.join().map_err(|_| Error::Failed("a worker died".into()))??;
+            let account = worker.join().map_err(|_| Error::Failed("a worker thread panicked".into()))??;
             sum.add(&account);
         }
         Ok(sum)

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_capture::file::FileReader;
 use strait_capture::{InjectPath, Injector};
+use strait_os::clock;
 use strait_packet::summary::link_type;
 use strait_program::Streams;
-use strait_sys::clock;
 
 use crate::Error;
 use crate::generate::finish;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if !input::wait_until_readable(Some(&args.file))? {
         return Ok(());
     }
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let mut reader = Some(open(&args.file)?);
     let injector = Injector::open(&args.output, InjectPath::Sendmmsg)?;
     let start_ns = clock::monotonic_ns();

@@ -4,8 +4,6 @@
 //! load libpcap by dlopen(3). Then it executes the program in its own process, so that terminal and
 //! exit code are the program's.
 
-mod trust;
-
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -18,23 +16,24 @@ use std::process::Command;
 use clap::Args as ClapArgs;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
-use strait_capture::Queues;
-use strait_sys::output;
+use strait_capture::{Queues, Wait};
+use strait_os::output;
 
 use crate::Error;
-use crate::capture::{PathArg, WaitArg};
 use crate::external::is_executable;
+use crate::parse::{path, wait};
+use crate::trust;
 
 /// Options of `strait run`.
 #[derive(ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Kernel path; a prefix of the program's device, as in xdp:eth0, has precedence
-    #[arg(short, long, value_enum)]
-    path: Option<PathArg>,
+    #[arg(short, long, value_parser = path())]
+    path: Option<strait_capture::Path>,
     /// How to wait for packets
-    #[arg(long, value_enum)]
-    wait: Option<WaitArg>,
+    #[arg(long, value_parser = wait())]
+    wait: Option<Wait>,
     /// With xdp: receive queues to read, all or as in 0,2,5-7 [default: all]
     #[arg(long)]
     queues: Option<String>,
@@ -54,19 +53,24 @@ const EXAMPLES: &str = "Examples:
   strait run --path xdp --report -- tcpdump -ni eth0 -w dns.pcap port 53
   strait run -- dumpcap -i v3:eth0 -w out.pcapng";
 
-/// Name of the library.
+/// File name of the drop-in library.
 const LIBRARY: &str = "libstrait_pcap.so";
-/// Names of libpcap, as links to the library.
-const NAMES: [&str; 2] = ["libpcap.so.0.8", "libpcap.so.1"];
+/// Names under which programs load libpcap. They become links to the library.
+const LIBPCAP_NAMES: [&str; 2] = ["libpcap.so.0.8", "libpcap.so.1"];
 /// Directories in which packages install the library.
 const INSTALL_DIRECTORIES: [&str; 2] = ["/usr/lib/strait", "/usr/local/lib/strait"];
 
-/// Environment variable with the path of the library, if it is in another directory.
-const VARIABLE: &str = "STRAIT_PCAP_LIBRARY";
-/// Directory in which Cargo built this program.
-const BUILT_IN: &str = env!("STRAIT_BUILT_IN");
-const REMEDY: &str = "In Strait's source directory: cargo build --release -p strait-pcap && \
-    sudo install -D target/release/libstrait_pcap.so /usr/local/lib/strait/libstrait_pcap.so";
+/// Environment variable with the path of the library, for a library in another directory.
+const LIBRARY_VARIABLE: &str = "STRAIT_PCAP_LIBRARY";
+/// Directory in which Cargo built this program; none in an installed program.
+const BUILD_DIRECTORY: Option<&str> = option_env!("STRAIT_BUILD_DIRECTORY");
+const REMEDY: &str = if cfg!(target_feature = "crt-static") {
+    "The archive of the static program has no libraries: install the Debian package libstrait-pcap, or name the \
+     library of the other archive: STRAIT_PCAP_LIBRARY=DIRECTORY/libstrait_pcap.so"
+} else {
+    "Install the Debian package libstrait-pcap, or in Strait's source directory: cargo build --release -p strait-pcap && \
+     sudo install -D target/release/libstrait_pcap.so /usr/local/lib/strait/libstrait_pcap.so"
+};
 
 /// Runs the command. Returns only on an error.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -86,22 +90,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let library = library()?;
     let mut command = Command::new(&path);
     command.arg0(program).args(rest);
-    command.env("LD_PRELOAD", first(library.as_os_str(), "LD_PRELOAD"));
-    command.env("LD_LIBRARY_PATH", first(link_directory(&library)?.as_os_str(), "LD_LIBRARY_PATH"));
+    command.env("LD_PRELOAD", prepend(library.as_os_str(), "LD_PRELOAD"));
+    command.env("LD_LIBRARY_PATH", prepend(link_directory(&library)?.as_os_str(), "LD_LIBRARY_PATH"));
     if let Some(queues) = &args.queues {
         let _: Queues =
-            queues.parse().map_err(|wrong| Error::Usage(format!("--queues {queues}: {wrong}")))?;
+            queues.parse().map_err(|error| Error::Usage(format!("--queues {queues}: {error}")))?;
     }
-    let named = |value: String, name: &str| (name.to_owned(), value);
-    let chosen = [
-        args.path.map(|path| named(path.0.name().to_owned(), "STRAIT_PATH")),
-        args.wait.map(|wait| named(wait.name(), "STRAIT_WAIT")),
-        args.queues.clone().map(|queues| named(queues, "STRAIT_QUEUES")),
-        args.strict.then(|| named("1".into(), "STRAIT_STRICT")),
-        args.report.clone().map(|report| named(report, "STRAIT_REPORT")),
+    let variable = |name: &str, value: String| (name.to_owned(), value);
+    let variables = [
+        args.path.map(|path| variable("STRAIT_PATH", path.name().to_owned())),
+        args.wait.map(|wait| variable("STRAIT_WAIT", wait.name().to_owned())),
+        args.queues.clone().map(|queues| variable("STRAIT_QUEUES", queues)),
+        args.strict.then(|| variable("STRAIT_STRICT", "1".into())),
+        args.report.clone().map(|report| variable("STRAIT_REPORT", report)),
     ];
-    command.envs(chosen.into_iter().flatten());
-    strait_sys::stdio::close_again_on_exec();
+    command.envs(variables.into_iter().flatten());
+    strait_os::stdio::close_again_on_exec();
     let error = command.exec();
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
 }
@@ -123,7 +127,7 @@ fn check_report(file: &str) -> Result<(), Error> {
     checked.map_err(|error| Error::Failed(format!("--report={file}: {error}")))
 }
 
-/// Finds the program like a shell.
+/// Finds the program as a shell does: a name without a slash in the PATH.
 fn find(program: &OsStr) -> Result<PathBuf, Error> {
     let named = program.to_string_lossy();
     if program.as_encoded_bytes().contains(&b'/') {
@@ -140,16 +144,17 @@ fn find(program: &OsStr) -> Result<PathBuf, Error> {
     found.ok_or(Error::NoProgram(named.into()))
 }
 
-/// Refuses set-uid, set-gid and capability programs, as the loader ignores LD_PRELOAD for them.
+/// Refuses programs that are set-uid, set-gid or have file capabilities: the loader ignores
+/// LD_PRELOAD for them.
 fn refuse_privileged(path: &Path) -> Result<(), Error> {
-    let me = rustix::process::geteuid();
+    let user = rustix::process::geteuid();
     let changes_identity = fs::metadata(path).is_ok_and(|found| {
         let (sets_user, sets_group) = (found.mode() & 0o4000 != 0, found.mode() & 0o2000 != 0);
-        (sets_user && found.uid() != me.as_raw()) || sets_group
+        (sets_user && found.uid() != user.as_raw()) || sets_group
     });
     let has_capabilities = rustix::fs::getxattr(path, c"security.capability", &mut [0_u8; 64]).is_ok();
-    let gains = changes_identity || (has_capabilities && !me.is_root());
-    if !gains {
+    let gains_privileges = changes_identity || (has_capabilities && !user.is_root());
+    if !gains_privileges {
         return Ok(());
     }
     let path = path.display();
@@ -158,14 +163,14 @@ fn refuse_privileged(path: &Path) -> Result<(), Error> {
     )))
 }
 
-/// Refuses a statically linked program, as no loader can replace its libpcap.
+/// Refuses a statically linked program: it has no loader that could replace its libpcap.
 fn refuse_static(path: &Path) -> Result<(), Error> {
     let head = File::open(path).and_then(|file| {
         let mut head = Vec::new();
         file.take(ELF_HEAD_BYTES).read_to_end(&mut head).map(|_| head)
     });
     match head {
-        Ok(head) if names_a_loader(&head) == Some(false) => Err(Error::Refused(format!(
+        Ok(head) if has_loader(&head) == Some(false) => Err(Error::Refused(format!(
             "{} is statically linked, so its libpcap cannot be replaced: build it with libpcap as a shared library",
             path.display()
         ))),
@@ -179,7 +184,7 @@ const ELF_HEAD_BYTES: u64 = 64 << 10;
 
 /// Returns true if a 64-bit ELF program of this machine's byte order has a PT_INTERP (elf(5)), and
 /// `None` for other files.
-fn names_a_loader(head: &[u8]) -> Option<bool> {
+fn has_loader(head: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     const HEADER: [u8; 5] = [0x7f, b'E', b'L', b'F', 2];
     if !head.starts_with(&HEADER) {
@@ -196,44 +201,52 @@ fn names_a_loader(head: &[u8]) -> Option<bool> {
     Some(kinds?.contains(&PT_INTERP))
 }
 
-/// Finds the library: the file named by [`VARIABLE`], else one beside this program, in an
-/// installation directory, or in Cargo's.
+/// Finds the library: the file named by [`LIBRARY_VARIABLE`], else a file beside this program, in
+/// an installation directory, or in Cargo's build directory.
 fn library() -> Result<PathBuf, Error> {
-    if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
-        let named = PathBuf::from(named);
-        if !named.is_file() {
-            return Err(Error::Refused(format!("{VARIABLE}={}: no such file. {REMEDY}", named.display())));
-        }
-        return loadable(named);
+    if let Some(named) = env::var_os(LIBRARY_VARIABLE).filter(|named| !named.is_empty()) {
+        return loadable(named_library(Path::new(&named))?);
     }
     let program = env::current_exe().ok();
     let own = program.as_deref().and_then(Path::parent);
     // `cargo build` puts it beside the program or, as a dependency, in `deps`; `make install` puts
     // it in `lib/strait`.
-    let near = ["", "deps", "../lib/strait"].into_iter().filter_map(|place| Some(own?.join(place)));
-    let installed: Vec<PathBuf> = near.chain(INSTALL_DIRECTORIES.map(PathBuf::from)).collect();
-    let built = [BUILT_IN.into(), Path::new(BUILT_IN).join("deps")];
-    // Canonical, as `..` and links could change before the loader follows them.
+    let beside_program = ["", "deps", "../lib/strait"].into_iter().filter_map(|place| Some(own?.join(place)));
+    let installed: Vec<PathBuf> = beside_program.chain(INSTALL_DIRECTORIES.map(PathBuf::from)).collect();
+    let built: Vec<PathBuf> = BUILD_DIRECTORY
+        .map(Path::new)
+        .map_or_else(Vec::new, |built| vec![built.to_owned(), built.join("deps")]);
+    // The path is made canonical, because `..` and links could change before the loader follows
+    // them.
     let canonical = |place: &PathBuf| fs::canonicalize(place.join(LIBRARY)).ok();
-    let offender = |library: &PathBuf| match &program {
-        Some(program) => trust::offender(library, program).map(Path::to_owned),
+    let untrusted = |library: &PathBuf| match &program {
+        Some(program) => trust::untrusted_path(library, program).map(Path::to_owned),
         None => Some(library.clone()),
     };
     let mut refused = None;
     for library in installed.iter().chain(&built).filter_map(canonical).filter(|library| library.is_file()) {
-        match offender(&library) {
+        match untrusted(&library) {
             None => return loadable(library),
-            Some(offender) => refused = refused.or(Some(not_trusted(&library, &offender))),
+            Some(untrusted) => refused = refused.or(Some(not_trusted(&library, &untrusted))),
         }
     }
     Err(refused.unwrap_or_else(|| not_found(installed.iter().chain(&built))))
 }
 
-fn not_trusted(library: &Path, offender: &Path) -> Error {
-    let (library, offender) = (library.display(), offender.display());
+/// Returns the canonical path of the file named by [`LIBRARY_VARIABLE`]. The loader would look up a
+/// relative path in the working directory of each child of the program.
+fn named_library(named: &Path) -> Result<PathBuf, Error> {
+    let found = fs::canonicalize(named).ok().filter(|found| found.is_file());
+    found.ok_or_else(|| {
+        Error::Refused(format!("{LIBRARY_VARIABLE}={}: no such file. {REMEDY}", named.display()))
+    })
+}
+
+fn not_trusted(library: &Path, untrusted: &Path) -> Error {
+    let (library, untrusted) = (library.display(), untrusted.display());
     Error::Refused(format!(
-        "{library} is not loaded: another user owns {offender} or may write to it. Remove the right (chmod go-w {offender}), \
-         or name the library: {VARIABLE}={library}"
+        "{library} is not loaded: another user owns {untrusted} or may write to it. Remove the write permission (chmod go-w {untrusted}), \
+         or name the library: {LIBRARY_VARIABLE}={library}"
     ))
 }
 
@@ -254,8 +267,8 @@ fn loadable(library: PathBuf) -> Result<PathBuf, Error> {
     Ok(library)
 }
 
-/// Returns the directory beside the library that links libpcap's names to it. Packages contain it.
-/// After a build it is created here.
+/// Returns the directory beside the library with links from libpcap's names to the library.
+/// Packages contain this directory. Beside a built library it is created on first use.
 fn link_directory(library: &Path) -> Result<PathBuf, Error> {
     let directory = library.with_file_name("libpcap");
     make_links(&directory, library).map_err(|error| {
@@ -267,19 +280,19 @@ fn link_directory(library: &Path) -> Result<PathBuf, Error> {
             _ => Error::Failed(failure),
         }
     })?;
-    // The user named the library, so that its owner is trusted in place of the program's.
+    // If the user named the library, its owner is trusted instead of the program's.
     let trusted = if is_named() { Some(library.to_owned()) } else { env::current_exe().ok() };
-    let offender = match trusted {
-        Some(trusted) => trust::offender_among_links(&directory, &NAMES, library, &trusted),
+    let untrusted = match trusted {
+        Some(trusted) => trust::untrusted_link(&directory, &LIBPCAP_NAMES, library, &trusted),
         None => Some(directory.clone()),
     };
-    offender.map_or_else(|| Ok(directory.clone()), |offender| Err(not_used(&directory, &offender)))
+    untrusted.map_or_else(|| Ok(directory.clone()), |untrusted| Err(not_used(&directory, &untrusted)))
 }
 
 fn make_links(directory: &Path, library: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let name = library.file_name().unwrap_or(OsStr::new(LIBRARY));
-    for link in NAMES {
+    for link in LIBPCAP_NAMES {
         match symlink(Path::new("..").join(name), directory.join(link)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -288,21 +301,21 @@ fn make_links(directory: &Path, library: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn not_used(directory: &Path, offender: &Path) -> Error {
-    let (directory, offender) = (directory.display(), offender.display());
+fn not_used(directory: &Path, untrusted: &Path) -> Error {
+    let (directory, untrusted) = (directory.display(), untrusted.display());
     Error::Refused(format!(
-        "{directory} is not used: the loader could load another library than Strait's by {offender}. Remove {directory}; \
+        "{directory} is not used: the loader could load another library than Strait's through {untrusted}. Remove {directory}; \
          strait run creates it again"
     ))
 }
 
-/// Returns true if the user named the library by [`VARIABLE`].
+/// Returns true if the user named the library by [`LIBRARY_VARIABLE`].
 fn is_named() -> bool {
-    env::var_os(VARIABLE).is_some_and(|named| !named.is_empty())
+    env::var_os(LIBRARY_VARIABLE).is_some_and(|named| !named.is_empty())
 }
 
-/// Returns `value`, followed by the present value of `variable`.
-fn first(value: &OsStr, variable: &str) -> OsString {
+/// Returns the list of `variable` with `value` in front.
+fn prepend(value: &OsStr, variable: &str) -> OsString {
     let mut list = value.to_owned();
     if let Some(others) = env::var_os(variable).filter(|others| !others.is_empty()) {
         list.push(":");
@@ -324,8 +337,8 @@ mod tests {
 
     #[test]
     fn untrusted_library_is_reported_with_reason_and_remedy() {
-        let (library, offender) = (PathBuf::from("/a/b/libstrait_pcap.so"), Path::new("/a"));
-        let message = not_trusted(&library, offender).to_string();
+        let (library, untrusted) = (PathBuf::from("/a/b/libstrait_pcap.so"), Path::new("/a"));
+        let message = not_trusted(&library, untrusted).to_string();
         let (first, rest) = message.split_once(": ").unwrap();
         assert_eq!(first, "/a/b/libstrait_pcap.so is not loaded");
         assert!(

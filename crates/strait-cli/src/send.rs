@@ -1,30 +1,33 @@
 //! `strait send`: sends a file or standard input to `strait receive`, or to any program that
 //! accepts a connection.
 
-use std::fs::{File, Metadata};
-use std::io::{Read as _, Seek as _};
+mod source;
+
+use std::io::Read as _;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use strait_program::Streams;
-use strait_sys::buffer::BufMut;
 use strait_transfer::hash::{Follower, Hasher};
-use strait_transfer::offer::{Answer, Attributes, Begins, Done, Frame, From, Offer, WAIT};
-use strait_transfer::{Engine, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy};
+use strait_transfer::offer::{Answer, Begins, Done, Frame, From, Offer, WAIT};
+use strait_transfer::{
+    BufMut, Engine, FilePart, Options, Plan, Progress, Segment, Sender, StreamPart, ZeroCopy,
+};
 
+use self::source::{Mechanism, Source};
 use crate::Error;
 use crate::bulk::{
     Bar, Incoming, Lines, WAIT_PERIOD, look_up, name, no_address, refuse, reset_on_death, send_line,
     set_timeouts, with_keep_alive,
 };
-use crate::output::{print_account, tell};
+use crate::output::{print_account, print_stderr};
 use crate::parse::seconds;
 
 /// Options of `strait send`.
@@ -54,7 +57,7 @@ pub(crate) struct Args {
     /// is compared
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that the other end may be silent; waiting for its disk or its reader does not count
+    /// Seconds that the other end may be silent; it is not silent while its disk or reader is slow
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object
@@ -63,7 +66,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The standard streams that carry data.
+    /// Returns the standard streams that carry data.
     pub(crate) fn streams(&self) -> Streams {
         Streams { input: self.file == "-", output: self.json }
     }
@@ -100,17 +103,17 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let source = Source::open(&args.file, args.mode)?;
     let stream = connect(&args.to, args.timeout)?;
     let mut lines = Lines::default();
     let (from, hasher) = if args.raw {
         (0, Hasher::default())
     } else {
-        agree(&stream, &mut lines, &source, args.timeout, terminated)?
+        negotiate_offset(&stream, &mut lines, &source, args.timeout, terminated)?
     };
     reset_on_death(&stream, true)?;
-    let engine = Engine::new(options(args, source.kernel))?;
+    let engine = Engine::new(options(args, source.mechanism))?;
     let duplicate = |error: std::io::Error| Error::Failed(format!("duplicate a socket: {error}"));
     let sender = Sender::new(stream.try_clone().map_err(duplicate)?)?;
     let hashing = Hashing::start(args, &source, hasher)?;
@@ -120,27 +123,27 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         engine,
         sender,
         terminated,
-        first: from,
-        at: from,
+        start_offset: from,
+        offset: from,
         stream,
         lines,
-        line: Vec::new(),
+        queued_line: Vec::new(),
         hashing,
-        last: Instant::now(),
-        last_line: Instant::now(),
+        last_progress: Instant::now(),
+        last_line_sent: Instant::now(),
     };
-    let failure = sending.all().and_then(|()| sending.end()).err();
+    let failure = sending.send_all().and_then(|()| sending.finish()).err();
     let account = sending.sender.account();
     if let Some(error) = sending.engine.no_zero_copy() {
-        tell(format_args!("strait: {error}\n"));
+        print_stderr(format_args!("strait: {error}\n"));
     }
     print_account(&account, args.json)?;
-    failure.map_or(Ok(()), |error| Err(hinted(error, args.raw)))
+    failure.map_or(Ok(()), |error| Err(with_hint(error, args.raw)))
 }
 
-/// Adds a hint to the error of a raw transfer: a receiver that expects an offer closes the
-/// connection when it gets other bytes.
-fn hinted(error: Error, is_raw: bool) -> Error {
+/// Adds a hint about --raw to the error of a raw transfer: strait receive without --raw expects an
+/// offer, and closes the connection when it gets other bytes.
+fn with_hint(error: Error, is_raw: bool) -> Error {
     match error {
         Error::Transfer(strait_transfer::Error::Closed { .. }) if is_raw => {
             Error::Failed(format!("{error}; strait receive accepts plain bytes only with --raw"))
@@ -149,9 +152,9 @@ fn hinted(error: Error, is_raw: bool) -> Error {
     }
 }
 
-fn options(args: &Args, kernel: Option<ByKernel>) -> Options {
+fn options(args: &Args, mechanism: Option<Mechanism>) -> Options {
     let zero_copy = match (args.mode, args.threshold) {
-        _ if kernel.is_some() => ZeroCopy::Never,
+        _ if mechanism.is_some() => ZeroCopy::Never,
         (Mode::Copy | Mode::Sendfile, _) => ZeroCopy::Never,
         (_, Threshold::Bytes(bytes)) => ZeroCopy::From(bytes),
         (Mode::Auto | Mode::Zc, Threshold::Auto) => ZeroCopy::Adaptive,
@@ -175,9 +178,9 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
     Err(last.unwrap_or_else(|| no_address(to)))
 }
 
-/// Offers the bytes and agrees with the receiver on the start offset. Returns the offset and the
+/// Offers the bytes, and negotiates the start offset with the receiver. Returns the offset and the
 /// hash of the bytes before it.
-fn agree(
+fn negotiate_offset(
     stream: &TcpStream,
     lines: &mut Lines,
     source: &Source,
@@ -188,118 +191,45 @@ fn agree(
     let (have, from, hasher) = match lines.read(stream, timeout)? {
         Answer::From(from) => (0, from, Hasher::default()),
         Answer::Have(bytes) => {
-            let hasher = with_keep_alive(stream, terminated, |stop| source.beginning(bytes, stop))??;
-            send_line(stream, &Begins { bytes, hash: hasher.value() })?;
+            let hasher = with_keep_alive(stream, terminated, |stop| source.hash_prefix(bytes, stop));
+            let hasher = hasher.map_err(|error| refusal_or(error, stream, lines))??;
+            send_line(stream, &Begins { bytes, hash: hasher.value() })
+                .map_err(|error| refusal_or(error, stream, lines))?;
             (bytes, lines.read(stream, timeout)?, hasher)
         }
     };
     let From(from) = from;
     if from != 0 && from != have {
-        return Err(Error::Failed(format!("{} asks for byte {from} and has {have} bytes", name(stream))));
+        return Err(Error::Failed(format!("{} requests byte {from} and has {have} bytes", name(stream))));
     }
     let hasher = if from == 0 { Hasher::default() } else { hasher };
     if let Some(length) = source.length.filter(|_| have > 0) {
         match from {
-            0 => tell(format_args!("the other end has other content: sending all {length} bytes\n")),
+            0 => print_stderr(format_args!("the other end's file differs: sending all {length} bytes\n")),
             _ if from == length => {
-                tell(format_args!("the other end has all {length} bytes: sending nothing\n"));
+                print_stderr(format_args!("the other end has all {length} bytes: sending nothing\n"));
             }
-            _ => tell(format_args!("the other end has {from} of {length} bytes: sending the rest\n")),
+            _ => print_stderr(format_args!("the other end has {from} of {length} bytes: sending the rest\n")),
         }
     }
     Ok((from, hasher))
 }
 
-/// Source of the bytes.
-struct Source {
-    name: String,
-    file: Arc<File>,
-    /// Length of a regular file, unless it is read from its middle.
-    length: Option<u64>,
-    /// System call by which the kernel can move the bytes without a copy.
-    kernel: Option<ByKernel>,
-    /// Metadata before the transfer.
-    metadata: Metadata,
-}
-
-#[derive(Clone, Copy)]
-enum ByKernel {
-    Sendfile,
-    Splice,
-}
-
-impl Source {
-    fn open(name: &str, mode: Mode) -> Result<Self, Error> {
-        let failed = |error: &dyn std::fmt::Display| Error::Failed(format!("{name}: {error}"));
-        let file = if name == "-" {
-            let duplicate = std::io::stdin().as_fd().try_clone_to_owned();
-            File::from(duplicate.map_err(|error| failed(&error))?)
-        } else {
-            File::open(name).map_err(|error| failed(&error))?
-        };
-        let metadata = file.metadata().map_err(|error| failed(&error))?;
-        if metadata.is_dir() {
-            return Err(Error::Failed(format!(
-                "{name} is a directory: tar c {name} | strait send - HOST:PORT"
-            )));
-        }
-        // Files of procfs and sysfs report a length of 0, and standard input may be a file that is
-        // partly read: both are streams.
-        let is_stream = metadata.len() == 0 || (&file).stream_position().is_ok_and(|at| at > 0);
-        let length = (metadata.is_file() && !is_stream).then_some(metadata.len());
-        let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type());
-        let kernel = match mode {
-            Mode::Auto | Mode::Sendfile if length.is_some() => Some(ByKernel::Sendfile),
-            Mode::Auto if is_pipe => Some(ByKernel::Splice),
-            Mode::Sendfile if !metadata.is_file() => {
-                return Err(Error::Usage(format!("{name} is not a file: sendfile cannot send it")));
-            }
-            _ => None,
-        };
-        Ok(Self { name: name.to_owned(), file: Arc::new(file), length, kernel, metadata })
-    }
-
-    /// Hashes the first bytes, as many as the receiver has.
-    fn beginning(&self, bytes: u64, stop: &AtomicBool) -> Result<Hasher, Error> {
-        if self.length.is_none_or(|length| bytes > length) {
-            return Err(Error::Failed(format!("the other end has {bytes} bytes, which were not offered")));
-        }
-        let mut hasher = Hasher::default();
-        hasher.read_up_to(bytes, &self.file, stop).map_err(|error| self.failed(&error))?;
-        Ok(hasher)
-    }
-
-    fn failed(&self, error: &std::io::Error) -> Error {
-        Error::Failed(format!("{}: {error}", self.name))
-    }
-
-    /// Returns the attributes of a file, for the received file.
-    fn attributes(&self) -> Option<Attributes> {
-        let modified = (self.metadata.mtime(), u32::try_from(self.metadata.mtime_nsec()).unwrap_or(0));
-        self.length.map(|_| Attributes { mode: self.metadata.mode() & 0o777, modified })
-    }
-
-    /// Returns true if the metadata of a file have not changed since before the transfer.
-    fn is_unchanged(&self) -> Result<bool, Error> {
-        let now = self.file.metadata().map_err(|error| self.failed(&error))?;
-        let stamp = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
-        Ok(self.length.is_none() || stamp(&now) == stamp(&self.metadata))
-    }
-
-    /// Returns true if a read would not block.
-    fn is_ready(&self) -> Result<bool, Error> {
-        let mut fds = [PollFd::new(&*self.file, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::INTR) => Ok(false),
-            Err(error) => Err(self.failed(&error.into())),
+/// Returns the refusal that the receiver sent before it closed the connection, or `error` without
+/// one.
+fn refusal_or(error: Error, stream: &TcpStream, lines: &mut Lines) -> Error {
+    loop {
+        match lines.poll::<From>(stream) {
+            Ok(Incoming::Alive) => {}
+            Err(refusal @ Error::PeerRefused { .. }) => return refusal,
+            _ => return error,
         }
     }
 }
 
-/// Mode of hashing.
+/// Hashing of the sent bytes.
 enum Hashing {
-    /// A thread reads the file, as the kernel moves its pages.
+    /// A separate thread reads the file: sendfile does not pass the bytes through this process.
     Thread(Follower),
     /// This thread hashes the bytes that it reads.
     Inline(Hasher),
@@ -309,11 +239,11 @@ enum Hashing {
 
 impl Hashing {
     fn start(args: &Args, source: &Source, hasher: Hasher) -> Result<Self, Error> {
-        match source.kernel {
+        match source.mechanism {
             _ if args.raw || args.no_verify => Ok(Self::Disabled),
             None => Ok(Self::Inline(hasher)),
-            Some(ByKernel::Splice) => Ok(Self::Disabled),
-            Some(ByKernel::Sendfile) => {
+            Some(Mechanism::Splice) => Ok(Self::Disabled),
+            Some(Mechanism::Sendfile) => {
                 let follower = source.file.try_clone().and_then(|file| Follower::start(hasher, file));
                 Ok(Self::Thread(follower.map_err(|error| source.failed(&error))?))
             }
@@ -321,15 +251,15 @@ impl Hashing {
     }
 }
 
-/// Condition for the next step.
+/// Result of a step.
 enum Next {
-    /// None: bytes have moved.
+    /// Bytes have moved: make the next step at once.
     Moved,
-    /// Room in the socket, or input of a splice.
+    /// Wait for the sender: for room in the socket, or input of a splice.
     Sender(Progress),
-    /// A free buffer.
+    /// Wait for a free buffer.
     Buffer,
-    /// Input from the source.
+    /// Wait for input from the source.
     Source,
     /// All bytes are planned.
     End,
@@ -343,36 +273,36 @@ struct Sending<'a> {
     terminated: &'a AtomicBool,
     /// Start offset of the transfer, and the offset up to which the source has been read or
     /// planned.
-    first: u64,
-    at: u64,
+    start_offset: u64,
+    offset: u64,
     stream: TcpStream,
     lines: Lines,
-    /// The unsent rest of a line.
-    line: Vec<u8>,
+    /// Unsent rest of a protocol line.
+    queued_line: Vec<u8>,
     hashing: Hashing,
     /// Time of the last sent bytes or received line, and of the last sent line.
-    last: Instant,
-    last_line: Instant,
+    last_progress: Instant,
+    last_line_sent: Instant,
 }
 
 impl Sending<'_> {
     /// Passes all bytes to the kernel.
-    fn all(&mut self) -> Result<(), Error> {
-        let mut bar = Bar::new(self.source.length, self.first);
+    fn send_all(&mut self) -> Result<(), Error> {
+        let mut bar = Bar::new(self.source.length, self.start_offset);
         loop {
             let before = self.sender.account().bytes();
             let next = match self.step() {
                 Ok(next) => next,
-                // The receiver may have sent the reason.
+                // The receiver may have sent the reason: report it instead.
                 Err(error) => return Err(self.poll_lines().err().unwrap_or(error)),
             };
             let sent = self.sender.account().bytes();
-            bar.at(self.first + sent);
+            bar.update(self.start_offset + sent);
             if let Hashing::Thread(follower) = &self.hashing {
-                follower.follow(self.first + sent);
+                follower.follow(self.start_offset + sent);
             }
             if sent > before {
-                self.last = Instant::now();
+                self.last_progress = Instant::now();
             }
             self.poll_lines()?;
             match next {
@@ -387,7 +317,7 @@ impl Sending<'_> {
                     self.check_timeout()?;
                 }
                 Next::Source => {
-                    self.last = Instant::now();
+                    self.last_progress = Instant::now();
                     self.engine.wait(Some((self.source.file.as_fd(), PollFlags::IN)), TICK)?;
                     self.queue_wait();
                 }
@@ -403,7 +333,7 @@ impl Sending<'_> {
         while !self.args.raw {
             match self.lines.poll::<Done>(&self.stream)? {
                 Incoming::Nothing => break,
-                Incoming::Alive => self.last = Instant::now(),
+                Incoming::Alive => self.last_progress = Instant::now(),
                 Incoming::Line(Done(got)) => {
                     return Err(Error::Failed(format!("{} has ended at byte {got}", self.sender.peer())));
                 }
@@ -413,7 +343,7 @@ impl Sending<'_> {
     }
 
     fn check_timeout(&self) -> Result<(), Error> {
-        if self.last.elapsed() <= self.args.timeout {
+        if self.last_progress.elapsed() <= self.args.timeout {
             return Ok(());
         }
         let (peer, seconds) = (self.sender.peer(), self.args.timeout.as_secs_f64());
@@ -422,8 +352,8 @@ impl Sending<'_> {
 
     /// Queues a `wait` line if no other line is queued and the last one is old enough.
     fn queue_wait(&mut self) {
-        if !self.args.raw && self.line.is_empty() && self.last_line.elapsed() >= WAIT_PERIOD {
-            self.line.extend_from_slice(WAIT.as_bytes());
+        if !self.args.raw && self.queued_line.is_empty() && self.last_line_sent.elapsed() >= WAIT_PERIOD {
+            self.queued_line.extend_from_slice(WAIT.as_bytes());
         }
     }
 
@@ -443,28 +373,28 @@ impl Sending<'_> {
     fn send_queued_line(&mut self) -> Result<bool, Error> {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         let flags =
-            if self.line.starts_with(b"data=") { flags | rustix::net::SendFlags::MORE } else { flags };
-        while !self.line.is_empty() {
-            match rustix::net::send(self.sender.socket(), &self.line, flags) {
-                Ok(sent) => drop(self.line.drain(..sent)),
+            if self.queued_line.starts_with(b"data=") { flags | rustix::net::SendFlags::MORE } else { flags };
+        while !self.queued_line.is_empty() {
+            match rustix::net::send(self.sender.socket(), &self.queued_line, flags) {
+                Ok(sent) => drop(self.queued_line.drain(..sent)),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
                 Err(error) => {
                     return Err(Error::Failed(format!("send to {}: {error}", self.sender.peer())));
                 }
             }
-            self.last_line = Instant::now();
+            self.last_line_sent = Instant::now();
         }
         Ok(true)
     }
 
     /// Plans the next bytes.
     fn plan(&mut self) -> Result<Next, Error> {
-        let segment = match (self.source.kernel, self.source.length) {
-            (Some(ByKernel::Sendfile), Some(length)) => {
-                let (offset, len) = (self.at, length - self.at);
+        let segment = match (self.source.mechanism, self.source.length) {
+            (Some(Mechanism::Sendfile), Some(length)) => {
+                let (offset, len) = (self.offset, length - self.offset);
                 Segment::File(FilePart { file: self.source.file.clone(), offset, len })
             }
-            (Some(ByKernel::Splice), _) => {
+            (Some(Mechanism::Splice), _) => {
                 let available = rustix::io::ioctl_fionread(&*self.source.file);
                 let len = available.map_err(|error| self.source.failed(&error.into()))?;
                 if len == 0 && !self.source.is_ready()? {
@@ -494,11 +424,11 @@ impl Sending<'_> {
 
     /// Plans a segment, after a line with its length.
     fn push(&mut self, segment: Segment) {
-        if self.source.kernel.is_some() {
-            self.at += segment.len();
+        if self.source.mechanism.is_some() {
+            self.offset += segment.len();
         }
         if !self.args.raw {
-            self.line.extend_from_slice(Frame::Data(segment.len()).to_string().as_bytes());
+            self.queued_line.extend_from_slice(Frame::Data(segment.len()).to_string().as_bytes());
         }
         self.sender.push(&mut self.engine, Plan::new().with(segment));
     }
@@ -506,7 +436,7 @@ impl Sending<'_> {
     /// Reads into a buffer and plans it.
     fn read_one(&mut self, mut buffer: BufMut) -> Result<Next, Error> {
         let read = match self.source.length {
-            Some(_) => self.source.file.read_at(&mut buffer, self.at),
+            Some(_) => self.source.file.read_at(&mut buffer, self.offset),
             None => (&*self.source.file).read(&mut buffer),
         };
         let read = match read {
@@ -515,17 +445,19 @@ impl Sending<'_> {
             Err(error) => return Err(self.source.failed(&error)),
         };
         // A file that has grown is sent up to its offered length.
-        let left = self.source.length.map_or(usize::MAX, |length| (length - self.at) as usize);
+        let left = self.source.length.map_or(usize::MAX, |length| (length - self.offset) as usize);
         let read = read.min(left);
         if read == 0 {
             return match self.source.length {
-                Some(length) if self.at < length => {
-                    Err(Error::Failed(format!("{} ended {} bytes early", self.source.name, length - self.at)))
-                }
+                Some(length) if self.offset < length => Err(Error::Failed(format!(
+                    "{} ended {} bytes early",
+                    self.source.name,
+                    length - self.offset
+                ))),
                 _ => Ok(Next::End),
             };
         }
-        self.at += read as u64;
+        self.offset += read as u64;
         let view = buffer.freeze(0..read);
         if let Hashing::Inline(hasher) = &mut self.hashing {
             hasher.write(&view);
@@ -536,7 +468,7 @@ impl Sending<'_> {
 
     /// Returns the hash of all bytes, if they are hashed.
     fn hash(&mut self) -> Result<Option<u64>, Error> {
-        let total = self.first + self.sender.account().bytes();
+        let total = self.start_offset + self.sender.account().bytes();
         let follower = match std::mem::replace(&mut self.hashing, Hashing::Disabled) {
             Hashing::Disabled => return Ok(None),
             Hashing::Inline(hasher) => return Ok(Some(hasher.value())),
@@ -555,9 +487,9 @@ impl Sending<'_> {
 
     /// Ends the stream. Waits until the peer has acknowledged all zero-copy buffers, or for the
     /// receiver's last line.
-    fn end(&mut self) -> Result<(), Error> {
+    fn finish(&mut self) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::Failed(format!("end the stream: {error}"));
-        let sent = self.first + self.sender.account().bytes();
+        let sent = self.start_offset + self.sender.account().bytes();
         if !self.args.raw {
             let hash = self.hash()?;
             if !self.source.is_unchanged()? {
@@ -565,7 +497,7 @@ impl Sending<'_> {
                 refuse(&self.stream, &reason);
                 return Err(Error::Failed(reason));
             }
-            self.line.extend_from_slice(Frame::End { bytes: sent, hash }.to_string().as_bytes());
+            self.queued_line.extend_from_slice(Frame::End { bytes: sent, hash }.to_string().as_bytes());
             while !self.send_queued_line()? {
                 self.poll_lines()?;
                 self.engine.wait(Some((self.stream.as_fd(), PollFlags::OUT)), TICK)?;
@@ -587,7 +519,7 @@ impl Sending<'_> {
             return Ok(());
         }
         let Done(got) = self.lines.read(&self.stream, self.args.timeout)?;
-        // The receiver has all bytes, so that the remaining buffers are released soon.
+        // The receiver has all bytes, so the remaining buffers are released soon.
         self.sender.finish(&mut self.engine, self.args.timeout)?;
         if got == sent {
             return Ok(());

@@ -6,6 +6,7 @@
 mod keyboard;
 mod model;
 mod reader;
+mod screen;
 mod tally;
 mod view;
 
@@ -14,16 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
-use ratatui::DefaultTerminal;
+use ratatui::Terminal;
 use rustix::io::Errno;
-use strait_capture::{Queues, Session};
+use strait_capture::{Path, Queues, Session, Wait};
 use strait_program::Failure as _;
 
 use self::keyboard::Keyboard;
 use self::model::{Model, Reaction};
 use self::reader::{Reader, Source};
-use crate::capture::{Chosen, PathArg, WaitArg};
-use crate::parse::seconds;
+use self::screen::{Modes, Screen};
+use crate::capture::ChosenInterface;
+use crate::parse::{path, seconds, wait};
 use crate::{Error, output};
 
 /// Interval at which keys and signals are checked.
@@ -43,11 +45,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
     /// Kernel path
-    #[arg(short, long, value_enum, default_value = "auto")]
-    path: PathArg,
+    #[arg(short, long, value_parser = path(), default_value = Path::Auto.name())]
+    path: Path,
     /// How to wait for packets
-    #[arg(long, value_enum, default_value = "balanced")]
-    wait: WaitArg,
+    #[arg(long, value_parser = wait(), default_value = Wait::Balanced.name())]
+    wait: Wait,
     /// Receive queues or fanout members: 0,2,5-7, all, or default
     #[arg(long, value_name = "LIST")]
     queues: Option<Queues>,
@@ -73,24 +75,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         ));
     }
     let filter = args.filter.join(" ");
-    let Chosen { name: interface, reason } = Chosen::find(args.interface.as_deref())?;
+    let ChosenInterface { name: interface, reason } = ChosenInterface::find(args.interface.as_deref())?;
     if let Some(reason) = reason {
-        output::tell(format_args!("strait: no -i given: {interface} is {reason}\n"));
+        output::print_stderr(format_args!("strait: no -i given: {interface} is {reason}\n"));
     }
     let session = Session::builder(interface.clone())
-        .path(args.path.0)
-        .wait(args.wait.into())
+        .path(args.path)
+        .wait(args.wait)
         .queues(args.queues.clone().unwrap_or_default())
         .filter(filter.clone())
         .open()?;
-    // Only after open(): libpcap's compiler checks no flag, so that a signal must end the process
-    // by its default action.
-    let terminated = strait_sys::process::on_termination()?;
+    // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
+    // the process by its default action.
+    let terminated = strait_os::process::on_termination()?;
     let title = format!("{interface}, path {} ({})", session.path(), session.mode());
     let source = Source::new(session, &interface);
     // Dropped before the thread starts: it parses untrusted packets, and each thread has its own
     // capabilities.
-    strait_sys::process::drop_capabilities(false)?;
+    strait_os::process::drop_capabilities(false)?;
     let reader = Reader::start(source)?;
     let mut model = Model::new(title, filter);
     let watched = if args.json {
@@ -99,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         on_terminal(args, &reader, &mut model, terminated)
     };
     let (last, ended) = reader.finish();
-    output::tell(format_args!("{}", last.report));
+    output::print_stderr(format_args!("{}", last.report));
     let failed = ended.is_err();
     let printed = if args.json && (failed || watched.is_ok()) {
         model.take(last);
@@ -107,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     } else {
         Ok(())
     };
-    // If the capture ended by itself, `ended` has the cause; `watched` only reports that it ended.
+    // If the capture ended by itself, `ended` has the cause; `watched` only reports the end.
     let result = ended.and(if failed { Ok(()) } else { watched }).and(printed);
     result.or_else(|error| if error.is_reader_gone() { Ok(()) } else { Err(error) })
 }
@@ -117,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 fn stream(args: &Args, reader: &Reader, model: &mut Model, terminated: &AtomicBool) -> Result<(), Error> {
     let mut next = Instant::now() + args.interval;
     while !terminated.load(Ordering::Relaxed) {
-        strait_sys::wait::sleep(POLL.min(next.saturating_duration_since(Instant::now())));
+        strait_os::wait::sleep(POLL.min(next.saturating_duration_since(Instant::now())));
         if Instant::now() >= next || reader.has_ended() {
             model.take(reader.take()?);
             next = Instant::now() + args.interval;
@@ -138,7 +140,8 @@ fn on_terminal(
     model: &mut Model,
     terminated: &AtomicBool,
 ) -> Result<(), Error> {
-    let shown = ratatui::try_init().map_err(Error::Output).and_then(|mut terminal| {
+    let modes = Modes::save().map_err(Error::Output)?;
+    let shown = modes.begin().map_err(Error::Output).and_then(|mut terminal| {
         let shown = match show(args, reader, model, &mut terminal, terminated) {
             Err(Error::Output(error)) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => {
                 Ok(Ended::Gone)
@@ -151,8 +154,7 @@ fn on_terminal(
         }
         shown
     });
-    // Also after a failed try_init, which may have enabled raw mode before it failed.
-    let restored = ratatui::try_restore().map_err(Error::Output);
+    let restored = modes.restore().map_err(Error::Output);
     match shown? {
         Ended::Asked => restored,
         Ended::Gone => Ok(()),
@@ -172,7 +174,7 @@ fn show(
     args: &Args,
     reader: &Reader,
     model: &mut Model,
-    terminal: &mut DefaultTerminal,
+    terminal: &mut Terminal<Screen>,
     terminated: &AtomicBool,
 ) -> Result<Ended, Error> {
     let mut keyboard = Keyboard::open()?;

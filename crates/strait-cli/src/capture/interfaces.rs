@@ -3,32 +3,32 @@
 //! `strait capture` and `strait top` call it. It opens no capture and changes no setting.
 
 use serde::Serialize;
-use strait_sys::ethtool::Ethtool;
-use strait_sys::interface::Interface;
-use strait_sys::libpcap::{Compiler, LINKTYPE_ETHERNET};
-use strait_sys::netlink::{Netlink, xdp_abilities};
+use strait_capture::Path;
+use strait_os::ethtool::Ethtool;
+use strait_os::interface::Interface;
+use strait_os::netlink::{Netlink, xdp_abilities};
 
 use crate::Error;
-use crate::output::{print_line, print_text};
+use crate::output::{print_line, print_text, printable};
 
-/// The name for all interfaces.
+/// Name for all interfaces.
 const ANY: &str = "any";
-/// A documentation address (RFC 5737), which is reached by the default route. No packet is sent to
-/// it.
-const FAR: &str = "192.0.2.1:9";
-/// An IPv6 documentation address (RFC 3849).
-const FAR_V6: &str = "[2001:db8::1]:9";
+/// Address for a lookup of the default route. It is for documentation (RFC 5737), and no packet is
+/// sent to it.
+const ROUTED: &str = "192.0.2.1:9";
+/// IPv6 address for the same lookup (RFC 3849).
+const ROUTED_V6: &str = "[2001:db8::1]:9";
 /// Driver name of the kernel module.
 const PF_ZEROCOPY: &str = "pf_zerocopy";
 
-/// The interface of a capture.
-pub(crate) struct Chosen {
+/// Interface of a capture, named by the user or selected.
+pub(crate) struct ChosenInterface {
     pub(crate) name: String,
-    /// Reason for the choice, if the user named no interface.
+    /// Reason for the selection, if the user named no interface.
     pub(crate) reason: Option<&'static str>,
 }
 
-impl Chosen {
+impl ChosenInterface {
     /// Returns the named interface, by its name or its number in the list of -D. Without a name,
     /// returns the interface of the default route, else the first with a carrier, else the first
     /// that is up, else the loopback.
@@ -44,11 +44,11 @@ impl Chosen {
     }
 }
 
-fn numbered(number: &str) -> Result<Chosen, Error> {
+fn numbered(number: &str) -> Result<ChosenInterface, Error> {
     let names = all()?.into_iter().map(|interface| interface.name).chain([ANY.to_owned()]);
     let nth = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
     match nth.and_then(|nth| names.into_iter().nth(nth)) {
-        Some(name) => Ok(Chosen { name, reason: None }),
+        Some(name) => Ok(ChosenInterface { name, reason: None }),
         None => Err(Error::Usage(format!("-i {number}: no such interface; strait capture -D lists them"))),
     }
 }
@@ -66,10 +66,10 @@ fn all() -> Result<Vec<Interface>, Error> {
 fn default_route() -> Option<u32> {
     let mut netlink = Netlink::open().ok()?;
     let mut by = |address: &str| netlink.route(None, address.parse().ok()?).ok().map(|route| route.index);
-    by(FAR).or_else(|| by(FAR_V6))
+    by(ROUTED).or_else(|| by(ROUTED_V6))
 }
 
-fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<Chosen, Error> {
+fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<ChosenInterface, Error> {
     let up: Vec<_> =
         interfaces.into_iter().filter(|found| found.is_up() && found.link_type().is_some()).collect();
     let of_route = |found: &&Interface| Some(found.index) == route && !found.is_loopback();
@@ -83,18 +83,16 @@ fn default(interfaces: Vec<Interface>, route: Option<u32>) -> Result<Chosen, Err
         (up.first(), "the only interface that is up")
     };
     match first {
-        Some(found) => Ok(Chosen { name: found.name.clone(), reason: Some(reason) }),
+        Some(found) => Ok(ChosenInterface { name: found.name.clone(), reason: Some(reason) }),
         None => Err(Error::Usage("no interface is up: name one with -i; `ip link` lists them".into())),
     }
 }
 
-/// Returns the interface if the user gave one in place of a filter, as in `strait capture eth0`.
-pub(super) fn mistaken(words: &[String]) -> Option<&str> {
+/// Returns the interface that the user gave in place of a filter, as in `strait capture eth0`.
+pub(super) fn interface_in_filter(words: &[String]) -> Option<&str> {
     let first = words.first().filter(|word| Interface::find(word).is_ok() || *word == ANY)?;
     // The name of an interface can also be a valid filter.
-    let compiled =
-        Compiler::offline(LINKTYPE_ETHERNET, super::SNAPLEN).and_then(|pcap| pcap.compile(first, false));
-    compiled.is_err().then_some(first)
+    (!strait_capture::is_filter(first)).then_some(first)
 }
 
 /// Capture paths of an interface.
@@ -107,14 +105,17 @@ struct Entry {
     loopback: bool,
     driver: Option<String>,
     /// Paths of packet sockets.
-    packet_sockets: &'static [&'static str],
+    packet_sockets: Vec<&'static str>,
     /// AF_XDP modes that the driver declares, the best first.
     xdp: Vec<&'static str>,
     /// True if the kernel module pf_zerocopy drives it.
     zerocopy: bool,
 }
 
-const PACKET_SOCKETS: &[&str] = &["v3", "v2", "recv"];
+/// Returns the paths of packet sockets, the best first.
+fn packet_sockets() -> Vec<&'static str> {
+    [Path::V3, Path::V2, Path::Recv].map(Path::name).into()
+}
 
 impl Entry {
     fn of(number: usize, found: &Interface) -> Self {
@@ -129,7 +130,7 @@ impl Entry {
             loopback: found.is_loopback(),
             zerocopy: driver.as_deref() == Some(PF_ZEROCOPY),
             driver,
-            packet_sockets: if found.link_type().is_some() { PACKET_SOCKETS } else { &[] },
+            packet_sockets: if found.link_type().is_some() { packet_sockets() } else { Vec::new() },
             xdp,
         }
     }
@@ -142,7 +143,7 @@ impl Entry {
             running: true,
             loopback: false,
             driver: None,
-            packet_sockets: PACKET_SOCKETS,
+            packet_sockets: packet_sockets(),
             xdp: Vec::new(),
             zerocopy: false,
         }
@@ -160,7 +161,7 @@ impl Entry {
         states.extend(self.driver.as_deref());
         let mut paths = Vec::new();
         if self.zerocopy {
-            paths.push("zerocopy".to_owned());
+            paths.push(Path::ZeroCopy.name().to_owned());
         }
         if !self.packet_sockets.is_empty() {
             paths.push(self.packet_sockets.join(", "));
@@ -170,7 +171,7 @@ impl Entry {
         } else {
             format!("xdp {}", self.xdp.join(", "))
         });
-        let name = format!("{}.{}", self.number, self.name);
+        let name = format!("{}.{}", self.number, printable(&self.name));
         format!("{name:width$}  [{}]  {}", states.join(", "), paths.join("; "))
     }
 }
@@ -194,8 +195,11 @@ pub(super) fn list(json: bool) -> Result<(), Error> {
         let text = serde_json::to_string(&entries).map_err(|error| Error::Failed(error.to_string()))?;
         return Ok(print_line(&text)?);
     }
-    let width =
-        entries.iter().map(|entry| entry.name.len() + entry.number.to_string().len() + 1).max().unwrap_or(0);
+    let width = entries
+        .iter()
+        .map(|entry| printable(&entry.name).len() + entry.number.to_string().len() + 1)
+        .max()
+        .unwrap_or(0);
     let lines: Vec<String> = entries.iter().map(|entry| entry.line(width) + "\n").collect();
     Ok(print_text(&lines.concat())?)
 }

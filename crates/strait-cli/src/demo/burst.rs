@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::child::{Child, strait};
+use super::part::{Outcome, PartResult, Topic};
 use super::rig::Rig;
-use super::story::{Outcome, Shown, Topic};
 use crate::Error;
 
 pub(super) const TOPIC: Topic = Topic {
@@ -34,12 +34,12 @@ pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> 
     let sent = rig.send_burst(PACKETS, terminated);
     both().for_each(|child| child.signal(Signal::CONT));
     let sent = sent?;
-    strait_sys::wait::sleep(DRAIN);
+    strait_os::wait::sleep(DRAIN);
     let arrived = rig.received()? - before;
     both().for_each(|child| child.signal(Signal::INT));
     let report = capture.end()?.json("strait capture")?;
-    let theirs = tcpdump.and_then(|child| Ok(counts(&child.end()?.stderr)));
-    Ok(Outcome::Shown(show(sent, arrived, &report, theirs.as_ref())))
+    let tcpdump = tcpdump.and_then(|child| Ok(counts(&child.end()?.stderr)));
+    Ok(Outcome::Complete(show(sent, arrived, &report, tcpdump.as_ref())))
 }
 
 fn capture(rig: &Rig) -> Result<Child, Error> {
@@ -68,7 +68,7 @@ fn counts(stderr: &str) -> Option<[u64; 3]> {
     Some([count("captured")?, count("received by filter")?, count("dropped by kernel")?])
 }
 
-fn show(sent: u64, arrived: u64, report: &Value, theirs: Result<&Option<[u64; 3]>, &Error>) -> Shown {
+fn show(sent: u64, arrived: u64, report: &Value, tcpdump: Result<&Option<[u64; 3]>, &Error>) -> PartResult {
     let count = |name: &str| report[name].as_u64().unwrap_or_default();
     let losses = report["lost"].as_object().into_iter().flatten();
     let lost: Vec<(String, u64)> = losses
@@ -79,7 +79,7 @@ fn show(sent: u64, arrived: u64, report: &Value, theirs: Result<&Option<[u64; 3]
     let places: Vec<String> = lost.iter().map(|(place, count)| format!("{place} {count}")).collect();
     let mut lines = vec![format!("sent {sent}, of which the interface counted {arrived}")];
     let mut has_tcpdump_failed = false;
-    let tcpdump = match theirs {
+    let tcpdump = match tcpdump {
         Ok(Some([captured, received, dropped])) => {
             lines.push(format!(
                 "tcpdump         captured {captured}, received by filter {received}, dropped by kernel {dropped}"
@@ -109,7 +109,7 @@ fn show(sent: u64, arrived: u64, report: &Value, theirs: Result<&Option<[u64; 3]
         (_, true) => "Strait's ledger accounts for every packet that the interface counted, and names the cause of each loss.".into(),
     };
     let figures = json!({ "sent": sent, "arrived": arrived, "tcpdump": tcpdump, "ledger": report });
-    Shown { lines, sentence, is_failed, figures }
+    PartResult { lines, sentence, is_failed, figures }
 }
 
 /// Returns true if tcpdump is not installed, or is not allowed to capture here.
@@ -134,10 +134,10 @@ mod tests {
     fn open_ledger_is_a_failure() {
         let report = |delivered: u64| json!({ "received": 10, "delivered": delivered, "filtered": 0, "lost": { "ring_full": 4 } });
         let missing = Error::NoProgram("tcpdump".into());
-        let shown = |arrived, delivered| show(10, arrived, &report(delivered), Err(&missing)).is_failed;
-        assert!(!shown(10, 6));
-        assert!(shown(10, 5), "the ledger does not close");
-        assert!(shown(11, 6), "the ledger lacks an arrived packet");
+        let result = |arrived, delivered| show(10, arrived, &report(delivered), Err(&missing)).is_failed;
+        assert!(!result(10, 6));
+        assert!(result(10, 5), "the ledger does not close");
+        assert!(result(11, 6), "the ledger lacks an arrived packet");
     }
 
     #[test]

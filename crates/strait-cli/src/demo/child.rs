@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::story::REFUSED;
+use super::part::REFUSED;
 use crate::Error;
 
 /// Time limit of one step of a program.
@@ -75,11 +75,11 @@ impl Child {
             let ended = self.process.try_wait().ok().flatten();
             if ended.is_some() || Instant::now() > deadline {
                 // The reading thread may not have read the last lines yet.
-                strait_sys::wait::sleep(10 * POLL);
+                strait_os::wait::sleep(10 * POLL);
                 let code = ended.and_then(|status| status.code());
                 return Err(failed(&self.name, &self.stderr(), code));
             }
-            strait_sys::wait::sleep(POLL);
+            strait_os::wait::sleep(POLL);
         }
     }
 
@@ -106,13 +106,13 @@ impl Child {
         let status = loop {
             match self.process.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < deadline => strait_sys::wait::sleep(POLL),
+                Ok(None) if Instant::now() < deadline => strait_os::wait::sleep(POLL),
                 Ok(None) => return Err(Error::Failed(format!("{} does not end", self.name))),
                 Err(error) => return Err(Error::Failed(format!("wait for {}: {error}", self.name))),
             }
         };
         let stdout = self.stdout.take().and_then(|reader| reader.join().ok()).unwrap_or_default();
-        strait_sys::wait::sleep(POLL);
+        strait_os::wait::sleep(POLL);
         Ok(Ended { code: status.code(), stdout, stderr: self.stderr() })
     }
 }

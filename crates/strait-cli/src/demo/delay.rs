@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use strait_sys::clock;
-use strait_sys::libpcap::{Options, Reader};
+use strait_capture::libpcap::{Options, Reader};
+use strait_os::clock;
 
 use super::child::strait;
+use super::part::{Outcome, PartResult, Topic};
 use super::rig::Rig;
-use super::story::{Outcome, Shown, Topic};
 use crate::Error;
-use crate::output::{print_line, tell};
+use crate::output::{print_line, print_stderr};
 
 pub(super) const TOPIC: Topic = Topic {
     key: "delay",
@@ -41,7 +41,7 @@ pub(super) fn run(rig: &Rig, terminated: &AtomicBool) -> Result<Outcome, Error> 
     if !report.exists() {
         return Err(Error::Failed("strait run did not replace libpcap".into()));
     }
-    Ok(Outcome::Shown(show(&alone, &under)))
+    Ok(Outcome::Complete(show(&alone, &under)))
 }
 
 fn measure(rig: &Rig, command: std::process::Command, terminated: &AtomicBool) -> Result<Value, Error> {
@@ -50,7 +50,7 @@ fn measure(rig: &Rig, command: std::process::Command, terminated: &AtomicBool) -
     child.end()?.json("the libpcap program")
 }
 
-fn show(alone: &Value, under: &Value) -> Shown {
+fn show(alone: &Value, under: &Value) -> PartResult {
     let of = |figures: &Value, name: &str| figures[name].as_u64().unwrap_or_default();
     let line = |name: &str, figures: &Value| {
         format!(
@@ -72,7 +72,7 @@ fn show(alone: &Value, under: &Value) -> Shown {
     } else {
         "On this machine strait run made no difference to the delay.".into()
     };
-    Shown {
+    PartResult {
         lines: vec![line("alone", alone), line("under strait run", under)],
         sentence,
         is_failed,
@@ -88,7 +88,7 @@ fn micros(us: u64) -> String {
 pub(super) fn read(interface: &str) -> Result<(), Error> {
     let options = Options { snaplen: 262_144, timeout: TIMEOUT, immediate: false, promiscuous: true };
     let mut reader = Reader::open(interface, options)?;
-    tell(format_args!("{LISTENING}\n"));
+    print_stderr(format_args!("{LISTENING}\n"));
     let mut delays_us = Vec::new();
     let deadline = Instant::now() + READ_MAX;
     while (delays_us.len() as u64) < PACKETS && Instant::now() < deadline {

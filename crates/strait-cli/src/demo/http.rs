@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::child::{Child, strait};
+use super::part::{Outcome, PartResult, Topic};
 use super::rig::Rig;
-use super::story::{Outcome, Shown, Topic};
 use crate::Error;
 
 pub(super) const TOPIC: Topic = Topic {
@@ -63,7 +63,7 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
         bytes => format!("On this machine {bytes} bytes of bodies were copied through the program; the account counts them."),
     };
     let figures = json!({ "requests": statuses, "copied": copied, "account": account });
-    Ok(Outcome::Shown(Shown { lines, sentence, is_failed, figures }))
+    Ok(Outcome::Complete(PartResult { lines, sentence, is_failed, figures }))
 }
 
 fn failed(what: &str, error: &std::io::Error) -> Error {

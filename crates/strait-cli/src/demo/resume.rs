@@ -8,8 +8,8 @@ use std::thread;
 use serde_json::json;
 
 use super::child::{Child, Ended, strait};
+use super::part::{Outcome, PartResult, Topic};
 use super::rig::Rig;
-use super::story::{Outcome, Shown, Topic};
 use crate::Error;
 
 pub(super) const TOPIC: Topic = Topic {
@@ -62,7 +62,7 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
     };
     let figures =
         json!({ "bytes": FILE_BYTES, "kept": kept, "sent": moved, "same": is_same, "account": account });
-    Ok(Outcome::Shown(Shown { lines, sentence, is_failed, figures }))
+    Ok(Outcome::Complete(PartResult { lines, sentence, is_failed, figures }))
 }
 
 fn failed(what: &str, error: &std::io::Error) -> Error {

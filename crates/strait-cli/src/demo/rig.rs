@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use strait_capture::file::FileReader;
 use strait_capture::{Directions, InjectPath, Injector, Lane, Path, Session};
 use strait_ledger::Report;
+use strait_os::clock;
+use strait_os::wire::{Reception, Wire};
 use strait_packet::traffic::{Kind, Sizes, Traffic};
-use strait_sys::clock;
-use strait_sys::wire::{Reception, Wire};
 
 use super::args::Args;
 use super::child::Child;
@@ -55,7 +55,7 @@ impl Rig {
     ) -> Result<Captured, Error> {
         let builder = Session::builder(self.wire.receiver().interface())
             .path(path)
-            .filter(&*args.filter)
+            .filter(args.filter())
             .directions(Directions::In)
             .ring(32 << 20);
         let mut session = self.wire.receiver().run(|| builder.open())??;
@@ -74,7 +74,7 @@ impl Rig {
             (read, sent.and_then(|_| stopped?.map(|()| arrived).map_err(Error::from)))
         });
         let arrived = arrived?;
-        let account = read.map_err(|_| Error::Failed("the reading thread died".to_owned()))??;
+        let account = read.map_err(|_| Error::Failed("the reading thread panicked".to_owned()))??;
         let report = session.report(vec![account]);
         output.close(&report)?;
         if terminated.load(Ordering::Relaxed) {
@@ -90,7 +90,7 @@ impl Rig {
         output::Source {
             lines: output::Lines::default(),
             interface: "receiver",
-            filter: &args.filter,
+            filter: args.filter(),
             snaplen: 262_144,
             link_type: session.link_type(),
             silent: true,
@@ -276,7 +276,7 @@ impl Drop for Scratch {
 
 /// Returns the error of an interrupted demo.
 pub(super) fn interrupted() -> Error {
-    Error::Failed("interrupted; the namespaces are gone".to_owned())
+    Error::Failed("interrupted; the namespaces are removed".to_owned())
 }
 
 /// Time limit of a capture after the last packet was sent.
@@ -290,7 +290,7 @@ fn settle(terminated: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
-        strait_sys::wait::sleep(Duration::from_millis(5));
+        strait_os::wait::sleep(Duration::from_millis(5));
     }
     false
 }

@@ -36,7 +36,7 @@ impl Row {
     }
 
     /// Returns the failure of this path, if it failed.
-    pub(super) fn complaint(&self) -> Option<String> {
+    pub(super) fn failure(&self) -> Option<String> {
         let capture = &self.ledger.as_ref()?.capture;
         if let Err(imbalance) = capture.closes() {
             return Some(format!("path {}: the ledger does not close: {imbalance}", self.path));
@@ -70,12 +70,10 @@ impl Row {
     }
 }
 
-/// Formats the rows as lines.
-pub(super) fn lines(rows: &[Row], filter: &str) -> Vec<String> {
-    let mut lines = vec![
-        format!("filter: {filter}"),
-        "path   mode          received delivered  filtered   lost   same   ledger".to_owned(),
-    ];
+/// Formats the rows as lines below the line about the filter.
+pub(super) fn lines(rows: &[Row], filter: String) -> Vec<String> {
+    let mut lines =
+        vec![filter, "path   mode          received delivered  filtered   lost   same   ledger".to_owned()];
     lines.extend(rows.iter().map(Row::line));
     lines
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use strait_capture::Wait;
 
 use super::route::Address;
-use crate::capture::WaitArg;
-use crate::parse::NumberList;
+use crate::parse::{NumberList, wait};
 
 /// Options of `strait doctor`.
 #[derive(ClapArgs)]
@@ -23,15 +23,15 @@ pub(crate) struct Args {
     pub(super) interface: Option<String>,
     /// Intended uses
     #[arg(long = "for", value_enum, value_delimiter = ',', default_value = "capture,send,proxy")]
-    pub(super) faces: Vec<Face>,
+    pub(super) areas: Vec<Area>,
     /// Receive queues for AF_XDP
     #[arg(long, value_name = "LIST", requires = "interface")]
     pub(super) queues: Option<NumberList>,
     /// How captures wait for packets
-    #[arg(long, value_enum, default_value_t = WaitArg::Balanced, requires = "interface")]
-    pub(super) wait: WaitArg,
+    #[arg(long, value_parser = wait(), default_value = Wait::Balanced.name(), requires = "interface")]
+    pub(super) wait: Wait,
     /// Bind AF_XDP in each mode for a moment, to the first of --queues or to an idle queue, with a
-    /// program that rejects all packets. Some NICs reset their link for it
+    /// program that rejects all packets. Some NICs reset their link when this happens
     #[arg(long, requires = "interface")]
     pub(super) probe: bool,
     /// Send a datagram to the discard port of this address, to check that its route avoids copies.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 /// A use of Strait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Face {
+pub(super) enum Area {
     /// Capturing packets
     Capture,
     /// Sending without copies

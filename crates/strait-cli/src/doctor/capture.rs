@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{PacketRing, packet_socket};
-use strait_sys::{Result, libpcap, packet};
+use strait_capture::{libpcap, probe};
+use strait_os::interface::Interface;
+use strait_os::netlink::PacketRing;
 
-use super::args::{Args, Face};
-use super::finding::{self, Finding, Notebook};
+use super::args::{Area, Args};
+use super::finding::{self, Finding, Recorder};
 use super::{link, privilege, processor, xdp, zerocopy};
 use crate::Error;
 
@@ -26,55 +26,52 @@ pub(super) fn examine(
     args: &Args,
     findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
-    let mut notebook = Notebook::new(Face::Capture, findings);
+    let mut recorder = Recorder::new(Area::Capture, findings);
     let name = interface.map_or("lo", |interface| interface.name.as_str());
-    kernel(&mut notebook);
-    let raw = privilege::packet_sockets(name, &args.faces, &mut notebook)?;
-    privilege::af_xdp(&args.faces, &mut notebook)?;
+    kernel(&mut recorder);
+    let raw = privilege::packet_sockets(name, &args.areas, &mut recorder)?;
+    privilege::af_xdp(&args.areas, &mut recorder)?;
     let what_for = "an AF_XDP queue without --ring-mib needs";
-    privilege::locked_memory(UMEM_BYTES, what_for, &args.faces, &mut notebook)?;
+    privilege::locked_memory(UMEM_BYTES, what_for, &args.areas, &mut recorder)?;
     if raw {
-        fanout(interface, &mut notebook);
+        fanout(interface, &mut recorder);
     }
-    libpcap(interface, raw, &mut notebook);
-    processor::examine(Path::new("/sys/devices/system/cpu"), &mut notebook);
-    zerocopy::examine(interface, &mut notebook);
+    libpcap(interface, raw, &mut recorder);
+    processor::examine(Path::new("/sys/devices/system/cpu"), &mut recorder);
+    zerocopy::examine(interface, &mut recorder);
     if let Some(interface) = interface {
-        link::examine(interface, args, &mut notebook)?;
-        xdp::examine(interface, args, &mut notebook)?;
+        link::examine(interface, args, &mut recorder)?;
+        xdp::examine(interface, args, &mut recorder)?;
     }
     Ok(())
 }
 
-/// Reports the kernel release without a verdict. Distributions backport features, so that other
-/// findings test the features themselves.
-fn kernel(notebook: &mut Notebook<'_>) {
-    notebook.ok("kernel", format!("Linux {}", finding::kernel()));
+/// Reports the kernel release without a verdict. Distributions backport features, so other findings
+/// test the features themselves.
+fn kernel(recorder: &mut Recorder<'_>) {
+    recorder.ok("kernel", format!("Linux {}", finding::kernel()));
 }
 
 /// Checks that several packet sockets can share the packets of the interface (`PACKET_FANOUT`).
-fn fanout(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
-    let (name, shown) = place(interface);
-    match create_fanout(name) {
-        Ok(()) => notebook.ok("fanout", format!("packet sockets can share the packets of {shown}: --queues")),
+fn fanout(interface: Option<&Interface>, recorder: &mut Recorder<'_>) {
+    let (name, shown) = tested_interface(interface);
+    match probe::fanout(name) {
+        Ok(()) => recorder.ok(
+            "fanout",
+            format!("packet sockets can share the packets of {shown}: --queues sets the number of lanes"),
+        ),
         Err(error) if error.errno() == Some(NO_OPTION) => {
             let fix = "a kernel with PACKET_FANOUT";
-            notebook.better("fanout", format!("only one lane: {}", error.failure()), fix);
+            recorder.better("fanout", format!("only one lane: {}", error.failure()), fix);
         }
-        Err(error) if is_down(name) => notebook.unknown("fanout", &error.remedy(bring_up(interface))),
-        Err(error) => notebook.unknown("fanout", &error),
+        Err(error) if is_down(name) => recorder.unknown("fanout", &error.remedy(bring_up(interface))),
+        Err(error) => recorder.unknown("fanout", &error),
     }
 }
 
-fn create_fanout(name: &str) -> Result<()> {
-    let interface = Interface::find(name)?;
-    let socket = packet::Socket::open(name)?;
-    socket.bind(interface.index)?;
-    socket.create_fanout(packet::Fanout::Hash).map(drop)
-}
-
-/// Returns the tested interface, and its name for messages.
-fn place(interface: Option<&Interface>) -> (&str, &str) {
+/// Returns the name of the interface to test, and its name for messages: without an interface the
+/// loopback.
+fn tested_interface(interface: Option<&Interface>) -> (&str, &str) {
     interface.map_or(("lo", "lo (tested by default)"), |interface| (&interface.name, &interface.name))
 }
 
@@ -96,53 +93,54 @@ pub(super) fn set_up(name: &str) -> String {
 }
 
 /// Reports the ring version that libpcap uses and the delay that it causes (paper D2).
-fn libpcap(interface: Option<&Interface>, raw: bool, notebook: &mut Notebook<'_>) {
-    let (name, shown) = place(interface);
+fn libpcap(interface: Option<&Interface>, raw: bool, recorder: &mut Recorder<'_>) {
+    let (name, shown) = tested_interface(interface);
     let version = match libpcap::version() {
         Ok(version) => version,
         Err(error) => {
-            let says = format!("{error}: text filters and strait run need it");
-            let fix = if cfg!(target_feature = "crt-static") { "" } else { "apt-get install libpcap0.8" };
-            return notebook.better("libpcap", says, fix);
+            let is_static = cfg!(target_feature = "crt-static");
+            let fix = if is_static { "" } else { "apt-get install libpcap0.8" };
+            let use_of_it = if is_static { "" } else { ": text filters and strait run need it" };
+            return recorder.better("libpcap", format!("{error}{use_of_it}"), fix);
         }
     };
     if !raw {
-        let says = format!("{version}; unknown: its ring cannot be examined without packet sockets");
-        return notebook.better("libpcap", says, "");
+        let message = format!("{version}; unknown: its ring cannot be examined without packet sockets");
+        return recorder.better("libpcap", message, "");
     }
     // No promiscuous mode: the examination changes no setting.
     let options =
         libpcap::Options { snaplen: SNAPLEN, timeout: READ_TIMEOUT, immediate: false, promiscuous: false };
-    let opened = libpcap::Reader::open(name, options).and_then(|reader| packet_socket(reader.socket()));
-    let socket = match opened {
+    let socket = match libpcap::socket(name, options) {
         Ok(socket) => socket,
         Err(error) => {
             let advice = || error.advice().unwrap_or_default().to_owned();
             let fix = if is_down(name) { bring_up(interface) } else { advice() };
-            let says = format!("{version}; unknown: its ring cannot be examined: {}", error.failure());
-            return notebook.better("libpcap", says, fix);
+            let message = format!("{version}; unknown: its ring cannot be examined: {}", error.failure());
+            return recorder.better("libpcap", message, fix);
         }
     };
     match (socket.version, socket.ring) {
         (3, Some(ring)) => {
             let PacketRing { block_bytes, blocks, retire, .. } = ring;
-            let says = format!(
+            let message = format!(
                 "{version} uses TPACKET_V3 on {shown}: {blocks} blocks of {} KiB; packets can be delayed by up \
                  to {} ms with tcpdump's read timeout",
                 block_bytes >> 10,
                 retire.as_millis()
             );
-            notebook.better("libpcap", says, "strait run -- PROGRAM, or the program's immediate mode");
+            recorder.better("libpcap", message, "strait run -- PROGRAM, or the program's immediate mode");
         }
         (version_used, Some(_)) => {
-            let says = format!(
+            let message = format!(
                 "{version} uses TPACKET_V{version_used} on {shown}: no delay, but one wake-up per packet"
             );
-            notebook.better("libpcap", says, "strait run -- PROGRAM, for fewer wake-ups");
+            recorder.better("libpcap", message, "strait run -- PROGRAM, for fewer wake-ups");
         }
         (_, None) => {
-            let says = format!("{version} uses no ring on {shown}: one system call and one copy per packet");
-            notebook.better("libpcap", says, "strait run -- PROGRAM");
+            let message =
+                format!("{version} uses no ring on {shown}: one system call and one copy per packet");
+            recorder.better("libpcap", message, "strait run -- PROGRAM");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The kind of device behind an interface. Offload and queue settings mean something else on a
+//! The kind of device behind an interface. Offload and queue settings have other effects on a
 //! virtual device than on a NIC.
 //!
 //! The findings on joined packets, queues, XDP and routes use it.
 
-use strait_sys::ethtool::Ethtool;
-use strait_sys::interface::Interface;
+use strait_os::ethtool::Ethtool;
+use strait_os::interface::Interface;
 
 /// Kind of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Device {
     Loopback,
     /// One end of a veth pair.
     Veth,
-    /// The end of a program: a virtual machine or a tunnel.
+    /// A tap or tun device, with a program at its other end: a virtual machine or a tunnel.
     Tun,
     /// Another device without a bus: a bridge, a bond, a VLAN.
     Virtual,

@@ -5,7 +5,9 @@ use std::io::IsTerminal as _;
 
 use serde::Serialize;
 
-use super::args::Face;
+use super::args::Area;
+use crate::output::printable;
+use crate::terminal::{allows_colours, size};
 
 /// Verdict of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -22,55 +24,65 @@ pub(super) enum State {
 /// Result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
-    pub(super) face: Face,
+    pub(super) area: Area,
     /// Short, stable name for scripts.
     pub(super) subject: &'static str,
     pub(super) state: State,
-    /// The observation and its consequence.
-    pub(super) says: String,
+    /// Observation and its consequence, as text.
+    pub(super) message: String,
     /// A command or another remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
 }
 
-/// Collects the findings of one face.
-pub(super) struct Notebook<'a> {
-    face: Face,
+/// Records the findings for one use of Strait.
+pub(super) struct Recorder<'a> {
+    area: Area,
     findings: &'a mut Vec<Finding>,
 }
 
-impl<'a> Notebook<'a> {
-    pub(super) fn new(face: Face, findings: &'a mut Vec<Finding>) -> Self {
-        Self { face, findings }
+impl<'a> Recorder<'a> {
+    pub(super) fn new(area: Area, findings: &'a mut Vec<Finding>) -> Self {
+        Self { area, findings }
     }
 
-    pub(super) fn ok(&mut self, subject: &'static str, says: impl Into<String>) {
-        self.note(subject, State::Ok, says.into(), None);
+    pub(super) fn ok(&mut self, subject: &'static str, message: impl Into<String>) {
+        self.note(subject, State::Ok, message.into(), None);
     }
 
-    pub(super) fn better(&mut self, subject: &'static str, says: impl Into<String>, fix: impl Into<String>) {
-        self.note(subject, State::Better, says.into(), Some(fix.into()));
+    pub(super) fn better(
+        &mut self,
+        subject: &'static str,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.note(subject, State::Better, message.into(), Some(fix.into()));
     }
 
-    pub(super) fn broken(&mut self, subject: &'static str, says: impl Into<String>, fix: impl Into<String>) {
-        self.note(subject, State::Broken, says.into(), Some(fix.into()));
+    pub(super) fn broken(
+        &mut self,
+        subject: &'static str,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.note(subject, State::Broken, message.into(), Some(fix.into()));
     }
 
     /// Adds a finding that is ok if `good`, else `better`.
-    pub(super) fn judge(&mut self, good: bool, subject: &'static str, says: impl Into<String>, fix: &str) {
-        if good { self.ok(subject, says) } else { self.better(subject, says, fix) }
+    pub(super) fn judge(&mut self, good: bool, subject: &'static str, message: impl Into<String>, fix: &str) {
+        if good { self.ok(subject, message) } else { self.better(subject, message, fix) }
     }
 
     /// Adds a finding for a property that could not be determined. It is `better` and not `broken`,
-    /// as the property may be in order.
-    pub(super) fn unknown(&mut self, subject: &'static str, error: &strait_sys::Error) {
+    /// because the property may be in order.
+    pub(super) fn unknown(&mut self, subject: &'static str, error: &strait_os::Error) {
         let fix = error.advice().map(str::to_owned);
         self.note(subject, State::Better, format!("unknown: {}", error.failure()), fix);
     }
 
-    fn note(&mut self, subject: &'static str, state: State, says: String, fix: Option<String>) {
+    fn note(&mut self, subject: &'static str, state: State, message: String, fix: Option<String>) {
         let fix = fix.filter(|fix| !fix.is_empty());
-        self.findings.push(Finding { face: self.face, subject, state, says, fix });
+        self.findings.push(Finding { area: self.area, subject, state, message, fix });
     }
 }
 
@@ -103,8 +115,8 @@ const TEXT_COLUMNS_MIN: usize = 24;
 /// are not. Without a terminal no line is wrapped, for grep(1).
 pub(super) fn text(findings: &[Finding]) -> String {
     let terminal = std::io::stdout().is_terminal();
-    let coloured = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let own = || ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns));
+    let coloured = terminal && allows_colours();
+    let own = || size().map_or(80, |size| usize::from(size.ws_col));
     let exported = std::env::var("COLUMNS").ok();
     page(findings, coloured, columns(terminal.then(own), exported.as_deref()))
 }
@@ -124,15 +136,16 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
         columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(TEXT_COLUMNS_MIN));
     let mut page = String::new();
     let mut shown: Vec<&Finding> = Vec::new();
-    for group in findings.chunk_by(|one, other| one.face == other.face) {
+    for group in findings.chunk_by(|one, other| one.area == other.area) {
         // Writing to a String cannot fail.
-        let _ = writeln!(page, "{}", format!("{:?}", group[0].face).to_lowercase());
+        let _ = writeln!(page, "{}", format!("{:?}", group[0].area).to_lowercase());
         for finding in group {
             let before = shown.iter().find(|before| before.fix == finding.fix && finding.fix.is_some());
-            let is_repeated =
-                shown.iter().any(|before| before.says == finding.says && before.subject == finding.subject);
-            let says = if is_repeated { "as above" } else { &finding.says };
-            let mut lines = wrapped(says, text_columns).into_iter();
+            let is_repeated = shown
+                .iter()
+                .any(|before| before.message == finding.message && before.subject == finding.subject);
+            let message = if is_repeated { "as above" } else { &finding.message };
+            let mut lines = wrapped(&printable(message), text_columns).into_iter();
             let (state, first) = (mark(finding.state, coloured), lines.next().unwrap_or_default());
             let _ = writeln!(page, "  {state}  {:width$}  {first}", finding.subject);
             for line in lines {
@@ -141,7 +154,7 @@ fn page(findings: &[Finding], coloured: bool, columns: Option<usize>) -> String 
             let fix = match (before, &finding.fix) {
                 (Some(_), _) if is_repeated => None,
                 (Some(before), _) => Some(format!("-> as for {}", before.subject)),
-                (None, fix) => fix.as_ref().map(|fix| format!("-> {fix}")),
+                (None, fix) => fix.as_ref().map(|fix| format!("-> {}", printable(fix))),
             };
             // Not wrapped: a command that is pasted from several lines would run as several.
             if let Some(fix) = fix {
@@ -176,7 +189,7 @@ fn summary(findings: &[Finding]) -> String {
     let mut line = format!("summary: {broken} broken, {better} could be better, {ok} ok");
     let first = |state| findings.iter().find(|finding| finding.state == state && finding.fix.is_some());
     if let Some(finding) = first(State::Broken).or_else(|| first(State::Better)) {
-        let fix = finding.fix.as_deref().unwrap_or_default();
+        let fix = printable(finding.fix.as_deref().unwrap_or_default());
         // Writing to a String cannot fail.
         let _ = write!(line, "; first, for {}: {fix}", finding.subject);
     }
@@ -200,9 +213,9 @@ mod tests {
     #[test]
     fn page_has_one_line_per_finding_with_the_fix_below() {
         let mut findings = Vec::new();
-        let mut notebook = Notebook::new(Face::Capture, &mut findings);
-        notebook.ok("kernel", "Linux 6.1");
-        notebook.better("memlock", "64 KiB", "ulimit -l unlimited");
+        let mut recorder = Recorder::new(Area::Capture, &mut findings);
+        recorder.ok("kernel", "Linux 6.1");
+        recorder.better("memlock", "64 KiB", "ulimit -l unlimited");
         assert_eq!(
             page(&findings, false, None),
             "capture\n  OK      kernel   Linux 6.1\n  better  memlock  64 KiB\n                   -> ulimit -l unlimited\n\
@@ -218,15 +231,15 @@ mod tests {
     #[test]
     fn text_is_wrapped_and_repetitions_are_shortened() {
         let mut findings = Vec::new();
-        for face in [Face::Capture, Face::Send] {
-            let mut notebook = Notebook::new(face, &mut findings);
-            notebook.better(
+        for area in [Area::Capture, Area::Send] {
+            let mut recorder = Recorder::new(area, &mut findings);
+            recorder.better(
                 "memory",
                 "one two three four five six seven eight nine ten",
                 "ulimit -l unlimited",
             );
         }
-        Notebook::new(Face::Send, &mut findings).broken("ring", "none", "ulimit -l unlimited");
+        Recorder::new(Area::Send, &mut findings).broken("ring", "none", "ulimit -l unlimited");
         let page = page(&findings, false, Some(50));
         let (findings, summary) = page.split_once("summary: ").unwrap();
         assert!(findings.lines().all(|line| line.chars().count() <= 50), "{page}");
@@ -239,11 +252,11 @@ mod tests {
     fn fix_is_not_wrapped_on_a_narrow_terminal() {
         let fix = "sudo setcap cap_net_raw,cap_net_admin+ep /usr/local/bin/strait && sudo sysctl -w net.core.bpf_jit_enable=1";
         let mut findings = Vec::new();
-        let says = "a capture needs more capabilities than the process has here";
-        Notebook::new(Face::Capture, &mut findings).broken("privilege", says, fix);
+        let message = "a capture needs more capabilities than the process has here";
+        Recorder::new(Area::Capture, &mut findings).broken("privilege", message, fix);
         let page = page(&findings, false, Some(40));
         assert!(page.lines().any(|line| line.trim_start().strip_prefix("-> ") == Some(fix)), "{page}");
-        assert!(!page.contains(says), "{page}");
+        assert!(!page.contains(message), "{page}");
     }
 
     #[test]
@@ -258,12 +271,15 @@ mod tests {
     #[test]
     fn undetermined_property_is_reported_as_unknown_with_its_remedy() {
         let mut findings = Vec::new();
-        let mut notebook = Notebook::new(Face::Send, &mut findings);
-        let error = strait_sys::Error::new(strait_sys::Kind::Failed, "read", "it", "no time");
-        notebook.unknown("clock", &error);
-        notebook.unknown("clock", &error.remedy("wait"));
+        let mut recorder = Recorder::new(Area::Send, &mut findings);
+        let error = strait_os::Error::new(strait_os::Kind::Failed, "read", "it", "no time");
+        recorder.unknown("clock", &error);
+        recorder.unknown("clock", &error.remedy("wait"));
         let [bare, helped] = &findings[..] else { panic!("{findings:?}") };
-        assert_eq!((bare.state, &*bare.says, &bare.fix), (State::Better, "unknown: read it: no time", &None));
-        assert_eq!((&*helped.says, helped.fix.as_deref()), ("unknown: read it: no time", Some("wait")));
+        assert_eq!(
+            (bare.state, &*bare.message, &bare.fix),
+            (State::Better, "unknown: read it: no time", &None)
+        );
+        assert_eq!((&*helped.message, helped.fix.as_deref()), ("unknown: read it: no time", Some("wait")));
     }
 }

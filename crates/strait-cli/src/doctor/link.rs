@@ -3,37 +3,37 @@
 use std::fs;
 use std::path::Path;
 
-use strait_sys::Result;
-use strait_sys::ethtool::{Ethtool, Offload};
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{LinkStats, Netlink};
+use strait_capture::Wait;
+use strait_os::Result;
+use strait_os::ethtool::{Ethtool, Offload};
+use strait_os::interface::Interface;
+use strait_os::netlink::{LinkStats, Netlink};
 
 use super::args::Args;
 use super::device::Device;
-use super::finding::Notebook;
+use super::finding::Recorder;
 use super::{capture, queues};
 use crate::Error;
-use crate::capture::WaitArg;
 
 /// Maximum number of examined interrupts of an interface.
 const INTERRUPTS_MAX: usize = 512;
 
-pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Notebook<'_>) -> Result<(), Error> {
+pub(super) fn examine(interface: &Interface, args: &Args, recorder: &mut Recorder<'_>) -> Result<(), Error> {
     let name = interface.name.as_str();
     let ethtool = Ethtool::open(name)?;
     let driver = ethtool.driver().map_or_else(|_| String::new(), |driver| driver.name);
-    state(interface, &driver, notebook);
-    queues::examine(interface, args, &ethtool, notebook);
-    rings(name, &ethtool, notebook);
+    state(interface, &driver, recorder);
+    queues::examine(interface, args, &ethtool, recorder);
+    rings(name, &ethtool, recorder);
     match Netlink::open()?.stats(interface.index) {
-        Ok(stats) => drops(name, &stats, notebook),
-        Err(error) => notebook.unknown("drops", &error),
+        Ok(stats) => drops(name, &stats, recorder),
+        Err(error) => recorder.unknown("drops", &error),
     }
-    offloads(interface, &ethtool, notebook);
-    numa(interface, notebook);
+    offloads(interface, &ethtool, recorder);
+    numa(interface, recorder);
     if let Some(directory) = interface.sysfs() {
-        interrupts(&directory, notebook);
-        busy_poll(&directory, args.wait, notebook);
+        interrupts(&directory, recorder);
+        busy_poll(&directory, args.wait, recorder);
     }
     Ok(())
 }
@@ -42,14 +42,14 @@ pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Noteboo
 const OPER_UNKNOWN: u8 = 0;
 
 /// Checks that the interface is up and has a carrier.
-fn state(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
+fn state(interface: &Interface, driver: &str, recorder: &mut Recorder<'_>) {
     const SUBJECT: &str = "link";
     let name = &interface.name;
     if !interface.is_up() {
-        return notebook.broken(SUBJECT, format!("{name} is down"), capture::set_up(name));
+        return recorder.broken(SUBJECT, format!("{name} is down"), capture::set_up(name));
     }
     if interface.is_running() || interface.operational_state == OPER_UNKNOWN {
-        return notebook.ok(SUBJECT, format!("{name} is up"));
+        return recorder.ok(SUBJECT, format!("{name} is up"));
     }
     let fix = match driver {
         "bridge" => {
@@ -58,38 +58,38 @@ fn state(interface: &Interface, driver: &str, notebook: &mut Notebook<'_>) {
         "veth" => "ip link set PEER up, at the other end of the pair".into(),
         _ => format!("plug a cable in, or switch the other end on; ip link show {name} prints the state"),
     };
-    notebook.better(SUBJECT, format!("{name} is up but has no carrier: no packet can arrive"), fix);
+    recorder.better(SUBJECT, format!("{name} is up but has no carrier: no packet can arrive"), fix);
 }
 
-fn rings(name: &str, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+fn rings(name: &str, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
     let rings = match ethtool.rings() {
         Ok(rings) => rings,
-        Err(error) if error.errno() == Some(queues::NOT_THERE) => {
-            return notebook.ok("nic ring", format!("{name}'s driver has no configurable ring"));
+        Err(error) if error.errno() == Some(queues::NOT_SUPPORTED) => {
+            return recorder.ok("nic ring", format!("{name}'s driver has no configurable ring"));
         }
-        Err(error) => return notebook.unknown("nic ring", &error),
+        Err(error) => return recorder.unknown("nic ring", &error),
     };
     if rings.rx_max == 0 {
         return;
     }
-    let says = format!(
+    let message = format!(
         "{} of {} receive descriptors, which hold packets while the CPU is busy",
         rings.rx, rings.rx_max
     );
-    notebook.judge(
+    recorder.judge(
         rings.rx >= rings.rx_max,
         "nic ring",
-        says,
+        message,
         &format!("ethtool -G {name} rx {}", rings.rx_max),
     );
 }
 
-/// Checks for packets that the NIC dropped before a capture could see them. Drops by the kernel are
-/// reported without a verdict, as they include packets of unknown protocols, which a capture does
-/// see.
-fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
+/// Checks for packets that the NIC dropped before a capture could get them. Drops by the kernel are
+/// reported without a verdict, because they include packets of unknown protocols, which captures
+/// get.
+fn drops(name: &str, stats: &LinkStats, recorder: &mut Recorder<'_>) {
     let missed = stats.rx_missed_errors + stats.rx_fifo_errors;
-    let says = format!(
+    let message = format!(
         "{missed} packets missed by the NIC, of {}, since the link was created; {} dropped later, which includes unknown \
          protocols",
         stats.rx_packets, stats.rx_dropped
@@ -97,52 +97,57 @@ fn drops(name: &str, stats: &LinkStats, notebook: &mut Notebook<'_>) {
     let fix = format!(
         "larger rings (ethtool -G {name} rx N) or more queues; ethtool -S {name} counts drops per queue"
     );
-    notebook.judge(missed == 0, "drops", says, &fix);
+    recorder.judge(missed == 0, "drops", message, &fix);
 }
 
-fn offloads(interface: &Interface, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+fn offloads(interface: &Interface, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
     match (joins(ethtool), ethtool.offload(Offload::Gso)) {
         (Ok(joins), Ok(gso)) => {
-            joined(&interface.name, Device::of(interface, ethtool), &joins, gso, notebook);
+            joined(&interface.name, Device::of(interface, ethtool), &joins, gso, recorder);
         }
-        (Err(error), _) | (_, Err(error)) => notebook.unknown("joined packets", &error),
+        (Err(error), _) | (_, Err(error)) => recorder.unknown("joined packets", &error),
     }
     match ethtool.flags() {
         Ok(flags) if flags.rx_vlan => {
-            notebook.ok("vlan tags", "removed by the NIC; Strait restores them");
+            recorder.ok("vlan tags", "removed by the NIC; Strait restores them");
         }
         Ok(_) => {}
-        Err(error) => notebook.unknown("vlan tags", &error),
+        Err(error) => recorder.unknown("vlan tags", &error),
     }
 }
 
 /// Reports packets that are longer here than on the wire: received packets that the offloads in
 /// `joins` merge, and sent packets that the stack leaves to the device to segment (`gso`). A device
 /// without a wire never segments them.
-fn joined(name: &str, device: Device, joins: &[&str], gso: bool, notebook: &mut Notebook<'_>) {
+fn joined(name: &str, device: Device, joins: &[&str], gso: bool, recorder: &mut Recorder<'_>) {
     const SUBJECT: &str = "joined packets";
     let off = (!joins.is_empty()).then(|| format!("ethtool -K {name} {} off", joins.join(" off ")));
     match (device, off) {
         (Device::Loopback, _) => {
-            notebook.ok(SUBJECT, "up to 64 KiB: senders pass their packets to the loopback unsegmented");
+            recorder.ok(SUBJECT, "up to 64 KiB: senders pass their packets to the loopback unsegmented");
         }
         (Device::Veth, off) => {
-            let says = format!("up to 64 KiB: senders behind {name}'s peer pass their packets unsegmented");
+            let message =
+                format!("up to 64 KiB: senders behind {name}'s peer pass their packets unsegmented");
             let peer = "ethtool -K PEER tso off gso off, at the peer's end, while capturing";
-            notebook.better(SUBJECT, says, off.map_or_else(|| peer.into(), |off| format!("{off}; {peer}")));
+            recorder.better(
+                SUBJECT,
+                message,
+                off.map_or_else(|| peer.into(), |off| format!("{off}; {peer}")),
+            );
         }
         (Device::Tun | Device::Virtual, _) => {
-            let says = "up to 64 KiB: senders on this machine, its guests or the lower device pass packets unsegmented";
-            notebook.ok(SUBJECT, says);
+            let message = "up to 64 KiB: senders on this machine, its guests or the lower device pass packets unsegmented";
+            recorder.ok(SUBJECT, message);
         }
         (Device::Nic, Some(off)) => {
             let joins = joins.join(" and ");
-            let says = format!("{joins} on: packet sockets see TCP segments merged to up to 64 KiB");
-            notebook.better(SUBJECT, says, format!("{off}, while capturing"));
+            let message = format!("{joins} on: packet sockets see TCP segments merged to up to 64 KiB");
+            recorder.better(SUBJECT, message, format!("{off}, while capturing"));
         }
         (Device::Nic, None) => {
             let sent = if gso { "; packets that this machine sends can have up to 64 KiB" } else { "" };
-            notebook.ok(SUBJECT, format!("off: received packets are as on the wire{sent}"));
+            recorder.ok(SUBJECT, format!("off: received packets are as on the wire{sent}"));
         }
     }
 }
@@ -153,16 +158,16 @@ fn joins(ethtool: &Ethtool) -> Result<Vec<&'static str>> {
     Ok(joins.into_iter().filter_map(|(offload, on)| on.then_some(offload)).collect())
 }
 
-fn numa(interface: &Interface, notebook: &mut Notebook<'_>) {
+fn numa(interface: &Interface, recorder: &mut Recorder<'_>) {
     if let Some(node) = interface.numa_node() {
         let path = format!("/sys/devices/system/node/node{node}/cpulist");
         let cpus = fs::read_to_string(path).unwrap_or_default();
-        notebook.ok("numa", format!("node {node}: pin lanes to its CPUs with --cpus {}", cpus.trim()));
+        recorder.ok("numa", format!("node {node}: pin lanes to its CPUs with --cpus {}", cpus.trim()));
     }
 }
 
 /// Checks that the NIC's interrupts are spread over CPUs.
-fn interrupts(directory: &Path, notebook: &mut Notebook<'_>) {
+fn interrupts(directory: &Path, recorder: &mut Recorder<'_>) {
     let Ok(entries) = fs::read_dir(directory.join("device/msi_irqs")) else { return };
     let mut cpus = Vec::new();
     let mut count = 0;
@@ -176,15 +181,15 @@ fn interrupts(directory: &Path, notebook: &mut Notebook<'_>) {
     cpus.sort_unstable();
     cpus.dedup();
     if count > 0 {
-        let says = format!("{count} interrupts on CPUs {}", cpus.join(","));
+        let message = format!("{count} interrupts on CPUs {}", cpus.join(","));
         let fix = "start irqbalance, or write CPUs to /proc/irq/N/smp_affinity_list";
-        notebook.judge(count == 1 || cpus.len() > 1, "interrupts", says, fix);
+        recorder.judge(count == 1 || cpus.len() > 1, "interrupts", message, fix);
     }
 }
 
 /// Checks the settings for busy polling (Documentation/networking/napi.rst) against the capture's
 /// wait mode. They defer interrupts, which delays a capture that sleeps until an interrupt.
-fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
+fn busy_poll(directory: &Path, wait: Wait, recorder: &mut Recorder<'_>) {
     const SUBJECT: &str = "busy poll";
     let setting = |file: &str| fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok();
     let (Some(deferred), Some(flush_ns)) = (setting("napi_defer_hard_irqs"), setting("gro_flush_timeout"))
@@ -196,26 +201,26 @@ fn busy_poll(directory: &Path, wait: WaitArg, notebook: &mut Notebook<'_>) {
         let shown = directory.display();
         format!("echo {deferred} >{shown}/napi_defer_hard_irqs; echo {flush_ns} >{shown}/gro_flush_timeout")
     };
-    if matches!(wait, WaitArg::Busy) {
-        let says = format!(
+    if wait == Wait::Busy {
+        let message = format!(
             "{settings}: --wait busy on AF_XDP needs both, so that interrupts do not disturb its polling"
         );
-        notebook.judge(deferred > 0 && flush_ns > 0, SUBJECT, says, &set(2, 200_000));
+        recorder.judge(deferred > 0 && flush_ns > 0, SUBJECT, message, &set(2, 200_000));
     } else if flush_ns > 0 {
-        let says = format!("{settings}: packets can be delayed by {flush_ns} ns, except with --wait busy");
-        notebook.better(SUBJECT, says, set(0, 0));
+        let message = format!("{settings}: packets can be delayed by {flush_ns} ns, except with --wait busy");
+        recorder.better(SUBJECT, message, set(0, 0));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Face;
+    use super::super::args::Area;
     use super::super::finding::{Finding, State};
     use super::*;
 
-    fn found(examine: impl FnOnce(&mut Notebook<'_>)) -> Vec<Finding> {
+    fn found(examine: impl FnOnce(&mut Recorder<'_>)) -> Vec<Finding> {
         let mut findings = Vec::new();
-        examine(&mut Notebook::new(Face::Capture, &mut findings));
+        examine(&mut Recorder::new(Area::Capture, &mut findings));
         findings
     }
 
@@ -225,23 +230,23 @@ mod tests {
         let polled = |deferred: &str, flush_ns: &str, wait| {
             fs::write(directory.path().join("napi_defer_hard_irqs"), deferred).unwrap();
             fs::write(directory.path().join("gro_flush_timeout"), flush_ns).unwrap();
-            found(|notebook| busy_poll(directory.path(), wait, notebook))
+            found(|recorder| busy_poll(directory.path(), wait, recorder))
         };
-        assert!(polled("0\n", "0\n", WaitArg::Balanced).is_empty());
-        let bare = polled("0\n", "0\n", WaitArg::Busy);
+        assert!(polled("0\n", "0\n", Wait::Balanced).is_empty());
+        let bare = polled("0\n", "0\n", Wait::Busy);
         assert!(bare[0].state == State::Better && bare[0].fix.as_ref().unwrap().contains("echo 200000"));
-        assert_eq!(polled("2\n", "200000\n", WaitArg::Busy)[0].state, State::Ok);
-        let late = polled("2\n", "200000\n", WaitArg::Latency);
+        assert_eq!(polled("2\n", "200000\n", Wait::Busy)[0].state, State::Ok);
+        let late = polled("2\n", "200000\n", Wait::Latency);
         assert!(late[0].state == State::Better && late[0].fix.as_ref().unwrap().contains("echo 0 >"));
     }
 
     #[test]
     fn joined_packets_and_their_fixes_depend_on_the_device() {
         let joined = |device, joins: &[&str], gso| {
-            found(|notebook| joined("a", device, joins, gso, notebook)).remove(0)
+            found(|recorder| joined("a", device, joins, gso, recorder)).remove(0)
         };
         let lo = joined(Device::Loopback, &["gro"], true);
-        assert!(lo.state == State::Ok && lo.says.contains("64 KiB") && lo.fix.is_none(), "{lo:?}");
+        assert!(lo.state == State::Ok && lo.message.contains("64 KiB") && lo.fix.is_none(), "{lo:?}");
         let veth = joined(Device::Veth, &[], true);
         assert!(
             veth.state == State::Better && veth.fix.unwrap().starts_with("ethtool -K PEER tso off gso off")
@@ -251,8 +256,8 @@ mod tests {
         assert!(joined(Device::Virtual, &["gro"], true).fix.is_none());
         let nic = joined(Device::Nic, &["gro", "lro"], true);
         assert_eq!(nic.fix.as_deref(), Some("ethtool -K a gro off lro off, while capturing"));
-        assert!(joined(Device::Nic, &[], true).says.contains("this machine sends"));
-        assert!(joined(Device::Nic, &[], false).says.ends_with("on the wire"));
+        assert!(joined(Device::Nic, &[], true).message.contains("this machine sends"));
+        assert!(joined(Device::Nic, &[], false).message.ends_with("on the wire"));
     }
 
     #[test]
@@ -260,7 +265,7 @@ mod tests {
         let link = |operational_state, driver: &str| {
             let interface =
                 Interface { name: "a".into(), flags: 1, operational_state, ..Interface::default() };
-            found(|notebook| state(&interface, driver, notebook)).remove(0)
+            found(|recorder| state(&interface, driver, recorder)).remove(0)
         };
         for (driver, advice) in [("bridge", "PORT master a"), ("veth", "PEER up"), ("ice", "cable")] {
             let finding = link(2, driver);
@@ -272,10 +277,10 @@ mod tests {
     #[test]
     fn only_packets_missed_by_the_nic_call_for_larger_rings() {
         let kernels = LinkStats { rx_packets: 9, rx_dropped: 5, ..LinkStats::default() };
-        let of_kernel = found(|notebook| drops("a", &kernels, notebook));
-        assert!(of_kernel[0].state == State::Ok && of_kernel[0].says.contains("5 dropped later"));
+        let of_kernel = found(|recorder| drops("a", &kernels, recorder));
+        assert!(of_kernel[0].state == State::Ok && of_kernel[0].message.contains("5 dropped later"));
         let nics = LinkStats { rx_missed_errors: 1, rx_fifo_errors: 1, ..kernels };
-        let of_nic = found(|notebook| drops("a", &nics, notebook));
-        assert!(of_nic[0].state == State::Better && of_nic[0].says.starts_with("2 packets missed"));
+        let of_nic = found(|recorder| drops("a", &nics, recorder));
+        assert!(of_nic[0].state == State::Better && of_nic[0].message.starts_with("2 packets missed"));
     }
 }

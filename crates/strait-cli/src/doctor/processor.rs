@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::finding::Notebook;
+use super::finding::Recorder;
 
 /// Maximum number of examined CPUs.
 const CPUS_MAX: usize = 4096;
@@ -16,7 +16,7 @@ const STATES_MAX: u32 = 16;
 const WAKE_MAX_US: u64 = 50;
 
 /// Examines all CPUs below `directory`, which is `/sys/devices/system/cpu` except in tests.
-pub(super) fn examine(directory: &Path, notebook: &mut Notebook<'_>) {
+pub(super) fn examine(directory: &Path, recorder: &mut Recorder<'_>) {
     let cpus = online(directory);
     let mut governors: Vec<String> =
         cpus.iter().filter_map(|cpu| read(cpu, "cpufreq/scaling_governor")).collect();
@@ -24,13 +24,13 @@ pub(super) fn examine(directory: &Path, notebook: &mut Notebook<'_>) {
     governors.dedup();
     if !governors.is_empty() {
         let good = governors == ["performance"];
-        let says = format!("frequency governor {}", governors.join(", "));
-        notebook.judge(good, "cpu frequency", says, "cpupower frequency-set -g performance");
+        let message = format!("frequency governor {}", governors.join(", "));
+        recorder.judge(good, "cpu frequency", message, "cpupower frequency-set -g performance");
     }
     if let Some(deepest_us) = cpus.iter().filter_map(|cpu| deepest_us(cpu)).max() {
-        let says = format!("waking from the deepest idle state takes {deepest_us} us");
+        let message = format!("waking from the deepest idle state takes {deepest_us} us");
         let fix = format!("cpupower idle-set -D {WAKE_MAX_US}");
-        notebook.judge(deepest_us <= WAKE_MAX_US, "cpu idle", says, &fix);
+        recorder.judge(deepest_us <= WAKE_MAX_US, "cpu idle", message, &fix);
     }
 }
 
@@ -59,7 +59,7 @@ fn read(directory: &Path, file: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Face;
+    use super::super::args::Area;
     use super::super::finding::{Finding, State};
     use super::*;
 
@@ -76,7 +76,7 @@ mod tests {
 
     fn found(directory: &Path) -> Vec<Finding> {
         let mut findings = Vec::new();
-        examine(directory, &mut Notebook::new(Face::Capture, &mut findings));
+        examine(directory, &mut Recorder::new(Area::Capture, &mut findings));
         findings
     }
 
@@ -89,11 +89,11 @@ mod tests {
         }
         state(directory.path(), 1, 2, 133, false);
         let deep = found(directory.path());
-        assert!(deep[0].state == State::Better && deep[0].says.contains("133 us"), "{deep:?}");
+        assert!(deep[0].state == State::Better && deep[0].message.contains("133 us"), "{deep:?}");
         // The effect of the fix.
         state(directory.path(), 1, 2, 133, true);
         let light = found(directory.path());
-        assert!(light[0].state == State::Ok && light[0].says.contains(" 2 us"), "{light:?}");
+        assert!(light[0].state == State::Ok && light[0].message.contains(" 2 us"), "{light:?}");
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
         }
         write(&directory.path().join("cpuidle/current_driver"), "none");
         let mixed = found(directory.path());
-        assert!(mixed[0].state == State::Better && mixed[0].says.contains("performance, powersave"));
+        assert!(mixed[0].state == State::Better && mixed[0].message.contains("performance, powersave"));
         write(&directory.path().join("cpu1/online"), "0\n");
         let rest = found(directory.path());
         assert!(rest.len() == 1 && rest[0].state == State::Ok, "{rest:?}");

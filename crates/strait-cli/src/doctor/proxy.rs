@@ -1,4 +1,5 @@
-//! Findings for the proxy: can bodies stay in the kernel, and is the cache directory suitable?
+//! Findings for the proxy: if bodies can stay in the kernel, and if the cache directory is
+//! suitable.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -10,11 +11,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, pipe, splice, tee};
 use rustix::process::{Resource, getrlimit};
-use strait_sys::process::has_seccomp_filter;
-use strait_sys::{Error, Kind, Result, tls};
+use strait_os::process::has_seccomp_filter;
+use strait_os::{Error, Kind, Result};
+use strait_transfer::tls;
 
-use super::args::{Args, Face};
-use super::finding::{Finding, Notebook};
+use super::args::{Area, Args};
+use super::finding::{Finding, Recorder};
 
 /// Pipe size that keeps a splice between two sockets busy.
 const PIPE_BYTES: u64 = 1 << 20;
@@ -36,7 +38,7 @@ const PSEUDO: [(u64, &str); 7] = [
     (0x6367_7270, "cgroup2"),
 ];
 /// File systems that are unsuitable for a cache, with the reason.
-const POOR: [(u64, &str, &str); 4] = [
+const UNSUITABLE: [(u64, &str, &str); 4] = [
     (0x0102_1994, "tmpfs", "it is memory: a restart loses the cache"),
     (0x6969, "nfs", "each access crosses the network"),
     (0x794c_7630, "overlayfs", "it is a container's layer: mount a volume there"),
@@ -44,36 +46,36 @@ const POOR: [(u64, &str, &str); 4] = [
 ];
 
 pub(super) fn examine(args: &Args, findings: &mut Vec<Finding>) {
-    let mut notebook = Notebook::new(Face::Proxy, findings);
-    moves(&mut notebook);
-    pipes(&mut notebook);
+    let mut recorder = Recorder::new(Area::Proxy, findings);
+    kernel_transfers(&mut recorder);
+    pipes(&mut recorder);
     match tls::probe() {
-        Ok(()) => notebook.ok("ktls", "the kernel encrypts: TLS can be served by sendfile"),
+        Ok(()) => recorder.ok("ktls", "the kernel encrypts: TLS can be served by sendfile"),
         Err(error) if error.kind() == Kind::Refused => {
-            let says = format!("TLS is encrypted in user space: {}", error.cause());
-            notebook.better("ktls", says, error.advice().unwrap_or_default());
+            let message = format!("TLS is encrypted in user space: {}", error.cause());
+            recorder.better("ktls", message, error.advice().unwrap_or_default());
         }
-        Err(error) => notebook.unknown("ktls", &error),
+        Err(error) => recorder.unknown("ktls", &error),
     }
-    cache(&args.cache, &mut notebook);
-    files(&mut notebook);
+    cache(&args.cache, &mut recorder);
+    files(&mut recorder);
 }
 
-/// Tries sendfile(2), splice(2) and tee(2) with a few bytes.
-fn moves(notebook: &mut Notebook<'_>) {
+/// Checks that sendfile(2), splice(2) and tee(2) work, with a few bytes.
+fn kernel_transfers(recorder: &mut Recorder<'_>) {
     const SUBJECT: &str = "sendfile, splice, tee";
-    match try_moves() {
-        Ok(()) => notebook.ok(SUBJECT, "they work: bodies stay in the kernel"),
+    match try_kernel_transfers() {
+        Ok(()) => recorder.ok(SUBJECT, "they work: bodies stay in the kernel"),
         Err(error) if error.kind() == Kind::Refused => {
             let filtered = "a seccomp filter may forbid it: run the container with a profile that allows it";
             let fix = if has_seccomp_filter() { filtered } else { "" };
-            notebook.broken(SUBJECT, error.failure(), fix);
+            recorder.broken(SUBJECT, error.failure(), fix);
         }
-        Err(error) => notebook.unknown(SUBJECT, &error),
+        Err(error) => recorder.unknown(SUBJECT, &error),
     }
 }
 
-fn try_moves() -> Result<()> {
+fn try_kernel_transfers() -> Result<()> {
     const BYTES: usize = 16;
     let failed = |operation: &'static str| {
         move |errno: Errno| Error::os(operation, "bytes in the kernel", errno.raw_os_error())
@@ -94,56 +96,56 @@ fn test_files() -> Result<(OwnedFd, [(OwnedFd, OwnedFd); 2]), Errno> {
     Ok((memfd_create("strait-doctor", MemfdFlags::CLOEXEC)?, [pipe()?, pipe()?]))
 }
 
-fn pipes(notebook: &mut Notebook<'_>) {
+fn pipes(recorder: &mut Recorder<'_>) {
     let number =
         |file: &str| fs::read_to_string(format!("/proc/sys/fs/{file}")).ok()?.trim().parse::<u64>().ok();
     if let Some(bytes) = number("pipe-max-size") {
-        let says = format!("a pipe holds up to {} KiB", bytes >> 10);
-        notebook.judge(bytes >= PIPE_BYTES, "pipe size", says, "sysctl fs.pipe-max-size=1048576");
+        let message = format!("a pipe holds up to {} KiB", bytes >> 10);
+        recorder.judge(bytes >= PIPE_BYTES, "pipe size", message, "sysctl fs.pipe-max-size=1048576");
     }
-    if let Some(pages) = number("pipe-user-pages-soft").filter(|_| !strait_sys::process::is_root()) {
-        let says = format!("the pipes of an unprivileged user hold up to {} MiB at full size", pages >> 8);
-        notebook.judge(
+    if let Some(pages) = number("pipe-user-pages-soft").filter(|_| !strait_os::process::is_root()) {
+        let message = format!("the pipes of an unprivileged user hold up to {} MiB at full size", pages >> 8);
+        recorder.judge(
             pages == 0 || pages >= 65_536,
             "pipe memory",
-            says,
+            message,
             "sysctl fs.pipe-user-pages-soft=0",
         );
     }
 }
 
-fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
+fn cache(directory: &Path, recorder: &mut Recorder<'_>) {
     const SUBJECT: &str = "cache directory";
     let shown = directory.display();
     let examined = stat(directory).and_then(|found| Ok((found, statfs(directory)?.f_type as u64)));
     let (found, kind) = match examined {
         Ok(examined) => examined,
         Err(Errno::NOENT) => {
-            let says = format!("{shown} does not exist");
-            return notebook.better(SUBJECT, says, format!("mkdir -p {shown}, or --cache DIR"));
+            let message = format!("{shown} does not exist");
+            return recorder.better(SUBJECT, message, format!("mkdir -p {shown}, or --cache DIR"));
         }
         Err(errno) => {
             let error = Error::os("examine", shown.to_string(), errno.raw_os_error());
-            return notebook.unknown(SUBJECT, &error);
+            return recorder.unknown(SUBJECT, &error);
         }
     };
     if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-        return notebook.broken(
+        return recorder.broken(
             SUBJECT,
             format!("{shown} is not a directory"),
             "--cache DIR, with a directory",
         );
     }
     if let Some((_, name)) = PSEUDO.into_iter().find(|(known, _)| *known == kind) {
-        let says = format!("{shown} is on {name}, which stores no files");
-        return notebook.broken(SUBJECT, says, "--cache DIR on ext4 or xfs");
+        let message = format!("{shown} is on {name}, which stores no files");
+        return recorder.broken(SUBJECT, message, "--cache DIR on ext4 or xfs");
     }
     // EACCES checks the rights of the effective user, and detects a read-only mount.
     match accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => {}
         Err(Errno::ROFS) => {
             let fix = "--cache DIR on a file system that is not mounted read-only";
-            return notebook.broken(SUBJECT, format!("{shown} is mounted read-only"), fix);
+            return recorder.broken(SUBJECT, format!("{shown} is mounted read-only"), fix);
         }
         Err(_) => {
             let user = rustix::process::geteuid().as_raw();
@@ -153,11 +155,11 @@ fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
                 Ok(()) => format!("as root: mkdir {own} && chown {user} {own}; then --cache {own}"),
                 Err(_) => format!("--cache DIR, with a directory that user {user} can enter"),
             };
-            return notebook.better(SUBJECT, format!("user {user} cannot write to {shown}"), fix);
+            return recorder.better(SUBJECT, format!("user {user} cannot write to {shown}"), fix);
         }
     }
-    if let Some((_, name, why)) = POOR.into_iter().find(|(known, ..)| *known == kind) {
-        return notebook.better(
+    if let Some((_, name, why)) = UNSUITABLE.into_iter().find(|(known, ..)| *known == kind) {
+        return recorder.better(
             SUBJECT,
             format!("{shown} is on {name}: {why}"),
             "--cache DIR on ext4 or xfs",
@@ -165,20 +167,20 @@ fn cache(directory: &Path, notebook: &mut Notebook<'_>) {
     }
     match ZERO_COPY.into_iter().find(|(known, _)| *known == kind) {
         Some((_, name)) => {
-            notebook.ok(SUBJECT, format!("{shown} is on {name}: sendfile passes its pages without a copy"));
+            recorder.ok(SUBJECT, format!("{shown} is on {name}: sendfile passes its pages without a copy"));
         }
-        None => notebook.ok(SUBJECT, format!("{shown} is on a file system of type {kind:#x}")),
+        None => recorder.ok(SUBJECT, format!("{shown} is on a file system of type {kind:#x}")),
     }
 }
 
-fn files(notebook: &mut Notebook<'_>) {
+fn files(recorder: &mut Recorder<'_>) {
     let limit = getrlimit(Resource::Nofile);
-    let says = match limit.current {
+    let message = match limit.current {
         Some(files) => format!("{files} files can be open"),
         None => "no limit of open files".into(),
     };
     let fix = "ulimit -n 65536 (systemd: LimitNOFILE=65536)";
-    notebook.judge(limit.current.is_none_or(|files| files >= FILES), "open files", says, fix);
+    recorder.judge(limit.current.is_none_or(|files| files >= FILES), "open files", message, fix);
 }
 
 #[cfg(test)]
@@ -188,7 +190,7 @@ mod tests {
 
     fn checked(directory: &Path) -> Finding {
         let mut findings = Vec::new();
-        cache(directory, &mut Notebook::new(Face::Proxy, &mut findings));
+        cache(directory, &mut Recorder::new(Area::Proxy, &mut findings));
         findings.remove(0)
     }
 
@@ -199,7 +201,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         for (broken, why) in [(&*file, "not a directory"), (Path::new("/proc"), "stores no files")] {
             let finding = checked(broken);
-            assert!(finding.state == State::Broken && finding.says.contains(why), "{finding:?}");
+            assert!(finding.state == State::Broken && finding.message.contains(why), "{finding:?}");
             assert!(finding.fix.unwrap().starts_with("--cache DIR"));
         }
         let none = checked(&directory.path().join("none"));

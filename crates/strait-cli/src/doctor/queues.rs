@@ -1,57 +1,58 @@
 //! Findings on an interface's receive queues: their number, and their use by the NIC.
 //!
-//! `link.rs` calls it, and `xdp.rs` asks it for an idle queue to try AF_XDP on.
+//! `link.rs` calls it; `xdp.rs` uses its idle queue to test AF_XDP.
 
-use strait_sys::Result;
-use strait_sys::ethtool::{Channels, Ethtool};
-use strait_sys::interface::Interface;
+use strait_os::Result;
+use strait_os::ethtool::{Channels, Ethtool};
+use strait_os::interface::Interface;
 
 use super::args::Args;
 use super::device::Device;
-use super::finding::Notebook;
+use super::finding::Recorder;
 
 /// `EOPNOTSUPP`: the driver does not support the setting.
-pub(super) const NOT_THERE: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+pub(super) const NOT_SUPPORTED: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
 
-pub(super) fn examine(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+pub(super) fn examine(interface: &Interface, args: &Args, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
     let available = match interface.queues() {
         Ok(queues) => queues.rx,
-        Err(error) => return notebook.unknown("queues", &error),
+        Err(error) => return recorder.unknown("queues", &error),
     };
-    let asked = args.queues.as_ref().map_or(&[][..], |list| &list.0);
-    if numbers(interface, asked, available, ethtool, notebook) {
-        rss(&interface.name, asked, available, ethtool, notebook);
+    let captured = args.queues.as_ref().map_or(&[][..], |list| &list.0);
+    if numbers(interface, captured, available, ethtool, recorder) {
+        rss(&interface.name, captured, available, ethtool, recorder);
     }
 }
 
 /// Checks that the requested queues exist, and returns true if they do.
 fn numbers(
     interface: &Interface,
-    asked: &[u32],
+    captured: &[u32],
     available: u32,
     ethtool: &Ethtool,
-    notebook: &mut Notebook<'_>,
+    recorder: &mut Recorder<'_>,
 ) -> bool {
     let name = interface.name.as_str();
     let is_virtual = Device::of(interface, ethtool).is_virtual();
     let set = |queues| set_queues(name, queues, ethtool.channels().ok(), is_virtual);
-    if let Some(missing) = asked.iter().find(|&&queue| queue >= available) {
-        let says = format!("queue {missing} was requested; {name} has receive queues 0 to {}", available - 1);
-        let most = asked.iter().max().map_or(available, |last| last.saturating_add(1));
+    if let Some(missing) = captured.iter().find(|&&queue| queue >= available) {
+        let message =
+            format!("queue {missing} was requested; {name} has receive queues 0 to {}", available - 1);
+        let most = captured.iter().max().map_or(available, |last| last.saturating_add(1));
         let fix = set(most).map_or("omit it: the driver has no more queues".into(), |how| {
             format!("{how}, or omit the missing queues")
         });
-        notebook.broken("queues", says, fix);
+        recorder.broken("queues", message, fix);
         return false;
     }
-    let cpus = strait_sys::process::cpus().max(1);
-    let says = format!("{} on {}", counted(available, "receive queue"), counted(cpus, "CPU"));
+    let cpus = strait_os::process::cpus().max(1);
+    let message = format!("{} on {}", with_plural(available, "receive queue"), with_plural(cpus, "CPU"));
     let fix = set(cpus).map(|how| format!("{how}: one lane per CPU")).unwrap_or_default();
-    notebook.judge(available <= cpus, "queues", says, &fix);
+    recorder.judge(available <= cpus, "queues", message, &fix);
     true
 }
 
-fn counted(count: u32, what: &str) -> String {
+fn with_plural(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -71,27 +72,27 @@ fn set_queues(name: &str, queues: u32, channels: Option<Channels>, is_virtual: b
 }
 
 /// Checks that the NIC sends no flows to queues that are not captured.
-fn rss(name: &str, asked: &[u32], available: u32, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+fn rss(name: &str, captured: &[u32], available: u32, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
     let used = match used_queues(ethtool) {
         Ok(used) if used.is_empty() => return,
         Ok(used) => used,
-        Err(error) => return notebook.unknown("rss", &error),
+        Err(error) => return recorder.unknown("rss", &error),
     };
     let missed: Vec<String> =
-        used.iter().filter(|queue| !asked.contains(queue)).map(ToString::to_string).collect();
-    if asked.is_empty() || missed.is_empty() {
-        notebook.ok("rss", format!("flows are spread over {}", counted(used.len() as u32, "queue")));
+        used.iter().filter(|queue| !captured.contains(queue)).map(ToString::to_string).collect();
+    if captured.is_empty() || missed.is_empty() {
+        recorder.ok("rss", format!("flows are spread over {}", with_plural(used.len() as u32, "queue")));
     } else {
-        let says =
+        let message =
             format!("the NIC also spreads flows to queues {}, which are not captured", missed.join(","));
-        notebook.broken("rss", says, steer(name, asked, available));
+        recorder.broken("rss", message, steer(name, captured, available));
     }
 }
 
 /// Returns the command that steers all flows to captured queues. ethtool(8) steers to adjacent
 /// queues only.
-fn steer(name: &str, asked: &[u32], available: u32) -> String {
-    let mut sorted = asked.to_vec();
+fn steer(name: &str, captured: &[u32], available: u32) -> String {
+    let mut sorted = captured.to_vec();
     sorted.sort_unstable();
     let all = format!("capture them all: --queues 0-{}", available.saturating_sub(1));
     if sorted.windows(2).all(|pair| pair[0] + 1 == pair[1]) {
@@ -106,7 +107,7 @@ fn steer(name: &str, asked: &[u32], available: u32) -> String {
 /// has no RSS table.
 fn used_queues(ethtool: &Ethtool) -> Result<Vec<u32>> {
     let mut used = match ethtool.rss_table() {
-        Err(error) if error.errno() == Some(NOT_THERE) => Vec::new(),
+        Err(error) if error.errno() == Some(NOT_SUPPORTED) => Vec::new(),
         table => table?,
     };
     used.sort_unstable();
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_queue_without_flows_is_tried() {
+    fn last_queue_without_flows_is_tried() {
         assert_eq!(last_idle(1, &[]), 0);
         assert_eq!(last_idle(4, &[]), 3);
         assert_eq!(last_idle(4, &[0, 1]), 3);

@@ -1,4 +1,4 @@
-//! Finding on the route to an address: is a send copied, and by which component?
+//! Finding on the route to an address: if the kernel copies sends, and why.
 //!
 //! It is the last of the findings for sends. It sends one datagram, to the loopback unless `--to`
 //! names an address.
@@ -9,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
 use rustix::io::Errno;
-use strait_sys::egress::Egress;
-use strait_sys::interface::Interface;
-use strait_sys::zerocopy::{self, Sent};
-use strait_sys::{Error, Result};
+use strait_os::egress::Egress;
+use strait_os::interface::Interface;
+use strait_os::{Error, Result};
+use strait_transfer::probe::{self, Sent};
 
 use super::device::Device;
-use super::finding::Notebook;
+use super::finding::Recorder;
 
 const SUBJECT: &str = "route";
 /// The discard port (RFC 863).
@@ -69,35 +69,35 @@ impl fmt::Display for Address {
 ///
 /// # Errors
 /// The interface in the address does not exist (a usage error).
-pub(super) fn examine(to: Option<&Address>, notebook: &mut Notebook<'_>) -> Result<()> {
+pub(super) fn examine(to: Option<&Address>, recorder: &mut Recorder<'_>) -> Result<()> {
     let address = to.unwrap_or(&Address::LOOPBACK);
     let socket = address.socket()?;
-    match (zerocopy::probe(socket), to) {
+    match (probe::route(socket), to) {
         (Ok(Sent::WithoutCopy), _) => {
-            notebook.ok(SUBJECT, format!("a send to {address} goes without a copy"));
+            recorder.ok(SUBJECT, format!("a send to {address} goes without a copy"));
         }
         (Ok(Sent::Copied), None) => {
-            notebook
+            recorder
                 .ok(SUBJECT, "MSG_ZEROCOPY works; the loopback always copies; --to ADDRESS tests a route");
         }
         (Ok(Sent::Copied), Some(_)) => match route(socket) {
-            Ok(route) => copied(address, &route, notebook),
+            Ok(route) => report_copy(address, &route, recorder),
             Err(error) => {
-                let says =
+                let message =
                     format!("a send to {address} is copied; the reason is unknown: {}", error.failure());
-                notebook.better(SUBJECT, says, "");
+                recorder.better(SUBJECT, message, "");
             }
         },
         (Err(error), Some(_)) if is_unreachable(&error) => {
-            notebook.broken(SUBJECT, error.failure(), format!("ip route get {}", address.address));
+            recorder.broken(SUBJECT, error.failure(), format!("ip route get {}", address.address));
         }
-        (Err(error), _) => notebook.unknown(SUBJECT, &error),
+        (Err(error), _) => recorder.unknown(SUBJECT, &error),
     }
     Ok(())
 }
 
-/// A disabled offload.
-struct Off {
+/// Disabled offload.
+struct DisabledOffload {
     /// Its name in ethtool(8).
     key: &'static str,
     /// True if the driver cannot enable it.
@@ -112,8 +112,8 @@ struct Route {
     /// True if the destination is an address of this machine.
     is_local: bool,
     /// Disabled offloads that a send without a copy needs.
-    off: Vec<Off>,
-    /// Number of packet sockets that get a copy of each sent packet.
+    off: Vec<DisabledOffload>,
+    /// Number of packet sockets that get each sent packet.
     captures: usize,
 }
 
@@ -121,7 +121,7 @@ fn route(to: SocketAddr) -> Result<Route> {
     let egress = Egress::find(None, to)?;
     let off = egress.missing()?.into_iter().map(|offload| {
         let is_fixed = egress.ethtool.is_fixed(offload)?;
-        Ok(Off { key: offload.key(), is_fixed })
+        Ok(DisabledOffload { key: offload.key(), is_fixed })
     });
     let off = off.collect::<Result<_>>()?;
     let Egress { interface, ethtool, is_local } = egress;
@@ -135,35 +135,48 @@ fn route(to: SocketAddr) -> Result<Route> {
     })
 }
 
-fn copied(address: &Address, route: &Route, notebook: &mut Notebook<'_>) {
+fn report_copy(address: &Address, route: &Route, recorder: &mut Recorder<'_>) {
     let Route { name, device, is_local, off, captures } = route;
-    let says = format!("a send to {address} leaves by {name} and is copied");
+    let message = format!("a send to {address} leaves by {name} and is copied");
     if *is_local || device.always_copies() {
-        notebook.ok(SUBJECT, format!("{says}, as is all traffic that stays on this machine"));
+        recorder.ok(SUBJECT, format!("{message}, as is all traffic that stays on this machine"));
     } else if !off.is_empty() {
-        notebook.better(SUBJECT, format!("{says}: {}", disabled(name, off)), switch_on(name, off));
+        recorder.better(
+            SUBJECT,
+            format!("{message}: {}", describe_disabled(name, off)),
+            enable_command(name, off),
+        );
     } else if *captures > 0 {
-        let says =
-            format!("{says}: a running capture also gets the packet ({captures} packet sockets on {name})");
-        notebook.better(SUBJECT, says, "end the capture (ss -0 -p lists it)");
+        let message = format!(
+            "{message}: a running capture also gets the packet ({captures} packet sockets on {name})"
+        );
+        recorder.better(SUBJECT, message, "end the capture (ss -0 -p lists it)");
     } else if device.is_virtual() {
-        notebook.better(SUBJECT, format!("{says}: sg and tx are on, but a lower device may lack them"), "");
+        recorder.better(
+            SUBJECT,
+            format!("{message}: sg and tx are on, but a lower device may lack them"),
+            "",
+        );
     } else {
-        notebook.better(SUBJECT, format!("{says} although sg and tx are on"), "");
+        recorder.better(SUBJECT, format!("{message} although sg and tx are on"), "");
     }
 }
 
 /// Lists the disabled offloads, and those that cannot be enabled.
-fn disabled(name: &str, off: &[Off]) -> String {
+fn describe_disabled(name: &str, off: &[DisabledOffload]) -> String {
     let keys: Vec<_> = off.iter().map(|off| off.key).collect();
     let fixed: Vec<_> = off.iter().filter(|off| off.is_fixed).map(|off| off.key).collect();
-    let says = format!("{} off at {name}", keys.join(" and "));
-    if fixed.is_empty() { says } else { format!("{says}; its driver has no {}", fixed.join(" and no ")) }
+    let message = format!("{} off at {name}", keys.join(" and "));
+    if fixed.is_empty() {
+        message
+    } else {
+        format!("{message}; its driver has no {}", fixed.join(" and no "))
+    }
 }
 
 /// Returns the command that enables the offloads, or nothing if one of them cannot be enabled: the
 /// others would not help.
-fn switch_on(name: &str, off: &[Off]) -> String {
+fn enable_command(name: &str, off: &[DisabledOffload]) -> String {
     if off.iter().any(|off| off.is_fixed) {
         return String::new();
     }
@@ -191,19 +204,19 @@ fn is_unreachable(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Face;
+    use super::super::args::Area;
     use super::super::finding::{Finding, State};
     use super::*;
 
     fn judged(device: Device, is_local: bool, off: Vec<&'static str>, captures: usize) -> Finding {
-        let off = off.into_iter().map(|key| Off { key, is_fixed: false }).collect();
+        let off = off.into_iter().map(|key| DisabledOffload { key, is_fixed: false }).collect();
         judged_with(device, is_local, off, captures)
     }
 
-    fn judged_with(device: Device, is_local: bool, off: Vec<Off>, captures: usize) -> Finding {
+    fn judged_with(device: Device, is_local: bool, off: Vec<DisabledOffload>, captures: usize) -> Finding {
         let mut findings = Vec::new();
         let route = Route { name: "a".into(), device, is_local, off, captures };
-        copied(&"192.0.2.7".parse().unwrap(), &route, &mut Notebook::new(Face::Send, &mut findings));
+        report_copy(&"192.0.2.7".parse().unwrap(), &route, &mut Recorder::new(Area::Send, &mut findings));
         findings.remove(0)
     }
 
@@ -212,20 +225,22 @@ mod tests {
         let nic = judged(Device::Nic, false, vec!["sg", "tx"], 1);
         assert_eq!((nic.state, nic.fix.as_deref()), (State::Better, Some("ethtool -K a sg on tx on")));
         assert_eq!(judged(Device::Nic, false, vec!["tx"], 0).fix.as_deref(), Some("ethtool -K a tx on"));
-        let fixed = |is_fixed| vec![Off { key: "sg", is_fixed: true }, Off { key: "tx", is_fixed }];
+        let fixed = |is_fixed| {
+            vec![DisabledOffload { key: "sg", is_fixed: true }, DisabledOffload { key: "tx", is_fixed }]
+        };
         for (is_fixed, lacks) in [(true, "no sg and no tx"), (false, "no sg")] {
             let without = judged_with(Device::Nic, false, fixed(is_fixed), 0);
-            let says = format!("sg and tx off at a; its driver has {lacks}");
-            assert!(without.says.ends_with(&says) && without.fix.is_none(), "{without:?}");
+            let message = format!("sg and tx off at a; its driver has {lacks}");
+            assert!(without.message.ends_with(&message) && without.fix.is_none(), "{without:?}");
         }
         let captured = judged(Device::Nic, false, vec![], 2);
-        assert!(captured.says.contains("a running capture") && captured.fix.unwrap().contains("ss -0"));
+        assert!(captured.message.contains("a running capture") && captured.fix.unwrap().contains("ss -0"));
         assert_eq!(judged(Device::Nic, false, vec![], 0).fix, None);
         for local in [judged(Device::Veth, false, vec!["sg"], 1), judged(Device::Nic, true, vec![], 1)] {
             assert!(
                 local.state == State::Ok
                     && local.fix.is_none()
-                    && local.says.contains("stays on this machine")
+                    && local.message.contains("stays on this machine")
             );
         }
     }

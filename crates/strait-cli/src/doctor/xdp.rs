@@ -3,17 +3,16 @@
 use std::path::Path;
 
 use rustix::io::Errno;
+use strait_capture::probe::{ENOTSUPP, bpf_program_name};
 use strait_capture::{Path as Mode, Queues, Session};
 use strait_filter::cbpf::Program;
-use strait_sys::bpf;
-use strait_sys::ethtool::Ethtool;
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{Netlink, XdpAttachment, xdp_abilities};
-use strait_sys::xdp::ENOTSUPP;
+use strait_os::ethtool::Ethtool;
+use strait_os::interface::Interface;
+use strait_os::netlink::{Netlink, XdpAttachment, xdp_abilities};
 
 use super::args::Args;
 use super::device::Device;
-use super::finding::Notebook;
+use super::finding::Recorder;
 use super::{capture, holder, privilege, queues};
 use crate::Error;
 
@@ -23,39 +22,39 @@ const RING_BYTES: usize = 256 << 10;
 const MODES: [(&str, Mode); 3] =
     [("zero-copy", Mode::XdpZeroCopy), ("native copy", Mode::XdpNative), ("generic", Mode::XdpGeneric)];
 
-pub(super) fn examine(interface: &Interface, args: &Args, notebook: &mut Notebook<'_>) -> Result<(), Error> {
+pub(super) fn examine(interface: &Interface, args: &Args, recorder: &mut Recorder<'_>) -> Result<(), Error> {
     let name = interface.name.as_str();
     let ethtool = Ethtool::open(name)?;
     match Netlink::open()?.xdp(interface.index) {
         Ok(None) => {}
-        Ok(Some(attached)) => occupied(name, attached, notebook),
-        Err(error) => notebook.unknown("xdp program", &error),
+        Ok(Some(attached)) => occupied(name, attached, recorder),
+        Err(error) => recorder.unknown("xdp program", &error),
     }
     if !interface.is_ethernet() {
-        notebook.better(
+        recorder.better(
             "xdp",
             format!("{name} is not an Ethernet interface: AF_XDP cannot be used"),
             "use --path v3",
         );
     } else if args.probe && !interface.is_up() {
-        let says = format!(
+        let message = format!(
             "AF_XDP was requested, but {name} is down, and AF_XDP binds only to interfaces that are up"
         );
-        notebook.broken("xdp", says, capture::set_up(name));
+        recorder.broken("xdp", message, capture::set_up(name));
     } else if args.probe {
-        probe(interface, args, &ethtool, notebook);
+        probe(interface, args, &ethtool, recorder);
     } else {
         let driver = ethtool.driver().map_or("its driver".into(), |driver| driver.name);
-        declared(interface, &driver, Device::of(interface, &ethtool), notebook);
+        declared(interface, &driver, Device::of(interface, &ethtool), recorder);
     }
     Ok(())
 }
 
 /// Reports the XDP program of another process.
-fn occupied(name: &str, attached: XdpAttachment, notebook: &mut Notebook<'_>) {
+fn occupied(name: &str, attached: XdpAttachment, recorder: &mut Recorder<'_>) {
     let XdpAttachment { mode, program_id } = attached;
-    let program = bpf::program_info_by_id(program_id).map(|info| info.name).unwrap_or_default();
-    let says = format!("program {program_id} \"{program}\" is attached to {name}: AF_XDP cannot be used");
+    let program = bpf_program_name(program_id).unwrap_or_default();
+    let message = format!("program {program_id} \"{program}\" is attached to {name}: AF_XDP cannot be used");
     let fix = match holder::of_xdp_link(Path::new("/proc"), program_id) {
         Some(process) => format!("end process {process} if it is not needed: its bpf_link holds the program"),
         None => format!(
@@ -63,43 +62,43 @@ fn occupied(name: &str, attached: XdpAttachment, notebook: &mut Notebook<'_>) {
             mode.detach_command(name)
         ),
     };
-    notebook.better("xdp program", says, fix);
+    recorder.better("xdp program", message, fix);
 }
 
 /// Reports the XDP features that the driver declares.
-fn declared(interface: &Interface, driver: &str, device: Device, notebook: &mut Notebook<'_>) {
+fn declared(interface: &Interface, driver: &str, device: Device, recorder: &mut Recorder<'_>) {
     let probe = format!("strait doctor {} --probe tests it", interface.name);
     match xdp_abilities(interface.index) {
-        Err(error) => notebook.better("xdp", format!("unknown of {driver}: {}", error.failure()), probe),
-        Ok(can) if can.zero_copy => notebook.ok("xdp", format!("{driver} declares zero-copy; {probe}")),
+        Err(error) => recorder.better("xdp", format!("unknown of {driver}: {}", error.failure()), probe),
+        Ok(can) if can.zero_copy => recorder.ok("xdp", format!("{driver} declares zero-copy; {probe}")),
         Ok(can) if can.native && can.redirect => {
-            let says = format!("{driver} declares native XDP without zero-copy: frames are copied once");
+            let message = format!("{driver} declares native XDP without zero-copy: frames are copied once");
             // A virtual device has no NIC that could be replaced.
             if device.is_virtual() {
-                return notebook.ok("xdp", format!("{says}, as on every link of this kind; {probe}"));
+                return recorder.ok("xdp", format!("{message}, as on every link of this kind; {probe}"));
             }
-            notebook.better(
+            recorder.better(
                 "xdp",
-                says,
+                message,
                 format!("a NIC with AF_XDP zero-copy (ice, i40e, mlx5, ixgbe, igc); {probe}"),
             );
         }
         Ok(_) => {
-            let says =
+            let message =
                 format!("{driver} has no native XDP: the kernel's generic program only, no faster than v3");
             let nic = if device.is_virtual() { "" } else { ", or a NIC with native XDP" };
-            notebook.better("xdp", says, format!("use --path v3 here{nic}"));
+            recorder.better("xdp", message, format!("use --path v3 here{nic}"));
         }
     }
 }
 
 /// Binds a socket in each mode, with a program that rejects all packets.
-fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut Notebook<'_>) {
+fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
     let name = interface.name.as_str();
     let asked = args.queues.as_ref().and_then(|list| list.0.first().copied());
     let queue = match asked.map_or_else(|| queues::idle(interface, ethtool), Ok) {
         Ok(queue) => queue,
-        Err(error) => return notebook.unknown("xdp", &error),
+        Err(error) => return recorder.unknown("xdp", &error),
     };
     let device = Device::of(interface, ethtool);
     let tried = MODES.map(|(mode, path)| (mode, path, bind(name, path, queue)));
@@ -108,22 +107,22 @@ fn probe(interface: &Interface, args: &Args, ethtool: &Ethtool, notebook: &mut N
             .iter()
             .all(|(_, _, other)| matches!(other, Err(other) if other.to_string() == first.to_string()))
     {
-        return one_cause(name, queue, first, args, notebook);
+        return one_cause(name, queue, first, args, recorder);
     }
     let binds = tried.iter().any(|(_, _, tried)| tried.is_ok());
     for (mode, path, tried) in tried {
         let subject = subject(path);
         match tried {
-            Ok(()) => notebook.ok(subject, format!("{mode} binds to queue {queue} of {name}")),
+            Ok(()) => recorder.ok(subject, format!("{mode} binds to queue {queue} of {name}")),
             Err(error) => {
                 let fix = error.errno().map_or("", |errno| fix(path, Errno::from_raw_os_error(errno)));
                 let fix = if fix.starts_with("a NIC") && device.is_virtual() { "" } else { fix };
-                notebook.better(subject, format!("no {mode} on queue {queue} of {name}: {error}"), fix);
+                recorder.better(subject, format!("no {mode} on queue {queue} of {name}: {error}"), fix);
             }
         }
     }
     if !binds {
-        notebook.broken("xdp", format!("AF_XDP was requested and does not bind to {name}"), "use --path v3");
+        recorder.broken("xdp", format!("AF_XDP was requested and does not bind to {name}"), "use --path v3");
     }
 }
 
@@ -139,20 +138,20 @@ fn one_cause(
     queue: u32,
     error: &strait_capture::Error,
     args: &Args,
-    notebook: &mut Notebook<'_>,
+    recorder: &mut Recorder<'_>,
 ) {
     let reason = match error {
         strait_capture::Error::System(error) => error.failure(),
         error => error.to_string(),
     };
     let fix = match error.errno().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM | Errno::ACCESS) => privilege::for_af_xdp(&args.faces),
+        Some(Errno::PERM | Errno::ACCESS) => privilege::for_af_xdp(&args.areas),
         Some(errno @ Errno::AFNOSUPPORT) => fix(Mode::XdpGeneric, errno).into(),
         // The finding "queues" has the fix for a missing queue.
         None if args.queues.is_some() => String::new(),
         _ => "use --path v3".into(),
     };
-    notebook.broken("xdp", format!("AF_XDP does not bind to queue {queue} of {name}: {reason}"), fix);
+    recorder.broken("xdp", format!("AF_XDP does not bind to queue {queue} of {name}: {reason}"), fix);
 }
 
 fn subject(path: Mode) -> &'static str {

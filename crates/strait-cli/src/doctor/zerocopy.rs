@@ -7,12 +7,12 @@ use std::fs;
 use std::path::Path;
 
 use rustix::io::Errno;
-use strait_sys::ethtool::{Driver, Ethtool};
-use strait_sys::interface::Interface;
-use strait_sys::pf_zerocopy::Socket;
-use strait_sys::{Error, Result};
+use strait_capture::probe;
+use strait_os::ethtool::{Driver, Ethtool};
+use strait_os::interface::Interface;
+use strait_os::{Error, Result};
 
-use super::finding::Notebook;
+use super::finding::Recorder;
 
 const SUBJECT: &str = "pf_zerocopy";
 /// Name of the module, and of its PCI driver (`kmod/pf_zerocopy/device.c`).
@@ -28,7 +28,7 @@ const LOAD: &str = "insmod pf_zerocopy.ko (make -C kmod builds it)";
 enum Nic {
     /// No interface was named, or the module cannot drive it.
     Other,
-    /// The module could drive it; this driver does.
+    /// The module could drive it, but this driver does.
     Able(Driver),
     /// The module drives it.
     Taken,
@@ -54,47 +54,48 @@ fn ids(directory: &Path) -> [String; 2] {
     })
 }
 
-pub(super) fn examine(interface: Option<&Interface>, notebook: &mut Notebook<'_>) {
+pub(super) fn examine(interface: Option<&Interface>, recorder: &mut Recorder<'_>) {
     let name = interface.map_or("this machine", |interface| &interface.name);
     let nic = interface.map_or(Nic::Other, Nic::of);
-    let family = Socket::open(name).map(drop);
-    judge(name, &nic, family, Path::new(MODULES).join(MODULE).is_dir(), notebook);
+    let family = probe::zerocopy_socket(name);
+    judge(name, &nic, family, Path::new(MODULES).join(MODULE).is_dir(), recorder);
 }
 
-fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, notebook: &mut Notebook<'_>) {
+fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, recorder: &mut Recorder<'_>) {
     let none = |error: &Error| error.errno() == Some(Errno::AFNOSUPPORT.raw_os_error());
     match (family, nic) {
-        (Err(error), _) if !none(&error) => notebook.unknown(SUBJECT, &error),
+        (Err(error), _) if !none(&error) => recorder.unknown(SUBJECT, &error),
         (Err(_), _) if is_loaded => {
-            notebook.better(
+            recorder.better(
                 SUBJECT,
                 "its module is loaded, but the family is missing",
                 "dmesg shows the reason",
             );
         }
         (Err(_), Nic::Able(driver)) => {
-            let says = format!("its module is not loaded: {name} cannot be captured by --path zerocopy");
-            notebook.better(SUBJECT, says, format!("{LOAD}; then {}", give(driver)));
+            let message = format!("its module is not loaded: {name} cannot be captured by --path zerocopy");
+            recorder.better(SUBJECT, message, format!("{LOAD}; then {}", bind_command(driver)));
         }
         (Err(_), _) => {
-            notebook.ok(SUBJECT, "its module is not loaded; useful only with the NIC Intel 82540EM");
+            recorder.ok(SUBJECT, "its module is not loaded; useful only with the NIC Intel 82540EM");
         }
         (Ok(()), Nic::Taken) => {
-            let says = format!("its module drives {name}: --path zerocopy captures and sends without a copy");
-            notebook.ok(SUBJECT, says);
+            let message =
+                format!("its module drives {name}: --path zerocopy captures and sends without a copy");
+            recorder.ok(SUBJECT, message);
         }
         (Ok(()), Nic::Able(driver)) => {
-            let says = format!("its module is loaded, and {name} is driven by {}", driver.name);
-            notebook.better(SUBJECT, says, give(driver));
+            let message = format!("its module is loaded, and {name} is driven by {}", driver.name);
+            recorder.better(SUBJECT, message, bind_command(driver));
         }
         (Ok(()), Nic::Other) => {
-            notebook.ok(SUBJECT, "its module is loaded; it drives only the NIC Intel 82540EM");
+            recorder.ok(SUBJECT, "its module is loaded; it drives only the NIC Intel 82540EM");
         }
     }
 }
 
 /// Returns the command that moves a NIC from `driver` to the module.
-fn give(driver: &Driver) -> String {
+fn bind_command(driver: &Driver) -> String {
     let Driver { name, bus, .. } = driver;
     format!(
         "echo {bus} >/sys/bus/pci/drivers/{name}/unbind; echo {MODULE} >/sys/bus/pci/devices/{bus}/driver_override; \
@@ -104,14 +105,14 @@ fn give(driver: &Driver) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::Face;
+    use super::super::args::Area;
     use super::super::finding::{Finding, State};
     use super::*;
 
     fn judged(nic: &Nic, errno: Option<Errno>, is_loaded: bool) -> Finding {
         let family = errno.map_or(Ok(()), |errno| Err(Error::os("open", "a", errno.raw_os_error())));
         let mut findings = Vec::new();
-        judge("a", nic, family, is_loaded, &mut Notebook::new(Face::Capture, &mut findings));
+        judge("a", nic, family, is_loaded, &mut Recorder::new(Area::Capture, &mut findings));
         findings.remove(0)
     }
 
@@ -123,7 +124,7 @@ mod tests {
         assert!(absent.state == State::Better && absent.fix.unwrap().starts_with("insmod pf_zerocopy.ko"));
         let other = judged(&able, None, true);
         assert!(
-            other.says.contains("driven by e1000") && other.fix.unwrap().starts_with("echo 0000:00:11.0")
+            other.message.contains("driven by e1000") && other.fix.unwrap().starts_with("echo 0000:00:11.0")
         );
         for (nic, errno, is_loaded) in [
             (Nic::Taken, None, true),
@@ -137,7 +138,9 @@ mod tests {
 
     #[test]
     fn missing_family_and_refused_socket_are_distinguished() {
-        assert!(judged(&Nic::Other, Some(Errno::PERM), true).says.starts_with("unknown: open a"));
-        assert!(judged(&Nic::Other, Some(Errno::AFNOSUPPORT), true).says.contains("the family is missing"));
+        assert!(judged(&Nic::Other, Some(Errno::PERM), true).message.starts_with("unknown: open a"));
+        assert!(
+            judged(&Nic::Other, Some(Errno::AFNOSUPPORT), true).message.contains("the family is missing")
+        );
     }
 }

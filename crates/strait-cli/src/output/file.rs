@@ -12,10 +12,10 @@ use strait_capture::sink::{
     FileSink, Format, LinkType, Renamed, SinkInterface, SinkOptions, Statistics, Summary, Target, frame_ref,
 };
 use strait_ledger::{Grouped, Report};
-use strait_sys::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
-use strait_sys::{clock, output};
+use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
+use strait_os::{clock, output};
 
-use super::{Output, Source, Text, tell};
+use super::{Output, Source, Text, print_stderr};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
 
@@ -93,9 +93,9 @@ impl Args {
         let is_other_and_sticky = directory.is_ok_and(|directory| {
             directory.mode() & STICKY != 0 && directory.uid() != rustix::process::geteuid().as_raw()
         });
-        let mut kept = vec![CAP_DAC_OVERRIDE];
-        kept.extend(is_other_and_sticky.then_some(CAP_FOWNER));
-        kept
+        let mut capabilities = vec![CAP_DAC_OVERRIDE];
+        capabilities.extend(is_other_and_sticky.then_some(CAP_FOWNER));
+        capabilities
     }
 
     fn rotate_bytes(&self) -> Option<u64> {
@@ -199,7 +199,7 @@ impl FileOutput {
     /// Reports the partial file of a killed capture that the new file would have replaced.
     fn report_set_aside(&mut self) {
         if let Some(name) = self.sink.take_set_aside() {
-            tell(format_args!(
+            print_stderr(format_args!(
                 "strait: the partial file of an interrupted capture is kept as {}\n",
                 name.display()
             ));
@@ -218,7 +218,11 @@ impl FileOutput {
     /// Reports a file of a rotation that got another name.
     fn report_renamed(&mut self) {
         if let Some(Renamed { taken, name }) = self.sink.take_renamed() {
-            tell(format_args!("strait: {} is taken: the file is {}\n", taken.display(), name.display()));
+            print_stderr(format_args!(
+                "strait: {} is taken: the file is {}\n",
+                taken.display(),
+                name.display()
+            ));
         }
     }
 
@@ -257,19 +261,19 @@ impl FileOutput {
     }
 }
 
-/// Returns the line that names the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
-pub(crate) fn written(summary: &Summary) -> String {
+/// Formats the line about the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
+pub(crate) fn files_line(summary: &Summary) -> String {
     let Summary { packets, bytes, files, deleted, renamed, first_file, last_file, .. } = summary;
     let (packets, bytes) = (Grouped(*packets), Grouped(*bytes));
     let to = match files - deleted {
         0 | 1 => last_file.clone(),
-        kept => format!("{kept} files, {first_file} to {last_file}"),
+        count => format!("{count} files, {first_file} to {last_file}"),
     };
     let deleted = if *deleted > 0 { format!("; {deleted} older files were deleted") } else { String::new() };
     let renamed = match renamed {
         0 => String::new(),
-        1 => "; one file has another name, because its own was taken".into(),
-        many => format!("; {many} files have other names, because their own were taken"),
+        1 => "; one file has another name, because its name was taken".into(),
+        many => format!("; {many} files have other names, because their names were taken"),
     };
     format!("wrote {packets} packets, {bytes} bytes, to {to}{deleted}{renamed}")
 }

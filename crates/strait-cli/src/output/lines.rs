@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 
 use clap::{ArgAction, Args as ClapArgs};
 use strait_capture::Frame;
+use strait_os::clock;
 use strait_packet::summary::{self, Detail, Dump};
-use strait_sys::clock;
 
 use super::origin::Origin;
 use crate::Error;

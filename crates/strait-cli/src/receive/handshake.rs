@@ -1,49 +1,45 @@
-//! Selects the sender with an offer among all connections. Silent connections do not delay others.
+//! Selects the sender to serve among all connections. No connection delays another one: all make
+//! their offers and hash their files at the same time.
 
-use std::fmt::Display;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strait_transfer::offer::Offer;
+use strait_transfer::hash::Hasher;
+use strait_transfer::offer::Begins;
 
-use super::{AgreeError, Args, TICK};
+use super::digest::Digest;
+use super::part::Output;
+use super::waiting::{Sender, Waiting, refuse_now};
+use super::{Args, HASH_TICK, NegotiationError, TICK};
 use crate::Error;
-use crate::bulk::{Incoming, Lines, cannot_listen, name, no_answer, set_timeouts};
-use crate::output::tell;
+use crate::bulk::{cannot_listen, set_timeouts};
+use crate::limit::Limit;
+use crate::output::print_stderr;
 
-/// Maximum connections without an offer. A further connection evicts one of them.
+/// Maximum connections that wait. A further connection evicts one of them.
 const WAITING_MAX: usize = 64;
 /// Connections accepted between checks for offers.
 const ACCEPTS_MAX: usize = 16;
-/// Assumed hash rate of the sender: the read rate of a slow disk.
-const HASHED_BYTES_S_MIN: u64 = 20_000_000;
-/// Maximum number of reported failures.
-const REPORTS_MAX: usize = 16;
-
-/// A connection, its lines, and its offer unless the transfer is raw.
-pub(super) type Sender = (TcpStream, Lines, Option<Offer>);
+/// Maximum number of networks with failed senders that are remembered.
+const FAILED_MAX: usize = 64;
+/// Failures reported individually in a period. The rest is counted.
+const REPORTS_MAX: u64 = 16;
+const REPORTS_PERIOD: Duration = Duration::from_mins(1);
 
 /// All connections until one of them sends its bytes.
 pub(super) struct Senders<'a> {
     args: &'a Args,
     listener: TcpListener,
+    /// The oldest first.
     waiting: Vec<Waiting>,
-    /// The next sender, found while another one was served.
-    successor: Option<Sender>,
-    reports: usize,
-}
-
-/// A connection without an offer yet.
-struct Waiting {
-    stream: TcpStream,
-    lines: Lines,
-    since: Instant,
-    network: IpAddr,
+    digest: Digest,
+    /// Networks with senders that were served and sent no byte, and their number.
+    failed: Vec<(IpAddr, u32)>,
+    reports: Reports,
 }
 
 impl<'a> Senders<'a> {
@@ -53,43 +49,96 @@ impl<'a> Senders<'a> {
         let failed = |error: std::io::Error| cannot_listen(address, &error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        tell(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
-        Ok(Self { args, listener, waiting: Vec::new(), successor: None, reports: 0 })
+        print_stderr(format_args!("listening on {}\n", listener.local_addr().map_err(failed)?));
+        let (waiting, digest, failed) = (Vec::new(), Digest::default(), Vec::new());
+        let reports = Reports(Limit::new(REPORTS_MAX, REPORTS_PERIOD, Instant::now()));
+        Ok(Self { args, listener, waiting, digest, failed, reports })
     }
 
     /// Waits for a sender.
-    pub(super) fn next(&mut self, terminated: &AtomicBool) -> Result<Sender, Error> {
+    pub(super) fn next(&mut self, output: &Output, terminated: &AtomicBool) -> Result<Sender, Error> {
         loop {
-            if self.has_sender()?
-                && let Some(sender) = self.successor.take()
+            self.serve(output)?;
+            if let Some(index) = self.ready(Duration::ZERO)?
+                && let Some(sender) = self.waiting.remove(index).into_sender()
             {
                 return Ok(sender);
             }
-            wait(&self.listener, &self.waiting)?;
+            self.wait()?;
             if terminated.load(Ordering::Relaxed) {
                 return Err(Error::Failed("interrupted before a transfer arrived".into()));
             }
         }
     }
 
-    /// Returns true if there is a sender, which [`Self::next`] returns.
-    fn has_sender(&mut self) -> Result<bool, Error> {
-        if self.successor.is_none() {
-            self.successor = self.offering();
+    /// Reads the lines that have arrived, and accepts connections.
+    fn serve(&mut self, output: &Output) -> Result<(), Error> {
+        self.reports.sum_up(false);
+        let mut index = 0;
+        while let Some(waiting) = self.waiting.get_mut(index) {
+            match waiting.advance(self.args, output, &mut self.digest) {
+                Ok(()) => index += 1,
+                Err(NegotiationError::Sender(error)) => {
+                    let waiting = self.waiting.remove(index);
+                    if !matches!(error, Error::PeerClosed { .. }) {
+                        waiting.refuse(&error.to_string());
+                    }
+                    self.reports.report(&error);
+                }
+                Err(NegotiationError::Here(error)) => {
+                    waiting.refuse(&error.to_string());
+                    return Err(error);
+                }
+            }
         }
-        if self.successor.is_none() {
-            self.successor = self.accept()?;
-        }
-        Ok(self.successor.is_some())
+        self.accept()
     }
 
-    /// Refuses all other connections.
+    /// Returns the index of the sender to serve: of those that can be served, the oldest of a
+    /// network with the fewest failed senders. Waits for the hash of the present bytes up to
+    /// `timeout`.
+    fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, Error> {
+        let (mut ready, mut timeout) = (Vec::new(), timeout);
+        let offered = self.waiting.iter_mut().enumerate().filter(|(_, waiting)| waiting.is_offered());
+        for (index, waiting) in offered {
+            // All wait for the same hash.
+            let is_ready = waiting.is_ready(&mut self.digest, std::mem::take(&mut timeout));
+            if is_ready.inspect_err(|error| waiting.refuse(&error.to_string()))? {
+                ready.push(index);
+            }
+        }
+        let rank = |index: &usize| (self.failures_of(self.waiting[*index].network()), *index);
+        Ok(ready.into_iter().min_by_key(rank))
+    }
+
+    fn failures_of(&self, network: IpAddr) -> u32 {
+        self.failed.iter().find(|(failed, _)| *failed == network).map_or(0, |(_, failures)| *failures)
+    }
+
+    /// Waits for a line, a connection or the hash of the present bytes.
+    fn wait(&mut self) -> Result<(), Error> {
+        if self.waiting.iter().any(Waiting::is_offered) {
+            return self.ready(HASH_TICK).map(drop);
+        }
+        let streams = self.waiting.iter().filter_map(Waiting::listens);
+        let fds = std::iter::once(self.listener.as_fd()).chain(streams);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+        match poll(&mut fds, Some(&tick)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::Failed(format!("wait for a connection: {error}"))),
+        }
+    }
+
+    /// Takes the hasher of the present bytes `kept`.
+    pub(super) fn take_hasher(&mut self, kept: Begins) -> Hasher {
+        self.digest.take(kept)
+    }
+
+    /// Refuses all connections.
     pub(super) fn refuse_all(self) {
         const REASON: &str = "another sender was first, and strait receive accepts one transfer";
-        let others = self.waiting.into_iter().map(|other| other.stream);
-        for other in others.chain(self.successor.map(|(stream, ..)| stream)) {
-            refuse_now(&other, REASON);
-        }
+        self.waiting.iter().for_each(|other| other.refuse(REASON));
         // A raw sender does not read lines.
         let most = if self.args.raw { 0 } else { WAITING_MAX };
         for _ in 0..most {
@@ -98,112 +147,85 @@ impl<'a> Senders<'a> {
         }
     }
 
-    /// Reports the failure of a sender. The receiver continues to listen.
-    pub(super) fn report(&mut self, error: &Error) {
-        self.reports += 1;
-        if self.reports <= REPORTS_MAX {
-            tell(format_args!("strait: {error}; listening on\n"));
-        }
-    }
-
-    /// Returns the oldest connection with an offer.
-    fn offering(&mut self) -> Option<Sender> {
-        let mut index = 0;
-        while index < self.waiting.len() {
-            match self.waiting[index].offer(self.args) {
-                Ok(None) => index += 1,
-                Ok(Some(offer)) => return Some(self.waiting.remove(index).with(offer)),
-                Err(error) => {
-                    self.waiting.remove(index);
-                    self.report(&error);
-                }
+    /// Reports the failure of a sender that was served. The receiver continues to listen, and
+    /// prefers senders of other networks.
+    pub(super) fn note_failure(&mut self, network: IpAddr, error: &Error) {
+        if let Some((_, failures)) = self.failed.iter_mut().find(|(failed, _)| *failed == network) {
+            *failures = failures.saturating_add(1);
+        } else {
+            if self.failed.len() == FAILED_MAX {
+                self.failed.remove(0);
             }
+            self.failed.push((network, 1));
         }
-        None
+        self.reports.report(error);
     }
 
-    /// Accepts some connections. Returns a sender if the transfer is raw, or if an evicted
-    /// connection has an offer.
-    fn accept(&mut self) -> Result<Option<Sender>, Error> {
+    /// Accepts some connections; of raw ones one at a time, as it needs no offer.
+    fn accept(&mut self) -> Result<(), Error> {
         for _ in 0..ACCEPTS_MAX {
-            let Some(stream) = accept(&self.listener)? else { return Ok(None) };
+            if self.args.raw && !self.waiting.is_empty() {
+                return Ok(());
+            }
+            let Some(stream) = accept(&self.listener)? else { return Ok(()) };
             stream.set_nodelay(true).map_err(|error| failed(&error))?;
             set_timeouts(&stream, self.args.timeout)?;
-            if self.args.raw {
-                return Ok(Some((stream, Lines::default(), None)));
+            if self.waiting.len() == WAITING_MAX {
+                self.evict();
             }
-            let sender = if self.waiting.len() < WAITING_MAX { None } else { self.evict() };
-            self.waiting.push(Waiting::new(stream));
-            if sender.is_some() {
-                return Ok(sender);
-            }
+            self.waiting.push(Waiting::new(stream, self.args.raw));
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Removes a connection to make a place for another one, and returns it if its offer has
-    /// arrived.
-    fn evict(&mut self) -> Option<Sender> {
-        let networks: Vec<IpAddr> = self.waiting.iter().map(|waiting| waiting.network).collect();
-        let mut evicted = self.waiting.remove(oldest_of_the_most(&networks)?);
-        match evicted.offer(self.args) {
-            Ok(Some(offer)) => return Some(evicted.with(offer)),
-            Ok(None) => {
-                refuse_now(&evicted.stream, "no offer arrived, and other connections wait: try again");
-            }
-            Err(error) => self.report(&error),
+    /// Removes a connection to make a place for another one.
+    fn evict(&mut self) {
+        let waiting: Vec<_> =
+            self.waiting.iter().map(|waiting| (waiting.network(), waiting.is_offered())).collect();
+        if let Some(index) = first_to_evict(&waiting) {
+            self.waiting.remove(index).refuse("no place: other connections wait, try again");
         }
-        None
     }
 }
 
-/// Returns the first index of the most frequent value, so that a client with many connections
-/// evicts its own.
-fn oldest_of_the_most(networks: &[IpAddr]) -> Option<usize> {
-    let count = |index: &usize| networks.iter().filter(|other| **other == networks[*index]).count();
+/// Reported failures of connections. Dropping it reports the number of the hidden ones.
+struct Reports(Limit);
+
+impl Reports {
+    fn report(&mut self, error: &Error) {
+        if self.0.permits() {
+            print_stderr(format_args!("strait: {error}; listening on\n"));
+        }
+    }
+
+    /// Reports the number of hidden failures at the end of a period, or at the end of all.
+    fn sum_up(&mut self, is_end: bool) {
+        if let Some(hidden) = self.0.renew(Instant::now(), is_end) {
+            print_stderr(format_args!("strait: {hidden} more connections failed\n"));
+        }
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        self.sum_up(true);
+    }
+}
+
+/// Returns the index of the connection to evict, given the network of each, and true for those with
+/// a complete offer: of the network with the most, so that a client with many connections evicts
+/// its own; of these the first one without an offer.
+fn first_to_evict(waiting: &[(IpAddr, bool)]) -> Option<usize> {
+    let rank = |index: &usize| {
+        let (network, is_offered) = waiting[*index];
+        (waiting.iter().filter(|(other, _)| *other == network).count(), !is_offered)
+    };
     // max_by_key returns the last of equal elements.
-    (0..networks.len()).rev().max_by_key(count)
+    (0..waiting.len()).rev().max_by_key(rank)
 }
 
-/// Returns an IPv4 address, or the /64 network of an IPv6 address, in which a client has any number
-/// of addresses.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
-    }
-}
-
-impl Waiting {
-    fn new(stream: TcpStream) -> Self {
-        // The address of a connection that was already reset is unknown.
-        let address = stream.peer_addr().map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
-        Self { stream, lines: Lines::default(), since: Instant::now(), network: network(address) }
-    }
-
-    fn with(self, offer: Offer) -> Sender {
-        (self.stream, self.lines, Some(offer))
-    }
-
-    /// Returns the offer if it has arrived.
-    fn offer(&mut self, args: &Args) -> Result<Option<Offer>, Error> {
-        match self.lines.poll(&self.stream) {
-            Ok(Incoming::Line(offer)) => Ok(Some(offer)),
-            Ok(Incoming::Nothing | Incoming::Alive) if self.since.elapsed() < args.timeout => Ok(None),
-            Ok(_) => Err(Error::Failed(format!("{}: no offer in time", name(&self.stream)))),
-            Err(error) => {
-                // The reason is sent without waiting: the sender may be gone.
-                if !matches!(error, Error::PeerClosed { .. }) {
-                    refuse_now(&self.stream, &error.to_string());
-                }
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Time limit for a sender's first byte while another sender waits. Without it a sender could block
-/// all others by sending only `wait`.
+/// Time limit for the first byte of a sender while another sender waits. Without it a sender could
+/// block all others by sending only `wait`.
 pub(super) struct Deadline {
     since: Instant,
     limit: Duration,
@@ -214,53 +236,17 @@ impl Deadline {
         Self { since: Instant::now(), limit: args.timeout }
     }
 
-    /// Restarts the limit, and extends it by the time in which the sender hashes `bytes` bytes.
-    pub(super) fn allow_hashing(&mut self, bytes: u64) {
-        self.since = Instant::now();
-        self.limit += Duration::from_secs(bytes / HASHED_BYTES_S_MIN);
-    }
-
-    /// Fails if the limit has passed and another sender waits.
-    pub(super) fn check(&self, senders: &mut Senders<'_>) -> Result<(), AgreeError> {
-        if self.since.elapsed() <= self.limit || !senders.has_sender()? {
+    /// Serves the other connections. Fails if the limit has passed and one of them can replace the
+    /// sender.
+    pub(super) fn check(&self, senders: &mut Senders<'_>, output: &Output) -> Result<(), NegotiationError> {
+        senders.serve(output)?;
+        if self.since.elapsed() <= self.limit || senders.ready(Duration::ZERO)?.is_none() {
             return Ok(());
         }
         let seconds = self.limit.as_secs_f64();
         let text = format!("the sender has sent no byte for {seconds} s, and another sender waits");
-        Err(AgreeError::Sender(Error::Failed(text)))
+        Err(NegotiationError::Sender(Error::Failed(text)))
     }
-}
-
-/// Waits for a line of a sender that hashes its file first.
-pub(super) fn read_line<T: FromStr<Err: Display>>(
-    (stream, lines): (&TcpStream, &mut Lines),
-    timeout: Duration,
-    terminated: &AtomicBool,
-    mut check: impl FnMut() -> Result<(), AgreeError>,
-) -> Result<T, AgreeError> {
-    let mut last = Instant::now();
-    loop {
-        match lines.poll(stream).map_err(AgreeError::Sender)? {
-            Incoming::Line(line) => return Ok(line),
-            Incoming::Alive => last = Instant::now(),
-            Incoming::Nothing => super::wait(stream, PollFlags::IN)?,
-        }
-        if terminated.load(Ordering::Relaxed) {
-            return Err(Error::Failed("interrupted".into()).into());
-        }
-        if last.elapsed() > timeout {
-            return Err(AgreeError::Sender(no_answer(stream)));
-        }
-        check()?;
-    }
-}
-
-/// Refuses a connection without waiting for its end.
-fn refuse_now(stream: &TcpStream, reason: &str) {
-    let line = strait_transfer::offer::Refusal(reason.to_owned()).to_string();
-    let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-    // An error means that the other end is gone, which needs no reason.
-    let _ = rustix::net::send(stream, line.as_bytes(), flags);
 }
 
 fn failed(error: &std::io::Error) -> Error {
@@ -283,20 +269,12 @@ fn accept(listener: &TcpListener) -> Result<Option<TcpStream>, Error> {
     }
 }
 
-fn wait(listener: &TcpListener, waiting: &[Waiting]) -> Result<(), Error> {
-    let streams = waiting.iter().map(|waiting| waiting.stream.as_fd());
-    let fds = std::iter::once(listener.as_fd()).chain(streams);
-    let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
-    match poll(&mut fds, Some(&tick)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(Error::Failed(format!("wait for a connection: {error}"))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
     use super::*;
 
@@ -306,52 +284,112 @@ mod tests {
         args: Args,
     }
 
+    fn line() -> Line {
+        <Line as clap::Parser>::parse_from(["receive"])
+    }
+
+    fn output() -> Output {
+        Output::open(None).unwrap()
+    }
+
+    fn connect_from(last: u8, senders: &Senders<'_>) -> TcpStream {
+        let SocketAddr::V4(address) = senders.listener.local_addr().unwrap() else { unreachable!() };
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, last), 0)).unwrap();
+        connect(&socket, &address).unwrap();
+        socket.into()
+    }
+
+    fn offered(senders: &Senders<'_>) -> usize {
+        senders.waiting.iter().filter(|waiting| waiting.is_offered()).count()
+    }
+
     #[test]
-    fn evicted_connection_with_an_offer_becomes_the_sender() {
-        let line = <Line as clap::Parser>::parse_from(["receive"]);
-        let mut senders = Senders::listen(&line.args).unwrap();
-        let address = senders.listener.local_addr().unwrap();
-        let connect = || TcpStream::connect(address).unwrap();
-        let first = connect();
-        while senders.waiting.is_empty() {
-            assert!(senders.accept().unwrap().is_none());
-        }
+    fn connection_with_an_offer_is_not_evicted_for_silent_ones() {
+        let line = line();
+        let (mut senders, output) = (Senders::listen(&line.args).unwrap(), output());
+        let first = connect_from(1, &senders);
         (&first).write_all(b"strait-send 4 length=7\n").unwrap();
-        senders.waiting[0].stream.peek(&mut [0]).unwrap();
-        let others: Vec<_> = (1..WAITING_MAX).map(|_| connect()).collect();
-        while senders.waiting.len() < WAITING_MAX {
-            assert!(senders.accept().unwrap().is_none());
+        while offered(&senders) == 0 {
+            senders.serve(&output).unwrap();
         }
-        let last = connect();
-        let (sender, _, offer) = loop {
-            if let Some(sender) = senders.accept().unwrap() {
-                break sender;
+        let others: Vec<_> = (0..WAITING_MAX)
+            .map(|_| {
+                let (other, waiting) = (connect_from(1, &senders), senders.waiting.len());
+                while waiting < WAITING_MAX && senders.waiting.len() == waiting {
+                    senders.serve(&output).unwrap();
+                }
+                other
+            })
+            .collect();
+        // The last connection evicts one.
+        let mut evicted = Vec::new();
+        while evicted.is_empty() {
+            senders.serve(&output).unwrap();
+            let is_evicted = |other: &&TcpStream| {
+                other.set_nonblocking(true).unwrap();
+                other.peek(&mut [0]).is_ok()
+            };
+            evicted = others.iter().filter(is_evicted).collect();
+        }
+        let sender = senders.next(&output, &AtomicBool::new(false)).unwrap();
+        assert_eq!(sender.stream.peer_addr().unwrap(), first.local_addr().unwrap());
+        assert_eq!(sender.offer.unwrap().length, Some(7));
+    }
+
+    #[test]
+    fn sender_of_a_network_without_failures_is_served_first() {
+        let line = line();
+        let (mut senders, output) = (Senders::listen(&line.args).unwrap(), output());
+        let failure = Error::Failed("no byte".into());
+        for last in [1, 2, 1] {
+            senders.note_failure(Ipv4Addr::new(127, 0, 0, last).into(), &failure);
+        }
+        let all = [1, 2, 3].map(|last| {
+            let (stream, before) = (connect_from(last, &senders), offered(&senders));
+            (&stream).write_all(b"strait-send 4 length=7\n").unwrap();
+            while offered(&senders) == before {
+                senders.serve(&output).unwrap();
             }
-        };
-        assert_eq!(sender.peer_addr().unwrap(), first.local_addr().unwrap());
-        assert_eq!(offer.unwrap().length, Some(7));
-        assert_eq!(senders.waiting.len(), WAITING_MAX);
-        drop((others, last));
+            stream
+        });
+        for expected in [2, 1, 0] {
+            let sender = senders.next(&output, &AtomicBool::new(false)).unwrap();
+            assert_eq!(sender.stream.peer_addr().unwrap(), all[expected].local_addr().unwrap());
+        }
+    }
+
+    #[test]
+    fn number_of_remembered_failures_is_limited() {
+        let line = line();
+        let mut senders = Senders::listen(&line.args).unwrap();
+        let failure = Error::Failed("no byte".into());
+        for last in 0..=FAILED_MAX as u8 {
+            senders.note_failure(Ipv4Addr::new(10, 0, 0, last).into(), &failure);
+        }
+        assert_eq!(senders.failed.len(), FAILED_MAX);
+        assert_eq!(senders.failures_of(Ipv4Addr::new(10, 0, 0, 0).into()), 0);
+        assert_eq!(senders.failures_of(Ipv4Addr::new(10, 0, 0, 1).into()), 1);
     }
 
     #[test]
     fn oldest_connection_of_the_most_frequent_address_is_evicted() {
-        let of =
-            |last: &[u8]| last.iter().map(|last| Ipv4Addr::new(10, 0, 0, *last).into()).collect::<Vec<_>>();
-        for (networks, index) in
-            [(&[1, 2, 3][..], 0), (&[1, 2, 2], 1), (&[1, 2, 3, 3, 2], 1), (&[1, 2, 1, 2, 2], 1)]
-        {
-            assert_eq!(oldest_of_the_most(&of(networks)), Some(index), "{networks:?}");
+        let of = |last: &[u8], offered: &[usize]| -> Vec<(IpAddr, bool)> {
+            let is_offered = |index| offered.contains(&index);
+            let network = |last: &u8| Ipv4Addr::new(10, 0, 0, *last).into();
+            last.iter().enumerate().map(|(index, last)| (network(last), is_offered(index))).collect()
+        };
+        for (networks, offered, index) in [
+            (&[1, 2, 3][..], &[][..], 0),
+            (&[1, 2, 2], &[], 1),
+            (&[1, 2, 3, 3, 2], &[], 1),
+            (&[1, 2, 1, 2, 2], &[], 1),
+            (&[1, 2, 3], &[0], 1),
+            (&[1, 2, 2], &[1], 2),
+            (&[1, 2, 2], &[1, 2], 1),
+        ] {
+            assert_eq!(first_to_evict(&of(networks, offered)), Some(index), "{networks:?} {offered:?}");
         }
-        assert_eq!(oldest_of_the_most(&[]), None);
-    }
-
-    #[test]
-    fn addresses_of_a_network_count_as_one() {
-        let of = |text: &str| network(text.parse().unwrap());
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2:3"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(first_to_evict(&[]), None);
     }
 }

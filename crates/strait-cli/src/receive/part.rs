@@ -1,7 +1,7 @@
 //! The output of `strait receive`: a file with the name `NAME.part` until it is complete, or a
 //! stream that is written directly.
 //!
-//! The part is a separate directory entry. It is no symbolic link, belongs to this user, has one
+//! The part is a separate directory entry. It is not a symbolic link, belongs to this user, has one
 //! name, and only this user can read it. It gets the mode of the source when it is complete. No
 //! other file of the directory is written.
 
@@ -11,18 +11,16 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat};
 use rustix::io::Errno;
-use strait_sys::output::{Entry, RenameError, SafeOutput, find, is_entry, may_keep_owner, rename};
-use strait_sys::process::umask;
-use strait_transfer::hash::Hasher;
+use strait_os::output::{Entry, RenameError, SafeOutput, find, is_entry, may_keep_owner, rename};
+use strait_os::process::umask;
 use strait_transfer::offer::Attributes;
 
 use crate::Error;
-use crate::output::tell;
+use crate::output::print_stderr;
 
 /// Maximum attempts to open a part that other processes create and remove at the same time.
 const ATTEMPTS_MAX: usize = 8;
@@ -57,7 +55,7 @@ struct Part {
 
 /// Bytes that are present before a transfer.
 pub(super) struct Found {
-    file: File,
+    pub(super) file: File,
     /// For messages.
     path: PathBuf,
     pub(super) bytes: u64,
@@ -66,12 +64,14 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Hashes the bytes. Fails soon after `stop` is set.
-    pub(super) fn hash(&self, stop: &AtomicBool) -> Result<Hasher, Error> {
-        let mut hasher = Hasher::default();
-        let read = hasher.read_up_to(self.bytes, &self.file, stop);
-        read.map_err(|error| Error::Failed(format!("{}: {error}", self.path.display())))?;
-        Ok(hasher)
+    /// Returns the error of a failed read of the bytes.
+    pub(super) fn failed(&self, error: &io::Error) -> Error {
+        Error::Failed(format!("{}: {error}", self.path.display()))
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(file: &File, bytes: u64) -> Self {
+        Self { file: file.try_clone().unwrap(), path: PathBuf::new(), bytes, is_complete: false }
     }
 }
 
@@ -168,7 +168,7 @@ impl Output {
         let bytes = self.file.metadata().map_or(0, |metadata| metadata.len());
         if bytes > 0 {
             let path = part.path.display();
-            tell(format_args!(
+            print_stderr(format_args!(
                 "{bytes} bytes are kept in {path}: {first}repeat both commands to resume the transfer of a file\n"
             ));
         }

@@ -15,7 +15,8 @@ use serde_json::json;
 use strait_transfer::relay::ClosedConnection;
 
 use crate::Error;
-use crate::output::tell;
+use crate::limit::Limit;
+use crate::output::print_stderr;
 
 /// Default maximum of queued lines. Further lines are dropped and counted.
 pub(super) const LINES: u32 = 4096;
@@ -123,65 +124,18 @@ fn write_json(lines: &Receiver<String>, mut output: File, written: &AtomicU64) {
 
 /// Writes failures, up to the limit. Hidden lines count as written, as their number is reported.
 fn write_failures(lines: &Receiver<String>, written: &AtomicU64) {
-    let mut limit = Limit::new(Instant::now());
+    let mut limit = Limit::new(FAILURES_MAX, PERIOD, Instant::now());
     loop {
         let line = lines.recv_timeout(PERIOD);
         let now = Instant::now();
         if let Some(hidden) = limit.renew(now, matches!(line, Err(RecvTimeoutError::Disconnected))) {
-            tell(format_args!("strait: {hidden} more connections failed; --json-log names each\n"));
+            print_stderr(format_args!("strait: {hidden} more connections failed; --json-log names each\n"));
         }
         written.fetch_add(u64::from(line.is_ok()), Ordering::Release);
         match line {
-            Ok(line) if limit.shows() => tell(format_args!("{line}")),
+            Ok(line) if limit.permits() => print_stderr(format_args!("{line}")),
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-    }
-}
-
-/// Rate limit of lines. It counts the hidden ones.
-#[derive(Debug)]
-struct Limit {
-    began: Instant,
-    shown: u64,
-    hidden: u64,
-}
-
-impl Limit {
-    fn new(now: Instant) -> Self {
-        Self { began: now, shown: 0, hidden: 0 }
-    }
-
-    /// Starts a new period if the last one is over or at the end. Returns the number of lines that
-    /// the last one hid, if any.
-    fn renew(&mut self, now: Instant, is_end: bool) -> Option<u64> {
-        if now.saturating_duration_since(self.began) < PERIOD && !is_end {
-            return None;
-        }
-        let hidden = self.hidden;
-        *self = Self::new(now);
-        (hidden > 0).then_some(hidden)
-    }
-
-    fn shows(&mut self) -> bool {
-        let shows = self.shown < FAILURES_MAX;
-        (self.shown, self.hidden) = (self.shown + u64::from(shows), self.hidden + u64::from(!shows));
-        shows
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_failures_become_a_few_lines_and_a_count() {
-        let began = Instant::now();
-        let mut limit = Limit::new(began);
-        assert_eq!((0..5000).filter(|_| limit.shows()).count() as u64, FAILURES_MAX);
-        assert_eq!(limit.renew(began + PERIOD / 2, false), None);
-        assert_eq!(limit.renew(began + PERIOD, false), Some(5000 - FAILURES_MAX));
-        assert!(limit.shows());
-        assert_eq!(limit.renew(began + PERIOD * 3, false), None);
     }
 }

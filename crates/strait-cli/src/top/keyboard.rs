@@ -1,17 +1,16 @@
 //! Keys, read from the terminal.
 //!
-//! It replaces crossterm's reader. After a hang-up of the terminal that reader loops for ever, and
-//! it blocks in the middle of an escape sequence. This one never waits longer than its timeout.
+//! It never waits longer than its timeout, also in the middle of an escape sequence and after a
+//! hang-up of the terminal.
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use strait_sys::wait;
+use strait_os::wait;
 
-use crate::Error;
+use crate::{Error, terminal};
 
 /// Time limit for the rest of an escape sequence. An escape without a rest is the key.
 const SEQUENCE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -19,6 +18,35 @@ const SEQUENCE_TIMEOUT: Duration = Duration::from_millis(50);
 const SEQUENCE_MAX: usize = 32;
 
 const ESCAPE: u8 = 0x1b;
+
+/// Pressed key, with its modifiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) code: Code,
+    pub(super) control: bool,
+    pub(super) alt: bool,
+}
+
+/// Key without modifiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    Char(char),
+    Enter,
+    Escape,
+    Tab,
+    Backspace,
+    Up,
+    Down,
+    Home,
+    PageUp,
+    PageDown,
+}
+
+impl From<Code> for Key {
+    fn from(code: Code) -> Self {
+        Self { code, control: false, alt: false }
+    }
+}
 
 /// The terminal's input.
 pub(super) struct Keyboard {
@@ -28,26 +56,21 @@ pub(super) struct Keyboard {
 }
 
 impl Keyboard {
-    /// Opens standard input if that is a terminal, else the controlling terminal, like crossterm.
+    /// Opens the terminal's input.
     pub(super) fn open() -> Result<Self, Error> {
-        let input = io::stdin();
-        let terminal = if input.is_terminal() {
-            input.as_fd().try_clone_to_owned().map(File::from)
-        } else {
-            File::open("/dev/tty")
-        };
+        let terminal = terminal::input();
         let terminal = terminal.map_err(|error| Error::Failed(format!("read the terminal: {error}")))?;
         Ok(Self { terminal, begun: Vec::new() })
     }
 
     /// Returns the pressed keys, after at most `timeout` if there are none. Returns `None` after a
     /// hang-up of the terminal.
-    pub(super) fn read(&mut self, timeout: Duration) -> Result<Option<Vec<KeyEvent>>, Error> {
+    pub(super) fn read(&mut self, timeout: Duration) -> Result<Option<Vec<Key>>, Error> {
         let timeout = if self.begun.is_empty() { timeout } else { SEQUENCE_TIMEOUT };
         let [ready] = wait::readable([Some(self.terminal.as_fd())], timeout)?;
         if !ready.readable {
             let alone = std::mem::take(&mut self.begun) == [ESCAPE];
-            let keys = if alone { vec![KeyCode::Esc.into()] } else { Vec::new() };
+            let keys = if alone { vec![Code::Escape.into()] } else { Vec::new() };
             return Ok((!ready.failed).then_some(keys));
         }
         let mut bytes = [0; 1024];
@@ -70,7 +93,7 @@ impl Keyboard {
 #[derive(Debug, PartialEq)]
 enum Decoded {
     /// A sequence of this many bytes, and its key if it is a known one.
-    Key(usize, Option<KeyEvent>),
+    Key(usize, Option<Key>),
     /// An incomplete sequence.
     Begun,
 }
@@ -79,13 +102,10 @@ fn decode(bytes: &[u8]) -> Decoded {
     match bytes {
         [] | [ESCAPE] | [ESCAPE, b'O'] => Decoded::Begun,
         [ESCAPE, b'[', rest @ ..] => decode_sequence(rest),
-        [ESCAPE, b'O', last, ..] => Decoded::Key(3, named(&[], *last).map(KeyEvent::from)),
-        [ESCAPE, ESCAPE, ..] => Decoded::Key(1, Some(KeyCode::Esc.into())),
+        [ESCAPE, b'O', last, ..] => Decoded::Key(3, named(&[], *last).map(Key::from)),
+        [ESCAPE, ESCAPE, ..] => Decoded::Key(1, Some(Code::Escape.into())),
         [ESCAPE, rest @ ..] => match decode_letter(rest) {
-            Decoded::Key(len, key) => Decoded::Key(
-                1 + len,
-                key.map(|key| KeyEvent::new(key.code, key.modifiers | KeyModifiers::ALT)),
-            ),
+            Decoded::Key(len, key) => Decoded::Key(1 + len, key.map(|key| Key { alt: true, ..key })),
             Decoded::Begun => Decoded::Begun,
         },
         _ => decode_letter(bytes),
@@ -95,33 +115,33 @@ fn decode(bytes: &[u8]) -> Decoded {
 /// Decodes the bytes after `ESC [` (ECMA-48 s5.4): parameters, and one final byte.
 fn decode_sequence(rest: &[u8]) -> Decoded {
     match rest.iter().position(|byte| (0x40..0x7f).contains(byte)) {
-        Some(at) => Decoded::Key(2 + at + 1, named(&rest[..at], rest[at]).map(KeyEvent::from)),
+        Some(at) => Decoded::Key(2 + at + 1, named(&rest[..at], rest[at]).map(Key::from)),
         None => Decoded::Begun,
     }
 }
 
 /// Returns the key of a sequence, as xterm(1) and the Linux console (console_codes(4)) send it.
-fn named(parameters: &[u8], last: u8) -> Option<KeyCode> {
+fn named(parameters: &[u8], last: u8) -> Option<Code> {
     Some(match (parameters, last) {
-        (_, b'A') => KeyCode::Up,
-        (_, b'B') => KeyCode::Down,
-        (_, b'H') | (b"1" | b"7", b'~') => KeyCode::Home,
-        (b"5", b'~') => KeyCode::PageUp,
-        (b"6", b'~') => KeyCode::PageDown,
+        (_, b'A') => Code::Up,
+        (_, b'B') => Code::Down,
+        (_, b'H') | (b"1" | b"7", b'~') => Code::Home,
+        (b"5", b'~') => Code::PageUp,
+        (b"6", b'~') => Code::PageDown,
         _ => return None,
     })
 }
 
 /// Decodes a character or a control character.
 fn decode_letter(bytes: &[u8]) -> Decoded {
-    let one = |code: KeyCode| Decoded::Key(1, Some(code.into()));
+    let one = |code: Code| Decoded::Key(1, Some(code.into()));
     match bytes[0] {
-        b'\r' | b'\n' => one(KeyCode::Enter),
-        b'\t' => one(KeyCode::Tab),
-        0x08 | 0x7f => one(KeyCode::Backspace),
+        b'\r' | b'\n' => one(Code::Enter),
+        b'\t' => one(Code::Tab),
+        0x08 | 0x7f => one(Code::Backspace),
         control @ 1..=26 => {
-            let letter = KeyCode::Char(char::from(control - 1 + b'a'));
-            Decoded::Key(1, Some(KeyEvent::new(letter, KeyModifiers::CONTROL)))
+            let letter = Code::Char(char::from(control - 1 + b'a'));
+            Decoded::Key(1, Some(Key { control: true, ..letter.into() }))
         }
         ..0x20 => Decoded::Key(1, None),
         _ => decode_utf8(bytes),
@@ -139,7 +159,7 @@ fn decode_utf8(bytes: &[u8]) -> Decoded {
         Err(_) => return Decoded::Key(1, None),
     };
     let letter = valid.chars().next();
-    Decoded::Key(letter.map_or(1, char::len_utf8), letter.map(|letter| KeyCode::Char(letter).into()))
+    Decoded::Key(letter.map_or(1, char::len_utf8), letter.map(|letter| Code::Char(letter).into()))
 }
 
 #[cfg(test)]
@@ -147,7 +167,7 @@ mod tests {
     use super::*;
 
     /// Returns all keys of `bytes`, and the remaining bytes.
-    fn keys(mut bytes: &[u8]) -> (Vec<KeyEvent>, &[u8]) {
+    fn keys(mut bytes: &[u8]) -> (Vec<Key>, &[u8]) {
         let mut keys = Vec::new();
         while let Decoded::Key(len, key) = decode(bytes) {
             bytes = &bytes[len..];
@@ -159,16 +179,16 @@ mod tests {
     #[test]
     fn letters_and_named_keys_are_distinguished() {
         let (keys, rest) = keys("/ä\r\x7f\x1b[A\x1b[6~\x1bOH\x1b[99;1~\x1b\x1b[B".as_bytes());
-        let codes: Vec<KeyCode> = keys.into_iter().map(|key| key.code).collect();
-        let expected = [KeyCode::Char('/'), KeyCode::Char('ä'), KeyCode::Enter, KeyCode::Backspace];
-        let moves = [KeyCode::Up, KeyCode::PageDown, KeyCode::Home, KeyCode::Esc, KeyCode::Down];
+        let codes: Vec<Code> = keys.into_iter().map(|key| key.code).collect();
+        let expected = [Code::Char('/'), Code::Char('ä'), Code::Enter, Code::Backspace];
+        let moves = [Code::Up, Code::PageDown, Code::Home, Code::Escape, Code::Down];
         assert_eq!((codes, rest), ([&expected[..], &moves[..]].concat(), &b""[..]));
     }
 
     #[test]
     fn control_and_alt_are_modifiers() {
-        let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        let alt = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::ALT);
+        let control = Key { control: true, ..Code::Char('c').into() };
+        let alt = Key { alt: true, ..Code::Char('q').into() };
         assert_eq!(keys(b"\x03\x1bq").0, [control, alt]);
     }
 
@@ -177,6 +197,6 @@ mod tests {
         for begun in [&b"\x1b"[..], b"\x1b[", b"\x1b[12", b"\x1bO", b"\xc3"] {
             assert_eq!(keys(begun), (Vec::new(), begun));
         }
-        assert_eq!(keys(b"\xff\xc3q\0").0, [KeyEvent::from(KeyCode::Char('q'))]);
+        assert_eq!(keys(b"\xff\xc3q\0").0, [Key::from(Code::Char('q'))]);
     }
 }

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 use strait_ledger::{Histogram, Report};
 use strait_packet::FlowKey;
 
+use super::keyboard::{Code, Key};
 use super::reader::Sample;
 use super::tally::{Count, Tally};
 use crate::Error;
@@ -54,8 +54,8 @@ pub(super) struct Model {
     pub(super) filter: String,
     /// A filter that is being typed.
     pub(super) typed: Option<String>,
-    /// Error of the last filter.
-    pub(super) complaint: Option<String>,
+    /// Error message of the last filter.
+    pub(super) message: Option<String>,
     pub(super) paused: bool,
     /// True if the interface is down or has no carrier.
     pub(super) is_down: bool,
@@ -85,7 +85,7 @@ impl Model {
             title,
             filter,
             typed: None,
-            complaint: None,
+            message: None,
             paused: false,
             is_down: false,
             help: false,
@@ -179,47 +179,47 @@ impl Model {
     /// Shows the new filter, or the error that `outcome` has.
     pub(super) fn set_filter(&mut self, text: String, outcome: Result<(), Error>) {
         match outcome {
-            Ok(()) => (self.filter, self.complaint) = (text, None),
-            Err(error) => self.complaint = Some(error.to_string()),
+            Ok(()) => (self.filter, self.message) = (text, None),
+            Err(error) => self.message = Some(error.to_string()),
         }
     }
 
     /// Handles a key.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Reaction {
-        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+    pub(super) fn press(&mut self, key: Key) -> Reaction {
+        if key.code == Code::Char('c') && key.control {
             return Reaction::Quit;
         }
         if self.typed.is_some() {
             return self.type_filter(key.code);
         }
-        if self.complaint.take().is_some() && key.code == KeyCode::Esc {
+        if self.message.take().is_some() && key.code == Code::Escape {
             return Reaction::None;
         }
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc if !self.help => return Reaction::Quit,
-            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('/' | 'f') => self.typed = Some(self.filter.clone()),
-            KeyCode::Char('?' | 'h') => self.help = !self.help,
-            KeyCode::Down | KeyCode::Char('j') => {
+            Code::Char('q') | Code::Escape if !self.help => return Reaction::Quit,
+            Code::Char('p' | ' ') => self.paused = !self.paused,
+            Code::Char('s') => self.sort = self.sort.next(),
+            Code::Char('/' | 'f') => self.typed = Some(self.filter.clone()),
+            Code::Char('?' | 'h') => self.help = !self.help,
+            Code::Down | Code::Char('j') => {
                 self.scroll = (self.scroll + 1).min(self.flows.len().saturating_sub(1));
             }
-            KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
-            KeyCode::PageDown => self.scroll = (self.scroll + 10).min(self.flows.len().saturating_sub(1)),
-            KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(10),
-            KeyCode::Home => self.scroll = 0,
+            Code::Up | Code::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+            Code::PageDown => self.scroll = (self.scroll + 10).min(self.flows.len().saturating_sub(1)),
+            Code::PageUp => self.scroll = self.scroll.saturating_sub(10),
+            Code::Home => self.scroll = 0,
             _ => self.help = false,
         }
         Reaction::None
     }
 
-    fn type_filter(&mut self, key: KeyCode) -> Reaction {
+    fn type_filter(&mut self, key: Code) -> Reaction {
         let Some(text) = &mut self.typed else { return Reaction::None };
         match key {
-            KeyCode::Char(letter) if text.len() < FILTER_MAX => text.push(letter),
-            KeyCode::Backspace => drop(text.pop()),
-            KeyCode::Esc => self.typed = None,
-            KeyCode::Enter => return Reaction::Filter(self.typed.take().unwrap_or_default()),
+            Code::Char(letter) if text.len() < FILTER_MAX => text.push(letter),
+            Code::Backspace => drop(text.pop()),
+            Code::Escape => self.typed = None,
+            Code::Enter => return Reaction::Filter(self.typed.take().unwrap_or_default()),
             _ => {}
         }
         Reaction::None
@@ -299,8 +299,8 @@ pub(super) mod tests {
     }
 
     fn press(model: &mut Model, keys: &str) -> Reaction {
-        let code = |letter| if letter == '\n' { KeyCode::Enter } else { KeyCode::Char(letter) };
-        keys.chars().map(|letter| model.press(KeyEvent::from(code(letter)))).last().unwrap()
+        let code = |letter| if letter == '\n' { Code::Enter } else { Code::Char(letter) };
+        keys.chars().map(|letter| model.press(Key::from(code(letter)))).last().unwrap()
     }
 
     /// Returns the packets of all flows since the start.
@@ -359,17 +359,17 @@ pub(super) mod tests {
         let mut model = model();
         assert_eq!(press(&mut model, "/tcp q\n"), Reaction::Filter("tcp q".into()));
         model.set_filter("tcp q".into(), Err(Error::Failed("syntax".into())));
-        assert_eq!((model.filter.as_str(), model.complaint.as_deref()), ("", Some("syntax")));
+        assert_eq!((model.filter.as_str(), model.message.as_deref()), ("", Some("syntax")));
         model.set_filter("tcp".into(), Ok(()));
-        assert_eq!((model.filter.as_str(), model.complaint), ("tcp", None));
+        assert_eq!((model.filter.as_str(), model.message), ("tcp", None));
     }
 
     #[test]
     fn escape_closes_a_message_before_it_quits() {
         let mut model = model();
         model.set_filter("tcp q".into(), Err(Error::Failed("syntax".into())));
-        assert_eq!((model.press(KeyCode::Esc.into()), &model.complaint), (Reaction::None, &None));
-        assert_eq!(model.press(KeyCode::Esc.into()), Reaction::Quit);
+        assert_eq!((model.press(Code::Escape.into()), &model.message), (Reaction::None, &None));
+        assert_eq!(model.press(Code::Escape.into()), Reaction::Quit);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use strait_capture::{FilterCompiler, Lane, Session};
 use strait_ledger::Report;
-use strait_sys::clock;
+use strait_os::clock;
 
 use super::tally::Tally;
 use crate::Error;
@@ -28,7 +28,7 @@ pub(super) struct Sample {
     pub(super) tally: Tally,
     pub(super) report: Report,
     pub(super) elapsed: Duration,
-    /// True if the interface is down or has no carrier, so that no packet can arrive.
+    /// True if the interface is down or has no carrier: no packet can arrive.
     pub(super) is_down: bool,
 }
 
@@ -124,8 +124,9 @@ impl Reader {
     /// account, and the failure of the reading if there was one.
     pub(super) fn finish(self) -> (Sample, Result<(), Error>) {
         self.shared.stopping.store(true, Ordering::Release);
-        let died = || Err(Error::Failed("the reading thread died: a defect of strait".into()));
-        let ended = self.thread.join().unwrap_or_else(|_| died());
+        let panicked =
+            || Err(Error::Failed("the reading thread panicked: this is a defect of strait".into()));
+        let ended = self.thread.join().unwrap_or_else(|_| panicked());
         (self.shared.take(), ended)
     }
 }

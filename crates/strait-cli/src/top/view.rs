@@ -38,7 +38,7 @@ const SCALE_COLUMNS: u16 = 11;
 /// Minimum width for the label in the delay's title.
 const DELAY_COLUMNS: u16 = 42;
 /// Maximum lines of an error message.
-const COMPLAINT_LINES_MAX: usize = 4;
+const MESSAGE_LINES_MAX: usize = 4;
 /// Width of a number of a flow.
 const NUMBER: u16 = 11;
 
@@ -210,8 +210,8 @@ fn shortened(address: &str, columns: usize) -> String {
     if address.len() <= columns {
         return address.to_owned();
     }
-    let kept = columns.saturating_sub(1);
-    let (begin, end) = (kept / 2, address.len() - (kept - kept / 2));
+    let remaining = columns.saturating_sub(1);
+    let (begin, end) = (remaining / 2, address.len() - (remaining - remaining / 2));
     format!("{}\u{2026}{}", &address[..begin], &address[end..])
 }
 
@@ -226,8 +226,8 @@ fn key_lines(model: &Model, columns: usize) -> Vec<Line<'_>> {
     if let Some(typed) = &model.typed {
         return vec![Line::from(format!("filter: {typed}_   Enter applies it, Esc cancels"))];
     }
-    if let Some(complaint) = &model.complaint {
-        let lines = wrapped(complaint, columns).into_iter().take(COMPLAINT_LINES_MAX);
+    if let Some(message) = &model.message {
+        let lines = wrapped(message, columns).into_iter().take(MESSAGE_LINES_MAX);
         return lines.map(|line| Line::from(line).style(Style::new().red())).collect();
     }
     let keys = Line::from("q quit  p pause  s sort  / filter  arrows scroll  ? help");
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn long_message_is_shown_to_its_end() {
         let mut model = model();
-        model.complaint = Some(format!("{} the end.", "word ".repeat(17)));
+        model.message = Some(format!("{} the end.", "word ".repeat(17)));
         let picture = picture(&model, 80, 24);
         assert!(picture.lines().last().unwrap().trim_end().ends_with("the end."), "{picture}");
         assert_eq!(picture.lines().filter(|line| line.starts_with("word")).count(), 2, "{picture}");

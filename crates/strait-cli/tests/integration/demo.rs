@@ -15,7 +15,7 @@ const SHORT: [&str; 5] = ["demo", "--count", "3000", "--rate", "30000"];
 const PARTS: [&str; 5] = ["paths", "burst", "delay", "http", "resume"];
 
 fn is_root() -> bool {
-    strait_sys::process::is_root()
+    strait_os::process::is_root()
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn failing_part_fails_the_demo() {
 }
 
 #[test]
-fn a_demo_without_the_program_of_the_proxy_skips_that_part() {
+fn demo_without_the_program_of_the_proxy_skips_that_part() {
     if !lab::root_or_skip() {
         return;
     }

@@ -16,11 +16,11 @@ fn findings(finished: &Finished) -> (Vec<Value>, i32) {
 }
 
 /// Returns state, text and fix of the finding on `subject`.
-fn finding(findings: &[Value], face: &str, subject: &str) -> (String, String, String) {
-    let found = findings.iter().find(|finding| finding["face"] == face && finding["subject"] == subject);
+fn finding(findings: &[Value], area: &str, subject: &str) -> (String, String, String) {
+    let found = findings.iter().find(|finding| finding["area"] == area && finding["subject"] == subject);
     let found = found.unwrap_or_else(|| panic!("no {subject} in {findings:?}"));
     let text = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
-    (text("state"), text("says"), text("fix"))
+    (text("state"), text("message"), text("fix"))
 }
 
 /// Returns true if the finding is about a tested AF_XDP mode.
@@ -67,9 +67,9 @@ fn missing_capabilities_break_captures() {
     let bare = ["--inh-caps=-all", "--bounding-set=-all"];
     let launch = Launch::new("setpriv").args(bare).args([STRAIT, "doctor", "--json", "--for", "capture"]);
     let (findings, code) = findings(&launch.run(LIMIT).unwrap());
-    let (state, says, fix) = finding(&findings, "capture", "packet sockets");
+    let (state, message, fix) = finding(&findings, "capture", "packet sockets");
     assert_eq!((state.as_str(), code), ("broken", 1));
-    assert!(says.contains("CAP_NET_RAW") && fix.contains("setcap cap_net_raw,"), "{says} {fix}");
+    assert!(message.contains("CAP_NET_RAW") && fix.contains("setcap cap_net_raw,"), "{message} {fix}");
     let (state, _, advised) = finding(&findings, "capture", "af_xdp privilege");
     assert!(state == "better" && advised == fix, "one command for both: {fix}; {advised}");
     assert!(fix.ends_with(&format!(",cap_ipc_lock+ep {STRAIT}")), "{fix}");
@@ -83,9 +83,12 @@ fn low_limit_of_locked_memory_can_be_improved() {
     let limited = ["--memlock=65536", "setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"];
     let launch = Launch::new("prlimit").args(limited).args([STRAIT, "doctor", "--json"]);
     let (findings, _) = findings(&launch.run(LIMIT).unwrap());
-    for face in ["capture", "send"] {
-        let (state, says, fix) = finding(&findings, face, "locked memory");
-        assert!(state == "better" && says.starts_with("64 KiB") && fix.contains("ulimit -l"), "{says} {fix}");
+    for area in ["capture", "send"] {
+        let (state, message, fix) = finding(&findings, area, "locked memory");
+        assert!(
+            state == "better" && message.starts_with("64 KiB") && fix.contains("ulimit -l"),
+            "{message} {fix}"
+        );
         assert!(fix.ends_with(&format!("cap_perfmon,cap_ipc_lock+ep {STRAIT}")), "{fix}");
     }
 }
@@ -108,9 +111,9 @@ fn user_namespace_privileges_cover_neither_bpf_nor_locked_memory() {
         assert!(found.0 == state && found.1.contains("user namespace"), "{found:?}");
         assert!(found.2.contains("outside of the user namespace"), "{found:?}");
     }
-    for face in ["capture", "send"] {
-        let (state, says, _) = finding(&findings, face, "locked memory");
-        assert!(state == "better" && says.starts_with("64 KiB"), "{says}");
+    for area in ["capture", "send"] {
+        let (state, message, _) = finding(&findings, area, "locked memory");
+        assert!(state == "better" && message.starts_with("64 KiB"), "{message}");
     }
     assert_eq!(code, 1);
 }
@@ -150,8 +153,11 @@ fn io_uring_forbidden_by_seccomp_is_reported_with_the_cause() {
     let launch =
         Launch::new("python3").args(["-c", WITHOUT_IO_URING, STRAIT, "doctor", "--json", "--for", "send"]);
     let (findings, code) = findings(&launch.run(LIMIT).unwrap());
-    let (state, says, fix) = finding(&findings, "send", "io_uring");
-    assert!(state == "better" && says.contains("not permitted") && fix.contains("seccomp"), "{says} {fix}");
+    let (state, message, fix) = finding(&findings, "send", "io_uring");
+    assert!(
+        state == "better" && message.contains("not permitted") && fix.contains("seccomp"),
+        "{message} {fix}"
+    );
     assert_eq!(code, 0, "everything works without io_uring");
 }
 
@@ -185,8 +191,8 @@ fn io_uring_disabled_by_sysctl_is_reported_with_the_setting() {
         Err(error) => return lab::skip(format!("{IO_URING_DISABLED} cannot be written: {error}")),
     };
     let (found, code) = findings(&run(&["doctor", "--json", "--for", "send"]));
-    let (state, says, fix) = finding(&found, "send", "io_uring");
-    assert!(state == "better" && says.contains("not permitted"), "{says}");
+    let (state, message, fix) = finding(&found, "send", "io_uring");
+    assert!(state == "better" && message.contains("not permitted"), "{message}");
     assert!(fix.contains("sysctl kernel.io_uring_disabled=0"), "{fix}");
     assert_eq!(code, 0, "everything works without io_uring");
     let before = disabled.before.clone();
@@ -204,8 +210,8 @@ fn device_without_native_xdp_is_generic_only() {
     let (declared, _) = findings(
         &strait(wire.right(), &["doctor", "generic0", "--json", "--for", "capture"]).run(LIMIT).unwrap(),
     );
-    let (state, says, fix) = finding(&declared, "capture", "xdp");
-    assert!(state == "better" && says.contains("no native XDP") && fix.contains("v3"), "{says} {fix}");
+    let (state, message, fix) = finding(&declared, "capture", "xdp");
+    assert!(state == "better" && message.contains("no native XDP") && fix.contains("v3"), "{message} {fix}");
     let probe = strait(wire.right(), &["doctor", "generic0", "--json", "--for", "capture", "--probe"]);
     let (probed, code) = findings(&probe.run(LIMIT).unwrap());
     let modes: Vec<_> = probed.iter().filter(|finding| is_mode(finding)).collect();
@@ -218,9 +224,15 @@ fn device_without_native_xdp_is_generic_only() {
 fn probe_binds_natively_and_leaves_the_device_unchanged() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (probed, code) = at(wire.right(), &["--probe"]);
-    let says: Vec<_> =
-        probed.iter().filter(|finding| is_mode(finding)).map(|finding| finding["says"].to_string()).collect();
-    assert!(says[0].contains("no zero-copy") && says[1].contains("native copy binds"), "{says:?}");
+    let messages: Vec<_> = probed
+        .iter()
+        .filter(|finding| is_mode(finding))
+        .map(|finding| finding["message"].to_string())
+        .collect();
+    assert!(
+        messages[0].contains("no zero-copy") && messages[1].contains("native copy binds"),
+        "{messages:?}"
+    );
     assert_eq!(code, 0);
     let shown = wire.right().command("ip").args(["link", "show"]).run(LIMIT).unwrap().success().text();
     assert!(!shown.contains("xdp"), "{shown}");
@@ -235,9 +247,9 @@ fn missing_and_excess_queues_are_reported() {
         let (found, code) = at(wire.right(), asked);
         (finding(&found, "capture", "queues"), code)
     };
-    let ((state, says, fix), code) = queues(&["--queues", "0-7"]);
+    let ((state, message, fix), code) = queues(&["--queues", "0-7"]);
     assert_eq!((state.as_str(), code), ("broken", 1));
-    assert!(says.contains("queue 4 was requested") && fix.contains("numrxqueues 8"), "{says} {fix}");
+    assert!(message.contains("queue 4 was requested") && fix.contains("numrxqueues 8"), "{message} {fix}");
     let cpus = std::thread::available_parallelism().unwrap().get();
     let ((state, _, fix), code) = queues(&[]);
     assert_eq!((state.as_str(), code), (if cpus < 4 { "better" } else { "ok" }, 0));
@@ -260,7 +272,7 @@ fn probe_names_its_queue_which_is_the_last_or_the_requested_one() {
         let (found, _) = at(wire.right(), &[&["--probe"], asked].concat());
         let modes: Vec<_> = found.iter().filter(|finding| is_mode(finding)).collect();
         assert!(modes.len() == 3, "{modes:?}");
-        assert!(modes.iter().all(|mode| mode["says"].as_str().unwrap().contains(queue)), "{modes:?}");
+        assert!(modes.iter().all(|mode| mode["message"].as_str().unwrap().contains(queue)), "{modes:?}");
     }
 }
 
@@ -272,8 +284,8 @@ fn probe_that_fails_for_one_reason_reports_it_once() {
         finding(found, "capture", "xdp")
     };
     let (found, _) = at(wire.right(), &["--probe", "--queues", "5"]);
-    let (state, says, _) = xdp(&found);
-    assert!(state == "broken" && says.contains("queue 5"), "{says}");
+    let (state, message, _) = xdp(&found);
+    assert!(state == "broken" && message.contains("queue 5"), "{message}");
     let bare = ["--inh-caps=-all", "--bounding-set=-all", STRAIT, "doctor", "right", "--json", "--probe"];
     let (found, _) = findings(&wire.right().command("setpriv").args(bare).run(LIMIT).unwrap());
     let (state, _, fix) = xdp(&found);
@@ -289,8 +301,8 @@ fn process_that_holds_the_xdp_program_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let capture = Capture::start(wire.right(), &["--path", "xdp-generic", "--json"]);
     let (found, _) = at(wire.right(), &[]);
-    let (state, says, fix) = finding(&found, "capture", "xdp program");
-    assert!(state == "better" && says.contains("is attached to right"), "{says}");
+    let (state, message, fix) = finding(&found, "capture", "xdp program");
+    assert!(state == "better" && message.contains("is attached to right"), "{message}");
     assert!(fix.starts_with("end process ") && fix.contains("(strait)") && fix.contains("bpf_link"), "{fix}");
     capture.finish();
     let (found, _) = at(wire.right(), &[]);
@@ -325,16 +337,19 @@ fn down_link_is_broken_and_the_ring_of_libpcap_is_named() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (found, code) = at(wire.right(), &[]);
     assert_eq!(code, 0);
-    let (_, says, fix) = finding(&found, "capture", "libpcap");
-    assert!(says.contains("TPACKET_V3 on right") && says.contains("delayed by up to 1000 ms"), "{says}");
+    let (_, message, fix) = finding(&found, "capture", "libpcap");
+    assert!(
+        message.contains("TPACKET_V3 on right") && message.contains("delayed by up to 1000 ms"),
+        "{message}"
+    );
     assert!(fix.contains("strait run"));
     wire.right().set_up(false);
     let (found, code) = at(wire.right(), &[]);
     let (state, _, fix) = finding(&found, "capture", "link");
     assert_eq!((state.as_str(), fix.as_str(), code), ("broken", "ip link set right up", 1));
-    let (state, says, fix) = finding(&found, "capture", "libpcap");
-    assert!(state == "better" && says.contains("unknown: "), "{says}");
-    assert_eq!((says.matches("That device is not up").count(), fix.as_str()), (1, "ip link set right up"));
+    let (state, message, fix) = finding(&found, "capture", "libpcap");
+    assert!(state == "better" && message.contains("unknown: "), "{message}");
+    assert_eq!((message.matches("That device is not up").count(), fix.as_str()), (1, "ip link set right up"));
 }
 
 #[test]
@@ -365,16 +380,19 @@ fn copied_send_names_the_interface_and_the_cause() {
     };
     assert_eq!(route(TO).0, "ok");
     run("ethtool -K out0 tx off sg off");
-    let (state, says, fix) = route(TO);
-    assert!(state == "better" && says.contains("leaves by out0"), "{says}");
+    let (state, message, fix) = route(TO);
+    assert!(state == "better" && message.contains("leaves by out0"), "{message}");
     run(&fix);
     assert_eq!(route(TO).1, format!("a send to {TO} goes without a copy"), "{fix} helps");
     let capture = Capture::watch(strait(wire.right(), &["capture", "-i", "out0", "--path", "v3", "--json"]));
-    let (state, says, fix) = route(TO);
-    assert!(state == "better" && says.contains("a running capture") && fix.contains("ss -0"), "{says} {fix}");
+    let (state, message, fix) = route(TO);
+    assert!(
+        state == "better" && message.contains("a running capture") && fix.contains("ss -0"),
+        "{message} {fix}"
+    );
     capture.finish();
-    let (state, says, fix) = route("192.0.2.1");
-    assert!(state == "ok" && says.contains("stays on this machine") && fix.is_empty(), "{says} {fix}");
+    let (state, message, fix) = route("192.0.2.1");
+    assert!(state == "ok" && message.contains("stays on this machine") && fix.is_empty(), "{message} {fix}");
 }
 
 #[test]
@@ -405,15 +423,15 @@ fn unwritable_cache_directory_is_reported_with_a_fix() {
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
     let doctor = [STRAIT, "doctor", "--json", "--for", "proxy", "--cache", path];
     let (found, _) = findings(&Launch::new("setpriv").args(user).args(doctor).run(LIMIT).unwrap());
-    let (state, says, fix) = finding(&found, "proxy", "cache directory");
-    assert!(state == "better" && says.contains("user 65534 cannot write"), "{says}");
+    let (state, message, fix) = finding(&found, "proxy", "cache directory");
+    assert!(state == "better" && message.contains("user 65534 cannot write"), "{message}");
     assert!(fix.contains(&format!("mkdir {path}/strait && chown 65534")), "{fix}");
 }
 
 #[test]
 fn unknown_interface_is_a_usage_error_for_every_face() {
-    for face in ["capture", "send", "proxy"] {
-        let finished = run(&["doctor", "no-such-if0", "--for", face]);
+    for area in ["capture", "send", "proxy"] {
+        let finished = run(&["doctor", "no-such-if0", "--for", area]);
         assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
         assert!(finished.stderr.contains("no-such-if0") && finished.text().is_empty());
     }
@@ -423,8 +441,8 @@ fn unknown_interface_is_a_usage_error_for_every_face() {
 fn options_of_an_interface_are_refused_without_one() {
     let (found, _) = findings(&run(&["doctor", "--json", "--for", "capture"]));
     for subject in ["fanout", "libpcap"] {
-        let says = finding(&found, "capture", subject).1;
-        assert!(!says.contains(" of lo:") && !says.contains(" on lo:"), "{says}");
+        let message = finding(&found, "capture", subject).1;
+        assert!(!message.contains(" of lo:") && !message.contains(" on lo:"), "{message}");
     }
     for arguments in [&["--wait", "busy"][..], &["--probe"], &["--queues", "0"]] {
         let refused = run(&[&["doctor"], arguments].concat());

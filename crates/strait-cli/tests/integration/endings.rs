@@ -56,7 +56,7 @@ fn long_filter() -> String {
 }
 
 #[test]
-fn a_signal_ends_the_compilation_of_a_long_filter() {
+fn signal_ends_the_compilation_of_a_long_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let filter = long_filter();
     let top = ["top", "-i", "right", "--json", &filter];
@@ -73,12 +73,12 @@ fn a_signal_ends_the_compilation_of_a_long_filter() {
 }
 
 #[test]
-fn a_count_is_exact_on_one_lane() {
+fn count_is_exact_on_one_lane() {
     count_is_exact(&[], 1);
 }
 
 #[test]
-fn a_count_is_exact_on_three_lanes() {
+fn count_is_exact_on_three_lanes() {
     count_is_exact(&["--queues", "0-2"], 3);
 }
 
@@ -151,7 +151,7 @@ fn flow_stays_on_its_lane_and_lanes_share_the_work() {
 }
 
 #[test]
-fn a_duration_ends_a_capture() {
+fn duration_ends_a_capture() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for path in PATHS {
         let arguments = ["capture", "-i", "right", "-p", path, "--duration", "0.3", "--json"];
@@ -200,7 +200,7 @@ fn xdp_refuses_to_capture_sent_packets() {
     let arguments = ["capture", "-i", "right", "-p", "xdp", "--direction", "out"];
     let (code, line) = failure(&strait(wire.right(), &arguments).run(LIMIT).unwrap());
     assert_eq!(code, 2);
-    assert!(line.contains("received frames only"), "{line}");
+    assert!(line.contains("captures only received frames"), "{line}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! External commands: the search for their programs, and the error for a missing one.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use lab::{Finished, Launch};
@@ -26,7 +27,7 @@ fn alone(directory: &Path, path: &str, arguments: &[&str]) -> Finished {
 }
 
 #[test]
-fn an_external_command_is_found_beside_strait() {
+fn external_command_is_found_beside_strait() {
     let _ = proxy_program();
     assert!(run(&CHECK).success().text().starts_with("ok\n"));
     assert!(run(&["help", "cache"]).success().text().contains("Usage: strait cache"));
@@ -39,7 +40,7 @@ fn an_external_command_is_found_beside_strait() {
 }
 
 #[test]
-fn an_external_command_is_found_on_the_path() {
+fn external_command_is_found_on_the_path() {
     let directory = tempfile::tempdir().unwrap();
     let beside = proxy_program();
     let path = format!("/nonexistent:{}", beside.parent().unwrap().display());
@@ -47,7 +48,7 @@ fn an_external_command_is_found_on_the_path() {
 }
 
 #[test]
-fn a_missing_program_is_refused_with_how_to_install_it() {
+fn missing_program_is_refused_with_the_install_command() {
     let directory = tempfile::tempdir().unwrap();
     // Neither a directory of that name nor a file that cannot be executed is the program.
     fs::create_dir(directory.path().join("strait-proxy")).unwrap();
@@ -61,8 +62,39 @@ fn a_missing_program_is_refused_with_how_to_install_it() {
     }
 }
 
+/// Like the library of `strait run`: it would run with the rights of the caller.
 #[test]
-fn a_relative_directory_of_the_path_is_not_searched() {
+fn program_that_another_user_may_have_planted_is_not_executed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (planted, mark) = (directory.path().join("strait-proxy"), directory.path().join("mark"));
+    fs::write(&planted, format!("#!/bin/sh\n: >'{}'\n", mark.display())).unwrap();
+    fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
+    let pages = directory.path().join("pages").display().to_string();
+    let commands: [&[&str]; 4] =
+        [&["proxy", "--help"], &["cache", "ls"], &["completions", "bash"], &["man", &pages]];
+    let is_run = |words: &[&str]| {
+        let finished = alone(directory.path(), "", words);
+        (fs::remove_file(&mark).is_ok(), finished)
+    };
+    for words in commands {
+        assert!(is_run(words).0, "{words:?}");
+    }
+    let reason = format!("another user owns {} or may write to it", directory.path().display());
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    for words in commands {
+        let (is_run, finished) = is_run(words);
+        assert!(!is_run && finished.stderr.contains(&reason), "{words:?}: {}", finished.stderr);
+        let is_needed = matches!(words[0], "proxy" | "cache");
+        assert_eq!(finished.status.code(), Some(if is_needed { 3 } else { 0 }), "{words:?}");
+    }
+    // The search continues with the PATH.
+    let path = proxy_program().parent().unwrap().display().to_string();
+    let finished = alone(directory.path(), &path, &CHECK).success();
+    assert!(finished.text().starts_with("ok\n") && finished.stderr.contains(&reason), "{}", finished.stderr);
+}
+
+#[test]
+fn relative_directory_of_the_path_is_not_searched() {
     let directory = tempfile::tempdir().unwrap();
     let _ = alone(directory.path(), "", &CHECK);
     let folder = directory.path().join("bin");
@@ -74,7 +106,7 @@ fn a_relative_directory_of_the_path_is_not_searched() {
 }
 
 #[test]
-fn the_help_lists_external_commands() {
+fn help_lists_external_commands() {
     let help = run(&["--help"]).success().text();
     for command in ["proxy", "cache"] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{help}");

@@ -9,12 +9,12 @@ use crate::rig::{
 use crate::tools::{self, AS_BLOCKS, capinfos, tcpdump, tshark};
 
 #[test]
-fn a_pcapng_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
+fn pcapng_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
     read_by_others("pcapng");
 }
 
 #[test]
-fn a_pcap_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
+fn pcap_file_is_read_by_tcpdump_tshark_and_capinfos_without_a_warning() {
     read_by_others("pcap");
 }
 
@@ -62,7 +62,7 @@ fn read_by_others(format: &str) {
 }
 
 #[test]
-fn the_extension_of_the_file_selects_its_format() {
+fn extension_of_the_file_selects_its_format() {
     // pcap with nanoseconds, and the section header of pcapng.
     const PCAP: u32 = 0xa1b2_3c4d;
     const PCAPNG: u32 = 0x0a0d_0d0a;

@@ -54,12 +54,12 @@ fn hashing_sender_ends_when_its_receiver_disconnects() {
     assert!(finished.stderr.contains("closed the connection"), "{}", finished.stderr);
 }
 
-/// Starts a receiver that hashes an existing part.
+/// Starts a receiver that hashes an existing part, and a sender that has hashed its own.
 fn hashing_receiver(files: &Files) -> (Receiver, TcpStream) {
     endless(files, "out.part");
     let receiver = Receiver::into(&files.path("out"));
     let stream = TcpStream::connect(&receiver.address).unwrap();
-    writeln!(&stream, "strait-send 4 length={ENDLESS}").unwrap();
+    writeln!(&stream, "strait-send 4 length={ENDLESS}\nbegins={ENDLESS} hash=0000000000000000").unwrap();
     wait_for_wait(&stream);
     (receiver, stream)
 }

@@ -127,7 +127,7 @@ fn interface_moved_to_another_namespace_is_reported_as_gone() {
     }
 }
 
-const GONE: &str = "capture on right: the interface is gone";
+const GONE: &str = "capture on right: the interface was removed";
 
 const FRAMES: u64 = 200;
 

@@ -61,7 +61,7 @@ fn lines_with_a_closed_reader_end_without_an_error() {
 }
 
 #[test]
-fn a_stream_is_read_by_tcpdump_while_it_is_captured() {
+fn stream_is_read_by_tcpdump_while_it_is_captured() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     if !tools::present() {
         return;

@@ -63,7 +63,7 @@ fn named_pipe_of_another_user_is_refused() {
 }
 
 #[test]
-fn link_of_another_user_is_refused_also_behind_an_own_link() {
+fn link_of_another_user_is_refused_even_behind_a_link_of_the_user() {
     if !root_or_skip() {
         return;
     }
@@ -101,8 +101,10 @@ fn planted_link_in_the_path_is_refused() {
         assert!(is_empty(), "{writer:?}");
     }
     let report = format!("--report={}", path("planted/out").display());
-    let planted = path("planted").display().to_string();
-    for command in [&["run", &report, "--", "true"][..], &[man, &[&planted]].concat()] {
+    let (planted, below) = (path("planted").display().to_string(), path("planted/new").display().to_string());
+    for command in
+        [&["run", &report, "--", "true"][..], &[man, &[&planted]].concat(), &[man, &[&below]].concat()]
+    {
         let (code, line) = failure(&run(command));
         assert!(code == 1 && line.contains("a symbolic link of another user"), "{line}");
         assert!(is_empty(), "{command:?}");

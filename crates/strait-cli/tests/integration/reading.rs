@@ -76,7 +76,7 @@ fn file_is_converted_with_filter_and_snaplen() {
 }
 
 #[test]
-fn a_count_ends_the_reading() {
+fn count_ends_the_reading() {
     let directory = tempfile::tempdir().unwrap();
     let input = file(directory.path(), Format::Pcapng, &numbered(40));
     let finished = read(&input, &["--count", "7"]).success();
@@ -95,7 +95,7 @@ fn standard_input_is_read_like_a_file() {
 }
 
 #[test]
-fn a_signal_or_a_duration_ends_the_reading_of_a_quiet_pipe() {
+fn signal_or_a_duration_ends_the_reading_of_a_quiet_pipe() {
     let directory = tempfile::tempdir().unwrap();
     let input = fs::read(file(directory.path(), Format::Pcapng, &numbered(20))).unwrap();
     let read_all = ["-r", "-", "--duration", "2"];
@@ -115,7 +115,7 @@ fn a_signal_or_a_duration_ends_the_reading_of_a_quiet_pipe() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_the_first_byte() {
+fn signal_ends_the_wait_for_the_first_byte() {
     let (stdin, pipe) = std::io::pipe().unwrap();
     let process = Launch::new(STRAIT).args(["capture", "-r", "-"]).stdin(stdin).spawn().unwrap();
     assert!(wait_until(LIMIT, || catches(process.id(), Signal::TERM)));
@@ -131,7 +131,7 @@ fn catches(id: u32, signal: Signal) -> bool {
 }
 
 #[test]
-fn a_signal_ends_the_reading_of_an_endless_file() {
+fn signal_ends_the_reading_of_an_endless_file() {
     let directory = tempfile::tempdir().unwrap();
     let input = fs::read(file(directory.path(), Format::Pcap, &numbered(40))).unwrap();
     let output = directory.path().join("output");
@@ -266,7 +266,7 @@ fn packets_before_one_of_another_link_type_are_delivered() {
     let finished = read(&input, &["--json", "-w", output.to_str().unwrap()]);
     let (code, line) = failure(&finished);
     assert_eq!(code, 1, "{line}");
-    assert!(line.contains("a packet of link type 101 among those of link type 1:"), "{line}");
+    assert!(line.contains("it has packets of link types 1 and 101:"), "{line}");
     assert_eq!(count(&ledger(&finished), "received"), 3);
     assert_complete(&output, 3);
 }

@@ -197,6 +197,17 @@ fn tee_copies_to_files_and_a_full_disk_does_not_stop_the_relay() {
     assert!(ended[1]["tee_failure"].as_str().unwrap().contains("No space left"), "{log}");
 }
 
+/// Sends a few bytes to the server, and ends the connection.
+fn say_hello(relay: &Relay, server: &TcpListener) {
+    let client = relay.connect();
+    let stream = accept(server);
+    (&client).write_all(b"hello").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&stream), b"hello");
+    drop(stream);
+    assert_eq!(read_all(&client), b"");
+}
+
 #[test]
 fn numbers_of_copies_continue_after_existing_files_but_not_after_planted_numbers() {
     let directory = tempfile::tempdir().unwrap();
@@ -206,15 +217,26 @@ fn numbers_of_copies_continue_after_existing_files_but_not_after_planted_numbers
     }
     let server = server();
     let relay = Relay::start(&server, &["--tee", &path("copy").display().to_string()]);
-    let client = relay.connect();
-    let stream = accept(&server);
-    (&client).write_all(b"hello").unwrap();
-    client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(read_all(&stream), b"hello");
-    drop(stream);
-    assert_eq!(read_all(&client), b"");
+    say_hello(&relay, &server);
     let _ = relay.end().success();
     assert_eq!(fs::read(path("copy.8.up")).unwrap(), b"hello");
+}
+
+#[test]
+fn planted_copies_lose_no_copy() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let server = server();
+    let relay = Relay::start(&server, &["--tee", &path("copy").display().to_string(), "--json-log"]);
+    for name in ["copy.1.up", "copy.2.down"] {
+        std::os::unix::fs::symlink("/dev/full", path(name)).unwrap();
+    }
+    say_hello(&relay, &server);
+    let log = relay.end().success().text();
+    let ended: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!((&ended["number"], &ended["tee_failure"]), (&3.into(), &Value::Null), "{log}");
+    assert_eq!(fs::read(path("copy.3.up")).unwrap(), b"hello");
+    assert!(path("copy.3.down").exists() && !path("copy.2.up").exists() && !path("copy.1.down").exists());
 }
 
 #[test]
@@ -382,7 +404,7 @@ fn answer_before_a_reset_reaches_the_client() {
     stream.peek(&mut [0]).unwrap();
     (&stream).write_all(&answer).unwrap();
     // Wait until the relay has the answer: a reset discards bytes that have not arrived.
-    assert!(wait_until(LIMIT, || strait_sys::tcp::unacknowledged(&stream).unwrap() == 0));
+    assert!(wait_until(LIMIT, || strait_os::tcp::unacknowledged(&stream).unwrap() == 0));
     drop(stream);
     let mut got = Vec::new();
     // The client gets a reset, so that it does not take the answer for complete.

@@ -37,7 +37,7 @@ fn file(directory: &Path, frames: &[Vec<u8>], step_ns: u64) -> PathBuf {
 }
 
 #[test]
-fn a_replayed_recording_is_captured_byte_for_byte() {
+fn replayed_recording_is_captured_byte_for_byte() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let recording = packets(Path::new(RECORDING));
     let (account, captured) = replay(&wire, Path::new(RECORDING), &["--rate", "max"]);
@@ -47,7 +47,7 @@ fn a_replayed_recording_is_captured_byte_for_byte() {
 }
 
 #[test]
-fn a_loop_sends_the_file_again() {
+fn loop_sends_the_file_again() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let recording = packets(Path::new(RECORDING));
     let (_, captured) = replay(&wire, Path::new(RECORDING), &["--rate", "max", "--loop", "3"]);
@@ -55,7 +55,7 @@ fn a_loop_sends_the_file_again() {
 }
 
 #[test]
-fn a_rate_replaces_the_pace_of_the_file() {
+fn rate_replaces_the_pace_of_the_file() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
     // The file spans a century, so that the test would not end at its pace.

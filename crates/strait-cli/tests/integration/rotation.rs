@@ -107,7 +107,7 @@ fn name_with_a_slash_in_its_time_is_refused() {
     let name = directory.path().join("x_%D.pcap");
     let arguments = ["capture", "-r", RECORDING, "-w", name.to_str().unwrap(), "-G", "1h"];
     let (code, line) = failure(&run(&arguments));
-    assert!(code == 2 && line.contains("write it as %Y-%m-%d"), "{code} {line}");
+    assert!(code == 2 && line.contains("use %Y-%m-%d"), "{code} {line}");
     assert!(series(directory.path()).is_empty());
 }
 

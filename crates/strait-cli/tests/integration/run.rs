@@ -133,3 +133,19 @@ fn missing_named_library_is_reported_with_the_build_command() {
     assert!(line.contains("STRAIT_PCAP_LIBRARY=/nosuch.so: no such file"), "{line}");
     assert!(line.contains("cargo build --release -p strait-pcap"), "{line}");
 }
+
+/// The loader searches relative paths in the working directory of each child.
+#[test]
+fn relative_path_of_a_named_library_is_made_absolute() {
+    let directory = tempfile::tempdir().unwrap();
+    let _ = with_library(directory.path());
+    let library = fs::canonicalize(directory.path().join("libstrait_pcap.so")).unwrap();
+    let links = library.with_file_name("libpcap");
+    let script = "cd \"$0\" && exec \"$1\" run -- sh -c 'echo \"$LD_PRELOAD $LD_LIBRARY_PATH\"'";
+    for named in ["libstrait_pcap.so", "./libstrait_pcap.so"] {
+        let launch = Launch::new("/bin/sh").args(["-c", script]).arg(directory.path()).arg(STRAIT);
+        let launch = launch.env("STRAIT_PCAP_LIBRARY", named).env("LD_LIBRARY_PATH", "");
+        let text = launch.run(LIMIT).unwrap().text();
+        assert_eq!(text.trim_end(), format!("{} {}", library.display(), links.display()), "{named}");
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lab::{End, Launch, Process, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-use strait_sys::interface::Interface;
+use strait_os::interface::Interface;
 
 use crate::rig::{LIMIT, PATHS, STRAIT, await_open, count, failure, numbered, run, send, status, strait};
 
@@ -135,7 +135,7 @@ fn removed_interface_ends_top_after_a_last_object() {
         wire.right().delete();
         let ended = top.wait(LIMIT).unwrap();
         assert_eq!(ended.status.code(), Some(1), "{path}: {}", ended.stderr);
-        assert!(ended.stderr.contains("the interface is gone"), "{path}: {}", ended.stderr);
+        assert!(ended.stderr.contains("the interface was removed"), "{path}: {}", ended.stderr);
         assert_eq!(packets(&objects(&ended.text())), FRAMES, "{path}: {}", ended.text());
     }
 }

@@ -362,6 +362,88 @@ fn peer_that_offers_and_closes_does_not_end_the_receiver() {
 }
 
 #[test]
+fn peer_that_hashes_does_not_delay_a_sender() {
+    const PRESENT: usize = 1_000_000;
+    let files = Files::with_source(LEN);
+    fs::write(files.path("out.part"), content(PRESENT)).unwrap();
+    let receiver = Receiver::into(&files.path("out"));
+    // These peers have seconds for their hash, and never send it.
+    let peers: Vec<_> = (0..3)
+        .map(|_| {
+            let stream = TcpStream::connect(&receiver.address).unwrap();
+            (&stream).write_all(format!("strait-send 4 length={LEN}\nwait\n").as_bytes()).unwrap();
+            assert_eq!(line_of(&stream), format!("have={PRESENT}\n"));
+            stream
+        })
+        .collect();
+    // One at a time, they would exceed the sender's timeout.
+    assert_eq!(account(files.send(&receiver, &["--timeout", "20"]))["sendfile"], LEN - PRESENT);
+    let _ = receiver.end().success();
+    assert!(fs::read(files.path("out")).unwrap() == content(LEN));
+    for peer in &peers {
+        assert!(line_of(peer).contains("another sender was first"));
+    }
+}
+
+#[test]
+fn sender_that_is_refused_while_it_hashes_gets_the_reason() {
+    /// Length of a sparse file that takes longer to hash than a test may take.
+    const ENDLESS: u64 = 4 << 40;
+    let files = Files::with_source(0);
+    fs::File::options().write(true).open(files.path("source")).unwrap().set_len(ENDLESS).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let source = files.path("source").display().to_string();
+    let sender = Launch::new(STRAIT).args(["send", &source, &address]).spawn().unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    assert!(line_of(&stream).contains(&format!("length={ENDLESS} ")));
+    (&stream).write_all(format!("have={ENDLESS}\nrefused=another sender was first\n").as_bytes()).unwrap();
+    drop(stream);
+    let (code, line) = failure(&sender.wait(LIMIT).unwrap());
+    assert!(code == 1 && line.contains("another sender was first"), "{line}");
+}
+
+#[test]
+fn sender_that_waits_for_another_one_gets_wait_lines() {
+    let files = Files::with_source(LEN);
+    let receiver = Receiver::into(&files.path("out"));
+    let offer = || {
+        let stream = TcpStream::connect(&receiver.address).unwrap();
+        (&stream).write_all(format!("strait-send 4 length={LEN}\n").as_bytes()).unwrap();
+        stream
+    };
+    // It is served, and sends nothing.
+    let first = offer();
+    assert_eq!(line_of(&first), "from=0\n");
+    let second = offer();
+    let mut lines = BufReader::new(&second).lines().map(Result::unwrap);
+    second.set_read_timeout(Some(LIMIT)).unwrap();
+    assert_eq!(lines.next().unwrap(), "wait");
+    drop(first);
+    assert_eq!(lines.find(|line| line != "wait").unwrap(), "from=0");
+}
+
+#[test]
+fn many_bogus_offers_become_few_lines_and_a_count() {
+    const BOGUS: usize = 200;
+    let files = Files::with_source(0);
+    let receiver = Receiver::into(&files.path("out"));
+    for _ in 0..BOGUS {
+        let stream = TcpStream::connect(&receiver.address).unwrap();
+        (&stream).write_all(b"nonsense\n").unwrap();
+        assert!(line_of(&stream).starts_with("refused="));
+    }
+    receiver.signal(rustix::process::Signal::INT);
+    let stderr = receiver.end().stderr;
+    let shown = stderr.matches("'nonsense' instead of").count();
+    let count = |line: &str| {
+        line.strip_prefix("strait: ")?.strip_suffix(" more connections failed")?.parse::<usize>().ok()
+    };
+    let hidden: usize = stderr.lines().filter_map(count).sum();
+    assert!(shown < BOGUS && shown + hidden == BOGUS, "{stderr}");
+}
+
+#[test]
 fn offer_of_another_version_is_refused_with_one_line() {
     let files = Files::with_source(10);
     let receiver = Receiver::into(&files.path("out"));

@@ -26,7 +26,7 @@ fn finding(run: &Run, name: &str, subject: &str) -> (String, String, String) {
     let finding = findings.iter().find(|finding| finding["subject"] == subject);
     let finding = finding.unwrap_or_else(|| panic!("{name} says nothing of {subject}: {line}"));
     let word = |field: &str| finding[field].as_str().unwrap_or_default().to_owned();
-    (word("state"), word("says"), word("fix"))
+    (word("state"), word("message"), word("fix"))
 }
 
 /// Asserts the state of a finding, and a part of its text.

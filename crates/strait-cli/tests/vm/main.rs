@@ -1,8 +1,8 @@
 //! Tests of `strait` in virtual machines: true zero-copy needs a NIC with DMA to the program's
 //! memory.
 //!
-//! `make test-vm` runs them with the release build, as emulation is slow and the measured program
-//! should be the released one.
+//! `make test-vm` gives them the programs of the release build, as emulation is slow and the
+//! measured program should be the released one.
 
 mod cost;
 mod doctor;
@@ -13,13 +13,22 @@ mod send;
 mod tls;
 mod xdp;
 
-use std::path::Path;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use lab::vm::{Guest, Kernel, Run};
 
-/// The program under test.
+/// Variable that names the folder of the programs under test, by default that of this build.
+const PROGRAMS: &str = "STRAIT_VM_PROGRAMS";
+
+/// The program under test. The other programs and the library are beside it.
 fn strait() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_strait"))
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_strait"));
+        env::var_os(PROGRAMS).map_or(built, |folder| Path::new(&folder).join("strait"))
+    });
+    &PROGRAM
 }
 
 /// Returns a guest that contains `strait`.

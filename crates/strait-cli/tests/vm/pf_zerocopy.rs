@@ -147,7 +147,7 @@ cat other.err
 end_capture
 capture unplugged --path zerocopy
 echo $address >/sys/bus/pci/drivers/pf_zerocopy/unbind
-ends unplugged 'the interface is gone'
+ends unplugged 'the interface was removed'
 echo $address >/sys/bus/pci/drivers/pf_zerocopy/bind
 up zc0
 capture again --path zerocopy
@@ -210,7 +210,7 @@ capture gone --path zerocopy
 ip link set zc0 down
 says gone 'zc0 is down'
 echo $address >/sys/bus/pci/drivers/pf_zerocopy/unbind
-ends gone 'the interface is gone'
+ends gone 'the interface was removed'
 [ $(pinned) -eq $before ]
 unharmed
 ";
@@ -345,7 +345,7 @@ other=$!
 until [ \"$(readlink /proc/$other/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do sleep 0.1; done
 capture taken --path zerocopy
 ip link set zc0 netns $other
-ends taken 'the interface is gone'
+ends taken 'the interface was removed'
 [ $(pinned) -eq 0 ]
 
 capture_inside there
@@ -358,7 +358,7 @@ end_capture
 cat there.json
 capture_inside back
 inside ip link set zc0 netns 1
-ends back 'the interface is gone'
+ends back 'the interface was removed'
 [ $(pinned) -eq 0 ]
 
 # A capture holds its namespace. When it is killed the namespace is removed, and the interface returns.
@@ -440,7 +440,7 @@ unharmed
 ";
     for kernel in KERNELS {
         let run = run(pair(kernel).kernel_argument("swiotlb=force"), script);
-        let wanted = ["by way of bounce buffers", "the driver e1000 has the interface", "pinned 0"];
+        let wanted = ["goes through bounce buffers", "the driver e1000 has the interface", "pinned 0"];
         assert_output(&run, &wanted);
     }
 }

@@ -40,7 +40,7 @@ fn write(nic: &str, results: &Results) {
 
 fn results(nic: &str, kernel: Kernel, commit: String, costs: &Costs) -> Results {
     let command = format!("{RECORD}=COMMIT make test-vm");
-    let machine = Machine::look(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")));
+    let machine = Machine::detect(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")));
     let mut results = Results {
         benchmark: format!("instructions {nic}"),
         about: ABOUT.to_owned(),

@@ -1,7 +1,8 @@
-//! Checks that only trusted users can have installed the files that `strait run` preloads.
+//! Checks that only trusted users can have installed the library that `strait run` preloads, and
+//! the programs of external commands.
 //!
-//! The loader runs the library with the rights of the caller. The checks read the file system,
-//! /etc/passwd and /etc/group, and change nothing.
+//! Both run with the rights of the caller. The checks read the file system, /etc/passwd and
+//! /etc/group, and change nothing.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -24,22 +25,38 @@ const ACL_GROUP: u16 = 0x08;
 const ACL_MASK: u16 = 0x10;
 const ACL_WRITE: u16 = 0x02;
 
-/// Returns the library or the directory above it that an untrusted user owns or may write to: that
-/// user could have planted the library. Trusted users are root, the effective user and the owner of
-/// `program`. Directories further up may be writable if they have the sticky bit.
+/// Returns the path, `library` or a directory above it, that an untrusted user owns or may write
+/// to: this user could have planted the library. Trusted users are root, the effective user, and
+/// the owners of `program` and of `/`. Directories above the first may be writable if they have the
+/// sticky bit.
 ///
-/// For root, write access by a group counts as untrusted, unless the group belongs to its owner
-/// alone. Other users are assumed to know the groups with which they share a directory.
-pub(super) fn offender<'l>(library: &'l Path, program: &Path) -> Option<&'l Path> {
+/// In a user namespace in which root has no number, `/` has the overflow user, like all files of
+/// users without a number (user_namespaces(7)).
+///
+/// For root, a group with write access counts as untrusted, unless it has the owner of the file as
+/// its only member. Other users are assumed to know the groups with which they share a directory.
+pub(crate) fn untrusted_path<'l>(library: &'l Path, program: &Path) -> Option<&'l Path> {
     let is_safe = |(depth, path): (usize, &Path)| is_safe(path, program, depth > 1);
     library.ancestors().enumerate().find(|place| !is_safe(*place)).map(|(_, path)| path)
 }
 
-/// Returns the directory of links or the entry in it that could make the loader load another
-/// library than `library`. The loader searches the whole directory, and subdirectories of it.
+/// Like [`untrusted_path`], for a `found` program that may be a link: checks the directories of the
+/// link, and the file to which it leads.
+pub(crate) fn untrusted_program(found: &Path, program: &Path) -> Option<PathBuf> {
+    let (Ok(file), Some(directory)) = (fs::canonicalize(found), found.parent()) else {
+        return Some(found.to_owned());
+    };
+    let Ok(directory) = fs::canonicalize(directory) else { return Some(directory.to_owned()) };
+    let is_safe = |(above, path): &(usize, &Path)| is_safe(path, program, *above > 0);
+    let untrusted = directory.ancestors().enumerate().find(|place| !is_safe(place)).map(|(_, path)| path);
+    untrusted.or_else(|| untrusted_path(&file, program)).map(Path::to_owned)
+}
+
+/// Returns `directory`, or an entry in it, if it could make the loader load another library than
+/// `library`. The loader searches the whole directory and its subdirectories.
 ///
-/// Trusted users are those of [`offender`]. It does not check the directories above.
-pub(super) fn offender_among_links(
+/// Trusted users are those of [`untrusted_path`]. It does not check the directories above.
+pub(crate) fn untrusted_link(
     directory: &Path,
     names: &[&str],
     library: &Path,
@@ -62,15 +79,17 @@ pub(super) fn offender_among_links(
         .find(|entry| !is_link(entry))
 }
 
-/// Returns true if only trusted users own `path` or may write to it. With `may_be_sticky` a
-/// directory with the sticky bit is safe too: other users can create entries in it, but not rename
-/// existing ones.
+/// Returns true if a trusted user owns `path` and only trusted users may write to it. With
+/// `may_be_sticky` a directory with the sticky bit is safe too: other users can create entries in
+/// it, but not rename existing ones.
 fn is_safe(path: &Path, program: &Path, may_be_sticky: bool) -> bool {
-    let me = rustix::process::geteuid();
-    let owner = fs::metadata(program).ok().map(|program| program.uid());
-    let is_trusted = |user: u32| user == 0 || user == me.as_raw() || Some(user) == owner;
+    let effective_user = rustix::process::geteuid();
+    let owner = |path: &Path| fs::metadata(path).ok().map(|found| found.uid());
+    let owners = [owner(program), owner(Path::new("/"))];
+    let is_trusted = |user: u32| user == 0 || user == effective_user.as_raw() || owners.contains(&Some(user));
     let others_write = |found: &Metadata| {
-        let groups_write = me.is_root() && found.mode() & GROUP_WRITES != 0 && !has_own_group(found);
+        let groups_write =
+            effective_user.is_root() && found.mode() & GROUP_WRITES != 0 && !has_own_group(found);
         found.mode() & OTHERS_WRITE != 0 || groups_write || list_lets_others_write(path, is_trusted)
     };
     fs::symlink_metadata(path).is_ok_and(|found| {
@@ -90,8 +109,8 @@ fn list_lets_others_write(path: &Path, is_trusted: impl Fn(u32) -> bool) -> bool
     }
 }
 
-/// Returns true if an entry for a group, or for a user that is not trusted, grants the right to
-/// write. The mask limits these entries.
+/// Returns true if an entry for a group, or for a user that is not trusted, grants write
+/// permission. The mask limits these entries.
 fn grants_write(list: &[u8], is_trusted: impl Fn(u32) -> bool) -> bool {
     let Some((_version, list)) = list.split_at_checked(ACL_HEADER_BYTES) else { return true };
     let (entries, rest) = list.as_chunks::<ACL_ENTRY_BYTES>();
@@ -108,15 +127,15 @@ fn grants_write(list: &[u8], is_trusted: impl Fn(u32) -> bool) -> bool {
     !rest.is_empty() || is_granted && !is_masked
 }
 
-/// Returns true if the file's group is that of its owner alone, as useradd(8) makes one for each
-/// user.
+/// Returns true if the owner of the file is the only member of its group. useradd(8) creates such a
+/// group for each user.
 fn has_own_group(found: &Metadata) -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     is_own_group(found.gid(), found.uid(), &read("/etc/group"), &read("/etc/passwd"))
 }
 
-/// Returns true if only `owner` and root are members of `group`, by the texts of group(5) and
-/// passwd(5). An unlisted group may have any member.
+/// Returns true if only `owner` and root are members of `group`, according to the texts of group(5)
+/// and passwd(5). A group that is not listed can have other members.
 fn is_own_group(group: u32, owner: u32, groups: &str, users: &str) -> bool {
     let fields = |line: &'_ str| -> Vec<String> { line.split(':').map(str::to_owned).collect() };
     let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
@@ -145,9 +164,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let library = directory.path().join("library");
         let program = env::current_exe().unwrap();
-        assert!(offender(&library, &program).is_some(), "no such file");
+        assert!(untrusted_path(&library, &program).is_some(), "no such file");
         fs::write(&library, "").unwrap();
-        assert_eq!(offender(&library, &program), None);
+        assert_eq!(untrusted_path(&library, &program), None);
         let is_root = rustix::process::geteuid().is_root();
         let modes = [0o777, 0o1777, 0o775, 0o1775];
         for mode in modes.iter().filter(|mode| is_root || *mode & OTHERS_WRITE != 0) {
@@ -157,13 +176,13 @@ mod tests {
                     chown(open, None, Some(NOBODY)).unwrap();
                 }
                 fs::set_permissions(open, fs::Permissions::from_mode(*mode)).unwrap();
-                assert_eq!(offender(&library, &program), Some(open), "{mode:o}");
+                assert_eq!(untrusted_path(&library, &program), Some(open), "{mode:o}");
                 fs::set_permissions(open, before.permissions()).unwrap();
             }
         }
         if is_root {
             chown(&library, Some(NOBODY), None).unwrap();
-            assert_eq!(offender(&library, &program), Some(&*library));
+            assert_eq!(untrusted_path(&library, &program), Some(&*library));
         }
     }
 
@@ -177,8 +196,30 @@ mod tests {
         let program = env::current_exe().unwrap();
         for (mode, offends) in [(0o1777, false), (0o777, true)] {
             fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(offender(&library, &program).is_some(), offends, "{mode:o}");
+            assert_eq!(untrusted_path(&library, &program).is_some(), offends, "{mode:o}");
         }
+    }
+
+    #[test]
+    fn program_behind_a_link_needs_trusted_directories_on_both_sides() {
+        let root = tempfile::tempdir().unwrap();
+        let (links, files) = (root.path().join("links"), root.path().join("files"));
+        let (link, file) = (links.join("program"), files.join("file"));
+        let own = env::current_exe().unwrap();
+        for directory in [&links, &files] {
+            fs::create_dir(directory).unwrap();
+        }
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(untrusted_program(&link, &own), None);
+        for open in [&links, &files, &file] {
+            let before = fs::metadata(open).unwrap().permissions();
+            fs::set_permissions(open, fs::Permissions::from_mode(0o1777)).unwrap();
+            assert_eq!(untrusted_program(&link, &own).as_ref(), Some(open));
+            fs::set_permissions(open, before).unwrap();
+        }
+        fs::remove_file(&file).unwrap();
+        assert!(untrusted_program(&link, &own).is_some(), "no such file");
     }
 
     /// Returns an access control list like setfacl(1) sets it, with an entry of `tag` for `id`.
@@ -219,10 +260,10 @@ mod tests {
                 }
                 set => set.unwrap(),
             }
-            assert_eq!(offender(&library, &program), Some(open));
+            assert_eq!(untrusted_path(&library, &program), Some(open));
             rustix::fs::removexattr(open, ACL).unwrap();
             fs::set_permissions(open, fs::Permissions::from_mode(0o700)).unwrap();
-            assert_eq!(offender(&library, &program), None);
+            assert_eq!(untrusted_path(&library, &program), None);
         }
     }
 

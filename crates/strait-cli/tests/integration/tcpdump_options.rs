@@ -10,29 +10,29 @@ use crate::rig::{Capture, LIMIT, STRAIT, count, numbered, run, send, strait};
 use crate::tools;
 
 /// Returns the output of `strait capture` with `options` for the recording.
-fn printed(options: &[&str]) -> String {
+fn strait_output(options: &[&str]) -> String {
     run(&[&["capture", "-r", RECORDING], options].concat()).success().text()
 }
 
 /// Returns the output of tcpdump for it.
-fn theirs(options: &[&str]) -> String {
+fn tcpdump_output(options: &[&str]) -> String {
     Launch::new("tcpdump").args(["-r", RECORDING]).args(options).run(LIMIT).unwrap().success().text()
 }
 
 #[test]
 fn options_of_tcpdump_work_alone_and_combined() {
-    let plain = printed(&["-c", "5"]);
+    let plain = strait_output(&["-c", "5"]);
     for options in [&["-n"][..], &["-nn"], &["-S"], &["-l"], &["-nnlS"], &["-s0"], &["-nnSs0"]] {
-        assert_eq!(printed(&[options, &["-c", "5"]].concat()), plain, "{options:?}");
+        assert_eq!(strait_output(&[options, &["-c", "5"]].concat()), plain, "{options:?}");
     }
     for options in ["-v", "-vv", "-e", "-X", "-XX", "-A", "-x", "-tttt", "-nnvvXSs0", "-nevvXX"] {
-        let text = printed(&[options, "-c", "5"]);
+        let text = strait_output(&[options, "-c", "5"]);
         assert!(text.len() > plain.len() && text != plain, "{options}: {text}");
     }
-    let quick = printed(&["-q", "-c", "50", "tcp"]);
+    let quick = strait_output(&["-q", "-c", "50", "tcp"]);
     assert!(quick.lines().all(|line| line.contains(": tcp ") || line.contains("tcp")), "{quick}");
     assert!(quick.lines().count() == 50 && !quick.contains("Flags"), "{quick}");
-    assert_eq!(printed(&["--quiet"]), "");
+    assert_eq!(strait_output(&["--quiet"]), "");
 }
 
 #[test]
@@ -44,9 +44,10 @@ fn hexadecimal_dumps_equal_those_of_tcpdump() {
         text.lines().filter(|line| line.starts_with("\t0x")).map(|line| line.trim_end().to_owned()).collect()
     };
     for options in ["-x", "-X", "-xx", "-XX"] {
-        let (ours, theirs) = (printed(&[options, "udp"]), theirs(&["-nn", options, "udp"]));
+        let (ours, tcpdump_output) =
+            (strait_output(&[options, "udp"]), tcpdump_output(&["-nn", options, "udp"]));
         assert!(dumps(&ours).len() > 10, "{ours}");
-        assert!(dumps(&ours) == dumps(&theirs), "{options}: {ours}\n{theirs}");
+        assert!(dumps(&ours) == dumps(&tcpdump_output), "{options}: {ours}\n{tcpdump_output}");
     }
 }
 
@@ -59,14 +60,14 @@ fn link_headers_and_times_equal_those_of_tcpdump() {
     let heads = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.split(": ").next().unwrap().to_owned()).collect()
     };
-    let (ours, theirs_e) = (printed(&["-te", filter]), theirs(&["-nnte", filter]));
+    let (ours, theirs_e) = (strait_output(&["-te", filter]), tcpdump_output(&["-nnte", filter]));
     assert!(heads(&ours).len() > 10);
     assert_eq!(heads(&ours), heads(&theirs_e));
     for options in ["-tt", "-ttt", "-tttt", "-ttttt"] {
         // tcpdump prints the file's digits, or microseconds.
-        let ours = printed(&[options, filter]);
-        for (ours, theirs) in ours.lines().zip(theirs(&["-nn", options, filter]).lines()) {
-            let (their_time, _) = theirs.trim_start().split_once(" IP").unwrap();
+        let ours = strait_output(&[options, filter]);
+        for (ours, tcpdump_output) in ours.lines().zip(tcpdump_output(&["-nn", options, filter]).lines()) {
+            let (their_time, _) = tcpdump_output.trim_start().split_once(" IP").unwrap();
             let (time, _) = ours.split_once(" IP").unwrap();
             // For -ttt and -ttttt tcpdump rounds differences of nanoseconds to microseconds.
             let digits = if options.len() % 2 == 0 { their_time.len() - 1 } else { their_time.len() };
@@ -85,16 +86,16 @@ fn verbose_lines_have_the_fields_of_tcpdump() {
         let firsts = text.lines().filter(|line| !line.starts_with([' ', '\t']));
         firsts.filter_map(|line| line.split_once("IP (").map(|(_, fields)| fields.to_owned())).collect()
     };
-    let ours = fields(printed(&["-v", filter]));
+    let ours = fields(strait_output(&["-v", filter]));
     assert!(ours.len() > 10, "{ours:?}");
-    assert_eq!(ours, fields(theirs(&["-nnv", filter])));
+    assert_eq!(ours, fields(tcpdump_output(&["-nnv", filter])));
 }
 
 #[test]
-fn a_filter_is_read_from_a_file() {
+fn filter_is_read_from_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "udp and\n  ip\n").unwrap();
-    assert_eq!(printed(&["-F", file.path().to_str().unwrap()]), printed(&["udp and ip"]));
+    assert_eq!(strait_output(&["-F", file.path().to_str().unwrap()]), strait_output(&["udp and ip"]));
     let missing = run(&["capture", "-r", RECORDING, "-F", "/no/such/file"]);
     assert!(
         missing.status.code() == Some(1) && missing.stderr.contains("/no/such/file"),
@@ -189,7 +190,7 @@ fn capture_by_time_ends_after_the_requested_files() {
 fn note_about_missing_zero_copy_gives_no_useless_advice() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let stderr = Capture::start(wire.right(), &["--path", "xdp"]).finish().stderr;
-    assert!(stderr.contains("\nstrait: no zero-copy: right's driver has none\n"), "{stderr}");
+    assert!(stderr.contains("\nstrait: no zero-copy: the driver of right does not support it\n"), "{stderr}");
 }
 
 #[test]

@@ -17,28 +17,28 @@ pub(super) struct Topic {
     pub(super) next: &'static str,
 }
 
-/// Result of a part that ran to its end.
-pub(super) struct Shown {
+/// Results of a complete part.
+pub(super) struct PartResult {
     /// Lines of figures.
     pub(super) lines: Vec<String>,
-    /// Their meaning.
+    /// Sentence about the figures.
     pub(super) sentence: String,
-    /// True if the figures break a promise of Strait.
+    /// True if the figures contradict the documentation: the part has failed.
     pub(super) is_failed: bool,
     pub(super) figures: Value,
 }
 
 /// The result of a part.
 pub(super) enum Outcome {
-    Shown(Shown),
+    Complete(PartResult),
     /// A privilege, a feature of this machine or a program is missing.
     Skipped(String),
-    /// An error ended it.
+    /// The part failed with an error.
     Failed(String),
 }
 
 impl Outcome {
-    /// Outcome of a part that an error ended.
+    /// Returns the outcome of a part that ended with an error.
     pub(super) fn of(error: &Error) -> Self {
         let is_missing = matches!(error.exit_code(), REFUSED | NO_PROGRAM);
         let reason = error.to_string();
@@ -48,7 +48,7 @@ impl Outcome {
     /// Returns the failure of the part, if it failed.
     pub(super) fn failure(&self) -> Option<&str> {
         match self {
-            Self::Shown(shown) => shown.is_failed.then_some(&*shown.sentence),
+            Self::Complete(result) => result.is_failed.then_some(&*result.sentence),
             Self::Skipped(_) => None,
             Self::Failed(reason) => Some(reason),
         }
@@ -98,10 +98,10 @@ impl Progress {
 pub(super) fn print(number: usize, topic: &Topic, outcome: &Outcome) -> Result<(), Error> {
     print_line(&format!("{number}. {}", topic.title))?;
     match outcome {
-        Outcome::Shown(shown) => {
-            shown.lines.iter().try_for_each(|line| print_line(&format!("   {line}")))?;
-            let mark = if shown.is_failed { "FAILED:" } else { "=>" };
-            print_line(&format!("   {mark} {}", shown.sentence))?;
+        Outcome::Complete(result) => {
+            result.lines.iter().try_for_each(|line| print_line(&format!("   {line}")))?;
+            let mark = if result.is_failed { "FAILED:" } else { "=>" };
+            print_line(&format!("   {mark} {}", result.sentence))?;
         }
         Outcome::Skipped(reason) => print_line(&format!("   SKIP: {reason}"))?,
         Outcome::Failed(reason) => print_line(&format!("   FAILED: {reason}"))?,
@@ -117,10 +117,10 @@ fn program() -> String {
 /// Returns the value of a part in the JSON object.
 pub(super) fn value(outcome: &Outcome) -> Value {
     match outcome {
-        Outcome::Shown(shown) if shown.is_failed => {
-            json!({ "failed": shown.sentence, "figures": shown.figures })
+        Outcome::Complete(result) if result.is_failed => {
+            json!({ "failed": result.sentence, "figures": result.figures })
         }
-        Outcome::Shown(shown) => shown.figures.clone(),
+        Outcome::Complete(result) => result.figures.clone(),
         Outcome::Skipped(reason) => json!({ "skipped": reason }),
         Outcome::Failed(reason) => json!({ "failed": reason }),
     }
@@ -144,12 +144,17 @@ mod tests {
 
     #[test]
     fn broken_promise_is_a_failure() {
-        let shown = |is_failed| {
+        let result = |is_failed| {
             let figures = json!({ "same": false });
-            Outcome::Shown(Shown { lines: Vec::new(), sentence: "differs".into(), is_failed, figures })
+            Outcome::Complete(PartResult {
+                lines: Vec::new(),
+                sentence: "differs".into(),
+                is_failed,
+                figures,
+            })
         };
-        assert_eq!(shown(true).failure(), Some("differs"));
-        assert_eq!(value(&shown(true))["figures"]["same"], false);
-        assert!(shown(false).failure().is_none());
+        assert_eq!(result(true).failure(), Some("differs"));
+        assert_eq!(value(&result(true))["figures"]["same"], false);
+        assert!(result(false).failure().is_none());
     }
 }
