@@ -35,7 +35,7 @@ static int open_socket(const char *interface)
         .sll_protocol = htons(ETH_P_ALL),
         .sll_ifindex = (int)if_nametoindex(interface),
     };
-    /* Limit of the delay until a signal between two reads is noticed. */
+    /* Limit of the delay until a signal between two reads takes effect. */
     struct timeval timeout = { .tv_usec = 100000 };
     int fd = socket(AF_PACKET, SOCK_RAW, 0);
     if (address.sll_ifindex == 0)

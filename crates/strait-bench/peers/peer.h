@@ -45,7 +45,7 @@ static inline void on_interrupt(void (*handler)(int))
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* Reports to the benchmark that packets count from now on. */
+/* Reports to the benchmark that the program has started to count. */
 static inline void say_ready(void)
 {
     fputs("ready\n", stderr);

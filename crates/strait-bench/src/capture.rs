@@ -8,19 +8,21 @@ use crate::error::Result;
 use crate::machine::Machine;
 use crate::measure::{Load, Outcome, Rig};
 use crate::results::{Figures, Results};
-use crate::rounds::{self, Asked, Progress};
-use crate::search::{Found, Limits, Try, search};
+use crate::rounds::{self, Definition, Progress};
+use crate::search::{Attempt, Found, Limits, search};
 
 /// Ethernet frame sizes of RFC 2544 section 9.1, including the frame check sequence.
 pub const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1518];
 
-/// Delay is measured for one packet in this many: reading the clock for every packet would cost as
-/// much as the path. A prime, so that the measured packet moves through the batches.
+/// The delay of one in this many packets is measured: reading the clock for every packet would cost
+/// as much as the path. A prime number, so that the position of the measured packet in its batch
+/// varies.
 const DELAY_OF_EACH: u64 = 31;
 /// Factor to the next rate after a rate was not confirmed, and limit of such attempts.
 const STEP_DOWN: f64 = 0.9;
 const CONFIRMATIONS_MAX: u32 = 12;
-/// A percentile is reported only if this many delays are beyond it: fewer are chance.
+/// A percentile is reported only if at least this many delays exceed it: with fewer its value is
+/// chance.
 const DELAYS_BEYOND_MIN: f64 = 10.0;
 
 /// Capture benchmark: contestants, frame sizes and rounds.
@@ -46,7 +48,7 @@ pub fn run(
     machine: Machine,
     progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
 ) -> Result<Results> {
-    let asked = Asked {
+    let definition = Definition {
         benchmark: "capture",
         about: about(rig, plan),
         axis: "frame size, bytes",
@@ -58,7 +60,7 @@ pub fn run(
         seconds: rig.seconds,
     };
     let probe = |contestant| rig.probe(contestant);
-    rounds::run(&asked, machine, progress, probe, |contestant, size| {
+    rounds::run(&definition, machine, progress, probe, |contestant, size| {
         point(rig, contestant, size, &plan.limits)
     })
 }
@@ -85,7 +87,7 @@ fn point(
     let load = Load { size_bytes, rate_pps: None, seconds: rig.seconds, delay_of_each: 0 };
     let mut found = search(limits, |rate_pps| {
         let outcome = rig.measure(contestant, &Load { rate_pps, ..load })?;
-        Ok(Try { offered_pps: outcome.offered_pps, loss: outcome.loss() })
+        Ok(Attempt { offered_pps: outcome.offered_pps, loss: outcome.loss() })
     })?;
     let confirmed = confirm(&mut found, |rate_pps| {
         rig.measure(contestant, &Load { rate_pps, delay_of_each: DELAY_OF_EACH, ..load })
@@ -97,7 +99,7 @@ fn point(
 
 /// Measures at the rate that the search found. After a loss, tries lower rates until one has no
 /// loss, and stores that rate in `found`; returns None if no attempt succeeds. A separate run
-/// avoids reporting the luckiest of many tries.
+/// avoids reporting the luckiest of many attempts.
 fn confirm(
     found: &mut Found,
     mut measure: impl FnMut(Option<f64>) -> Result<Outcome>,

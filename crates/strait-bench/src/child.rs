@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
-use strait_sys::netns::Namespace;
+use strait_os::netns::Namespace;
+use strait_os::process::Usage;
+use strait_os::{process, wait};
 use strait_sys::perf::Cycles;
-use strait_sys::process::Usage;
-use strait_sys::{process, wait};
 
 use crate::error::{Error, Result};
 use crate::memory_file;
 use crate::wire::End;
 
 /// Interval between two checks of a waiting loop.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Limit of a program's output that is read.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 
@@ -65,8 +65,8 @@ impl Program {
         self
     }
 
-    fn failed(&self, said: impl Into<String>) -> Error {
-        Error::Program { program: self.name(), said: said.into() }
+    fn failed(&self, message: impl Into<String>) -> Error {
+        Error::Program { program: self.name(), message: message.into() }
     }
 }
 
@@ -178,13 +178,13 @@ impl Child {
         let deadline = Instant::now() + limit;
         while !ready(self)? {
             if let Some((status, _)) = self.ended()? {
-                return Err(self.program.failed(last_words(&self.stderr()?, &status.to_string())));
+                return Err(self.program.failed(last_line(&self.stderr()?, &status.to_string())));
             }
             if Instant::now() > deadline {
                 let late = format!("it is not ready after {limit:?}");
-                return Err(self.program.failed(last_words(&self.stderr()?, &late)));
+                return Err(self.program.failed(last_line(&self.stderr()?, &late)));
             }
-            wait::sleep(LOOK);
+            wait::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Child {
         if status.signal() == Some(Signal::ALARM.as_raw()) {
             return Err(self.program.failed("killed at its time limit"));
         }
-        Err(self.program.failed(last_words(&self.stderr()?, &status.to_string())))
+        Err(self.program.failed(last_line(&self.stderr()?, &status.to_string())))
     }
 
     fn end(&mut self, limit: Duration) -> Result<(ExitStatus, Usage)> {
@@ -233,7 +233,7 @@ impl Child {
             match self.ended()? {
                 Some(ended) => return Ok(ended),
                 None if Instant::now() > deadline => return Err(self.program.failed("it did not end")),
-                None => wait::sleep(LOOK),
+                None => wait::sleep(POLL_INTERVAL),
             }
         }
     }
@@ -259,7 +259,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         // Its process id may belong to another process once it has been waited for.
         if self.ended.is_none() {
-            // Both fail if it ended by itself meanwhile, which is the aim.
+            // Both fail if the program has ended in the meantime, which is the aim.
             let _ = self.process.kill();
             let _ = self.process.wait();
         }
@@ -267,7 +267,7 @@ impl Drop for Child {
 }
 
 /// Returns the last line of `stderr`, or `end` if there is none.
-fn last_words(stderr: &str, end: &str) -> String {
+fn last_line(stderr: &str, end: &str) -> String {
     stderr.lines().next_back().unwrap_or(end).to_owned()
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn print(account: &impl Serialize) -> Result<()> {
 pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Program {
         program: program.name(),
-        said: format!("it prints no account: {error}"),
+        message: format!("it prints no account: {error}"),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Claim on Strait's speed, and its verdict from a measurement.
+//! Claim about Strait's speed, and its verdict from a measurement.
 //!
 //! The median decides; if only noise may have missed the bound, the verdict says that the bound is
 //! within the spread. Nothing is rounded in Strait's favour. [`crate::claims`] makes the claims,
@@ -47,7 +47,7 @@ pub enum Verdict {
     Short,
     /// The median misses the bound, which lies between the best and the worst round.
     ShortWithinSpread,
-    /// There are no figures: the points failed or were left out.
+    /// There are no figures: the points failed or were not selected.
     NotMeasured,
 }
 
@@ -113,11 +113,11 @@ impl TryFrom<String> for Bound {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let number = |text: &str| text.parse().map_err(|_| format!("'{text}' is no bound"));
+        let number = |text: &str| text.parse().map_err(|_| format!("'{text}' is not a bound"));
         match text.split_once(' ') {
             Some(("<=", most)) => Ok(Self::AtMost(number(most)?)),
             Some((">=", least)) => Ok(Self::AtLeast(number(least)?)),
-            _ => Err(format!("'{text}' is no bound")),
+            _ => Err(format!("'{text}' is not a bound")),
         }
     }
 }

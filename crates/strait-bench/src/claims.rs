@@ -1,9 +1,9 @@
-//! Claims on Strait's speed, checked beside its peers: `strait-bench claims`, which `make bench`
-//! runs.
+//! Claims about Strait's speed, checked by comparison with other programs (peers): `strait-bench
+//! claims`, which `make bench` runs.
 //!
 //! Each benchmark measures Strait and its peers in turn, round after round, and adds its claims to
 //! the results. The peers are programs in C ([`peers`]), libpcap's programs, other proxies, and
-//! other ways to send. `only` limits the points of the benchmarks of captures.
+//! other methods of sending. `only` limits the points of the benchmarks of captures.
 
 mod balanced;
 mod capture;

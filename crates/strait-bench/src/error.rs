@@ -28,16 +28,16 @@ pub enum Error {
         source: io::Error,
     },
     /// A measured program failed.
-    #[error("{program}: {said}")]
+    #[error("{program}: {message}")]
     Program {
         /// Program name and arguments.
         program: String,
-        /// Its own message, or a description of the failure.
-        said: String,
+        /// Error message of the program, or a description of the failure.
+        message: String,
     },
     /// The figures are invalid.
     #[error("{0}")]
-    Void(String),
+    Invalid(String),
     /// The request cannot be measured.
     #[error("{0}")]
     Usage(String),
@@ -55,12 +55,12 @@ impl Error {
     /// Returns the reason, without the name of the measured program.
     pub fn reason(&self) -> String {
         match self {
-            Self::Program { said, .. } => {
-                let said = said
+            Self::Program { message, .. } => {
+                let message = message
                     .strip_prefix("strait-bench: ")
-                    .or_else(|| said.strip_prefix("strait: "))
-                    .unwrap_or(said);
-                said.to_owned()
+                    .or_else(|| message.strip_prefix("strait: "))
+                    .unwrap_or(message);
+                message.to_owned()
             }
             error => error.to_string(),
         }
@@ -73,7 +73,7 @@ impl Error {
             Self::Capture(error) => error.kind(),
             Self::Transfer(error) => error.kind(),
             Self::Usage(_) => Kind::Usage,
-            Self::File { .. } | Self::Program { .. } | Self::Void(_) | Self::Interrupted => Kind::Failed,
+            Self::File { .. } | Self::Program { .. } | Self::Invalid(_) | Self::Interrupted => Kind::Failed,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::machine::Machine;
 use crate::measure::{Load, Rig};
 use crate::results::{Figures, Results};
-use crate::rounds::{self, Asked, Progress};
+use crate::rounds::{self, Definition, Progress};
 
 /// Rates in packets/s, from an idle line to a busy one.
 pub const RATES: [u32; 4] = [100, 1_000, 10_000, 100_000];
@@ -16,7 +16,7 @@ pub const RATES: [u32; 4] = [100, 1_000, 10_000, 100_000];
 const SIZE: u32 = 64;
 /// Limit of measured delays in a second.
 const DELAYS_PER_S: u32 = 20_000;
-/// A try lasts until this many packets have come, so that more than one is beyond the 99th
+/// A measurement lasts until this many packets have come, so that more than one is beyond the 99th
 /// percentile, but no longer than the second limit.
 const PACKETS_MIN: f64 = 1000.0;
 const SECONDS_MAX: f64 = 10.0;
@@ -42,7 +42,7 @@ pub fn run(
     machine: Machine,
     progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
 ) -> Result<Results> {
-    let asked = Asked {
+    let definition = Definition {
         benchmark: "latency",
         about: format!(
             "Delay of 64-byte frames from the generator's stamp to the program that reads them, by strait generate \
@@ -59,7 +59,7 @@ pub fn run(
         seconds: rig.seconds,
     };
     let probe = |contestant| rig.probe(contestant);
-    rounds::run(&asked, machine, progress, probe, |contestant, rate| point(rig, contestant, rate))
+    rounds::run(&definition, machine, progress, probe, |contestant, rate| point(rig, contestant, rate))
 }
 
 fn point(rig: &Rig<'_>, contestant: Contestant, rate: u32) -> Result<(Figures, String)> {

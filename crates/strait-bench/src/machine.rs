@@ -4,7 +4,8 @@ use std::fs;
 
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
-use strait_sys::{libpcap, process};
+use strait_os::process;
+use strait_sys::libpcap;
 use time::OffsetDateTime;
 
 use crate::error::{Error, Result};
@@ -41,11 +42,11 @@ pub struct Machine {
 
 impl Machine {
     /// Detects the properties of this machine; unknown ones stay empty.
-    pub fn look(command: String, commit: String, program: String) -> Self {
+    pub fn detect(command: String, commit: String, program: String) -> Self {
         let uname = rustix::system::uname();
         let word = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         Self {
-            date: utc(strait_sys::clock::realtime_ns() / 1_000_000_000),
+            date: utc(strait_os::clock::realtime_ns() / 1_000_000_000),
             command,
             commit,
             program,
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn kernel_and_cpus_are_detected() {
-        let machine = Machine::look("command".into(), String::new(), "strait".into());
+        let machine = Machine::detect("command".into(), String::new(), "strait".into());
         assert!(machine.kernel.starts_with("Linux ") && machine.cpus > 0 && machine.memory_kib > 0);
     }
 }

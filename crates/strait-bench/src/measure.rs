@@ -1,11 +1,11 @@
-//! One try: runs a receiver and a generator on a wire, each on separate CPUs, and collects the
-//! figures.
+//! One measurement: runs a receiver and a generator on a wire, each on separate CPUs, and collects
+//! the figures.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::Deserialize;
-use strait_sys::wait;
+use strait_os::wait;
 
 use crate::child::{Child, Cost, Launcher, Program, parse};
 use crate::contestant::{Contestant, Way};
@@ -14,7 +14,7 @@ use crate::receiver::{self, Account, Delays, MEASURED_MAC, WARM_UP_MAC};
 use crate::rounds;
 use crate::wire::Wires;
 
-/// Load before each try, to fault in the receiver's memory and warm its caches.
+/// Load before each measurement, to fault in the receiver's memory and warm its caches.
 const WARM_UP: Load = Load { size_bytes: 64, rate_pps: Some(100_000.0), seconds: 0.05, delay_of_each: 0 };
 /// Load that tests whether a contestant works here.
 const PROBE: Load = Load { size_bytes: 64, rate_pps: Some(1000.0), seconds: 0.05, delay_of_each: 0 };
@@ -28,7 +28,7 @@ const SLACK: Duration = Duration::from_secs(30);
 /// Limit of the time until a receiver has opened its sockets.
 const READY_MAX: Duration = Duration::from_secs(15);
 
-/// Settings shared by all tries.
+/// Settings shared by all measurements.
 #[derive(Debug)]
 pub struct Rig<'a> {
     /// Starts the programs.
@@ -41,11 +41,11 @@ pub struct Rig<'a> {
     pub generator_cpus: Vec<u32>,
     /// CPUs of the receiver.
     pub receiver_cpus: Vec<u32>,
-    /// Sending time of a try in seconds.
+    /// Sending time of a measurement in seconds.
     pub seconds: f64,
     /// True if receivers copy each packet into a staging ring.
     pub stage: bool,
-    /// Set by a signal; no further try is then made.
+    /// Set by a signal; no further measurement is then made.
     pub terminated: &'a AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl std::fmt::Display for Generator {
     }
 }
 
-/// Traffic of a try.
+/// Traffic of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Frame size in bytes, including the frame check sequence.
@@ -90,7 +90,7 @@ pub struct Load {
     pub delay_of_each: u64,
 }
 
-/// Outcome of a try.
+/// Outcome of a measurement.
 #[derive(Debug)]
 pub struct Outcome {
     /// Packets sent.
@@ -131,7 +131,7 @@ impl Rig<'_> {
         self.measure(contestant, &PROBE).map(drop)
     }
 
-    /// Makes a try.
+    /// Makes a measurement.
     pub fn measure(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
         rounds::attempt(self.terminated, || self.attempt(contestant, load))
     }
@@ -154,10 +154,10 @@ impl Rig<'_> {
         let sent = self.send(contestant, load, MEASURED_MAC, limit)?;
         wait::sleep(contestant.way.drain());
         let cost = receiving.cost()?.since(before);
-        let said = receiving.interrupt(limit)?;
+        let output = receiving.interrupt(limit)?;
         let account = match contestant.way {
-            Way::Peer(peer) => peer.account(&said)?,
-            _ => parse(&program, &said.stdout)?,
+            Way::Peer(peer) => peer.account(&output)?,
+            _ => parse(&program, &output.stdout)?,
         };
         judge(&sent, account, cost)
     }
@@ -199,13 +199,13 @@ impl Rig<'_> {
 fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
     let (offered, delivered) = (sent.frames, account.delivered);
     if offered == 0 {
-        return Err(Error::Void("the generator sent nothing".into()));
+        return Err(Error::Invalid("the generator sent nothing".into()));
     }
     if delivered == 0 {
-        return Err(Error::Void(format!("the receiver got none of {offered} packets")));
+        return Err(Error::Invalid(format!("the receiver got none of {offered} packets")));
     }
     if delivered > offered {
-        return Err(Error::Void(format!(
+        return Err(Error::Invalid(format!(
             "the receiver got {delivered} of {offered} packets: something else sends on this wire"
         )));
     }

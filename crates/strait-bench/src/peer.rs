@@ -37,15 +37,15 @@ impl Peer {
     }
 
     /// Parses the number of received packets from its output.
-    pub(crate) fn account(self, said: &Output) -> Result<Account> {
-        let all = format!("{}\n{}", said.stdout, said.stderr);
+    pub(crate) fn account(self, output: &Output) -> Result<Account> {
+        let all = format!("{}\n{}", output.stdout, output.stderr);
         let delivered = match self {
             // Frames in the ring; dropped frames are not included.
-            Self::NetsniffNg => before(&all, "packets incoming"),
-            Self::TestpmdAfPacket | Self::TestpmdAfXdp => behind(&all, "RX-packets:"),
+            Self::NetsniffNg => number_before(&all, "packets incoming"),
+            Self::TestpmdAfPacket | Self::TestpmdAfXdp => number_after(&all, "RX-packets:"),
         };
-        let delivered =
-            delivered.ok_or_else(|| Error::Void(format!("{self:?} does not say what it received: {all}")))?;
+        let delivered = delivered
+            .ok_or_else(|| Error::Invalid(format!("{self:?} does not say what it received: {all}")))?;
         Ok(Account { delivered, got: format!("{self:?}"), delay: Delays::default() })
     }
 }
@@ -81,13 +81,13 @@ fn testpmd(device: &str, cpus: &[u32]) -> Program {
 }
 
 /// Returns the last number before `words`.
-fn before(text: &str, words: &str) -> Option<u64> {
+fn number_before(text: &str, words: &str) -> Option<u64> {
     let line = text.lines().rev().find(|line| line.contains(words))?;
     line[..line.find(words)?].split_whitespace().next_back()?.parse().ok()
 }
 
 /// Returns the last number after `words`.
-fn behind(text: &str, words: &str) -> Option<u64> {
+fn number_after(text: &str, words: &str) -> Option<u64> {
     let line = text.lines().rev().find(|line| line.contains(words))?;
     line[line.find(words)? + words.len()..].split_whitespace().next()?.parse().ok()
 }
@@ -96,16 +96,16 @@ fn behind(text: &str, words: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn said(stdout: &str) -> Output {
+    fn output(stdout: &str) -> Output {
         Output { stdout: stdout.into(), ..Output::default() }
     }
 
     #[test]
     fn packet_counts_are_parsed_from_output() {
         let netsniff = "Running! Hang up with ^C!\n\n      660854  packets incoming (534948 unread on exit)\n      660854  packets passed filter\n      534948  packets failed filter (out of space)\n     44.7355% packet droprate\n           2  sec, 925346 usec in total\n";
-        assert_eq!(Peer::NetsniffNg.account(&said(netsniff)).unwrap().delivered, 660_854);
+        assert_eq!(Peer::NetsniffNg.account(&output(netsniff)).unwrap().delivered, 660_854);
         let testpmd = "  RX-packets: 7 RX-dropped: 0 RX-total: 7\n+++ Accumulated\n  RX-packets: 12345          RX-dropped: 0             RX-total: 12345\n";
-        assert_eq!(Peer::TestpmdAfXdp.account(&said(testpmd)).unwrap().delivered, 12_345);
-        assert!(Peer::NetsniffNg.account(&said("nothing")).is_err());
+        assert_eq!(Peer::TestpmdAfXdp.account(&output(testpmd)).unwrap().delivered, 12_345);
+        assert!(Peer::NetsniffNg.account(&output("nothing")).is_err());
     }
 }

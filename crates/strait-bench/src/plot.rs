@@ -22,7 +22,8 @@ const CHARACTER_WIDTH: f64 = 7.5;
 const ENTRY_MARGIN: f64 = 36.0;
 /// Number of colours in the style sheet; lines differ by colour and mark.
 const COLOURS: usize = 16;
-/// Later lines are also dashed, because more than this many colours are hard to distinguish.
+/// Number of lines without dashes. Further lines are dashed, because more colours are hard to
+/// distinguish.
 const PLAIN_LINES: usize = 8;
 /// The axis is logarithmic if the largest value exceeds the smallest by this factor.
 const DECADES_MIN: f64 = 30.0;
@@ -116,7 +117,7 @@ fn opening(height: f64, label: &str) -> String {
 /// Contestants with their marks, in rows.
 struct Legend<'a> {
     contestants: Vec<&'a str>,
-    /// True if a mark is hollow, which has an entry of its own.
+    /// True if a mark is hollow: the legend then has an entry for hollow marks.
     has_bounds: bool,
 }
 
@@ -189,7 +190,8 @@ impl<'a> Plot<'a> {
         Some(Self { results, shown, places: results.places(), scale: Scale::of(&values) })
     }
 
-    /// Places are at equal distances: each value is about twice, or ten times, the previous.
+    /// Returns the horizontal position. Places have equal distances: each value is about twice, or
+    /// ten times, the previous one.
     fn x(&self, place: usize) -> f64 {
         let steps = (self.places.len().max(2) - 1) as f64;
         let margin = 24.0;

@@ -3,7 +3,7 @@
 //!
 //! Origin and client are separate programs and share the CPUs that the proxy does not use
 //! ([`origin`], [`load`]). As root, a veth pair joins them with the proxy's network namespace;
-//! otherwise all run on the loopback. Every try starts a new proxy.
+//! otherwise all run on the loopback. Every measurement starts a new proxy.
 
 mod fetch;
 pub mod load;
@@ -19,14 +19,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use strait_sys::netlink::Netlink;
-use strait_sys::process;
+use strait_os::netlink::Netlink;
+use strait_os::process;
 
 use crate::child::{Child, Launcher, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::results::{Figures, Results};
-use crate::rounds::{self, Asked, Progress};
+use crate::rounds::{self, Definition, Progress};
 use crate::wire::{End, Wire};
 use load::Account;
 use origin::Listening;
@@ -36,7 +36,7 @@ use workload::Workload;
 
 /// Addresses of the private pair (RFC 5737), the proxy's first.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-/// Time before the measurement of a try.
+/// Warm-up time before a measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Time limit of a program beyond its measured time: to start and to fill a cache.
 const SLACK: Duration = Duration::from_mins(2);
@@ -71,7 +71,7 @@ pub struct Plan {
     pub verify_all: bool,
 }
 
-/// Settings shared by all tries.
+/// Settings shared by all measurements.
 #[derive(Debug)]
 pub struct Rig<'a> {
     launcher: Launcher,
@@ -92,7 +92,7 @@ impl<'a> Rig<'a> {
     ///
     /// # Errors
     /// The pair cannot be created.
-    pub fn lay(
+    pub fn create(
         launcher: Launcher,
         (proxy_cpus, load_cpus): (Vec<u32>, Vec<u32>),
         directory: &Path,
@@ -104,7 +104,7 @@ impl<'a> Rig<'a> {
         let (near, far) = if is_private {
             let (near, far) = Wire::routed(ADDRESSES, None)?.into_ends();
             for end in [&near, &far] {
-                end.run(settle)??;
+                end.run(prepare_namespace)??;
             }
             ((near, ADDRESSES[0].into()), (far, ADDRESSES[1].into()))
         } else {
@@ -193,18 +193,18 @@ impl<'a> Rig<'a> {
         let account: Account = parse(&program, &client.finish(self.limit())?.stdout)?;
         match account.errors {
             0 if account.requests == 0 => {
-                Err(Error::Void(format!("no request was answered in {} s", self.seconds)))
+                Err(Error::Invalid(format!("no request was answered in {} s", self.seconds)))
             }
             0 => Ok(account),
             errors => {
-                Err(Error::Void(format!("{errors} requests failed, the first: {}", account.first_error)))
+                Err(Error::Invalid(format!("{errors} requests failed, the first: {}", account.first_error)))
             }
         }
     }
 }
 
 /// Prepares the calling thread's namespace: sets congestion control and brings `lo` up.
-fn settle() -> Result<()> {
+fn prepare_namespace() -> Result<()> {
     const PATH: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
     std::fs::write(PATH, CONGESTION_CONTROL).map_err(|error| Error::file(format!("write {PATH}"), error))?;
     // Some peers connect to themselves.
@@ -225,7 +225,7 @@ pub fn run(
 ) -> Result<Results> {
     let experiment = &plan.experiment;
     let places: Vec<u32> = experiment.points.iter().map(|(place, _)| *place).collect();
-    let asked = Asked {
+    let definition = Definition {
         benchmark: experiment.benchmark,
         about: about(rig, plan),
         axis: experiment.axis,
@@ -237,7 +237,7 @@ pub fn run(
         seconds: rig.seconds,
     };
     let probe = |contestant: Contestant| contestant.version(&rig.launcher).map(drop);
-    rounds::run(&asked, machine, progress, probe, |contestant, place| {
+    rounds::run(&definition, machine, progress, probe, |contestant, place| {
         let workload = experiment.workload(place).expect("places are those of the experiment");
         let account = rounds::attempt(rig.terminated, || rig.attempt(plan, contestant, workload))?;
         Ok((figures(&account), contestant.version(&rig.launcher)?))
@@ -249,16 +249,17 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
     let route = if rig.is_private {
         format!("a veth pair with an MTU of 1500 and {CONGESTION_CONTROL}")
     } else {
-        "the loopback, whose MTU of 65536 flatters no copy: run as root for a veth pair".into()
+        "the loopback, with an MTU of 65536 that slows sends without a copy down: run as root for a veth pair"
+            .into()
     };
     let verified = if plan.verify_all {
-        "every body is compared with what it must be"
+        "every body is compared with the expected bytes"
     } else {
         "the length of every body is checked, and the bytes of all small and one in 16 long bodies"
     };
     format!(
         "{}{}Response time, throughput and CPU time of caching proxies with one worker on CPU {:?}; origin and client share CPU {:?}, \
-         over {route}. Every try starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
+         over {route}. Every measurement starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
         experiment.about,
         if experiment.about.is_empty() { "" } else { " " },
         rig.proxy_cpus,

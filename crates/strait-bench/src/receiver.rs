@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use strait_capture::{Directions, Lane, Path, Queues, Session, Wait};
 use strait_ledger::Histogram;
+use strait_os::clock;
+use strait_os::interface::Interface;
 use strait_packet::probe;
-use strait_sys::interface::Interface;
-use strait_sys::{clock, libpcap};
+use strait_sys::libpcap;
 
 use crate::child;
 use crate::contestant::Way;
@@ -173,15 +174,15 @@ fn by_strait(
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             lanes.into_iter().map(|lane| scope.spawn(|| read_lane(lane, Work::new(options)))).collect();
-        say_ready()?;
+        report_ready()?;
         while !terminated.load(Ordering::Relaxed)
             && !threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
         {
-            strait_sys::wait::sleep(TICK);
+            strait_os::wait::sleep(TICK);
         }
         session.stop()?;
         for thread in threads {
-            let work = thread.join().map_err(|_| Error::Void("a lane's thread died".into()))??;
+            let work = thread.join().map_err(|_| Error::Invalid("a lane's thread died".into()))??;
             delivered += work.delivered;
             delays.add(&work.delays);
         }
@@ -192,7 +193,7 @@ fn by_strait(
 }
 
 /// Reports to the starting process that packets count from now on.
-fn say_ready() -> Result<()> {
+fn report_ready() -> Result<()> {
     std::io::stderr()
         .write_all(READY.as_bytes())
         .map_err(|error| Error::file("write to standard error", error))
@@ -231,7 +232,7 @@ fn by_libpcap(
     terminated: &AtomicBool,
 ) -> Result<Account> {
     if options.lanes != 1 {
-        return Err(Error::Usage("libpcap reads one queue: leave --lanes out for it".into()));
+        return Err(Error::Usage("libpcap reads one queue: omit --lanes".into()));
     }
     let mut reader = libpcap::Reader::open(
         &options.interface,
@@ -245,12 +246,12 @@ fn by_libpcap(
             while reader.dispatch(&mut take)? {}
             Ok::<_, Error>(())
         });
-        say_ready()?;
+        report_ready()?;
         while !terminated.load(Ordering::Relaxed) && !thread.is_finished() {
-            strait_sys::wait::sleep(TICK);
+            strait_os::wait::sleep(TICK);
         }
         breaker.end();
-        thread.join().map_err(|_| Error::Void("the reading thread died".into()))?
+        thread.join().map_err(|_| Error::Invalid("the reading thread died".into()))?
     })?;
     Ok(Account { delivered: work.delivered, got: libpcap::version()?, delay: Delays::from(&work.delays) })
 }

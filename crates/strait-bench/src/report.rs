@@ -136,7 +136,7 @@ fn values(results: &Results, shown: &Shown) -> String {
         }
         text += "</tr>\n";
     }
-    if let Some(row) = table::beside(results, shown) {
+    if let Some(row) = table::comparison_row(results, shown) {
         let cells: Vec<String> =
             row.iter().skip(1).map(|cell| format!("<td>{}</td>", figure(cell))).collect();
         let _ = writeln!(text, "<tr><th>{}</th>{}</tr>", escape(&row[0]), cells.concat());
@@ -155,7 +155,7 @@ fn remarks(results: &Results) -> String {
     }
     if results.rounds > 1 {
         lines.push(format!(
-            "Values are medians of up to {} rounds, the least and the greatest in parentheses; - where nothing was measured.",
+            "Values are medians of up to {} rounds, with minimum and maximum in parentheses; - where nothing was measured.",
             results.rounds
         ));
     }

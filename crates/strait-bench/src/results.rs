@@ -1,8 +1,8 @@
 //! Results of a benchmark: every figure of every round, the machine and the command, as one JSON
 //! document.
 //!
-//! A series is one contestant at one place on the axis, such as a frame size or a rate. A failed
-//! measurement is recorded with its reason; only the medians leave it out.
+//! A series has the measurements of one contestant at one place on the axis, such as a frame size
+//! or a rate. A failed measurement is recorded with its reason, and is not part of the medians.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ pub struct Results {
     pub complete: bool,
     /// Requested number of rounds.
     pub rounds: u32,
-    /// Duration of a try in seconds.
+    /// Duration of a measurement in seconds.
     pub seconds: f64,
     /// Series in the order of the first round.
     pub series: Vec<Series>,
@@ -74,7 +74,7 @@ pub struct Series {
     pub contestant: String,
     /// Place on the axis.
     pub at: f64,
-    /// Path and mode that the contestant got.
+    /// Path and mode that the contestant used.
     #[serde(default)]
     pub got: String,
     /// Median and spread of each figure.
@@ -153,8 +153,8 @@ impl Results {
         self.series(contestant, at)?.summary.get(figure).copied()
     }
 
-    /// Applies `combine` to figures of several series, round by round. Leaves out rounds without
-    /// one of the figures or without a result.
+    /// Applies `combine` to figures of several series, round by round. Omits rounds in which one of
+    /// the figures or the result is missing.
     pub fn paired(&self, keys: &[(Key<'_>, &str)], combine: impl Fn(&[f64]) -> Option<f64>) -> Vec<f64> {
         let rounds = self.series.iter().map(|series| series.rounds.len()).max().unwrap_or(0);
         let figure = |round, ((contestant, at), figure): &(Key<'_>, &str)| {
@@ -173,7 +173,7 @@ impl Results {
 
     /// Returns the ratio of a contestant's figure to the best of `others` in the same round at the
     /// same place, and the name of the contestant with the best median.
-    pub fn beside_the_best<'a>(
+    pub fn ratio_to_best<'a>(
         &self,
         contestant: &str,
         others: &[&'a str],
@@ -185,8 +185,8 @@ impl Results {
             |values: &mut dyn Iterator<Item = f64>| values.reduce(|a, b| if better(b, a) { b } else { a });
         let of_round = |name: &str, round| self.series(name, at)?.figure(round, figure);
         let ratio = |round| {
-            let beside = best(&mut others.iter().filter_map(|other| of_round(other, round)))?;
-            Some(of_round(contestant, round)? / beside).filter(|ratio| ratio.is_finite())
+            let reference = best(&mut others.iter().filter_map(|other| of_round(other, round)))?;
+            Some(of_round(contestant, round)? / reference).filter(|ratio| ratio.is_finite())
         };
         let ratios: Vec<f64> = (0..self.rounds as usize).filter_map(ratio).collect();
         let median = |name: &str| Some(self.summary(name, at, figure)?.median);
@@ -207,7 +207,7 @@ impl Results {
         let length = fs::metadata(path).map_err(|error| Error::file(operation(), error))?.len();
         if length > FILE_BYTES_MAX {
             return Err(Error::Usage(format!(
-                "{}: {length} bytes are no results of strait bench",
+                "{}: {length} bytes are too many for results of strait bench",
                 path.display()
             )));
         }
@@ -231,7 +231,7 @@ fn cannot_write(path: &Path, error: std::io::Error) -> Error {
     Error::file(format!("write {}", path.display()), error)
 }
 
-/// Makes figures from names and values.
+/// Creates figures from names and values.
 pub(crate) fn figures<'a>(named: impl IntoIterator<Item = (&'a str, f64)>) -> Figures {
     named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -281,7 +281,7 @@ pub(crate) mod tests {
         };
         for &(contestant, at, values) in series {
             for &value in values {
-                let outcome = if value.is_nan() { Err(Error::Void("broke".into())) } else { Ok(value) };
+                let outcome = if value.is_nan() { Err(Error::Invalid("broke".into())) } else { Ok(value) };
                 let figures = |value| (Figures::from([("lossfree_pps".to_owned(), value)]), "got".to_owned());
                 results.record(contestant, at, outcome.map(figures));
             }
@@ -317,10 +317,10 @@ pub(crate) mod tests {
             results(&[("a", 1.0, &[4.0, 6.0]), ("b", 1.0, &[2.0, 2.0]), ("c", 1.0, &[1.0, 3.0])]);
         results.rounds = 2;
         let figure = ("lossfree_pps", true);
-        let (ratio, name) = results.beside_the_best("a", &["b", "c"], figure, 1.0).unwrap();
+        let (ratio, name) = results.ratio_to_best("a", &["b", "c"], figure, 1.0).unwrap();
         assert_eq!((ratio.min, ratio.max, ratio.rounds), (2.0, 2.0, 2));
         assert_eq!(name, "b");
-        assert!(results.beside_the_best("a", &["d"], figure, 1.0).is_none());
+        assert!(results.ratio_to_best("a", &["d"], figure, 1.0).is_none());
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub struct Progress<'a> {
     pub next: String,
 }
 
-/// Makes a try. After a signal, returns `Interrupted` for any error: measured programs also receive
-/// the signal.
+/// Makes a measurement. After a signal, returns `Interrupted` for any error: measured programs also
+/// receive the signal.
 pub(crate) fn attempt<T>(terminated: &AtomicBool, attempt: impl FnOnce() -> Result<T>) -> Result<T> {
     let interrupted = || terminated.load(Ordering::Relaxed);
     let outcome = if interrupted() { Err(Error::Interrupted) } else { attempt() };
@@ -32,7 +32,7 @@ pub(crate) fn attempt<T>(terminated: &AtomicBool, attempt: impl FnOnce() -> Resu
 }
 
 /// Definition of a benchmark.
-pub(crate) struct Asked<'a, C> {
+pub(crate) struct Definition<'a, C> {
     pub(crate) benchmark: &'static str,
     pub(crate) about: String,
     pub(crate) axis: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Asked<'a, C> {
     pub(crate) contestants: &'a [C],
     pub(crate) places: &'a [u32],
     pub(crate) rounds: u32,
-    /// Duration of a try in seconds.
+    /// Duration of a measurement in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -60,32 +60,32 @@ pub(crate) type Report<'a> = dyn FnMut(&Progress<'_>) -> Result<()> + 'a;
 /// Measures each contestant at each place with `point`, round after round. Contestants that fail
 /// `probe` are skipped. After an interruption, returns the results so far.
 pub(crate) fn run<C: Copy + Display>(
-    asked: &Asked<'_, C>,
+    definition: &Definition<'_, C>,
     machine: Machine,
     progress: &mut Report<'_>,
     probe: impl Fn(C) -> Result<()>,
     point: impl Fn(C, u32) -> Result<(Figures, String)>,
 ) -> Result<Results> {
     let mut results = Results {
-        benchmark: asked.benchmark.into(),
-        about: asked.about.clone(),
-        axis: asked.axis.into(),
-        labels: asked.labels.clone(),
+        benchmark: definition.benchmark.into(),
+        about: definition.about.clone(),
+        axis: definition.axis.into(),
+        labels: definition.labels.clone(),
         machine,
-        rounds: asked.rounds,
-        seconds: asked.seconds,
+        rounds: definition.rounds,
+        seconds: definition.seconds,
         ..Results::default()
     };
-    let there = present(asked.contestants, probe, &mut results.skipped)?;
+    let measurable = measurable_contestants(definition.contestants, probe, &mut results.skipped)?;
     let point = &point;
     let at = |place: u32, contestant: C| Point {
         contestant: contestant.to_string(),
         place: place.into(),
         measure: Box::new(move || point(contestant, place)),
     };
-    let at_place = |&place| there.iter().map(move |&contestant| at(place, contestant));
-    let points: Vec<_> = asked.places.iter().flat_map(at_place).collect();
-    measure(&mut results, &points, asked.unit, progress)?;
+    let at_place = |&place| measurable.iter().map(move |&contestant| at(place, contestant));
+    let points: Vec<_> = definition.places.iter().flat_map(at_place).collect();
+    measure(&mut results, &points, definition.unit, progress)?;
     Ok(results)
 }
 
@@ -110,25 +110,25 @@ pub(crate) fn measure(
 }
 
 /// Returns the contestants that can be measured here; adds the others to `skipped`.
-fn present<C: Copy + Display>(
+fn measurable_contestants<C: Copy + Display>(
     contestants: &[C],
     probe: impl Fn(C) -> Result<()>,
     skipped: &mut Vec<Skipped>,
 ) -> Result<Vec<C>> {
-    let mut there = Vec::new();
+    let mut measurable = Vec::new();
     for &contestant in contestants {
         match probe(contestant) {
-            Ok(()) => there.push(contestant),
+            Ok(()) => measurable.push(contestant),
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
                 skipped.push(Skipped { contestant: contestant.to_string(), reason: error.reason() });
             }
         }
     }
-    match (there.is_empty(), skipped.first()) {
+    match (measurable.is_empty(), skipped.first()) {
         (true, Some(Skipped { contestant, reason })) => {
-            Err(Error::Void(format!("nothing can be measured here; {contestant}: {reason}")))
+            Err(Error::Invalid(format!("nothing can be measured here; {contestant}: {reason}")))
         }
-        _ => Ok(there),
+        _ => Ok(measurable),
     }
 }

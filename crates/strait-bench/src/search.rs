@@ -1,5 +1,5 @@
 //! Searches the highest rate without loss by bisection: the figure that compares capture systems
-//! (RFC 2544 section 26.1, D1, D3). Pure: the caller makes the tries.
+//! (RFC 2544 section 26.1, D1, D3). Pure: the caller makes the attempts.
 
 use crate::error::Result;
 
@@ -21,9 +21,9 @@ impl Default for Limits {
 /// Tolerated share of lost packets for [`Found::tolerated_pps`].
 pub const TOLERATED_LOSS: f64 = 0.001;
 
-/// Outcome of a try.
+/// Outcome of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct Try {
+pub struct Attempt {
     /// Achieved rate of the generator, in packets/s.
     pub offered_pps: f64,
     /// Share of lost packets, 0 to 1.
@@ -39,17 +39,17 @@ pub struct Found {
     pub tolerated_pps: f64,
     /// True if the generator was the limit: the receiver may take more than `lossfree_pps`.
     pub generator_bound: bool,
-    /// Number of tries.
+    /// Number of attempts.
     pub tries: u32,
 }
 
-/// Searches both rates. `attempt` tries a rate in packets/s, or the generator's highest if None. A
-/// rate that lost packets is tried once more, because the machine itself may have been disturbed.
-/// The caller should confirm the result.
+/// Searches both rates. `attempt` measures at a rate in packets/s, or at the generator's highest if
+/// None. A rate that lost packets is measured once more, because the machine may have been
+/// disturbed. The caller should confirm the result.
 ///
 /// # Errors
 /// Errors of `attempt`.
-pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<Found> {
+pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Attempt>) -> Result<Found> {
     let mut search = Search { limits, attempt, tries: 0 };
     let (full, mut found) = search.lossfree()?;
     found.tolerated_pps = full.offered_pps;
@@ -64,7 +64,10 @@ pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) 
 ///
 /// # Errors
 /// Errors of `attempt`.
-pub fn search_lossfree(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Try>) -> Result<Found> {
+pub fn search_lossfree(
+    limits: &Limits,
+    attempt: impl FnMut(Option<f64>) -> Result<Attempt>,
+) -> Result<Found> {
     Ok(Search { limits, attempt, tries: 0 }.lossfree()?.1)
 }
 
@@ -74,9 +77,9 @@ struct Search<'a, F> {
     tries: u32,
 }
 
-impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
-    /// Searches the rate without loss; returns the try at the highest rate too.
-    fn lossfree(&mut self) -> Result<(Try, Found)> {
+impl<F: FnMut(Option<f64>) -> Result<Attempt>> Search<'_, F> {
+    /// Searches the rate without loss; returns the attempt at the highest rate too.
+    fn lossfree(&mut self) -> Result<(Attempt, Found)> {
         let full = self.attempt(None, 0.0)?;
         let generator_bound = full.loss <= 0.0;
         let mut rate = full.offered_pps;
@@ -88,7 +91,7 @@ impl<F: FnMut(Option<f64>) -> Result<Try>> Search<'_, F> {
     }
 
     /// Tries a rate, and once more if more than `loss` was lost.
-    fn attempt(&mut self, rate: Option<f64>, loss: f64) -> Result<Try> {
+    fn attempt(&mut self, rate: Option<f64>, loss: f64) -> Result<Attempt> {
         self.tries += 1;
         let tried = (self.attempt)(rate)?;
         if tried.loss <= loss {
@@ -131,7 +134,7 @@ mod tests {
     fn found(full: f64, limit: f64) -> Found {
         search(&Limits::default(), |rate| {
             let offered_pps = rate.unwrap_or(full).min(full);
-            Ok(Try { offered_pps, loss: (1.0 - limit / offered_pps).max(0.0) })
+            Ok(Attempt { offered_pps, loss: (1.0 - limit / offered_pps).max(0.0) })
         })
         .unwrap()
     }
@@ -163,7 +166,7 @@ mod tests {
         let found = search(&Limits::default(), |rate| {
             let reached = if std::mem::take(&mut first) { 4e6 } else { 2e6 };
             let offered_pps = rate.unwrap_or(reached).min(reached);
-            Ok(Try { offered_pps, loss: if offered_pps > 3e6 { 0.1 } else { 0.0 } })
+            Ok(Attempt { offered_pps, loss: if offered_pps > 3e6 { 0.1 } else { 0.0 } })
         });
         assert!((found.unwrap().lossfree_pps - 2e6).abs() < 1.0);
     }
@@ -173,7 +176,7 @@ mod tests {
         let mut tries = 0;
         let found = search(&Limits::default(), |_| {
             tries += 1;
-            Ok(Try { offered_pps: 1e6, loss: if tries == 1 { 0.5 } else { 0.0 } })
+            Ok(Attempt { offered_pps: 1e6, loss: if tries == 1 { 0.5 } else { 0.0 } })
         });
         assert!((found.unwrap().lossfree_pps - 1e6).abs() < 1.0);
     }

@@ -18,8 +18,8 @@ use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use strait_sys::interface::Interface;
-use strait_sys::netlink::Netlink;
+use strait_os::interface::Interface;
+use strait_os::netlink::Netlink;
 
 use self::way::WAYS;
 pub use self::way::Way;
@@ -27,11 +27,11 @@ use crate::child::{Launcher, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::results::{Figures, Results};
-use crate::rounds::{self, Asked, Progress};
+use crate::rounds::{self, Definition, Progress};
 use crate::wire::{End, Wire};
 use acknowledge::Ends;
 use far_end::{FarEnd, Takes};
-use pass::Passing;
+use pass::RelayProgram;
 use peers::{LOADS, PEERS_MAX};
 use transmit::{Account, BODIES_BYTES, PIECE_BYTES};
 
@@ -52,13 +52,13 @@ const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192
 const PREFIX: u8 = 24;
 /// Time before the measurement, in which Strait's sender learns its route.
 const WARM_UP_SECONDS: f64 = 0.1;
-/// Duration of the try that tests a contestant.
+/// Duration of the measurement that tests a contestant.
 const PROBE_SECONDS: f64 = 0.02;
 /// Time limit of a program beyond its measured time.
 const SLACK: Duration = Duration::from_secs(30);
 /// Timeout for the far end to read data in flight after the sender has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Load of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub struct Plan {
     pub rounds: u32,
 }
 
-/// Settings shared by all tries.
+/// Settings shared by all measurements.
 #[derive(Debug)]
 pub struct Rig<'a> {
     launcher: Launcher,
@@ -265,7 +265,7 @@ impl fmt::Display for Contestant {
 }
 
 impl Line {
-    fn lay(over: Over, cpu: u32) -> Result<Self> {
+    fn create(over: Over, cpu: u32) -> Result<Self> {
         match over {
             Over::Loopback => {
                 let (far, address) = (End::own("lo"), (Ipv4Addr::LOCALHOST, 0).into());
@@ -309,7 +309,7 @@ impl<'a> Rig<'a> {
     ///
     /// # Errors
     /// Creating a private pair fails without CAP_SYS_ADMIN and CAP_NET_ADMIN.
-    pub fn lay(
+    pub fn create(
         launcher: Launcher,
         contestants: &[Contestant],
         (sender_cpus, far_cpus): (Vec<u32>, Vec<u32>),
@@ -320,13 +320,13 @@ impl<'a> Rig<'a> {
         let mut lines: Vec<Line> = Vec::new();
         for contestant in contestants {
             if lines.iter().all(|line| line.over != contestant.over) {
-                lines.push(Line::lay(contestant.over, cpu)?);
+                lines.push(Line::create(contestant.over, cpu)?);
             }
         }
         Ok(Self { launcher, lines, sender_cpus, far_cpus, seconds, terminated })
     }
 
-    /// Makes a try.
+    /// Makes a measurement.
     fn measure(&self, load: Load, contestant: Contestant, place: u32, seconds: [f64; 2]) -> Result<Account> {
         rounds::attempt(self.terminated, || self.attempt(load, contestant, place, seconds))
     }
@@ -388,12 +388,12 @@ impl<'a> Rig<'a> {
     ) -> Result<Account> {
         let far = far.ok_or_else(|| Error::Usage("a relay is measured over loopback".into()))?;
         let limit = Duration::from_secs_f64(seconds.iter().sum()) + SLACK;
-        let passing = Passing::start(&self.launcher, way, to, &self.sender_cpus, limit)?;
-        let before = passing.child.cost()?;
+        let relay_program = RelayProgram::start(&self.launcher, way, to, &self.sender_cpus, limit)?;
+        let before = relay_program.child.cost()?;
         let source = (line, &self.far_cpus[..]);
-        let account = self.transmit(source, passing.address, Way::Send, Load::Relay, place, seconds)?;
+        let account = self.transmit(source, relay_program.address, Way::Send, Load::Relay, place, seconds)?;
         judge(far, &account)?;
-        let cpu_s = passing.child.cost()?.since(before).cpu.as_secs_f64();
+        let cpu_s = relay_program.child.cost()?.since(before).cpu.as_secs_f64();
         // The source's account covers only a part of the relayed bytes.
         let cpu_s = cpu_s * account.bytes as f64 / account.all_bytes.max(1) as f64;
         Ok(Account { cpu_s, got: way.to_string(), ..account })
@@ -404,11 +404,11 @@ impl<'a> Rig<'a> {
 fn judge(far: &FarEnd, account: &Account) -> Result<()> {
     let deadline = std::time::Instant::now() + DRAIN_MAX;
     while far.bytes() < account.all_bytes && std::time::Instant::now() < deadline {
-        strait_sys::wait::sleep(LOOK);
+        strait_os::wait::sleep(POLL_INTERVAL);
     }
     match far.bytes() {
         came if came == account.all_bytes => Ok(()),
-        came => Err(Error::Void(format!("{came} of {} bytes came", account.all_bytes))),
+        came => Err(Error::Invalid(format!("{came} of {} bytes came", account.all_bytes))),
     }
 }
 
@@ -423,7 +423,7 @@ pub fn run(
     progress: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
 ) -> Result<Results> {
     let load = plan.load;
-    let asked = Asked {
+    let definition = Definition {
         benchmark: load.benchmark(),
         about: about(load),
         axis: load.axis(),
@@ -436,7 +436,7 @@ pub fn run(
     };
     let smallest = plan.places.iter().copied().min().unwrap_or_default();
     let probe = |contestant| rig.measure(load, contestant, smallest, [0.0, PROBE_SECONDS]).map(drop);
-    rounds::run(&asked, machine, progress, probe, |contestant, place| {
+    rounds::run(&definition, machine, progress, probe, |contestant, place| {
         // The first sends to each peer count: from them the sender learns the device.
         let seconds = if load == Load::Peers { [0.0, 0.0] } else { [WARM_UP_SECONDS, rig.seconds] };
         let account = rig.measure(load, contestant, place, seconds)?;

@@ -70,7 +70,7 @@ pub const PROXY: [Shown; 12] = [
     shown("p90_us", "response time, 90th percentile, us", 1.0, 0, false),
     shown("p99_us", "response time, 99th percentile, us", 1.0, 0, false),
     shown("max_us", "response time, longest, us", 1.0, 0, false),
-    shown("hit_percent", "not asked of the origin, %", 1.0, 1, true),
+    shown("hit_percent", "answered without the origin, %", 1.0, 1, true),
     shown("memory_mib", "memory at most, MiB", 1.0, 0, false),
     shown("busy_percent", "CPU of the proxy in use, %", 1.0, 0, false),
     shown("unanswered", "requests unanswered at the end", 1.0, 0, false),
@@ -90,7 +90,7 @@ pub const INSTRUCTIONS: [Shown; 4] = [
     shown("user_instructions", "of these in the program", 1.0, 0, false),
 ];
 
-/// Figures of receivers at full rate beside peers.
+/// Figures of all receivers at full rate.
 const FULL_RATE: [Shown; 4] = [
     shown("delivered_pps", "delivered, million packets/s", 1e-6, 3, true),
     shown("offered_pps", "offered, million packets/s", 1e-6, 3, true),
@@ -98,10 +98,10 @@ const FULL_RATE: [Shown; 4] = [
     CAPTURE[2],
 ];
 
-/// Highest rates without loss beside peers.
+/// Highest rates without loss.
 const LOSSFREE: [Shown; 2] = [CAPTURE[0], shown("tries", "tries", 1.0, 0, false)];
 
-/// Delays beside peers; those from the capture's own time only of some.
+/// Delays. Only some receivers also measure the delay from the timestamp of the capture.
 const DELAYS: [Shown; 8] = [
     LATENCY[0],
     LATENCY[1],
@@ -190,12 +190,12 @@ fn of(results: &Results, shown: &Shown) -> String {
         row.extend(places.iter().map(|&place| cell(results, contestant, place, shown)));
         rows.push(row);
     }
-    rows.extend(beside(results, shown));
+    rows.extend(comparison_row(results, shown));
     format!("{}\n{}", shown.title, aligned(&rows))
 }
 
 /// Returns the row that compares Strait's proxy with the best of the others, if both were measured.
-pub(crate) fn beside(results: &Results, shown: &Shown) -> Option<Vec<String>> {
+pub(crate) fn comparison_row(results: &Results, shown: &Shown) -> Option<Vec<String>> {
     let is_compared = RATIOS.contains(&shown.figure) && results.benchmark.starts_with("proxy");
     let contestants = results.contestants();
     let is_other = |name: &&str| !name.starts_with("strait") && *name != "direct";
@@ -205,7 +205,7 @@ pub(crate) fn beside(results: &Results, shown: &Shown) -> Option<Vec<String>> {
     }
     let ratio = |at| {
         let figure = (shown.figure, shown.more_is_better);
-        results.beside_the_best("strait", &others, figure, at)
+        results.ratio_to_best("strait", &others, figure, at)
     };
     let text = |at| ratio(at).map_or("-".into(), |(ratio, name)| format!("{} {name}", ratio.text(2)));
     Some(
@@ -252,7 +252,7 @@ pub(crate) fn remarks(results: &Results) -> String {
     text
 }
 
-/// Number of delays from which a median is given: fewer are chance.
+/// Minimum number of delays for a median: with fewer its value is chance.
 const DELAYS_MIN: f64 = 19.0;
 
 /// Returns skipped contestants, grouped by reason.

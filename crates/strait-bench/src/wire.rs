@@ -1,6 +1,6 @@
 //! Links to measure on, one for each number of lanes.
 
-pub use strait_sys::wire::{End, Reception, Wire};
+pub use strait_os::wire::{End, Reception, Wire};
 
 use crate::error::{Error, Result};
 

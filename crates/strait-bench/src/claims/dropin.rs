@@ -78,9 +78,9 @@ fn receivers(context: &Context<'_>, waits: &[&str]) -> Vec<Receiver> {
     for path in ["auto"].iter().chain(&PATHS) {
         receivers.extend(waits.iter().map(|wait| programs::dropin(context, path, wait, &patient)));
     }
-    let mut asked = programs::dropin(context, "auto", "balanced", &immediate);
-    asked.name += ", immediate";
-    receivers.push(asked);
+    let mut immediate_requested = programs::dropin(context, "auto", "balanced", &immediate);
+    immediate_requested.name += ", immediate";
+    receivers.push(immediate_requested);
     receivers
 }
 
@@ -113,7 +113,7 @@ fn claims(results: &Results) -> Vec<Claim> {
     ]
 }
 
-/// Claims that without requesting immediate mode, a program gets packets as soon as one in that
+/// Claims that a program without immediate mode gets packets as early as a program in immediate
 /// mode.
 fn prompt(results: &Results, load: f64, described: &str) -> Claim {
     let text = format!("libpcap program under strait run, {described}: p99 delay, to stock immediate mode");

@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::results::{Figures, Results};
 
 const ABOUT: &str = "60-byte frames as fast as one core sends them into a veth pair. The generator in C sends the same \
-    frame again and again, or numbers and stamps each one as strait does. Nobody captures, but where it says AF_XDP: \
+    frame again and again, or numbers and stamps each one as strait does. No program captures, except in the series with AF_XDP: \
     the other end's receive path runs on the sender's core, and bounds the rate of live frames.";
 
-/// Series of live frames that the other end takes by XDP, without socket buffers.
+/// Series of live frames that the other end receives by AF_XDP, without socket buffers.
 const INTO_XDP: &str = "strait live, into AF_XDP";
 
 /// Frames per system call of the generator in C.
@@ -59,7 +59,7 @@ fn of_the_generator(mut figures: Figures) -> Figures {
 fn claims(results: &Results, in_c: &[[String; 2]; 2]) -> Vec<Claim> {
     let figure = "offered_pps";
     let [equal, numbered] = in_c;
-    let beside = |what: &str, peers: &[String; 2]| {
+    let claim = |what: &str, peers: &[String; 2]| {
         let mut keys = vec![(("strait sendmmsg", BYTES), figure)];
         keys.extend(peers.iter().map(|name| ((name.as_str(), BYTES), figure)));
         let ratios =
@@ -68,8 +68,8 @@ fn claims(results: &Results, in_c: &[[String; 2]; 2]) -> Vec<Claim> {
         Claim::of_values(text, &ratios, "x", Bound::AtLeast(1.0))
     };
     vec![
-        beside("frames numbered and stamped too", numbered),
-        beside("equal frames", equal),
+        claim("frames numbered and stamped too", numbered),
+        claim("equal frames", equal),
         of_figure(
             "generate --path live: million packets/s",
             results,

@@ -1,5 +1,5 @@
-//! Delay from the generator's stamp to the program on a quiet line, on which TPACKET_V3's timer
-//! matters.
+//! Delay from the generator's timestamp to the program on a quiet line, on which TPACKET_V3's timer
+//! has an effect.
 
 use super::capture::SIZE;
 use super::context::{Context, Reporter, Subject, of_ratio, point};

@@ -7,7 +7,7 @@ use super::programs::{self, Receiver, STOCK};
 use crate::claim::Bound;
 use crate::error::{Error, Result};
 use crate::results::{Figures, Results, figures};
-use crate::search::{Limits, Try, search_lossfree};
+use crate::search::{Attempt, Limits, search_lossfree};
 use crate::wire::Wire;
 
 const ABOUT: &str = "Highest rate of XDP live frames of 60 bytes that a receiver takes without a loss, found by \
@@ -43,13 +43,13 @@ fn measure(context: &Context<'_>, wire: &Wire, receiver: &Receiver) -> Result<Fi
 }
 
 /// Tries a rate, or the full rate.
-fn attempt(context: &Context<'_>, wire: &Wire, receiver: &Receiver, rate: Option<f64>) -> Result<Try> {
+fn attempt(context: &Context<'_>, wire: &Wire, receiver: &Receiver, rate: Option<f64>) -> Result<Attempt> {
     let text = rate.map_or("max".to_owned(), |rate| format!("{rate:.0}"));
     let generator = programs::generate(context, "live", &text, SIZE, context.seconds);
     let figures = measure::point(&context.launcher, wire, receiver, &generator, context.seconds)?;
     let offered_pps = figures["offered_pps"];
     if rate.is_some_and(|rate| offered_pps < rate * RATE_SHARE_MIN) {
-        return Err(Error::Void(format!("the generator reached {offered_pps:.0} of {text} packets/s")));
+        return Err(Error::Invalid(format!("the generator reached {offered_pps:.0} of {text} packets/s")));
     }
-    Ok(Try { offered_pps, loss: figures["loss_percent"] / 100.0 })
+    Ok(Attempt { offered_pps, loss: figures["loss_percent"] / 100.0 })
 }

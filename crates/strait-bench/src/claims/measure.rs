@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use strait_sys::netlink::Netlink;
-use strait_sys::wait;
+use strait_os::netlink::Netlink;
+use strait_os::wait;
 
 use super::context::{GENERATOR_CPU, RECEIVER_CPU};
 use super::programs::{Account, Generator, Ready, Receiver};
@@ -20,8 +20,8 @@ const SLACK: Duration = Duration::from_secs(30);
 const END_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a receiver to open its sockets.
 const READY_MAX: Duration = Duration::from_secs(10);
-/// Time from the first sign of a receiver to the first packet: it may still be in its last
-/// setsockopt.
+/// Time from the ready sign of a receiver to the first packet: it may still be in its last
+/// setsockopt(2).
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Creates a wire on which frames arrive one by one, in the sender's context, for `sendmmsg`.
@@ -29,7 +29,7 @@ pub fn plain_wire() -> Result<Wire> {
     Ok(Wire::private(1, Reception::Direct)?)
 }
 
-/// Creates a wire that receives in batches: veth takes redirected XDP frames only so.
+/// Creates a wire that receives in batches (NAPI): only then veth accepts redirected XDP frames.
 pub fn napi_wire() -> Result<Wire> {
     Ok(Wire::private(1, Reception::Batched)?)
 }
@@ -143,8 +143,8 @@ impl Ended<'_> {
 
     fn silent(&self, wanted: &str) -> Error {
         let Output { stdout, stderr, .. } = &self.output;
-        let said = format!("did not report {wanted}; output: {stdout}{stderr}");
-        Error::Program { program: self.program.name(), said }
+        let message = format!("did not report {wanted}; output: {stdout}{stderr}");
+        Error::Program { program: self.program.name(), message }
     }
 }
 
@@ -161,10 +161,10 @@ fn rates(sent: &Ended<'_>, delivered: f64) -> Result<Figures> {
     let (offered, offered_pps) = (sent.number("frames")?, sent.number("achieved_pps")?);
     let seconds = sent.number("seconds")?;
     if offered < 1.0 || seconds <= 0.0 {
-        return Err(Error::Void("the generator sent nothing".into()));
+        return Err(Error::Invalid("the generator sent nothing".into()));
     }
     if delivered < 1.0 {
-        return Err(Error::Void(format!("the receiver got none of {offered} packets")));
+        return Err(Error::Invalid(format!("the receiver got none of {offered} packets")));
     }
     Ok(figures([
         ("offered_packets", offered),

@@ -1,4 +1,4 @@
-//! Peers in C: `peers/*.c`, compiled here for a run.
+//! Programs in C for comparison (peers): `peers/*.c`, compiled here for a run.
 //!
 //! Their sources are part of this program. The compiled programs are in a directory that is removed
 //! when [`Peers`] is dropped.
@@ -89,5 +89,5 @@ fn run(command: &mut Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    Err(Error::Program { program, said: String::from_utf8_lossy(&output.stderr).into_owned() })
+    Err(Error::Program { program, message: String::from_utf8_lossy(&output.stderr).into_owned() })
 }

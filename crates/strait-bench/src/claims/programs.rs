@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use strait_capture::{Path, Wait};
+
 use super::context::Context;
 use crate::child::Program;
 use crate::receiver;
@@ -37,7 +39,7 @@ pub struct Receiver {
     pub account: Account,
 }
 
-/// Sign that a receiver counts from now on.
+/// Sign that a receiver has started to count.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ready {
     /// It writes this to standard error.
@@ -69,9 +71,9 @@ pub struct Generator {
 }
 
 /// Strait's paths.
-pub const PATHS: [&str; 4] = ["recv", "v2", "v3", "xdp"];
+pub const PATHS: [&str; 4] = [Path::Recv.name(), Path::V2.name(), Path::V3.name(), Path::Xdp.name()];
 /// Strait's wait policies.
-pub const WAITS: [&str; 3] = ["latency", "balanced", "busy"];
+pub const WAITS: [&str; Wait::ALL.len()] = [Wait::Latency.name(), Wait::Balanced.name(), Wait::Busy.name()];
 
 /// Returns `strait capture`, counting only.
 pub fn strait(context: &Context<'_>, path: &str, wait: &str) -> Receiver {
@@ -135,8 +137,8 @@ pub fn timed_out(context: &Context<'_>, timeout_ms: u32) -> Receiver {
     receiver
 }
 
-/// Returns the program of [`timed_out`], unchanged, started by `strait run`; it fails if libpcap
-/// would have to take over.
+/// Returns the program of [`timed_out`], unchanged, started by `strait run`. It fails where
+/// `strait run` would fall back to libpcap.
 pub fn dropin(context: &Context<'_>, path: &str, wait: &str, peer: &Receiver) -> Receiver {
     let arguments = ["run", "--strict", "--path", path, "--wait", wait, "--", peer.program.path()];
     let program = context.launcher.strait(arguments).with(peer.program.arguments());

@@ -8,7 +8,7 @@ use crate::proxy::work::{self, Experiment, FIGURES, Figure};
 use crate::proxy::{self, DISK_MIB, MEMORY_MIB, Plan, Rig};
 use crate::results::Results;
 
-/// Seconds of a try. Starting the proxy and filling its cache takes longer.
+/// Seconds of a measurement. Starting the proxy and filling its cache takes longer.
 const SECONDS: f64 = 1.0;
 /// Limit of rounds.
 const ROUNDS_MAX: u32 = 3;
@@ -46,7 +46,7 @@ const CLAIMS: [Row; 14] = [
 /// Measures all works, then D4's experiments, and claims.
 pub(super) fn run(context: &Context<'_>, reporter: &mut Reporter<'_>) -> Result<()> {
     let cpus = (vec![GENERATOR_CPU], vec![RECEIVER_CPU]);
-    let rig = Rig::lay(context.launcher.clone(), cpus, &context.disk, SECONDS, context.terminated)?;
+    let rig = Rig::create(context.launcher.clone(), cpus, &context.disk, SECONDS, context.terminated)?;
     let works = (Experiment::of(work::works()), None);
     let figures = FIGURES.map(|figure| (figure.experiment(), Some(figure)));
     for (experiment, figure) in [works].into_iter().chain(figures) {
@@ -76,7 +76,7 @@ pub(super) fn run(context: &Context<'_>, reporter: &mut Reporter<'_>) -> Result<
 
 fn claim(works: &Results, (work, others, figure, bound): &Row) -> Claim {
     let place = works.labels.iter().position(|label| label == work);
-    let found = place.and_then(|place| works.beside_the_best("strait", others, *figure, place as f64));
+    let found = place.and_then(|place| works.ratio_to_best("strait", others, *figure, place as f64));
     let to = match &others[..] {
         others if *others == SQUID => "Squid's",
         others if *others == ON_DISK => "that of the best peer that stores on disk",
@@ -89,7 +89,7 @@ fn claim(works: &Results, (work, others, figure, bound): &Row) -> Claim {
 /// Claims on Figure 12's mix, at every rate.
 fn response_times(mix: &Results) -> Vec<Claim> {
     let claim = |rate: f64| {
-        let found = mix.beside_the_best("strait", &SQUID, RESPONSE, rate);
+        let found = mix.ratio_to_best("strait", &SQUID, RESPONSE, rate);
         let text = format!("Proxy, Figure 12's mix at {rate} requests/s: median response time, to Squid's");
         Claim::of_summary(text, found.map(|(ratio, _)| ratio), Bound::AtMost(0.2))
     };

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::results::{Key, Results};
 use crate::send::{self, Contestant, Load, Plan, Rig};
 
-/// Seconds of a try: many short ones are better than few long ones, because connections differ more
-/// than seconds do.
+/// Seconds of a measurement: many short ones are better than few long ones, because connections
+/// differ more than seconds do.
 const SECONDS: f64 = 0.15;
 /// Rounds of a load for each requested round.
 const ROUNDS_FACTOR: u32 = 4;
@@ -44,7 +44,7 @@ fn measure(context: &Context<'_>, load: Load, reporter: &mut Reporter<'_>) -> Re
         rounds,
     };
     let cpus = (vec![GENERATOR_CPU], vec![RECEIVER_CPU]);
-    let rig = Rig::lay(context.launcher.clone(), &plan.contestants, cpus, SECONDS, context.terminated)?;
+    let rig = Rig::create(context.launcher.clone(), &plan.contestants, cpus, SECONDS, context.terminated)?;
     send::run(&rig, &plan, context.machine.clone(), reporter.progress)
 }
 

@@ -1,8 +1,10 @@
-//! `strait bench capture` and `strait bench latency`: Strait's paths beside other ways to capture.
+//! `strait bench capture` and `strait bench latency`: Strait's paths compared with other methods of
+//! capturing.
 
 use std::sync::atomic::AtomicBool;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
+use clap::builder::TypedValueParser;
 use strait_bench::capture::{self, SIZES};
 use strait_bench::contestant::{Contestant, Way};
 use strait_bench::machine::Machine;
@@ -15,8 +17,8 @@ use strait_capture::Wait;
 use strait_program::Error;
 use strait_program::parse::{self, NumberList};
 
-use crate::kept::Kept;
-use crate::start::{each_once, given_or, launcher, sides};
+use crate::options::SharedOptions;
+use crate::start::{cpus_of_both_sides, given_or, launcher, without_repetitions};
 
 /// Options of both benchmarks.
 #[derive(ClapArgs)]
@@ -43,7 +45,7 @@ struct Common {
     #[arg(long, value_name = "PATH", value_parser = ["live", "sendmmsg", "ring", "xdp"])]
     generator: Option<String>,
     #[command(flatten)]
-    kept: Kept,
+    options: SharedOptions,
 }
 
 #[derive(ClapArgs)]
@@ -63,8 +65,8 @@ pub(crate) struct CaptureArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
     lanes: Vec<u32>,
     /// Wait policies of Strait's paths
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "balanced")]
-    wait: Vec<WaitArg>,
+    #[arg(long, value_parser = wait(), value_delimiter = ',', default_value = "balanced")]
+    wait: Vec<Wait>,
     /// Measure Strait's AF_XDP paths without timestamps too
     #[arg(long)]
     unstamped: bool,
@@ -78,7 +80,7 @@ pub(crate) struct CaptureArgs {
   strait bench latency
   strait bench latency --paths v3,libpcap,libpcap-immediate --rates 1000 --wait balanced --html report.html
 
-A try lasts until 1000 packets have come, 10 s at most, and --seconds at least.")]
+A measurement lasts until 1000 packets have arrived, 10 s at most, and --seconds at least.")]
 pub(crate) struct LatencyArgs {
     #[command(flatten)]
     common: Common,
@@ -86,29 +88,13 @@ pub(crate) struct LatencyArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = latency::RATES, value_parser = parse::rate_pps)]
     rates: Vec<u32>,
     /// Wait policies of Strait's paths
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["latency", "balanced", "busy"])]
-    wait: Vec<WaitArg>,
+    #[arg(long, value_parser = wait(), value_delimiter = ',', default_values = ["latency", "balanced", "busy"])]
+    wait: Vec<Wait>,
 }
 
-/// Wait policy of Strait's paths.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum WaitArg {
-    /// Wake for each packet
-    Latency,
-    /// Wake for each packet while the line is quiet, gather them under load
-    Balanced,
-    /// Never sleep
-    Busy,
-}
-
-impl From<WaitArg> for Wait {
-    fn from(wait: WaitArg) -> Self {
-        match wait {
-            WaitArg::Latency => Self::Latency,
-            WaitArg::Balanced => Self::Balanced,
-            WaitArg::Busy => Self::Busy,
-        }
-    }
+/// Returns the parser of a wait policy's name.
+pub(crate) fn wait() -> impl TypedValueParser<Value = Wait> {
+    parse::one_of(Wait::ALL.iter().map(|wait| (*wait, wait.name(), wait.description())))
 }
 
 /// Longest frame of an MTU of 1500, with its check sequence.
@@ -124,7 +110,7 @@ pub(crate) fn run_capture(args: &CaptureArgs) -> Result<(), Error> {
     let pair = (Reception::Batched, &args.lanes[..], Generator::ByRate);
     args.common.measure(pair, !args.no_stage, |rig, machine, progress| {
         let limits = Limits::default();
-        let (sizes, rounds) = (each_once(&args.sizes), args.common.kept.rounds);
+        let (sizes, rounds) = (without_repetitions(&args.sizes), args.common.options.rounds);
         let plan = capture::Plan { contestants: args.contestants(), sizes, rounds, limits };
         capture::run(rig, &plan, machine, progress)
     })
@@ -141,8 +127,11 @@ pub(crate) fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
                 "netsniff-ng and testpmd measure no delays: give other --paths".into(),
             ));
         }
-        let plan =
-            latency::Plan { contestants, rates: each_once(&args.rates), rounds: args.common.kept.rounds };
+        let plan = latency::Plan {
+            contestants,
+            rates: without_repetitions(&args.rates),
+            rounds: args.common.options.rounds,
+        };
         latency::run(rig, &plan, machine, progress)
     })
 }
@@ -164,14 +153,14 @@ impl CaptureArgs {
 }
 
 /// Returns a contestant for each wait policy, or one if wait policies do not apply.
-fn with_waits(way: Way, waits: &[WaitArg], lanes: u32) -> Vec<Contestant> {
-    let waits = if way.is_straits() { waits } else { &[WaitArg::Balanced] };
-    waits.iter().map(|&wait| Contestant { way, wait: wait.into(), lanes, timestamps: true }).collect()
+fn with_waits(way: Way, waits: &[Wait], lanes: u32) -> Vec<Contestant> {
+    let waits = if way.is_straits() { waits } else { &[Wait::Balanced] };
+    waits.iter().map(|&wait| Contestant { way, wait, lanes, timestamps: true }).collect()
 }
 
 impl Common {
     fn ways(&self) -> Vec<Way> {
-        if self.paths.is_empty() { Way::all().collect() } else { each_once(&self.paths) }
+        if self.paths.is_empty() { Way::all().collect() } else { without_repetitions(&self.paths) }
     }
 
     /// Creates the wire, measures, and prints and saves the results. After an interruption, these
@@ -186,8 +175,8 @@ impl Common {
             &mut dyn FnMut(&Progress<'_>) -> strait_bench::Result<()>,
         ) -> strait_bench::Result<Results>,
     ) -> Result<(), Error> {
-        self.kept.check_files()?;
-        let terminated = strait_sys::process::on_termination()?;
+        self.options.check_files()?;
+        let terminated = strait_os::process::on_termination()?;
         let wires = match (&self.send_on, &self.interface) {
             (Some(sender), Some(receiver)) => Wires::cabled(sender, receiver)?,
             _ => Wires::private(lanes, reception)?,
@@ -198,7 +187,7 @@ impl Common {
             None => Generator::Path("sendmmsg".into()),
         };
         let rig = self.rig(&wires, generator, stage, terminated)?;
-        self.kept.measure(|machine, progress| measure(&rig, machine, progress))
+        self.options.measure(|machine, progress| measure(&rig, machine, progress))
     }
 
     fn rig<'a>(
@@ -208,14 +197,14 @@ impl Common {
         stage: bool,
         terminated: &'a AtomicBool,
     ) -> Result<Rig<'a>, Error> {
-        let [first, others] = sides()?;
+        let [first, others] = cpus_of_both_sides()?;
         Ok(Rig {
             launcher: launcher()?,
             wires,
             generator,
             generator_cpus: given_or(self.generator_cpus.as_ref(), first),
             receiver_cpus: given_or(self.cpus.as_ref(), others),
-            seconds: self.kept.seconds,
+            seconds: self.options.seconds,
             stage,
             terminated,
         })

@@ -1,4 +1,4 @@
-//! `strait bench claims`: Strait's claims on its speed, checked beside its peers.
+//! `strait bench claims`: checks of the claims about Strait's speed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use strait_bench::claims::{BENCHMARKS, Benchmark, Context, Reporter, file_name};
 use strait_bench::machine::Machine;
 use strait_bench::results::{Results, write_file};
 use strait_bench::table;
+use strait_os::process;
 use strait_program::Error;
-use strait_program::output::{print_text, tell, warn};
-use strait_sys::process;
+use strait_program::output::{print_stderr, print_text, warn};
 
-use crate::kept::{clear_progress, command_line, program, progress_line, try_seconds};
+use crate::options::{clear_progress, command_line, measurement_seconds, program, progress_line};
 use crate::start::launcher;
 
 #[derive(ClapArgs)]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Seconds of each point
-    #[arg(long, default_value_t = 3.0, value_parser = try_seconds)]
+    #[arg(long, default_value_t = 3.0, value_parser = measurement_seconds)]
     seconds: f64,
     /// Measure only points of captures with this in their name, such as capture/live/xdp
     #[arg(long, value_name = "PATTERN")]
@@ -93,7 +93,7 @@ fn one(
         // The claims of all benchmarks are printed at the end.
         let text = table::text(&Results { claims: Vec::new(), ..results.clone() });
         claims.extend(results.claims);
-        print_text(&text).map_err(|error| strait_bench::Error::Void(error.to_string()))
+        print_text(&text).map_err(|error| strait_bench::Error::Invalid(error.to_string()))
     };
     let mut progress = |progress: &strait_bench::Progress<'_>| {
         progress_line(progress);
@@ -114,11 +114,11 @@ impl Args {
             return Err(Error::failed("needs two CPUs: one for the generator, one for the receiver"));
         }
         if cfg!(debug_assertions) {
-            tell(format_args!("built for debugging: the figures mean nothing\n"));
+            print_stderr(format_args!("debug build: the figures are meaningless\n"));
         }
         std::fs::create_dir_all(&self.out)
             .map_err(|error| Error::failed(format!("make {}: {error}", self.out.display())))?;
-        let mut machine = Machine::look(command_line(), self.commit.clone(), program());
+        let mut machine = Machine::detect(command_line(), self.commit.clone(), program());
         machine.tcpdump = versions_of_tcpdump();
         Ok(Context {
             launcher: launcher()?,

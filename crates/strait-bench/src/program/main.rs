@@ -3,8 +3,8 @@
 
 mod capture;
 mod claims;
-mod kept;
 mod measured;
+mod options;
 mod proxy;
 mod report;
 mod send;
@@ -39,7 +39,8 @@ enum Command {
     Send(send::Args),
     /// Response time, throughput and CPU time of caching proxies by Web Polygraph's axes
     Proxy(Box<proxy::Args>),
-    /// Claims on Strait's speed, checked beside libpcap, tcpdump, programs in C and other proxies
+    /// Check the claims about Strait's speed against libpcap, tcpdump, programs in C and other
+    /// proxies
     Claims(claims::Args),
     /// Ratios of two results, with their spread
     Compare(report::CompareArgs),
@@ -55,16 +56,16 @@ enum Command {
     /// Send as a measured program does; the benchmarks start it
     #[command(hide = true)]
     Transmit(measured::TransmitArgs),
-    /// Pass on as the plainest relay does; the benchmarks start it
+    /// Relay like a minimal relay; the benchmarks start it
     #[command(hide = true)]
     Pass(measured::PassArgs),
     /// Serve as the origin of proxies; the benchmarks start it
     #[command(hide = true)]
     Origin(measured::OriginArgs),
-    /// Ask a proxy and check its answers; the benchmarks start it
+    /// Send requests to a proxy and check its responses; the benchmarks start it
     #[command(hide = true)]
     Load(measured::LoadArgs),
-    /// Become a measured program; the benchmarks start it
+    /// Execute a measured program; the benchmarks start it
     #[command(hide = true)]
     Exec(measured::ExecArgs),
 }

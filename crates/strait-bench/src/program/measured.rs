@@ -12,11 +12,11 @@ use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
 use strait_bench::send::peers::PeersLoad;
 use strait_bench::send::{self, transmit};
-
+use strait_capture::Wait;
 use strait_program::Error;
 use strait_program::parse::NumberList;
 
-use crate::capture::WaitArg;
+use crate::capture::wait;
 use crate::proxy::Axes;
 
 #[derive(ClapArgs)]
@@ -28,8 +28,8 @@ pub(crate) struct ReceiveArgs {
     #[arg(long)]
     path: Way,
     /// Wait policy
-    #[arg(long, value_enum, default_value = "balanced")]
-    wait: WaitArg,
+    #[arg(long, value_parser = wait(), default_value = Wait::Balanced.name())]
+    wait: Wait,
     /// Queues or fanout members
     #[arg(long, default_value_t = 1)]
     lanes: u32,
@@ -139,8 +139,8 @@ pub(crate) struct ExecArgs {
 }
 
 pub(crate) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
-    let by = args.path.by(args.wait.into(), !args.no_timestamps);
+    let terminated = strait_os::process::on_termination()?;
+    let by = args.path.by(args.wait, !args.no_timestamps);
     let by = by.ok_or_else(|| Error::usage(format!("{} is a program of its own", args.path)))?;
     let options = receiver::Options {
         interface: args.interface.clone(),
@@ -154,7 +154,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
 }
 
 pub(crate) fn transmit(args: &TransmitArgs) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let message = match (args.pieces, args.body, args.file) {
         (0, 0, 0) => return Err(Error::usage("give --pieces, --body or --file")),
         (pieces, body, 0) => transmit::Message::Memory { pieces, body },
@@ -176,12 +176,12 @@ fn seconds(seconds: f64) -> Result<Duration, Error> {
 }
 
 pub(crate) fn origin(args: &OriginArgs) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     Ok(origin::run(args.listen, terminated)?)
 }
 
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let options = load::Options {
         to: args.to,
         origin: args.origin,
@@ -195,7 +195,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Error> {
 }
 
 pub(crate) fn pass(args: &PassArgs) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     Ok(send::pass::run(args.listen, args.to, terminated)?)
 }
 

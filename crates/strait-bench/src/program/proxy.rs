@@ -1,4 +1,4 @@
-//! `strait bench proxy`: Strait's caching proxy beside those that are installed.
+//! `strait bench proxy`: Strait's caching proxy compared with the installed ones.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use strait_bench::proxy::{self, DISK_MIB, MEMORY_MIB, Plan, Rig};
 
 use strait_program::parse::NumberList;
 
-use crate::kept::Kept;
-use crate::start::{each_once, given_or, launcher, sides};
+use crate::options::SharedOptions;
+use crate::start::{cpus_of_both_sides, given_or, launcher, without_repetitions};
 use strait_program::Error;
 
 #[derive(ClapArgs)]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST")]
     load_cpus: Option<NumberList>,
     #[command(flatten)]
-    kept: Kept,
+    options: SharedOptions,
 }
 
 /// Workload by its axes.
@@ -125,21 +125,21 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let terminated = strait_sys::process::on_termination()?;
+    let terminated = strait_os::process::on_termination()?;
     let experiments = args.experiments()?;
-    let [first, others] = sides()?;
+    let [first, others] = cpus_of_both_sides()?;
     let cpus = (given_or(args.cpus.as_ref(), first), given_or(args.load_cpus.as_ref(), others));
     for &cpu in cpus.0.iter().chain(&cpus.1) {
-        strait_sys::process::check_cpu(cpu)?;
+        strait_os::process::check_cpu(cpu)?;
     }
     let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let rig = Rig::lay(launcher()?, cpus, &directory, args.kept.seconds, terminated)?;
-    for (_, kept) in &experiments {
-        kept.check_files()?;
+    let rig = Rig::create(launcher()?, cpus, &directory, args.options.seconds, terminated)?;
+    for (_, options) in &experiments {
+        options.check_files()?;
     }
-    for (experiment, kept) in experiments {
+    for (experiment, options) in experiments {
         let plan = args.plan(experiment);
-        kept.measure(|machine, progress| proxy::run(&rig, &plan, machine, progress))?;
+        options.measure(|machine, progress| proxy::run(&rig, &plan, machine, progress))?;
     }
     Ok(())
 }
@@ -149,12 +149,12 @@ impl Args {
         let all = CONTESTANTS.into_iter().map(|(_, contestant)| contestant);
         let contestants = match &self.only[..] {
             [] => all.filter(|contestant| self.figures.is_none() || contestant.is_of_d4()).collect(),
-            only => each_once(only),
+            only => without_repetitions(only),
         };
         Plan {
             contestants,
             experiment,
-            rounds: self.kept.rounds,
+            rounds: self.options.rounds,
             disk_bytes: self.disk << 20,
             memory_bytes: self.memory << 20,
             verify_all: self.verify_all,
@@ -162,14 +162,14 @@ impl Args {
     }
 
     /// Returns the experiments, each with the options for its results.
-    fn experiments(&self) -> Result<Vec<(Experiment, Kept)>, Error> {
+    fn experiments(&self) -> Result<Vec<(Experiment, SharedOptions)>, Error> {
         let Some(figures) = &self.figures else {
-            return Ok(vec![(Experiment::of(self.works()?), self.kept.clone())]);
+            return Ok(vec![(Experiment::of(self.works()?), self.options.clone())]);
         };
         let figures = if figures.is_empty() { &FIGURES[..] } else { figures };
-        let kept =
-            |figure: &Figure| (figure.experiment(), self.kept.with_suffix(&figure.number().to_string()));
-        Ok(figures.iter().map(kept).collect())
+        let options =
+            |figure: &Figure| (figure.experiment(), self.options.with_suffix(&figure.number().to_string()));
+        Ok(figures.iter().map(options).collect())
     }
 
     fn works(&self) -> Result<Vec<Work>, Error> {
@@ -179,7 +179,9 @@ impl Args {
         let all = work::works();
         let by_name = |name: &String| {
             let found = all.iter().find(|work| work.name == *name).cloned();
-            found.ok_or_else(|| Error::usage(format!("'{name}' is no work: give some of {}", names_of(&all))))
+            found.ok_or_else(|| {
+                Error::usage(format!("'{name}' is not a workload: give some of {}", names_of(&all)))
+            })
         };
         if self.work.is_empty() { Ok(all.clone()) } else { self.work.iter().map(by_name).collect() }
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use strait_bench::results::{Results, write_file};
 use strait_bench::{compare, report};
-use strait_program::output::{print_text, tell};
+use strait_program::output::{print_stderr, print_text};
 
-use crate::kept::is_svg;
+use crate::options::is_svg;
 use strait_program::Error;
 
 #[derive(ClapArgs)]
@@ -41,7 +41,7 @@ pub(crate) fn run_compare(args: &CompareArgs) -> Result<(), Error> {
     let ratios = compare::ratios(&first, &second)?;
     let remarks = compare::remarks(&first, &second);
     if args.json {
-        tell(format_args!("{remarks}"));
+        print_stderr(format_args!("{remarks}"));
         return print_text(&format!("{}\n", compare::json(&ratios)));
     }
     print_text(&(compare::text(&ratios, &first.axis) + &remarks))

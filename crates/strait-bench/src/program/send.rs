@@ -5,12 +5,12 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_bench::send::{self, Contestant, Load, Over, Plan, Rig, Way};
-use strait_sys::netlink::Netlink;
+use strait_os::netlink::Netlink;
 
 use strait_program::parse::{self, NumberList};
 
-use crate::kept::Kept;
-use crate::start::{each_once, given_or, launcher, sides};
+use crate::options::SharedOptions;
+use crate::start::{cpus_of_both_sides, given_or, launcher, without_repetitions};
 use strait_program::Error;
 
 #[derive(ClapArgs)]
@@ -55,12 +55,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST")]
     far_cpus: Option<NumberList>,
     #[command(flatten)]
-    kept: Kept,
+    options: SharedOptions,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum LoadArg {
-    /// One buffer after the other, out of 64 MiB
+    /// Buffers from 64 MiB of memory, one after the other
     Buffer,
     /// Small pieces and a body of 64 KiB
     Mixed,
@@ -85,44 +85,42 @@ impl From<LoadArg> for Load {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    args.kept.check_files()?;
-    let terminated = strait_sys::process::on_termination()?;
+    args.options.check_files()?;
+    let terminated = strait_os::process::on_termination()?;
     let plan = args.plan()?;
-    let [first, others] = sides()?;
+    let [first, others] = cpus_of_both_sides()?;
     let cpus = (given_or(args.cpus.as_ref(), first), given_or(args.far_cpus.as_ref(), others));
     for &cpu in cpus.0.iter().chain(&cpus.1) {
-        strait_sys::process::check_cpu(cpu)?;
+        strait_os::process::check_cpu(cpu)?;
     }
-    let rig = Rig::lay(launcher()?, &plan.contestants, cpus, args.kept.seconds, terminated)?;
-    args.kept.measure(|machine, progress| send::run(&rig, &plan, machine, progress))
+    let rig = Rig::create(launcher()?, &plan.contestants, cpus, args.options.seconds, terminated)?;
+    args.options.measure(|machine, progress| send::run(&rig, &plan, machine, progress))
 }
 
 impl Args {
     fn plan(&self) -> Result<Plan, Error> {
         let load = Load::from(self.load);
-        let ways = if self.ways.is_empty() { load.ways().to_vec() } else { each_once(&self.ways) };
+        let ways = if self.ways.is_empty() { load.ways().to_vec() } else { without_repetitions(&self.ways) };
         if let Some(way) = ways.iter().find(|way| !load.ways().contains(way)) {
             let names: Vec<_> = load.ways().iter().map(ToString::to_string).collect();
             return Err(Error::usage(format!("{way} does not carry this load: give {}", names.join(", "))));
         }
         let routes = self.routes()?;
         if load == Load::Relay && routes != load.routes() {
-            return Err(Error::usage("a relay is measured over loopback: leave --over and --to away"));
+            return Err(Error::usage("a relay is measured over loopback: omit --over and --to"));
         }
         if load == Load::Peers
             && !(self.at.is_empty() && routes.iter().all(|over| load.routes().contains(over)))
         {
-            return Err(Error::usage(
-                "peers have fixed loads over veth and no-copy: leave --at and --to away",
-            ));
+            return Err(Error::usage("peers have fixed loads over veth and no-copy: omit --at and --to"));
         }
         let over = |&over| ways.iter().map(move |&way| Contestant { over, way });
-        let places = if self.at.is_empty() { load.places().to_vec() } else { each_once(&self.at) };
+        let places = if self.at.is_empty() { load.places().to_vec() } else { without_repetitions(&self.at) };
         Ok(Plan {
             load,
             contestants: routes.iter().flat_map(over).collect(),
             places,
-            rounds: self.kept.rounds,
+            rounds: self.options.rounds,
         })
     }
 
@@ -136,7 +134,7 @@ impl Args {
                 Ok(vec![Over::Peer(address)])
             }
             None if self.over.is_empty() => Ok(Load::from(self.load).routes().to_vec()),
-            None => Ok(each_once(&self.over)),
+            None => Ok(without_repetitions(&self.over)),
         }
     }
 }

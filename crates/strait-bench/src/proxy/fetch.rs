@@ -9,7 +9,7 @@ use super::origin::{COUNT, Count};
 use crate::error::{Error, Result};
 
 /// Timeout of connecting and of each read.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of a response in bytes.
 const RESPONSE_BYTES_MAX: u64 = 64 << 10;
 
@@ -19,8 +19,8 @@ const RESPONSE_BYTES_MAX: u64 = 64 << 10;
 /// There is no response, or its status is not 200.
 pub(crate) fn body(address: SocketAddr, target: &str) -> Result<Vec<u8>> {
     let failed = |error| Error::file(format!("fetch {target} from {address}"), error);
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     let request = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(failed)?;
     let mut response = Vec::new();
@@ -31,14 +31,14 @@ pub(crate) fn body(address: SocketAddr, target: &str) -> Result<Vec<u8>> {
         _ => {
             let line = String::from_utf8_lossy(&response);
             let line = line.lines().next().unwrap_or("nothing");
-            Err(Error::Void(format!("{address} answers {target} with {line}")))
+            Err(Error::Invalid(format!("{address} answers {target} with {line}")))
         }
     }
 }
 
 /// Returns the counters of the origin at `address`.
 pub(crate) fn count(address: SocketAddr) -> Result<Count> {
-    let said = body(address, COUNT)?;
-    serde_json::from_slice(&said)
-        .map_err(|error| Error::Void(format!("the origin returned no count: {error}")))
+    let output = body(address, COUNT)?;
+    serde_json::from_slice(&output)
+        .map_err(|error| Error::Invalid(format!("the origin returned no count: {error}")))
 }

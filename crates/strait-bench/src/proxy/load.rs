@@ -143,7 +143,7 @@ struct Tally {
 }
 
 /// Counters at the start or the end of the measured time.
-struct Moment {
+struct Counters {
     ns: u64,
     cpu: Duration,
     count: Count,
@@ -207,10 +207,10 @@ impl<'a> Load<'a> {
         (self.source, self.next) = (Source::Repeated, 0);
         self.end = if workload.hits > 0.0 { workload.objects.into() } else { 0 };
         while self.next < self.end || self.idle.len() < self.connections.len() {
-            self.turn(u64::MAX)?;
+            self.run_once(u64::MAX)?;
         }
         if self.end > 0 {
-            // Finish pending writes to disk now: they are no cost of a hit.
+            // Finish pending writes to disk now: they must not count as a cost of hits.
             rustix::fs::sync();
         }
         Ok(())
@@ -221,11 +221,11 @@ impl<'a> Load<'a> {
         let ns = |duration: Duration| duration.as_nanos() as u64;
         (self.source, self.next, self.end) = (Source::Workload, 0, u64::MAX);
         self.start_ns = self.now_ns();
-        self.turns_until(self.start_ns + ns(self.options.warm_up))?;
-        let before = self.moment()?;
+        self.run_until(self.start_ns + ns(self.options.warm_up))?;
+        let before = self.counters()?;
         self.tally = Tally { since_ns: before.ns, ..Tally::default() };
-        self.turns_until(before.ns + ns(self.options.time))?;
-        let after = self.moment()?;
+        self.run_until(before.ns + ns(self.options.time))?;
+        let after = self.counters()?;
         let Tally { requests, bytes, verified, .. } = self.tally;
         let unanswered = self.drain(after.ns)?;
         let times = &self.tally.times;
@@ -247,9 +247,9 @@ impl<'a> Load<'a> {
         })
     }
 
-    fn moment(&self) -> Result<Moment> {
+    fn counters(&self) -> Result<Counters> {
         let count = fetch::count(self.options.origin)?;
-        Ok(Moment { count, cpu: tree::cpu(self.options.watch)?, ns: self.now_ns() })
+        Ok(Counters { count, cpu: tree::cpu(self.options.watch)?, ns: self.now_ns() })
     }
 
     /// Waits for the responses to all requests that an open loop had due before `until_ns`.
@@ -263,28 +263,28 @@ impl<'a> Load<'a> {
         while self.now_ns() < deadline_ns
             && (self.next < self.end || self.idle.len() < self.connections.len())
         {
-            self.turn(deadline_ns)?;
+            self.run_once(deadline_ns)?;
         }
         let now_ns = self.now_ns();
-        let unasked = (self.next..self.end).map(|number| self.start_ns + workload.due_ns(number));
-        let asked = self.connections.iter().filter_map(|exchange| Some(exchange.pending.as_ref()?.due_ns));
-        let open: Vec<u64> = unasked.chain(asked).filter(|&due| due >= self.tally.since_ns).collect();
+        let unsent = (self.next..self.end).map(|number| self.start_ns + workload.due_ns(number));
+        let sent = self.connections.iter().filter_map(|exchange| Some(exchange.pending.as_ref()?.due_ns));
+        let open: Vec<u64> = unsent.chain(sent).filter(|&due| due >= self.tally.since_ns).collect();
         for due_ns in &open {
             self.tally.times.record(now_ns - due_ns);
         }
         Ok(open.len() as u64)
     }
 
-    fn turns_until(&mut self, until_ns: u64) -> Result<()> {
+    fn run_until(&mut self, until_ns: u64) -> Result<()> {
         while self.now_ns() < until_ns {
-            self.turn(until_ns)?;
+            self.run_once(until_ns)?;
         }
         Ok(())
     }
 
     /// Sends requests that are due, waits until `until_ns` at most, and reads responses.
-    fn turn(&mut self, until_ns: u64) -> Result<()> {
-        if let Some(due_ns) = self.ask_for_what_is_due()? {
+    fn run_once(&mut self, until_ns: u64) -> Result<()> {
+        if let Some(due_ns) = self.send_due_requests()? {
             self.set_timer(due_ns.min(until_ns))?;
         }
         let mut events = std::mem::take(&mut self.events);
@@ -297,7 +297,7 @@ impl<'a> Load<'a> {
             return Err(Error::Interrupted);
         }
         if events.is_empty() && self.now_ns() > self.heard_ns + SILENCE_MAX.as_nanos() as u64 {
-            return Err(Error::Void(format!("nothing came for {SILENCE_MAX:?}")));
+            return Err(Error::Invalid(format!("nothing came for {SILENCE_MAX:?}")));
         }
         for event in events.drain(..) {
             if event.data.u64() != TIMER {
@@ -310,7 +310,7 @@ impl<'a> Load<'a> {
 
     /// Sends due requests on idle connections. Returns the time of the next one, or None if no
     /// connection is idle or no request is left.
-    fn ask_for_what_is_due(&mut self) -> Result<Option<u64>> {
+    fn send_due_requests(&mut self) -> Result<Option<u64>> {
         while self.next < self.end {
             let Some(&index) = self.idle.last() else { return Ok(None) };
             let now_ns = self.now_ns();
@@ -319,7 +319,7 @@ impl<'a> Load<'a> {
                 return Ok(Some(due_ns));
             }
             self.idle.pop();
-            self.ask(index, due_ns)?;
+            self.send_request(index, due_ns)?;
         }
         Ok(None)
     }
@@ -332,7 +332,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    fn ask(&mut self, index: usize, due_ns: u64) -> Result<()> {
+    fn send_request(&mut self, index: usize, due_ns: u64) -> Result<()> {
         let number = self.next;
         self.next += 1;
         let workload = &self.options.workload;
@@ -341,7 +341,7 @@ impl<'a> Load<'a> {
             Source::Workload => (workload.request(number), number.is_multiple_of(SAMPLE)),
         };
         let is_verified = self.options.verify_all || is_sampled;
-        match self.connections[index].ask(object, due_ns, is_verified, &mut self.tools) {
+        match self.connections[index].request(object, due_ns, is_verified, &mut self.tools) {
             Ok(()) => Ok(()),
             Err(cause) => self.fail(index, &cause),
         }
@@ -356,7 +356,7 @@ impl<'a> Load<'a> {
                 self.finish(index, now_ns)
             }
             // Servers close idle connections: not an error without a pending request.
-            Err(_) if exchange.pending.is_none() => self.renew(index),
+            Err(_) if exchange.pending.is_none() => self.reconnect(index),
             Err(cause) => self.fail(index, &cause),
         }
     }
@@ -367,11 +367,11 @@ impl<'a> Load<'a> {
         self.tally.count(&pending, now_ns);
         self.heard_ns = now_ns;
         if pending.closes() {
-            self.renew(index)?;
+            self.reconnect(index)?;
         }
         if self.next < self.end && self.due_ns(now_ns) <= now_ns {
             let due_ns = self.due_ns(now_ns);
-            return self.ask(index, due_ns);
+            return self.send_request(index, due_ns);
         }
         self.idle.push(index);
         Ok(())
@@ -384,14 +384,14 @@ impl<'a> Load<'a> {
         }
         self.errors += 1;
         if self.errors > ERRORS_MAX {
-            return Err(Error::Void(format!("{ERRORS_MAX} requests failed, the last: {cause}")));
+            return Err(Error::Invalid(format!("{ERRORS_MAX} requests failed, the last: {cause}")));
         }
-        self.renew(index)?;
+        self.reconnect(index)?;
         self.idle.push(index);
         Ok(())
     }
 
-    fn renew(&mut self, index: usize) -> Result<()> {
+    fn reconnect(&mut self, index: usize) -> Result<()> {
         self.connections[index] = self.connect(index)?;
         Ok(())
     }

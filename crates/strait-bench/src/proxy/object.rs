@@ -1,5 +1,5 @@
-//! Objects of the origin. An object is identified by its URL, and its body follows from the URL, so
-//! that a client can check every byte.
+//! Objects of the origin. The URL identifies an object and determines its body, so that a client
+//! can check every byte.
 //!
 //! A body is a range of one fixed block of pseudo-random bytes, repeated; the URL determines its
 //! start. The block's length is prime, so that bytes shifted by a page, a buffer or a segment
@@ -49,12 +49,12 @@ impl Object {
 
     /// Returns the position in the repeated block of byte `position` of its body.
     fn place(&self, position: u64) -> u64 {
-        (scramble(self.id ^ self.size.rotate_left(40)) % PERIOD + position) % PERIOD
+        (mix_bits(self.id ^ self.size.rotate_left(40)) % PERIOD + position) % PERIOD
     }
 }
 
 /// Hashes `value`: every bit of the result depends on all bits (finaliser of splitmix64).
-pub(crate) fn scramble(value: u64) -> u64 {
+pub(crate) fn mix_bits(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -69,7 +69,7 @@ pub(crate) struct Block {
 
 impl Block {
     pub(crate) fn new() -> Self {
-        let words = (0..PERIOD.div_ceil(8)).flat_map(|word| scramble(word).to_le_bytes());
+        let words = (0..PERIOD.div_ceil(8)).flat_map(|word| mix_bits(word).to_le_bytes());
         let mut bytes: Vec<u8> = words.take(PERIOD as usize).collect();
         // A stretch that starts near the end continues in this copy of the start.
         bytes.extend_from_within(..STRETCH_BYTES_MAX);

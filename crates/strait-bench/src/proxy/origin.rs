@@ -1,7 +1,7 @@
 //! Origin of the proxy benchmark: a cheap single-threaded HTTP server that has every [`Object`].
 //!
 //! Small bodies are sent with their head in one sendmsg(2), long ones by sendfile(2) from memory.
-//! `GET /count` returns the number of requests so far: those that a cache did not answer. It is
+//! `GET /count` returns the number of requests so far, which no cache has answered. It is
 //! started through `strait bench origin`.
 
 use std::fs::File;
@@ -116,7 +116,7 @@ impl Origin {
                 Err(rustix::io::Errno::INTR) => continue,
                 waited => waited.map_err(|error| Error::file("wait for requests", error))?,
             };
-            self.bodies.look_at_the_clock();
+            self.bodies.update_date();
             for event in events.drain(..) {
                 match event.data.u64() {
                     LISTENER => self.accept()?,
@@ -140,11 +140,11 @@ impl Origin {
                 // The connection is dropped, and so closed.
                 continue;
             }
-            self.welcome(socket).map_err(|error| Error::file("watch a connection", error))?;
+            self.register(socket).map_err(|error| Error::file("watch a connection", error))?;
         }
     }
 
-    fn welcome(&mut self, socket: TcpStream) -> io::Result<()> {
+    fn register(&mut self, socket: TcpStream) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         let entry = self.connections.vacant_entry();
@@ -270,11 +270,11 @@ impl Bodies {
         let file = block.file()?;
         let mut bodies =
             Self { block, file, count: Count::default(), date: String::new(), date_until: Instant::now() };
-        bodies.look_at_the_clock();
+        bodies.update_date();
         Ok(bodies)
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn update_date(&mut self) {
         let now = Instant::now();
         if now >= self.date_until {
             self.date = httpdate::fmt_http_date(SystemTime::now());

@@ -1,32 +1,30 @@
 //! Measured proxies and how to start them. Their configurations, in `peers/`, are compiled
-//! into this program and filled in for a try.
+//! into this program and filled in for a measurement.
 //!
 //! Each proxy has its own directory, removed after the run, and runs as an unprivileged user if
 //! this process is root.
 
+mod directory;
+mod find;
 mod installed;
 
 use std::fmt;
-use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::chown;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use strait_sys::process;
+use strait_os::process;
 
 use crate::child::{Child, Launcher, Program};
 use crate::error::{Error, Result};
+pub(crate) use directory::{Directories, Directory};
+use find::find;
 
 /// User of the peers if this process is root: without privileges on Debian and most other systems.
 const NOBODY: u32 = 65534;
 /// Time for a proxy to end.
 const STOP_MAX: Duration = Duration::from_secs(10);
-/// Directories that may be missing in a user's search path.
-const DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// Program between the client and the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +124,9 @@ impl Contestant {
         };
         let failed = |error| Error::file(format!("start {}", program.display()), error);
         let output = Command::new(&program).args(options).output().map_err(failed)?;
-        let said = [output.stdout, output.stderr].concat();
-        let line = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
-        if output.status.success() { Ok(line) } else { Err(Error::Void(line)) }
+        let text = [output.stdout, output.stderr].concat();
+        let line = String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned();
+        if output.status.success() { Ok(line) } else { Err(Error::Invalid(line)) }
     }
 
     /// Returns the program that serves according to `setting` with files in `directory`, and one to
@@ -143,7 +141,7 @@ impl Contestant {
             return peer.programs(setting, directory);
         }
         let Self::Strait(optimised) = self else {
-            return Err(Error::Usage(format!("{self} is no program")));
+            return Err(Error::Usage(format!("{self} is not a program")));
         };
         let mut arguments = vec!["proxy".to_owned()];
         let options = ["--listen=@LISTEN@", "--origin=http://@ORIGIN@", "--cache-dir=@DIR@/cache"];
@@ -163,7 +161,7 @@ impl Setting<'_> {
     /// Replaces the placeholders in `text` by the values of this setting.
     pub(super) fn fill(&self, text: &str, directory: &Directory) -> String {
         let values = [
-            ("@DIR@", directory.path.display().to_string()),
+            ("@DIR@", directory.path().display().to_string()),
             ("@LISTEN@", self.listen.to_string()),
             ("@LISTEN_HOST@", self.listen.ip().to_string()),
             ("@LISTEN_PORT@", self.listen.port().to_string()),
@@ -180,98 +178,11 @@ impl Setting<'_> {
 
 /// Returns the command as an unprivileged user if this process is root. It gets SIGTERM when its
 /// parent ends, so that it can end its own children.
-fn as_nobody(command: impl IntoIterator<Item = String>) -> Program {
+fn unprivileged(command: impl IntoIterator<Item = String>) -> Program {
     let user = ["--reuid", "--regid"].map(|option| format!("{option}={NOBODY}"));
     let user = user.into_iter().chain(["--clear-groups".to_owned()]).filter(|_| process::is_root());
     let ends = ["--pdeathsig=TERM".to_owned(), "--".to_owned()];
     Program::new("setpriv", user.chain(ends).chain(command))
-}
-
-/// Returns the path of an installed program.
-fn find(program: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from));
-    let mut candidates = directories.map(|directory| directory.join(program));
-    candidates
-        .find(|candidate| candidate.is_file())
-        .ok_or_else(|| Error::Void(format!("{program} is not installed")))
-}
-
-/// Directories of a run's tries. Dropping it removes them.
-#[derive(Debug)]
-pub(crate) struct Directories {
-    path: PathBuf,
-    made: AtomicU32,
-}
-
-impl Directories {
-    pub(crate) fn new(parent: &Path) -> Result<Self> {
-        let path = parent.join(format!("strait-bench-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| Error::file(format!("make {}", path.display()), error))?;
-        Ok(Self { path, made: AtomicU32::new(0) })
-    }
-
-    /// Creates the directory of the next try.
-    pub(crate) fn next(&self) -> Result<Directory> {
-        let path = self.path.join(self.made.fetch_add(1, Ordering::Relaxed).to_string());
-        make(&path)?;
-        Ok(Directory { path })
-    }
-}
-
-impl Drop for Directories {
-    fn drop(&mut self) {
-        // A failure leaves the directory among the temporary files.
-        let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
-/// Directory of one try. Dropping it truncates its files and keeps them: a file system that skips
-/// recently freed inode numbers, such as ext4 without a journal, would slow down the next try.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    path: PathBuf,
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // A failure is harmless: dropping [`Directories`] removes the files.
-        let _ = empty(&self.path);
-    }
-}
-
-fn empty(directory: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            empty(&entry.path())?;
-        } else if kind.is_file() {
-            fs::OpenOptions::new().write(true).open(entry.path())?.set_len(0)?;
-        }
-    }
-    Ok(())
-}
-
-fn make(path: &Path) -> Result<()> {
-    let made = fs::create_dir(path).and_then(|()| give_away(path));
-    made.map_err(|error| Error::file(format!("make {}", path.display()), error))
-}
-
-impl Directory {
-    fn make(&self, name: &str) -> Result<()> {
-        make(&self.path.join(name))
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.path.join(name);
-        let written = fs::write(&path, text).and_then(|()| give_away(&path));
-        written.map_err(|error| Error::file(format!("write {}", path.display()), error))
-    }
-}
-
-fn give_away(path: &Path) -> std::io::Result<()> {
-    if process::is_root() { chown(path, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
 }
 
 /// Ends a proxy and its child processes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use strait_sys::process;
+use strait_os::process;
 
 use crate::error::Result;
 

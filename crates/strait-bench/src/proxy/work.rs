@@ -1,4 +1,4 @@
-//! Named workloads, each of which every proxy gets, and the experiments of D4.
+//! Named workloads, which are equal for all proxies, and the experiments of D4.
 
 use super::workload::{Sizes, Workload};
 
@@ -63,7 +63,7 @@ const SIZES_KIB: [u32; 6] = [4, 8, 16, 32, 64, 128];
 /// Requests/s of Figures 6 and 7: enough to keep a copying proxy busy with the largest objects,
 /// like the 90 on D4's machine.
 const HITS_RATE: u32 = 1000;
-/// Requests/s of the other figures: from few to more than a copying proxy can answer.
+/// Requests/s of the other figures, up to more than a copying proxy can answer.
 const RATES: [u32; 6] = [1000, 2000, 4000, 8000, 12_000, 16_000];
 /// Object size of the other figures.
 const MISS_BYTES: u64 = 13 * KIB;
@@ -133,9 +133,9 @@ const FEW: u32 = 8;
 /// Row of the table below: name, bytes, connections, repeated objects, cacheable.
 type Row = (&'static str, u64, u32, u32, bool);
 
-/// Hits of one size; hits on more data than a CPU cache holds, so that every byte comes from
-/// memory; misses that are not stored; and misses that are. Without repeated objects all requests
-/// are misses.
+/// Hits of one size; hits on more data than a CPU cache holds, so that every byte is read from
+/// memory; misses that are not stored; and misses that are stored. Without repeated objects all
+/// requests are misses.
 const WORKS: [Row; 10] = [
     ("hit-4k", 4 * KIB, MANY, 4096, true),
     ("hit-16k", 16 * KIB, MANY, 2048, true),

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::object::{Object, scramble};
+use super::object::{Object, mix_bits};
 
 /// First number of objects that are requested once, above those of repeated ones.
 const UNIQUE: u64 = 1 << 40;
@@ -85,7 +85,7 @@ fn polymix(id: u64) -> u64 {
 
 /// Returns a pseudo-random number above 0 and up to 1, determined by `value` and `draw`.
 fn unit(value: u64, draw: u64) -> f64 {
-    let bits = scramble(scramble(value) ^ draw) >> 11;
+    let bits = mix_bits(mix_bits(value) ^ draw) >> 11;
     (bits + 1) as f64 / (1_u64 << 53) as f64
 }
 
@@ -99,7 +99,7 @@ impl Workload {
     pub(crate) fn request(&self, number: u64) -> Object {
         let share = unit(number, 0);
         if share <= self.hits && self.objects > 0 {
-            return self.repeated(scramble(number) % u64::from(self.objects));
+            return self.repeated(mix_bits(number) % u64::from(self.objects));
         }
         let id = UNIQUE + number;
         Object { size: self.sizes.of(id), id, cacheable: share <= self.cacheable }

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use strait_filter::acknowledger::{self, CONNECTIONS, ENTRY_BYTES, NEXT_BYTE, OWN_BYTE};
+use strait_os::interface::Interface;
 use strait_packet::checksum::checksum;
 use strait_sys::bpf::{Classifier, Link, Map};
-use strait_sys::interface::Interface;
 use strait_sys::packet::Socket;
 
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ impl Acknowledger {
         let index = Interface::find(interface)?.index;
         let map = Map::mappable_array("segments", ENTRY_BYTES, CONNECTIONS)?;
         let program = acknowledger::program(map.as_fd().as_raw_fd())
-            .map_err(|error| Error::Void(format!("the acknowledging program: {error}")))?;
+            .map_err(|error| Error::Invalid(format!("the acknowledging program: {error}")))?;
         let program = Link::attach_ingress(&Classifier::load("acknowledge", &program)?, index)?;
         let socket = Socket::open(interface)?;
         socket.bind_for_sending(index)?;
@@ -64,12 +64,12 @@ impl Acknowledger {
     /// Acknowledges until `ended` in a busy loop, which needs its own CPU.
     pub fn run(&self, ended: &AtomicBool) -> Result<()> {
         let segments = self.map.mapped()?;
-        let mut told = [0; CONNECTIONS as usize];
+        let mut acknowledged = [0; CONNECTIONS as usize];
         while !ended.load(Ordering::Relaxed) {
-            for (connection, told) in told.iter_mut().enumerate() {
+            for (connection, acknowledged) in acknowledged.iter_mut().enumerate() {
                 let next = segments.load(connection, NEXT_BYTE);
-                if next != *told {
-                    *told = next;
+                if next != *acknowledged {
+                    *acknowledged = next;
                     let own = segments.load(connection, OWN_BYTE);
                     self.socket.send(&self.ends.acknowledgement(connection as u8, next, own))?;
                 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use strait_sys::process;
+use strait_os::process;
 
 use super::acknowledge::{Acknowledger, Ends};
 use crate::error::{Error, Result};
@@ -62,10 +62,10 @@ impl FarEnd {
         let address = SocketAddr::new(address.ip(), listener.local_addr().map_err(failed)?.port());
         let (bytes, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end, cpus) = (bytes.clone(), ended.clone(), cpus.to_vec());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (started_sender, started) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             // Return only after the thread is pinned.
-            let _ = tell.send(if cpus.is_empty() { Ok(()) } else { process::pin_thread_to(&cpus) });
+            let _ = started_sender.send(if cpus.is_empty() { Ok(()) } else { process::pin_thread_to(&cpus) });
             match acknowledger {
                 // The listener stays open, unread.
                 Some(acknowledger) => acknowledger.run(&end),
@@ -73,9 +73,9 @@ impl FarEnd {
             }
         });
         let far_end = Self { address, bytes, ended, thread: Some(thread) };
-        match told.recv() {
+        match started.recv() {
             Ok(pinned) => pinned.map(|()| far_end).map_err(Error::from),
-            Err(_) => Err(Error::Void("the far end did not start".into())),
+            Err(_) => Err(Error::Invalid("the far end did not start".into())),
         }
     }
 

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Relay program on the loopback.
 #[derive(Debug)]
-pub(super) struct Passing {
+pub(super) struct RelayProgram {
     pub(super) child: Child,
     /// Address where it listens.
     pub(super) address: SocketAddr,
@@ -31,7 +31,7 @@ pub(super) struct Passing {
     _configuration: Option<File>,
 }
 
-impl Passing {
+impl RelayProgram {
     /// Starts the program of `way` on `cpus`, to relay to `to`. It listens when this returns.
     pub(super) fn start(
         launcher: &Launcher,
@@ -49,7 +49,7 @@ impl Passing {
                 let (path, file) = configuration(address, to)?;
                 (Program::new("haproxy", ["-db", "-q", "-f", &path]), Some(file))
             }
-            way => return Err(Error::Usage(format!("{way} passes nothing on"))),
+            way => return Err(Error::Usage(format!("{way} is not a relay"))),
         };
         let mut child = launcher.start(&End::own("lo"), &program, cpus, limit)?;
         child.wait_until(READY_MAX, |_| Ok(TcpStream::connect(address).is_ok()))?;

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use serde::{Deserialize, Serialize};
 use strait_ledger::Transfer;
+use strait_os::{process, wait};
 use strait_sys::uring::{Event, Ring, SendOptions, VIEWS_MAX};
-use strait_sys::{process, wait};
 use strait_transfer::plan::PIECES_MAX;
 use strait_transfer::{Engine, FilePart, Options as EngineOptions, Plan, Segment, Sender};
 
@@ -30,19 +30,19 @@ use parts::{Parts, file};
 
 /// Size of a small piece of a message in bytes.
 pub const PIECE_BYTES: usize = 64;
-/// Bodies are taken in turn from this much memory, or from one body that is larger: a server's data
-/// is rarely in the nearest CPU cache.
+/// Memory from which bodies are sent in turn, unless one body is larger. It exceeds the CPU caches,
+/// in which a server's data rarely is.
 pub const BODIES_BYTES: usize = 64 << 20;
 /// Extra chunks for pieces that Strait gathers.
 const GATHERING: u32 = 64;
 /// Timeout of sends and completions.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of the connection to the far end.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Messages between two readings of the clock.
-const LOOK_EACH: u32 = 16;
+const MESSAGES_PER_CLOCK_READING: u32 = 16;
 /// Limit of zero-copy sends in flight.
-const LENT_MAX: usize = 4096;
+const IN_FLIGHT_MAX: usize = 4096;
 /// Limit of requests of a message.
 const REQUESTS_MAX: usize = 8;
 /// Bytes of a read in the way `send` of a file.
@@ -117,7 +117,7 @@ pub struct Account {
 pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
     let peers = options.peers.map_or(1, |load| load.peers);
     let streams = (0..peers).map(|number| connect(peer(options.to, number)?)).collect::<Result<_>>()?;
-    let mut transmitter = transmitter(options, Turns::new(streams))?;
+    let mut transmitter = transmitter(options, RoundRobin::new(streams))?;
     let mut all = send_for(options.warm_up, &mut *transmitter, terminated)?;
     let (began, cpu) = (Instant::now(), cpu_time()?);
     let messages = match options.peers {
@@ -150,7 +150,7 @@ fn connect(to: SocketAddr) -> Result<TcpStream> {
     let failed = |source| Error::file(format!("connect to {to}"), source);
     let stream = TcpStream::connect_timeout(&to, CONNECT_MAX).map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
     sockopt::set_tcp_congestion(&stream, CONGESTION)
         .map_err(|error| Error::file(format!("use the congestion control {CONGESTION}"), error))?;
     Ok(stream)
@@ -164,10 +164,10 @@ fn cpu_time() -> Result<Duration> {
 fn send_for(time: Duration, transmitter: &mut dyn Transmit, terminated: &AtomicBool) -> Result<u64> {
     let (began, mut messages) = (Instant::now(), 0);
     while began.elapsed() < time && !terminated.load(Ordering::Relaxed) {
-        for _ in 0..LOOK_EACH {
+        for _ in 0..MESSAGES_PER_CLOCK_READING {
             transmitter.message()?;
         }
-        messages += u64::from(LOOK_EACH);
+        messages += u64::from(MESSAGES_PER_CLOCK_READING);
     }
     Ok(messages)
 }
@@ -188,12 +188,12 @@ fn send_each(load: PeersLoad, transmitter: &mut dyn Transmit, terminated: &Atomi
 }
 
 /// Connections used in turn.
-struct Turns<T> {
+struct RoundRobin<T> {
     all: Vec<T>,
     turn: usize,
 }
 
-impl<T> Turns<T> {
+impl<T> RoundRobin<T> {
     fn new(all: Vec<T>) -> Self {
         Self { all, turn: 0 }
     }
@@ -203,8 +203,8 @@ impl<T> Turns<T> {
         &mut self.all[self.turn]
     }
 
-    fn try_map<U>(self, make: impl FnMut(T) -> Result<U>) -> Result<Turns<U>> {
-        Ok(Turns::new(self.all.into_iter().map(make).collect::<Result<_>>()?))
+    fn try_map<U>(self, make: impl FnMut(T) -> Result<U>) -> Result<RoundRobin<U>> {
+        Ok(RoundRobin::new(self.all.into_iter().map(make).collect::<Result<_>>()?))
     }
 }
 
@@ -228,7 +228,7 @@ trait Transmit {
     }
 }
 
-fn transmitter(options: &Options, mut streams: Turns<TcpStream>) -> Result<Box<dyn Transmit>> {
+fn transmitter(options: &Options, mut streams: RoundRobin<TcpStream>) -> Result<Box<dyn Transmit>> {
     let to = options.to.to_string();
     match (options.way, options.message) {
         (Way::Send, Message::Memory { pieces, body }) => {
@@ -242,17 +242,17 @@ fn transmitter(options: &Options, mut streams: Turns<TcpStream>) -> Result<Box<d
         }
         (Way::ZeroCopy | Way::Registered | Way::Split, Message::Memory { pieces, body }) => {
             let pool = Parts::pool(pieces, body)?;
-            let mut ring = Ring::new(REQUESTS_MAX as u32, LENT_MAX)?;
+            let mut ring = Ring::new(REQUESTS_MAX as u32, IN_FLIGHT_MAX)?;
             if options.way == Way::Registered {
                 ring.register(&pool)?;
             }
             let parts = Parts::new(|| pool.take(), pieces, body)?;
             let splits = options.way == Way::Split;
-            Ok(Box::new(Lending::new(ring, streams, parts, splits, to)?))
+            Ok(Box::new(ZeroCopySend::new(ring, streams, parts, splits, to)?))
         }
         (Way::Mapped, message) => {
-            let ring = Ring::new(REQUESTS_MAX as u32, LENT_MAX)?;
-            Ok(Box::new(Lending::new(ring, streams, Parts::mapped(message)?, false, to)?))
+            let ring = Ring::new(REQUESTS_MAX as u32, IN_FLIGHT_MAX)?;
+            Ok(Box::new(ZeroCopySend::new(ring, streams, Parts::mapped(message)?, false, to)?))
         }
         (Way::Strait, message) => Ok(Box::new(Planned::new(message, streams)?)),
         (Way::Send, Message::File(bytes)) => {
@@ -273,7 +273,7 @@ fn failed(error: Errno) -> Error {
 
 /// sendmsg(2).
 struct Copying {
-    streams: Turns<TcpStream>,
+    streams: RoundRobin<TcpStream>,
     parts: Parts,
 }
 
@@ -300,7 +300,7 @@ impl Transmit for Copying {
 
 /// Copies all parts into one buffer, then send(2).
 struct Coalescing {
-    streams: Turns<TcpStream>,
+    streams: RoundRobin<TcpStream>,
     parts: Parts,
     whole: Vec<u8>,
 }
@@ -330,10 +330,11 @@ impl Reported {
     }
 }
 
-/// `SEND_ZC` or `SENDMSG_ZC`; if `splits`, D5's answer: `SENDMSG` linked to `SEND_ZC`.
-struct Lending {
+/// `SEND_ZC` or `SENDMSG_ZC`. With `splits` the pieces go by `SENDMSG`, linked to `SEND_ZC` for the
+/// body, as D5 proposes.
+struct ZeroCopySend {
     ring: Ring,
-    sockets: Turns<Arc<OwnedFd>>,
+    sockets: RoundRobin<Arc<OwnedFd>>,
     parts: Parts,
     /// True if the pieces are copied, by separate requests.
     splits: bool,
@@ -341,8 +342,14 @@ struct Lending {
     to: String,
 }
 
-impl Lending {
-    fn new(ring: Ring, streams: Turns<TcpStream>, parts: Parts, splits: bool, to: String) -> Result<Self> {
+impl ZeroCopySend {
+    fn new(
+        ring: Ring,
+        streams: RoundRobin<TcpStream>,
+        parts: Parts,
+        splits: bool,
+        to: String,
+    ) -> Result<Self> {
         let sockets = streams.try_map(|stream| Ok(Arc::new(OwnedFd::from(stream))))?;
         Ok(Self { ring, sockets, parts, splits, reported: Reported::default(), to })
     }
@@ -369,11 +376,11 @@ impl Lending {
     }
 }
 
-impl Transmit for Lending {
+impl Transmit for ZeroCopySend {
     fn message(&mut self) -> Result<()> {
         // Wait until the whole chain fits: links do not cross two submissions.
-        while self.ring.under_way() + REQUESTS_MAX > LENT_MAX {
-            self.ring.enter(1, PATIENCE)?;
+        while self.ring.in_progress() + REQUESTS_MAX > IN_FLIGHT_MAX {
+            self.ring.enter(1, TIMEOUT)?;
             self.take()?;
         }
         let socket = self.sockets.next();
@@ -391,14 +398,14 @@ impl Transmit for Lending {
             under_way += 1;
         }
         while under_way > 0 {
-            self.ring.enter(under_way, PATIENCE)?;
+            self.ring.enter(under_way, TIMEOUT)?;
             under_way -= self.take()?;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<Option<Shares>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.ring.borrowed() > 0 && Instant::now() < deadline {
             self.ring.enter(1, Duration::from_millis(100))?;
             self.take()?;
@@ -411,24 +418,24 @@ impl Transmit for Lending {
 /// Strait's sender. As in a server, each message gets a new plan.
 struct Planned {
     engine: Engine,
-    senders: Turns<Sender>,
-    what: What,
+    senders: RoundRobin<Sender>,
+    content: Content,
 }
 
-enum What {
+enum Content {
     Parts(Parts),
     File(FilePart),
 }
 
 impl Planned {
-    fn new(message: Message, streams: Turns<TcpStream>) -> Result<Self> {
+    fn new(message: Message, streams: RoundRobin<TcpStream>) -> Result<Self> {
         let senders = streams.try_map(|stream| Ok(Sender::new(stream)?))?;
         let (pieces, body) = match message {
             Message::Memory { pieces, body } => (pieces, body),
             Message::File(bytes) => {
                 let part = FilePart { file: Arc::new(file(bytes)?), offset: 0, len: bytes };
                 let engine = Engine::new(EngineOptions::default())?;
-                return Ok(Self { engine, senders, what: What::File(part) });
+                return Ok(Self { engine, senders, content: Content::File(part) });
             }
         };
         let engine = Engine::new(EngineOptions {
@@ -437,16 +444,16 @@ impl Planned {
             ..EngineOptions::default()
         })?;
         let parts = Parts::new(|| engine.buffer(), pieces, body)?;
-        Ok(Self { engine, senders, what: What::Parts(parts) })
+        Ok(Self { engine, senders, content: Content::Parts(parts) })
     }
 }
 
 impl Transmit for Planned {
     fn message(&mut self) -> Result<()> {
         let mut plan = Plan::new();
-        match &mut self.what {
-            What::File(part) => plan.push(Segment::File(part.clone())),
-            What::Parts(parts) => {
+        match &mut self.content {
+            Content::File(part) => plan.push(Segment::File(part.clone())),
+            Content::Parts(parts) => {
                 let (pieces, body) = parts.next();
                 if !pieces.is_empty() {
                     plan.push(self.engine.gather(pieces.iter().map(|piece| &**piece)));
@@ -456,17 +463,17 @@ impl Transmit for Planned {
                 }
             }
         }
-        Ok(self.senders.next().send(&mut self.engine, plan, PATIENCE)?)
+        Ok(self.senders.next().send(&mut self.engine, plan, TIMEOUT)?)
     }
 
     fn finish(&mut self) -> Result<Option<Shares>> {
         let mut account = Transfer::default();
         for sender in &mut self.senders.all {
-            sender.finish(&mut self.engine, PATIENCE)?;
+            sender.finish(&mut self.engine, TIMEOUT)?;
             account.add(&sender.account());
         }
-        // Files are sent with sendfile, which is no zero-copy request.
-        if matches!(self.what, What::File(_)) {
+        // Files are sent with sendfile, which does not count as a zero-copy request.
+        if matches!(self.content, Content::File(_)) {
             return Ok(None);
         }
         let share = |bytes: u64| bytes as f64 / account.bytes().max(1) as f64;

@@ -14,7 +14,7 @@ pub enum Way {
     /// `SEND_ZC` from the mapping of a file for every message. io_uring cannot register read-only
     /// memory.
     Mapped,
-    /// D5's answer: `SENDMSG` for the small pieces, linked to `SEND_ZC` for the body.
+    /// D5's proposal: `SENDMSG` for the small pieces, linked to `SEND_ZC` for the body.
     Split,
     /// sendfile(2).
     Sendfile,

@@ -34,22 +34,24 @@ fn capture_benchmark_finds_rates_costs_and_delays_and_lists_skipped_paths() {
     let (saved, page) = (path("a.json"), path("a.html"));
     let arguments = [&QUICK[..], &["--json", "--commit", "abc", "--save", &saved, "--html", &page]].concat();
     let printed: Value = serde_json::from_str(&run(&arguments).success().text()).unwrap();
-    let kept: Value = serde_json::from_str(&fs::read_to_string(&saved).unwrap()).unwrap();
-    assert_eq!(printed, kept);
+    let saved_results: Value = serde_json::from_str(&fs::read_to_string(&saved).unwrap()).unwrap();
+    assert_eq!(printed, saved_results);
     for (contestant, at) in [("v3", 64.0), ("v3", 1518.0), ("libpcap", 64.0), ("libpcap", 1518.0)] {
-        let of = |name| figure(&kept, contestant, at, name);
+        let of = |name| figure(&saved_results, contestant, at, name);
         let lossfree = of("lossfree_pps");
         assert!(lossfree >= 0.0 && of("tolerated_pps") >= lossfree && of("tries") > 0.0);
         // On a machine too busy for any rate without loss there are no other figures.
         if lossfree > 0.0 {
             assert!(of("cpu_s_per_million") > 0.0 && of("loss_percent").abs() < f64::EPSILON);
-            let median = figure_if_any(&kept, contestant, at, "p50_us");
+            let median = figure_if_any(&saved_results, contestant, at, "p50_us");
             assert!(median.is_none_or(|median| median > 0.0 && of("max_us") >= median));
         }
     }
-    assert_eq!(kept["skipped"][0]["contestant"], "xdp-zc");
-    assert_eq!(kept["machine"]["commit"], "abc");
-    assert!(kept["machine"]["command"].as_str().unwrap().starts_with("strait bench capture --paths v3"));
+    assert_eq!(saved_results["skipped"][0]["contestant"], "xdp-zc");
+    assert_eq!(saved_results["machine"]["commit"], "abc");
+    assert!(
+        saved_results["machine"]["command"].as_str().unwrap().starts_with("strait bench capture --paths v3")
+    );
     let again = path("b.html");
     let _ = run(&["report", &saved, &again]).success();
     assert_eq!(fs::read_to_string(page).unwrap(), fs::read_to_string(again).unwrap());
@@ -185,15 +187,15 @@ fn interrupted_benchmark_prints_and_saves_its_results_so_far() {
         .args(["latency", "--paths", "v2", "--wait", "balanced", "--rates", "1000,10000", "--json"])
         .args(["--rounds", "100", "--seconds", "0.2", "--save", &saved.display().to_string()]);
     let running = launch.spawn().unwrap();
-    assert!(wait_until(LIMIT, || saved.exists()), "nothing was kept");
+    assert!(wait_until(LIMIT, || saved.exists()), "nothing was saved");
     running.signal(rustix::process::Signal::INT);
     let ended = running.wait(LIMIT).unwrap();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
     let results: Value = serde_json::from_str(&ended.text()).unwrap();
     assert!(!results["series"].as_array().unwrap().is_empty() && results["complete"] == false);
-    let kept: Value = serde_json::from_str(&fs::read_to_string(&saved).unwrap()).unwrap();
-    assert_eq!(results, kept);
+    let saved_results: Value = serde_json::from_str(&fs::read_to_string(&saved).unwrap()).unwrap();
+    assert_eq!(results, saved_results);
 }
 
 #[test]
@@ -211,7 +213,7 @@ fn path_has_the_requested_number_of_lanes() {
 }
 
 /// Returns results of two contestants at two sizes, as a benchmark writes them.
-fn made_up_results() -> Value {
+fn example_results() -> Value {
     let series = |contestant: &str, at: f64, rate: f64| {
         let summary =
             |median: f64| json!({ "median": median, "min": median * 0.9, "max": median * 1.1, "rounds": 3 });
@@ -245,7 +247,7 @@ fn browser_without_network_shows_every_plot_without_an_error() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
-    fs::write(path("results.json"), made_up_results().to_string()).unwrap();
+    fs::write(path("results.json"), example_results().to_string()).unwrap();
     let _ = run(&["report", &path("results.json"), &path("page.html")]).success();
     let _ = run(&["report", &path("results.json"), &path("plot.svg")]).success();
     let browse = |file: &str| {

@@ -93,7 +93,7 @@ impl Exchange {
     ///
     /// # Errors
     /// The connection does not take the whole request.
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
         object: Object,
         due_ns: u64,
@@ -140,11 +140,11 @@ impl Exchange {
                 }
             };
             if read == 0 {
-                return if is_short { Ok(Outcome::Waits) } else { Err(pending.broken_off()) };
+                return if is_short { Ok(Outcome::Waits) } else { Err(pending.closed_early()) };
             }
             match pending.received {
-                None => pending.begin(&mut self.head, &tools.buffer[..read], &tools.block)?,
-                Some(_) => pending.go_on(read, &tools.buffer, &tools.block)?,
+                None => pending.take_head(&mut self.head, &tools.buffer[..read], &tools.block)?,
+                Some(_) => pending.take_body(read, &tools.buffer, &tools.block)?,
             }
             match pending.received {
                 Some(received) if received == object.size => return Ok(Outcome::Done),
@@ -157,17 +157,17 @@ impl Exchange {
 
 /// Returns the number of bytes read, and true if no more are available now; 0 and false at the end.
 fn read(socket: &TcpStream, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, bool), String> {
-    let asked = buffer.len();
+    let requested = buffer.len();
     match rustix::net::recv(socket, buffer, flags) {
         Ok((_, 0)) => Ok((0, false)),
-        Ok((_, read)) => Ok((read, read < asked)),
+        Ok((_, read)) => Ok((read, read < requested)),
         Err(Errno::AGAIN) => Ok((0, true)),
         Err(error) => Err(format!("reading an answer: {error}")),
     }
 }
 
 impl Pending {
-    fn broken_off(&self) -> String {
+    fn closed_early(&self) -> String {
         match self.received {
             None => "the connection was closed before an answer".into(),
             Some(received) => format!("the connection was closed after {received} of {} bytes", self.size()),
@@ -175,7 +175,7 @@ impl Pending {
     }
 
     /// Takes bytes of the head, and of the body after it.
-    fn begin(&mut self, head: &mut Vec<u8>, bytes: &[u8], block: &Block) -> Result<(), String> {
+    fn take_head(&mut self, head: &mut Vec<u8>, bytes: &[u8], block: &Block) -> Result<(), String> {
         let so_far = if head.is_empty() {
             bytes
         } else {
@@ -197,7 +197,7 @@ impl Pending {
     }
 
     /// Takes `read` bytes of the body, which are in `buffer` if they are compared.
-    fn go_on(&mut self, read: usize, buffer: &[u8], block: &Block) -> Result<(), String> {
+    fn take_body(&mut self, read: usize, buffer: &[u8], block: &Block) -> Result<(), String> {
         if self.is_verified {
             return self.take(&buffer[..read], block);
         }
@@ -260,7 +260,7 @@ mod tests {
         let mut tools = Tools::new(address);
         let mut exchange = Exchange::new(TcpStream::connect(address).unwrap());
         let (mut server, _) = listener.accept().unwrap();
-        exchange.ask(OBJECT, 0, is_verified, &mut tools).unwrap();
+        exchange.request(OBJECT, 0, is_verified, &mut tools).unwrap();
         for piece in pieces {
             server.write_all(piece).unwrap();
             // The socket blocks: `receive` returns early only after a read shorter than its buffer.

@@ -150,7 +150,7 @@ impl Peer {
         let name = [path.as_str()];
         let program = |arguments: &[&str]| {
             let command = ["env"].iter().chain(self.environment).chain(&name).chain(arguments);
-            super::as_nobody(command.map(|word| fill(word)))
+            super::unprivileged(command.map(|word| fill(word)))
         };
         let before = (!self.before.is_empty()).then(|| program(self.before));
         Ok((before, program(self.arguments)))

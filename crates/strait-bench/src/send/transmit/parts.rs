@@ -40,7 +40,7 @@ impl Parts {
     /// Fills chunks from `take`, as sized by [`Parts::chunk_bytes`] and [`Parts::chunks`].
     pub(super) fn new(mut take: impl FnMut() -> Option<BufMut>, pieces: usize, body: usize) -> Result<Self> {
         let mut filled = || {
-            let mut chunk = take().ok_or_else(|| Error::Void("no buffer is free".into()))?;
+            let mut chunk = take().ok_or_else(|| Error::Invalid("no buffer is free".into()))?;
             for (at, byte) in chunk.iter_mut().enumerate() {
                 *byte = at as u8;
             }

@@ -1,6 +1,6 @@
 //! Options that all benchmarks share: rounds, and files for the results.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
@@ -8,22 +8,22 @@ use strait_bench::machine::Machine;
 use strait_bench::results::{Results, check_writable, write_file};
 use strait_bench::{Progress, report, table};
 
-use strait_program::output::{print_text, tell};
+use strait_program::output::print_text;
 use strait_program::{Error, parse};
 
 /// Options of every benchmark.
 #[derive(Clone, ClapArgs)]
-pub(crate) struct Kept {
+pub(crate) struct SharedOptions {
     /// Rounds; each measures every point once, and results are medians with their spread
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
-    /// Seconds of each try
-    #[arg(long, default_value_t = 1.0, value_parser = try_seconds)]
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 1.0, value_parser = measurement_seconds)]
     pub(crate) seconds: f64,
     /// Write the report to this file: one HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the results to this file as well, for compare and report
+    /// Also write the results to this file, for compare and report
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Note the commit of the measured programs in the results
@@ -34,7 +34,7 @@ pub(crate) struct Kept {
     json: bool,
 }
 
-impl Kept {
+impl SharedOptions {
     /// Measures, and prints and saves the results; after an interruption, those so far.
     pub(crate) fn measure(
         &self,
@@ -43,14 +43,14 @@ impl Kept {
             &mut dyn FnMut(&Progress<'_>) -> strait_bench::Result<()>,
         ) -> strait_bench::Result<Results>,
     ) -> Result<(), Error> {
-        let machine = Machine::look(command_line(), self.commit.clone(), program());
+        let machine = Machine::detect(command_line(), self.commit.clone(), program());
         let results = measure(machine, &mut |progress| {
             progress_line(progress);
-            self.keep(progress.results)
+            self.save(progress.results)
         });
         clear_progress();
         let results = results?;
-        self.hand_out(&results)?;
+        self.save_and_print(&results)?;
         match () {
             () if !results.complete => Err(Error::failed("interrupted")),
             () if results.series.iter().all(|series| series.summary.is_empty()) => {
@@ -93,7 +93,7 @@ impl Kept {
     }
 
     /// Saves the results so far.
-    fn keep(&self, results: &Results) -> strait_bench::Result<()> {
+    fn save(&self, results: &Results) -> strait_bench::Result<()> {
         if results.series.is_empty() {
             return Ok(());
         }
@@ -107,10 +107,10 @@ impl Kept {
     }
 
     /// Prints the results, also if they cannot be saved.
-    fn hand_out(&self, results: &Results) -> Result<(), Error> {
-        let kept = self.keep(results);
+    fn save_and_print(&self, results: &Results) -> Result<(), Error> {
+        let saved = self.save(results);
         let printed = print_text(&if self.json { results.to_json()? + "\n" } else { table::text(results) });
-        kept?;
+        saved?;
         printed
     }
 }
@@ -133,19 +133,21 @@ pub(crate) fn program() -> String {
 /// Prints the progress, on a terminal only.
 pub(crate) fn progress_line(progress: &Progress<'_>) {
     if std::io::stderr().is_terminal() {
-        tell(format_args!("\r\x1b[K{} of {}: {}", progress.done + 1, progress.all, progress.next));
+        let (at, all, next) = (progress.done + 1, progress.all, &progress.next);
+        // A terminal that is gone must not end the measurement.
+        let _ = write!(std::io::stderr(), "\r\x1b[K{at} of {all}: {next}");
     }
 }
 
 /// Clears the line of the progress.
 pub(crate) fn clear_progress() {
     if std::io::stderr().is_terminal() {
-        tell(format_args!("\r\x1b[K"));
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
 }
 
-/// Parses the duration of a try.
-pub(crate) fn try_seconds(text: &str) -> Result<f64, String> {
+/// Parses the duration of a measurement.
+pub(crate) fn measurement_seconds(text: &str) -> Result<f64, String> {
     match parse::seconds(text).map(|duration| duration.as_secs_f64()) {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err("give 0.1 to 600 seconds".into()),
