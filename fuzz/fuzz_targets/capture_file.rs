@@ -7,7 +7,7 @@ use strait_pcapng::{Decoder, Interface, LinkType, Packet, Record, Section, Step,
 
 /// Packet with owned bytes.
 #[derive(Debug, PartialEq)]
-struct Kept {
+struct OwnedPacket {
     packet: Packet<'static>,
     bytes: Vec<u8>,
     linktype: LinkType,
@@ -31,7 +31,7 @@ pub fn check(file: &[u8], piece: usize) {
 
 /// Returns the packets of `file`, and an error if it is malformed. The position of an error may
 /// depend on the split into pieces, its existence must not.
-fn read(file: &[u8], piece: usize) -> (Vec<Kept>, Result<(), ()>) {
+fn read(file: &[u8], piece: usize) -> (Vec<OwnedPacket>, Result<(), ()>) {
     let (mut decoder, mut packets) = (Decoder::new(), Vec::new());
     let (mut start, mut end) = (0, piece.min(file.len()));
     loop {
@@ -51,7 +51,7 @@ fn read(file: &[u8], piece: usize) -> (Vec<Kept>, Result<(), ()>) {
                 continue;
             }
             Ok(Step::Record { consumed, record }) => {
-                keep(record, &mut packets);
+                store(record, &mut packets);
                 consumed
             }
             Ok(Step::Skipped { consumed }) => consumed,
@@ -62,10 +62,10 @@ fn read(file: &[u8], piece: usize) -> (Vec<Kept>, Result<(), ()>) {
     }
 }
 
-fn keep(record: Record<'_>, packets: &mut Vec<Kept>) {
+fn store(record: Record<'_>, packets: &mut Vec<OwnedPacket>) {
     if let Record::Packet { packet, linktype } = record {
         assert!(packet.wire_len as usize >= packet.bytes.len());
-        packets.push(Kept {
+        packets.push(OwnedPacket {
             packet: Packet { bytes: &[], ..packet },
             bytes: packet.bytes.to_vec(),
             linktype,
@@ -74,18 +74,18 @@ fn keep(record: Record<'_>, packets: &mut Vec<Kept>) {
 }
 
 /// Writes the packets to a new file, with one interface for each link type.
-fn write(packets: &[Kept]) -> Vec<u8> {
+fn write(packets: &[OwnedPacket]) -> Vec<u8> {
     let (mut file, mut linktypes) = (Vec::new(), Vec::new());
     let mut encoder = pcapng::Encoder::begin(&mut file, &Section::default());
-    for kept in packets {
-        let known = linktypes.iter().position(|linktype| *linktype == kept.linktype);
+    for packet in packets {
+        let known = linktypes.iter().position(|linktype| *linktype == packet.linktype);
         let interface = known.unwrap_or_else(|| {
-            let described = Interface { linktype: kept.linktype, ..Interface::default() };
+            let described = Interface { linktype: packet.linktype, ..Interface::default() };
             encoder.interface(&mut file, &described).expect("few link types");
-            linktypes.push(kept.linktype);
+            linktypes.push(packet.linktype);
             linktypes.len() - 1
         });
-        let packet = Packet { bytes: &kept.bytes, interface: interface as u32, ..kept.packet };
+        let packet = Packet { bytes: &packet.bytes, interface: interface as u32, ..packet.packet };
         encoder.packet(&mut file, &packet).expect("a packet within the limits");
     }
     file

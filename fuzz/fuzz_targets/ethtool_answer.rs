@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strait_sys::ethtool::{Offload, parse};
+use strait_os::ethtool::{Offload, parse};
 
 const OFFLOADS: [Offload; 6] = [
     Offload::RxChecksum,

@@ -25,7 +25,7 @@ const CODES: [u16; 44] = [
     0x60, 0x61, 0x64, 0x6c, 0x74, 0x7c, 0x80, 0x84, 0x87, 0xb1,
 ];
 /// Ancillary loads that give equal results in both executions.
-const FACTS: [u32; 11] = [0, 4, 8, 20, 24, 28, 32, 40, 44, 48, 60];
+const ANCILLARY_OFFSETS: [u32; 11] = [0, 4, 8, 20, 24, 28, 32, 40, 44, 48, 60];
 
 fuzz_target!(|data: &[u8]| {
     let [shaped, count, rest @ ..] = data else { return };
@@ -83,7 +83,7 @@ fn shape(code: &mut Vec<Instruction>) {
             (op::ST | op::STX, _) => i.k %= MEMORY_CELLS as u32,
             (op::LD | op::LDX, _) if i.code & op::MODE == op::MEM => i.k %= 4,
             (op::LD, _) if i.code & op::MODE == op::ABS && i.k >= op::SKF_AD_OFF as u32 => {
-                *i = Instruction::ancillary(FACTS[i.k as usize % FACTS.len()]);
+                *i = Instruction::ancillary(ANCILLARY_OFFSETS[i.k as usize % ANCILLARY_OFFSETS.len()]);
             }
             _ => {}
         }

@@ -24,10 +24,10 @@ fuzz_target!(|data: &[u8]| {
         assert!(parts.iter().all(|part| part.start < part.end && part.end <= length));
     }
     let of = |name| -> Fields<'_> { [Field { name, value: text }].into_iter().collect() };
-    let (stored, asked) = (OfResponse::of(&of("cache-control")), OfRequest::of(&of("cache-control")));
+    let (stored, requested) = (OfResponse::of(&of("cache-control")), OfRequest::of(&of("cache-control")));
     let times = Times::of(200, &of("cache-control"), &stored, 0, 0);
-    if reuse(later, &times, &stored, &asked) == Reuse::Serve && !times.is_fresh(later) {
-        assert!(asked.max_stale.is_some() && !stored.must_revalidate);
+    if reuse(later, &times, &stored, &requested) == Reuse::Serve && !times.is_fresh(later) {
+        assert!(requested.max_stale.is_some() && !stored.must_revalidate);
     }
     let _ = Times::of(200, &of("age"), &stored, 0, 0).age_at(later);
     let _ = (

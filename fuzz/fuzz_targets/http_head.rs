@@ -30,7 +30,7 @@ fn check(head: &[u8], fields: &Fields<'_>) {
     // One line for each field, the first line, the empty line, and an optional empty line before.
     let lines = fields.iter().count() + 2;
     assert!(ends == lines || ends == lines + 1);
-    for field in forward::passed_on(fields) {
+    for field in forward::forwarded_fields(fields) {
         assert!(!field.name.is_empty() && !field.name.contains([' ', '\t', ':']));
     }
 }

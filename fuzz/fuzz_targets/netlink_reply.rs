@@ -7,12 +7,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strait_sys::netlink::parse;
+use strait_os::netlink::parse;
 
 /// Kinds of messages that the readers distinguish: RTM_NEWLINK, RTM_DELLINK, RTM_NEWROUTE,
 /// RTM_NEWSTATS, SOCK_DIAG_BY_FAMILY, a generic family's id, NLMSG_ERROR, NLMSG_DONE.
 const KINDS: [u16; 8] = [16, 17, 24, 92, 20, 28, 2, 3];
-/// `NLM_F_ACK_TLVS`: an error has attributes behind it.
+/// `NLM_F_ACK_TLVS`: attributes follow an error.
 const WITH_ATTRIBUTES: u16 = 0x200;
 /// `sizeof(struct nlmsghdr)`.
 const HEADER_BYTES: usize = 16;

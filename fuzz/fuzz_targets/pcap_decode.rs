@@ -1,4 +1,4 @@
-//! Fuzzes the pcap reader. The first byte picks a header, so that most inputs get past it.
+//! Fuzzes the pcap reader. The first byte selects a header, so that most inputs have a valid one.
 #![no_main]
 
 mod capture_file;

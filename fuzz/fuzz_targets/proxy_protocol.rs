@@ -9,12 +9,12 @@ use libfuzzer_sys::fuzz_target;
 use strait_transfer::relay::proxy_protocol::{Source, Version, header, read};
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(Some((told, len))) = read(data) else { return };
+    let Ok(Some((source, len))) = read(data) else { return };
     assert!(len <= data.len());
-    // Later bytes have no effect, and a shorter prefix is no header.
-    assert_eq!(read(&data[..len]), Ok(Some((told, len))));
+    // Later bytes have no effect, and a shorter prefix is not a header.
+    assert_eq!(read(&data[..len]), Ok(Some((source, len))));
     assert!((0..len).all(|less| read(&data[..less]) == Ok(None)));
-    let Source::Client(client) = told else { return };
+    let Source::Client(client) = source else { return };
     for version in [Version::V1, Version::V2] {
         let to = SocketAddr::new(client.ip(), 1);
         let written = header(version, client, to);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device: the owner of the NIC, its network device, its place on the bus.
+ * The device: the socket that owns the NIC, its network device, its PCI driver.
  *
  * Without a socket the NIC neither receives nor sends. The driver takes only a
  * device that driver_override gives to it.
@@ -13,7 +13,7 @@
 
 #include "e1000.h"
 
-/* The owner. Under RTNL. */
+/* The socket that owns the NIC. Under RTNL. */
 
 static void free_queue(struct zc_nic *nic, struct e1000_queue *queue)
 {
@@ -58,7 +58,7 @@ static int make_queues(struct zc_nic *nic, struct zc_sock *zs)
 	return 0;
 }
 
-/* Counters are those since bind(). */
+/* Counters count from bind(). */
 static void begin_count(struct zc_ring *ring)
 {
 	if (!ring)
@@ -177,7 +177,7 @@ static int close(struct net_device *netdev)
 	return 0;
 }
 
-/* The stack has nothing to send here: the wire belongs to the socket. */
+/* Drops packets of the network stack: only the socket sends on this link. */
 static netdev_tx_t refuse(struct sk_buff *skb, struct net_device *netdev)
 {
 	dev_core_stats_tx_dropped_inc(netdev);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The work of the NIC, an Intel 82540EM: receiving, sending, interrupts, start
- * and stop. Descriptor n of the NIC is slot n of the ring, so there is nothing
- * to translate, and no packet ever has an sk_buff.
+ * Operation of the NIC, an Intel 82540EM: receiving, sending, interrupts, start
+ * and stop. Descriptor n of the NIC is slot n of the ring, so no index is
+ * translated, and no packet has an sk_buff.
  */
 #include <linux/delay.h>
 #include <linux/etherdevice.h>
@@ -16,8 +16,8 @@
 /*
  * Returns the count since the last call. A read clears the register, but not
  * all registers of QEMU. So it is read twice: if the first read cleared it, the
- * second value is the smaller one, as no time lies between. All ones are no
- * count: the device is gone.
+ * second value is smaller. A value of all ones is not a count: the device was
+ * removed.
  */
 static u32 take(struct zc_nic *nic, struct e1000_counter *counter)
 {
@@ -255,7 +255,7 @@ static void sent(struct zc_nic *nic, struct zc_sock *zs)
 		return;
 	spin_lock(&tx->lock);
 	reclaim(nic, tx);
-	/* Another thread may have been first to reclaim: the room counts. */
+	/* Another thread may have reclaimed slots: test the room itself. */
 	room = has_room(tx);
 	if (room)
 		WRITE_ONCE(nic->interrupts, nic->interrupts & ~INT_TXDW);
@@ -340,7 +340,7 @@ static void silence(struct zc_nic *nic)
 	msleep(STOP_MS);
 }
 
-/* As after power-on. It is silent. */
+/* Resets the NIC to its state after power-on. It is silent afterwards. */
 static void restart(struct zc_nic *nic)
 {
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
@@ -415,8 +415,8 @@ void e1000_start(struct zc_nic *nic)
 		start_transmitter(nic, nic->owner->tx);
 }
 
-/* No system call reaches the NIC by this ring any more. */
-static void cut_off(struct zc_ring *ring)
+/* No system call accesses the NIC through the ring after this. */
+static void detach_ring(struct zc_ring *ring)
 {
 	spin_lock_bh(&ring->lock);
 	ring->nic = NULL;
@@ -447,7 +447,7 @@ static void drop_unsent(struct zc_nic *nic, struct zc_ring *tx)
 
 /*
  * Ends all traffic. The order matters: no interrupt, no system call that
- * touches the NIC, no transfer; only then is the memory the process's alone.
+ * touches the NIC, no transfer; only then may the process alone use the memory.
  * NAPI is disabled.
  */
 void e1000_stop(struct zc_nic *nic)
@@ -456,9 +456,9 @@ void e1000_stop(struct zc_nic *nic)
 
 	wr(nic, REG_IMC, ~0u);
 	if (rx)
-		cut_off(rx);
+		detach_ring(rx);
 	if (tx)
-		cut_off(tx);
+		detach_ring(tx);
 	silence(nic);
 	if (rx)
 		keep_received(nic, rx);

@@ -115,8 +115,8 @@ struct zc_nic {
 	u32 interrupts; /* that are asked for; TXDW comes and goes */
 
 	/*
-	 * Of RCTL, which is written only with it: the stack sets a filter at any
-	 * time, without RTNL, and must not start a stopped receiver.
+	 * Protects RCTL: the network stack sets a filter at any time, without
+	 * RTNL, and must not start a stopped receiver.
 	 */
 	spinlock_t rctl_lock;
 	bool receiving;
@@ -126,7 +126,7 @@ struct zc_nic {
 	struct e1000_queue rx_queue;
 	struct e1000_queue tx_queue;
 
-	/* Of all owners. With the lock of the ring that they are about. */
+	/* Counts over all owners. With the lock of the counted ring. */
 	u64 rx_frames;
 	u64 rx_bytes;
 	u64 rx_errors;

@@ -29,7 +29,7 @@
  *                          recvmsg()  sendmsg()  poll()
  *   not bound yet          ENOTCONN   ENOTCONN   POLLHUP, POLLRDHUP
  *   the interface is down  ENETDOWN   ENETDOWN   POLLERR, once
- *   it is gone             ENODEV     ENODEV     POLLERR, once; POLLHUP, POLLRDHUP
+ *   it was removed         ENODEV     ENODEV     POLLERR, once; POLLHUP, POLLRDHUP
  *   after shutdown()       0          EPIPE      POLLHUP, POLLRDHUP
  */
 #ifndef _UAPI_PF_ZEROCOPY_H
@@ -88,18 +88,18 @@ struct zerocopy_desc {
 	__u64 reserved;
 };
 
-/* What mmap() shows: two marks, then the descriptors. */
+/* The memory that mmap() maps: two indices, then the descriptors. */
 struct zerocopy_ring {
-	/* Index that the process looks at next; poll() asks for its state. */
+	/* Index that the process reads next; poll() tests its state. */
 	__u32 read;
 	__u32 padding1[15]; /* to a cache line */
-	/* Index that the NIC fills or empties next; for information. */
+	/* Index that the NIC fills or sends next; for information. */
 	__u32 write;
 	__u32 padding2[15];
 	struct zerocopy_desc desc[];
 };
 
-/* Since the last bind(), of this socket. */
+/* Counts of this socket since its last bind(). */
 struct zerocopy_statistics {
 	__u64 rx_frames; /* made readable */
 	__u64 rx_no_buffer; /* lost by the NIC for want of a writable slot */

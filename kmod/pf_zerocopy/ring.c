@@ -62,8 +62,8 @@ static int pin(struct zc_ring *ring, unsigned long start)
 	return pinned < 0 ? pinned : -EFAULT;
 }
 
-/* Both rings start as the process finds them by D1: every slot WRITABLE. */
-static int share(struct zc_ring *ring, u64 start)
+/* Allocates the shared descriptors: every slot starts WRITABLE, as in D1. */
+static int alloc_shared(struct zc_ring *ring, u64 start)
 {
 	u32 slot;
 
@@ -113,7 +113,7 @@ struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request)
 	if (!err)
 		err = pin(ring, request->addr);
 	if (!err)
-		err = share(ring, request->addr);
+		err = alloc_shared(ring, request->addr);
 	if (err) {
 		zc_ring_destroy(ring);
 		return ERR_PTR(err);
@@ -146,8 +146,8 @@ static void unmap_pages(struct zc_ring *ring, unsigned int count)
 }
 
 /*
- * Lets @device reach the user buffer. Refused where its transfers would go
- * through bounce buffers: that would be a copy.
+ * Maps the user buffer for DMA by @device. Fails if the transfers would use
+ * bounce buffers, which would be a copy.
  */
 int zc_ring_map(struct zc_ring *ring, struct device *device,
 		enum dma_data_direction direction)

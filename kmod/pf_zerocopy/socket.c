@@ -57,8 +57,8 @@ void zc_socket_writable(struct zc_sock *zs)
 }
 
 /*
- * What ended the traffic. Asked before a ring is looked at: then all that came
- * is seen there.
+ * Returns the reason of the end of traffic. Callers read it before a ring: the
+ * ring then has all frames that arrived before the end.
  */
 static int ended(const struct zc_sock *zs)
 {
@@ -80,7 +80,7 @@ void zc_socket_up(struct zc_sock *zs)
 	set_ended(zs, 0);
 }
 
-/* Called by the device when it went down or away. */
+/* Called by the device when it is set down or removed. */
 void zc_socket_error(struct zc_sock *zs, int error)
 {
 	WRITE_ONCE(zs->sk.sk_err, error);
@@ -88,7 +88,7 @@ void zc_socket_error(struct zc_sock *zs, int error)
 	sk_error_report(&zs->sk);
 }
 
-/* Releases the device: after it only the kernel and the process use the rings. */
+/* Releases the device. Only the kernel and the process then use the rings. */
 static void unbind(struct zc_sock *zs)
 {
 	ASSERT_RTNL();
@@ -284,7 +284,7 @@ static int zc_mmap(struct file *file, struct socket *sock,
 /*
  * Gives returned slots to the NIC, and returns true if the next descriptor of
  * the process has a frame. A NIC without a writable slot raises no interrupt, so
- * every waiting call must come by here first.
+ * every call must call this before it waits.
  */
 static bool readable(struct zc_sock *zs)
 {
@@ -319,8 +319,9 @@ static int receive(struct zc_sock *zs)
 }
 
 /*
- * Sends what is filled: 0 if a frame was handed over, or if there is none but
- * room for one; EAGAIN if one has to wait for room; or an error.
+ * Sends the filled slots. Returns 0 if a frame was given to the NIC, or if no
+ * slot is filled and one is free; EAGAIN if the caller has to wait for room; or
+ * an error.
  */
 static int send(struct zc_sock *zs)
 {
@@ -334,7 +335,7 @@ static int send(struct zc_sock *zs)
 		sent = -(ended(zs) ?: ENETDOWN); /* or about to be */
 	} else {
 		sent = zc_nic_send(tx->nic, tx);
-		/* Room may have come just now, for a frame that waits. */
+		/* The NIC may have completed a slot since the first attempt. */
 		if (!sent)
 			sent = zc_nic_await_room(tx->nic, tx) ?
 				       zc_nic_send(tx->nic, tx) : -EAGAIN;
@@ -386,7 +387,7 @@ static __poll_t zc_poll(struct file *file, struct socket *sock,
 	return mask;
 }
 
-/* Sleeps until woken, as long as *timeout allows; 0 to look again. */
+/* Sleeps until woken, at most *timeout. Returns 0 to test again. */
 static int sleep_once(struct sock *sk, long *timeout)
 {
 	int err = sock_error(sk);
@@ -423,8 +424,8 @@ static int wait_until(struct sock *sk, int (*attempt)(struct zc_sock *zs),
 }
 
 /*
- * Waits for a frame. Its callers take the result for the bytes written to @m,
- * and pass that many on: it must never exceed what was copied, which is nothing.
+ * Waits for a frame. Callers interpret the result as the number of bytes written
+ * to @m and pass on that many bytes. No bytes are written, so it must be 0.
  */
 static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 		      int flags)
@@ -446,8 +447,8 @@ static int zc_sendmsg(struct socket *sock, struct msghdr *m, size_t length)
 }
 
 /*
- * Frames have no way into a pipe. Without this, splice(2) and sendfile(2) would
- * make recvmsg() fill pages of theirs. They return EINVAL for such a file.
+ * Refuses splice(2) and sendfile(2) with EINVAL: otherwise they would call
+ * recvmsg() to fill their pages, and it writes no bytes.
  */
 static ssize_t zc_splice_read(struct socket *sock, loff_t *ppos,
 			      struct pipe_inode_info *pipe, size_t length,
@@ -524,7 +525,7 @@ static const struct net_proto_family zc_family = {
 	.owner = THIS_MODULE,
 };
 
-/* A device that leaves, for good or for another namespace, leaves its socket. */
+/* Detaches the socket of a device that is removed or moves to a namespace. */
 static int netdev_event(struct notifier_block *block, unsigned long event,
 			void *data)
 {

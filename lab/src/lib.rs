@@ -24,7 +24,7 @@ pub use wire::{End, Offload, Wire, WireBuilder};
 pub enum Error {
     /// The kernel refused a namespace, a link or a setting.
     #[error(transparent)]
-    System(#[from] strait_sys::Error),
+    System(#[from] strait_os::Error),
     /// A program could not be started.
     #[error("start {program}: {source}")]
     Start {
@@ -34,12 +34,12 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A program did not meet a condition in time.
-    #[error("{program} did not {awaited} within {seconds} s; its output:\n{output}")]
-    Late {
+    #[error("{program} did not {action} within {seconds} s; its output:\n{output}")]
+    Timeout {
         /// Program.
         program: String,
         /// Expected action.
-        awaited: String,
+        action: String,
         /// Time limit in seconds.
         seconds: f32,
         /// Output so far.

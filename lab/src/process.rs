@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-use strait_sys::netns::Namespace;
+use strait_os::netns::Namespace;
 
 use crate::{Error, Result, wait_until};
 
@@ -41,7 +41,7 @@ impl<'a> Launch<'a> {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // The test itself may run in the background or under nohup, with ignored signals.
-        strait_sys::process::with_default_signals(&mut command);
+        strait_os::process::with_default_signals(&mut command);
         Self { namespace, command }
     }
 
@@ -78,7 +78,7 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Starts the program; its output is kept.
+    /// Starts the program. Its output is stored in memory.
     pub fn spawn(mut self) -> Result<Process> {
         let program = self.command.get_program().to_string_lossy().into_owned();
         let child = match self.namespace {
@@ -86,7 +86,7 @@ impl<'a> Launch<'a> {
             None => start(&mut self.command),
         };
         let child = child.map_err(|source| Error::Start { program: program.clone(), source })?;
-        Ok(Process::listen(program, child))
+        Ok(Process::new(program, child))
     }
 
     /// Starts the program and waits for its end.
@@ -116,8 +116,8 @@ fn start(command: &mut Command) -> io::Result<Child> {
 pub struct Process {
     program: String,
     child: Child,
-    stdout: Listener,
-    stderr: Listener,
+    stdout: PipeReader,
+    stderr: PipeReader,
 }
 
 /// Ended program.
@@ -146,9 +146,9 @@ impl Finished {
 }
 
 impl Process {
-    fn listen(program: String, mut child: Child) -> Self {
-        let stdout = Listener::start(child.stdout.take().expect("piped in spawn"));
-        let stderr = Listener::start(child.stderr.take().expect("piped in spawn"));
+    fn new(program: String, mut child: Child) -> Self {
+        let stdout = PipeReader::start(child.stdout.take().expect("piped in spawn"));
+        let stderr = PipeReader::start(child.stderr.take().expect("piped in spawn"));
         Self { program, child, stdout, stderr }
     }
 
@@ -196,7 +196,8 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("a process id is positive");
         let id = Pid::from_raw(id).expect("a process id is not 0");
-        // The id is still this child's, because it was not waited for. An ended child is no error.
+        // The id is still this child's, because it was not waited for. An ended child is not an
+        // error.
         let _ = rustix::process::kill_process(id, signal);
     }
 
@@ -218,19 +219,19 @@ impl Process {
                 let (stdout, stderr) = (self.stdout.drain(), self.stderr.drain());
                 Ok(Finished { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() })
             }
-            _ => Err(self.late("end", limit)),
+            _ => Err(self.timeout_error("end", limit)),
         }
     }
 
-    fn wait_for(&self, listener: &Listener, words: &str, limit: Duration) -> Result<()> {
-        let output = listener.output.wait_for(words.as_bytes(), limit);
-        if output { Ok(()) } else { Err(self.late(&format!("say {words:?}"), limit)) }
+    fn wait_for(&self, reader: &PipeReader, words: &str, limit: Duration) -> Result<()> {
+        let output = reader.output.wait_for(words.as_bytes(), limit);
+        if output { Ok(()) } else { Err(self.timeout_error(&format!("print {words:?}"), limit)) }
     }
 
-    fn late(&self, awaited: &str, limit: Duration) -> Error {
-        Error::Late {
+    fn timeout_error(&self, action: &str, limit: Duration) -> Error {
+        Error::Timeout {
             program: self.program.clone(),
-            awaited: awaited.into(),
+            action: action.into(),
             seconds: limit.as_secs_f32(),
             output: self.stdout() + &self.stderr(),
         }
@@ -247,12 +248,12 @@ impl Drop for Process {
 
 /// Reads one pipe to its end on a separate thread.
 #[derive(Debug)]
-struct Listener {
+struct PipeReader {
     output: Arc<SharedOutput>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Listener {
+impl PipeReader {
     fn start(mut pipe: impl Read + Send + 'static) -> Self {
         let output = Arc::new(SharedOutput::default());
         let writer = Arc::clone(&output);
@@ -269,7 +270,7 @@ impl Listener {
     /// Returns all output after the pipe is closed.
     fn drain(&mut self) -> Vec<u8> {
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("a listener does not panic");
+            thread.join().expect("a reader does not panic");
         }
         std::mem::take(&mut self.output.lock().bytes)
     }
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_finds_words_and_end_has_all_output() {
+    fn wait_finds_words_and_returns_all_output() {
         let process = shell("echo ready >&2; read line; echo done; exit 3");
         process.wait_for_stderr("ready", LIMIT).unwrap();
         let finished = process.wait(LIMIT).unwrap();
@@ -345,7 +346,7 @@ mod tests {
     #[test]
     fn wait_ends_when_a_program_ends_silently() {
         let error = shell("echo no").wait_for_stdout("yes", LIMIT).unwrap_err();
-        assert!(error.to_string().starts_with("sh did not say \"yes\" within"), "{error}");
+        assert!(error.to_string().starts_with("sh did not print \"yes\" within"), "{error}");
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strait_sys::netns::Namespace;
+use strait_os::netns::Namespace;
 
 /// Interval between two checks of a condition without an event.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Waits until `condition` holds; returns false after `limit`.
-#[must_use = "a condition that never came true is a failed test"]
+#[must_use = "false means that the condition was not met in time"]
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {
@@ -24,7 +24,7 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
         if Instant::now() >= end {
             return false;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

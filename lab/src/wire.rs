@@ -11,13 +11,13 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::thread::sched_getcpu;
-use strait_sys::Kind;
-use strait_sys::ethtool::Ethtool;
-pub use strait_sys::ethtool::Offload;
-use strait_sys::interface::Interface;
-use strait_sys::netlink::{LinkStats, Netlink, VethEnd};
-use strait_sys::netns::{self, Namespace};
-use strait_sys::process::{pin_thread, wait_for_readers};
+use strait_os::Kind;
+use strait_os::ethtool::Ethtool;
+pub use strait_os::ethtool::Offload;
+use strait_os::interface::Interface;
+use strait_os::netlink::{LinkStats, Netlink, VethEnd};
+use strait_os::netns::{self, Namespace};
+use strait_os::process::{pin_thread, wait_for_readers};
 
 use crate::{Error, Launch, Result, skip, wait_until};
 
@@ -143,20 +143,20 @@ impl WireBuilder {
         })??)
     }
 
-    fn switch_offloads(self, end: &End) -> strait_sys::Result<()> {
+    fn switch_offloads(self, end: &End) -> strait_os::Result<()> {
         let ethtool = Ethtool::open(end.name)?;
         OFFLOADS.iter().try_for_each(|offload| ethtool.set_offload(*offload, self.offloads.contains(offload)))
     }
 
-    fn assign(self, end: &End, other: &End) -> strait_sys::Result<()> {
+    fn assign(self, end: &End, other: &End) -> strait_os::Result<()> {
         let mut netlink = Netlink::open()?;
         let index = netlink.interface(end.name)?.index;
-        for (asked, prefix, mine, theirs) in
+        for (is_requested, prefix, own, neighbour) in
             [(self.ipv4, 24, end.ipv4(), other.ipv4()), (self.ipv6, 64, end.ipv6(), other.ipv6())]
         {
-            if asked {
-                netlink.add_address(index, mine, prefix)?;
-                netlink.add_neighbour(index, theirs, other.mac())?;
+            if is_requested {
+                netlink.add_address(index, own, prefix)?;
+                netlink.add_neighbour(index, neighbour, other.mac())?;
             }
         }
         assert!(!self.ipv6 || wait_until(LIMIT, || has_route_to(end.ipv6())), "an IPv6 address is routed");
@@ -164,7 +164,7 @@ impl WireBuilder {
     }
 }
 
-fn raise(end: &End) -> strait_sys::Result<()> {
+fn raise(end: &End) -> strait_os::Result<()> {
     let mut netlink = Netlink::open()?;
     let index = netlink.interface(end.name)?.index;
     netlink.set_up(index, true)

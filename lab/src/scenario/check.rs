@@ -7,14 +7,14 @@ use super::value::{Variables, bytes, number, pattern, shown};
 pub(super) type Line = (usize, String);
 
 /// Returns the bytes of all body lines; None if there are none.
-pub(super) fn wanted_bytes(below: &[Line], variables: &Variables) -> Result<Option<Vec<u8>>, String> {
-    let mut wanted: Option<Vec<u8>> = None;
+pub(super) fn expected_bytes(below: &[Line], variables: &Variables) -> Result<Option<Vec<u8>>, String> {
+    let mut expected: Option<Vec<u8>> = None;
     for (_, line) in below {
-        if let Some(some) = bytes(line, variables) {
-            wanted.get_or_insert_default().extend(some?);
+        if let Some(bytes) = bytes(line, variables) {
+            expected.get_or_insert_default().extend(bytes?);
         }
     }
-    Ok(wanted)
+    Ok(expected)
 }
 
 /// Checks a message against the lines below a step. Without body lines any body is accepted.
@@ -24,78 +24,83 @@ pub(super) fn check(
     below: &[Line],
     variables: &Variables,
 ) -> Result<(), String> {
-    let mut parts_wanted = Vec::new();
+    let mut expected_parts = Vec::new();
     for (_, line) in below {
         match line.as_bytes().first() {
             Some(b'=' | b'"' | b'*') => {}
             Some(b'!') => absent(head, line[1..].trim())?,
             Some(b'+') => trailer(body, &variables.replace(line[1..].trim()))?,
-            Some(b'&') => parts_wanted.push(line[1..].trim()),
+            Some(b'&') => expected_parts.push(line[1..].trim()),
             _ => field(head, &variables.replace(line))?,
         }
     }
     let received = body.map_or(&[][..], |body| body.bytes.as_slice());
-    if let Some(wanted) = wanted_bytes(below, variables)?
-        && wanted != received
+    if let Some(expected) = expected_bytes(below, variables)?
+        && expected != received
     {
-        let differs = wanted.iter().zip(received).position(|(one, other)| one != other);
-        let from = differs.unwrap_or(wanted.len().min(received.len()));
+        let differs = expected.iter().zip(received).position(|(one, other)| one != other);
+        let from = differs.unwrap_or(expected.len().min(received.len()));
         return Err(format!(
-            "the body differs from byte {from}: wanted {}, got {}",
-            shown(&wanted),
+            "the body differs from byte {from}: expected {}, got {}",
+            shown(&expected),
             shown(received)
         ));
     }
-    if parts_wanted.is_empty() { Ok(()) } else { check_parts(head, received, &parts_wanted) }
+    if expected_parts.is_empty() { Ok(()) } else { check_parts(head, received, &expected_parts) }
 }
 
 fn absent(head: &Head, name: &str) -> Result<(), String> {
-    head.get(name).map_or(Ok(()), |value| Err(format!("{name} is there: {value}; {}", all(head))))
+    head.get(name).map_or(Ok(()), |value| Err(format!("{name} is present: {value}; {}", all(head))))
 }
 
 /// Checks `Name: value`, `Name: ~ substring`, `Name: ^ absent substring`, or `Name: ?` for any
 /// value.
 fn field(head: &Head, line: &str) -> Result<(), String> {
-    let (name, wanted) = line.split_once(':').ok_or_else(|| format!("a line that says nothing: {line}"))?;
-    let wanted = wanted.trim();
+    let (name, expected) =
+        line.split_once(':').ok_or_else(|| format!("not a field or a body line: {line}"))?;
+    let expected = expected.trim();
     let got = head.get(name).ok_or_else(|| format!("{name} is missing; {}", all(head)))?;
-    let is_right = match (wanted.strip_prefix("~ "), wanted.strip_prefix("^ ")) {
+    let is_match = match (expected.strip_prefix("~ "), expected.strip_prefix("^ ")) {
         (Some(part), _) => got.contains(part),
         (_, Some(part)) => !got.contains(part),
-        _ => wanted == "?" || got == wanted,
+        _ => expected == "?" || got == expected,
     };
-    if is_right { Ok(()) } else { Err(format!("{name} is {got}; {}", all(head))) }
+    if is_match { Ok(()) } else { Err(format!("{name} is {got}; {}", all(head))) }
 }
 
 /// Checks `Name: value`, or `!Name`.
 fn trailer(body: Option<&Body>, line: &str) -> Result<(), String> {
     let trailers = body.map_or(&[][..], |body| body.trailers.as_slice());
     if let Some(name) = line.strip_prefix('!') {
-        let is_there = trailers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
-        return if is_there { Err(format!("trailer {name} is there: {trailers:?}")) } else { Ok(()) };
+        let is_present = trailers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+        return if is_present { Err(format!("trailer {name} is present: {trailers:?}")) } else { Ok(()) };
     }
-    let (name, wanted) = line.split_once(':').ok_or("a trailer that is no field")?;
-    let is_it =
-        |(other, value): &(String, String)| other.eq_ignore_ascii_case(name) && value == wanted.trim();
-    if trailers.iter().any(is_it) { Ok(()) } else { Err(format!("no trailer {line}, but {trailers:?}")) }
+    let (name, expected) = line.split_once(':').ok_or("not a field in a trailer line")?;
+    let is_expected =
+        |(other, value): &(String, String)| other.eq_ignore_ascii_case(name) && value == expected.trim();
+    if trailers.iter().any(is_expected) {
+        Ok(())
+    } else {
+        Err(format!("no trailer {line}, but {trailers:?}"))
+    }
 }
 
 /// Checks `& 0-4/26 = text` or `& 0-4/26 *`; the asterisk means those bytes of the pattern.
-fn check_parts(head: &Head, received: &[u8], wanted: &[&str]) -> Result<(), String> {
+fn check_parts(head: &Head, received: &[u8], expected: &[&str]) -> Result<(), String> {
     let kind = head.get("content-type").unwrap_or_default();
     let parts = parts(&kind, received)?;
-    if parts.len() != wanted.len() {
+    if parts.len() != expected.len() {
         return Err(format!("{} parts: {}", parts.len(), shown(received)));
     }
-    for ((part, bytes), wanted) in parts.iter().zip(wanted) {
-        let (range, text) = wanted.split_once(' ').ok_or("a part without its bytes")?;
-        let told = part.get("content-range").unwrap_or_default();
+    for ((part, bytes), line) in parts.iter().zip(expected) {
+        let (range, text) = line.split_once(' ').ok_or("a part without its bytes")?;
+        let content_range = part.get("content-range").unwrap_or_default();
         let expected = match text.strip_prefix("= ") {
             Some(text) => text.as_bytes().to_vec(),
             None => pattern_of(range)?,
         };
-        if told != format!("bytes {range}") || *bytes != expected {
-            return Err(format!("part {told} of {}, wanted {wanted}", shown(bytes)));
+        if content_range != format!("bytes {range}") || *bytes != expected {
+            return Err(format!("part {content_range} of {}, expected {line}", shown(bytes)));
         }
     }
     Ok(())

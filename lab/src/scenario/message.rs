@@ -65,7 +65,7 @@ impl Head {
 }
 
 fn field(line: &str) -> Result<(String, String), String> {
-    let (name, value) = line.split_once(':').ok_or_else(|| format!("a line that is no field: {line}"))?;
+    let (name, value) = line.split_once(':').ok_or_else(|| format!("not a field: {line}"))?;
     if name.is_empty() || name.contains([' ', '\t']) {
         return Err(format!("a malformed field name: {line}"));
     }
@@ -161,7 +161,7 @@ pub(super) type Part = (Head, Vec<u8>);
 /// Parses the parts of a multipart/byteranges body.
 pub(super) fn parts(content_type: &str, body: &[u8]) -> Result<Vec<Part>, String> {
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=");
-    let boundary = boundary.ok_or_else(|| format!("a Content-Type of no parts: {content_type}"))?;
+    let boundary = boundary.ok_or_else(|| format!("a Content-Type without a boundary: {content_type}"))?;
     let begin = format!("\r\n--{boundary}\r\n");
     let end = format!("\r\n--{boundary}--\r\n");
     let find =

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::{all, check, wanted_bytes};
+use super::check::{all, check, expected_bytes};
 use super::message::{Body, Framing, Head, Parsed, body};
 use super::script::{Scenario, Step};
 use super::steps::{
@@ -84,7 +84,7 @@ impl<'a> Play<'a> {
                 Ok(())
             }
             ["clock", by] => {
-                let seconds = number(by.strip_prefix('+').ok_or("a clock goes on by +SECONDS")?)?;
+                let seconds = number(by.strip_prefix('+').ok_or("give the clock +SECONDS")?)?;
                 self.now += seconds;
                 self.subject()?.advance(seconds);
                 Ok(())
@@ -108,7 +108,7 @@ impl<'a> Play<'a> {
 
     fn configure(&mut self, step: &Step) -> Result {
         for (_, line) in &step.below {
-            let line = line.strip_prefix('|').ok_or("a line of configuration begins with |")?;
+            let line = line.strip_prefix('|').ok_or("begin a line of configuration with |")?;
             self.config.push_str(&self.variables().replace(line.trim()));
             self.config.push('\n');
         }
@@ -188,7 +188,7 @@ impl<'a> Play<'a> {
         let send = |bytes| self.world.with(|state| state.connections[id].send(bytes));
         match (verb, rest) {
             ("sends", ["raw" | "data"]) => {
-                send(wanted_bytes(&step.below, &variables)?.ok_or("nothing to send")?);
+                send(expected_bytes(&step.below, &variables)?.ok_or("nothing to send")?);
             }
             ("sends", ["chunks"]) => send(chunks(&step.below, &variables)?),
             ("sends", ["last", "chunk"]) => send(last_chunk(&step.below, &variables)),
@@ -200,12 +200,16 @@ impl<'a> Play<'a> {
             ("has", ["sent", "everything"]) => {
                 let sent = self.world.wait(|state| (state.connections[id].unsent == 0).then_some(()));
                 sent.ok_or_else(|| {
-                    format!("{} bytes are not taken", self.world.with(|state| state.connections[id].unsent))
+                    format!(
+                        "the peer has not read {} bytes",
+                        self.world.with(|state| state.connections[id].unsent)
+                    )
                 })?;
             }
             ("gets", ["data"]) => {
-                let wanted = wanted_bytes(&step.below, &variables)?.ok_or("what data?")?;
-                self.take_data(id, &wanted)?;
+                let expected = expected_bytes(&step.below, &variables)?
+                    .ok_or("a step `gets data` without body lines")?;
+                self.take_data(id, &expected)?;
             }
             ("gets", ["closed"]) => self.closed(id)?,
             ("gets", ["rest"]) => self.rest(party, Extent::Whole, step)?,
@@ -307,11 +311,11 @@ impl<'a> Play<'a> {
         let found = self.world.wait(|state| {
             let with_it = (0..state.connections.len()).filter(|id| {
                 let connection = &state.connections[*id];
-                let is_it = connection
+                let is_sync = connection
                     .received
                     .strip_prefix(first.as_bytes())
                     .is_some_and(|rest| rest.starts_with(b" ") || rest.starts_with(b"\r"));
-                connection.side == Side::Origin && !connection.is_left && is_it
+                connection.side == Side::Origin && !connection.is_left && is_sync
             });
             let rank = |id: &usize| match choice {
                 ConnectionChoice::Any if Some(*id) == own => Some(0),
@@ -342,7 +346,7 @@ impl<'a> Play<'a> {
     fn rest(&mut self, party: &str, extent: Extent, step: &Step) -> Result {
         let actor = self.actor(party)?;
         let id = actor.id;
-        let (head, framing) = actor.head.take().ok_or("the rest of what?")?;
+        let (head, framing) = actor.head.take().ok_or("`gets rest` without an earlier `gets ... head`")?;
         let body = self.take_body(id, framing, extent == Extent::Cut)?;
         check(&head, Some(&body), &step.below, &self.variables())
     }
@@ -380,11 +384,11 @@ impl<'a> Play<'a> {
             Some(match (is_whole, is_cut) {
                 (true, false) | (false, true) => Ok(body),
                 (true, true) if !is_short(framing) => {
-                    Err("the end of the connection looks like the end of the body".to_owned())
+                    Err("a cut body cannot be distinguished: the end of the connection ends it".to_owned())
                 }
                 (true, true) => Err(format!("the body is complete: {}", shown(&body.bytes))),
                 (false, false) => {
-                    Err(format!("the connection ended ({:?}) behind {}", connection.end, shown(&body.bytes)))
+                    Err(format!("the connection ended ({:?}) after {}", connection.end, shown(&body.bytes)))
                 }
             })
         });
@@ -392,20 +396,20 @@ impl<'a> Play<'a> {
     }
 
     /// Checks the next bytes, without framing.
-    fn take_data(&self, id: usize, wanted: &[u8]) -> Result {
+    fn take_data(&self, id: usize, expected: &[u8]) -> Result {
         let taken = self.world.wait(|state| {
             let connection = &mut state.connections[id];
-            let is_enough = connection.received.len() >= wanted.len();
-            is_enough.then(|| connection.received.drain(..wanted.len()).collect::<Vec<_>>())
+            let is_enough = connection.received.len() >= expected.len();
+            is_enough.then(|| connection.received.drain(..expected.len()).collect::<Vec<_>>())
         });
         match taken {
-            Some(taken) if taken == wanted => Ok(()),
+            Some(taken) if taken == expected => Ok(()),
             Some(taken) => Err(format!("other bytes arrived: {}", shown(&taken))),
             None => Err("fewer bytes arrived".to_owned()),
         }
     }
 
-    /// Ends a connection or half of it, and waits until that is done, before the next step.
+    /// Ends a connection or half of it, and waits until this is done.
     fn ends(&self, id: usize, end: impl Fn(&mut Connection)) -> Result {
         self.world.with(|state| end(&mut state.connections[id]));
         let ended = self.world.wait(|state| (state.connections[id].unended == 0).then_some(()));
@@ -418,31 +422,31 @@ impl<'a> Play<'a> {
                 let connection = &state.connections[id];
                 (connection.end.is_some() && connection.received.is_empty()).then_some(())
             })
-            .ok_or_else(|| "it is open, or more bytes arrived on it".to_owned())
+            .ok_or_else(|| "the connection is open, or more bytes arrived on it".to_owned())
     }
 
     /// Repeats a request on new connections until the response is as expected: for asynchronous
     /// work of the proxy.
     fn ask(&mut self, method: &str, target: &str, words: &[&str], step: &Step) -> Result {
-        let (asked, wanted): (Vec<_>, Vec<_>) =
+        let (request, expected): (Vec<_>, Vec<_>) =
             step.below.iter().cloned().partition(|(_, line)| line.starts_with('>'));
-        let asked = asked.into_iter().map(|(at, line)| (at, line[1..].trim().to_owned()));
-        let asked = Step { line: step.line, text: step.text.clone(), below: asked.collect() };
-        let wanted = Step { line: step.line, text: step.text.clone(), below: wanted };
+        let request = request.into_iter().map(|(at, line)| (at, line[1..].trim().to_owned()));
+        let request = Step { line: step.line, text: step.text.clone(), below: request.collect() };
+        let expected = Step { line: step.line, text: step.text.clone(), below: expected };
         let mut result = Ok(());
-        let held = crate::wait_until(ASK_LIMIT, || {
+        let is_expected = crate::wait_until(ASK_LIMIT, || {
             result = self
                 .connect("asking", false)
-                .and_then(|()| self.request("asking", method, target, &[], &asked));
-            result = result.clone().and_then(|()| self.response("asking", words, &wanted));
+                .and_then(|()| self.request("asking", method, target, &[], &request));
+            result = result.clone().and_then(|()| self.response("asking", words, &expected));
             let id = self.actors.get("asking").map(|actor| actor.id);
             self.world.with(|state| id.into_iter().for_each(|id| state.connections[id].close()));
             result.is_ok()
         });
-        if held { Ok(()) } else { result }
+        if is_expected { Ok(()) } else { result }
     }
 
-    /// Waits until the proxy has read all bytes sent before: it then has forwarded a later request.
+    /// Waits until the proxy has read all earlier bytes: until it forwards a later request.
     fn sync(&mut self) -> Result {
         let is_sent = |state: &mut State| state.connections.iter().all(|connection| connection.unsent == 0);
         let sent = self.world.wait(|state| is_sent(state).then_some(()));
@@ -454,10 +458,10 @@ impl<'a> Play<'a> {
         self.connect("syncing", false)?;
         self.request("syncing", "GET", &target, &[], &step)?;
         let found = self.world.wait(|state| {
-            let is_it = |id: &usize| state.connections[*id].received.starts_with(b"GET /.sync ");
-            (0..state.connections.len()).find(is_it)
+            let is_sync = |id: &usize| state.connections[*id].received.starts_with(b"GET /.sync ");
+            (0..state.connections.len()).find(is_sync)
         });
-        let id = found.ok_or("sync did not come through")?;
+        let id = found.ok_or("the request of sync did not arrive at the origin")?;
         self.used.insert(id);
         self.take_head(id)?;
         self.world.with(|state| {
@@ -487,11 +491,11 @@ impl<'a> Play<'a> {
     }
 
     /// Ends all connections. If all steps passed, unexpected bytes are a failure.
-    fn end(mut self, is_well: bool) -> Result {
+    fn end(mut self, is_passed: bool) -> Result {
         self.stop();
         self.world
             .with(|state| state.connections.iter_mut().for_each(|connection| connection.is_paused = false));
-        let ended = !is_well
+        let ended = !is_passed
             || self.world.wait(|state| {
                 let is_open = |connection: &Connection| connection.end.is_none() && !connection.is_left;
                 (!state.connections.iter().any(is_open)).then_some(())
@@ -499,8 +503,8 @@ impl<'a> Play<'a> {
         let unread = self.unread();
         self.world.refuse(self.origin);
         self.world.with(|state| state.connections.iter_mut().for_each(Connection::close));
-        match (is_well, ended, unread.is_empty()) {
-            (true, false, _) => Err("the proxy has stopped and its connections have not".to_owned()),
+        match (is_passed, ended, unread.is_empty()) {
+            (true, false, _) => Err("the proxy has stopped, but connections are still open".to_owned()),
             (true, true, false) => Err(format!("more bytes arrived{unread}")),
             _ => Ok(()),
         }

@@ -49,22 +49,21 @@ fn add(scenarios: &mut Vec<Scenario>, line: usize, indent: usize, text: &str) ->
     let text = text.to_owned();
     match indent {
         0 => {
-            let name =
-                text.strip_prefix("scenario ").ok_or("neither a scenario nor a step of one")?.to_owned();
+            let name = text.strip_prefix("scenario ").ok_or("not the start of a scenario")?.to_owned();
             if scenarios.iter().any(|other| other.name == name) {
-                return Err("there is a scenario of that name");
+                return Err("another scenario has this name");
             }
             scenarios.push(Scenario { name, steps: Vec::new() });
         }
         2 => {
-            let scenario = scenarios.last_mut().ok_or("a step of no scenario")?;
+            let scenario = scenarios.last_mut().ok_or("a step before the first scenario")?;
             scenario.steps.push(Step { line, text, below: Vec::new() });
         }
         4 => {
             let step = scenarios.last_mut().and_then(|scenario| scenario.steps.last_mut());
-            step.ok_or("a line below no step")?.below.push((line, text));
+            step.ok_or("an indented line without a step above")?.below.push((line, text));
         }
-        _ => return Err("a line that is indented neither by 0 nor by 2 nor by 4"),
+        _ => return Err("indent lines by 0, 2 or 4 blanks"),
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Messages of steps: heads with default fields, unless a line overrides them.
 
-use super::check::{Line, wanted_bytes};
+use super::check::{Line, expected_bytes};
 use super::message::Framing;
 use super::value::{Variables, bytes, date};
 
@@ -45,8 +45,7 @@ pub(super) fn message(
             Some(b'=' | b'"' | b'*' | b'+') => {}
             Some(b'!') => written.push(line[1..].trim().to_ascii_lowercase()),
             _ => {
-                let (name, _) =
-                    line.split_once(':').ok_or_else(|| format!("a line that is no field: {line}"))?;
+                let (name, _) = line.split_once(':').ok_or_else(|| format!("not a field: {line}"))?;
                 written.push(name.to_ascii_lowercase());
                 head.extend([variables.replace(line).as_str(), "\r\n"]);
             }
@@ -56,7 +55,7 @@ pub(super) fn message(
     for (name, value) in usual.iter().filter(|(name, _)| !is_written(name)) {
         head.extend([name, ": ", value, "\r\n"]);
     }
-    let body = wanted_bytes(below, variables)?;
+    let body = expected_bytes(below, variables)?;
     let is_framed = is_written("content-length") || is_written("transfer-encoding");
     match mode {
         Mode::Chunked if !is_framed => head.push_str("Transfer-Encoding: chunked\r\n"),

@@ -78,10 +78,10 @@ fn wrong_scenarios_fail_with_their_line() {
         ("  a gets 200\n    A: c\n", 7, "A is b"),
         ("  a gets 200\n    A: ^ b\n", 7, "A is b"),
         ("  a gets 200\n    B: ?\n", 7, "B is missing"),
-        ("  a gets 200\n    !A\n", 7, "A is there: b"),
+        ("  a gets 200\n    !A\n", 7, "A is present: b"),
         ("  a gets 200\n    = hellO\n", 7, "differs from byte 4"),
         ("  a gets 200\n    =\n", 7, "differs from byte 0"),
-        ("  a gets 200\n    & 0-4/5 = hello\n", 7, "a Content-Type of no parts"),
+        ("  a gets 200\n    & 0-4/5 = hello\n", 7, "a Content-Type without a boundary"),
         ("  a gets 200\n    + A: b\n", 7, "no trailer"),
         ("  a gets 200 cut\n", 7, "the body is complete"),
         ("  a gets data\n    = HTTP/1.0\n", 7, "other bytes arrived"),
@@ -108,8 +108,5 @@ fn unparsable_file_is_reported() {
     let file = directory.path().join("a.scenario");
     assert!(play(&file, 1, &start).is_err());
     std::fs::write(&file, "scenario a\n b\n").unwrap();
-    assert_eq!(
-        play(&file, 1, &start).unwrap_err(),
-        "a.scenario:2: a line that is indented neither by 0 nor by 2 nor by 4"
-    );
+    assert_eq!(play(&file, 1, &start).unwrap_err(), "a.scenario:2: indent lines by 0, 2 or 4 blanks");
 }

@@ -61,7 +61,7 @@ pub(super) fn bytes(line: &str, variables: &Variables) -> Option<Result<Vec<u8>,
         return Some(Ok(variables.replace(text.strip_prefix(' ').unwrap_or(text)).into_bytes()));
     }
     if let Some(inside) = line.strip_prefix('"') {
-        let inside = inside.strip_suffix('"').ok_or_else(|| "a string without its end".to_owned());
+        let inside = inside.strip_suffix('"').ok_or_else(|| "a string without its closing quote".to_owned());
         return Some(inside.and_then(|inside| unescaped(&variables.replace(inside))));
     }
     let rest = line.strip_prefix('*')?;
@@ -75,7 +75,7 @@ pub(super) fn bytes(line: &str, variables: &Variables) -> Option<Result<Vec<u8>,
 
 /// Parses digits with optional underscores.
 pub(super) fn number(text: &str) -> Result<u64, String> {
-    text.replace('_', "").parse().map_err(|_| format!("{text} is no number"))
+    text.replace('_', "").parse().map_err(|_| format!("{text} is not a number"))
 }
 
 /// Resolves the escapes `\r`, `
@@ -104,9 +104,9 @@ fn escaped(text: &str) -> Option<(usize, Vec<u8>)> {
         byte @ (b'\\' | b'"') => one(*byte),
         b'x' => u8::from_str_radix(text.get(1..3)?, 16).ok().map(|byte| (3, vec![byte])),
         b'{' => {
-            let (inside, behind) = text[1..].split_once("}*")?;
-            let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
-            let times = behind[..digits].parse().ok()?;
+            let (inside, rest) = text[1..].split_once("}*")?;
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let times = rest[..digits].parse().ok()?;
             Some((inside.len() + 3 + digits, unescaped(inside).ok()?.repeat(times)))
         }
         _ => None,

@@ -186,7 +186,7 @@ impl World {
     }
 
     /// Writes until this side ends the connection, as it does for all at last. A peer that stops
-    /// reading is no failure here: other steps check the received bytes.
+    /// reading is not a failure here: other steps check the received bytes.
     fn write_all(&self, id: usize, mut stream: &TcpStream, orders: &Receiver<Order>) {
         for order in orders {
             let is_last = matches!(order, Order::Close | Order::Reset);

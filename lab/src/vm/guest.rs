@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use strait_sys::netns::Namespace;
+use strait_os::netns::Namespace;
 
 use super::initramfs::Initramfs;
 use super::kernel::Kernel;

@@ -4,8 +4,8 @@
 //! A [`Guest`] boots a kernel fetched by `scripts/setup-vm`, in QEMU without KVM, from an initramfs
 //! of busybox, the programs under test and a shell script; a [`Run`] holds the script's output and
 //! exit code. Its NICs are on hubs inside QEMU, so its frames reach no interface of the host. A
-//! guest that hangs is killed at its time limit. Integration tests use it; nothing remains after a
-//! run.
+//! guest that hangs is killed at its time limit. Integration tests use it, and leave nothing
+//! behind.
 
 mod guest;
 mod initramfs;

@@ -9,7 +9,7 @@ pub enum Nic {
     E1000,
     /// Intel 82574L, driver e1000e.
     E1000e,
-    /// virtio-net, version 1, behind the DMA API as AF_XDP zero-copy requires, with the longest
+    /// virtio-net, version 1, with the DMA API as AF_XDP zero-copy requires, with the longest
     /// receive queue.
     VirtioNet,
 }

@@ -1,7 +1,7 @@
 //! Parts fetched by `scripts/setup-vm`, and how to run programs from them.
 //!
-//! QEMU and its helpers come with all their libraries, including the C library and its loader, and
-//! are started by that loader: the host's packages have no effect and are not changed.
+//! QEMU and its helpers are unpacked with all their libraries, including the C library and its
+//! loader, which starts them. The host's packages have no effect and are not changed.
 
 use std::env;
 use std::path::PathBuf;
