@@ -10,17 +10,22 @@ use cargo_metadata::{DependencyKind, Package};
 
 use crate::modules::Graph;
 use crate::problem::Problem;
+use crate::reexports;
 use crate::source::{self, File, Result};
 
 /// Layer of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
-    /// Interface to Linux.
+    /// Unsafe interface to Linux.
     Kernel,
-    /// Pure: no I/O, no clock, no threads, no dependency on the kernel layer.
+    /// Services of Linux in safe Rust, for all layers above but the pure one.
+    System,
+    /// Pure: no I/O, no clock, no threads, no dependency on the layers below.
     Pure,
-    /// Engines: move bytes and packets.
+    /// Engines, which move bytes and packets.
     Engine,
+    /// Base of the programs: command lines, messages, exit codes. It moves no bytes.
+    Base,
     /// Services: built from engines.
     Service,
     /// Programs and libraries that users start or load.
@@ -32,6 +37,7 @@ enum Layer {
 /// Layer of every crate of the workspace.
 const LAYERS: &[(&str, Layer)] = &[
     ("strait-sys", Layer::Kernel),
+    ("strait-os", Layer::System),
     ("strait-packet", Layer::Pure),
     ("strait-filter", Layer::Pure),
     ("strait-pcapng", Layer::Pure),
@@ -40,7 +46,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-capture", Layer::Engine),
     ("strait-transfer", Layer::Engine),
     ("strait-store", Layer::Engine),
-    ("strait-program", Layer::Engine),
+    ("strait-program", Layer::Base),
     ("strait-proxy", Layer::Service),
     ("strait-pcap", Layer::Program),
     ("strait-cli", Layer::Program),
@@ -51,17 +57,20 @@ const LAYERS: &[(&str, Layer)] = &[
 ];
 
 /// Permitted imports that bypass an engine, with the reason.
-const SHORT_CUTS: &[(&str, &str, &str)] = &[
-    ("strait-bench", "strait-sys", "it makes network namespaces, and measures processes and libpcap"),
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "strait-bench",
+        "strait-sys",
+        "its own receivers and senders, and libpcap, are what the engines are measured against",
+    ),
     (
         "strait-cli",
         "strait-pcap",
         "nothing is imported: `run` preloads the library that Cargo builds with it",
     ),
-    ("strait-cli", "strait-sys", "`demo` makes network namespaces, `doctor` probes the kernel"),
 ];
 
-/// Files of the largest cycle of imports in a crate.
+/// Maximum files in a cycle of imports.
 const CYCLE_FILES_MAX: usize = 3;
 
 /// Crates with layers of their own: folders from the lowest layer up. Folders of one layer do not
@@ -79,19 +88,21 @@ const FOLDERS: &[(&str, &[&[&str]])] = &[(
     ],
 )];
 
-/// Returns every import that goes sideways, up, or past an engine, and every large cycle of files.
+/// Returns every import of the same or a higher layer, every import or re-export that bypasses an
+/// engine, and every large cycle of files.
 pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let files = source::files(root)?;
+    problems.extend(reexports::check(&files));
     for workspace in source::workspaces(root)?.iter().take(1) {
         let members = workspace.workspace_packages();
         for package in &members {
             let manifest = package.manifest_path.as_std_path();
             let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
-            let complain = |what| Problem::new(manifest, 0, what);
-            problems.extend(complaints(package, &members).into_iter().map(complain));
+            let problem = |what| Problem::new(manifest, 0, what);
+            problems.extend(violations(package, &members).into_iter().map(problem));
             for graph in graphs(package, root, &files) {
-                problems.extend(cycle(&graph).map(complain));
+                problems.extend(cycle(&graph).map(problem));
                 problems.extend(wrong_imports(&package.name, &graph));
             }
         }
@@ -99,35 +110,38 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Problem>> {
     Ok(problems)
 }
 
-fn complaints(package: &Package, members: &[&Package]) -> Vec<String> {
+fn violations(package: &Package, members: &[&Package]) -> Vec<String> {
     let is_member = |name: &str| members.iter().any(|member| member.name.as_str() == name);
     let dependencies = package.dependencies.iter().filter(|dependency| is_member(&dependency.name));
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     if layer(&package.name).is_none() {
-        complaints.push(format!("{} has no layer: add it to the table in xtask/src/layers.rs", package.name));
+        violations.push(format!("{} has no layer: add it to the table in xtask/src/layers.rs", package.name));
     }
-    complaints.extend(dependencies.filter_map(|dependency| {
-        complaint(&package.name, &dependency.name, dependency.kind == DependencyKind::Development)
+    violations.extend(dependencies.filter_map(|dependency| {
+        violation(&package.name, &dependency.name, dependency.kind == DependencyKind::Development)
     }));
-    complaints
+    violations
 }
 
 /// Returns the reason why `from` must not import `to`, if there is one; `for_tests` is true for a
 /// dev-dependency.
-fn complaint(from: &str, to: &str, for_tests: bool) -> Option<String> {
-    use Layer::{Development, Engine, Kernel, Program, Pure, Service};
+fn violation(from: &str, to: &str, for_tests: bool) -> Option<String> {
+    use Layer::{Base, Development, Engine, Kernel, Program, Pure, Service, System};
     let (above, below) = (layer(from)?, layer(to)?);
-    let short_cut = SHORT_CUTS.iter().any(|cut| (cut.0, cut.1) == (from, to));
+    let is_exception = EXCEPTIONS.iter().any(|exception| (exception.0, exception.1) == (from, to));
     let reason = match (above, below) {
         (Development, _) => return None,
         (_, Development) if for_tests && to == "lab" => return None,
         (_, Development) => "it is for development only",
-        _ if for_tests || short_cut => return None,
-        (Pure, Kernel) => "layer 1 is pure",
+        _ if for_tests || is_exception => return None,
+        (Pure, Kernel | System) => "the crate is pure",
         // A service has a program of its own, so that `strait` with capabilities stays small.
-        (Program, Service) => "it is started as a program",
-        (Service | Program, Kernel) => "faces reach the kernel through engines",
-        (Kernel | Pure | Engine | Service | Program, _) if below >= above => "imports go down only",
+        (Program, Service) => "start the program of the service instead",
+        (Base, Engine) => "the base of programs moves no bytes",
+        (Base | Service | Program, Kernel) => "programs reach the kernel through engines and strait-os",
+        (Kernel | System | Pure | Engine | Base | Service | Program, _) if below >= above => {
+            "imports go down only"
+        }
         _ => return None,
     };
     Some(format!("{from} must not depend on {to}: {reason}"))
@@ -146,15 +160,15 @@ fn cycle(graph: &Graph) -> Option<String> {
     let files: Vec<_> = cycle.iter().map(|file| file.display().to_string()).collect();
     (cycle.len() > CYCLE_FILES_MAX).then(|| {
         format!(
-            "{} files import each other in a cycle; {CYCLE_FILES_MAX} are the most: {}",
+            "{} files import each other in a cycle; at most {CYCLE_FILES_MAX} may: {}",
             cycle.len(),
             files.join(", ")
         )
     })
 }
 
-/// Returns every import between the folders of a crate that goes sideways or up, and every file
-/// outside these folders.
+/// Returns every import between the folders of a crate that does not go to a lower layer, and every
+/// file outside these folders.
 fn wrong_imports(name: &str, graph: &Graph) -> Vec<Problem> {
     let Some((_, layers)) = FOLDERS.iter().find(|entry| entry.0 == name) else { return Vec::new() };
     let wrong = graph.imports().filter_map(|import| {
@@ -163,9 +177,9 @@ fn wrong_imports(name: &str, graph: &Graph) -> Vec<Problem> {
         let what = format!("{} must not import {}: imports go down only", from.1, import.to.display());
         (!is_downward).then(|| Problem::new(import.from, 0, what))
     });
-    let lost = graph.files().filter(|file| folder(layers, file).is_none());
-    let lost = lost.map(|file| Problem::new(file, 0, "it is in no folder of a layer"));
-    wrong.chain(lost).collect()
+    let unplaced = graph.files().filter(|file| folder(layers, file).is_none());
+    let unplaced = unplaced.map(|file| Problem::new(file, 0, "not in a folder of a layer"));
+    wrong.chain(unplaced).collect()
 }
 
 /// Returns the layer of a file, from 0, and its folder.
@@ -191,41 +205,51 @@ mod tests {
     #[test]
     fn downward_imports_are_allowed() {
         for (from, to) in [
+            ("strait-os", "strait-sys"),
             ("strait-capture", "strait-sys"),
+            ("strait-capture", "strait-os"),
             ("strait-capture", "strait-filter"),
+            ("strait-cli", "strait-os"),
             ("strait-cli", "strait-program"),
-            ("strait-cli", "strait-sys"),
+            ("strait-program", "strait-os"),
+            ("strait-bench", "strait-sys"),
             ("strait-pcap", "strait-capture"),
             ("xtask", "lab"),
-            ("lab", "strait-sys"),
+            ("lab", "strait-os"),
         ] {
-            assert_eq!(complaint(from, to, NORMAL), None);
+            assert_eq!(violation(from, to, NORMAL), None);
         }
     }
 
     #[test]
     fn other_imports_are_reported_with_the_reason() {
         for (from, to, reason) in [
-            ("strait-packet", "strait-sys", "layer 1 is pure"),
+            ("strait-packet", "strait-sys", "the crate is pure"),
+            ("strait-packet", "strait-os", "the crate is pure"),
+            ("strait-os", "strait-packet", "imports go down only"),
+            ("strait-sys", "strait-os", "imports go down only"),
             ("strait-filter", "strait-packet", "imports go down only"),
             ("strait-sys", "strait-capture", "imports go down only"),
             ("strait-capture", "strait-transfer", "imports go down only"),
             ("strait-pcap", "strait-cli", "imports go down only"),
-            ("strait-proxy", "strait-sys", "faces reach the kernel through engines"),
+            ("strait-proxy", "strait-sys", "programs reach the kernel through engines and strait-os"),
+            ("strait-cli", "strait-sys", "programs reach the kernel through engines and strait-os"),
+            ("strait-program", "strait-sys", "programs reach the kernel through engines and strait-os"),
+            ("strait-program", "strait-capture", "the base of programs moves no bytes"),
             ("strait-cli", "lab", "it is for development only"),
-            ("strait-cli", "strait-proxy", "it is started as a program"),
+            ("strait-cli", "strait-proxy", "start the program of the service instead"),
             ("strait-cli", "strait-bench", "imports go down only"),
         ] {
-            let said = complaint(from, to, NORMAL).unwrap();
-            assert_eq!(said, format!("{from} must not depend on {to}: {reason}"));
+            let message = violation(from, to, NORMAL).unwrap();
+            assert_eq!(message, format!("{from} must not depend on {to}: {reason}"));
         }
     }
 
     #[test]
-    fn tests_may_use_the_lab_and_other_crates_but_no_benchmark() {
-        assert_eq!(complaint("strait-capture", "lab", FOR_TESTS), None);
-        assert_eq!(complaint("strait-filter", "strait-sys", FOR_TESTS), None);
-        assert!(complaint("strait-capture", "xtask", FOR_TESTS).is_some());
+    fn tests_may_use_the_lab_and_other_crates_but_not_xtask() {
+        assert_eq!(violation("strait-capture", "lab", FOR_TESTS), None);
+        assert_eq!(violation("strait-filter", "strait-sys", FOR_TESTS), None);
+        assert!(violation("strait-capture", "xtask", FOR_TESTS).is_some());
     }
 
     #[test]
@@ -240,15 +264,15 @@ mod tests {
         ];
         let files = files.map(|(path, text)| File { path: path.into(), text: text.into() });
         let graph = Graph::of(Path::new("src/lib.rs"), &files);
-        let mut said: Vec<_> =
+        let mut messages: Vec<_> =
             wrong_imports("strait-proxy", &graph).iter().map(ToString::to_string).collect();
-        said.sort();
+        messages.sort();
         assert_eq!(
-            said,
+            messages,
             [
                 "src/io/mod.rs: io must not import src/cache/mod.rs: imports go down only",
                 "src/observe/mod.rs: observe must not import src/upstream/mod.rs: imports go down only",
-                "src/stray.rs: it is in no folder of a layer",
+                "src/stray.rs: not in a folder of a layer",
             ]
         );
         assert!(wrong_imports("strait-cli", &graph).is_empty());
@@ -265,8 +289,8 @@ mod tests {
             text: format!("use crate::{}::f;", next(index)),
         }));
         let graph = Graph::of(Path::new("lib.rs"), &files);
-        let said = "4 files import each other in a cycle; 3 are the most: a.rs, b.rs, c.rs, d.rs";
-        assert_eq!(cycle(&graph).as_deref(), Some(said));
+        let message = "4 files import each other in a cycle; at most 3 may: a.rs, b.rs, c.rs, d.rs";
+        assert_eq!(cycle(&graph).as_deref(), Some(message));
         files[3].text.clear();
         assert_eq!(cycle(&Graph::of(Path::new("lib.rs"), &files)), None);
     }
@@ -274,9 +298,9 @@ mod tests {
     #[test]
     fn crate_without_layer_is_reported() {
         let workspaces = source::workspaces(&source::root()).unwrap();
-        let mut stranger = (*workspaces[0].workspace_packages()[0]).clone();
-        stranger.name = "stranger".parse().unwrap();
-        let said = complaints(&stranger, &[]);
-        assert_eq!(said, ["stranger has no layer: add it to the table in xtask/src/layers.rs"]);
+        let mut unlisted = (*workspaces[0].workspace_packages()[0]).clone();
+        unlisted.name = "unlisted".parse().unwrap();
+        let messages = violations(&unlisted, &[]);
+        assert_eq!(messages, ["unlisted has no layer: add it to the table in xtask/src/layers.rs"]);
     }
 }

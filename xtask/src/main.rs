@@ -2,13 +2,14 @@
 //!
 //! `tidy` checks the sources and `layers` the dependencies of crates. Each prints one line for each
 //! problem and exits 1 if there is any. `prose` counts habits of language, here or in another
-//! project. `reference` writes the pages that state what the programs print; the others change no
-//! file. Contributors and continuous integration run it; it is not shipped.
+//! project. `reference` writes the pages of `docs/reference`; the others change no file.
+//! Contributors and continuous integration run it; it is not shipped.
 
 mod layers;
 mod modules;
 mod problem;
 mod prose;
+mod reexports;
 mod reference;
 mod source;
 mod tidy;
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use problem::Problem;
+use reference::Task;
 use usage::USAGE;
 
 fn main() -> ExitCode {
@@ -28,8 +30,9 @@ fn main() -> ExitCode {
         ["prose", ref rest @ ..] => return count_prose(rest, &root),
         ["tidy"] => tidy::check(&root),
         ["layers"] => layers::check(&root),
-        ["reference"] => reference::run(&root, false),
-        ["reference", "--check"] => reference::run(&root, true),
+        ["reference"] => reference::run(&root, Task::Write),
+        ["reference", "--check"] => reference::run(&root, Task::Check),
+        ["reference", "--check", "--built"] => reference::run(&root, Task::CheckBuilt),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -78,7 +81,7 @@ fn report(name: &str, mut problems: Vec<Problem>) -> ExitCode {
         println!("{problem}");
     }
     if problems.is_empty() {
-        println!("{name}: nothing to mend");
+        println!("{name}: no problems");
         return ExitCode::SUCCESS;
     }
     println!("{name}: {} to mend", problems.len());

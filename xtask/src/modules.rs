@@ -1,9 +1,9 @@
 //! Import graph of the files of one crate.
 //!
 //! `layers` builds it from the sources. A node is a file; an edge is a path that begins with
-//! `crate`, `self`, `super` or a child module, outside tests. A re-export (`pub use`) is no edge:
-//! imports of the re-exported item are edges to the file that defines it. Paths in macro calls are
-//! not seen.
+//! `crate`, `self`, `super` or a child module, outside tests. A re-export (`pub use`) is not an
+//! edge: imports of the re-exported item are edges to the file that defines it. Paths in macro
+//! calls are not seen.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, Visibility};
 
 use crate::source::File;
 
-/// Re-exports that one path is followed through at most.
+/// Maximum number of re-exports that are followed for one path.
 const REEXPORTS_MAX: usize = 8;
 
 /// Path of a module from the crate's root, without `crate`.
@@ -22,13 +22,13 @@ type Name = Vec<String>;
 /// Files of one crate, and the imports between them.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    /// Modules in files of their own, in the order of declaration; the root is the first.
+    /// Modules with a separate file, in the order of declaration; the root is the first.
     modules: Vec<Module>,
     /// Pairs of indices: the importing file and the imported file.
     edges: BTreeSet<(usize, usize)>,
 }
 
-/// Module in a file of its own.
+/// Module with a separate file.
 #[derive(Debug)]
 struct Module {
     name: Name,
@@ -46,7 +46,7 @@ pub(crate) struct Import<'a> {
 }
 
 impl Graph {
-    /// Graph of the crate with that root file, for example `src/lib.rs`.
+    /// Builds the graph of the crate with that root file, for example `src/lib.rs`.
     pub(crate) fn of(root: &Path, files: &[File]) -> Self {
         let texts: HashMap<&Path, &str> =
             files.iter().map(|file| (file.path.as_path(), file.text.as_str())).collect();
@@ -118,7 +118,8 @@ impl Graph {
         files
     }
 
-    /// Strongly connected components, each behind those that it imports (Tarjan's algorithm).
+    /// Returns the strongly connected components, each after the components that it imports
+    /// (Tarjan's algorithm).
     fn components(&self) -> Vec<Vec<usize>> {
         let mut search = Search::new(self);
         for index in 0..self.modules.len() {
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_import_whatever_they_want() {
+    fn imports_of_tests_are_ignored() {
         let graph = graph(&[
             ("lib.rs", "mod a;\nmod b;"),
             ("a.rs", "use crate::b::B;\n#[cfg(test)]\nmod tests;"),

@@ -1,8 +1,8 @@
 //! `cargo xtask prose [DIRECTORY]`: counts habits of language in comments and documents.
 //!
 //! Reads Rust and C comments and the prose of Markdown files, here or below a directory of another
-//! project, so that both can be compared. The limits are this project's. Nothing here judges a
-//! sentence: readers do.
+//! project, so that both can be compared. The limits are this project's. The counts do not replace
+//! a reader.
 
 use std::fmt;
 use std::fs;
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use crate::problem::Problem;
 use crate::source::{File, Result};
 
-/// Widest comment line, in characters, with its indentation.
+/// Maximum length of a comment line, in characters, with its indentation.
 const COLUMNS_MAX: usize = 100;
-/// Limits, per 10,000 words.
+/// Maximum per 10,000 words.
 const TELL_MAX: f64 = 2.0;
 const NOBODY_MAX: f64 = 3.0;
-/// Limit, in percent of doc items.
+/// Maximum in percent of doc items.
 const WHAT_MAX: f64 = 0.5;
 
 const TELL: [&str; 4] = ["tell", "tells", "telling", "told"];
 const NOBODY: [&str; 4] = ["nobody", "whoever", "whose", "whom"];
 
-/// Directories of a tree that hold no prose of its own.
+/// Directories without prose of the project.
 const SKIPPED: [&str; 4] = ["target", ".git", "node_modules", "vendor"];
-/// Deepest directory that is read.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 32;
 
 /// Habits that are counted, with their places.
@@ -142,12 +142,12 @@ impl Prose {
         found.len() as f64 * 100.0 / self.doc_items.max(1) as f64
     }
 
-    /// Every place of a habit.
+    /// Returns every place of a habit.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Problem> {
         [&self.tell, &self.nobody, &self.what, &self.same, &self.wide].into_iter().flatten()
     }
 
-    /// Every place of a habit beyond its limit.
+    /// Returns every place of a habit beyond its limit.
     pub(crate) fn beyond_limits(self) -> Vec<Problem> {
         let is_beyond = [
             self.per_ten_thousand(&self.tell) >= TELL_MAX,
@@ -184,8 +184,8 @@ impl fmt::Display for Prose {
     }
 }
 
-/// Comment lines of Rust or C. Strings with `//` in them, such as addresses, are no comments: a
-/// comment stands alone on its line or behind code and a space.
+/// Returns the comment lines of Rust or C. A comment is alone on its line, or follows code and a
+/// space: a string with `//` in it, such as an address, is not a comment.
 fn comments(text: &str) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     let mut is_block = false;
@@ -212,7 +212,7 @@ fn comments(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// Lines of a Markdown file outside of its fenced blocks.
+/// Returns the lines of a Markdown file outside of its fenced blocks.
 fn markdown(text: &str) -> Vec<Line<'_>> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -226,7 +226,7 @@ fn markdown(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// Directory named on the command line, or the project.
+/// Returns the directory given on the command line, or the project.
 pub(crate) fn directory(argument: Option<&str>, root: &Path) -> PathBuf {
     argument.map_or_else(|| root.into(), PathBuf::from)
 }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doc_item_begins_where_no_doc_line_stands_before() {
+    fn doc_item_begins_where_no_doc_line_stands_before() {
         let prose = prose("a.rs", "//! The same.\n\n/// The same with more.\nfn a() {}\n/// Other.\n");
         assert_eq!((prose.doc_items, prose.same.len()), (3, 2));
     }

@@ -1,6 +1,6 @@
 //! The project's files and crates, as git and cargo know them.
 //!
-//! Both checks start here. Nothing outside the repository is read.
+//! Every check starts here. It reads nothing outside the repository.
 
 use std::error::Error;
 use std::fs;

@@ -2,4 +2,4 @@
 
 /// Usage, printed for unknown arguments.
 pub(crate) const USAGE: &str =
-    "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY] | reference [--check]";
+    "usage: cargo xtask tidy | layers | prose [--list] [DIRECTORY] | reference [--check [--built]]";

@@ -10,7 +10,7 @@ const HEAD: &str = "# Commands
 The help text of every command, as the program prints it. `cargo xtask reference` writes this page.
 ";
 
-/// Deepest level of subcommands.
+/// Maximum level of subcommands.
 const DEPTH_MAX: usize = 3;
 
 pub(super) fn page(program: &Program) -> Result<String> {
@@ -32,7 +32,7 @@ fn write_command(program: &Program, words: &[&str], page: &mut String) -> Result
     Ok(())
 }
 
-/// Names in the section `Commands:` of a help text, without `help`.
+/// Returns the names in the section `Commands:` of a help text, without `help`.
 fn subcommands(help: &str) -> Vec<&str> {
     let section = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     section

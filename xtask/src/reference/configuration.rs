@@ -1,6 +1,6 @@
 //! The page of configuration keys, from the configuration that the proxy prints.
 //!
-//! Comments above a key describe it; comments above a section describe the section. A key behind
+//! Comments above a key describe it; comments above a section describe the section. A key after
 //! `#` without a blank has no default.
 
 use std::fmt::Write;
@@ -58,10 +58,10 @@ impl<'a> Page<'a> {
         let _ = self.text.write_str(text);
     }
 
-    /// Takes the comment as Markdown, wrapped as it was.
+    /// Takes the comment as Markdown, with its line breaks.
     fn taken(&mut self) -> String {
         let prose = std::mem::take(&mut self.comment).join("\n");
-        // A name in angle brackets or a star would be taken for markup.
+        // Markdown would interpret a name in angle brackets or a star as markup.
         prose.replace('<', "&lt;").replace('*', "\\*")
     }
 }
@@ -74,9 +74,9 @@ mod tests {
     fn keys_have_their_section_comment_and_default() {
         let page =
             page("# About all.\n\n# One.\na = 1\n\n# The section.\n[s]\n# Two,\n# long.\n#b = \"x\"\n");
-        let said = page.strip_prefix(HEAD).unwrap();
+        let text = page.strip_prefix(HEAD).unwrap();
         assert_eq!(
-            said,
+            text,
             "\nAbout all.\n\n### a\n\nOne.\n\nDefault: `1`\n\n## \\[s\\]\n\nThe section.\n\
              \n### s.b\n\nTwo,\nlong.\n\nNo default. Example: `\"x\"`\n"
         );

@@ -1,7 +1,7 @@
 //! The page of JSON objects: keys and types from the programs, meanings from the page itself.
 //!
-//! A key of the page stays while the program prints it, or while its type ends in `or absent`.
-//! Types that were seen once stay: a run sees only some of them.
+//! A key of the page is kept if the program prints it, or if its type ends in `or absent`. All
+//! types of a key on the page are kept, because one run prints only some of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ const HEAD: &str = "# JSON
 
 Keys of the objects that commands print with `--json`. `[]` stands for each element of a list. Bytes, packets and connections are
 counts, `seconds` are decimal fractions. Readers should ignore unknown keys: a release may add some.
-`cargo xtask reference` writes the keys and types from the programs' output; the meanings are written by hand and kept.
+`cargo xtask reference` writes the keys and types from the programs' output; the meanings are written by hand.
 ";
 const TABLE: &str = "| key | type | meaning |\n|---|---|---|\n";
 /// Suffix of the type of a key that is not always there.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_gone_are_dropped() {
+    fn removed_keys_are_dropped() {
         let old = format!("{HEAD}\n## strait x --json\n\n{TABLE}| `gone` | number | old |\n");
         let (page, _) = super::page(&old, &seen(r#"{"a":1}"#));
         assert!(!page.contains("gone") && page.contains("`a`"));

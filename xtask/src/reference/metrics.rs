@@ -1,4 +1,4 @@
-//! The page of metrics, from what a running proxy answers to `/metrics`.
+//! The page of metrics, from the response of a running proxy to `/metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ running proxy.
 | metric | type | labels | meaning |
 |---|---|---|---|
 ";
-/// Labels with at most so many values have their values listed.
+/// Maximum number of values of a label that are listed.
 const VALUES_MAX: usize = 12;
 
 #[derive(Default)]

@@ -1,9 +1,11 @@
-//! `cargo xtask reference [--check]`: pages of `docs/reference/` about the output of the programs.
+//! `cargo xtask reference [--check [--built]]`: pages of `docs/reference/` about the output of the
+//! programs.
 //!
 //! It builds the programs, runs them, and writes their options, configuration, metrics and JSON
 //! keys. The meanings in the tables of `json.md` are written by people and kept. With `--check` it
-//! changes nothing and returns each page that differs. Root or a user namespace lets it see the
-//! JSON of commands that send packets; without it these sections stay as they are.
+//! changes nothing and returns each page that differs; with `--built` it runs the programs that the
+//! tests have built. Root or a user namespace lets it see the JSON of commands that send packets;
+//! without it these sections stay as they are.
 
 mod commands;
 mod configuration;
@@ -15,16 +17,33 @@ mod samples;
 use std::fs;
 use std::path::Path;
 
+use program::Program;
+
 use crate::problem::Problem;
 use crate::source::Result;
 
 const FOLDER: &str = "docs/reference";
 const REMEDY: &str = "run `cargo xtask reference`";
 
-/// Writes the pages, or only compares them. Returns the pages that need a person: those that differ
-/// with `is_check`, and keys without a meaning.
-pub(crate) fn run(root: &Path, is_check: bool) -> Result<Vec<Problem>> {
-    let program = program::Program::build(root)?;
+/// Task with the pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Build the programs and write the pages.
+    Write,
+    /// Build the programs and compare the pages.
+    Check,
+    /// Compare the pages with programs that exist: a build without tests has other features of
+    /// dependencies, and would compile half of the workspace again.
+    CheckBuilt,
+}
+
+/// Writes the pages, or only compares them. Returns the pages that differ, and the keys without a
+/// meaning.
+pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
+    let program = match task {
+        Task::Write | Task::Check => Program::build(root)?,
+        Task::CheckBuilt => Program::built(root)?,
+    };
     let old_json = read(root, "json.md");
     let seen = samples::take(&program, root)?;
     let (json, mut problems) = json::page(&old_json, &seen);
@@ -39,11 +58,11 @@ pub(crate) fn run(root: &Path, is_check: bool) -> Result<Vec<Problem>> {
             continue;
         }
         let path = Path::new(FOLDER).join(name);
-        if is_check {
-            problems.push(Problem::new(path, 0, format!("differs from the program: {REMEDY}")));
-        } else {
+        if task == Task::Write {
             fs::write(root.join(&path), text)?;
             println!("wrote {}", path.display());
+        } else {
+            problems.push(Problem::new(path, 0, format!("differs from the program: {REMEDY}")));
         }
     }
     Ok(problems)

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::source::Result;
 
-/// Time after which a server ends: a failure must not look like a slow run.
+/// Time limit of a server: a failure must not look like a slow run.
 const SERVER_SECONDS_MAX: &str = "60";
 
-/// Program under its path.
+/// Path of the program.
 pub(super) struct Program(PathBuf);
 
 /// Running command that prints its addresses on standard error and its result at the end.
@@ -35,8 +35,17 @@ impl Program {
         if !built.success() {
             return Err("the programs do not build".into());
         }
+        Self::built(root)
+    }
+
+    /// Returns the programs that a build of this tree has left.
+    pub(super) fn built(root: &Path) -> Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        Ok(Self(target.join("debug/strait")))
+        let path = target.join("debug/strait");
+        if !path.is_file() {
+            return Err(format!("{} is not built", path.display()).into());
+        }
+        Ok(Self(path))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -133,7 +142,8 @@ impl Drop for Server {
     }
 }
 
-/// First address behind `start` with a port other than 0, once a character behind it shows its end.
+/// Returns the first address after `start` with a port other than 0, if a character after it shows
+/// that it is complete.
 fn address_in(text: &str, start: &str) -> Option<SocketAddr> {
     text.match_indices(start).find_map(|(at, _)| {
         let rest = &text[at + start.len()..];

@@ -17,10 +17,10 @@ use crate::source::Result;
 const LISTEN: &str = "127.0.0.1";
 const ADMIN: &str = "127.0.0.2";
 const ORIGIN: &str = "127.0.0.3";
-/// Requests that the origin answers: those of the proxy's misses.
+/// Length of the body of a response of the origin.
 const BODY_BYTES: usize = 100_000;
 
-/// Makes a veth pair; `vb` receives.
+/// Shell commands that create a veth pair; `vb` receives.
 const PAIR: &str =
     "ip link add va type veth peer name vb; ip link set lo up; ip link set va up; ip link set vb up; ";
 
@@ -55,7 +55,7 @@ pub(super) fn take(program: &Program, root: &Path) -> Result<Seen> {
     Ok(seen)
 }
 
-/// Empty directory for the files of the runs.
+/// Creates an empty directory for the files of the runs.
 fn directory(program: &Program) -> Result<PathBuf> {
     let directory = program.path().with_file_name("reference-files");
     if directory.exists() {
@@ -65,7 +65,7 @@ fn directory(program: &Program) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Commands that send packets.
+/// Runs the commands that send packets.
 fn namespaces(program: &Program, seen: &mut Seen) {
     let scripts = [
         ("strait generate --json, strait replay --json", "$STRAIT generate -o va -c 10 --json"),
@@ -130,7 +130,7 @@ fn proxy(program: &Program, directory: &Path, seen: &mut Seen) -> Result<()> {
     finish(server, &log, seen)
 }
 
-/// `strait cache`, on the running proxy.
+/// Runs `strait cache` on the running proxy.
 fn contents(program: &Program, admin: &str, uri: &str, seen: &mut Seen) -> Result<()> {
     let commands: [(&str, &[&str]); 4] = [
         ("strait cache stats --json", &["stats"]),

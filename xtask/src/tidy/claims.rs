@@ -2,8 +2,8 @@
 //!
 //! A code span that names a file, a crate, a test, a make target or a task must name an existing
 //! one. A table row that ends in a constant must give its value. The code map must have every
-//! crate, ordered by floor, and the table of fuzz targets every target. Other statements are for
-//! readers.
+//! crate, ordered by layer, and the table of fuzz targets every target. Other statements are not
+//! checked.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,7 +20,7 @@ const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md
 const EXTENSIONS: [&str; 4] = [".md", ".toml", ".rs", ".c"];
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 
-/// The project, as far as statements are compared with it.
+/// Parts of the project that the documents make statements about.
 struct Project<'a> {
     files: &'a [File],
     workspaces: &'a [Metadata],
@@ -34,9 +34,9 @@ pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec
     let mut problems = Vec::new();
     for document in documents {
         for (number, line) in prose(&document.text) {
-            let complain = |what| Problem::new(&document.path, number, what);
-            problems.extend(spans(line).into_iter().filter_map(|span| project.complaint(span)).map(complain));
-            problems.extend(project.limit(line).map(complain));
+            let problem = |what| Problem::new(&document.path, number, what);
+            problems.extend(spans(line).into_iter().filter_map(|span| project.violation(span)).map(problem));
+            problems.extend(project.limit(line).map(problem));
         }
         if document.path == Path::new("ARCHITECTURE.md") {
             problems.extend(project.code_map(document));
@@ -50,7 +50,7 @@ pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec
 
 impl Project<'_> {
     /// Returns the reason why a code span names nothing, if it looks like a name.
-    fn complaint(&self, span: &str) -> Option<String> {
+    fn violation(&self, span: &str) -> Option<String> {
         let words: Vec<&str> = span.split_whitespace().collect();
         let is_there = match words[..] {
             ["make", target, ..] => self.has_line("Makefile", &format!("{target}:")),
@@ -75,7 +75,7 @@ impl Project<'_> {
         file.is_some_and(|file| file.text.lines().any(|line| line.starts_with(start)))
     }
 
-    /// A function, or a file that is a test by itself.
+    /// Returns true if a function, or a file that is a test by itself, has this name.
     fn has_function(&self, name: &str) -> bool {
         let declaration = format!("fn {name}(");
         self.files.iter().any(|file| {
@@ -113,17 +113,17 @@ impl Project<'_> {
         (!holds).then(|| format!("{stated} is not the value of {owner}::{name}: {values:?}"))
     }
 
-    /// The code map has every crate of the workspace, and its floors do not descend.
+    /// Checks that the code map has every crate of the workspace, in ascending order of layers.
     fn code_map(&self, document: &File) -> Vec<Problem> {
         let rows: Vec<(usize, Vec<&str>)> = rows(document, "Code map");
         let mut problems = Vec::new();
-        let mut floor = 0;
+        let mut layer = 0;
         for (number, row) in &rows {
             let Some(own) = row.get(1).and_then(|cell| cell.parse().ok()) else { continue };
-            if own < floor {
-                problems.push(Problem::new(&document.path, *number, "the floors are out of order"));
+            if own < layer {
+                problems.push(Problem::new(&document.path, *number, "the layers are out of order"));
             }
-            floor = own;
+            layer = own;
         }
         let members = self.workspaces.first().map(Metadata::workspace_packages).unwrap_or_default();
         for package in members {
@@ -139,7 +139,7 @@ impl Project<'_> {
         problems
     }
 
-    /// The section of fuzzed inputs, the manifest and the folder name the same targets.
+    /// Checks that the section of fuzzed inputs, the manifest and the folder have the same targets.
     fn fuzz_targets(&self, document: &File) -> Vec<Problem> {
         let rows = rows(document, "Fuzzed inputs");
         let stated: BTreeSet<&str> =
@@ -172,18 +172,18 @@ impl Project<'_> {
     }
 }
 
-/// Code spans of a line.
+/// Returns the code spans of a line.
 fn spans(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
 
-/// Cells of a table row.
+/// Returns the cells of a table row.
 fn cells(line: &str) -> Option<Vec<&str>> {
     let inside = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     Some(inside.split('|').map(str::trim).collect())
 }
 
-/// Rows of the tables below a heading, without the head row and the rule.
+/// Returns the rows of the tables below a heading, without the head row and the rule.
 fn rows<'a>(document: &'a File, heading: &str) -> Vec<(usize, Vec<&'a str>)> {
     let lines = prose(&document.text).skip_while(|(_, line)| line.trim_start_matches('#').trim() != heading);
     let section = lines.skip(1).take_while(|(_, line)| !line.starts_with('#'));
@@ -227,14 +227,14 @@ mod tests {
             for span in
                 ["crates/strait-sys", "main.rs", "make test", "cargo xtask tidy", "strait-http", "a b"]
             {
-                assert_eq!(project.complaint(span), None, "{span}");
+                assert_eq!(project.violation(span), None, "{span}");
             }
             let this = "spans_that_name_something_pass_and_others_do_not";
-            assert_eq!(project.complaint(this), None);
+            assert_eq!(project.violation(this), None);
             let none = ["crates/none", "none.md", "make none", "cargo xtask none", "strait-none"];
             let no_test = concat!("no_such", "_test");
             for span in none.into_iter().chain([no_test]) {
-                assert!(project.complaint(span).is_some(), "{span}");
+                assert!(project.violation(span).is_some(), "{span}");
             }
         });
     }
@@ -255,10 +255,13 @@ mod tests {
         with_project(|project| {
             let text = "## Code map\n\n| a | b |\n|---|---|\n| `crates/strait-cli` | 4 |\n| `xtask` | 3 |\n";
             let document = File { path: "ARCHITECTURE.md".into(), text: text.into() };
-            let said: Vec<String> = project.code_map(&document).iter().map(ToString::to_string).collect();
-            assert!(said.contains(&"ARCHITECTURE.md:6: the floors are out of order".into()), "{said:?}");
-            assert!(said.contains(&"ARCHITECTURE.md: the code map lacks crates/strait-sys".into()));
-            assert!(!said.iter().any(|line| line.ends_with("xtask")));
+            let messages: Vec<String> = project.code_map(&document).iter().map(ToString::to_string).collect();
+            assert!(
+                messages.contains(&"ARCHITECTURE.md:6: the layers are out of order".into()),
+                "{messages:?}"
+            );
+            assert!(messages.contains(&"ARCHITECTURE.md: the code map lacks crates/strait-sys".into()));
+            assert!(!messages.iter().any(|line| line.ends_with("xtask")));
             let text = "## Fuzzed inputs\n\n| a | b |\n|---|---|\n| `none` | x |\n";
             let document = File { path: "SECURITY.md".into(), text: text.into() };
             assert_eq!(project.fuzz_targets(&document).len(), 1);

@@ -1,7 +1,7 @@
 //! Values of the constants in a crate's sources, for the documents that state them.
 //!
-//! `claims` asks for them. It reads literals, sums, products, shifts and the usual constructors of
-//! durations and sizes; other expressions have no value here.
+//! `claims` compares them with the documents. It evaluates literals, sums, products, shifts and the
+//! usual constructors of durations and sizes; other expressions have no value here.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ pub(super) enum Value {
     Milliseconds(u128),
 }
 
-/// Returns the values of all constants named `name` below `folder`; `None` for an expression that
-/// is not understood.
+/// Returns the values of all constants named `name` below `folder`; `None` for an unsupported
+/// expression.
 pub(super) fn find(files: &[File], folder: &Path, name: &str) -> Vec<Option<Value>> {
     let mut constants = Constants::default();
     for file in files.iter().filter(|file| file.has_extension("rs") && file.path.starts_with(folder)) {
@@ -72,7 +72,7 @@ impl Constants {
         }
     }
 
-    /// `Duration::from_secs(5)`, `ByteSize::mib(16)` and their like.
+    /// Evaluates a constructor such as `Duration::from_secs(5)` or `ByteSize::mib(16)`.
     fn constructed(&self, call: &syn::ExprCall) -> Option<Value> {
         let Expr::Path(path) = &*call.func else { return None };
         let number = self.number(call.args.first()?)?;

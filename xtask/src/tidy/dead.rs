@@ -65,10 +65,10 @@ fn reach(files: &[File], starts: impl Iterator<Item = PathBuf>) -> HashSet<PathB
         if !reached.insert(path.clone()) {
             continue;
         }
-        let beside = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        let directory = path.parent().unwrap_or(Path::new("")).to_path_buf();
         let is_folder = is_root || path.file_name().is_some_and(|name| name == "mod.rs");
-        let folder = if is_folder { beside.clone() } else { path.with_extension("") };
-        follow(&parsed.items, &folder, &beside, &mut |candidate| {
+        let folder = if is_folder { directory.clone() } else { path.with_extension("") };
+        follow(&parsed.items, &folder, &directory, &mut |candidate| {
             if texts.contains_key(candidate.as_path()) {
                 open.push((candidate, false));
             }
@@ -78,8 +78,8 @@ fn reach(files: &[File], starts: impl Iterator<Item = PathBuf>) -> HashSet<PathB
 }
 
 /// Calls `found` with every possible file of the `mod` items: `folder/name.rs`,
-/// `folder/name/mod.rs`, `#[path]`.
-fn follow(items: &[Item], folder: &Path, beside: &Path, found: &mut impl FnMut(PathBuf)) {
+/// `folder/name/mod.rs`, `#[path]` relative to `directory`.
+fn follow(items: &[Item], folder: &Path, directory: &Path, found: &mut impl FnMut(PathBuf)) {
     let modules = items.iter().filter_map(|item| match item {
         Item::Mod(module) => Some(module),
         _ => None,
@@ -89,7 +89,7 @@ fn follow(items: &[Item], folder: &Path, beside: &Path, found: &mut impl FnMut(P
         let name = name.trim_start_matches("r#");
         match (&module.content, path_attribute(module)) {
             (Some((_, inner)), _) => follow(inner, &folder.join(name), &folder.join(name), found),
-            (None, Some(path)) => found(beside.join(path)),
+            (None, Some(path)) => found(directory.join(path)),
             (None, None) => {
                 found(folder.join(name).with_extension("rs"));
                 found(folder.join(name).join("mod.rs"));
@@ -153,8 +153,9 @@ mod tests {
     fn dead_file_is_reported_unless_it_is_test_input() {
         let file = |path: &str| File { path: path.into(), text: "//! h\n".into() };
         let files = [file("src/dead.rs"), file("tests/ui/refused.rs"), file("notes.md")];
-        let said: Vec<String> = check(Path::new("."), &files, &[]).iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["src/dead.rs: no mod and no Cargo target reaches it"]);
+        let messages: Vec<String> =
+            check(Path::new("."), &files, &[]).iter().map(ToString::to_string).collect();
+        assert_eq!(messages, ["src/dead.rs: no mod and no Cargo target reaches it"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) fn check(root: &Path, file: &File) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (number, line) in prose(&file.text) {
         for target in targets(line) {
-            if let Some(what) = complaint(root, file, target) {
+            if let Some(what) = violation(root, file, target) {
                 problems.push(Problem::new(&file.path, number, what));
             }
         }
@@ -43,18 +43,18 @@ pub(crate) fn unlisted(files: &[File]) -> Vec<Problem> {
         .collect()
 }
 
-/// Returns the reason why `target` is no valid link in `file`, if there is one.
-fn complaint(root: &Path, file: &File, target: &str) -> Option<String> {
+/// Returns the reason why `target` is not a valid link in `file`, if there is one.
+fn violation(root: &Path, file: &File, target: &str) -> Option<String> {
     let (path, heading) = target.split_once('#').unwrap_or((target, ""));
     let folder = file.path.parent().unwrap_or(Path::new(""));
     let path = if path.is_empty() { file.path.clone() } else { normal(&folder.join(path)) };
     let (full, is_own) = (root.join(&path), path == file.path);
     if !is_own && !full.exists() {
-        return Some(format!("links to {target}, which is not there"));
+        return Some(format!("links to {target}, which does not exist"));
     }
     let is_markdown = path.extension().is_some_and(|extension| extension == "md");
     if is_markdown && file.path.starts_with(BOOK) && !path.starts_with(BOOK) {
-        return Some(format!("links to {target}, which is no page of the book: name the file instead"));
+        return Some(format!("links to {target}, which is not a page of the book: name the file instead"));
     }
     if heading.is_empty() || !is_markdown {
         return None;
@@ -93,7 +93,7 @@ fn anchors(text: &str) -> HashSet<String> {
     anchors
 }
 
-/// Lines outside of fenced code, with their numbers from 1.
+/// Returns the lines outside of fenced code, with their numbers from 1.
 pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn link_to_a_missing_file_is_reported() {
-        assert_eq!(problems("[a](none.md)\n"), ["tidy/a.md:1: links to none.md, which is not there"]);
+        assert_eq!(problems("[a](none.md)\n"), ["tidy/a.md:1: links to none.md, which does not exist"]);
         assert_eq!(
             problems("[a][l]\n\n[l]: none.md\n"),
-            ["tidy/a.md:3: links to none.md, which is not there"]
+            ["tidy/a.md:3: links to none.md, which does not exist"]
         );
         assert!(problems("[a](../main.rs) [b](../tidy) [c](../main.rs#top)\n").is_empty());
     }
@@ -150,7 +150,7 @@ mod tests {
     fn link_to_a_missing_heading_is_reported() {
         let headings = "# One, `two`: 3\n\n## Same\n## Same\n";
         let page = file("a.md", headings);
-        let to = |target| complaint(Path::new("."), &page, target);
+        let to = |target| violation(Path::new("."), &page, target);
         assert!(["#one-two-3", "#same", "a.md#same-1"].iter().all(|target| to(target).is_none()));
         assert_eq!(to("#same-2").as_deref(), Some("links to #same-2, but no heading gives that anchor"));
     }
@@ -158,10 +158,10 @@ mod tests {
     #[test]
     fn headings_of_this_project_are_found() {
         let root = crate::source::root();
-        let in_contributing = |target| complaint(&root, &file("README.md", ""), target);
+        let in_contributing = |target| violation(&root, &file("README.md", ""), target);
         assert_eq!(in_contributing("CONTRIBUTING.md#tests"), None);
         assert!(in_contributing("CONTRIBUTING.md#no-such-heading").is_some());
-        let from_the_book = complaint(&root, &file("docs/sources.md", ""), "../CONTRIBUTING.md");
+        let from_the_book = violation(&root, &file("docs/sources.md", ""), "../CONTRIBUTING.md");
         assert!(from_the_book.is_some_and(|what| what.ends_with("name the file instead")));
     }
 

@@ -1,8 +1,8 @@
-//! `cargo xtask tidy`: checks that neither the compiler nor clippy makes.
+//! `cargo xtask tidy`: checks beyond those of the compiler and of clippy.
 //!
-//! Lengths of files and functions, file headers, forbidden words, habits of prose, lints disabled
-//! without a reason, unreachable files, broken links, statements of documents that do not hold.
-//! Each check is a function from files to problems.
+//! It checks lengths of files and functions, file headers, forbidden words, habits of prose, lints
+//! disabled without a reason, unreachable files, links, and statements of documents about files,
+//! tests and limits. Each check is a function from files to problems.
 
 mod claims;
 mod constants;

@@ -15,21 +15,21 @@ const FUNCTION_LINES_MAX: usize = 70;
 
 /// Returns every problem in the syntax of `file`.
 pub(crate) fn check(file: &File) -> Vec<Problem> {
-    let mut looker = Looker { file, problems: Vec::new() };
+    let mut visitor = Visitor { file, problems: Vec::new() };
     match syn::parse_file(&file.text) {
-        Ok(parsed) => looker.visit_file(&parsed),
-        Err(error) => looker.complain(error.span(), format!("does not parse: {error}")),
+        Ok(parsed) => visitor.visit_file(&parsed),
+        Err(error) => visitor.report(error.span(), format!("does not parse: {error}")),
     }
-    looker.problems
+    visitor.problems
 }
 
-struct Looker<'a> {
+struct Visitor<'a> {
     file: &'a File,
     problems: Vec<Problem>,
 }
 
-impl Looker<'_> {
-    fn complain(&mut self, at: Span, what: String) {
+impl Visitor<'_> {
+    fn report(&mut self, at: Span, what: String) {
         self.problems.push(Problem::new(&self.file.path, at.start().line, what));
     }
 
@@ -37,13 +37,14 @@ impl Looker<'_> {
         let (start, end) = (signature.span().start().line, body.span().end().line);
         let lines = end + 1 - start;
         if lines > FUNCTION_LINES_MAX {
-            let what = format!("fn {} has {lines} lines; {FUNCTION_LINES_MAX} are the most", signature.ident);
-            self.complain(signature.span(), what);
+            let what =
+                format!("fn {} has {lines} lines; at most {FUNCTION_LINES_MAX} are allowed", signature.ident);
+            self.report(signature.span(), what);
         }
     }
 }
 
-impl<'ast> Visit<'ast> for Looker<'_> {
+impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
         self.function(&item.sig, &item.block);
         visit::visit_item_fn(self, item);
@@ -66,7 +67,7 @@ impl<'ast> Visit<'ast> for Looker<'_> {
         if let (true, syn::Meta::List(list)) = (switches_off, &attribute.meta)
             && !list.tokens.clone().into_iter().any(|token| token.to_string() == "reason")
         {
-            self.complain(attribute.span(), "a lint is switched off without a reason = \"...\"".into());
+            self.report(attribute.span(), "a lint is disabled without a reason = \"...\"".into());
         }
     }
 }
@@ -86,12 +87,12 @@ mod tests {
 
     #[test]
     fn function_of_71_lines_is_reported_everywhere() {
-        let said = |line| vec![format!("a.rs:{line}: fn long has 71 lines; 70 are the most")];
+        let message = |line| vec![format!("a.rs:{line}: fn long has 71 lines; at most 70 are allowed")];
         assert!(problems(&function(70)).is_empty());
-        assert_eq!(problems(&function(71)), said(1));
-        assert_eq!(problems(&format!("impl A {{\n{}}}\n", function(71))), said(2));
-        assert_eq!(problems(&format!("trait A {{\n{}}}\n", function(71))), said(2));
-        assert_eq!(problems(&format!("mod a {{\n\n{}}}\n", function(71))), said(3));
+        assert_eq!(problems(&function(71)), message(1));
+        assert_eq!(problems(&format!("impl A {{\n{}}}\n", function(71))), message(2));
+        assert_eq!(problems(&format!("trait A {{\n{}}}\n", function(71))), message(2));
+        assert_eq!(problems(&format!("mod a {{\n\n{}}}\n", function(71))), message(3));
     }
 
     #[test]
@@ -101,9 +102,9 @@ mod tests {
 
     #[test]
     fn disabled_lint_needs_a_reason() {
-        let said = "a lint is switched off without a reason = \"...\"";
-        assert_eq!(problems("#[allow(dead_code)]\nfn f() {}\n"), [format!("a.rs:1: {said}")]);
-        assert_eq!(problems("//! h\n#![expect(dead_code)]\n"), [format!("a.rs:2: {said}")]);
+        let message = "a lint is disabled without a reason = \"...\"";
+        assert_eq!(problems("#[allow(dead_code)]\nfn f() {}\n"), [format!("a.rs:1: {message}")]);
+        assert_eq!(problems("//! h\n#![expect(dead_code)]\n"), [format!("a.rs:2: {message}")]);
         assert!(problems("#[allow(dead_code, reason = \"for later\")]\nfn f() {}\n").is_empty());
     }
 

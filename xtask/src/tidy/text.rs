@@ -33,25 +33,25 @@ const MACHINE_PATHS: [&str; 6] = [
 pub(crate) fn check(file: &File) -> Vec<Problem> {
     let is_source = SOURCES.iter().any(|extension| file.has_extension(extension));
     let mut problems = Vec::new();
-    let mut complain = |line, what: String| problems.push(Problem::new(&file.path, line, what));
+    let mut report = |line, what: String| problems.push(Problem::new(&file.path, line, what));
     if is_source && file.text.lines().count() > FILE_LINES_MAX {
-        complain(0, format!("longer than {FILE_LINES_MAX} lines: split it at its seam"));
+        report(0, format!("longer than {FILE_LINES_MAX} lines: split it by subject"));
     }
     if file.has_extension("rs") && !file.text.starts_with("//!") {
-        complain(1, "does not begin with a //! header".into());
+        report(1, "does not begin with a //! header".into());
     }
     if !file.text.is_empty() && !file.text.ends_with('\n') {
-        complain(0, "does not end with a newline".into());
+        report(0, "does not end with a newline".into());
     }
     for (number, line) in file.lines() {
         if line.ends_with([' ', '\t', '\r']) {
-            complain(number, "blanks at the end of the line".into());
+            report(number, "blanks at the end of the line".into());
         }
         for word in UNFINISHED.iter().filter(|word| is_source && line.contains(**word)) {
-            complain(number, format!("{word}: finish it, or open an issue"));
+            report(number, format!("{word}: finish it, or open an issue"));
         }
         for path in MACHINE_PATHS.iter().filter(|path| names_path(line, path)) {
-            complain(number, format!("{path}: a path of one machine"));
+            report(number, format!("{path}: a path of one machine"));
         }
     }
     problems
@@ -88,7 +88,7 @@ mod tests {
     fn file_of_601_lines_is_reported() {
         let lines = |count| "//!\n".repeat(count);
         assert!(problems("a.rs", &lines(600)).is_empty());
-        assert_eq!(problems("a.rs", &lines(601)), ["a.rs: longer than 600 lines: split it at its seam"]);
+        assert_eq!(problems("a.rs", &lines(601)), ["a.rs: longer than 600 lines: split it by subject"]);
         assert!(problems("a.json", &lines(601)).is_empty());
     }
 
