@@ -1,4 +1,4 @@
-# Strait: `make demo` runs the main job, `make test` passes the tests. `make` alone lists the rest.
+# Strait: `make demo` builds and demonstrates it, `make test` runs all checks, `make` alone lists the targets.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo install dist test-packages test test-vm test-arm64 bench fuzz audit book reference
+.PHONY: help setup demo install dist test-packages test test-vm test-arm64 bench ci msrv audit docs book fuzz miri release-check reference
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,35 +42,40 @@ test-arm64: ## build for arm64 and run the tests that work in an emulated proces
 	@scripts/setup arm64
 	@scripts/test-arm64
 
-test: ## check format, lints and house rules, run all tests, compare the number of skipped tests
-	@scripts/setup test
-	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --features strait-cli/vm -- -D warnings
-	cargo xtask tidy
-	cargo xtask layers
-	scripts/test
-	cargo xtask reference --check
-	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
-		cargo test --package strait-sys --lib --release loom
-	$(MAKE) test-vm
+test: ## check format, lints and rules of the project, run all tests, compare the number of skipped tests
+	@scripts/test
 
 test-vm: ## run the tests in virtual machines: other kernels, emulated NICs, instruction counts
 	@scripts/setup vm
 	@scripts/test-vm
 
-bench: ## measure Strait and its peers (BENCH_ARGS="..."); results are in bench/results/
+bench: ## measure Strait and compare it with other programs (BENCH_ARGS="..."); results are in bench/results/
 	@scripts/setup bench
 	@scripts/bench $(BENCH_ARGS)
 
-fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each; needs nightly and cargo-fuzz
-	@scripts/fuzz $(FUZZ_SECONDS)
+ci: ## run the checks beyond the tests, which are the next seven and test-packages
+	@scripts/ci
 
-audit: ## check licences and advisories of the dependencies; needs cargo-deny
-	@command -v cargo-deny >/dev/null || { echo "cargo-deny is not installed: cargo install cargo-deny" >&2; exit 1; }
-	cargo deny check
+msrv: ## compile with the oldest supported Rust
+	@scripts/ci msrv
 
-book: ## build the documents as a book; needs mdbook
-	@scripts/book
+audit: ## check licences, sources and advisories of the dependencies
+	@scripts/ci audit
 
-reference: ## compare docs/reference with the programs; `cargo xtask reference` writes it again
+docs: ## build the crates' documentation without warnings
+	@scripts/ci docs
+
+book: ## build the documents as a book
+	@scripts/ci book
+
+fuzz: ## run every fuzz target for FUZZ_SECONDS (30) each
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/ci fuzz
+
+miri: ## look for undefined behaviour in unsafe code and parsers
+	@scripts/ci miri
+
+release-check: ## prepare the next release without a trace, and package the crates
+	@scripts/ci release
+
+reference: ## compare docs/reference with the programs; `cargo xtask reference` generates it again
 	cargo xtask reference --check
