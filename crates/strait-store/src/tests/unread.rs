@@ -261,8 +261,9 @@ fn failed_unlink_of_an_unopened_file_keeps_its_space_until_a_sync() {
     store.shared.segments.disk.faults.inject(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
     put_until_evicted(&store);
     assert!(oldest.exists() && store.stats().failed == failed + 1, "{:?}", store.stats());
-    let used_bytes: u64 = files(dir.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
-    assert!(used_bytes <= store.stats().capacity_bytes);
+    // The eviction thread may unlink a listed file at this moment.
+    let listed = files(dir.path()).into_iter().filter_map(|path| fs::metadata(path).ok());
+    assert!(listed.map(|data| data.len()).sum::<u64>() <= store.stats().capacity_bytes);
     store.sync().unwrap();
     assert!(!oldest.exists());
 }
