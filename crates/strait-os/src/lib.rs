@@ -2,8 +2,8 @@
 //!
 //! Here are the parts of the system around the bytes: interfaces and their drivers ([`interface`],
 //! [`ethtool`], [`netlink`], [`egress`]), private networks ([`netns`], [`wire`]), this process
-//! ([`process`], [`service`], [`stdio`]), clocks and waits ([`clock`], [`wait`]), and files that
-//! are safe to write to ([`output`]). Rings, sockets for packets and other shared memory are in
+//! ([`process`], [`service`], [`stdio`]), clocks and waits ([`clock`], [`wait`]), files that are
+//! safe to write to ([`output`]), and text for a terminal ([`text`]). Rings, sockets for packets and other shared memory are in
 //! `strait-sys`, which only the engines call.
 //!
 //! This crate has no unsafe code. Where a system call needs some, `strait-sys` has a function for
@@ -22,6 +22,7 @@ pub mod output;
 pub mod process;
 pub mod service;
 pub mod stdio;
+pub mod text;
 pub mod wire;
 
 pub use strait_sys::{Error, Kind, Result};

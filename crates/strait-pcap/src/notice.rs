@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use strait_os::output;
+use strait_os::text::printable;
 
 /// Destination of notices.
 #[derive(Clone, Debug)]
@@ -32,10 +33,12 @@ impl Notices {
             .map_err(|error| format!("{}: {error}", setting(file)))
     }
 
-    /// Prints `text`, which consists of complete lines. If the report's file cannot be written, the
-    /// error is printed on standard error. Other errors are ignored: the program must continue as
-    /// it would without notices.
+    /// Prints `text`, which consists of complete lines. Control characters become escapes: names of
+    /// interfaces may contain them. If the report's file cannot be written, the error is printed on
+    /// standard error. Other errors are ignored: the program must continue as it would without
+    /// notices.
     pub(crate) fn print(&self, text: &str) {
+        let text = &printable(text);
         match self {
             Self::Stderr => print_to_user(text),
             Self::File(report) => {
@@ -90,8 +93,8 @@ mod tests {
         let (report, victim) = (directory.path().join("report"), directory.path().join("victim"));
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         Notices::to_file(report.to_str().unwrap()).unwrap().print("one\n");
-        Notices::to_file(report.to_str().unwrap()).unwrap().print("two\n");
-        assert_eq!(fs::read(&report).unwrap(), b"one\ntwo\n");
+        Notices::to_file(report.to_str().unwrap()).unwrap().print("two \x1b[2J\n");
+        assert_eq!(fs::read(&report).unwrap(), b"one\ntwo \\u{1b}[2J\n");
         fs::write(&victim, "untouched").unwrap();
         fs::remove_file(&report).unwrap();
         fs::hard_link(&victim, &report).unwrap();

@@ -4,6 +4,7 @@ use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
 
 use serde::Serialize;
+pub use strait_os::text::printable;
 
 use crate::{Error, Streams};
 
@@ -41,24 +42,6 @@ pub fn print_stderr(text: Arguments<'_>) {
     let _ = io::stderr().write_all(printable(&text.to_string()).as_bytes());
 }
 
-/// Returns `text` with its control characters as escapes, as in `\u{1b}`, except line ends and
-/// tabs.
-///
-/// Names of interfaces and files may contain control sequences of the terminal: Linux forbids only
-/// `/`, `:` and blanks in the name of an interface, and only `/` in that of a file.
-pub fn printable(text: &str) -> String {
-    let is_escaped = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    let mut printable = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_escaped(c) {
-            printable.extend(c.escape_debug());
-        } else {
-            printable.push(c);
-        }
-    }
-    printable
-}
-
 /// Prints a message on standard error, after the name of the program.
 pub fn warn(text: Arguments<'_>) {
     print_stderr(format_args!("{}: {text}", crate::prefix()));
@@ -87,11 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_printed_as_escapes() {
-        assert_eq!(
-            printable("e\x1b]0;T\x07: \u{9b}2J\r\n\tä\"'\\"),
-            "e\\u{1b}]0;T\\u{7}: \\u{9b}2J\\r\n\tä\"'\\"
-        );
+    fn control_characters_of_an_account_are_escaped() {
         assert_eq!(account_text(&"e\x1b[2J\n", false).unwrap(), "e\\u{1b}[2J");
     }
 }
