@@ -39,7 +39,7 @@ fn examples() -> String {
     format!(
         "Examples:
   {name} cache stats --admin 127.0.0.1:3129
-  {name} cache ls 'http://deb.debian.org/*.deb' --cache-dir /var/cache/strait
+  {name} cache ls 'http://example.com/*.png' --cache-dir /var/cache/strait
   {name} cache ban 'http://www.example.org/img/*' --admin 127.0.0.1:3129
   {name} cache verify --cache-dir /var/cache/strait --json"
     )

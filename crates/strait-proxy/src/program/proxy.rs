@@ -22,7 +22,7 @@ pub(crate) fn examples() -> String {
         "Examples:
   {name} --listen 127.0.0.1:3128 --cache-dir /var/cache/strait       # a forward cache for this machine
   {name} --listen [::]:80 --origin http://127.0.0.1:8080 --cache-dir /var/cache/strait --cache-size 20GB
-  http_proxy=http://127.0.0.1:3128 curl -I http://deb.debian.org/debian/dists/stable/InRelease"
+  http_proxy=http://127.0.0.1:3128 curl -I http://example.com/"
     )
 }
 
