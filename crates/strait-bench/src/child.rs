@@ -288,7 +288,7 @@ pub(crate) fn print(account: &impl Serialize) -> Result<()> {
     writeln!(io::stdout(), "{text}").map_err(failed)
 }
 
-/// Parses the account that [`print`] wrote.
+/// Parses the account that [`print()`] wrote.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Program {
         program: program.name(),

@@ -64,8 +64,8 @@ impl Interface {
         self.mtu as usize + HEADER + if tagged { TAG } else { 0 }
     }
 
-    /// Looks up the interface `name` in the calling thread's namespace. Returns [`Kind::Usage`] if
-    /// there is none.
+    /// Looks up the interface `name` in the calling thread's namespace. Returns
+    /// [`Kind::Usage`](crate::Kind::Usage) if there is none.
     pub fn find(name: &str) -> Result<Self> {
         Netlink::open()?.interface(name)
     }

@@ -91,7 +91,7 @@ pub fn write(out: &mut impl Write, frame: &[u8], wire_len: u32, options: &Option
     write_detailed(out, frame, wire_len, options, Detail::default())
 }
 
-/// Like [`write`], with more or less detail.
+/// Like [`write()`], with more or less detail.
 pub fn write_detailed(
     out: &mut impl Write,
     frame: &[u8],
