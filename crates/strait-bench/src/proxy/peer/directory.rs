@@ -33,7 +33,10 @@ pub(crate) struct Directories {
 }
 
 impl Directories {
+    /// Creates the directory of a run. Its path is absolute: the other proxies interpret a relative
+    /// path from their own directory.
     pub(crate) fn new(parent: &Path) -> Result<Self> {
+        let parent = std::path::absolute(parent).map_err(|error| failed("find", parent, error))?;
         let path = parent.join(format!("strait-bench-{}", std::process::id()));
         let file = make(CWD, &path).map_err(|error| failed("make", &path, error))?;
         Ok(Self { path, file, made: AtomicU32::new(0) })
@@ -146,6 +149,13 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn path_of_a_try_is_absolute() {
+        let directories = Directories::new(Path::new(".")).unwrap();
+        let directory = directories.next().unwrap();
+        assert!(directory.path().is_absolute() && directory.path().is_dir());
+    }
 
     #[test]
     fn links_in_the_directory_of_a_try_are_not_followed() {
