@@ -160,7 +160,7 @@ mod tests {
 
     fn seen(json: &str) -> Seen {
         let values = super::super::program::values(json).unwrap();
-        Seen { json: vec![("strait x --json".into(), values)], metrics: String::new() }
+        Seen { json: vec![("strait x --json".into(), values)], metrics: Vec::new() }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The page of metrics, from the response of a running proxy to `/metrics`.
+//! The page of metrics, from the responses of running programs to `/metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,13 +7,26 @@ use super::cell;
 
 const HEAD: &str = "# Metrics
 
-The proxy serves these at `http://ADMIN/metrics` in Prometheus' text format (`--admin`, `admin.listen`). Counters count since
-the start of the proxy. Metrics of the store exist with `--cache-dir`. `cargo xtask reference` writes this page from the answer of a
-running proxy.
-
+Three commands serve metrics at `http://ADDRESS/metrics` in Prometheus' text format. Counters count since the start of the
+command. `cargo xtask reference` writes this page from the answers of running programs.
+";
+const TABLE: &str = "
 | metric | type | labels | meaning |
 |---|---|---|---|
 ";
+/// Sections of the page, with the text above their tables.
+const SECTIONS: [(&str, &str); 3] = [
+    (
+        "strait proxy --admin",
+        "In the configuration: `admin.listen`. Metrics of the store exist with `--cache-dir`.",
+    ),
+    (
+        "strait capture --metrics",
+        "Updated twice a second. `queue` is the lane's; counts of no lane have an empty one, so that a sum over \
+         `queue` is the capture's total.",
+    ),
+    ("strait relay --metrics", "Updated twice a second."),
+];
 /// Maximum number of values of a label that are listed.
 const VALUES_MAX: usize = 12;
 
@@ -24,7 +37,30 @@ struct Metric<'a> {
     labels: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-pub(super) fn page(exposition: &str) -> String {
+/// Returns the page. A section without an exposition stays as in `old`: its program could not run.
+pub(super) fn page(old: &str, seen: &[(&str, String)]) -> String {
+    let mut page = HEAD.to_owned();
+    for (title, text) in SECTIONS {
+        let heading = format!("\n## {title}\n");
+        match seen.iter().find(|(name, _)| *name == title) {
+            Some((_, exposition)) => {
+                let _ = writeln!(page, "{heading}\n{text}\n{TABLE}{}", table(exposition).trim_end());
+            }
+            None => page.push_str(section(old, &heading)),
+        }
+    }
+    page
+}
+
+/// Returns the section of a page that begins with `heading`.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let Some(begin) = page.find(heading) else { return "" };
+    let end = page[begin + 1..].find("\n## ").map_or(page.len(), |end| begin + 1 + end);
+    &page[begin..end]
+}
+
+/// Returns the rows for the metrics of an exposition.
+fn table(exposition: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     let mut metrics: BTreeMap<&str, Metric<'_>> = BTreeMap::new();
     for line in exposition.lines() {
@@ -42,13 +78,13 @@ pub(super) fn page(exposition: &str) -> String {
             }
         }
     }
-    let mut page = HEAD.to_owned();
+    let mut rows = String::new();
     for name in names {
         let metric = &metrics[name];
         let _ =
-            writeln!(page, "| `{name}` | {} | {} | {} |", metric.kind, metric.labels(), cell(metric.help));
+            writeln!(rows, "| `{name}` | {} | {} | {} |", metric.kind, metric.labels(), cell(metric.help));
     }
-    page
+    rows
 }
 
 impl<'a> Metric<'a> {
@@ -67,7 +103,9 @@ impl<'a> Metric<'a> {
         let label = |(name, values): (&&str, &Vec<&str>)| {
             let is_name = |value: &&str| value.starts_with(|c: char| c.is_ascii_alphanumeric());
             let is_number = |value: &&str| value.contains('.') || *value == "+Inf";
-            if values.len() > VALUES_MAX || !values.iter().all(is_name) || values.iter().any(is_number) {
+            // A single value is that of this run, such as the name of an interface.
+            let is_listed = (2..=VALUES_MAX).contains(&values.len());
+            if !is_listed || !values.iter().all(is_name) || values.iter().any(is_number) {
                 return format!("`{name}`");
             }
             format!("`{name}`: {}", values.join(", "))
@@ -84,11 +122,20 @@ mod tests {
     fn metrics_have_type_labels_and_meaning() {
         let text = "# HELP a_total Things.\n# TYPE a_total counter\na_total{kind=\"x\"} 1\na_total{kind=\"y\"} 2\n\
             # HELP t_seconds Time.\n# TYPE t_seconds histogram\nt_seconds_bucket{le=\"0.1\"} 1\nt_seconds_count 1\n";
-        let page = page(text);
-        let rows = page.strip_prefix(HEAD).unwrap();
         assert_eq!(
-            rows,
+            table(text),
             "| `a_total` | counter | `kind`: x, y | Things. |\n| `t_seconds` | histogram | `le` | Time. |\n"
         );
+    }
+
+    #[test]
+    fn section_of_a_program_that_cannot_run_stays() {
+        let exposition = |name: &str| format!("# HELP {name} Things.\n# TYPE {name} counter\n{name} 1\n");
+        let [proxy, capture, relay] = SECTIONS.map(|(title, _)| title);
+        let all = [(proxy, exposition("a")), (capture, exposition("b")), (relay, exposition("c"))];
+        let old = page("", &all);
+        assert_eq!(page(&old, &all[2..]), old);
+        let new = page(&old, &[(proxy, exposition("d")), (relay, exposition("c"))]);
+        assert_eq!(new, old.replace("`a`", "`d`"));
     }
 }

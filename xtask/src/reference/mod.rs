@@ -50,7 +50,7 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
     let pages = [
         ("commands.md", commands::page(&program)?),
         ("configuration.md", configuration::page(&program.text(&["proxy", "--print-default-config"])?)),
-        ("metrics.md", metrics::page(&seen.metrics)),
+        ("metrics.md", metrics::page(&read(root, "metrics.md"), &seen.metrics)),
         ("json.md", json),
     ];
     for (name, text) in pages {

@@ -65,13 +65,17 @@ impl Program {
     /// Returns the JSON values that a shell script prints in a network namespace of its own, where
     /// `$STRAIT` is the program; `None` where no namespace can be made.
     pub(super) fn json_in_namespace(&self, script: &str) -> Option<Vec<Value>> {
+        values(&self.text_in_namespace(script)?).ok().filter(|values| !values.is_empty())
+    }
+
+    /// Like [`json_in_namespace`](Self::json_in_namespace) for a script that prints text.
+    pub(super) fn text_in_namespace(&self, script: &str) -> Option<String> {
         let mine: &[&str] = &["--net"];
         let mapped: &[&str] = &["--net", "--user", "--map-root-user"];
         [mine, mapped].iter().find_map(|options| {
             let mut command = Command::new("unshare");
             command.args(*options).args(["sh", "-ec", script]).env("STRAIT", &self.0);
-            let printed = output(command.stderr(Stdio::null())).ok()?;
-            values(&printed).ok().filter(|values| !values.is_empty())
+            output(command.stderr(Stdio::null())).ok().filter(|printed| !printed.is_empty())
         })
     }
 

@@ -17,6 +17,7 @@ use crate::source::Result;
 const LISTEN: &str = "127.0.0.1";
 const ADMIN: &str = "127.0.0.2";
 const ORIGIN: &str = "127.0.0.3";
+const METRICS: &str = "127.0.0.4";
 /// Length of the body of a response of the origin.
 const BODY_BYTES: usize = 100_000;
 
@@ -24,11 +25,11 @@ const BODY_BYTES: usize = 100_000;
 const PAIR: &str =
     "ip link add va type veth peer name vb; ip link set lo up; ip link set va up; ip link set vb up; ";
 
-/// Printed objects by section of the page, and the metrics.
+/// Printed objects and metrics, by section of their page.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) json: Vec<(String, Vec<Value>)>,
-    pub(super) metrics: String,
+    pub(super) metrics: Vec<(&'static str, String)>,
 }
 
 impl Seen {
@@ -80,6 +81,13 @@ fn namespaces(program: &Program, seen: &mut Seen) {
             None => println!("no network namespace: the section of {title} stays as it is"),
         }
     }
+    let title = "strait capture --metrics";
+    let script = "$STRAIT capture -i vb --quiet --metrics 127.0.0.1:9000 >/dev/null & \
+         curl --silent --retry 30 --retry-delay 1 --retry-connrefused http://127.0.0.1:9000/metrics; kill $!; wait";
+    match program.text_in_namespace(&format!("{PAIR}{script}")) {
+        Some(text) => seen.metrics.push((title, text)),
+        None => println!("no network namespace: the section of {title} stays as it is"),
+    }
 }
 
 fn transfers(program: &Program, directory: &Path, seen: &mut Seen) -> Result<()> {
@@ -94,9 +102,11 @@ fn transfers(program: &Program, directory: &Path, seen: &mut Seen) -> Result<()>
     let raw = directory.join("raw").display().to_string();
     let mut receiver = program.serve(&["receive", "--raw", "-l", "127.0.0.1:0", "-o", &raw, "--json"])?;
     let to = receiver.address(LISTEN)?.to_string();
-    let listen = format!("{ADMIN}:0");
-    let mut relay = program.serve(&["relay", "--listen", &listen, "--to", &to, "--json", "--json-log"])?;
+    let (listen, metrics) = (format!("{ADMIN}:0"), format!("{METRICS}:0"));
+    let options = ["relay", "--listen", &listen, "--to", &to, "--json", "--json-log", "--metrics", &metrics];
+    let mut relay = program.serve(&options)?;
     let through = relay.address(ADMIN)?.to_string();
+    seen.metrics.push(("strait relay --metrics", get(relay.address(METRICS)?, "/metrics")?));
     program.json(&["send", "--raw", &source, &through, "--json"])?;
     receiver.wait()?;
     let (lines, account): (Vec<Value>, Vec<Value>) =
@@ -125,7 +135,7 @@ fn proxy(program: &Program, directory: &Path, seen: &mut Seen) -> Result<()> {
     for path in ["/a", "/a", "/b", "/none"] {
         get(url, path)?;
     }
-    seen.metrics = get(admin, "/metrics")?;
+    seen.metrics.push(("strait proxy --admin", get(admin, "/metrics")?));
     contents(program, &admin.to_string(), &format!("http://{url}/a"), seen)?;
     finish(server, &log, seen)
 }
