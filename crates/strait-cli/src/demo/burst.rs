@@ -16,7 +16,7 @@ use crate::Error;
 pub(super) const TOPIC: Topic = Topic {
     key: "burst",
     title: "A burst while the reader pauses: each lost packet has a cause",
-    next: "sudo {strait} capture -i any -w web.pcapng port 80",
+    next: "sudo {strait} capture -i any -w all.pcapng",
 };
 
 /// Packets of the burst: several times the capacity of either program's ring.
@@ -86,7 +86,7 @@ fn show(sent: u64, arrived: u64, report: &Value, tcpdump: Result<&Option<[u64; 3
             ));
             json!({ "captured": captured, "received": received, "dropped": dropped })
         }
-        Err(error) if is_missing(error) => without_tcpdump(&mut lines, "SKIP", &error.to_string()),
+        Err(error) if is_missing(error) => without_tcpdump(&mut lines, "SKIP", &missing(error)),
         failed => {
             has_tcpdump_failed = true;
             let reason = failed.map_or_else(ToString::to_string, |_| "it printed no counts".into());
@@ -117,6 +117,17 @@ fn is_missing(error: &Error) -> bool {
     const REFUSALS: [&str; 3] = ["permission", "Permission denied", "Operation not permitted"];
     let message = error.to_string();
     matches!(error, Error::NoProgram(_)) || REFUSALS.iter().any(|words| message.contains(words))
+}
+
+/// Returns the reason for a missing tcpdump. Where a user namespace forbids setgroups(2), tcpdump
+/// fails to keep its own user, and its message names the wrong remedy.
+fn missing(error: &Error) -> String {
+    let message = error.to_string();
+    if message.contains("change to 'root'") {
+        return "tcpdump cannot keep its user in a user namespace; it takes part if root runs the demo"
+            .into();
+    }
+    message
 }
 
 fn without_tcpdump(lines: &mut Vec<String>, mark: &str, reason: &str) -> Value {

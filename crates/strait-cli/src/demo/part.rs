@@ -103,7 +103,8 @@ pub(super) fn print(number: usize, topic: &Topic, outcome: &Outcome) -> Result<(
             let mark = if result.is_failed { "FAILED:" } else { "=>" };
             print_line(&format!("   {mark} {}", result.sentence))?;
         }
-        Outcome::Skipped(reason) => print_line(&format!("   SKIP: {reason}"))?,
+        // Its next command would not run here either.
+        Outcome::Skipped(reason) => return Ok(print_text(&format!("   SKIP: {reason}\n\n"))?),
         Outcome::Failed(reason) => print_line(&format!("   FAILED: {reason}"))?,
     }
     Ok(print_text(&format!("   next: {}\n\n", topic.next.replace("{strait}", &program())))?)
