@@ -61,9 +61,10 @@ impl Args {
         Detail { link: self.link_header, verbose: self.verbose > 0, quick: self.quick }
     }
 
-    /// Returns the format of the bytes below the line, and true if they include the link header.
+    /// Returns the format of the bytes below the line, and true if they include the link header. Of
+    /// several formats the first one below counts, as in tcpdump.
     fn dump(&self) -> Option<(Dump, bool)> {
-        let forms = [(self.ascii, Dump::Ascii), (self.hex_ascii, Dump::HexAscii), (self.hex, Dump::Hex)];
+        let forms = [(self.hex_ascii, Dump::HexAscii), (self.hex, Dump::Hex), (self.ascii, Dump::Ascii)];
         forms.into_iter().find(|(times, _)| *times > 0).map(|(times, form)| (form, times > 1))
     }
 }

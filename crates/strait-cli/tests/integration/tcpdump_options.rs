@@ -43,7 +43,7 @@ fn hexadecimal_dumps_equal_those_of_tcpdump() {
     let dumps = |text: &str| -> Vec<String> {
         text.lines().filter(|line| line.starts_with("\t0x")).map(|line| line.trim_end().to_owned()).collect()
     };
-    for options in ["-x", "-X", "-xx", "-XX"] {
+    for options in ["-x", "-X", "-xx", "-XX", "-XA", "-Ax", "-xX", "-AxxX"] {
         let (ours, tcpdump_output) =
             (strait_output(&[options, "udp"]), tcpdump_output(&["-nn", options, "udp"]));
         assert!(dumps(&ours).len() > 10, "{ours}");
