@@ -302,10 +302,15 @@ fn make_links(directory: &Path, library: &Path) -> io::Result<()> {
 }
 
 fn not_used(directory: &Path, untrusted: &Path) -> Error {
+    let is_dangling = untrusted.is_symlink() && !untrusted.exists();
     let (directory, untrusted) = (directory.display(), untrusted.display());
+    let reason = if is_dangling {
+        format!("the link {untrusted} leads to no file")
+    } else {
+        format!("the loader could load another library than Strait's through {untrusted}")
+    };
     Error::Refused(format!(
-        "{directory} is not used: the loader could load another library than Strait's through {untrusted}. Remove {directory}; \
-         strait run creates it again"
+        "{directory} is not used: {reason}. Remove {directory}; strait run creates it again"
     ))
 }
 
