@@ -101,7 +101,7 @@ fn write_events(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     for (event, count) in report.capture.events.named() {
         let time = match event {
             "link_downs" => Some(("down for", report.link_down_seconds)),
-            "carrier_losses" => Some(("none for", report.no_carrier_seconds)),
+            "carrier_losses" => Some(("no carrier for", report.no_carrier_seconds)),
             _ => None,
         };
         // A link can have no carrier from the start.
@@ -236,7 +236,7 @@ mod tests {
         report.no_carrier_seconds = 0.25;
         for losses in [0, 3] {
             report.capture.events.carrier_losses = losses;
-            let row = format!("  carrier losses        {losses:>20}  none for 0.250 s\n");
+            let row = format!("  carrier losses        {losses:>20}  no carrier for 0.250 s\n");
             assert!(report.to_string().contains(&row), "{report}");
         }
         assert!(!report.to_string().contains("link downs"), "{report}");
