@@ -116,7 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let config = config?;
     check_system(args, &config)?;
     if let Err(error) = config.check_room() {
-        warn(format_args!("{}\n", in_file(args, error)));
+        warn(format_args!(
+            "{}; the proxy starts, and evicts before the disk is full\n",
+            in_file(args, error)
+        ));
     }
     Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
