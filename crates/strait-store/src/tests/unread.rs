@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno;
+use tempfile::TempDir;
 
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
@@ -232,15 +233,20 @@ fn put_until_evicted(store: &Store) {
     }
 }
 
-#[test]
-fn unopened_file_is_evicted_by_age() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(&dir);
+/// Opens a store of one record whose file cannot be opened. Returns the store and this file.
+fn open_without_its_file(dir: &TempDir) -> (Arc<Store>, PathBuf) {
+    let config = config(dir);
     let store = open(&config);
     put(&store, b"old");
     store.close();
     let oldest = segments(dir.path()).remove(0);
-    let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
+    (open_with(&config, Call::Open, OPENS_BEFORE, 1), oldest)
+}
+
+#[test]
+fn unopened_file_is_evicted_by_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, oldest) = open_without_its_file(&dir);
     put_until_evicted(&store);
     assert!(!oldest.exists(), "it is older than the evicted file");
     assert!(store.find(hash_of(b"old")).is_empty());
@@ -251,12 +257,7 @@ fn unopened_file_is_evicted_by_age() {
 #[test]
 fn failed_unlink_of_an_unopened_file_keeps_its_space_until_a_sync() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(&dir);
-    let store = open(&config);
-    put(&store, b"old");
-    store.close();
-    let oldest = segments(dir.path()).remove(0);
-    let store = open_with(&config, Call::Open, OPENS_BEFORE, 1);
+    let (store, oldest) = open_without_its_file(&dir);
     let failed = store.stats().failed;
     store.shared.segments.disk.faults.inject(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
     put_until_evicted(&store);
