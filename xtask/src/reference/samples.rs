@@ -82,7 +82,7 @@ fn namespaces(program: &Program, seen: &mut Seen) {
         }
     }
     let title = "strait capture --metrics";
-    let script = "$STRAIT capture -i vb --quiet --metrics 127.0.0.1:9000 >/dev/null & \
+    let script = "$STRAIT capture -i vb --quiet --metrics 127.0.0.1:9000 --duration 60 >/dev/null & \
          curl --silent --retry 30 --retry-delay 1 --retry-connrefused http://127.0.0.1:9000/metrics; kill $!; wait";
     match program.text_in_namespace(&format!("{PAIR}{script}")) {
         Some(text) => seen.metrics.push((title, text)),
