@@ -8,6 +8,8 @@ use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 use strait_os::netns::Namespace;
 
 /// Interval between two checks of a condition without an event.
@@ -46,6 +48,18 @@ pub fn root_or_skip() -> bool {
             false
         }
     }
+}
+
+/// Returns true if this process may lock `bytes` of memory; otherwise skips the test. All processes
+/// of an ordinary user share the limit.
+pub fn locked_memory_or_skip(bytes: u64) -> bool {
+    let unlimited = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    let limit = getrlimit(Resource::Memlock).current;
+    let enough = unlimited || limit.is_none_or(|limit| limit >= bytes);
+    if !enough {
+        skip(format!("needs CAP_IPC_LOCK, or RLIMIT_MEMLOCK of {bytes} bytes"));
+    }
+    enough
 }
 
 /// Returns true if `program` is installed; otherwise skips the test.

@@ -15,6 +15,20 @@ fn ring_or_skip(entries: u32, slots: usize) -> Option<Ring> {
     Ring::new(entries, slots).inspect_err(|error| eprintln!("SKIP io_uring: {error}")).ok()
 }
 
+/// Like [`ring_or_skip`], for a test that pins many megabytes: all processes of a user share the
+/// limit of pinned memory, RLIMIT_MEMLOCK.
+fn pinning_ring_or_skip(entries: u32, slots: usize) -> Option<Ring> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    const NEEDED: u64 = 128 << 20;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let unlimited = capabilities(None).unwrap().effective.contains(CapabilitySet::IPC_LOCK);
+    if !unlimited && limit.is_some_and(|bytes| bytes < NEEDED) {
+        eprintln!("SKIP io_uring: needs CAP_IPC_LOCK, or RLIMIT_MEMLOCK of {NEEDED} bytes");
+        return None;
+    }
+    ring_or_skip(entries, slots)
+}
+
 /// Returns a loopback connection: the sender and its peer.
 fn connection() -> (Arc<OwnedFd>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -270,7 +284,7 @@ fn dropped_ring_keeps_pages_that_the_kernel_reads() {
 
 #[test]
 fn send_at_once_is_partial() {
-    let Some(mut ring) = ring_or_skip(4, 64) else { return };
+    let Some(mut ring) = pinning_ring_or_skip(4, 64) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(&pattern(1 << 20, 1)).unwrap();
     let at_once = SendOptions { at_once: true, ..ZERO_COPY };
@@ -291,7 +305,7 @@ fn send_at_once_is_partial() {
 /// run.
 #[test]
 fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
-    let Some(mut ring) = ring_or_skip(4, 4) else { return };
+    let Some(mut ring) = pinning_ring_or_skip(4, 4) else { return };
     let (sender, mut peer) = connection();
     let views = [1, 2, 3].map(|seed| Frozen::copied(&pattern(4 << 20, seed)).unwrap());
     for (token, view) in views.iter().enumerate() {
