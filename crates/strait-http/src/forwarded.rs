@@ -62,12 +62,12 @@ impl Hop<'_> {
     /// Appends the field lines to `head`. Each field is one line that includes received values,
     /// because some origins read only one. X-Forwarded-Proto and -Host are not lists: their first
     /// received value is kept.
-    pub fn write(&self, policy: Policy, asked: &Fields<'_>, head: &mut Vec<u8>) {
+    pub fn write(&self, policy: Policy, request_fields: &Fields<'_>, head: &mut Vec<u8>) {
         if policy == Policy::Off {
             return;
         }
         let nothing = Fields::default();
-        let received = if policy == Policy::Append { asked } else { &nothing };
+        let received = if policy == Policy::Append { request_fields } else { &nothing };
         list(head, FORWARDED, received);
         self.element(head);
         list(head, FOR, received);

@@ -6,7 +6,7 @@ use crate::head::{Request, Response, Version};
 
 /// Framing of the body after a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum BodyFraming {
     /// No body.
     None,
     /// This many bytes, at least one.
@@ -23,11 +23,11 @@ pub enum Body {
 ///
 /// # Errors
 /// The length is ambiguous, repeated or malformed: refuse the request and close the connection.
-pub fn of_request(request: &Request<'_>) -> Result<Body, Malformed> {
-    let body = declared(&request.fields, request.version)?.unwrap_or(Body::None);
-    // RFC 9110 s9.3.6 and s9.3.8: these methods have no content. A server may read it as the next
-    // request or as tunnel data.
-    if body != Body::None && matches!(request.method, "CONNECT" | "TRACE") {
+pub fn of_request(request: &Request<'_>) -> Result<BodyFraming, Malformed> {
+    let body = declared(&request.fields, request.version)?.unwrap_or(BodyFraming::None);
+    // RFC 9110 s9.3.6 and s9.3.8: these methods have no content. A server may interpret such
+    // content as the next request, or as tunnel data.
+    if body != BodyFraming::None && matches!(request.method, "CONNECT" | "TRACE") {
         return Err(Malformed::Syntax("content in CONNECT or TRACE"));
     }
     Ok(body)
@@ -37,23 +37,23 @@ pub fn of_request(request: &Request<'_>) -> Result<Body, Malformed> {
 ///
 /// # Errors
 /// As for [`of_request`]; answer the client with 502.
-pub fn of_response(response: &Response<'_>, method: &str) -> Result<Body, Malformed> {
+pub fn of_response(response: &Response<'_>, method: &str) -> Result<BodyFraming, Malformed> {
     // Checked also if there is no body: a repeated length is a sign of tampering.
     let declared = declared(&response.fields, response.version)?;
     Ok(match (response.status, method) {
-        (200..=299, "CONNECT") | (101, _) => Body::Tunnel,
-        (_, "HEAD") | (100..=199 | 204 | 304, _) => Body::None,
-        _ => declared.unwrap_or(Body::ToClose),
+        (200..=299, "CONNECT") | (101, _) => BodyFraming::Tunnel,
+        (_, "HEAD") | (100..=199 | 204 | 304, _) => BodyFraming::None,
+        _ => declared.unwrap_or(BodyFraming::ToClose),
     })
 }
 
 /// Framing declared by the fields; `None` without such fields.
-fn declared(fields: &Fields<'_>, version: Version) -> Result<Option<Body>, Malformed> {
+fn declared(fields: &Fields<'_>, version: Version) -> Result<Option<BodyFraming>, Malformed> {
     let is_coded = fields.has("transfer-encoding");
     match (is_coded, length(fields)?) {
         (false, None) => Ok(None),
-        (false, Some(0)) => Ok(Some(Body::None)),
-        (false, Some(length)) => Ok(Some(Body::Length(length))),
+        (false, Some(0)) => Ok(Some(BodyFraming::None)),
+        (false, Some(length)) => Ok(Some(BodyFraming::Length(length))),
         // RFC 9112 s6.1: a means of request smuggling.
         (true, Some(_)) => Err(Malformed::Syntax("both Transfer-Encoding and Content-Length")),
         // RFC 9112 s6.1: HTTP/1.0 has no Transfer-Encoding, so an intermediary may have ignored it.
@@ -63,13 +63,13 @@ fn declared(fields: &Fields<'_>, version: Version) -> Result<Option<Body>, Malfo
 }
 
 /// RFC 9112 s6.1: chunked must be the last coding and appear once. Other codings are not supported.
-fn coding(fields: &Fields<'_>) -> Result<Option<Body>, Malformed> {
+fn coding(fields: &Fields<'_>) -> Result<Option<BodyFraming>, Malformed> {
     if fields.all("transfer-encoding").any(|line| line.text().is_none()) {
         return Err(Malformed::Coding);
     }
     let mut codings = fields.elements("transfer-encoding");
     match (codings.next(), codings.next()) {
-        (Some(coding), None) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(Body::Chunked)),
+        (Some(coding), None) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(BodyFraming::Chunked)),
         (None, _) => Err(Malformed::Syntax("an empty Transfer-Encoding")),
         (Some(first), Some(_)) if first.eq_ignore_ascii_case("chunked") => {
             Err(Malformed::Syntax("a coding after chunked"))
@@ -99,25 +99,25 @@ mod tests {
     use super::*;
     use crate::head;
 
-    fn request(fields: &str) -> Result<Body, Malformed> {
+    fn request(fields: &str) -> Result<BodyFraming, Malformed> {
         let bytes = format!("POST / HTTP/1.1\r\n{fields}\r\n");
         of_request(&head::request(bytes.as_bytes()).unwrap().unwrap().0)
     }
 
-    fn response(status: u16, fields: &str, method: &str) -> Result<Body, Malformed> {
+    fn response(status: u16, fields: &str, method: &str) -> Result<BodyFraming, Malformed> {
         let bytes = format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
         of_response(&head::response(bytes.as_bytes()).unwrap().unwrap().0, method)
     }
 
     #[test]
     fn single_declarations_of_a_length_are_read() {
-        assert_eq!(request(""), Ok(Body::None));
-        assert_eq!(request("Content-Length: 0\r\n"), Ok(Body::None));
-        assert_eq!(request("content-length: 9223372036854775807\r\n"), Ok(Body::Length(LENGTH_MAX)));
+        assert_eq!(request(""), Ok(BodyFraming::None));
+        assert_eq!(request("Content-Length: 0\r\n"), Ok(BodyFraming::None));
+        assert_eq!(request("content-length: 9223372036854775807\r\n"), Ok(BodyFraming::Length(LENGTH_MAX)));
         assert!(request("content-length: 9223372036854775808\r\n").is_err());
         assert!(request("content-length: 18446744073709551615\r\n").is_err());
-        assert_eq!(request("Transfer-Encoding: Chunked\r\n"), Ok(Body::Chunked));
-        assert_eq!(request("Transfer-Encoding: , chunked\r\n"), Ok(Body::Chunked));
+        assert_eq!(request("Transfer-Encoding: Chunked\r\n"), Ok(BodyFraming::Chunked));
+        assert_eq!(request("Transfer-Encoding: , chunked\r\n"), Ok(BodyFraming::Chunked));
     }
 
     #[test]
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn some_responses_have_no_body_despite_their_length() {
-        assert_eq!(response(200, "Content-Length: 5\r\n", "GET"), Ok(Body::Length(5)));
-        assert_eq!(response(200, "", "GET"), Ok(Body::ToClose));
+        assert_eq!(response(200, "Content-Length: 5\r\n", "GET"), Ok(BodyFraming::Length(5)));
+        assert_eq!(response(200, "", "GET"), Ok(BodyFraming::ToClose));
         for (status, method) in [(200, "HEAD"), (204, "GET"), (304, "GET"), (103, "GET")] {
-            assert_eq!(response(status, "Content-Length: 5\r\n", method), Ok(Body::None));
+            assert_eq!(response(status, "Content-Length: 5\r\n", method), Ok(BodyFraming::None));
         }
-        assert_eq!(response(200, "", "CONNECT"), Ok(Body::Tunnel));
-        assert_eq!(response(407, "Content-Length: 5\r\n", "CONNECT"), Ok(Body::Length(5)));
-        assert_eq!(response(101, "", "GET"), Ok(Body::Tunnel));
+        assert_eq!(response(200, "", "CONNECT"), Ok(BodyFraming::Tunnel));
+        assert_eq!(response(407, "Content-Length: 5\r\n", "CONNECT"), Ok(BodyFraming::Length(5)));
+        assert_eq!(response(101, "", "GET"), Ok(BodyFraming::Tunnel));
         assert!(response(200, "Content-Length: 5\r\nContent-Length: 6\r\n", "HEAD").is_err());
     }
 }

@@ -7,12 +7,12 @@
 //! (RFC 9112, section 11.2).
 //!
 //! ```
-//! use strait_http::{framing::Body, head};
+//! use strait_http::{framing::BodyFraming, head};
 //!
 //! let bytes = b"POST /cart HTTP/1.1\r\nHost: shop\r\nContent-Length: 5\r\n\r\nmilk\n";
 //! let (request, len) = head::request(bytes)?.expect("it is whole");
 //! assert_eq!((request.method, request.target, len), ("POST", "/cart", 54));
-//! assert_eq!(strait_http::framing::of_request(&request)?, Body::Length(5));
+//! assert_eq!(strait_http::framing::of_request(&request)?, BodyFraming::Length(5));
 //! # Ok::<(), strait_http::Malformed>(())
 //! ```
 
@@ -31,13 +31,13 @@ pub mod invalidation;
 pub mod method;
 pub mod multipart;
 pub mod partial;
+pub mod poisoning;
 pub mod range;
 pub mod reuse;
 pub mod storing;
 mod structured;
 pub mod target;
 pub mod trailer;
-pub mod unkeyed;
 pub mod update;
 pub mod vary;
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::conditional::{Tag, is_strong_date};
 use crate::fields::Fields;
-use crate::framing::Body;
+use crate::framing::BodyFraming;
 
 /// Value of Content-Range (RFC 9110, section 14.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,15 +42,15 @@ fn number(digits: &str) -> Option<u64> {
 /// Range of a 206 with the given body, and the complete length if it is known. `None` if the
 /// response is ambiguous, since it has several parts or its body length differs from its range.
 /// Such a response is forwarded and not stored.
-pub fn part_of(fields: &Fields<'_>, body: Body) -> Option<(Range<u64>, Option<u64>)> {
+pub fn part_of(fields: &Fields<'_>, body: BodyFraming) -> Option<(Range<u64>, Option<u64>)> {
     let ContentRange::Part(part, complete) = ContentRange::parse(fields.one("content-range")?)? else {
         return None;
     };
     let is_length = |length| length == part.end - part.start;
     let fits = match body {
-        Body::Length(length) => is_length(length),
-        Body::Chunked | Body::ToClose => true,
-        Body::None | Body::Tunnel => false,
+        BodyFraming::Length(length) => is_length(length),
+        BodyFraming::Chunked | BodyFraming::ToClose => true,
+        BodyFraming::None | BodyFraming::Tunnel => false,
     };
     fits.then_some((part, complete))
 }
@@ -107,16 +107,16 @@ mod tests {
     fn part_needs_the_length_of_its_range() {
         let part = fields(&[("Content-Range", "bytes 2-5/9")]);
         for (body, fits) in [
-            (Body::Length(4), true),
-            (Body::Chunked, true),
-            (Body::ToClose, true),
-            (Body::Length(5), false),
-            (Body::None, false),
+            (BodyFraming::Length(4), true),
+            (BodyFraming::Chunked, true),
+            (BodyFraming::ToClose, true),
+            (BodyFraming::Length(5), false),
+            (BodyFraming::None, false),
         ] {
             assert_eq!(part_of(&part, body), fits.then_some((2..6, Some(9))), "{body:?}");
         }
-        assert_eq!(part_of(&fields(&[("Content-Range", "bytes */9")]), Body::Length(4)), None);
-        assert_eq!(part_of(&fields(&[]), Body::Length(4)), None);
+        assert_eq!(part_of(&fields(&[("Content-Range", "bytes */9")]), BodyFraming::Length(4)), None);
+        assert_eq!(part_of(&fields(&[]), BodyFraming::Length(4)), None);
     }
 
     #[test]

@@ -16,33 +16,33 @@ pub enum Reuse {
     Refuse,
 }
 
-/// Decides about a stored response at the time `now`.
-pub fn reuse(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Reuse {
-    match serves(now, times, stored, asked) {
-        Reuse::Validate if asked.only_if_cached => Reuse::Refuse,
+/// Decides whether a stored response answers a request. `now` is in seconds since 1970.
+pub fn reuse(now: u64, times: &Times, stored: &OfResponse, request: &OfRequest) -> Reuse {
+    match decide_without_only_if_cached(now, times, stored, request) {
+        Reuse::Validate if request.only_if_cached => Reuse::Refuse,
         decision => decision,
     }
 }
 
-fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Reuse {
+fn decide_without_only_if_cached(now: u64, times: &Times, stored: &OfResponse, request: &OfRequest) -> Reuse {
     // `no-cache` with field names applies to the whole response here, which is stricter.
-    if asked.no_cache || stored.no_cache != Scope::None {
+    if request.no_cache || stored.no_cache != Scope::None {
         return Reuse::Validate;
     }
-    let is_too_old = asked.max_age.is_some_and(|most| times.age_at(now) > most);
-    let is_soon_stale = asked.min_fresh.is_some_and(|least| times.fresh_for(now) < least);
+    let is_too_old = request.max_age.is_some_and(|most| times.age_at(now) > most);
+    let is_soon_stale = request.min_fresh.is_some_and(|least| times.fresh_for(now) < least);
     if is_too_old || is_soon_stale {
         return Reuse::Validate;
     }
     if times.is_fresh(now) {
         return Reuse::Serve;
     }
-    let by = times.stale_by(now);
+    let stale_s = times.stale_by(now);
     if forbids_stale(stored) {
         Reuse::Validate
-    } else if asked.max_stale.is_some_and(|most| by <= most) {
+    } else if request.max_stale.is_some_and(|most| stale_s <= most) {
         Reuse::Serve
-    } else if stored.stale_while_revalidate.is_some_and(|most| by <= most) {
+    } else if stored.stale_while_revalidate.is_some_and(|most| stale_s <= most) {
         Reuse::ServeAndValidate
     } else {
         Reuse::Validate
@@ -52,13 +52,13 @@ fn serves(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> Re
 /// Returns true if a stale response may replace the answer of a failed origin (RFC 5861, section
 /// 4): the response or the request allows it, and neither demands validation (RFC 9111, section
 /// 5.2.1.4).
-pub fn may_replace_error(now: u64, times: &Times, stored: &OfResponse, asked: &OfRequest) -> bool {
-    let by = times.stale_by(now);
-    let allows = |most: Option<u64>| most.is_some_and(|most| by <= most);
+pub fn may_replace_error(now: u64, times: &Times, stored: &OfResponse, request: &OfRequest) -> bool {
+    let stale_s = times.stale_by(now);
+    let allows = |most: Option<u64>| most.is_some_and(|most| stale_s <= most);
     !forbids_stale(stored)
-        && !asked.no_cache
+        && !request.no_cache
         && stored.no_cache == Scope::None
-        && (allows(stored.stale_if_error) || allows(asked.stale_if_error))
+        && (allows(stored.stale_if_error) || allows(request.stale_if_error))
 }
 
 /// Returns true if a shared cache must not use the stale response (RFC 9111 s4.2.4); s-maxage
@@ -80,9 +80,10 @@ mod tests {
     }
 
     /// Decides for a response received at 1000 with Cache-Control `stored`, requested `later`
-    /// seconds after that with Cache-Control `asked`.
-    fn decide(stored: &'static str, asked: &'static str, later: u64) -> (Reuse, bool) {
-        let (response, request) = (OfResponse::of(&directives(stored)), OfRequest::of(&directives(asked)));
+    /// seconds after that with Cache-Control `request_directives`.
+    fn decide(stored: &'static str, request_directives: &'static str, later: u64) -> (Reuse, bool) {
+        let response = OfResponse::of(&directives(stored));
+        let request = OfRequest::of(&directives(request_directives));
         let times = Times::of(200, &directives(stored), &response, 1000, 1000);
         let now = 1000 + later;
         (reuse(now, &times, &response, &request), may_replace_error(now, &times, &response, &request))
@@ -90,7 +91,7 @@ mod tests {
 
     #[test]
     fn rules_of_section_4() {
-        for (stored, asked, later, expected) in [
+        for (stored, request_directives, later, expected) in [
             ("max-age=10", "", 9, Reuse::Serve),
             ("max-age=10", "", 10, Reuse::Validate),
             ("max-age=10", "no-cache", 1, Reuse::Validate),
@@ -111,7 +112,8 @@ mod tests {
             ("max-age=10", "only-if-cached", 9, Reuse::Serve),
             ("max-age=10", "only-if-cached", 10, Reuse::Refuse),
         ] {
-            assert_eq!(decide(stored, asked, later).0, expected, "{stored}; {asked}; {later}");
+            let decision = decide(stored, request_directives, later).0;
+            assert_eq!(decision, expected, "{stored}; {request_directives}; {later}");
         }
     }
 
@@ -131,7 +133,7 @@ mod tests {
         #[test]
         fn stale_response_is_served_only_if_allowed(
             max_age: Option<u8>, s_maxage: Option<u8>, must_revalidate: bool, later: u8, swr: Option<u8>,
-            asked_age: Option<u8>, max_stale: Option<u8>, only_if_cached: bool,
+            request_max_age: Option<u8>, max_stale: Option<u8>, only_if_cached: bool,
         ) {
             let stored = OfResponse {
                 max_age: max_age.map(u64::from),
@@ -140,12 +142,12 @@ mod tests {
                 stale_while_revalidate: swr.map(u64::from),
                 ..OfResponse::default()
             };
-            let asked = OfRequest {
-                max_age: asked_age.map(u64::from), max_stale: max_stale.map(u64::from), only_if_cached, ..OfRequest::default()
+            let request = OfRequest {
+                max_age: request_max_age.map(u64::from), max_stale: max_stale.map(u64::from), only_if_cached, ..OfRequest::default()
             };
             let times = Times::of(200, &Fields::default(), &stored, 0, 0);
             let now = u64::from(later);
-            let decision = reuse(now, &times, &stored, &asked);
+            let decision = reuse(now, &times, &stored, &request);
             if matches!(decision, Reuse::Serve | Reuse::ServeAndValidate) && !times.is_fresh(now) {
                 prop_assert!(!must_revalidate && s_maxage.is_none());
                 prop_assert!(max_stale.is_some() || swr.is_some());

@@ -74,7 +74,7 @@ pub fn depends_on_request(status: u16) -> bool {
 
 /// Properties of a request that affect storing.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a, 'b> {
+pub struct StorableRequest<'a, 'b> {
     /// Request method.
     pub method: &'a str,
     /// Request fields.
@@ -91,18 +91,18 @@ pub struct Asked<'a, 'b> {
 /// The first rule that forbids storing.
 pub fn may_store(
     policy: &Policy,
-    asked: &Asked<'_, '_>,
+    request: &StorableRequest<'_, '_>,
     status: u16,
     fields: &Fields<'_>,
     directives: &OfResponse,
 ) -> Result<(), NotStored> {
     let refuse = |refused, why| if refused { Err(why) } else { Ok(()) };
-    refuse(asked.method != "GET", NotStored::Method)?;
+    refuse(request.method != "GET", NotStored::Method)?;
     // Without Range the response might differ, in particular a 416.
-    refuse(asked.is_range && !matches!(status, 200 | 206), NotStored::Status)?;
+    refuse(request.is_range && !matches!(status, 200 | 206), NotStored::Status)?;
     refuse(is_error(status) && !policy.stores_error(status), NotStored::Status)?;
     refuse(!is_understood(status) && (directives.must_understand || !is_final(status)), NotStored::Status)?;
-    refuse(asked.directives.no_store, NotStored::RequestNoStore)?;
+    refuse(request.directives.no_store, NotStored::RequestNoStore)?;
     // RFC 9111 s5.2.2.3: no-store with must-understand is for caches that do not implement
     // must-understand.
     refuse(directives.no_store && !directives.must_understand, NotStored::NoStore)?;
@@ -113,7 +113,7 @@ pub fn may_store(
     refuse(sets_cookie && !policy.set_cookie, NotStored::SetCookie)?;
     // RFC 9111 s3.5.
     let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();
-    refuse(asked.fields.has("authorization") && !is_for_all, NotStored::Authorization)?;
+    refuse(request.fields.has("authorization") && !is_for_all, NotStored::Authorization)?;
     refuse(!vary::is_selective(fields), NotStored::VaryAll)?;
     let is_explicit = directives.public
         || directives.max_age.is_some()
@@ -125,7 +125,7 @@ pub fn may_store(
     refuse(!is_explicit && !is_heuristic, NotStored::NotCacheable)?;
     // Pages for a logged-in user often have neither Cache-Control nor Vary. nginx stores nothing
     // without an explicit lifetime, Varnish nothing for a request with Cookie.
-    refuse(!is_explicit && asked.fields.has("cookie"), NotStored::Cookie)
+    refuse(!is_explicit && request.fields.has("cookie"), NotStored::Cookie)
 }
 
 impl Policy {
@@ -196,8 +196,9 @@ mod tests {
     ) -> Result<(), NotStored> {
         let (request, response) = (lines(request), lines(response));
         let is_range = request.has("range");
-        let asked = Asked { method, fields: &request, directives: OfRequest::of(&request), is_range };
-        may_store(&Policy::default(), &asked, status, &response, &OfResponse::of(&response))
+        let storable =
+            StorableRequest { method, fields: &request, directives: OfRequest::of(&request), is_range };
+        may_store(&Policy::default(), &storable, status, &response, &OfResponse::of(&response))
     }
 
     #[test]
@@ -253,10 +254,14 @@ mod tests {
             assert_eq!(stores("GET", "", status, explicit), expected, "{status}");
         }
         let (request, response) = (lines(""), lines(explicit));
-        let asked =
-            Asked { method: "GET", fields: &request, directives: OfRequest::default(), is_range: false };
+        let storable = StorableRequest {
+            method: "GET",
+            fields: &request,
+            directives: OfRequest::default(),
+            is_range: false,
+        };
         let policy = Policy { errors: (400..600).collect(), set_cookie: false };
-        let may = |status| may_store(&policy, &asked, status, &response, &OfResponse::of(&response));
+        let may = |status| may_store(&policy, &storable, status, &response, &OfResponse::of(&response));
         for (status, expected) in
             [(403, true), (503, true), (400, false), (412, false), (416, false), (417, false), (431, false)]
         {
@@ -288,12 +293,20 @@ mod tests {
         ] {
             let response = fields(&[("Cache-Control", directives), ("set-cookie", "a=b")]);
             let request = lines("");
-            let asked =
-                Asked { method: "GET", fields: &request, directives: OfRequest::default(), is_range: false };
+            let storable = StorableRequest {
+                method: "GET",
+                fields: &request,
+                directives: OfRequest::default(),
+                is_range: false,
+            };
             let own = OfResponse::of(&response);
-            assert_eq!(may_store(&Policy::default(), &asked, 200, &response, &own), expected, "{directives}");
+            assert_eq!(
+                may_store(&Policy::default(), &storable, 200, &response, &own),
+                expected,
+                "{directives}"
+            );
             let allowed = Policy { set_cookie: true, ..Policy::default() };
-            assert_eq!(may_store(&allowed, &asked, 200, &response, &own), Ok(()), "{directives}");
+            assert_eq!(may_store(&allowed, &storable, 200, &response, &own), Ok(()), "{directives}");
         }
     }
 

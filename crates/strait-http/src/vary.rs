@@ -2,7 +2,7 @@
 
 use crate::chunked::is_token;
 use crate::fields::Fields;
-use crate::unkeyed;
+use crate::poisoning;
 
 /// Limit of the fields in Vary. A response with more is not stored.
 pub const NAMES_MAX: usize = 16;
@@ -81,7 +81,7 @@ pub fn has_keyed_of(variant: &str, request: &Fields<'_>) -> bool {
 /// Returns true if a text of [`Variant`] is for requests without any key field: neither a built-in
 /// one nor one in `keys`.
 pub fn is_plain(variant: &str, keys: &[String]) -> bool {
-    let is_key = |name: &str| unkeyed::is_keyed(name) || keys.iter().any(|key| key == name);
+    let is_key = |name: &str| poisoning::is_keyed(name) || keys.iter().any(|key| key == name);
     lines(variant).all(|(name, value)| value.is_none_or(str::is_empty) || !is_key(name))
 }
 
@@ -94,7 +94,7 @@ pub fn overlap(one: &str, other: &str) -> bool {
 /// does not name.
 fn excludes(variant: &str, other: &str) -> bool {
     let is_key = |name: &str, value: Option<&str>| {
-        value.is_some_and(|value| !value.is_empty() || name != "forwarded") && unkeyed::is_keyed(name)
+        value.is_some_and(|value| !value.is_empty() || name != "forwarded") && poisoning::is_keyed(name)
     };
     lines(variant).any(|(name, value)| match lines(other).find(|(own, _)| *own == name) {
         Some((_, other)) => other != value,
@@ -116,7 +116,7 @@ fn names(variant: &str, name: &str) -> bool {
 fn keyed<'s>(request: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
     let is_keyed = move |name: &&str| {
         let is_forwarded = || name.eq_ignore_ascii_case("forwarded");
-        unkeyed::is_keyed(name) && !(is_forwarded() && unkeyed::forwarded(request).is_empty())
+        poisoning::is_keyed(name) && !(is_forwarded() && poisoning::forwarded(request).is_empty())
     };
     request.iter().map(|field| field.name).filter(is_keyed)
 }
@@ -137,7 +137,7 @@ fn normalised(name: &str, request: &Fields<'_>) -> Option<String> {
         return None;
     }
     if name == "forwarded" {
-        return Some(unkeyed::forwarded(request));
+        return Some(poisoning::forwarded(request));
     }
     if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
         let lines: Vec<_> = request.all(name).map(|field| field.value.escape_ascii().to_string()).collect();

@@ -11,7 +11,7 @@ fn key(uri: &str) -> String {
     key
 }
 
-fn asked(head: &str) -> Result<Option<String>, Malformed> {
+fn key_of_request(head: &str) -> Result<Option<String>, Malformed> {
     let request = head::request(head.as_bytes())?.unwrap().0;
     let mut key = String::new();
     let host = host(&request)?;
@@ -120,7 +120,7 @@ fn absolute_target_overrides_host() {
         ("GET /a HTTP/1.0\r\n\r\n", None),
         ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", None),
     ] {
-        assert_eq!(asked(head).unwrap().as_deref(), expected, "{head}");
+        assert_eq!(key_of_request(head).unwrap().as_deref(), expected, "{head}");
     }
     for head in [
         "GET / HTTP/1.1\r\n\r\n",
@@ -136,7 +136,7 @@ fn absolute_target_overrides_host() {
         "GET http://b/ HTTP/1.1\r\n\r\n",
         "GET http://b/ HTTP/1.1\r\nHost: u@b\r\n\r\n",
     ] {
-        assert_eq!(asked(head).map_err(Malformed::status), Err(400), "{head}");
+        assert_eq!(key_of_request(head).map_err(Malformed::status), Err(400), "{head}");
     }
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strait_http::framing::{self, Body};
+use strait_http::framing::{self, BodyFraming};
 use strait_http::head::{self, Request};
 use strait_http::target::{Authority, Target, host};
 use tokio::runtime::{Builder, LocalOptions};
@@ -140,7 +140,8 @@ async fn answer(site: &Site, request: &Request<'_>, peer: SocketAddr) -> Page {
     if !site.settings().admin.answers_for(&authority.host) {
         return Page::text(421, "this host name is not allowed; add it to admin.hosts");
     }
-    if framing::of_request(request).is_ok_and(|body| !matches!(body, Body::None | Body::Length(0))) {
+    let has_body = |body| !matches!(body, BodyFraming::None | BodyFraming::Length(0));
+    if framing::of_request(request).is_ok_and(has_body) {
         return Page::text(413, "requests must have no body");
     }
     let Ok(Target::Origin(target)) = Target::parse(request.method, request.target) else {

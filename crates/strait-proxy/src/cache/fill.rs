@@ -1,9 +1,12 @@
 //! Fill: a response on its way from the origin into the store, and its followers.
 //!
 //! ```text
-//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done          the states of a fetch (D4)
-//!   │          │           └──────▶ Broken        the origin failed, or the fill was given up
-//!   └──────────┴──────────────────▶ Private       the response is for one client alone
+//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done: the body is complete
+//!
+//! Ready ──▶ Done: answered without a body (304), or with a body that was stored at once
+//! Waiting ──▶ Done: an empty body
+//! Ready ──▶ NotShared: each follower sends its own request
+//! any ──▶ Broken: origin failed, fill abandoned, or store full (one follower continues)
 //! ```
 //!
 //! One worker's task moves the body. Every client, also the first one, is a follower with its own
@@ -27,18 +30,19 @@ use crate::upstream::incoming::Incoming;
 /// State of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The request was sent.
+    /// No response head yet.
     Ready,
     /// The head was received, and no byte of the body was moved.
     Waiting,
     /// The body is being moved.
     Spliced,
-    /// The body is complete.
+    /// The body is complete, or the response was a 304.
     Done,
-    /// The fill ended early.
+    /// The fill ended early: the origin failed or refused the range, the store refused the body, or
+    /// the fill was abandoned.
     Broken,
-    /// The response is for one client alone.
-    Private,
+    /// The response is not shared with followers: each sends its own request.
+    NotShared,
 }
 
 /// Location of the received bytes, and their offset in the representation.
@@ -210,7 +214,7 @@ impl Fill {
         self.state().object.clone()
     }
 
-    /// Waits for the head; `None` if the response is not shared.
+    /// Waits for the head; `None` if the fill ends without one, or the response is not shared.
     pub(crate) async fn object(&self) -> Option<Arc<Object>> {
         loop {
             let changed = self.changed.notified();
@@ -218,7 +222,7 @@ impl Fill {
                 let state = self.state();
                 match state.view.phase {
                     Phase::Ready => {}
-                    Phase::Private => return None,
+                    Phase::NotShared => return None,
                     _ => return state.object.clone(),
                 }
             }

@@ -132,12 +132,12 @@ impl FillTask {
         self.range.end == u64::MAX && self.guard.worker.shared.store.is_none()
     }
 
-    /// Makes the fill private, because only one client can receive a body that outgrows memory.
-    pub(crate) fn make_private(&mut self) {
+    /// Stops sharing the fill: only one client can receive a body that outgrows memory.
+    pub(crate) fn stop_sharing(&mut self) {
         let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
         let (fill, generation) = (Arc::new(Fill::new(fill.key(), None)), generation.clone());
         let own = FillGuard { worker: worker.clone(), hash: *hash, fill, generation, is_over: false };
-        std::mem::replace(&mut self.guard, own).end(Phase::Private);
+        std::mem::replace(&mut self.guard, own).end(Phase::NotShared);
     }
 
     /// Publishes the head.

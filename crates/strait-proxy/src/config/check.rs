@@ -171,13 +171,16 @@ fn log_file(path: &Path) -> Result<(), String> {
 }
 
 /// Returns a text if the store is larger than its file system.
-fn too_large(asked: ByteSize, dir: &Path) -> Option<String> {
+fn too_large(configured: ByteSize, dir: &Path) -> Option<String> {
     let existing = existing(dir);
     // Some file systems report no size.
     let found = statvfs(&existing).ok()?;
     let total = ByteSize::b(found.f_blocks.saturating_mul(found.f_frsize));
-    (asked > total).then(|| {
+    (configured > total).then(|| {
         let shown = existing.display();
-        format!("cache.size = {}: the file system of {shown} has {total} in total; lower it", size(asked))
+        format!(
+            "cache.size = {}: the file system of {shown} has {total} in total; lower it",
+            size(configured)
+        )
     })
 }

@@ -3,7 +3,7 @@
 //! that cannot be used.
 
 use strait_http::forwarded::Policy;
-use strait_http::unkeyed::{why_no_bypass, why_no_key};
+use strait_http::poisoning::{why_no_bypass, why_no_key};
 
 use crate::config::error::{Error, Result};
 use crate::config::file::Cache;

@@ -32,7 +32,7 @@ pub(crate) struct Server {
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
     /// True if connections begin with a PROXY header.
-    pub(crate) is_proxied: bool,
+    pub(crate) has_proxy_header: bool,
     /// True if connections use TLS.
     pub(crate) is_tls: bool,
 }
@@ -184,8 +184,10 @@ fn ports(config: &Config) -> Result<Vec<Port>> {
             "proxy_protocol.on: {other} is not an address in listen; addresses in tls.listen cannot be used"
         )));
     }
-    let port =
-        |address: &SocketAddr, is_tls| Port { address: *address, is_proxied: on.contains(address), is_tls };
+    let port = |address: &SocketAddr, is_tls| {
+        let has_proxy_header = on.contains(address);
+        Port { address: *address, has_proxy_header, is_tls }
+    };
     let plain = config.listen.iter().map(|address| port(address, false));
     let ports: Vec<_> = plain.chain(config.tls.listen.iter().map(|address| port(address, true))).collect();
     let is_double = |(index, port): (usize, &Port)| port.address.port() != 0 && ports[..index].contains(port);

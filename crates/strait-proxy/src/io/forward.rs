@@ -287,7 +287,7 @@ async fn unless_answered<T>(
 #[cfg(test)]
 mod tests {
     use strait_http::Fields;
-    use strait_http::framing::Body;
+    use strait_http::framing::BodyFraming;
 
     use super::*;
 
@@ -303,7 +303,7 @@ mod tests {
         {
             for cut in 0..=bytes.len() {
                 let mut outgoing = outgoing(form, b"head ", Trailers::of(&Fields::default()));
-                let mut framed = Framed::new(Body::Chunked);
+                let mut framed = Framed::new(BodyFraming::Chunked);
                 let (used, is_over) = outgoing.gather(&mut framed, &bytes[..cut]).unwrap();
                 let (more, is_over) =
                     if is_over { (0, true) } else { outgoing.gather(&mut framed, &bytes[used..]).unwrap() };
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn body_without_forwarded_trailers_ends() {
         let mut outgoing = outgoing(Form::Chunks, b"", None);
-        let (bytes, mut framed) = (b"0\r\nA: b\r\n\r\n", Framed::new(Body::Chunked));
+        let (bytes, mut framed) = (b"0\r\nA: b\r\n\r\n", Framed::new(BodyFraming::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (bytes.len(), true));
         assert_eq!(outgoing.bytes, LAST_CHUNK);
     }
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn bytes_before_malformed_framing_are_forwarded() {
         let mut outgoing = outgoing(Form::Chunks, b"", None);
-        let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(Body::Chunked));
+        let (bytes, mut framed) = (b"1\r\na\r\nx\r\n", Framed::new(BodyFraming::Chunked));
         assert_eq!(outgoing.gather(&mut framed, bytes).unwrap(), (6, false));
         assert_eq!(outgoing.bytes, b"1\r\na\r\n");
         assert!(matches!(outgoing.gather(&mut framed, &bytes[6..]), Err(ForwardError::Malformed(_))));

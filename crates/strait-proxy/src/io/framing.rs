@@ -2,7 +2,7 @@
 
 use strait_http::Malformed;
 use strait_http::chunked::{self, Chunked};
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 
 /// Error of a chunk that exceeds the body's limit.
 pub(crate) const TOO_LONG: Malformed = Malformed::TooLarge("the body is longer than the limit");
@@ -34,17 +34,17 @@ pub(crate) enum Piece {
 }
 
 impl Framed {
-    pub(crate) fn new(body: Body) -> Self {
+    pub(crate) fn new(body: BodyFraming) -> Self {
         match body {
-            Body::None => Self::Length(0),
-            Body::Length(length) => Self::Length(length),
-            Body::Chunked => Self::Chunked(Chunked::default(), u64::MAX),
-            Body::ToClose | Body::Tunnel => Self::ToClose,
+            BodyFraming::None => Self::Length(0),
+            BodyFraming::Length(length) => Self::Length(length),
+            BodyFraming::Chunked => Self::Chunked(Chunked::default(), u64::MAX),
+            BodyFraming::ToClose | BodyFraming::Tunnel => Self::ToClose,
         }
     }
 
     /// Framing of a body; limits a chunked one to `most` bytes of data.
-    pub(crate) fn limited(body: Body, most: u64) -> Self {
+    pub(crate) fn limited(body: BodyFraming, most: u64) -> Self {
         match Self::new(body) {
             Self::Chunked(chunked, _) => Self::Chunked(chunked, most),
             other => other,
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn chunk_framing_is_separated_from_data() {
-        let mut framed = Framed::new(Body::Chunked);
+        let mut framed = Framed::new(BodyFraming::Chunked);
         assert_eq!(framed.data_ahead(), 0);
         assert_eq!(framed.next(b"a\r\n0123"), Ok(Piece::Framing(3)));
         assert_eq!(framed.next(b"0123"), Ok(Piece::Data(4)));
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(framed.next(b"\r\n"), Ok(Piece::Framing(2)));
         assert_eq!(framed.next(b"0\r\n"), Ok(Piece::Framing(3)));
         assert_eq!(framed.next(b"\r\n"), Ok(Piece::End(2)));
-        let mut framed = Framed::new(Body::Length(3));
+        let mut framed = Framed::new(BodyFraming::Length(3));
         assert_eq!((framed.next(b""), framed.next(b"12345")), (Ok(Piece::More), Ok(Piece::Data(3))));
         framed.advance(3);
         assert_eq!(framed.next(b"45"), Ok(Piece::End(0)));
@@ -160,10 +160,10 @@ mod tests {
         let mut to_close = Framed::ToClose.exactly(3).unwrap();
         assert_eq!((to_close.data_ahead(), to_close.next(b"12345")), (3, Ok(Piece::Data(3))));
         assert!(to_close.is_short() && !to_close.ends_with_connection());
-        let mut chunked = Framed::new(Body::Chunked).exactly(3).unwrap();
+        let mut chunked = Framed::new(BodyFraming::Chunked).exactly(3).unwrap();
         assert_eq!(chunked.next(b"4\r\n1234"), Ok(Piece::Framing(3)));
         assert_eq!((chunked.data_ahead(), chunked.next(b"1234")), (0, Err(TOO_LONG)));
-        let mut chunked = Framed::new(Body::Chunked).exactly(3).unwrap();
+        let mut chunked = Framed::new(BodyFraming::Chunked).exactly(3).unwrap();
         assert_eq!(chunked.next(b"0\r\n\r\n"), Ok(Piece::Framing(3)));
         assert_eq!(chunked.next(b"\r\n"), Ok(Piece::End(2)));
         assert!(chunked.is_short());

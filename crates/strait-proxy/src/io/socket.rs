@@ -283,8 +283,8 @@ impl Socket {
         }
         let (mut at, end) = (offset, offset + len);
         while at < end {
-            let asked = (end - at).min(SENDFILE_MAX) as usize;
-            let sent = self.send_ready(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), asked)).await?;
+            let len = (end - at).min(SENDFILE_MAX) as usize;
+            let sent = self.send_ready(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), len)).await?;
             if sent == 0 {
                 // The file was truncated.
                 return Err(SocketError::Closed);

@@ -110,7 +110,7 @@ impl Command {
         matches!(self, Self::Purge { .. } | Self::Ban { .. })
     }
 
-    /// Refuses an empty pattern and an incomplete URI before the proxy is asked.
+    /// Refuses an empty pattern and an incomplete URI before the request to the proxy.
     fn check(&self) -> Result<(), Error> {
         match self {
             Self::Ls { pattern, .. } | Self::Ban { pattern } => drop(Pattern::new(pattern)?),

@@ -15,7 +15,7 @@ use crate::serve::response::{Framing, ResponseOptions, write_end};
 use crate::serve::route::{Bypass, WEBSOCKET, upgrades};
 use crate::upstream::error::OriginError;
 use crate::upstream::fetch::fetch;
-use crate::upstream::order::Purpose;
+use crate::upstream::origin_request::Purpose;
 use crate::upstream::pool::Connection;
 
 /// Head of the response to a successful CONNECT.
@@ -61,16 +61,16 @@ impl Exchange<'_, '_> {
     async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
         let counted = self.counted();
         self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
-        let mut order = self.order(uri, self.body, Purpose::Pass);
+        let mut origin_request = self.origin_request(uri, self.body, Purpose::Bypass);
         if let Hops::Left(hops) = hops {
-            order.add("Max-Forwards", hops.to_string().as_bytes());
+            origin_request.add("Max-Forwards", hops.to_string().as_bytes());
         }
         if upgrades(self.request) {
-            order.add("Connection", b"Upgrade");
-            order.add("Upgrade", WEBSOCKET.as_bytes());
+            origin_request.add("Connection", b"Upgrade");
+            origin_request.add("Upgrade", WEBSOCKET.as_bytes());
         }
-        let incoming = fetch(&self.worker.upstream(), &mut order, Some(self.sender())).await?;
-        if order.is_misunderstood(&incoming) {
+        let incoming = fetch(&self.worker.upstream(), &mut origin_request, Some(self.sender())).await?;
+        if origin_request.is_unrequested_304(&incoming) {
             return Err(OriginError::NotModified.into());
         }
         if !is_safe(self.request.method) {

@@ -223,6 +223,7 @@ pub(crate) async fn follow(
     socket.add_overhead(head.len());
     let range = range.unwrap_or(0..object.length.unwrap_or(u64::MAX));
     let at = range.start;
+    // MSG_MORE only if body bytes follow at once: otherwise the head would be delayed.
     if follower.fill().view().stored > at {
         socket.write_all_and_more(&head).await?;
     } else {
@@ -337,8 +338,10 @@ async fn send_rest(
     Ok(())
 }
 
-/// Returns the Age of a response that was just received, if it is not 0.
+/// Returns the Age of a response from a fill, if it is not 0.
 fn age_of(worker: &Worker, object: &Object) -> Option<u64> {
+    // No Age for a response fetched now: its presence would mean that it was not generated for this
+    // request (RFC 9111 s5.1).
     Some(object.times.age_at(worker.now())).filter(|age| *age > 0)
 }
 

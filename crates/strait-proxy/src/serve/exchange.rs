@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 use strait_http::head::{Request, Version};
 use strait_http::target::Uri;
 use strait_http::trailer::Trailers;
@@ -23,7 +23,7 @@ use crate::serve::route::{malformed, too_long, upgrades};
 use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch;
 use crate::upstream::incoming::Incoming;
-use crate::upstream::order::{self, Order, Purpose};
+use crate::upstream::origin_request::{ClientRequest, OriginRequest, Purpose};
 use crate::upstream::pool::{Connection, enter_as_client};
 use crate::upstream::upload::Upload;
 
@@ -49,7 +49,7 @@ pub(crate) struct Exchange<'a, 'b> {
     pub(crate) options: ResponseOptions,
     /// Permit of the client's gate to the origin, if it was taken already.
     pub(crate) client_permit: Option<Permit>,
-    pub(crate) body: Body,
+    pub(crate) body: BodyFraming,
 }
 
 /// Error that ends an exchange.
@@ -100,19 +100,19 @@ impl Exchange<'_, '_> {
 
     /// Takes a permit of the client's gate to the origin, unless the exchange has one. Returns
     /// false if all are in use.
-    pub(crate) fn has_client_permit(&mut self, order: &Order) -> bool {
+    pub(crate) fn has_client_permit(&mut self, origin_request: &OriginRequest) -> bool {
         if self.client_permit.is_none() {
-            let key = Key::OriginOf(order.server.clone(), order.client);
+            let key = Key::OriginOf(origin_request.server.clone(), origin_request.client);
             self.client_permit = self.worker.shared.gates.try_enter(key);
         }
         self.client_permit.is_some()
     }
 
     /// Makes the request to the server of `uri`.
-    pub(crate) fn order(&self, uri: &Uri<'_>, body: Body, purpose: Purpose) -> Order {
+    pub(crate) fn origin_request(&self, uri: &Uri<'_>, body: BodyFraming, purpose: Purpose) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
-        let asked = order::Asked { request, client: self.peer.ip(), was_continued };
-        Order::new(self.worker.settings(), &asked, uri, body, purpose)
+        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued };
+        OriginRequest::new(self.worker.settings(), &client_request, uri, body, purpose)
     }
 
     /// Returns the client's side of a fetch.
@@ -129,10 +129,13 @@ impl Exchange<'_, '_> {
     }
 
     /// Waits for a permit of the client's gate to the origin.
-    pub(crate) async fn await_client_permit(&mut self, order: &Order) -> Result<(), OriginError> {
+    pub(crate) async fn await_client_permit(
+        &mut self,
+        origin_request: &OriginRequest,
+    ) -> Result<(), OriginError> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
-        self.client_permit =
-            Some(enter_as_client(&self.worker.upstream(), &order.server, order.client, deadline).await?);
+        let (server, client) = (&origin_request.server, origin_request.client);
+        self.client_permit = Some(enter_as_client(&self.worker.upstream(), server, client, deadline).await?);
         Ok(())
     }
 
@@ -142,7 +145,7 @@ impl Exchange<'_, '_> {
         mut incoming: Box<Incoming>,
         why: Why,
     ) -> Result<bool, ExchangeError> {
-        if incoming.body == Body::Tunnel {
+        if incoming.body == BodyFraming::Tunnel {
             if !upgrades(self.request) {
                 return Err(ExchangeError::Refuse(
                     502,
@@ -165,7 +168,7 @@ impl Exchange<'_, '_> {
             Some(&status),
             self.options,
         );
-        let has_trailers = form == Form::Chunks && incoming.body == Body::Chunked;
+        let has_trailers = form == Form::Chunks && incoming.body == BodyFraming::Chunked;
         let trailers = if has_trailers { Trailers::of(&incoming.response().fields) } else { None };
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
         let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers };
@@ -227,13 +230,15 @@ impl Exchange<'_, '_> {
 /// Returns the framing of a forwarded response, and the form of its body.
 fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
     match incoming.body {
-        Body::Length(length) => (Framing::Length(length), Form::Data),
-        Body::Chunked | Body::ToClose | Body::Tunnel if options.version == Version::Http11 => {
+        BodyFraming::Length(length) => (Framing::Length(length), Form::Data),
+        BodyFraming::Chunked | BodyFraming::ToClose | BodyFraming::Tunnel
+            if options.version == Version::Http11 =>
+        {
             (Framing::Chunked, Form::Chunks)
         }
-        Body::Chunked | Body::ToClose | Body::Tunnel => (Framing::ToClose, Form::Data),
+        BodyFraming::Chunked | BodyFraming::ToClose | BodyFraming::Tunnel => (Framing::ToClose, Form::Data),
         // The length that a GET would have, if known.
-        Body::None => {
+        BodyFraming::None => {
             let response = incoming.response();
             let length = response.fields.one("content-length").and_then(|length| length.parse().ok());
             let may_have_length = response.status >= 200 && response.status != 204;

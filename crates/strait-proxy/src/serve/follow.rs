@@ -49,8 +49,10 @@ pub(crate) enum FillStep {
     Outside,
     /// The request has other values of the fields in Vary: its variant.
     Differs(Variant),
-    /// The response is for one client alone, too old for this request, or too slow.
-    Private,
+    /// The request must not wait for the fill: its response is for one client alone, too old for
+    /// this request, or late, or the fill failed and the request has Range. Leads to
+    /// [`Lookup::Alone`](crate::serve::wanted::Lookup::Alone).
+    Alone,
 }
 
 /// Follows the first fill that answers the request. Fills with a head come first: if none of these
@@ -73,15 +75,15 @@ pub(crate) async fn follow_one(
     }
     for fill in with_head.into_iter().chain(without) {
         let follower = fill.follow();
-        let Some(head) = head_within(fill, wait).await else { return Ok(FillStep::Private) };
+        let Some(head) = head_within(fill, wait).await else { return Ok(FillStep::Alone) };
         let Some(object) = head else {
             if let Some((status, why)) = fill.failure() {
                 return Err(ExchangeError::Refuse(status, why));
             }
             outcome = match fill.view().phase {
-                Phase::Private => FillStep::Private,
+                Phase::NotShared => FillStep::Alone,
                 // The origin may refuse this request's Range as well: wait for no other fill.
-                Phase::Broken if exchange.request.fields.has("range") => FillStep::Private,
+                Phase::Broken if exchange.request.fields.has("range") => FillStep::Alone,
                 _ => FillStep::Ended,
             };
             continue;
@@ -92,7 +94,7 @@ pub(crate) async fn follow_one(
         }
         let now = exchange.worker.now();
         if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
-            return Ok(FillStep::Private);
+            return Ok(FillStep::Alone);
         }
         let why = Why::UriMiss;
         let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
@@ -125,7 +127,7 @@ fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
 fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
     let keys = &exchange.worker.settings().key_fields;
     let own = Variant::of(&object.fields(), &exchange.request.fields, keys);
-    own.map_or(FillStep::Private, FillStep::Differs)
+    own.map_or(FillStep::Alone, FillStep::Differs)
 }
 
 /// Sends the body of a fill as it arrives.

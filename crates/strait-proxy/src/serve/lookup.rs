@@ -173,7 +173,7 @@ async fn follow_or_fill(
     Ok(match follow_one(exchange, wanted, &fills, &mut attempt.head_wait).await? {
         FillStep::Answered(stays) => Lookup::Answered(stays),
         FillStep::Ended | FillStep::AtEnd => Lookup::Again,
-        FillStep::Private => Lookup::Alone,
+        FillStep::Alone => Lookup::Alone,
         // Requests with the same values share one fill.
         FillStep::Differs(own) => {
             attempt.variant = Some(own);
@@ -259,14 +259,14 @@ async fn look_up(
 /// Finds the stored response. While the store's index is being loaded, a miss is looked up again
 /// for at most a second.
 async fn find(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Arc<Object>, NotFound> {
-    let (worker, asked) = (exchange.worker, &exchange.request.fields);
-    let mut found = worker.find(wanted.hash, &wanted.key, asked);
+    let (worker, request_fields) = (exchange.worker, &exchange.request.fields);
+    let mut found = worker.find(wanted.hash, &wanted.key, request_fields);
     for _ in 0..LOADING_LOOKUPS {
         if found.is_ok() || worker.is_loaded() {
             break;
         }
         tokio::time::sleep(LOADING / LOADING_LOOKUPS).await;
-        found = worker.find(wanted.hash, &wanted.key, asked);
+        found = worker.find(wanted.hash, &wanted.key, request_fields);
     }
     found
 }

@@ -19,12 +19,12 @@ use crate::serve::follow::{FillStep, follow};
 use crate::serve::respond::{missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
-use crate::serve::wanted::{Lookup, Miss, Wanted, order};
+use crate::serve::wanted::{Lookup, Miss, Wanted, origin_request};
 use crate::serve::{deliver, ranges};
 use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
-use crate::upstream::order::Order;
+use crate::upstream::origin_request::OriginRequest;
 
 /// Forwards a miss to the origin and answers the client; with a guard, followers get the response
 /// as well.
@@ -39,22 +39,22 @@ pub(crate) async fn forward(
         miss.stored = None;
     }
     miss.stored = miss.stored.map(|stored| worker.with_new_generation(wanted.hash, stored));
-    let mut order = order(exchange, wanted, &miss, guard.is_some());
+    let mut origin_request = origin_request(exchange, wanted, &miss, guard.is_some());
     let guard = match guard {
-        Some(guard) if !exchange.has_client_permit(&order) => {
+        Some(guard) if !exchange.has_client_permit(&origin_request) => {
             // Followers must not wait for this client's permit: another request may begin the fill.
             drop(guard);
-            exchange.await_client_permit(&order).await?;
+            exchange.await_client_permit(&origin_request).await?;
             return Ok(Lookup::Again);
         }
         guard => guard,
     };
-    order.client_permit = exchange.client_permit.take();
-    let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, order, guard.is_some()).await;
+    origin_request.client_permit = exchange.client_permit.take();
+    let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, origin_request, guard.is_some()).await;
     if let Some((substitute, status)) = substitute(worker, wanted, &miss, &fetched) {
         // Followers do not wait until this client has the body: each can get the stored response.
         if let Some(guard) = guard {
-            guard.end(Phase::Private);
+            guard.end(Phase::NotShared);
         }
         return send_stored(exchange, &substitute, miss.why, status, false).await;
     }
@@ -75,8 +75,8 @@ pub(crate) async fn forward(
             // Pinned before the update, which may remove its record. It may have been evicted since
             // the request was forwarded.
             let pinned = stored.pin(&(0..stored.length.unwrap_or(0)));
-            let asked = (exchange.request, &wanted.directives);
-            let fresh = confirm(worker, wanted.hash, stored, asked, &incoming);
+            let request_and_directives = (exchange.request, &wanted.directives);
+            let fresh = confirm(worker, wanted.hash, stored, request_and_directives, &incoming);
             incoming.finish(&worker.upstream());
             if let Some(guard) = guard {
                 guard.end(Phase::Done);
@@ -93,17 +93,18 @@ pub(crate) async fn forward(
     }
 }
 
-/// Sends `order`. After a 304 that confirms another response, sends the request without conditions;
-/// a 304 to that request is an error of the origin. Returns the miss of the last request.
+/// Sends `origin_request`. After a 304 that confirms another response, sends the request without
+/// conditions; a 304 to that request is an error of the origin. Returns the miss of the last
+/// request.
 async fn fetch_and_repeat(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     mut miss: Miss,
-    mut order: Order,
+    mut origin_request: OriginRequest,
     is_shared: bool,
 ) -> (Miss, Result<Box<Incoming>, FetchError>) {
     let worker = exchange.worker;
-    let mut fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
+    let mut fetched = fetch(&worker.upstream(), &mut origin_request, Some(exchange.sender())).await;
     if is_about_another(exchange, wanted, &miss, &fetched) {
         // Finished before another connection is awaited: it may be the only one.
         if let Ok(incoming) = fetched {
@@ -111,10 +112,10 @@ async fn fetch_and_repeat(
         }
         // RFC 9111 s4.3.4: it confirms no stored response.
         miss = Miss { stored: None, gap: None, ..miss };
-        order = self::order(exchange, wanted, &miss, is_shared);
-        fetched = fetch(&worker.upstream(), &mut order, Some(exchange.sender())).await;
+        origin_request = self::origin_request(exchange, wanted, &miss, is_shared);
+        fetched = fetch(&worker.upstream(), &mut origin_request, Some(exchange.sender())).await;
     }
-    if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &order, it)) {
+    if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &origin_request, it)) {
         fetched = Err(OriginError::NotModified.into());
     }
     (miss, fetched)
@@ -179,7 +180,7 @@ async fn store_or_pass(
             worker.hit_for_miss.note(wanted.hash, worker.now());
         }
         // A refused Range does not concern the whole response: one of the followers requests it.
-        guard.end(if is_of_range { Phase::Broken } else { Phase::Private });
+        guard.end(if is_of_range { Phase::Broken } else { Phase::NotShared });
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
     worker.hit_for_miss.forget(wanted.hash);
@@ -201,7 +202,7 @@ async fn store_or_pass(
             None if has_selected(exchange, &object, &range) => {}
             // The origin has sent another part than the requested one.
             None => {
-                guard.end(Phase::Private);
+                guard.end(Phase::NotShared);
                 return pass(exchange, incoming, miss.why).await;
             }
         }
@@ -209,7 +210,7 @@ async fn store_or_pass(
     match FillTask::new(guard, object, incoming, range) {
         Ok(task) => fill(exchange, task, miss.why).await,
         Err((guard, incoming)) => {
-            guard.end(Phase::Private);
+            guard.end(Phase::NotShared);
             pass(exchange, incoming, miss.why).await
         }
     }
@@ -227,10 +228,10 @@ async fn pass_part(
     }
     exchange.worker.forget(wanted.hash, &wanted.key);
     let length = miss.stored.as_ref().and_then(|stored| stored.length);
-    let asked = exchange.request.fields.one("range").zip(length);
-    let asked = asked.map(|(range, length)| strait_http::range::wanted(range, length));
-    let came = part_of(&incoming.response().fields, incoming.body).map(|(part, _)| part);
-    match (asked, came) {
+    let range = exchange.request.fields.one("range").zip(length);
+    let requested = range.map(|(range, length)| strait_http::range::wanted(range, length));
+    let received = part_of(&incoming.response().fields, incoming.body).map(|(part, _)| part);
+    match (requested, received) {
         (Some(Parts(parts)), Some(part)) if *parts == [part.clone()] => {
             pass(exchange, incoming, miss.why).await
         }
@@ -275,7 +276,7 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
         return send_stored(exchange, &shown, why, None, true).await;
     }
     if task.may_outgrow_memory() {
-        task.make_private();
+        task.stop_sharing();
     }
     let follower = task.guard.fill.follow();
     task.begin();

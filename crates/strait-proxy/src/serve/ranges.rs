@@ -16,7 +16,7 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::respond::selected;
 use crate::serve::storing::object;
-use crate::serve::wanted::{Lookup, Miss, Wanted, order};
+use crate::serve::wanted::{Lookup, Miss, Wanted, origin_request};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 
@@ -115,12 +115,12 @@ async fn request_gap(
 ) -> Option<GapFill> {
     let worker: &Rc<_> = exchange.worker;
     let miss = Miss { why: Why::Partial, stored: Some(stored.clone()), gap: Some(gap) };
-    let mut order = order(exchange, wanted, &miss, true);
+    let mut origin_request = origin_request(exchange, wanted, &miss, true);
     // Awaited before followers can wait for this client.
-    exchange.await_client_permit(&order).await.ok()?;
-    order.client_permit = exchange.client_permit.take();
+    exchange.await_client_permit(&origin_request).await.ok()?;
+    origin_request.client_permit = exchange.client_permit.take();
     let guard = FillGuard::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
-    let incoming = fetch(&worker.upstream(), &mut order, None).await.ok()?;
+    let incoming = fetch(&worker.upstream(), &mut origin_request, None).await.ok()?;
     let (object, range) =
         object(worker.settings(), false, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);

@@ -9,9 +9,10 @@ use strait_http::cache_control::{OfRequest, OfResponse};
 use strait_http::cache_status::Why;
 use strait_http::conditional::is_not_modified;
 use strait_http::fields::{Field, Fields};
+use strait_http::framing::BodyFraming;
 use strait_http::freshness::Times;
 use strait_http::head::Request;
-use strait_http::storing::{Asked, NotStored, may_store, storable_fields};
+use strait_http::storing::{NotStored, StorableRequest, may_store, storable_fields};
 use strait_http::update::{confirms, has_no_validator, has_strong_tag, head_confirms, updated};
 use strait_http::vary::Variant;
 
@@ -24,13 +25,12 @@ use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
 use crate::serve::route::read_request;
 use crate::serve::storing::{object, varies_with_dropped};
-use crate::serve::wanted::{Miss, Wanted, order};
+use crate::serve::wanted::{Miss, Wanted, origin_request};
 use crate::upstream::background::Fetch;
 use crate::upstream::error::FetchError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
-use crate::upstream::order::{Order, Purpose};
-use strait_http::framing::Body as Framed;
+use crate::upstream::origin_request::{OriginRequest, Purpose};
 
 /// Returns true for a 304 that does not confirm the stored response.
 pub(crate) fn is_about_another(
@@ -45,9 +45,13 @@ pub(crate) fn is_about_another(
 
 /// Returns true for a 304 that confirms no stored response and does not satisfy the client's own
 /// condition.
-pub(crate) fn is_unusable(exchange: &Exchange<'_, '_>, order: &Order, incoming: &Incoming) -> bool {
+pub(crate) fn is_unusable(
+    exchange: &Exchange<'_, '_>,
+    origin_request: &OriginRequest,
+    incoming: &Incoming,
+) -> bool {
     let response = &incoming.response().fields;
-    order.is_misunderstood(incoming) && !is_not_modified(&exchange.request.fields, response)
+    origin_request.is_unrequested_304(incoming) && !is_not_modified(&exchange.request.fields, response)
 }
 
 /// Returns true for a 304 that confirms another response than the stored one (RFC 9111, section
@@ -56,7 +60,7 @@ pub(crate) fn confirms_another(
     worker: &Worker,
     hash: u64,
     stored: &Object,
-    asked: &Fields<'_>,
+    request_fields: &Fields<'_>,
     incoming: &Incoming,
 ) -> bool {
     if incoming.status != 304 {
@@ -64,7 +68,7 @@ pub(crate) fn confirms_another(
     }
     let fresh = &incoming.response().fields;
     let is_one_of_several =
-        || has_no_validator(fresh) && worker.candidates(hash, &stored.key, asked).len() > 1;
+        || has_no_validator(fresh) && worker.candidates(hash, &stored.key, request_fields).len() > 1;
     !confirms(&stored.fields(), fresh) || is_one_of_several()
 }
 
@@ -98,18 +102,18 @@ pub(crate) fn confirm(
     worker: &Worker,
     hash: u64,
     stored: &Arc<Object>,
-    asked: (&Request<'_>, &OfRequest),
+    request_and_directives: (&Request<'_>, &OfRequest),
     incoming: &Incoming,
 ) -> Arc<Object> {
     let fresh = &incoming.response().fields;
     if has_strong_tag(fresh) {
-        let mut others = worker.candidates(hash, &stored.key, &asked.0.fields);
+        let mut others = worker.candidates(hash, &stored.key, &request_and_directives.0.fields);
         others.retain(|other| !other.is_for_same(stored) && confirms(&other.fields(), fresh));
         for other in others {
-            freshen(worker, hash, &other, asked, incoming);
+            freshen(worker, hash, &other, request_and_directives, incoming);
         }
     }
-    freshen(worker, hash, stored, asked, incoming)
+    freshen(worker, hash, stored, request_and_directives, incoming)
 }
 
 /// Fields of a 304 that do not depend on the client that caused it.
@@ -165,8 +169,9 @@ fn freshen(
         // The stored response answers other requests than this one, which has another key field.
         return shown(Arc::new(fresh));
     }
-    let asked = Asked { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
-    match may_store(policy, &asked, stored.status, &fields, &directives) {
+    let storable =
+        StorableRequest { method: "GET", fields: &request.fields, directives: *wanted, is_range: false };
+    match may_store(policy, &storable, stored.status, &fields, &directives) {
         Ok(()) if variant.is_some() => {}
         // The 304 was for this client alone; the stored response stays.
         Err(NotStored::RequestNoStore | NotStored::Authorization | NotStored::Cookie) => {
@@ -196,37 +201,39 @@ pub(crate) fn validate_in_background(exchange: &Exchange<'_, '_>, wanted: &Wante
     let guard = FillGuard::new(&worker, wanted.hash, shared);
     let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
-    let mut order = order(exchange, wanted, &miss, true);
-    let unconditional = exchange.order(wanted.uri, Framed::None, Purpose::Store);
-    let mut background = Fetch::new(&worker.shared.background, &order.server, order.client);
+    let mut origin_request = origin_request(exchange, wanted, &miss, true);
+    let unconditional = exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store);
+    let mut background = Fetch::new(&worker.shared.background, &origin_request.server, origin_request.client);
     // Beyond the limit, the next request begins the validation.
     if !background.begin(worker.settings().background) {
         return;
     }
-    order.client_permit = worker.shared.gates.try_enter(Key::OriginOf(order.server.clone(), order.client));
-    if order.client_permit.is_none() {
+    let gate = Key::OriginOf(origin_request.server.clone(), origin_request.client);
+    origin_request.client_permit = worker.shared.gates.try_enter(gate);
+    if origin_request.client_permit.is_none() {
         return;
     }
-    let (directives, asked) = (wanted.directives, exchange.raw.to_vec());
+    let (directives, head) = (wanted.directives, exchange.raw.to_vec());
     tokio::task::spawn_local(async move {
-        validate(guard, [order, unconditional], stored, directives, asked).await;
+        validate(guard, [origin_request, unconditional], stored, directives, head).await;
         drop(background);
     });
 }
 
 /// Validates a stored response, or stores the one that replaces it. The unconditional request is
-/// sent if the first one gets a 304 that confirms no stored response.
+/// sent if the first one gets a 304 that confirms no stored response. `head` is the head of the
+/// client's request.
 async fn validate(
     guard: FillGuard,
-    [mut order, mut unconditional]: [Order; 2],
+    [mut origin_request, mut unconditional]: [OriginRequest; 2],
     stored: Arc<Object>,
     directives: OfRequest,
-    asked: Vec<u8>,
+    head: Vec<u8>,
 ) {
     let worker: Rc<Worker> = guard.worker.clone();
     // Without a response, the stored response stays.
-    let Ok(mut incoming) = fetch(&worker.upstream(), &mut order, None).await else { return };
-    let Ok(Some((request, _))) = read_request(worker.settings(), &asked) else { return };
+    let Ok(mut incoming) = fetch(&worker.upstream(), &mut origin_request, None).await else { return };
+    let Ok(Some((request, _))) = read_request(worker.settings(), &head) else { return };
     if confirms_another(&worker, guard.hash, &stored, &request.fields, &incoming) {
         // RFC 9111 s4.3.4: the 304 confirms no stored response. Finish it before another connection
         // is awaited: it may hold the only one.

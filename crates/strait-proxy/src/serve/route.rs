@@ -3,11 +3,11 @@
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
 use strait_http::forward::{Hops, has_passed, hops};
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 use strait_http::head::{self, Request, Version};
 use strait_http::method::is_answered_from_store;
+use strait_http::poisoning::bypasses_cache;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
-use strait_http::unkeyed::is_override;
 
 use crate::cache::fill::Refusal;
 use crate::config::settings::{Server, Settings};
@@ -53,11 +53,11 @@ pub(crate) fn read_request<'b>(
 pub(crate) fn route<'b>(
     settings: &'b Settings,
     request: &Request<'b>,
-    body: Body,
+    body: BodyFraming,
     is_encrypted: bool,
 ) -> Result<Route<'b>, Refusal> {
     let most = settings.request_body_max;
-    if matches!(body, Body::Length(length) if length > most) {
+    if matches!(body, BodyFraming::Length(length) if length > most) {
         return Err(too_long(most));
     }
     let target = Target::parse(request.method, request.target).map_err(malformed)?;
@@ -81,7 +81,7 @@ pub(crate) fn route<'b>(
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(uri)),
         method if !is_answered_from_store(method) => Route::Bypass(Bypass::Origin(uri, hops, Why::Method)),
-        _ if body == Body::None && !bypasses(settings, request) => Route::Cache(uri),
+        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(uri),
         _ => Route::Bypass(Bypass::Origin(uri, hops, Why::Bypass)),
     })
 }
@@ -116,7 +116,7 @@ fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
     fields.has("if-match")
         || fields.has("if-unmodified-since")
         || upgrades(request)
-        || fields.iter().any(|field| is_override(field.name))
+        || fields.iter().any(|field| bypasses_cache(field.name))
         || settings.bypass_fields.iter().any(|name| fields.has(name))
 }
 

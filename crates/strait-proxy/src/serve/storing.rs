@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
 use strait_http::forward::forwarded_fields;
+use strait_http::framing::BodyFraming;
 use strait_http::freshness::Times;
 use strait_http::head::Request;
 use strait_http::partial::{part_of, strong_validator};
-use strait_http::storing::{Asked, is_useful, may_store, storable_fields};
-use strait_http::unkeyed::is_keyed;
+use strait_http::poisoning::is_keyed;
+use strait_http::storing::{StorableRequest, is_useful, may_store, storable_fields};
 use strait_http::vary::{self, Variant};
 
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object, stored_head};
 use crate::config::settings::Settings;
 use crate::upstream::incoming::Incoming;
-use strait_http::framing::Body as Framed;
 
 /// Makes the object of a response, with the range of its bytes; `None` if the response must not be
 /// stored. `is_range`: the request to the origin had a Range.
@@ -31,8 +31,13 @@ pub(crate) fn object(
 ) -> Option<(Object, Range<u64>)> {
     let response = incoming.response();
     let own = OfResponse::of(&response.fields);
-    let asked = Asked { method: request.method, fields: &request.fields, directives: *directives, is_range };
-    may_store(&settings.storing, &asked, response.status, &response.fields, &own).ok()?;
+    let storable = StorableRequest {
+        method: request.method,
+        fields: &request.fields,
+        directives: *directives,
+        is_range,
+    };
+    may_store(&settings.storing, &storable, response.status, &response.fields, &own).ok()?;
     if varies_with_dropped(&settings.key_fields, request, incoming) {
         return None;
     }
@@ -44,10 +49,10 @@ pub(crate) fn object(
             let (range, length) = part_of(&response.fields, body)?;
             (200, range, Some(length?))
         }
-        (status, Framed::None) => (status, 0..0, Some(0)),
-        (status, Framed::Length(length)) => (status, 0..length, Some(length)),
-        (status, Framed::Chunked | Framed::ToClose) => (status, 0..u64::MAX, None),
-        (_, Framed::Tunnel) => return None,
+        (status, BodyFraming::None) => (status, 0..0, Some(0)),
+        (status, BodyFraming::Length(length)) => (status, 0..length, Some(length)),
+        (status, BodyFraming::Chunked | BodyFraming::ToClose) => (status, 0..u64::MAX, None),
+        (_, BodyFraming::Tunnel) => return None,
     };
     let (requested, received) = (incoming.requested, incoming.received);
     let head = stored_head(status, storable_fields(&response.fields, &own), received);

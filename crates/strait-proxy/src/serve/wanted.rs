@@ -6,14 +6,14 @@ use std::sync::Arc;
 use strait_http::cache_control::OfRequest;
 use strait_http::cache_status::Why;
 use strait_http::conditional::validators;
+use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
 use strait_http::target::Uri;
 
 use crate::cache::fill_task::FillGuard;
 use crate::cache::object::Object;
 use crate::serve::exchange::Exchange;
-use crate::upstream::order::{Order, Purpose};
-use strait_http::framing::Body as Framed;
+use crate::upstream::origin_request::{OriginRequest, Purpose};
 
 /// URI, cache key and directives of a request.
 #[derive(Debug)]
@@ -57,30 +57,35 @@ pub(crate) enum Lookup {
 }
 
 /// Makes the request to the origin.
-pub(crate) fn order(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss, is_shared: bool) -> Order {
+pub(crate) fn origin_request(
+    exchange: &Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    is_shared: bool,
+) -> OriginRequest {
     let request = exchange.request;
     let is_range = request.fields.has("range") && request.method == "GET";
     let purpose = match (&miss.stored, is_shared) {
-        (None, false) => Purpose::PassMiss,
+        (None, false) => Purpose::MissAlone,
         // RFC 9111 s4.3.5: the response shows whether the stored one is current.
         (Some(_), false) if request.method == "HEAD" => {
-            return exchange.order(wanted.uri, Framed::None, Purpose::Store);
+            return exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store);
         }
         (None, true) if is_range => Purpose::StorePart,
         _ => Purpose::Store,
     };
-    let mut order = exchange.order(wanted.uri, Framed::None, purpose);
-    order.is_shared = is_shared;
-    let Some(stored) = &miss.stored else { return order };
+    let mut origin_request = exchange.origin_request(wanted.uri, BodyFraming::None, purpose);
+    origin_request.is_shared = is_shared;
+    let Some(stored) = &miss.stored else { return origin_request };
     let own = stored.fields();
     match &miss.gap {
         Some(gap) => {
-            order.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
+            origin_request.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
             if let Some(validator) = strong_validator(&own) {
-                order.add("If-Range", validator.as_bytes());
+                origin_request.add("If-Range", validator.as_bytes());
             }
         }
-        None => validators(&own).for_each(|(name, value)| order.add(name, value.as_bytes())),
+        None => validators(&own).for_each(|(name, value)| origin_request.add(name, value.as_bytes())),
     }
-    order
+    origin_request
 }

@@ -195,8 +195,8 @@ impl Acceptor {
         let worker = self.worker();
         let access = &worker.settings().access;
         let is_allowed =
-            if port.is_proxied { access.allows_proxied(peer.ip()) } else { access.allows(peer.ip()) };
-        let party = if port.is_proxied { Party::Unnamed } else { Party::client(peer.ip()) };
+            if port.has_proxy_header { access.allows_proxied(peer.ip()) } else { access.allows(peer.ip()) };
+        let party = if port.has_proxy_header { Party::Unnamed } else { Party::client(peer.ip()) };
         let share = if is_allowed { Share::of(&self.client_limits, worker.settings(), party) } else { None };
         let Some(share) = share else {
             worker.counters().refused.add(1);

@@ -32,10 +32,10 @@ use crate::serve::response::{ResponseOptions, write_own};
 use crate::serve::route::{Route, malformed, read_request, route};
 use crate::server::client_limits::Share;
 use crate::server::current::Current;
-use crate::server::dispatch::{self, Asked, Left};
+use crate::server::dispatch::{self, ConnectionAfter, RoutedRequest};
 
-/// Time for the first request on a connection that was accepted during the shutdown.
-const LAST_CALL: Duration = Duration::from_secs(1);
+/// Wait for a request on an idle connection during the shutdown.
+const DRAIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Client's connection.
 #[derive(Debug)]
@@ -47,15 +47,15 @@ pub(crate) struct Client {
     begun: Option<Instant>,
 }
 
-/// Result for the buffered bytes.
+/// Outcome of parsing the buffered bytes, and of answering the request if the memory cache cannot.
 enum Next {
     /// Incomplete head.
     More,
     /// Request that the memory cache answers.
     Hit(Hit),
     /// Any other request, which was answered.
-    Answered(Result<Left, SocketError>),
-    /// None.
+    Answered(Result<ConnectionAfter, SocketError>),
+    /// Bytes that are not a valid request head: refuse and close.
     Malformed(Malformed),
 }
 
@@ -83,7 +83,7 @@ impl Client {
         is_idle: &Cell<bool>,
         share: &mut Share,
     ) {
-        if port.is_proxied && Box::pin(self.learn_client(&current.worker(), share)).await.is_none() {
+        if port.has_proxy_header && Box::pin(self.learn_client(&current.worker(), share)).await.is_none() {
             return;
         }
         if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
@@ -138,8 +138,8 @@ impl Client {
                     }
                 }
                 Next::Hit(hit) => self.hit(worker, hit).await?,
-                Next::Answered(left) => {
-                    let Left { buffer, keeps_alive } = left?;
+                Next::Answered(after) => {
+                    let ConnectionAfter { buffer, keeps_alive } = after?;
                     self.buffer = buffer;
                     keeps_alive
                 }
@@ -165,24 +165,24 @@ impl Client {
         };
         *begun = None;
         let body = framing::of_request(&request);
-        let routed = |body| route(worker.settings(), &request, body, socket.is_encrypted());
-        let route = body.map_err(malformed).and_then(routed);
+        let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted());
+        let route = body.map_err(malformed).and_then(route_of);
         if let Ok(Route::Cache(uri)) = &route
             && let Some(hit) = memory_hit(worker, peer.ip(), &request, uri, len)
         {
             return Next::Hit(hit);
         }
-        let asked = Asked { request: &request, body, route };
+        let routed = RoutedRequest { request: &request, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // Boxed once, so that idle connections do not hold the memory of an exchange.
-        let exchange = async move { exchange(worker, socket, peer, asked, read).await };
+        let exchange = async move { exchange(worker, socket, peer, routed, read).await };
         Next::Answered(Box::pin(exchange).await)
     }
 
     async fn read(&mut self, worker: &Worker) -> Result<usize, SocketError> {
         let timeouts = &worker.settings().timeouts;
         let limit = if self.buffer.is_empty() {
-            if worker.settings().is_closing() { LAST_CALL } else { timeouts.idle }
+            if worker.settings().is_closing() { DRAIN_READ_TIMEOUT } else { timeouts.idle }
         } else {
             let begun = self.begun.get_or_insert_with(Instant::now);
             timeouts.head.saturating_sub(begun.elapsed())
@@ -238,13 +238,13 @@ async fn exchange(
     worker: &Rc<Worker>,
     socket: &mut ClientSocket,
     peer: SocketAddr,
-    asked: Asked<'_, '_>,
+    routed: RoutedRequest<'_, '_>,
     read: (&[u8], &[u8]),
-) -> Result<Left, SocketError> {
-    let (begun, request) = (Begun::now(socket), asked.request);
-    let left = dispatch::run(worker, socket, peer, asked, read).await;
-    worker.account(&begun.end(socket, peer, Some(request), left.is_ok()));
-    left
+) -> Result<ConnectionAfter, SocketError> {
+    let (begun, request) = (Begun::now(socket), routed.request);
+    let after = dispatch::run(worker, socket, peer, routed, read).await;
+    worker.account(&begun.end(socket, peer, Some(request), after.is_ok()));
+    after
 }
 
 /// Returns the hit of a request in the memory cache, if it may be sent without validation.
@@ -257,11 +257,13 @@ fn memory_hit(
 ) -> Option<Hit> {
     let fields = &request.fields;
     let object = worker.with_key(uri, |hash, key| worker.find_in_memory(hash, key, fields))?;
-    let asked = worker.directives(client, fields);
-    if reuse(worker.now(), &object.times, &object.directives, &asked) != Reuse::Serve || !object.is_whole() {
+    let request_directives = worker.directives(client, fields);
+    let decision = reuse(worker.now(), &object.times, &object.directives, &request_directives);
+    if decision != Reuse::Serve || !object.is_whole() {
         return None;
     }
-    // A requested object should be in memory: the lookup reads it.
+    // The body is only in the store but small enough for memory: the full lookup reads it into
+    // memory.
     if object.is_worth_memory(worker.settings().memory_body_max) {
         return None;
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use strait_http::Malformed;
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 use strait_http::head::{Request, Version};
 
 use crate::cache::fill::Refusal;
@@ -20,9 +20,9 @@ use crate::upstream::upload::Upload;
 
 /// Request with its body's framing and its route.
 #[derive(Debug)]
-pub(crate) struct Asked<'a, 'b> {
+pub(crate) struct RoutedRequest<'a, 'b> {
     pub(crate) request: &'a Request<'b>,
-    pub(crate) body: Result<Body, Malformed>,
+    pub(crate) body: Result<BodyFraming, Malformed>,
     pub(crate) route: Result<Route<'b>, Refusal>,
 }
 
@@ -31,16 +31,16 @@ pub(crate) async fn run(
     worker: &Rc<Worker>,
     client: &mut ClientSocket,
     peer: SocketAddr,
-    asked: Asked<'_, '_>,
+    routed: RoutedRequest<'_, '_>,
     read: (&[u8], &[u8]),
-) -> Result<Left, SocketError> {
-    let (Asked { request, body, route }, (raw, rest)) = (asked, read);
+) -> Result<ConnectionAfter, SocketError> {
+    let (RoutedRequest { request, body, route }, (raw, rest)) = (routed, read);
     let options = ResponseOptions::of(request);
     // With invalid framing the end of the body is unknown: close after responding.
     let options = ResponseOptions { keeps_alive: options.keeps_alive && body.is_ok(), ..options };
-    let body = body.unwrap_or(Body::None);
+    let body = body.unwrap_or(BodyFraming::None);
     // RFC 9110 s10.1.1: an expectation without content has no effect.
-    let is_expected = body != Body::None
+    let is_expected = body != BodyFraming::None
         && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
     let takes_interim = request.version == Version::Http11;
     let most = worker.settings().request_body_max;
@@ -60,12 +60,12 @@ pub(crate) async fn run(
     let mut buffer = exchange.upload.buffer;
     // The remaining bytes belong to the next request, which holds no permit.
     buffer.set_permit(None);
-    Ok(Left { buffer, keeps_alive })
+    Ok(ConnectionAfter { buffer, keeps_alive })
 }
 
 /// State of a connection after a response.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct ConnectionAfter {
     /// Bytes after the request.
     pub(crate) buffer: Buffer,
     /// True if the connection can carry another request.

@@ -62,7 +62,7 @@ impl Listeners {
             let address = socket.local_addr().map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
             let known = settings.ports.iter().find(|port| port.address == address);
-            let port = known.copied().unwrap_or(Port { address, is_proxied: false, is_tls: false });
+            let port = known.copied().unwrap_or(Port { address, has_proxy_header: false, is_tls: false });
             for listeners in &mut taken.by_worker {
                 listeners.push(Listener { socket: socket.try_clone().map_err(failed)?, port });
             }

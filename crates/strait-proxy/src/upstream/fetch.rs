@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use strait_http::Malformed;
 use strait_http::forward::keeps_alive;
-use strait_http::framing::{self, Body};
+use strait_http::framing::{self, BodyFraming};
 use strait_http::head::{self, OwnedResponse};
 use strait_http::method::is_idempotent;
 
@@ -14,7 +14,7 @@ use crate::io::head::write_interim;
 use crate::io::socket::Socket;
 use crate::upstream::error::{FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
-use crate::upstream::order::Order;
+use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream};
 use crate::upstream::upload::{Upload, send_continue};
 
@@ -44,18 +44,18 @@ impl Client<'_> {
 /// a new one (RFC 9112, section 9.3.1).
 pub(crate) async fn fetch(
     upstream: &Upstream<'_>,
-    order: &mut Order,
+    request: &mut OriginRequest,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
-    let client_permit = order.client_permit.take();
-    let connection = Connection::to(upstream, &order.server, order.client, client_permit).await?;
+    let client_permit = request.client_permit.take();
+    let connection = Connection::to(upstream, &request.server, request.client, client_permit).await?;
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
-    let may_repeat = connection.is_used && is_idempotent(order.method()) && !has_body;
+    let may_repeat = connection.is_used && is_idempotent(request.method()) && !has_body;
     let first = client.as_mut().map(Client::reborrow);
-    match exchange(upstream, connection, order, first).await {
+    match exchange(upstream, connection, request, first).await {
         Err(FetchError::Origin(OriginError::Closed)) if may_repeat => {
-            let connection = Connection::open(upstream, &order.server, order.client).await?;
-            exchange(upstream, connection, order, client).await
+            let connection = Connection::open(upstream, &request.server, request.client).await?;
+            exchange(upstream, connection, request, client).await
         }
         done => done,
     }
@@ -64,17 +64,17 @@ pub(crate) async fn fetch(
 async fn exchange(
     upstream: &Upstream<'_>,
     mut connection: Box<Connection>,
-    order: &Order,
+    request: &OriginRequest,
     client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
     let requested = upstream.clock.now();
-    connection.socket.write_all(&order.head, &[]).await.map_err(of_connection)?;
+    connection.socket.write_all(&request.head, &[]).await.map_err(of_connection)?;
     let Some(Client { socket, upload, origin }) = client else {
-        return final_response(upstream, connection, order, requested, None).await;
+        return final_response(upstream, connection, request, requested, None).await;
     };
     *origin = connection.address;
     if upload.is_expected && connection.socket.readable(EXPECT_PATIENCE).await.is_ok() {
-        let mut incoming = one_response(upstream, connection, order, requested).await?;
+        let mut incoming = one_response(upstream, connection, request, requested).await?;
         if !incoming.is_interim() {
             incoming.keeps_alive = false;
             return Ok(incoming);
@@ -86,7 +86,7 @@ async fn exchange(
     }
     let is_sent = !upload.has_body() || upload.send(upstream, socket, &mut connection.socket).await?;
     let interim = upload.takes_interim.then_some(socket);
-    let mut incoming = final_response(upstream, connection, order, requested, interim).await?;
+    let mut incoming = final_response(upstream, connection, request, requested, interim).await?;
     incoming.keeps_alive &= is_sent;
     Ok(incoming)
 }
@@ -96,20 +96,20 @@ async fn exchange(
 async fn final_response(
     upstream: &Upstream<'_>,
     mut connection: Box<Connection>,
-    order: &Order,
+    request: &OriginRequest,
     requested: u64,
     mut client: Option<&mut Socket>,
 ) -> Result<Box<Incoming>, FetchError> {
     const MANY: Malformed = Malformed::TooLarge("too many interim responses");
     for _ in 0..INTERIM_MAX {
-        let incoming = one_response(upstream, connection, order, requested).await?;
+        let incoming = one_response(upstream, connection, request, requested).await?;
         if !incoming.is_interim() {
             return Ok(incoming);
         }
         if let Some(socket) = client.as_mut().filter(|_| incoming.status != 100) {
             let mut head = upstream.heads.take();
             write_interim(&mut head, &upstream.settings.via, &incoming.response());
-            let is_there = send_interim(socket, &head, order.is_shared).await?;
+            let is_there = send_interim(socket, &head, request.is_shared).await?;
             upstream.heads.give_back(head);
             if !is_there {
                 client = None;
@@ -142,12 +142,12 @@ async fn send_interim(socket: &mut Socket, head: &[u8], is_shared: bool) -> Resu
 async fn one_response(
     upstream: &Upstream<'_>,
     mut connection: Box<Connection>,
-    order: &Order,
+    request: &OriginRequest,
     requested: u64,
 ) -> Result<Box<Incoming>, FetchError> {
     let malformed = |error| FetchError::Origin(OriginError::Malformed(error));
     loop {
-        let read = read_head(connection.buffer.filled(), order.method()).map_err(malformed)?;
+        let read = read_head(connection.buffer.filled(), request.method()).map_err(malformed)?;
         if let Some((Read { head, body, keeps_alive }, len)) = read {
             connection.buffer.consume(len);
             let (status, framed, received) = (head.status(), Framed::new(body), upstream.clock.now());
@@ -164,7 +164,7 @@ async fn one_response(
 /// Head of a response with its framing.
 struct Read {
     head: OwnedResponse,
-    body: Body,
+    body: BodyFraming,
     keeps_alive: bool,
 }
 
@@ -173,7 +173,7 @@ struct Read {
 fn read_head(bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;
-    let is_last = matches!(body, Body::ToClose | Body::Tunnel);
+    let is_last = matches!(body, BodyFraming::ToClose | BodyFraming::Tunnel);
     let keeps_alive = !is_last && keeps_alive(response.version, &response.fields);
     Ok(Some((Read { head: OwnedResponse::new(&response, &bytes[..len]), body, keeps_alive }, len)))
 }

@@ -1,6 +1,6 @@
 //! Response of an origin after its head was read, and the connection that its body comes from.
 
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 use strait_http::head::{OwnedResponse, Response};
 
 use crate::io::framing::Framed;
@@ -12,7 +12,7 @@ pub(crate) struct Incoming {
     pub(crate) connection: Box<Connection>,
     pub(crate) head: OwnedResponse,
     pub(crate) status: u16,
-    pub(crate) body: Body,
+    pub(crate) body: BodyFraming,
     pub(crate) framed: Framed,
     /// Times of request and receipt, in seconds since 1970.
     pub(crate) requested: u64,

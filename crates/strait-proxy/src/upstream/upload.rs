@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 
 use crate::config::settings::Limits;
 use crate::io::buffer::Buffer;
@@ -36,13 +36,19 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Body of a request with at most `most` bytes of data; `rest` was read with the head.
-    pub(crate) fn new(body: Body, rest: &[u8], is_expected: bool, takes_interim: bool, most: u64) -> Self {
+    pub(crate) fn new(
+        body: BodyFraming,
+        rest: &[u8],
+        is_expected: bool,
+        takes_interim: bool,
+        most: u64,
+    ) -> Self {
         let mut buffer = Buffer::default();
         if !rest.is_empty() {
             buffer.room()[..rest.len()].copy_from_slice(rest);
             buffer.grew(rest.len());
         }
-        let has_body = body != Body::None;
+        let has_body = body != BodyFraming::None;
         // The client has not waited if bytes of the body are here.
         let is_expected = is_expected && has_body && rest.is_empty();
         Self {

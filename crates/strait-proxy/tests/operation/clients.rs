@@ -7,14 +7,14 @@ use lab::wait_until;
 
 use crate::rig::{Client, LIMIT, Rig};
 
-/// Returns a free port, for a proxy with a configured port.
-fn free() -> SocketAddr {
+/// Returns an address with an unused port, for a proxy with a configured address.
+fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]
-fn load_balancer_names_its_clients() {
-    let (proxied, direct) = (free(), free());
+fn client_address_is_taken_from_the_proxy_header() {
+    let (proxied, direct) = (unused_address(), unused_address());
     let rig = Rig::start(&format!(
         "listen = [\"{proxied}\", \"{direct}\"]\nproxy_protocol.on = [\"{proxied}\"]\naccess.allow = [\"192.0.2.0/24\", \"127.0.0.1\"]"
     ));
@@ -50,7 +50,7 @@ fn forwarded_for(head: &str) -> String {
 
 #[test]
 fn proxy_header_from_another_address_is_refused() {
-    let proxied = free();
+    let proxied = unused_address();
     let _rig = Rig::start(&format!(
         "listen = [\"{proxied}\"]\nproxy_protocol = {{ on = [\"{proxied}\"], from = [\"10.0.0.0/8\"] }}"
     ));
@@ -76,8 +76,8 @@ fn connections_per_client_are_limited() {
 }
 
 #[test]
-fn clients_behind_a_load_balancer_count_apart() {
-    let proxied = free();
+fn clients_behind_a_load_balancer_are_counted_separately() {
+    let proxied = unused_address();
     let rig = Rig::start(&format!(
         "listen = [\"{proxied}\"]\nproxy_protocol.on = [\"{proxied}\"]\nlimits.connections_per_client = 1"
     ));
@@ -99,8 +99,8 @@ fn clients_behind_a_load_balancer_count_apart() {
 }
 
 #[test]
-fn connections_without_a_proxy_header_leave_room_for_others() {
-    let proxied = free();
+fn connections_without_a_proxy_header_cannot_use_the_whole_limit() {
+    let proxied = unused_address();
     let rig = Rig::start(&format!(
         "listen = [\"{proxied}\"]\nproxy_protocol.on = [\"{proxied}\"]\nlimits.connections = 4"
     ));
@@ -144,7 +144,7 @@ fn too_long_body_is_refused_in_any_framing() {
 }
 
 /// Opens connections and sends a POST with the beginning of its body on each.
-fn trickling(rig: &Rig, count: usize) -> Vec<Client> {
+fn open_trickling_posts(rig: &Rig, count: usize) -> Vec<Client> {
     let begin = |_| {
         let mut client = rig.client();
         client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
@@ -156,7 +156,7 @@ fn trickling(rig: &Rig, count: usize) -> Vec<Client> {
 #[test]
 fn trickling_bodies_hold_no_connection_to_the_origin() {
     let rig = Rig::start("workers = 2\ntimeouts.body_grace = 3600");
-    let mut clients = trickling(&rig, 200);
+    let mut clients = open_trickling_posts(&rig, 200);
     assert!(wait_until(LIMIT, || rig.proxy.report().open == 200));
     for client in &mut clients {
         client.send("1\r\nx\r\n");
@@ -175,17 +175,17 @@ fn slow_body_is_refused_with_any_request_ahead() {
     let timeouts = "timeouts.body_grace = 1\ntimeouts.client = 3600\n";
     for limit in ["", "limits.request_ahead = 0\n", "limits.request_ahead_memory = 0\n"] {
         let rig = Rig::start(&format!("{timeouts}{limit}"));
-        let mut client = trickling(&rig, 1).remove(0);
+        let mut client = open_trickling_posts(&rig, 1).remove(0);
         let answer = client.answer().unwrap();
         assert_eq!(answer.status(), 408, "{limit}");
         assert!(answer.text().contains("limits.request_body_rate") && client.is_ended());
     }
     let rig = Rig::start("limits.request_body_rate = 0\ntimeouts.body = 1\ntimeouts.client = 3600");
-    assert_eq!(trickling(&rig, 1).remove(0).answer().unwrap().status(), 408);
+    assert_eq!(open_trickling_posts(&rig, 1).remove(0).answer().unwrap().status(), 408);
 }
 
 #[test]
-fn a_trickling_body_that_waited_for_100_holds_no_connection_to_the_origin() {
+fn client_that_trickles_its_body_after_100_holds_no_origin_connection() {
     let rig = Rig::start("timeouts.body_grace = 3600");
     let mut client = rig.client();
     client.send("POST /200/0/1/a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n");
@@ -205,7 +205,8 @@ fn too_slow_client_is_reset() {
     for (limit, fresh) in [("", 60), ("", 0), ("transfer = { sendfile = false, splice = false }", 60)] {
         let rig = Rig::start(&format!("{limits}{limit}"));
         let path = format!("/200/{fresh}/{LARGE}/a");
-        // A miss or a passed response; a follower or a second pass; and a hit if it is stored.
+        // If the response is storable: a miss, a coalesced request and a hit. Otherwise: two
+        // requests with responses that are not stored.
         let ask = || {
             let mut client = rig.client();
             client.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
@@ -229,7 +230,7 @@ fn full_origin_gives_503_until_a_connection_is_free() {
     let rig = Rig::start(
         "limits.origin_connections = 2\nlimits.origin_connections_per_client = 0\nlimits.request_ahead = 0\ntimeouts.connect = 1\ntimeouts.body_grace = 3600",
     );
-    let mut holding = trickling(&rig, 2);
+    let mut holding = open_trickling_posts(&rig, 2);
     assert!(wait_until(LIMIT, || rig.proxy.report().origin_opened == 2));
     let mut client = rig.client();
     let answer = client.get("/200/0/1/b");
@@ -250,21 +251,22 @@ fn one_address_does_not_take_all_connections_by_default() {
 
 #[test]
 fn interim_responses_to_a_client_that_does_not_read_delay_no_other_client() {
-    const BEHIND_MAX: usize = 200;
+    /// Limit of the requests before the last one on a connection.
+    const PRECEDING_MAX: usize = 200;
     let rig = Rig::start("");
     assert_eq!(rig.client().get("/200/60/100000/large").status(), 200);
     // Each client leaves less room in its socket than the one before. The last one leaves no room
     // for the response before the interim ones.
-    for behind in 0..BEHIND_MAX {
-        let (asked, path) = (rig.origin.asked(), format!("/200/60/5/early{behind}"));
+    for preceding in 0..PRECEDING_MAX {
+        let (asked, path) = (rig.origin.asked(), format!("/200/60/5/early{preceding}"));
         let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n");
         let mut leader = rig.client();
-        leader.send(get("/200/60/100000/large").repeat(behind) + &get(&path));
+        leader.send(get("/200/60/100000/large").repeat(preceding) + &get(&path));
         let has_asked = || rig.origin.asked() > asked;
         if !wait_until(Duration::from_secs(1), has_asked) {
             return;
         }
-        assert_eq!(rig.client().get(&path).status(), 200, "{behind}");
-        assert_eq!(rig.origin.asked(), asked + 1, "{behind}");
+        assert_eq!(rig.client().get(&path).status(), 200, "{preceding}");
+        assert_eq!(rig.origin.asked(), asked + 1, "{preceding}");
     }
 }

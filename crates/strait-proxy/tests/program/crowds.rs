@@ -40,7 +40,7 @@ fn a_thousand_followers_of_one_fill() {
     }
     let gate = Gate::default();
     let origin = Origin::of_bodies_behind(&gate);
-    let proxy = Setup::before(origin.address).config("limits.connections_per_client = 0\n").start();
+    let proxy = Setup::for_origin(origin.address).config("limits.connections_per_client = 0\n").start();
     let begun = Arc::new(AtomicUsize::new(0));
     gate.open(BEGINNING);
     let follow = {
@@ -75,7 +75,7 @@ fn a_thousand_followers_of_one_fill() {
 fn many_clients_and_objects_cause_one_fetch_of_each() {
     const CLIENTS: usize = 8;
     let origin = Origin::of_bodies();
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::for_origin(origin.address).start();
     // From memory and from the store, at the pace of the slowest client.
     let object = |id| Body::new(id, if id % 2 == 0 { 1000 } else { 150_000 });
     let objects: Vec<_> = (0..400).map(object).collect();
@@ -98,7 +98,7 @@ fn ten_thousand_idle_connections_in_a_hundred_megabytes() {
     let origin = Origin::of_bodies();
     // The kernel does not spread connections evenly over the workers, and each worker has its share
     // of the limit.
-    let proxy = Setup::before(origin.address)
+    let proxy = Setup::for_origin(origin.address)
         .config("[limits]\nconnections = 14000\nconnections_per_client = 0\n")
         .start();
     let body = Body::new(1, 1000);

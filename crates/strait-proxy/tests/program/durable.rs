@@ -18,7 +18,7 @@ fn three_hundred_objects_are_hits_after_a_kill() {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
     let objects = objects(300);
-    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
     let mut client = Client::connect(proxy.address).unwrap();
     for object in &objects {
         object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
@@ -29,7 +29,7 @@ fn three_hundred_objects_are_hits_after_a_kill() {
     assert_eq!(origin.asked().len(), 300);
     proxy.kill();
 
-    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
     let mut client = Client::connect(proxy.address).unwrap();
     // The proxy serves while it loads its index; only-if-cached shows when it has.
     let is_loaded = |client: &mut Client, object: &Body| {

@@ -37,9 +37,9 @@ fn mounts_or_skip() -> bool {
     may
 }
 
-fn before_with_disk(origin: SocketAddr, size: &str) -> Setup {
+fn setup_with_disk(origin: SocketAddr, size: &str) -> Setup {
     let program = with_disk(size);
-    Setup::before(origin).by(&program.iter().map(String::as_str).collect::<Vec<_>>())
+    Setup::for_origin(origin).by(&program.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn full_disk_damages_no_body() {
         return;
     }
     let origin = Origin::of_bodies();
-    let proxy = before_with_disk(origin.address, "6m").start_in(Path::new(DISK));
+    let proxy = setup_with_disk(origin.address, "6m").start_in(Path::new(DISK));
     let mut client = Client::connect(proxy.address).unwrap();
     for round in 0..2 {
         for id in 0..60 {
@@ -66,7 +66,7 @@ fn disk_that_becomes_full_during_a_fill_damages_no_body() {
         return;
     }
     let origin = origin_of_framings();
-    let proxy = before_with_disk(origin.address, "6m").start_in(Path::new(DISK));
+    let proxy = setup_with_disk(origin.address, "6m").start_in(Path::new(DISK));
     for framing in Framing::ALL {
         let framed = Framed::whole(Body::new(1, 20_000_003), framing, true);
         // One client gets the rest past the store; the others get an incomplete body.
@@ -89,7 +89,7 @@ fn disk_that_becomes_full_during_a_fill_damages_no_body() {
 fn removed_directory_damages_no_body() {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
-    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
     await_hit(proxy.address, &Body::new(0, 100_000));
     fs::remove_dir_all(cache.path()).unwrap();
     for id in 0..20 {
@@ -123,7 +123,7 @@ fn a_read_only_store_can_be_listed_and_verified() {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
     let objects: Vec<_> = (1..9).map(|id| Body::new(id, id * 40_000)).collect();
-    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
     await_hits(proxy.address, &objects);
     let _ = proxy.terminate();
     let script = format!("mount --bind -r {} {DISK} && exec \"$@\"", cache.path().display());
@@ -144,7 +144,7 @@ fn a_read_only_store_can_be_listed_and_verified() {
 fn lack_of_descriptors_damages_no_body() {
     const CLIENTS: u64 = 60;
     let origin = Origin::of_bodies();
-    let proxy = Setup::before(origin.address)
+    let proxy = Setup::for_origin(origin.address)
         .by(&["prlimit", "--nofile=64:64"])
         .config("limits.origin_idle = 0\n")
         .start();
@@ -186,7 +186,7 @@ fn files(cache: &Path) -> Vec<fs::File> {
 fn requests_after_damage(objects: &[Body], damage: impl Fn(&fs::File, u64)) -> usize {
     let origin = Origin::of_bodies();
     let cache = tempfile::tempdir().unwrap();
-    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
     await_hits(proxy.address, objects);
     assert_eq!(origin.asked().len(), objects.len());
     let _ = proxy.terminate();
@@ -195,7 +195,7 @@ fn requests_after_damage(objects: &[Body], damage: impl Fn(&fs::File, u64)) -> u
     for file in files {
         damage(&file, file.metadata().unwrap().len());
     }
-    let proxy = Setup::before(origin.address).start_in(cache.path());
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
     let mut client = Client::connect(proxy.address).unwrap();
     for object in objects {
         object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);

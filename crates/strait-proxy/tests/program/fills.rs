@@ -21,7 +21,7 @@ const THIRD: u64 = MEGABYTE.len / 3;
 fn trickling() -> (Origin, Gate, Proxy) {
     let gate = Gate::default();
     let origin = Origin::of_bodies_behind(&gate);
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::for_origin(origin.address).start();
     (origin, gate, proxy)
 }
 
@@ -100,7 +100,7 @@ fn a_client_that_leaves_does_not_stop_the_fill() {
 #[test]
 fn range_of_an_unstored_object_is_fetched_stored_and_completed() {
     let origin = Origin::of_bodies();
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::for_origin(origin.address).start();
     let ask = |fields: &str| get(proxy.address, &MEGABYTE.target(), fields);
     let ranges = || origin.asked().iter().map(Request::range).collect::<Vec<_>>();
 

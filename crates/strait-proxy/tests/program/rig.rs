@@ -43,23 +43,23 @@ pub(crate) fn status(id: &str, name: &str) -> Option<String> {
 /// Proxy to start.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    /// Program that starts it: `prlimit`, `nsenter`.
-    before: Vec<String>,
+    /// Program that starts it, with arguments: `prlimit`, `nsenter`. Empty: it is started directly.
+    launcher: Vec<String>,
     arguments: Vec<String>,
     config: String,
 }
 
 impl Setup {
     /// Describes a reverse proxy for an origin.
-    pub(crate) fn before(origin: SocketAddr) -> Self {
+    pub(crate) fn for_origin(origin: SocketAddr) -> Self {
         let arguments = ["--origin".to_owned(), format!("http://{origin}")];
-        Self { before: Vec::new(), arguments: arguments.into(), config: String::new() }
+        Self { launcher: Vec::new(), arguments: arguments.into(), config: String::new() }
     }
 
     /// Describes a forward proxy that may connect to this machine.
     pub(crate) fn forward() -> Self {
         let config = "access.reach = [\"127.0.0.0/8\"]\n".to_owned();
-        Self { before: Vec::new(), arguments: Vec::new(), config }
+        Self { launcher: Vec::new(), arguments: Vec::new(), config }
     }
 
     /// Adds a text to its `strait.toml`.
@@ -76,7 +76,7 @@ impl Setup {
 
     /// Lets another program start it, with its path and arguments as last arguments.
     pub(crate) fn by(mut self, program: &[&str]) -> Self {
-        self.before = program.iter().map(|word| (*word).to_owned()).collect();
+        self.launcher = program.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
@@ -84,7 +84,7 @@ impl Setup {
     pub(crate) fn start_in(self, cache: &Path) -> Proxy {
         let config = tempfile::NamedTempFile::new().unwrap();
         fs::write(config.path(), &self.config).unwrap();
-        let words: Vec<_> = self.before.iter().map(String::as_str).chain([PROGRAM]).collect();
+        let words: Vec<_> = self.launcher.iter().map(String::as_str).chain([PROGRAM]).collect();
         let launch = Launch::new(words[0]).args(&words[1..]).args(["--listen", "127.0.0.1:0"]);
         let launch = launch.arg("--config").arg(config.path()).arg("--cache-dir").arg(cache);
         let process = launch.args(&self.arguments).spawn().unwrap();

@@ -16,7 +16,7 @@ use crate::rig::{LIMIT, Proxy, Setup};
 #[test]
 fn bodies_of_no_bytes_and_of_one_in_every_framing() {
     let origin = origin_of_framings();
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::for_origin(origin.address).start();
     let mut client = Client::connect(proxy.address).unwrap();
     for len in [0, 1, 2, 1000] {
         for framing in Framing::ALL {
@@ -83,7 +83,7 @@ fn take_huge(proxy: &Proxy) -> bool {
 #[test]
 fn more_than_four_gigabytes_that_are_not_stored() {
     let origin = huge("Cache-Control: no-store");
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::for_origin(origin.address).start();
     assert!(!take_huge(&proxy));
     assert!(proxy.memory_peak() < 100 << 20, "{} bytes", proxy.memory_peak());
 }
@@ -96,7 +96,8 @@ fn more_than_four_gigabytes_that_are_stored() {
         return skip("16 GB of disk are to be free");
     }
     let origin = huge("Cache-Control: max-age=3600");
-    let setup = Setup::before(origin.address).config("[cache]\nsync = 0\n").args(&["--cache-size", "20GiB"]);
+    let setup =
+        Setup::for_origin(origin.address).config("[cache]\nsync = 0\n").args(&["--cache-size", "20GiB"]);
     let proxy = setup.start_in(cache.path());
     let _ = take_huge(&proxy);
     assert!(wait_until(LIMIT, || take_huge(&proxy)));
@@ -107,7 +108,7 @@ fn more_than_four_gigabytes_that_are_stored() {
 #[test]
 fn a_part_across_four_gigabytes_is_stored_alone() {
     let origin = huge("Cache-Control: max-age=3600");
-    let proxy = Setup::before(origin.address).start();
+    let proxy = Setup::for_origin(origin.address).start();
     let first = HUGE - TAIL;
     let ask = || get(proxy.address, "/huge", &format!("Range: bytes={first}-{}\r\n", HUGE - 1));
     for _ in 0..2 {

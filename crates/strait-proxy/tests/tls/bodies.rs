@@ -17,7 +17,7 @@ fn each(test: impl Fn(&Origin, &Rig, &mut Client)) {
     let (origin, rig) = both();
     test(&origin, &rig, &mut rig.plain());
     let origin = Origin::plain();
-    let rig = Rig::before(Authority::new(), &origin.url);
+    let rig = Rig::for_origin(Authority::new(), &origin.url);
     test(&origin, &rig, &mut rig.tls());
 }
 
@@ -184,7 +184,7 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn plain_connections_are_reused_after_a_large_body() {
     let origin = Origin::plain();
-    let rig = Rig::before(Authority::new(), &origin.url);
+    let rig = Rig::for_origin(Authority::new(), &origin.url);
     let mut client = rig.plain();
     // A fill would return its connection at an unknown time, so the responses are not stored.
     for _ in 0..3 {

@@ -25,7 +25,7 @@ fn curl_is_answered_in_both_versions_and_keeps_its_connection() {
         return;
     }
     let origin = Origin::plain();
-    let rig = Rig::before(Authority::new(), &origin.url);
+    let rig = Rig::for_origin(Authority::new(), &origin.url);
     let url = format!("https://localhost:{}/kept?300000", rig.tls_address().port());
     for version in ["--tlsv1.3", "--tls-max=1.2"] {
         let version: Vec<&str> = version.split('=').collect();
@@ -50,7 +50,7 @@ fn curl_refuses_a_certificate_for_another_name() {
         return;
     }
     let origin = Origin::plain();
-    let rig = Rig::before(Authority::new(), &origin.url);
+    let rig = Rig::for_origin(Authority::new(), &origin.url);
     let output = curl(&rig, &[&format!("https://127.0.0.1:{}/kept", rig.tls_address().port())]);
     assert_eq!(output.status.code(), Some(60), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rig.tls().get("/kept").body, body(11));
@@ -58,7 +58,7 @@ fn curl_refuses_a_certificate_for_another_name() {
 
 #[test]
 fn a_second_connection_resumes_the_session_of_the_first() {
-    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    let rig = Rig::for_origin(Authority::new(), &Origin::plain().url);
     for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
         let mut stream = rig.tls_stream();
         stream.write_all(b"GET /kept HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -72,7 +72,7 @@ fn a_second_connection_resumes_the_session_of_the_first() {
 
 #[test]
 fn bytes_that_are_not_tls_end_only_their_connection() {
-    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    let rig = Rig::for_origin(Authority::new(), &Origin::plain().url);
     let http = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     for garbage in [&http[..], &vec![0; 70_000], &[22, 3, 1, 255, 255, 1, 0]] {
         let mut tcp = connect(rig.tls_address());
@@ -107,7 +107,7 @@ impl Write for Trickle {
 
 #[test]
 fn handshake_and_request_byte_by_byte() {
-    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    let rig = Rig::for_origin(Authority::new(), &Origin::plain().url);
     let StreamOwned { conn, sock } = rig.tls_stream();
     sock.set_nodelay(true).unwrap();
     let mut stream = StreamOwned::new(conn, Trickle(sock));
@@ -119,7 +119,7 @@ fn handshake_and_request_byte_by_byte() {
 
 #[test]
 fn a_client_may_change_its_keys() {
-    let rig = Rig::before(Authority::new(), &Origin::plain().url);
+    let rig = Rig::for_origin(Authority::new(), &Origin::plain().url);
     if rig.proxy.notes().is_empty() {
         // With kTLS the kernel does not know the new keys.
         return;
@@ -146,7 +146,7 @@ fn slow_handshake_is_ended_by_the_timeout() {
 #[test]
 fn plain_and_tls_clients_share_stored_responses() {
     let origin = Origin::plain();
-    let rig = Rig::before(Authority::new(), &origin.url);
+    let rig = Rig::for_origin(Authority::new(), &origin.url);
     assert_eq!(rig.plain().get("/kept?300000").body, body(300_000));
     let response = rig.tls().get("/kept?300000");
     assert!(field(&response.head, "Cache-Status").unwrap().contains("hit"), "{}", response.head);

@@ -14,7 +14,7 @@ pub(crate) fn both() -> (Origin, Rig) {
     let authority = Authority::new();
     authority.sign("origin", "127.0.0.1", 2999);
     let origin = Origin::tls(authority.server("origin"));
-    let rig = Rig::before(authority, &origin.url);
+    let rig = Rig::for_origin(authority, &origin.url);
     (origin, rig)
 }
 

@@ -87,7 +87,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts a reverse proxy for `origin`.
-    pub(crate) fn before(authority: Authority, origin: &str) -> Self {
+    pub(crate) fn for_origin(authority: Authority, origin: &str) -> Self {
         Self::with(authority, &format!("origin = \"{origin}\"\nforwarded = \"off\""))
     }
 

@@ -1,9 +1,9 @@
-//! Request fields outside the cache key that Vary rarely names, although real origins respond to
-//! them. With them one client could choose the response for all others (web cache poisoning).
+//! Request fields that change the responses of real origins although Vary rarely names them.
 //!
-//! `vary` adds the fields of [`is_keyed`] to the key of a response; the proxy bypasses the cache
-//! for requests with a field of [`is_override`]. This module does not decide about storing.
-//! `docs/internals/proxy.md` has the table of all fields.
+//! If the cache ignored them, one client could choose the response for all others (web cache
+//! poisoning). Each gets one of two rules: [`is_keyed`] fields become part of the key of the
+//! response (`vary`), and [`bypasses_cache`] fields bypass the cache (the proxy). This module does
+//! not decide about storing. `docs/internals/proxy.md` has the table of all fields.
 
 use crate::chunked::is_token;
 use crate::fields::{Fields, parameter, split_list};
@@ -12,7 +12,7 @@ use crate::forwarded::is_x_forwarded;
 
 /// Fields that replace the method or the target of a request (Symfony, Laravel, Rails, Express;
 /// IIS, Zend), or select an internal step of a framework.
-const OVERRIDES: [&str; 21] = [
+const BYPASSING: [&str; 21] = [
     "translate",
     "x-accel-mapping",
     "x-astro-path",
@@ -104,8 +104,8 @@ const KEYED: [&str; 58] = [
 /// Returns true if a request with such a field bypasses the cache. CGI, WSGI, Rack and PHP read
 /// `X_Forwarded_Host` as X-Forwarded-Host, so a name with an underscore may stand for any of these
 /// fields.
-pub fn is_override(name: &str) -> bool {
-    name.contains('_') || OVERRIDES.iter().any(|other| name.eq_ignore_ascii_case(other))
+pub fn bypasses_cache(name: &str) -> bool {
+    name.contains('_') || BYPASSING.iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
 /// Returns true if the field is part of the key of every response to a request that has it.
@@ -140,7 +140,7 @@ pub fn why_no_key(name: &str) -> Option<&'static str> {
         Some(NO_NAME)
     } else if is("host") {
         Some("the host is part of every key")
-    } else if is_override(name) {
+    } else if bypasses_cache(name) {
         Some("requests with this field bypass the cache already")
     } else if is("forwarded") || is_x_forwarded(name) {
         Some("the setting `forwarded` governs this field")
@@ -167,11 +167,12 @@ const NO_NAME: &str = "this is not a field name";
 /// Hosts and schemes in Forwarded (RFC 7239, section 4), without the addresses; empty if there are
 /// only addresses. Each element ends with a comma, because an origin may read only the first or the
 /// last.
-pub(crate) fn forwarded(asked: &Fields<'_>) -> String {
+pub(crate) fn forwarded(request_fields: &Fields<'_>) -> String {
     let mut text = String::new();
-    for field in asked.all("forwarded") {
+    for field in request_fields.all("forwarded") {
         let Some(line) = field.text() else {
-            // An origin might read it, so it equals no other value.
+            // The value is not text, but an origin might accept it. Escape it, so that it differs
+            // from every other value.
             text.extend([";", &*field.value.escape_ascii().to_string(), ";,"]);
             continue;
         };
@@ -213,7 +214,7 @@ mod tests {
         ] {
             assert_eq!(is_keyed(name), expected, "{name}");
         }
-        assert!(is_override("X-HTTP-Method-Override") && !is_override("X-Forwarded-Host"));
+        assert!(bypasses_cache("X-HTTP-Method-Override") && !bypasses_cache("X-Forwarded-Host"));
     }
 
     #[test]

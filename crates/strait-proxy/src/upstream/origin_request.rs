@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use strait_http::fields::{Field, Fields};
 use strait_http::forward::forwarded_fields;
 use strait_http::forwarded::Hop;
-use strait_http::framing::Body;
+use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
 use strait_http::target::Uri;
 
@@ -16,7 +16,7 @@ use crate::upstream::incoming::Incoming;
 
 /// Parts of a client's request that determine the request to the origin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a, 'b> {
+pub(crate) struct ClientRequest<'a, 'b> {
     pub(crate) request: &'a Request<'b>,
     pub(crate) client: IpAddr,
     /// True if the proxy has sent 100 (Continue) before it contacted the origin.
@@ -25,7 +25,7 @@ pub(crate) struct Asked<'a, 'b> {
 
 /// Request to an origin.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct OriginRequest {
     pub(crate) server: Server,
     /// Head, up to the empty line.
     pub(crate) head: Vec<u8>,
@@ -42,27 +42,27 @@ pub(crate) struct Order {
 /// Purpose of a request, which decides the fields that are sent to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Bypass: the client's whole request.
-    Pass,
-    /// Miss with a response for this client alone: all fields, but directives that demand a new
-    /// response only from clients in `access.refresh`.
-    PassMiss,
+    /// Request that bypasses the cache: all fields.
+    Bypass,
+    /// Miss with a response for this client alone: all fields. From clients outside
+    /// `access.refresh`, `no-cache`, `max-age`, `min-fresh` and Pragma are removed.
+    MissAlone,
     /// Miss with a response that is stored: without conditions and ranges.
     Store,
     /// Miss with a part that is stored: without conditions.
     StorePart,
 }
 
-impl Order {
+impl OriginRequest {
     /// Makes a client's request to the server of `uri`.
     pub(crate) fn new(
         settings: &Settings,
-        asked: &Asked<'_, '_>,
+        client_request: &ClientRequest<'_, '_>,
         uri: &Uri<'_>,
-        body: Body,
+        body: BodyFraming,
         purpose: Purpose,
     ) -> Self {
-        let request = asked.request;
+        let request = client_request.request;
         let (slash, path) = uri.origin_form(request.method);
         let mut head = Vec::with_capacity(512);
         for part in [request.method, " ", slash, path, " HTTP/1.1\r\n"] {
@@ -74,12 +74,12 @@ impl Order {
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
         // Directives that this cache ignores must not cause load on a cache before the origin
         // either.
-        let is_ignored = purpose != Purpose::Pass && !settings.access.allows_refresh(asked.client);
-        let is_thinned = is_ignored && purpose == Purpose::PassMiss;
+        let is_ignored = purpose != Purpose::Bypass && !settings.access.allows_refresh(client_request.client);
+        let is_thinned = is_ignored && purpose == Purpose::MissAlone;
         let is_sent = |field: &&Field<'_>| {
             let is_dropped = settings.forwarded.rewrites(field.name)
                 || (is_ignored && is_directive(field.name))
-                || (asked.was_continued && is_continue(field));
+                || (client_request.was_continued && is_continue(field));
             !is_dropped && is_sent(field.name, purpose, counts_hops)
         };
         let mut is_conditional = false;
@@ -90,14 +90,14 @@ impl Order {
         if is_thinned && forwarded_fields(&request.fields).any(|field| is_directive(field.name)) {
             push_without_refresh(&mut head, &request.fields);
         }
-        let hop = Hop { client: asked.client, scheme: uri.scheme, host: Some(&host) };
+        let hop = Hop { client: client_request.client, scheme: uri.scheme, host: Some(&host) };
         hop.write(settings.forwarded, &request.fields, &mut head);
         push_via(&mut head, &settings.via, &request.fields, request.version);
         match body {
-            Body::Length(length) => push_number(&mut head, "Content-Length", length),
-            Body::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            BodyFraming::Length(length) => push_number(&mut head, "Content-Length", length),
+            BodyFraming::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
             // RFC 9110 s8.6: a method with expected content announces its absence.
-            Body::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
+            BodyFraming::None if matches!(request.method, "POST" | "PUT" | "PATCH") => {
                 push_number(&mut head, "Content-Length", 0);
             }
             _ => {}
@@ -109,18 +109,18 @@ impl Order {
             head,
             is_conditional,
             is_shared: false,
-            client: gate::Client::of(asked.client),
+            client: gate::Client::of(client_request.client),
             client_permit: None,
         }
     }
 
-    /// Returns its method.
+    /// Returns the method from the first line of `head`; empty if it is not UTF-8.
     pub(crate) fn method(&self) -> &str {
         let method = self.head.split(|byte| *byte == b' ').next().unwrap_or_default();
         std::str::from_utf8(method).unwrap_or_default()
     }
 
-    /// Adds a field.
+    /// Appends a field before the empty line that ends the head.
     pub(crate) fn add(&mut self, name: &str, value: &[u8]) {
         self.head.truncate(self.head.len() - 2);
         push_field(&mut self.head, name, value);
@@ -128,9 +128,9 @@ impl Order {
         self.is_conditional |= is_condition(name);
     }
 
-    /// Returns true if a 304 answers the request although it has no condition: the client cannot
-    /// use it.
-    pub(crate) fn is_misunderstood(&self, incoming: &Incoming) -> bool {
+    /// Returns true for a 304 to a GET or HEAD that was sent without a condition. The client has no
+    /// copy to which it could apply.
+    pub(crate) fn is_unrequested_304(&self, incoming: &Incoming) -> bool {
         incoming.status == 304 && !self.is_conditional && matches!(self.method(), "GET" | "HEAD")
     }
 }
@@ -161,8 +161,8 @@ fn is_continue(field: &Field<'_>) -> bool {
     field.name.eq_ignore_ascii_case("expect") && field.value.eq_ignore_ascii_case(b"100-continue")
 }
 
-/// Fields that change the response to one request. Vary names none of them, so requests for
-/// responses that are stored do not have them.
+/// Fields that make the response valid for one request only. Origins do not name them in Vary, so
+/// they are removed from requests with a response that is stored.
 const OF_ONE_REQUEST: [&str; 6] =
     ["a-im", "expect", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
 
@@ -171,8 +171,8 @@ fn is_sent(name: &str, purpose: Purpose, counts_hops: bool) -> bool {
     match purpose {
         _ if is(&["host", "via"]) => false,
         // Written anew for methods that count hops.
-        Purpose::Pass | Purpose::PassMiss if is(&["max-forwards"]) => !counts_hops,
-        Purpose::Pass | Purpose::PassMiss => true,
+        Purpose::Bypass | Purpose::MissAlone if is(&["max-forwards"]) => !counts_hops,
+        Purpose::Bypass | Purpose::MissAlone => true,
         Purpose::StorePart => !is(&OF_ONE_REQUEST),
         Purpose::Store => !is(&OF_ONE_REQUEST) && !is(&["if-range", "range"]),
     }
