@@ -121,7 +121,10 @@ struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request)
 	return ring;
 }
 
-/* The ring is unmapped from the device; the process may still have it mapped. */
+/*
+ * Frees the ring. The caller must have unmapped it from the device; the process
+ * may still have it mapped.
+ */
 void zc_ring_destroy(struct zc_ring *ring)
 {
 	if (!ring)

@@ -17,7 +17,7 @@ pub use strait_os::ethtool::Offload;
 use strait_os::interface::Interface;
 use strait_os::netlink::{LinkStats, Netlink, VethEnd};
 use strait_os::netns::{self, Namespace};
-use strait_os::process::{pin_thread, wait_for_readers};
+use strait_os::process::{pin_thread, wait_for_receive_paths};
 
 use crate::{Error, Launch, Result, skip, wait_until};
 
@@ -203,7 +203,7 @@ impl Wire {
     pub fn await_arrival(&self, before: u64, count: u64) {
         let arrived = || self.right.stats().rx_packets - before >= count && backlogs_are_empty();
         assert!(wait_until(ARRIVAL, arrived), "frames sent on a veth arrive");
-        wait_for_readers();
+        wait_for_receive_paths();
     }
 }
 

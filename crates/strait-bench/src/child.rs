@@ -26,7 +26,7 @@ use crate::wire::End;
 
 /// Interval between two checks of a waiting loop.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Limit of a program's output that is read.
+/// Maximum number of bytes read from a program's output.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 
 /// Program to run, with its arguments.
@@ -48,12 +48,12 @@ impl Program {
         format!("{name} {}", self.arguments.join(" "))
     }
 
-    /// Returns its path.
+    /// Returns the program's path.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Returns its arguments.
+    /// Returns the program's arguments.
     pub(crate) fn arguments(&self) -> &[String] {
         &self.arguments
     }
@@ -126,12 +126,12 @@ impl Launcher {
         Program::new(self.strait.to_string_lossy(), arguments)
     }
 
-    /// Returns this program with the arguments of one of its measured programs.
+    /// Returns `strait-bench` with `arguments`, which select one of the programs to measure.
     pub(crate) fn own(&self, arguments: impl IntoIterator<Item: Into<String>>) -> Program {
         Program::new(self.own.to_string_lossy(), arguments)
     }
 
-    /// Starts `program` at `end` on `cpus`; it is ended after `limit`.
+    /// Starts `program` at `end` on `cpus`. It is killed after `limit`.
     pub fn start(&self, end: &End, program: &Program, cpus: &[u32], limit: Duration) -> Result<Child> {
         let mut command = Command::new(&self.own);
         command.args(["exec", "--seconds", &limit.as_secs().max(1).to_string()]);
@@ -157,18 +157,18 @@ fn duplicate(file: &File) -> Result<Stdio> {
 }
 
 impl Child {
-    /// Returns its process id.
+    /// Returns the program's process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Returns its cost so far.
+    /// Returns the program's cost so far.
     pub fn cost(&self) -> Result<Cost> {
         let cycles = self.cycles.as_ref().and_then(|cycles| cycles.count().ok());
         Ok(Cost { cpu: process::cpu_time_of(self.process.id())?, cycles })
     }
 
-    /// Returns its standard error so far.
+    /// Returns the program's standard error so far.
     pub fn stderr(&self) -> Result<String> {
         text(&self.stderr)
     }
@@ -189,7 +189,7 @@ impl Child {
         Ok(())
     }
 
-    /// Returns its standard output so far.
+    /// Returns the program's standard output so far.
     pub fn stdout(&self) -> Result<String> {
         text(&self.stdout)
     }
@@ -238,7 +238,7 @@ impl Child {
         }
     }
 
-    /// Returns its status and cost once it has ended.
+    /// Returns the program's status and cost once it has ended.
     fn ended(&mut self) -> Result<Option<(ExitStatus, Usage)>> {
         if self.ended.is_none() {
             self.ended = process::try_wait(&self.process)?;
@@ -259,7 +259,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         // Its process id may belong to another process once it has been waited for.
         if self.ended.is_none() {
-            // Both fail if the program has ended in the meantime, which is the aim.
+            // Ignore errors: the program may already have ended.
             let _ = self.process.kill();
             let _ = self.process.wait();
         }
@@ -292,7 +292,7 @@ pub(crate) fn print(account: &impl Serialize) -> Result<()> {
 pub(crate) fn parse<'de, T: Deserialize<'de>>(program: &Program, text: &'de str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Program {
         program: program.name(),
-        message: format!("it prints no account: {error}"),
+        message: format!("its output is not a valid account: {error}"),
     })
 }
 
@@ -303,14 +303,14 @@ pub struct Exec<'a> {
     pub netns: Option<&'a Path>,
     /// CPUs to run on; any if empty.
     pub cpus: &'a [u32],
-    /// Time limit in seconds; the program is ended after it.
+    /// Time limit in seconds; the program is killed when it expires.
     pub seconds: u32,
     /// Program and arguments.
     pub command: &'a [String],
 }
 
-/// Executes the program in its namespace and on its CPUs. It is ended with its parent or after its
-/// time limit. Returns only on failure.
+/// Executes the program in its namespace and on its CPUs. The program is killed when its parent
+/// exits or its time limit expires. Returns only on failure.
 pub fn exec(options: &Exec<'_>) -> Error {
     match prepare(options) {
         Ok(mut command) => Error::file(format!("start {}", options.command[0]), command.exec()),
@@ -331,8 +331,8 @@ fn prepare(options: &Exec<'_>) -> Result<Command> {
         options.command.split_first().ok_or_else(|| Error::Usage("give a program to run after --".into()))?;
     let mut command = Command::new(program);
     command.args(arguments);
-    // A shell that starts this process in the background makes it ignore SIGINT, which ends
-    // measured programs.
+    // A shell that starts this process in the background makes it ignore SIGINT. Measured programs
+    // are stopped with SIGINT, so restore the default action.
     process::with_default_signals(&mut command);
     Ok(command)
 }

@@ -1,4 +1,4 @@
-//! Searches the highest rate without loss by bisection: the figure that compares capture systems
+//! Finds the highest rate without loss by bisection: the figure that compares capture systems
 //! (RFC 2544 section 26.1, D1, D3). Pure: the caller makes the attempts.
 
 use crate::error::Result;
@@ -43,7 +43,7 @@ pub struct Found {
     pub tries: u32,
 }
 
-/// Searches both rates. `attempt` measures at a rate in packets/s, or at the generator's highest if
+/// Finds both rates. `attempt` measures at a rate in packets/s, or at the generator's highest if
 /// None. A rate that lost packets is measured once more, because the machine may have been
 /// disturbed. The caller should confirm the result.
 ///
@@ -59,7 +59,7 @@ pub fn search(limits: &Limits, attempt: impl FnMut(Option<f64>) -> Result<Attemp
     Ok(Found { tries: search.tries, ..found })
 }
 
-/// Like [`search`], but searches only the rate without loss, which is also the tolerated rate of
+/// Like [`search`], but finds only the rate without loss, which is also the tolerated rate of
 /// the result.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ struct Search<'a, F> {
 }
 
 impl<F: FnMut(Option<f64>) -> Result<Attempt>> Search<'_, F> {
-    /// Searches the rate without loss; returns the attempt at the highest rate too.
+    /// Finds the rate without loss; returns the attempt at the highest rate too.
     fn lossfree(&mut self) -> Result<(Attempt, Found)> {
         let full = self.attempt(None, 0.0)?;
         let generator_bound = full.loss <= 0.0;

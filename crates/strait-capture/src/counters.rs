@@ -92,7 +92,7 @@ impl Counters {
     /// Returns the frames that the interface counted and no lane did: those that the filter
     /// rejected, and those that the NIC missed. `late_frames` frames matched after the end of the
     /// capture.
-    pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::Lane], late_frames: u64) -> Capture {
+    pub(crate) fn filtered_and_missed(&self, lanes: &[ledger::LaneCounts], late_frames: u64) -> Capture {
         let matched = late_frames + lanes.iter().map(|lane| lane.capture.received).sum::<u64>();
         let mut account = self.missed();
         if self.filters {

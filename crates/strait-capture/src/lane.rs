@@ -281,9 +281,9 @@ impl Lane {
     }
 
     /// Returns the account so far, with the kernel's counters.
-    pub fn account(&mut self) -> Result<ledger::Lane, Error> {
+    pub fn account(&mut self) -> Result<ledger::LaneCounts, Error> {
         self.engine.account(&mut self.account, self.tally.discarded())?;
-        Ok(ledger::Lane { queue: self.queue, cpu: self.cpu, capture: self.account })
+        Ok(ledger::LaneCounts { queue: self.queue, cpu: self.cpu, capture: self.account })
     }
 
     /// Counts `frames` lent frames as lost in the program's sink instead of delivered. Their bytes
@@ -294,14 +294,14 @@ impl Lane {
     }
 
     /// Ends the lane and returns its account. Frames that are still in the ring count as unread.
-    pub fn finish(mut self) -> Result<ledger::Lane, Error> {
+    pub fn finish(mut self) -> Result<ledger::LaneCounts, Error> {
         self.account()
     }
 
     /// Ends the lane after the last frame that it lent, for a program that captures a fixed number
     /// of frames. Later frames do not belong to the capture: the account leaves out those that are
     /// still in the ring, and those that the kernel dropped because the ring was full.
-    pub fn finish_at_last_frame(mut self) -> Result<ledger::Lane, Error> {
+    pub fn finish_at_last_frame(mut self) -> Result<ledger::LaneCounts, Error> {
         let mut lane = self.account()?;
         let capture = &mut lane.capture;
         let taken = capture.delivered + capture.lost.sink + self.tally.discarded();

@@ -74,14 +74,16 @@ const WINDOW_NS: u64 = 500_000;
 /// Maximum pause at the start of a load, which may be a burst: the packet after a burst must not
 /// wait long.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// Maximum pause once the load has lasted for [`SUSTAINED_NS`]. `Balanced` adds this delay then.
+/// Maximum pause once the load has lasted for [`SUSTAINED_NS`]. `Balanced` adds this delay then. V3
+/// waits up to twice this time for a full block.
 const GATHER_SUSTAINED_MAX: Duration = Duration::from_millis(4);
 const SUSTAINED_NS: u64 = 50_000_000;
 /// Minimum pause. A sleep lasts some 50 us longer than requested, so a shorter one would be all
 /// delay.
 const GATHER_MIN: Duration = Duration::from_micros(50);
-/// A pause may fill this share of the ring, so that a burst of four times the measured rate fits.
-pub(crate) const RING_SHARE: u32 = 4;
+/// A pause may fill one part in this many of the ring, so that a burst of four times the measured
+/// rate fits.
+pub(crate) const RING_DIVISOR: u32 = 4;
 
 /// Maximum delay of a wake-up on a busy machine: a time slice of another task, two ticks at 250 Hz.
 /// The ring must hold the frames of this time in addition to those of the pause.
@@ -159,7 +161,7 @@ fn held_for(capacity: u64, rate_pps: u64) -> Duration {
 
 /// Returns the maximum pause of a reader with a ring that holds the frames of `held`.
 fn pause_within(held: Duration) -> Duration {
-    (held / RING_SHARE).min(held.saturating_sub(LATE_MAX))
+    (held / RING_DIVISOR).min(held.saturating_sub(LATE_MAX))
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn captures(
 
 fn paths(rows: &[Row], args: &Args, first_failure: Option<&String>) -> Result<Outcome, Error> {
     let sentence = match first_failure {
-        None => "Each path delivered the same packets, byte for byte, and each ledger closes: received = delivered + filtered + lost.".into(),
+        None => "Each path delivered the same packets, byte for byte, and each ledger balances: received = delivered + filtered + lost.".into(),
         Some(first_failure) => format!("{first_failure}."),
     };
     let figures = serde_json::to_value(rows).map_err(|error| Error::Failed(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! Runs each lane of a session on its own thread until the capture ends. Then closes the ledger.
 //!
-//! The first lane that ends stops the session, so that all lanes drain and their accounts are
+//! The first lane that ends stops the session, so that all lanes drain and their counts are
 //! consistent. A lane ends after the requested count, on an error, or when the session is stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,43 +40,46 @@ pub(crate) fn run<T: Sink>(
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
-    let state = Run {
-        snapshots: Mutex::new(vec![ledger::Lane::default(); lanes.len()]),
+    let state = CaptureState {
+        snapshots: Mutex::new(vec![ledger::LaneCounts::default(); lanes.len()]),
         session: Mutex::new(session),
         sink: Mutex::new(sink),
         written_bytes,
-        left: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
+        remaining_packets: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         started: Instant::now(),
         limits,
     };
-    let run = &state;
+    let capture = &state;
     let ended = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            lanes.into_iter().enumerate().map(|(i, lane)| scope.spawn(move || run.lane(i, lane))).collect();
-        let serving = metrics.map(|metrics| metrics.serve_in(scope, || run.exposition()));
-        run.watch(live);
+        let threads: Vec<_> = lanes
+            .into_iter()
+            .enumerate()
+            .map(|(i, lane)| scope.spawn(move || capture.run_lane(i, lane)))
+            .collect();
+        let serving = metrics.map(|metrics| metrics.serve_in(scope, || capture.exposition()));
+        capture.watch(live);
         drop(serving);
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| panicked_lane()))
             .collect::<Vec<_>>()
     });
-    let mut accounts = Vec::new();
+    let mut counts = Vec::new();
     let mut failure = None;
-    for (account, error) in ended {
-        accounts.push(account);
+    for (lane_counts, error) in ended {
+        counts.push(lane_counts);
         failure = failure.or(error);
     }
-    count_sink_loss(&mut accounts, lock(&state.sink).lost());
+    count_sink_loss(&mut counts, lock(&state.sink).lost());
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
-    (session.report(accounts), failure)
+    (session.report(counts), failure)
 }
 
 /// Moves the frames that the sink has lost from delivered to lost. The sink does not know which
 /// lane a frame came from: no lane is charged with more than it delivered.
-fn count_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
-    for ledger::Lane { capture, .. } in accounts {
+fn count_sink_loss(counts: &mut [ledger::LaneCounts], mut lost: u64) {
+    for ledger::LaneCounts { capture, .. } in counts {
         let share = lost.min(capture.delivered);
         capture.delivered -= share;
         capture.lost.sink += share;
@@ -84,44 +87,44 @@ fn count_sink_loss(accounts: &mut [ledger::Lane], mut lost: u64) {
     }
 }
 
-/// Returns the result of a lane that panicked. Its account is lost.
-fn panicked_lane() -> (ledger::Lane, Option<Error>) {
+/// Returns the result of a lane that panicked. Its counts are lost.
+fn panicked_lane() -> (ledger::LaneCounts, Option<Error>) {
     let cause = "a lane's thread panicked: this is a defect of strait, please report it";
-    (ledger::Lane::default(), Some(Error::Failed(cause.to_owned())))
+    (ledger::LaneCounts::default(), Some(Error::Failed(cause.to_owned())))
 }
 
 /// State of a running capture.
-struct Run<'a, T> {
+struct CaptureState<'a, T> {
     session: Mutex<Session>,
     sink: Mutex<&'a mut T>,
     /// Written bytes at the last snapshot, if the sink writes files. The live line reads this copy,
     /// as a lane that blocks in write(2) holds the sink's lock.
     written_bytes: Option<AtomicU64>,
-    snapshots: Mutex<Vec<ledger::Lane>>,
+    snapshots: Mutex<Vec<ledger::LaneCounts>>,
     /// Remaining number of packets. It changes only under the sink's lock.
-    left: AtomicU64,
+    remaining_packets: AtomicU64,
     /// Number of running lanes.
     running: AtomicU64,
     started: Instant,
     limits: &'a Limits<'a>,
 }
 
-impl<T: Sink> Run<'_, T> {
-    /// Runs a lane from its first packet to its account. Returns the account and the error, if
-    /// there was one.
-    fn lane(&self, i: usize, mut lane: Lane) -> (ledger::Lane, Option<Error>) {
+impl<T: Sink> CaptureState<'_, T> {
+    /// Runs a lane from its first packet to its end. Returns its counts, and the error if there was
+    /// one.
+    fn run_lane(&self, i: usize, mut lane: Lane) -> (ledger::LaneCounts, Option<Error>) {
         let _guard = LaneGuard(self);
         let queue = lane.queue();
         let result = lane.enter_thread().map_err(Error::from).and_then(|()| self.read_lane(i, &mut lane));
         let stopped = lock(&self.session).stop().map_err(Error::from);
         let flushed = lock(&self.sink).flush();
         // After the requested count the capture is over, even if the rings hold more packets.
-        let over = result.is_ok() && self.left.load(Ordering::Acquire) == 0;
+        let over = result.is_ok() && self.remaining_packets.load(Ordering::Acquire) == 0;
         let ended = result.and(stopped).and(flushed);
         match if over { lane.finish_at_last_frame() } else { lane.finish() } {
-            Ok(account) => (account, ended.err()),
+            Ok(counts) => (counts, ended.err()),
             Err(error) => {
-                (ledger::Lane { queue, ..Default::default() }, ended.and::<()>(Err(error.into())).err())
+                (ledger::LaneCounts { queue, ..Default::default() }, ended.and::<()>(Err(error.into())).err())
             }
         }
     }
@@ -137,7 +140,7 @@ impl<T: Sink> Run<'_, T> {
             } else {
                 self.take(batch)?;
             }
-            if self.left.load(Ordering::Acquire) == 0 {
+            if self.remaining_packets.load(Ordering::Acquire) == 0 {
                 return Ok(());
             }
             if now - published >= live::PERIOD {
@@ -161,18 +164,18 @@ impl<T: Sink> Run<'_, T> {
     /// Passes the frames of a batch to the sink, up to the remaining count.
     fn take(&self, mut batch: Batch<'_>) -> Result<(), Error> {
         let mut sink = lock(&self.sink);
-        let mut left = self.left.load(Ordering::Acquire);
-        if left == 0 {
+        let mut remaining = self.remaining_packets.load(Ordering::Acquire);
+        if remaining == 0 {
             return Ok(());
         }
         // The limit is applied here, as the batch's length includes frames that its filter will
         // reject.
         let taken = batch.try_each(usize::MAX, |frame| {
             sink.take(frame).map_err(Some)?;
-            left -= 1;
-            if left == 0 { Err(None) } else { Ok(()) }
+            remaining -= 1;
+            if remaining == 0 { Err(None) } else { Ok(()) }
         });
-        self.left.store(left, Ordering::Release);
+        self.remaining_packets.store(remaining, Ordering::Release);
         match taken {
             Err(Some(error)) => Err(error),
             Err(None) | Ok(()) => sink.end_batch(),
@@ -194,13 +197,13 @@ impl<T: Sink> Run<'_, T> {
         }
     }
 
-    /// Returns the account as of the last snapshots.
+    /// Returns the ledger as of the last snapshots.
     fn report(&self) -> Report {
         let lanes = lock(&self.snapshots).clone();
         lock(&self.session).report(lanes)
     }
 
-    /// Returns the account as Prometheus text.
+    /// Returns this ledger as Prometheus text.
     fn exposition(&self) -> String {
         let mut text = Text::default();
         write_capture(&mut text, &self.report());
@@ -213,6 +216,8 @@ impl<T: Sink> Run<'_, T> {
         let mut drawn = Instant::now();
         let mut reported = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
+            // Reception ends at the stop below. The interval bounds how long it continues after the
+            // time limit or a signal.
             strait_os::wait::sleep(TICK / 4);
             self.report_link(&mut reported, live.as_mut());
             let over = self.limits.duration.is_some_and(|duration| self.started.elapsed() >= duration);
@@ -269,7 +274,7 @@ fn carrier_again(link: LinkStatus) -> String {
 
 /// Guard of a running lane. After a panic it also stops the session, as the other lanes would never
 /// end otherwise.
-struct LaneGuard<'r, 'a, T>(&'r Run<'a, T>);
+struct LaneGuard<'r, 'a, T>(&'r CaptureState<'a, T>);
 
 impl<T> Drop for LaneGuard<'_, '_, T> {
     fn drop(&mut self) {
@@ -281,7 +286,7 @@ impl<T> Drop for LaneGuard<'_, '_, T> {
     }
 }
 
-/// Locks a mutex, also after a panic of another lane: the state stays usable for the final account.
+/// Locks a mutex, also after a panic of another lane: the state stays usable for the final ledger.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

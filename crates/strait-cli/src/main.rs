@@ -49,7 +49,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, also if a file cannot be
 
 #[derive(Subcommand)]
 enum Command {
-    /// Capture packets on any kernel path, with one filter language and a ledger that closes.
+    /// Capture packets on any kernel path, with one filter language and a ledger that balances.
     Capture(Box<capture::Args>),
     /// Send numbered, time-stamped traffic.
     Generate(Box<generate::Args>),

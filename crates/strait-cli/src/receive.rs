@@ -57,8 +57,9 @@ pub(crate) struct Args {
     /// Do not compare the hash of a file with the sender's
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that a connected sender may be silent; a sender that waits for its own input is not
-    /// silent, but loses its place to another sender if it has sent no byte in this time
+    /// Seconds without bytes or reports after which a connected sender is disconnected; a sender
+    /// that waits for its own input keeps reporting, but loses its place to another sender if it
+    /// has sent no byte in this time
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object; on standard error if the bytes go to standard output

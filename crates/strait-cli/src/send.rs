@@ -53,11 +53,12 @@ pub(crate) struct Args {
     /// receive needs --raw too
     #[arg(long)]
     raw: bool,
-    /// Do not hash a file for the other end to compare; a pipe is never hashed, and only its length
-    /// is compared
+    /// Do not compare a hash of the data with the other end. A spliced pipe is not hashed in any
+    /// case: only its length is compared
     #[arg(long)]
     no_verify: bool,
-    /// Seconds that the other end may be silent; it is not silent while its disk or reader is slow
+    /// Seconds in which the other end neither accepts bytes nor reports, after which the transfer
+    /// fails; an end that waits for its disk or reader keeps reporting
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
     /// Print the account as one JSON object
@@ -271,17 +272,18 @@ struct Sending<'a> {
     engine: Engine,
     sender: Sender,
     terminated: &'a AtomicBool,
-    /// Start offset of the transfer, and the offset up to which the source has been read or
-    /// planned.
+    /// Start offset of the transfer.
     start_offset: u64,
+    /// Offset up to which the source has been read or planned.
     offset: u64,
     stream: TcpStream,
     lines: Lines,
     /// Unsent rest of a protocol line.
     queued_line: Vec<u8>,
     hashing: Hashing,
-    /// Time of the last sent bytes or received line, and of the last sent line.
+    /// Time of the last sent bytes or received line.
     last_progress: Instant,
+    /// Time of the last sent line.
     last_line_sent: Instant,
 }
 
@@ -335,7 +337,8 @@ impl Sending<'_> {
                 Incoming::Nothing => break,
                 Incoming::Alive => self.last_progress = Instant::now(),
                 Incoming::Line(Done(got)) => {
-                    return Err(Error::Failed(format!("{} has ended at byte {got}", self.sender.peer())));
+                    let peer = self.sender.peer();
+                    return Err(Error::Failed(format!("{peer} ended the transfer at byte {got}")));
                 }
             }
         }
@@ -400,7 +403,8 @@ impl Sending<'_> {
                 if len == 0 && !self.source.is_ready()? {
                     return Ok(Next::Source);
                 }
-                // Asked again: bytes may have arrived in between. 0 is now the end of the pipe.
+                // Query again: bytes may have arrived since the poll. A count of 0 now means end of
+                // pipe.
                 let available = rustix::io::ioctl_fionread(&*self.source.file);
                 let len = available.map_err(|error| self.source.failed(&error.into()))?;
                 let pipe = self.source.file.as_fd().try_clone_to_owned();
@@ -485,8 +489,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Ends the stream. Waits until the peer has acknowledged all zero-copy buffers, or for the
-    /// receiver's last line.
+    /// Ends the stream. A raw transfer then waits for the peer to acknowledge all zero-copy
+    /// buffers; other transfers wait for the receiver's last line.
     fn finish(&mut self) -> Result<(), Error> {
         let failed = |error: std::io::Error| Error::Failed(format!("end the stream: {error}"));
         let sent = self.start_offset + self.sender.account().bytes();

@@ -1,7 +1,7 @@
 //! The capture ledger: packets received, delivered, filtered, and lost by place.
 //!
 //! A lane of the capture engine owns one [`Capture`]; a session adds those of its lanes. The engine
-//! classifies losses; [`Capture::closes`] only checks the sum.
+//! classifies losses; [`Capture::check_balance`] only checks the sum.
 
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ pub struct Events {
 
 /// Counts of one lane, which reads a receive queue or is a fanout member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Lane {
+pub struct LaneCounts {
     /// Receive queue of the NIC, or number of the fanout member. Unique within a session.
     pub queue: u32,
     /// CPU to which the lane is pinned, if any.
@@ -77,10 +77,10 @@ pub struct Lane {
     pub capture: Capture,
 }
 
-/// Difference between the two sides of the sum, if a ledger does not close.
+/// Difference between the two sides of the sum, if a ledger does not balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Imbalance {
-    /// Received packets are missing from the account.
+    /// Some received packets are counted neither as delivered nor as filtered or lost.
     #[error("{missing} of {received} received packets are not accounted for")]
     Missing {
         /// Packets received.
@@ -99,7 +99,7 @@ pub enum Imbalance {
 }
 
 impl Capture {
-    /// Adds another account to this one, field by field.
+    /// Adds the counts of another lane or session, field by field.
     pub fn add(&mut self, other: &Self) {
         self.received += other.received;
         self.delivered += other.delivered;
@@ -111,7 +111,7 @@ impl Capture {
         self.events.add(&other.events);
     }
 
-    /// Subtracts another account, field by field. No field falls below 0.
+    /// Subtracts earlier counts, field by field. No field falls below 0.
     pub(crate) fn subtract(&mut self, other: &Self) {
         self.received = self.received.saturating_sub(other.received);
         self.delivered = self.delivered.saturating_sub(other.delivered);
@@ -132,7 +132,7 @@ impl Capture {
     ///
     /// # Errors
     /// The sides differ.
-    pub fn closes(&self) -> Result<(), Imbalance> {
+    pub fn check_balance(&self) -> Result<(), Imbalance> {
         let (received, accounted) = (self.received, self.accounted());
         match received.cmp(&accounted) {
             std::cmp::Ordering::Equal => Ok(()),
@@ -171,7 +171,7 @@ impl Losses {
         ]
     }
 
-    /// Adds another account's losses to these.
+    /// Adds the losses of another lane or session.
     pub fn add(&mut self, other: &Self) {
         self.nic_missed += other.nic_missed;
         self.ring_full += other.ring_full;
@@ -204,7 +204,7 @@ impl Events {
         ]
     }
 
-    /// Adds another account's events to these.
+    /// Adds the events of another lane or session.
     pub fn add(&mut self, other: &Self) {
         self.queue_freezes += other.queue_freezes;
         self.snaplen_cuts += other.snaplen_cuts;
@@ -249,24 +249,24 @@ mod tests {
     }
 
     #[test]
-    fn balanced_account_closes() {
-        assert_eq!(sample().closes(), Ok(()));
-        assert_eq!(Capture::default().closes(), Ok(()));
+    fn complete_ledger_balances() {
+        assert_eq!(sample().check_balance(), Ok(()));
+        assert_eq!(Capture::default().check_balance(), Ok(()));
     }
 
     #[test]
     fn missing_and_surplus_packets_are_reported() {
         let missing = Capture { received: 103, ..sample() };
-        assert_eq!(missing.closes(), Err(Imbalance::Missing { received: 103, missing: 3 }));
+        assert_eq!(missing.check_balance(), Err(Imbalance::Missing { received: 103, missing: 3 }));
         let surplus = Capture { delivered: 65, ..sample() };
-        assert_eq!(surplus.closes(), Err(Imbalance::Surplus { received: 100, surplus: 5 }));
+        assert_eq!(surplus.check_balance(), Err(Imbalance::Surplus { received: 100, surplus: 5 }));
     }
 
     #[test]
     fn adding_doubles_every_field() {
         let mut sum = sample();
         sum.add(&sample());
-        assert_eq!(sum.closes(), Ok(()));
+        assert_eq!(sum.check_balance(), Ok(()));
         assert_eq!((sum.received, sum.bytes), (200, 12000));
         assert_eq!((sum.wire_bytes, sum.copied_bytes), (14000, 13000));
         let doubled = |(name, count): (&'static str, u64)| (name, count * 2);
@@ -280,6 +280,6 @@ mod tests {
         capture.deliver(60, 60);
         capture.deliver(96, 1514);
         assert_eq!((capture.bytes, capture.wire_bytes, capture.events.snaplen_cuts), (156, 1574, 1));
-        assert_eq!(capture.closes(), Ok(()));
+        assert_eq!(capture.check_balance(), Ok(()));
     }
 }

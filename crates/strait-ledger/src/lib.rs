@@ -1,4 +1,4 @@
-//! Counters that must add up: the capture ledger, the sender's account, histograms, their names,
+//! Counters that must add up: the capture ledger, the sender's counts, histograms, their names,
 //! and quantities as text.
 //!
 //! Every engine keeps its counts in these types, so that one equation holds on every path:
@@ -18,7 +18,7 @@ mod send;
 mod since;
 mod transfer;
 
-pub use capture::{Capture, Events, Imbalance, Lane, Losses};
+pub use capture::{Capture, Events, Imbalance, LaneCounts, Losses};
 pub use counter::SingleWriterCounter;
 pub use histogram::{Histogram, RANGE_NS_MAX};
 pub use number::Grouped;

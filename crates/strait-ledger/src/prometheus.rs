@@ -49,7 +49,7 @@ impl Text {
     }
 }
 
-/// Metric of one count: its name, its help text, and its field in the account.
+/// Metric of one count: its name, its help text, and its field in the ledger.
 type Plain = (&'static str, &'static str, fn(&Capture) -> u64);
 
 const PLAIN: [Plain; 6] = [
@@ -107,7 +107,7 @@ fn with<'a>([a, b, c]: [(&'a str, &'a str); 3], last: (&'a str, &'a str)) -> [(&
     [a, b, c, last]
 }
 
-/// Returns one account for each lane, and one for the rest of the total, each with its queue.
+/// Returns the counts of each lane, and those of the rest of the total, each with its queue.
 fn series(report: &Report) -> Vec<(String, Capture)> {
     let mut rest = report.capture;
     let mut series = Vec::with_capacity(report.lanes.len() + 1);
@@ -136,11 +136,11 @@ impl Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::{Lane, Losses};
+    use crate::capture::{LaneCounts, Losses};
 
     fn sample() -> Report {
         let capture = Capture { received: 10, delivered: 10, ..Capture::default() };
-        let lanes = vec![Lane { queue: 0, cpu: None, capture }, Lane { queue: 1, cpu: None, capture }];
+        let lanes = [0, 1].map(|queue| LaneCounts { queue, cpu: None, capture }).to_vec();
         let nic = Capture {
             received: 4,
             lost: Losses { nic_missed: 4, ..Losses::default() },

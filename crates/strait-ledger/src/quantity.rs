@@ -12,7 +12,8 @@ pub const TOO_LARGE: &str = "it is too large";
 /// Limit of a duration: ten years.
 const DURATION_MAX: Duration = Duration::from_hours(87_600);
 
-/// Parses a number as in 5000, 100k or 1.5M.
+/// Parses a number as in 5000, 100k or 1.5M. k, M and G are powers of 1000. A fraction of the
+/// result is rounded.
 ///
 /// # Errors
 /// The text is not a number, or does not fit into 64 bits. The message has the accepted form.
@@ -20,8 +21,9 @@ pub fn count(text: &str) -> Result<u64, String> {
     scaled(text, 1, thousands).map_err(|error| error.text(text, "a number, as in 5000 or 100k"))
 }
 
-/// Parses a size as in 4096, 100k (of 1000 bytes), 64KiB or 10GiB, in bytes. A number without a
-/// unit is multiplied by `plain`.
+/// Parses a size as in 4096, 100k, 64KiB or 10GiB, in bytes. k, M, G, T, P and E are powers of
+/// 1000, Ki, Mi, Gi, Ti, Pi and Ei powers of 1024, and a B may follow. A number without a unit is
+/// multiplied by `plain`. A fraction of the result is rounded.
 ///
 /// # Errors
 /// The text is not a size, or does not fit into 64 bits. The message has the accepted form.
@@ -42,7 +44,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     let invalid = || format!("'{text}' is not a number of seconds, nor a time as in 500ms, 10s or 5m");
     match Duration::try_from_secs_f64(number.ok_or_else(invalid)?) {
         Ok(duration) if !duration.is_zero() && duration <= DURATION_MAX => Ok(duration),
-        _ => Err(format!("give more than 0 and at most {} seconds", DURATION_MAX.as_secs())),
+        _ => Err(format!("'{text}': give a time above 0 and at most ten years (3650d)")),
     }
 }
 
@@ -120,7 +122,8 @@ fn seconds_in(unit: &str) -> Option<f64> {
 enum QuantityError {
     /// The number does not fit into 64 bits.
     TooLarge,
-    /// There is no number, the suffix is unknown, or the result is not a whole number.
+    /// There is no number, the suffix is unknown, or a number of single units (`1.5`, `1.5B`) has a
+    /// fraction.
     Malformed,
 }
 

@@ -1,16 +1,16 @@
 //! Ledger of a capture session: the JSON object and the table that commands print.
 //!
 //! A command builds it when a session ends, or while it runs. The table ends with the result of
-//! [`Capture::closes`].
+//! [`Capture::check_balance`].
 
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::capture::{Capture, Lane};
+use crate::capture::{Capture, LaneCounts};
 use crate::number::{Grouped, bits_per_second};
 
-/// Account of a capture session. Fields are in the order of the JSON object.
+/// Ledger of a capture session. Fields are in the order of the JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Path of the capture: `recv`, `v2`, `v3`, `xdp`, `file`.
@@ -29,13 +29,13 @@ pub struct Report {
     #[serde(flatten)]
     pub capture: Capture,
     /// Counts of each lane.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<LaneCounts>,
 }
 
 impl Report {
     /// Builds a report; its total is the sum of `lanes` and of `unattributed`: counts that belong
     /// to the interface as a whole, such as packets that the NIC missed.
-    pub fn from_lanes(lanes: Vec<Lane>, unattributed: &Capture) -> Self {
+    pub fn from_lanes(lanes: Vec<LaneCounts>, unattributed: &Capture) -> Self {
         let mut capture = *unattributed;
         for lane in &lanes {
             capture.add(&lane.capture);
@@ -117,7 +117,7 @@ fn write_events(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-fn write_lane(f: &mut fmt::Formatter<'_>, lane: &Lane) -> fmt::Result {
+fn write_lane(f: &mut fmt::Formatter<'_>, lane: &LaneCounts) -> fmt::Result {
     let name = match lane.cpu {
         Some(cpu) => format!("lane {} (cpu {cpu})", lane.queue),
         None => format!("lane {}", lane.queue),
@@ -128,9 +128,9 @@ fn write_lane(f: &mut fmt::Formatter<'_>, lane: &Lane) -> fmt::Result {
 }
 
 fn write_verdict(f: &mut fmt::Formatter<'_>, capture: &Capture) -> fmt::Result {
-    match capture.closes() {
-        Ok(()) => writeln!(f, "the ledger closes: received = delivered + filtered + lost"),
-        Err(imbalance) => writeln!(f, "the ledger does not close: {imbalance}"),
+    match capture.check_balance() {
+        Ok(()) => writeln!(f, "the ledger balances: received = delivered + filtered + lost"),
+        Err(imbalance) => writeln!(f, "the ledger does not balance: {imbalance}"),
     }
 }
 
@@ -150,8 +150,10 @@ mod tests {
             copied_bytes: 30_000,
             ..Capture::default()
         };
-        let lanes =
-            vec![Lane { queue: 0, cpu: Some(1), capture: one }, Lane { queue: 1, cpu: None, capture: two }];
+        let lanes = vec![
+            LaneCounts { queue: 0, cpu: Some(1), capture: one },
+            LaneCounts { queue: 1, cpu: None, capture: two },
+        ];
         let nic = Capture {
             received: 3,
             lost: Losses { nic_missed: 3, ..Losses::default() },
@@ -170,7 +172,7 @@ mod tests {
     fn total_includes_counts_that_belong_to_no_lane() {
         let report = sample();
         assert_eq!((report.capture.received, report.capture.lost.total()), (1508, 8));
-        assert_eq!(report.capture.closes(), Ok(()));
+        assert_eq!(report.capture.check_balance(), Ok(()));
     }
 
     #[test]
@@ -202,15 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn table_reports_whether_the_ledger_closes() {
+    fn table_reports_whether_the_ledger_balances() {
         let mut report = sample();
         let text = report.to_string();
         assert!(text.is_ascii());
         assert!(text.starts_with("veth0: path v3 (copy), 2.000 s\n"), "{text}");
-        assert!(text.ends_with("the ledger closes: received = delivered + filtered + lost\n"), "{text}");
+        assert!(text.ends_with("the ledger balances: received = delivered + filtered + lost\n"), "{text}");
         report.capture.received += 7;
         let text = report.to_string();
-        assert!(text.contains("the ledger does not close: 7 of 1515 received packets are not accounted for"));
+        assert!(
+            text.contains("the ledger does not balance: 7 of 1515 received packets are not accounted for")
+        );
     }
 
     #[test]

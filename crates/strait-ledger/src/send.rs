@@ -43,7 +43,7 @@ impl Send {
         self.achieved_pps = if self.seconds > 0.0 { self.frames as f64 / self.seconds } else { 0.0 };
     }
 
-    /// Adds the account of an injector that ran at the same time: the longer time is that of both.
+    /// Adds the counts of an injector that ran at the same time: the longer time is that of both.
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.bytes += other.bytes;

@@ -64,7 +64,7 @@ impl Transfer {
         }
     }
 
-    /// Adds the account of a concurrent transfer: the longer time is that of both.
+    /// Adds the counts of a concurrent transfer: the longer time is that of both.
     pub fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.zero_copy += other.zero_copy;
@@ -116,11 +116,14 @@ mod tests {
 
     #[test]
     fn report_moves_bytes_between_counts_and_keeps_the_sum() {
-        let mut account = Transfer { sent: 5, zero_copy_unreported: 30, ..Transfer::default() };
-        account.report(10, false);
-        account.report(20, true);
-        assert_eq!((account.zero_copy, account.zero_copy_copied, account.zero_copy_unreported), (10, 20, 0));
-        assert_eq!(account.bytes(), 35);
+        let mut transfer = Transfer { sent: 5, zero_copy_unreported: 30, ..Transfer::default() };
+        transfer.report(10, false);
+        transfer.report(20, true);
+        assert_eq!(
+            (transfer.zero_copy, transfer.zero_copy_copied, transfer.zero_copy_unreported),
+            (10, 20, 0)
+        );
+        assert_eq!(transfer.bytes(), 35);
     }
 
     #[test]

@@ -57,7 +57,8 @@ pub fn check_cpu(cpu: u32) -> Result<()> {
     Err(Error::new(Kind::Usage, operation, subject, cause).remedy("`taskset -cp $$` lists the allowed CPUs"))
 }
 
-/// Returns the number of this machine's CPUs, including those that this process may not use.
+/// Returns the number of this machine's CPUs, including those that this process may not use; 0 if
+/// /proc/cpuinfo cannot be read or has no `processor` lines.
 pub fn cpus() -> u32 {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("processor")).count() as u32
@@ -73,7 +74,10 @@ pub fn set_precise_sleeps() -> Result<()> {
 /// Waits until every CPU has finished the receive path that it was in at the call
 /// (`MEMBARRIER_CMD_GLOBAL`, which is `synchronize_rcu`). Afterwards no BPF program that was
 /// replaced before the call still runs.
-pub fn wait_for_readers() {
+///
+/// If the kernel refuses membarrier(2) (`nohz_full`, some sandboxes), sleeps 20 ms instead, which
+/// is longer than a CPU polls a driver in one go but is no guarantee.
+pub fn wait_for_receive_paths() {
     /// Longer than a CPU may poll a driver in one go (`net.core.netdev_budget_usecs`).
     const RECEIVE_PATH: std::time::Duration = std::time::Duration::from_millis(20);
     if !syscall::membarrier_global() {
@@ -162,15 +166,15 @@ pub fn umask() -> u32 {
     mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(PRIVATE)
 }
 
-/// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_PERFMON` and `CAP_BPF`.
+/// Configure interfaces, attach XDP programs.
 pub const CAP_NET_ADMIN: u32 = 12;
-/// See [`CAP_NET_ADMIN`].
+/// Open packet sockets and AF_XDP sockets.
 pub const CAP_NET_RAW: u32 = 13;
-/// See [`CAP_NET_ADMIN`].
+/// Lock memory beyond RLIMIT_MEMLOCK.
 pub const CAP_IPC_LOCK: u32 = 14;
-/// See [`CAP_NET_ADMIN`].
+/// Use bpf(2) pointer operations and tracing.
 pub const CAP_PERFMON: u32 = 38;
-/// See [`CAP_NET_ADMIN`].
+/// Load BPF programs.
 pub const CAP_BPF: u32 = 39;
 
 /// Capabilities that AF_XDP and its program need. Locked memory beyond RLIMIT_MEMLOCK needs
@@ -188,9 +192,9 @@ fn capabilities() -> Result<CapabilitySets> {
         .map_err(|errno| Error::os("read the capabilities of", "this thread", errno.raw_os_error()))
 }
 
-/// Permission to create and rename files in every directory.
+/// Create and rename files in every directory.
 pub const CAP_DAC_OVERRIDE: u32 = 1;
-/// Permission to replace files of other users in a sticky directory of another user.
+/// Replace files of other users in a sticky directory of another user.
 pub const CAP_FOWNER: u32 = 3;
 
 /// Drops all capabilities of the calling thread, and of the threads that it starts later,
@@ -269,8 +273,8 @@ const IGNORED_BY_SHELLS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::
 /// Makes `command` start with SIGINT, SIGQUIT and SIGHUP at their default action.
 ///
 /// A program inherits ignored signals over execve(2). A shell without job control ignores SIGINT
-/// and SIGQUIT in background commands, and nohup(1) ignores SIGHUP. A child that one of them shall
-/// end must reset it first.
+/// and SIGQUIT in background commands, and nohup(1) ignores SIGHUP. Reset them for a child that
+/// must end on one of these signals.
 pub fn with_default_signals(command: &mut std::process::Command) -> &mut std::process::Command {
     signal::with_default(command, &IGNORED_BY_SHELLS)
 }

@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     reader: AtomicUsize,
     /// Number of threads that request the lock.
     lock_requests: AtomicUsize,
-    broken: AtomicBool,
+    break_requested: AtomicBool,
     deferred: Mutex<Deferred>,
     has_deferred: AtomicBool,
     /// Number of changes that callbacks have requested.
@@ -53,7 +53,7 @@ impl Entry {
             choice,
             reader: AtomicUsize::new(0),
             lock_requests: AtomicUsize::new(0),
-            broken: AtomicBool::new(false),
+            break_requested: AtomicBool::new(false),
             deferred: Mutex::default(),
             has_deferred: AtomicBool::new(false),
             requests: AtomicUsize::new(0),
@@ -109,24 +109,24 @@ impl Entry {
         }
     }
 
-    /// Breaks the loop like `pcap_breakloop`, but does not wake the reader.
-    pub(crate) fn set_broken(&self) {
-        self.broken.store(true, Ordering::Relaxed);
+    /// Requests the end of the loop like `pcap_breakloop`, but does not wake the reader.
+    pub(crate) fn request_break(&self) {
+        self.break_requested.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+    pub(crate) fn is_break_requested(&self) -> bool {
+        self.break_requested.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a callback has broken the loop or requested a change.
+    /// Returns true if a callback has requested the end of the loop or a change.
     #[inline]
     pub(crate) fn needs_frame_check(&self) -> bool {
-        self.is_broken() || self.has_deferred()
+        self.is_break_requested() || self.has_deferred()
     }
 
-    /// Returns true if the loop was broken, and resets that state.
-    pub(crate) fn take_broken(&self) -> bool {
-        self.is_broken() && self.broken.swap(false, Ordering::Relaxed)
+    /// Returns true if the end of the loop was requested, and resets the request.
+    pub(crate) fn take_break_requested(&self) -> bool {
+        self.is_break_requested() && self.break_requested.swap(false, Ordering::Relaxed)
     }
 
     /// Replaces the filter. No packet that the new filter rejects is delivered afterwards.

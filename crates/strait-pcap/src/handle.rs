@@ -86,7 +86,7 @@ pub(crate) enum Ended {
     /// The call is complete.
     Done,
     /// `pcap_breakloop` was called. The state is reset.
-    Broken,
+    BreakLoop,
     /// Another thread requests the lock.
     LockRequested,
 }
@@ -222,7 +222,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Prepares the descriptor: it becomes readable for waiting packets and for the next one.
+    /// Prepares the descriptor to signal packets: it is readable now if packets are waiting,
+    /// otherwise when the next packet arrives.
     pub(crate) fn prepare_to_poll(&mut self) -> Result<(), Error> {
         let Some(active) = &mut self.active else { return Ok(()) };
         active.prepare_to_poll()
@@ -242,8 +243,8 @@ impl Handle {
         // A loop waits even in nonblocking mode; libpcap's loop would only spin.
         let nonblocking = entry.properties.nonblocking() && !looping;
         loop {
-            if entry.take_broken() {
-                return Ok(Ended::Broken);
+            if entry.take_break_requested() {
+                return Ok(Ended::BreakLoop);
             }
             if entry.is_lock_requested() {
                 return Ok(Ended::LockRequested);
@@ -264,8 +265,8 @@ impl Handle {
                 active.prepare_to_poll()?;
             }
             active.refresh(entry);
-            if entry.take_broken() {
-                return Ok(Ended::Broken);
+            if entry.take_break_requested() {
+                return Ok(Ended::BreakLoop);
             }
             let Delivery { count, max, .. } = *delivery;
             let found = count > before;
@@ -403,7 +404,7 @@ impl Active {
         filter.iter().try_for_each(|filter| self.set_filter(filter, notices))
     }
 
-    /// Sets the filter, and notifies the user if the kernel does not run it, as libpcap does.
+    /// Sets the filter. Like libpcap, notifies the user if the filter runs in user space.
     fn set_filter(&mut self, filter: &Program, notices: &Notices) -> Result<(), Error> {
         let before = self.session.notes().to_vec();
         self.session.set_filter(&mut self.lanes, filter)?;
@@ -457,7 +458,7 @@ fn deliver_batch<F: FnMut(Packet<'_>)>(
     check.rejected
 }
 
-/// Check of the remaining frames of a batch after a callback has broken the loop or requested a
+/// Check of the remaining frames of a batch after a callback has requested the end of the loop or a
 /// change.
 struct FrameCheck<'a> {
     entry: &'a Entry,
@@ -483,12 +484,12 @@ impl FrameCheck<'_> {
             self.rejected += 1;
             return false;
         }
-        let broken = self.entry.is_broken();
-        if broken {
+        let break_requested = self.entry.is_break_requested();
+        if break_requested {
             let Packet { timestamp_ns, wire_len, bytes } = frame.into();
             self.saved.push_back(SavedPacket { timestamp_ns, wire_len, bytes: bytes.into() });
         }
-        !broken
+        !break_requested
     }
 }
 

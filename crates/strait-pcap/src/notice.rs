@@ -60,7 +60,7 @@ fn setting(file: &str) -> String {
 
 fn print_to_user(text: &str) {
     // A closed terminal or pipe must not end the program.
-    let _ = if stderr_is_a_protocol() {
+    let _ = if stderr_carries_a_protocol() {
         print_to_terminal(text)
     } else {
         io::stderr().write_all(text.as_bytes())
@@ -71,9 +71,9 @@ fn print_to_terminal(text: &str) -> io::Result<()> {
     OpenOptions::new().append(true).open("/dev/tty")?.write_all(text.as_bytes())
 }
 
-/// Returns true if standard error carries a message protocol: dumpcap's to the tshark or Wireshark
-/// that started it, which do not accept other lines.
-fn stderr_is_a_protocol() -> bool {
+/// Returns true if standard error carries dumpcap's protocol. The parent process (tshark or
+/// Wireshark) accepts no other lines.
+fn stderr_carries_a_protocol() -> bool {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     Path::new(&program).file_name() == Some(OsStr::new("dumpcap"))

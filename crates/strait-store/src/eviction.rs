@@ -1,5 +1,5 @@
-//! Eviction. Frees space ahead of need, one file at a time, oldest first. Records that were hit
-//! since they were stored are copied and stay, as in S3-FIFO; the others are dropped.
+//! Eviction. Frees space ahead of need, one file at a time, oldest first: FIFO with reinsertion.
+//! Records that were hit since they were stored or last moved are copied; the others are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
-use crate::pending::HELD_DIVISOR;
+use crate::pending::PINNED_DIVISOR;
 use crate::read::{Loaded, read};
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -103,8 +103,8 @@ pub(crate) fn close_unlinked(shared: &Shared) {
 pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
     let held = shared.segments.unlinks.pending();
     let may_be_held = |file: &SegmentFile| {
-        held.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / HELD_DIVISOR
-            && held.files < shared.segments.budget.files_max / HELD_DIVISOR as usize
+        held.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / PINNED_DIVISOR
+            && held.files < shared.segments.budget.files_max / PINNED_DIVISOR as usize
     };
     let is_free = |file: &SegmentFile| {
         let is_read = file.readers.load(Ordering::Acquire) > 0;

@@ -17,8 +17,8 @@ pub const RECORD_HEADER_BYTES: usize = 112;
 pub const RECORD_ALIGN: u64 = 128;
 /// A page of the page cache and a block of the file system.
 pub const PAGE_BYTES: u64 = 4096;
-/// Bodies of this size and more begin on a page, as sendfile(2) needs to pass whole pages. Aligning
-/// smaller ones would waste most of a page.
+/// Bodies of this size and more begin on a page: sendfile(2) then refers to one page less, and a
+/// write fills whole pages. Aligning smaller ones would waste most of a page.
 pub const PAGED_FROM_BYTES: u64 = 16 << 10;
 /// Alignment of smaller bodies.
 const BODY_ALIGN: u64 = 8;

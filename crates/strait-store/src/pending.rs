@@ -18,7 +18,7 @@ use crate::file::{SegmentFile, lock};
 const FREED_SOON: Duration = Duration::from_millis(200);
 /// Divisor of the limits: readers of evicted files hold at most this part. Beyond it only files
 /// without readers are evicted. If there are none, reservations are refused until readers finish.
-pub(crate) const HELD_DIVISOR: u64 = 4;
+pub(crate) const PINNED_DIVISOR: u64 = 4;
 
 /// Files to be unlinked, and unlinked files with readers.
 #[derive(Debug, Default)]

@@ -76,6 +76,7 @@ impl Writer {
         mut head: Head<'_>,
         body_len: Option<u64>,
     ) -> Result<Self> {
+        // Only checks that the store is open: the file does not belong to the lane.
         drop(shared.lane(lane, "reserve")?);
         let layout = Layout::new(FILE_HEADER_BYTES, head.header.head_len(), body_len.unwrap_or(0), true);
         let file = own_file(shared, &layout, body_len)?;
@@ -169,9 +170,10 @@ impl Writer {
     /// lane's segment; readers of the [`extent`](Self::extent) are not disturbed.
     ///
     /// # Errors
-    /// [`Error::Full`] if more was written than was reserved, [`Error::Removed`] if the file was
-    /// evicted meanwhile, [`Error::Closed`] if the store is closed. After an error nothing remains,
-    /// as after a drop.
+    /// [`Error::TooLong`] beyond the length given to the reservation, [`Error::Full`] if the store
+    /// has no space for a body of unknown length, [`Error::Removed`] if the file was evicted
+    /// meanwhile, [`Error::Closed`] if the store is closed. After an error nothing remains, as
+    /// after a drop.
     pub fn commit(mut self, body_len: u64) -> Result<Arc<Record>> {
         let committed = self.commit_to(body_len);
         self.shared.counted(committed)
@@ -219,7 +221,7 @@ impl Writer {
 
 impl Writer {
     /// Copies the object to the lane's segment: the number of files is limited, and a file costs
-    /// more than a short copy.
+    /// more than a short copy. After an error the object keeps its file.
     fn copy_to_segment(&self, body_len: u64) -> Result<Arc<Record>> {
         let body_at = (self.layout.body_offset - self.layout.offset) as usize;
         let bytes = self.file.read(body_at + body_len as usize, self.layout.offset)?;

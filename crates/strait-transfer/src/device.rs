@@ -1,6 +1,6 @@
-//! State of an egress device: whether the kernel copies zero-copy sends on
-//! it, and which method costs less in each size class. All connections of the process share it.
-//! Pure: times and costs are arguments.
+//! State of an egress device: whether the kernel copies zero-copy sends on it, and which method
+//! costs less in each size class. All connections of the process share it. Pure: times and costs
+//! are arguments.
 //!
 //! A new route starts with the device's state. A thousand short connections therefore learn as much
 //! as a long one, and where the kernel copies, few of them probe. Before the first report on a
@@ -11,10 +11,10 @@
 //! The method is chosen by measured cost, because neither is always cheaper: a zero-copy send costs
 //! page references and a notification, a copy costs time for each byte. Measured on a veth pair
 //! (docs/internals/zero-copy-send.md): at 16 KiB zero-copy costs a fifth less CPU time than a copy,
-//! at 4 KiB more; at 1 MiB it reaches 5.6 times the rate of send(2). Only neighbouring runs of
-//! sends are compared: while a connection starts, a send of 64 KiB falls from 35 us to 5 us by
-//! zero-copy and to 11 us by copy, and a comparison of distant runs chose the wrong method on every
-//! fifth connection.
+//! at 4 KiB more; at 1 MiB it reaches 5.6 times the rate of send(2). Only neighbouring
+//! trials are compared: while a connection starts, a send of 64 KiB falls from 35 us to 5 us by
+//! zero-copy and to 11 us by copy, and a comparison of the cheapest trials of each method chose the
+//! wrong method on every fifth connection.
 
 use std::time::Duration;
 
@@ -23,23 +23,23 @@ use crate::route::{THRESHOLD_MAX, THRESHOLD_MIN};
 /// Number of size classes, each a power of two, from [`THRESHOLD_MIN`] to [`THRESHOLD_MAX`].
 const CLASSES: usize = (THRESHOLD_MAX / THRESHOLD_MIN).ilog2() as usize;
 
-/// Number of consecutive sends by one method in a run. Neighbouring sends share packets, so the
-/// first sends of a run share them with the other method and are not counted.
-const RUN: u32 = 16;
-const RUN_UNCOUNTED: u32 = 4;
-/// Runs in a round, and zero-copy sends before each round, in a size class in which zero-copy is
+/// Number of consecutive sends by one method in a trial. Neighbouring sends share packets, so the
+/// first sends of a trial share them with the other method and are not counted.
+const TRIAL_SENDS: u32 = 16;
+const TRIAL_SENDS_UNCOUNTED: u32 = 4;
+/// Trials in a round, and zero-copy sends before each round, in a size class in which zero-copy is
 /// expected to be cheaper: one send in nine is copied for comparison, and none if there are few
 /// sends. In a shorter class the difference is small either way, and rounds follow each other
 /// without a gap.
-const ROUND_RUNS: u32 = 3;
-const GAP_SENDS: u32 = 6 * RUN;
-/// Lead in comparisons that decides for a method. Each run is compared with the one before it only:
-/// the cost of a send falls by a factor while a connection starts.
+const ROUND_TRIALS: u32 = 3;
+const GAP_SENDS: u32 = 6 * TRIAL_SENDS;
+/// Lead in comparisons that decides for a method. Each trial is compared with the one before it
+/// only: the cost of a send falls by a factor while a connection starts.
 const LEAD: i32 = 6;
-/// Limit of runs before a decision. If no method takes the lead, the choice matters little.
-const RUNS_MAX: u32 = 20;
-/// Sends after a decision before each method has one more run, so that the other method can win the
-/// lead back.
+/// Limit of trials before a decision. If no method takes the lead, the choice matters little.
+const TRIALS_MAX: u32 = 20;
+/// Sends after a decision before each method has one more trial, so that the other method can win
+/// the lead back.
 const RECHECK_AFTER: u32 = 1024;
 /// Pause before a device on which the kernel copied is probed again; doubled each time. Shorter
 /// than the pause of a route, because other routes may use the device.
@@ -212,9 +212,9 @@ struct Class {
     /// round.
     has_gaps: bool,
     gap: u32,
-    /// CPU time and bytes of the current run.
-    run: (Duration, usize),
-    /// Nanoseconds per byte of the previous run, if there is one.
+    /// CPU time and bytes of the current trial.
+    trial: (Duration, usize),
+    /// Nanoseconds per byte of the previous trial, if there is one.
     before: Option<f64>,
     /// Comparisons won by zero-copy, minus those won by copying.
     lead: i32,
@@ -228,23 +228,24 @@ impl Class {
         Self { has_gaps, gap: if has_gaps { GAP_SENDS } else { 0 }, ..Self::default() }
     }
 
-    /// Returns true during a run: until a method is chosen, and then during one run of each method
-    /// per round.
+    /// Returns true during a trial. Before the decision: always, except in the gaps between rounds.
+    /// After it: for one trial of each method after every [`RECHECK_AFTER`] sends.
     fn wants_cost(&self) -> bool {
         if self.is_decided { self.since >= RECHECK_AFTER } else { self.gap == 0 }
     }
 
     /// Returns true if copying costs less. Without a clear lead zero-copy is preferred, because it
-    /// uses less memory bandwidth.
+    /// uses less memory bandwidth. Half of [`LEAD`]: so that one recheck does not change the
+    /// method, and for a decision at [`TRIALS_MAX`], before any method leads by [`LEAD`].
     fn prefers_copy(&self) -> bool {
         self.is_decided && self.lead <= -LEAD / 2
     }
 
     /// Returns true if the next measured send goes by zero-copy.
     fn samples_zero_copy(&self) -> bool {
-        let run = self.samples / RUN;
-        let turn = if self.has_gaps { run % ROUND_RUNS != 1 } else { run.is_multiple_of(2) };
-        if self.is_decided { turn != self.prefers_copy() } else { turn }
+        let trial = self.samples / TRIAL_SENDS;
+        let planned = if self.has_gaps { trial % ROUND_TRIALS != 1 } else { trial.is_multiple_of(2) };
+        if self.is_decided { planned != self.prefers_copy() } else { planned }
     }
 
     fn prefers_zero_copy(&self) -> bool {
@@ -254,7 +255,7 @@ impl Class {
     fn count(&mut self) {
         if self.is_decided && !self.wants_cost() {
             self.since += 1;
-            (self.samples, self.before, self.run) = (0, None, Default::default());
+            (self.samples, self.before, self.trial) = (0, None, Default::default());
         }
         self.gap = self.gap.saturating_sub(1);
     }
@@ -264,28 +265,29 @@ impl Class {
         if !self.wants_cost() || zero_copy != self.samples_zero_copy() {
             return;
         }
-        if self.samples % RUN >= RUN_UNCOUNTED {
-            self.run = (self.run.0 + took, self.run.1 + taken);
+        if self.samples % TRIAL_SENDS >= TRIAL_SENDS_UNCOUNTED {
+            self.trial = (self.trial.0 + took, self.trial.1 + taken);
         }
         self.samples += 1;
-        if !self.samples.is_multiple_of(RUN) {
+        if !self.samples.is_multiple_of(TRIAL_SENDS) {
             return;
         }
-        let (took, taken) = std::mem::take(&mut self.run);
+        let (took, taken) = std::mem::take(&mut self.trial);
         let cost = took.as_nanos() as f64 / taken.max(1) as f64;
         if let Some(before) = self.before.replace(cost) {
-            let winner = cost.total_cmp(&before) as i32;
-            self.lead = (self.lead + if zero_copy { -winner } else { winner }).clamp(-LEAD, LEAD);
+            // 1 if this trial cost more than the one before, -1 if it cost less.
+            let dearer = cost.total_cmp(&before) as i32;
+            self.lead = (self.lead + if zero_copy { -dearer } else { dearer }).clamp(-LEAD, LEAD);
         }
         let is_over = if self.is_decided {
-            self.samples >= 2 * RUN
+            self.samples >= 2 * TRIAL_SENDS
         } else {
-            self.lead.abs() >= LEAD || self.samples >= RUNS_MAX * RUN
+            self.lead.abs() >= LEAD || self.samples >= TRIALS_MAX * TRIAL_SENDS
         };
         if is_over {
             self.is_decided = true;
             (self.since, self.samples, self.before) = (0, 0, None);
-        } else if self.has_gaps && self.samples.is_multiple_of(ROUND_RUNS * RUN) {
+        } else if self.has_gaps && self.samples.is_multiple_of(ROUND_TRIALS * TRIAL_SENDS) {
             (self.gap, self.before) = (GAP_SENDS, None);
         }
     }

@@ -231,7 +231,7 @@ impl Engine {
             _ if self.ring.is_none() => None,
             ZeroCopy::Never => None,
             ZeroCopy::From(bytes) => Some(bytes.max(1)),
-            ZeroCopy::Adaptive => route.borrow_mut().threshold(now()),
+            ZeroCopy::Adaptive => route.borrow_mut().begin_send(now()),
         };
         Policy { threshold, mixed: self.options.mixed }
     }
@@ -279,7 +279,7 @@ impl Engine {
         let send =
             self.pending.insert(PendingSend { tally: owner, route: known, bytes: 0, probe, is_copied });
         tally.borrow_mut().borrowed += 1;
-        let how = SendOptions { zero_copy: true, more, at_once: true, ..SendOptions::default() };
+        let how = SendOptions { zero_copy: true, more, dont_wait: true, ..SendOptions::default() };
         if ring.push(socket, views, how, send as u64).is_err() {
             self.withdraw(send);
             return Ok(copy_at_limit("the limit of zero-copy sends is reached", route, tally));

@@ -11,11 +11,17 @@
 //! ```text
 //!            probe sent            not copied
 //! Unknown ---------------> Probing -----------> ZeroCopy: each size class of the device
-//!                          ^     \  copied          |      uses the cheaper method
-//!                          |      v                 |
-//!                          +---- Copying <----------+ many consecutive reports of copies,
-//!                        after a pause, doubled       or no memory
-//!                        each time
+//!    ^                    |  ^ ^  \                |      uses the cheaper method
+//!    +--------------------+  | |   \ copied       |
+//!      no report             | |    v             |
+//!                            | +-- Copying        |
+//!                            |   after a pause,   |
+//!                            |   doubled each     |
+//!                            |   time             |
+//!                            +--------------------+
+//!                              more than 16 consecutive reports of copies, or 10 s have passed
+//!
+//! any state ---> Copying: a request was refused, or the device has no scatter-gather
 //! ```
 //!
 //! With several zero-copy sends in flight on one connection, the kernel may report a copy that did
@@ -213,9 +219,9 @@ impl Route {
         }
     }
 
-    /// Returns the size from which zero-copy is considered; `None` while everything is copied. Call
-    /// it before each send.
-    pub fn threshold(&mut self, device: &Device, now: Duration) -> Option<usize> {
+    /// Counts a send, and returns the size from which zero-copy is considered for it; `None` if
+    /// everything is copied.
+    pub fn begin_send(&mut self, device: &Device, now: Duration) -> Option<usize> {
         let expectation = device.expectation(CREDIT_BUFFER_BYTES_MIN, now);
         let copies = match &mut self.state {
             State::Copying { until, sends, .. } => {
@@ -346,9 +352,9 @@ mod tests {
         assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
         route.probed(&mut device, true, at(0));
         for send in 1..u64::from(COPIED_SENDS) {
-            assert!(route.threshold(&device, at(1000 * send)).is_none());
+            assert!(route.begin_send(&device, at(1000 * send)).is_none());
         }
-        assert!(route.threshold(&device, at(100_000)).is_some());
+        assert!(route.begin_send(&device, at(100_000)).is_some());
     }
 
     #[test]
@@ -357,7 +363,7 @@ mod tests {
         assert!(route.needs_device_check(at(0)));
         route.set_device(false, at(0));
         assert_eq!(route.copy_reason(), Some(Reason::NoScatterGather));
-        assert!(route.copies_silently() && route.threshold(&device, at(99)).is_none());
+        assert!(route.copies_silently() && route.begin_send(&device, at(99)).is_none());
         assert_eq!(route.advise(&mut device, 64 * KIB, at(99), true), Advice::Copy);
         // The device is looked up again before the next zero-copy send, after longer pauses each
         // time.
@@ -404,11 +410,11 @@ mod tests {
         assert_eq!(route.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
         assert_eq!(route.advise(&mut device, 64 * KIB, at(0), false), Advice::ZeroCopy);
         assert_eq!(other.advise(&mut device, 64 * KIB, at(0), true), Advice::Probe);
-        assert!(other.threshold(&device, at(0)).is_some() && late.threshold(&device, at(0)).is_some());
+        assert!(other.begin_send(&device, at(0)).is_some() && late.begin_send(&device, at(0)).is_some());
         route.probed(&mut device, true, at(1));
         assert_eq!(other.advise(&mut device, 64 * KIB, at(1), false), Advice::Copy);
         assert_eq!(late.advise(&mut device, 64 * KIB, at(1), true), Advice::Copy);
-        assert!(other.threshold(&device, at(1)).is_none() && late.threshold(&device, at(1)).is_none());
+        assert!(other.begin_send(&device, at(1)).is_none() && late.begin_send(&device, at(1)).is_none());
     }
 
     #[test]

@@ -79,8 +79,8 @@ impl RouteEntry {
         advice
     }
 
-    pub(crate) fn threshold(&mut self, now: Duration) -> Option<usize> {
-        self.route.threshold(&lock(&self.device), now)
+    pub(crate) fn begin_send(&mut self, now: Duration) -> Option<usize> {
+        self.route.begin_send(&lock(&self.device), now)
     }
 
     pub(crate) fn abandon(&mut self) {

@@ -315,7 +315,7 @@ impl<'a> Play<'a> {
                     .received
                     .strip_prefix(first.as_bytes())
                     .is_some_and(|rest| rest.starts_with(b" ") || rest.starts_with(b"\r"));
-                connection.side == Side::Origin && !connection.is_left && is_sync
+                connection.side == Side::Origin && !connection.is_closed_here && is_sync
             });
             let rank = |id: &usize| match choice {
                 ConnectionChoice::Any if Some(*id) == own => Some(0),
@@ -412,7 +412,7 @@ impl<'a> Play<'a> {
     /// Ends a connection or half of it, and waits until this is done.
     fn ends(&self, id: usize, end: impl Fn(&mut Connection)) -> Result {
         self.world.with(|state| end(&mut state.connections[id]));
-        let ended = self.world.wait(|state| (state.connections[id].unended == 0).then_some(()));
+        let ended = self.world.wait(|state| (state.connections[id].pending_closes == 0).then_some(()));
         ended.ok_or_else(|| "earlier bytes were not read".to_owned())
     }
 
@@ -481,7 +481,8 @@ impl<'a> Play<'a> {
     /// Describes unexpected bytes, for a message.
     fn unread(&self) -> String {
         self.world.with(|state| {
-            let is_unread = |connection: &&Connection| !connection.is_left && !connection.received.is_empty();
+            let is_unread =
+                |connection: &&Connection| !connection.is_closed_here && !connection.received.is_empty();
             let unread = state.connections.iter().filter(is_unread);
             let descriptions = unread.map(|connection| {
                 format!("; unread by a {:?}: {}", connection.side, shown(&connection.received))
@@ -497,7 +498,8 @@ impl<'a> Play<'a> {
             .with(|state| state.connections.iter_mut().for_each(|connection| connection.is_paused = false));
         let ended = !is_passed
             || self.world.wait(|state| {
-                let is_open = |connection: &Connection| connection.end.is_none() && !connection.is_left;
+                let is_open =
+                    |connection: &Connection| connection.end.is_none() && !connection.is_closed_here;
                 (!state.connections.iter().any(is_open)).then_some(())
             }) == Some(());
         let unread = self.unread();

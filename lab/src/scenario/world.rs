@@ -30,8 +30,8 @@ pub(super) enum End {
     Reset(String),
 }
 
-/// Order to a writing thread.
-enum Order {
+/// Command to a writing thread.
+enum WriterCommand {
     Send(Vec<u8>),
     /// Close the sending half.
     Shut,
@@ -41,7 +41,7 @@ enum Order {
     Reset,
 }
 
-/// Connection.
+/// Connection between the scenario and the proxy, as client or as origin.
 pub(super) struct Connection {
     pub(super) side: Side,
     /// Received bytes that no step has taken.
@@ -49,14 +49,14 @@ pub(super) struct Connection {
     /// End by the peer.
     pub(super) end: Option<End>,
     /// True if this side has closed or reset it.
-    pub(super) is_left: bool,
+    pub(super) is_closed_here: bool,
     /// True if reading is paused.
     pub(super) is_paused: bool,
     /// Number of unsent bytes.
     pub(super) unsent: usize,
-    /// Number of pending orders to end it or half of it.
-    pub(super) unended: usize,
-    orders: Sender<Order>,
+    /// Close, shutdown and reset commands that the writing thread has not executed.
+    pub(super) pending_closes: usize,
+    commands: Sender<WriterCommand>,
 }
 
 /// State shared by all threads of a scenario.
@@ -80,19 +80,19 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads or changes the state.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        let result = look(&mut self.lock());
+    /// Reads or changes the state. Wakes all waiting steps.
+    pub(super) fn with<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+        let result = action(&mut self.lock());
         self.changed.notify_all();
         result
     }
 
-    /// Waits until `look` returns a value; None on timeout.
-    pub(super) fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+    /// Waits until `condition` returns a value; None on timeout.
+    pub(super) fn wait<T>(&self, mut condition: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
         let end = Instant::now() + STEP_LIMIT;
         let mut state = self.lock();
         loop {
-            if let Some(found) = look(&mut state) {
+            if let Some(found) = condition(&mut state) {
                 return Some(found);
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -103,7 +103,8 @@ impl World {
         }
     }
 
-    /// Connects a client to the proxy; a slow one does not read yet.
+    /// Connects a client to the proxy; a slow one does not read yet. Returns the index in
+    /// [`State::connections`]. The error says which address failed.
     pub(super) fn connect(self: &Arc<Self>, to: SocketAddr, is_slow: bool) -> Result<usize, String> {
         let stream = TcpStream::connect(to).map_err(|error| format!("connect to {to}: {error}"))?;
         Ok(self.add(stream, Side::Client, is_slow))
@@ -139,16 +140,16 @@ impl World {
         // Send the bytes of each step at once.
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(stream);
-        let (orders, taken) = channel();
+        let (commands, taken) = channel();
         let connection = Connection {
             side,
             received: Vec::new(),
             end: None,
-            is_left: false,
+            is_closed_here: false,
             is_paused,
             unsent: 0,
-            unended: 0,
-            orders,
+            pending_closes: 0,
+            commands,
         };
         let id = self.with(|state| {
             state.connections.push(connection);
@@ -185,21 +186,24 @@ impl World {
         }
     }
 
-    /// Writes until this side ends the connection, as it does for all at last. A peer that stops
-    /// reading is not a failure here: other steps check the received bytes.
-    fn write_all(&self, id: usize, mut stream: &TcpStream, orders: &Receiver<Order>) {
-        for order in orders {
-            let is_last = matches!(order, Order::Close | Order::Reset);
-            let _ = match order {
-                Order::Send(bytes) => {
+    /// Executes commands until one closes or resets the connection. Every scenario ends with a
+    /// close of each connection. A peer that stops reading is not a failure here: other steps check
+    /// the received bytes.
+    fn write_all(&self, id: usize, mut stream: &TcpStream, commands: &Receiver<WriterCommand>) {
+        for command in commands {
+            let is_last = matches!(command, WriterCommand::Close | WriterCommand::Reset);
+            let _ = match command {
+                WriterCommand::Send(bytes) => {
                     let sent = stream.write_all(&bytes);
                     self.with(|state| state.connections[id].unsent -= bytes.len());
                     sent
                 }
-                Order::Shut => self.ended(id, stream.shutdown(Shutdown::Write)),
-                Order::Close => self.ended(id, stream.shutdown(Shutdown::Both)),
+                WriterCommand::Shut => self.ended(id, stream.shutdown(Shutdown::Write)),
+                WriterCommand::Close => self.ended(id, stream.shutdown(Shutdown::Both)),
                 // Closing is not enough, because the reading thread also holds the socket.
-                Order::Reset => self.ended(id, rustix::net::connect_unspec(stream).map_err(Into::into)),
+                WriterCommand::Reset => {
+                    self.ended(id, rustix::net::connect_unspec(stream).map_err(Into::into))
+                }
             };
             if is_last {
                 return;
@@ -207,9 +211,9 @@ impl World {
         }
     }
 
-    /// Records that the connection, or half of it, was ended.
+    /// Records that a close, shutdown or reset was executed.
     fn ended(&self, id: usize, done: io::Result<()>) -> io::Result<()> {
-        self.with(|state| state.connections[id].unended -= 1);
+        self.with(|state| state.connections[id].pending_closes -= 1);
         done
     }
 }
@@ -218,30 +222,30 @@ impl Connection {
     /// Sends bytes after all earlier ones.
     pub(super) fn send(&mut self, bytes: Vec<u8>) {
         self.unsent += bytes.len();
-        let _ = self.orders.send(Order::Send(bytes));
+        let _ = self.commands.send(WriterCommand::Send(bytes));
     }
 
     /// Closes the sending half after all earlier bytes.
     pub(super) fn shut(&mut self) {
-        self.end(Order::Shut);
+        self.end(WriterCommand::Shut);
     }
 
     /// Closes both halves after all earlier bytes.
     pub(super) fn close(&mut self) {
-        (self.is_left, self.is_paused) = (true, false);
-        self.end(Order::Close);
+        (self.is_closed_here, self.is_paused) = (true, false);
+        self.end(WriterCommand::Close);
     }
 
     /// Resets the connection after all earlier bytes.
     pub(super) fn reset(&mut self) {
-        (self.is_left, self.is_paused) = (true, false);
-        self.end(Order::Reset);
+        (self.is_closed_here, self.is_paused) = (true, false);
+        self.end(WriterCommand::Reset);
     }
 
-    fn end(&mut self, order: Order) {
-        // A connection that has ended takes no more orders.
-        if self.orders.send(order).is_ok() {
-            self.unended += 1;
+    fn end(&mut self, command: WriterCommand) {
+        // A connection that has ended takes no more commands.
+        if self.commands.send(command).is_ok() {
+            self.pending_closes += 1;
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn check(root: &Path, files: &[File], workspaces: &[Metadata]) -> Vec
 }
 
 impl Project<'_> {
-    /// Returns the reason why a code span names nothing, if it looks like a name.
+    /// Returns a message if a code span looks like a name of the project and nothing has that name.
     fn violation(&self, span: &str) -> Option<String> {
         let words: Vec<&str> = span.split_whitespace().collect();
         let is_there = match words[..] {
@@ -150,6 +150,7 @@ impl Project<'_> {
         };
         let files = self.files.iter().filter(is_target);
         let files: BTreeSet<&str> = files.filter_map(|file| file.path.file_stem()?.to_str()).collect();
+        // The second workspace is `fuzz`.
         let built: BTreeSet<&str> = self
             .workspaces
             .get(1)

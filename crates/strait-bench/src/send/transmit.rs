@@ -391,7 +391,8 @@ impl Transmit for ZeroCopySend {
         let mut under_way = 0;
         while let Some((some, zero_copy)) = requests.next() {
             let linked = requests.peek().is_some();
-            let how = SendOptions { zero_copy, whole: true, more: linked, linked, ..SendOptions::default() };
+            let how =
+                SendOptions { zero_copy, wait_all: true, more: linked, linked, ..SendOptions::default() };
             let pushed = self.ring.push(socket, some, how, 0);
             pushed
                 .map_err(|_| Error::Usage(format!("give at most {} pieces", REQUESTS_MAX * VIEWS_MAX / 2)))?;

@@ -7,7 +7,7 @@
 
 use rustix::io::Errno;
 use strait_filter::xdp::{
-    GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
+    GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, STATE_BYTES, generator_program,
 };
 use strait_ledger as ledger;
 use strait_os::clock;
@@ -46,7 +46,7 @@ impl LiveGenerator {
         let interface = Interface::find(interface)?;
         let template =
             traffic.templates().first().ok_or_else(|| Error::Usage("no traffic to generate".to_owned()))?;
-        let sequence = Map::array("strait_sequence", SEQUENCE_BYTES, 1)?;
+        let sequence = Map::array("strait_sequence", STATE_BYTES, 1)?;
         let pace = rate_pps.map(pace);
         let options =
             GeneratorOptions { frames_max: count, pace, ..options(&interface, traffic, template, &sequence) };
@@ -81,14 +81,14 @@ impl LiveGenerator {
     /// Clears the program's last clock reading, which would otherwise be the time of the first
     /// frames of the next run.
     fn reset_time(&self) -> Result<(), Error> {
-        let mut value = [0; SEQUENCE_BYTES as usize];
+        let mut value = [0; STATE_BYTES as usize];
         value[..size_of::<u64>()].copy_from_slice(&self.generated()?.to_ne_bytes());
         Ok(self.sequence.set(0, &value)?)
     }
 
     /// Returns the number of frames that the program has generated.
     fn generated(&self) -> Result<u64, Error> {
-        let mut value = [0; SEQUENCE_BYTES as usize];
+        let mut value = [0; STATE_BYTES as usize];
         self.sequence.get(0, &mut value)?;
         let (generated, _time) = value.split_first_chunk().expect("a value begins with a number of 64 bits");
         Ok(u64::from_ne_bytes(*generated))
@@ -135,7 +135,7 @@ fn options(
     use std::os::fd::{AsFd, AsRawFd};
     let (offsets, bases) = (template.offsets(), template.bases());
     GeneratorOptions {
-        sequence_fd: sequence.as_fd().as_raw_fd(),
+        state_fd: sequence.as_fd().as_raw_fd(),
         ifindex: interface.index,
         frame_bytes: template.bytes().len(),
         flows: traffic.flows(),

@@ -87,7 +87,7 @@ pub(crate) trait Source: Send + Sync {
 
     /// Returns the frames that no lane counted. `late_frames` frames matched after the program had
     /// stopped reading.
-    fn unattributed(&self, _lanes: &[ledger::Lane], _late_frames: u64) -> Capture {
+    fn unattributed(&self, _lanes: &[ledger::LaneCounts], _late_frames: u64) -> Capture {
         Capture::default()
     }
 

@@ -45,5 +45,5 @@ fn path_of_one_folder_and_one_table_line_captures() {
     assert!(lane.next_batch(soon()).unwrap().is_none());
     let report = session.report(vec![lane.finish().unwrap()]);
     assert_eq!(report.capture.delivered, FRAMES.len() as u64);
-    assert_eq!(report.capture.closes(), Ok(()));
+    assert_eq!(report.capture.check_balance(), Ok(()));
 }

@@ -19,7 +19,7 @@ use crate::watch::LinkWatch;
 
 /// Size in bytes of the smallest ring for a lane.
 const RING_BYTES_MIN: usize = 256 << 10;
-/// Size in bytes of the largest ring for a lane; the kernel counts blocks in 32 bits.
+/// Size in bytes of the largest ring for a lane. A larger request is probably a mistaken unit.
 const RING_BYTES_MAX: usize = 2 << 30;
 
 /// Options of a capture. Each has a default; [`Builder::open`] checks them together.
@@ -86,11 +86,11 @@ impl Builder {
         self
     }
 
-    /// Sets the size of each lane's ring in bytes, 256 KiB to 2 GiB. The default holds 2,000 frames
-    /// or more, 100 ms at 20,000 a second: 8 MiB for V3, 16 MiB for `recv`, 8 MiB for V2, or
-    /// 136 MiB divided among the lanes if the interface joins segments. For AF_XDP, with 2 KiB a
-    /// frame, it is 32 MiB, or 64 MiB for a single queue. The kernel may have less memory, see
-    /// [`Session::notes`].
+    /// Sets the size of each lane's ring in bytes, 256 KiB to 2 GiB. Defaults: 8 MiB for V3; 16 MiB
+    /// for `recv`; 8 MiB for V2, or 136 MiB divided among the lanes if the interface merges
+    /// segments (GRO, LRO); 32 MiB for AF_XDP, or 64 MiB for a single queue. Each default holds
+    /// 2,000 frames or more, which is 100 ms at 20,000 a second. If the kernel cannot allocate the
+    /// ring, a smaller one is used, see [`Session::notes`].
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
         self.options.ring_bytes = Some(bytes);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
 use strait_ledger::{self as ledger, Capture, Report};
-use strait_os::process::wait_for_readers;
+use strait_os::process::wait_for_receive_paths;
 use strait_sys::packet::Cooked;
 
 pub use self::builder::Builder;
@@ -202,7 +202,7 @@ impl Session {
     /// Returns the account of the whole session from the accounts of its lanes. While the session
     /// runs it is a snapshot that need not close; after [`Session::stop`] and the end of the lanes
     /// it closes.
-    pub fn report(&self, lanes: Vec<ledger::Lane>) -> Report {
+    pub fn report(&self, lanes: Vec<ledger::LaneCounts>) -> Report {
         let late_frames = self.shared.late_frames.load(Ordering::Relaxed);
         let mut unattributed = match &self.source {
             Some(source) => source.unattributed(&lanes, late_frames),
@@ -235,7 +235,7 @@ impl Lanes for AllLanes<'_> {
     fn place(&mut self, split: Split) -> Result<Option<String>, Error> {
         let Split { kernels, userspace, userspace_reason } = split;
         self.lanes.iter().try_for_each(Lane::reject_all)?;
-        wait_for_readers();
+        wait_for_receive_paths();
         self.lanes.iter_mut().try_for_each(|lane| lane.set_filter(&kernels, userspace.clone()))?;
         Ok(userspace_reason)
     }

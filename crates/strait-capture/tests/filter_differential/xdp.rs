@@ -8,8 +8,7 @@ use strait_filter::cbpf::Program;
 use strait_filter::translate::Options;
 use strait_filter::xdp::{
     Assembled, COUNTERS_BYTES, CaptureOptions, Counter, Counters, GeneratorFields, GeneratorOptions,
-    Metadata, PACE_SHIFT, Pace, SEQUENCE_BYTES, capture_program, drop_program, generator_program,
-    pass_program,
+    Metadata, PACE_SHIFT, Pace, STATE_BYTES, capture_program, drop_program, generator_program, pass_program,
 };
 use strait_packet::traffic::{FLOW_LOW_BITS, FrameTemplate, Kind, Traffic};
 use strait_sys::bpf::{AttachMode, Link, LoadOptions, Map, MappedArray, TestRun, XdpContext, XdpProgram};
@@ -217,7 +216,7 @@ fn verdicts_are_given_and_counted() {
 fn generator_options(template: &FrameTemplate, flows: u32, sequence: &Map) -> GeneratorOptions {
     let (offsets, bases) = (template.offsets(), template.bases());
     GeneratorOptions {
-        sequence_fd: sequence.as_fd().as_raw_fd(),
+        state_fd: sequence.as_fd().as_raw_fd(),
         ifindex: 1,
         frame_bytes: template.bytes().len(),
         flows,
@@ -253,7 +252,7 @@ fn generator_writes_the_frames_of_user_space() {
     for (kind, flows) in [(Kind::Udp4, 1), (Kind::Tcp4, 1000), (Kind::Udp6, 1 << 20), (Kind::Tcp6, 3)] {
         let traffic = Traffic::builder().kinds(&[kind]).flows(flows).build().unwrap();
         let template = &traffic.templates()[0];
-        let sequence = Map::mappable_array("sequence", SEQUENCE_BYTES, 1).unwrap();
+        let sequence = Map::mappable_array("sequence", STATE_BYTES, 1).unwrap();
         let next = sequence.mapped().unwrap();
         let program = load(&generator_program(&generator_options(template, flows, &sequence)).unwrap());
         let mut frame = template.bytes().to_vec();
@@ -282,7 +281,7 @@ fn generator_waits_for_its_time_and_ends_at_its_last_frame() {
         return;
     }
     let traffic = Traffic::builder().build().unwrap();
-    let sequence = Map::mappable_array("sequence", SEQUENCE_BYTES, 1).unwrap();
+    let sequence = Map::mappable_array("sequence", STATE_BYTES, 1).unwrap();
     let next = sequence.mapped().unwrap();
     let options = generator_options(&traffic.templates()[0], 1, &sequence);
     let second = 1_000_000_000 << PACE_SHIFT;
@@ -315,7 +314,7 @@ fn generator_drops_a_frame_that_is_too_short() {
         return;
     }
     let traffic = Traffic::builder().build().unwrap();
-    let sequence = Map::array("sequence", SEQUENCE_BYTES, 1).unwrap();
+    let sequence = Map::array("sequence", STATE_BYTES, 1).unwrap();
     let options = generator_options(&traffic.templates()[0], 1, &sequence);
     let program = load(&generator_program(&options).unwrap());
     let run = TestRun { data: &[0; 59], ..TestRun::default() };

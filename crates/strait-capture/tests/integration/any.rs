@@ -51,7 +51,7 @@ fn captured(wire: &Wire, builder: Builder, link_type: u32) -> Vec<Seen> {
     send(wire, &frames);
     wire.await_arrival(before, frames.len() as u64);
     let (captured, report) = capture.finish(wire.right());
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
     assert_eq!(report.capture.lost.total(), 0, "{report}");
     captured.into_iter().map(|captured| captured.seen).collect()
 }
@@ -134,7 +134,7 @@ fn loopback_is_captured_once_and_other_interfaces_in_both_directions() {
             .map(|captured| (captured.seen.bytes[4..8] == lo.index.to_be_bytes(), captured.seen.received))
             .collect();
         assert_eq!(directions, [(true, true), (false, false)], "{path:?}: {report}");
-        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+        assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
     }
 }
 

@@ -41,7 +41,7 @@ fn open(wire: &Wire, path: Path) -> (Session, Vec<Lane>) {
     (session, lanes)
 }
 
-/// Returns the IP protocols of the captured frames, and checks that the account closes.
+/// Returns the IP protocols of the captured frames, and checks that the account balances.
 fn protocols(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> Vec<u8> {
     wire.right().run(|| session.stop()).unwrap();
     let (mut protocols, mut accounts) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ fn protocols(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> Vec<u8> {
         accounts.push(lane.finish().unwrap());
     }
     let report = session.report(accounts);
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
     assert_eq!(report.capture.delivered, protocols.len() as u64, "{report}");
     protocols
 }

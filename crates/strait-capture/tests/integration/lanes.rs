@@ -1,4 +1,4 @@
-//! Several lanes of packet sockets: each frame is counted and lent once, from the first to the
+//! Several lanes of packet sockets: each frame is counted and borrowed once, from the first to the
 //! last.
 
 use std::collections::HashSet;
@@ -77,7 +77,7 @@ fn capture_amid_traffic(path: Path, lanes: u32) {
         let distinct: HashSet<u64> = numbers.iter().copied().collect();
         let account = &report.capture;
         assert_eq!(distinct.len(), numbers.len(), "{path:?}, {lanes} lanes: a frame came twice\n{report}");
-        assert_eq!(account.closes(), Ok(()), "{report}");
+        assert_eq!(account.check_balance(), Ok(()), "{report}");
         assert_eq!(account.delivered, numbers.len() as u64, "{report}");
         assert!(account.received <= sent, "{path:?}, {lanes} lanes: {sent} were sent\n{report}");
         let missing = (opened..closing).filter(|number| !distinct.contains(number)).count() as u64;

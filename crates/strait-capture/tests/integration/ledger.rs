@@ -1,4 +1,4 @@
-//! Ledgers that close on every path, with several lanes and with full rings: sent = delivered +
+//! Ledgers that balance on every path, with several lanes and with full rings: sent = delivered +
 //! filtered + lost.
 
 use lab::{Offload, Wire};
@@ -35,12 +35,12 @@ fn filtered_frames_are_counted_on_every_path() {
         assert_eq!((account.received, account.delivered, account.filtered), (3000, 1000, 2000), "{report}");
         assert_eq!(captured.len(), 1000);
         assert_eq!(account.copied_bytes, account.wire_bytes, "each frame is copied once, by the kernel");
-        assert_eq!(account.closes(), Ok(()));
+        assert_eq!(account.check_balance(), Ok(()));
     }
 }
 
 #[test]
-fn losses_of_a_full_ring_are_named_and_the_ledger_closes() {
+fn losses_of_a_full_ring_are_named_and_the_ledger_balances() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let frames = traffic(60_000);
     for path in PATHS {
@@ -54,7 +54,7 @@ fn losses_of_a_full_ring_are_named_and_the_ledger_closes() {
         assert!(account.lost.total() > 0, "{report}");
         assert_eq!(account.lost.other, 0, "{report}");
         assert_eq!(account.delivered, captured.len() as u64);
-        assert_eq!(account.closes(), Ok(()), "{report}");
+        assert_eq!(account.check_balance(), Ok(()), "{report}");
     }
 }
 
@@ -100,7 +100,7 @@ fn fanout_gives_each_frame_to_one_lane_and_each_flow_to_the_same_lane() {
         wire.await_arrival(before, 3000);
         let (captured, report) = capture.finish(wire.right());
         assert_eq!(captured.len(), 3000, "{report}");
-        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+        assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
         let used = report.lanes.iter().filter(|lane| lane.capture.delivered > 0).count();
         assert_eq!(used, 3, "{report}");
     }
@@ -117,5 +117,5 @@ fn xdp_has_a_lane_for_each_queue() {
     wire.await_arrival(before, 2000);
     let (captured, report) = capture.finish(wire.right());
     assert_eq!((captured.len(), report.lanes.len()), (2000, 2), "{report}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }

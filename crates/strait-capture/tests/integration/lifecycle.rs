@@ -1,5 +1,5 @@
-//! Invalid options, and links that go down, flap or are removed: each gives one clear error and
-//! loses no frame.
+//! Lifecycle tests. An invalid option and a removed interface each produce one clear error. A
+//! capture survives link flaps. No frame that arrived is lost.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn error_of(wire: &Wire, builder: strait_capture::Builder) -> Error {
     match Capture::open(wire.right(), builder) {
-        Ok(_) => panic!("this cannot be opened"),
+        Ok(_) => panic!("the session opened, but an error was expected"),
         Err(error) => error,
     }
 }
@@ -76,7 +76,7 @@ fn frames_sent_by_the_host_have_direction_out() {
         let (captured, report) = capture.finish(wire.left());
         assert_eq!(captured.len(), 1, "{report}");
         assert!(!captured[0].seen.received);
-        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+        assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
     }
 }
 
@@ -92,7 +92,7 @@ fn loopback_delivers_each_frame_once() {
         }
         let (captured, report) = capture.finish(wire.left());
         assert_eq!((captured.len(), report.capture.filtered), (3, 0), "{report}");
-        assert_eq!(report.capture.closes(), Ok(()), "{report}");
+        assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
     }
 }
 
@@ -124,7 +124,7 @@ fn until_failure(wire: &Wire, path: Path, wait: Wait, fail: impl Fn()) -> (usize
     while Instant::now() < deadline {
         match lane.next_batch(Instant::now() + Duration::from_millis(100)) {
             Ok(Some(mut batch)) => delivered += batch.frames().count(),
-            Ok(None) => panic!("a lane that was not stopped does not end"),
+            Ok(None) => panic!("the lane ended, although it was not stopped"),
             Err(error) => return (delivered, error),
         }
     }
@@ -139,7 +139,7 @@ fn read_until(lanes: &mut [Lane], mut done: impl FnMut(usize) -> bool) -> usize 
         assert!(Instant::now() < deadline, "{delivered} frames came, and no more");
         for lane in lanes.iter_mut() {
             let batch = lane.next_batch(Instant::now() + Duration::from_millis(10)).unwrap();
-            delivered += batch.expect("a lane that was not stopped does not end").frames().count();
+            delivered += batch.expect("the lane ended, although it was not stopped").frames().count();
         }
     }
     delivered
@@ -175,7 +175,7 @@ fn survive_flaps(path: Path, wait: Wait, lanes: u32) {
     let account = &report.capture;
     assert_eq!((account.delivered, account.events.link_downs), (3 * frames().len() as u64, 3), "{report}");
     assert!(report.link_down_seconds > 0.0, "{report}");
-    assert_eq!(account.closes(), Ok(()), "{report}");
+    assert_eq!(account.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -194,7 +194,8 @@ fn flap_counts_once_for_all_lanes() {
     }
 }
 
-/// Flaps that are too short for a lane that polls, with a waiting lane and without.
+/// Flaps the link too briefly for a polling lane to notice, and checks that every flap is counted.
+/// The lane reads only after every second flap. Returns None if the test was skipped.
 fn count_short_flaps(path: Path, wait: Wait, flap: impl Fn(&Wire)) -> Option<Report> {
     const FLAPS: usize = 20;
     let wire = Wire::builder().or_skip()?;
@@ -204,7 +205,7 @@ fn count_short_flaps(path: Path, wait: Wait, flap: impl Fn(&Wire)) -> Option<Rep
         flap(&wire);
         if nth % 2 == 1 {
             let batch = lanes[0].next_batch(Instant::now() + Duration::from_millis(5)).unwrap();
-            assert!(batch.expect("it was not stopped").is_empty());
+            assert!(batch.expect("the lane ended, although it was not stopped").is_empty());
         }
     }
     let running = || wire.left().interface().is_running() && wire.right().interface().is_running();
@@ -218,7 +219,7 @@ fn count_short_flaps(path: Path, wait: Wait, flap: impl Fn(&Wire)) -> Option<Rep
     drain(&mut lane);
     let report = session.report(vec![lane.finish().unwrap()]);
     assert_eq!(report.capture.delivered, frames().len() as u64, "{path:?}, {wait:?}: {report}");
-    assert_eq!(report.capture.closes(), Ok(()), "{path:?}, {wait:?}: {report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{path:?}, {wait:?}: {report}");
     let events = report.capture.events;
     let counted = events.link_downs + events.carrier_losses;
     assert_eq!(counted, FLAPS as u64, "{path:?}, {wait:?}: {report}");
@@ -258,7 +259,7 @@ fn carrier_loss_is_distinguished_from_link_down() {
     let mut session = wire.right().run(|| incoming().path(Path::V3).open()).unwrap();
     let mut lanes = session.take_lanes();
     let state = || (session.link().is_down, session.link().has_no_carrier);
-    assert_eq!(state(), (false, true), "it has none from the start");
+    assert_eq!(state(), (false, true), "the link has no carrier at the start");
     wire.left().set_up(true);
     read_until(&mut lanes, |_| state() == (false, false));
     wire.right().set_up(false);
@@ -311,7 +312,7 @@ fn slow_reader_gets_every_frame_of_a_link_that_is_deleted() {
             std::thread::sleep(if read < 4 { SLOW_READER } else { Duration::ZERO });
             match lane.next_batch_of(1, Instant::now() + LIMIT) {
                 Ok(Some(mut batch)) => read += batch.frames().count() as u64,
-                Ok(None) => panic!("a lane that was not stopped does not end"),
+                Ok(None) => panic!("the lane ended, although it was not stopped"),
                 Err(error) => break error,
             }
         };
@@ -347,16 +348,16 @@ fn file_is_not_read_further_after_the_session_stopped() {
         sink.write(&FrameRef { bytes, wire_len: bytes.len() as u32, ..FrameRef::default() }).unwrap();
     }
     sink.close(&[]).unwrap();
-    for (filter, lent) in [("", 3), ("greater 9000", 0)] {
+    for (filter, borrowed) in [("", 3), ("greater 9000", 0)] {
         let mut session = Session::builder(path.to_str().unwrap()).filter(filter).open_file().unwrap();
         let mut lane = session.take_lanes().remove(0);
         let deadline = Instant::now() + Duration::from_secs(10);
-        for _ in 0..lent {
+        for _ in 0..borrowed {
             assert_eq!(lane.next_batch(deadline).unwrap().unwrap().frames().count(), 1);
         }
         session.stop().unwrap();
         assert!(lane.next_batch(deadline).unwrap().is_none(), "{filter}");
         let report = session.report(vec![lane.finish().unwrap()]);
-        assert_eq!((report.capture.received, report.capture.delivered), (lent, lent), "{filter}");
+        assert_eq!((report.capture.received, report.capture.delivered), (borrowed, borrowed), "{filter}");
     }
 }

@@ -1,4 +1,4 @@
-//! Captures over real veth pairs: equal results on every path, ledgers that close, clear errors.
+//! Captures over real veth pairs: equal results on every path, ledgers that balance, clear errors.
 
 mod any;
 mod changing;

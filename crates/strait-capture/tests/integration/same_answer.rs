@@ -21,7 +21,7 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
     wire.await_arrival(before, frames.len() as u64);
     let finish = |capture: Capture| {
         let (captured, report) = capture.finish(wire.right());
-        assert_eq!(report.capture.closes(), Ok(()), "{filter}: {report}");
+        assert_eq!(report.capture.check_balance(), Ok(()), "{filter}: {report}");
         assert_eq!(report.capture.lost.total(), 0, "{filter}: {report}");
         assert_eq!(report.capture.received, frames.len() as u64, "{filter}: {report}");
         (captured, (began_ns, ended_ns))
@@ -47,7 +47,7 @@ fn lanes_divide_the_frames() {
         seen.sort_unstable();
         sent.sort_unstable();
         assert_eq!(seen, sent, "{path:?}: {report}");
-        assert_eq!((report.capture.filtered, report.capture.closes()), (0, Ok(())), "{report}");
+        assert_eq!((report.capture.filtered, report.capture.check_balance()), (0, Ok(())), "{report}");
     }
 }
 

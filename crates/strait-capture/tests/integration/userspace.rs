@@ -67,7 +67,7 @@ fn finish(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> (Vec<Vec<u8>>,
         accounts.push(lane.finish().unwrap());
     }
     let report = session.report(accounts);
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
     (captured, report)
 }
 
@@ -207,7 +207,7 @@ fn filter_with_a_loop_applies_to_a_file() {
         frames.into_iter().filter(|frame| oracle.run(frame, frame.len() as u32) != 0).collect();
     assert_eq!((captured.len(), &captured), (EACH, &matches));
     let report = session.report(vec![lane.finish().unwrap()]);
-    assert_eq!((report.capture.filtered, report.capture.closes()), (2 * EACH as u64, Ok(())));
+    assert_eq!((report.capture.filtered, report.capture.check_balance()), (2 * EACH as u64, Ok(())));
 }
 
 fn oracle(text: &str) -> Option<strait_sys::libpcap::Oracle> {

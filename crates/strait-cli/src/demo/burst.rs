@@ -147,7 +147,7 @@ mod tests {
         let missing = Error::NoProgram("tcpdump".into());
         let result = |arrived, delivered| show(10, arrived, &report(delivered), Err(&missing)).is_failed;
         assert!(!result(10, 6));
-        assert!(result(10, 5), "the ledger does not close");
+        assert!(result(10, 5), "the ledger does not balance");
         assert!(result(11, 6), "the ledger lacks an arrived packet");
     }
 

@@ -48,7 +48,7 @@ pub(super) fn run(rig: &Rig) -> Result<Outcome, Error> {
     let in_kernel = count("sendfile") + count("spliced");
     let copied = bodies.saturating_sub(in_kernel) + count("filled_copied");
     lines.push(format!(
-        "bodies          to clients: sendfile {}, splice {}; into the cache: splice {}; copied {copied}",
+        "bodies          to clients: sendfile {}, splice {}; into the cache: splice {}; copied in user space {copied}",
         count("sendfile"),
         count("spliced"),
         count("filled_spliced"),

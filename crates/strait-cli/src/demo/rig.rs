@@ -233,7 +233,7 @@ fn traffic() -> Result<Traffic, Error> {
 }
 
 /// Reads a lane until the session has stopped and the ring is empty.
-fn read(mut lane: Lane, output: &mut Output) -> Result<strait_ledger::Lane, Error> {
+fn read(mut lane: Lane, output: &mut Output) -> Result<strait_ledger::LaneCounts, Error> {
     lane.enter_thread()?;
     while let Some(mut batch) = lane.next_batch(Instant::now() + TICK)? {
         for frame in batch.frames() {

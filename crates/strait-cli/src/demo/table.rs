@@ -38,8 +38,8 @@ impl Row {
     /// Returns the failure of this path, if it failed.
     pub(super) fn failure(&self) -> Option<String> {
         let capture = &self.ledger.as_ref()?.capture;
-        if let Err(imbalance) = capture.closes() {
-            return Some(format!("path {}: the ledger does not close: {imbalance}", self.path));
+        if let Err(imbalance) = capture.check_balance() {
+            return Some(format!("path {}: the ledger does not balance: {imbalance}", self.path));
         }
         if self.same_packets {
             return None;
@@ -65,7 +65,7 @@ impl Row {
             capture.filtered,
             capture.lost.total(),
             if self.same_packets { "yes" } else { "NO" },
-            if capture.closes().is_ok() { "closes" } else { "DOES NOT CLOSE" },
+            if capture.check_balance().is_ok() { "balances" } else { "DOES NOT BALANCE" },
         )
     }
 }

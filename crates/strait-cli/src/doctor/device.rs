@@ -1,7 +1,7 @@
 //! The kind of device behind an interface. Offload and queue settings have other effects on a
 //! virtual device than on a NIC.
 //!
-//! The findings on joined packets, queues, XDP and routes use it.
+//! The findings on merged packets, queues, XDP and routes use it.
 
 use strait_os::ethtool::Ethtool;
 use strait_os::interface::Interface;

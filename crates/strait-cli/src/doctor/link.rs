@@ -84,14 +84,14 @@ fn rings(name: &str, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
     );
 }
 
-/// Checks for packets that the NIC dropped before a capture could get them. Drops by the kernel are
-/// reported without a verdict, because they include packets of unknown protocols, which captures
-/// get.
+/// Checks for packets that the NIC dropped before a capture could receive them. Drops by the kernel
+/// are reported without a verdict, because they include packets of unknown protocols, which
+/// captures receive.
 fn drops(name: &str, stats: &LinkStats, recorder: &mut Recorder<'_>) {
     let missed = stats.rx_missed_errors + stats.rx_fifo_errors;
     let message = format!(
-        "{missed} packets missed by the NIC, of {}, since the link was created; {} dropped later, which includes unknown \
-         protocols",
+        "since the link was created, the NIC received {} packets and missed {missed}; the kernel dropped {}, \
+         including packets of unknown protocols",
         stats.rx_packets, stats.rx_dropped
     );
     let fix = format!(
@@ -101,11 +101,11 @@ fn drops(name: &str, stats: &LinkStats, recorder: &mut Recorder<'_>) {
 }
 
 fn offloads(interface: &Interface, ethtool: &Ethtool, recorder: &mut Recorder<'_>) {
-    match (joins(ethtool), ethtool.offload(Offload::Gso)) {
-        (Ok(joins), Ok(gso)) => {
-            joined(&interface.name, Device::of(interface, ethtool), &joins, gso, recorder);
+    match (merging(ethtool), ethtool.offload(Offload::Gso)) {
+        (Ok(merging), Ok(gso)) => {
+            merged(&interface.name, Device::of(interface, ethtool), &merging, gso, recorder);
         }
-        (Err(error), _) | (_, Err(error)) => recorder.unknown("joined packets", &error),
+        (Err(error), _) | (_, Err(error)) => recorder.unknown("merged packets", &error),
     }
     match ethtool.flags() {
         Ok(flags) if flags.rx_vlan => {
@@ -117,18 +117,20 @@ fn offloads(interface: &Interface, ethtool: &Ethtool, recorder: &mut Recorder<'_
 }
 
 /// Reports packets that are longer here than on the wire: received packets that the offloads in
-/// `joins` merge, and sent packets that the stack leaves to the device to segment (`gso`). A device
-/// without a wire never segments them.
-fn joined(name: &str, device: Device, joins: &[&str], gso: bool, recorder: &mut Recorder<'_>) {
-    const SUBJECT: &str = "joined packets";
-    let off = (!joins.is_empty()).then(|| format!("ethtool -K {name} {} off", joins.join(" off ")));
+/// `merging` merge, and sent packets that the stack leaves to the device to segment (`gso`). A
+/// device without a wire never segments them.
+fn merged(name: &str, device: Device, merging: &[&str], gso: bool, recorder: &mut Recorder<'_>) {
+    const SUBJECT: &str = "merged packets";
+    let off = (!merging.is_empty()).then(|| format!("ethtool -K {name} {} off", merging.join(" off ")));
     match (device, off) {
         (Device::Loopback, _) => {
-            recorder.ok(SUBJECT, "up to 64 KiB: senders pass their packets to the loopback unsegmented");
+            let message = "packets can be up to 64 KiB long: senders pass them to the loopback unsegmented";
+            recorder.ok(SUBJECT, message);
         }
         (Device::Veth, off) => {
-            let message =
-                format!("up to 64 KiB: senders behind {name}'s peer pass their packets unsegmented");
+            let message = format!(
+                "packets can be up to 64 KiB long: senders behind {name}'s peer leave them unsegmented"
+            );
             let peer = "ethtool -K PEER tso off gso off, at the peer's end, while capturing";
             recorder.better(
                 SUBJECT,
@@ -137,25 +139,26 @@ fn joined(name: &str, device: Device, joins: &[&str], gso: bool, recorder: &mut 
             );
         }
         (Device::Tun | Device::Virtual, _) => {
-            let message = "up to 64 KiB: senders on this machine, its guests or the lower device pass packets unsegmented";
+            let message = "packets can be up to 64 KiB long: this machine, its guests or the lower device \
+                           pass them on unsegmented";
             recorder.ok(SUBJECT, message);
         }
         (Device::Nic, Some(off)) => {
-            let joins = joins.join(" and ");
-            let message = format!("{joins} on: packet sockets see TCP segments merged to up to 64 KiB");
+            let merging = merging.join(" and ");
+            let message = format!("{merging} on: packet sockets receive TCP segments merged to up to 64 KiB");
             recorder.better(SUBJECT, message, format!("{off}, while capturing"));
         }
         (Device::Nic, None) => {
-            let sent = if gso { "; packets that this machine sends can have up to 64 KiB" } else { "" };
+            let sent = if gso { "; packets sent by this machine can be up to 64 KiB long" } else { "" };
             recorder.ok(SUBJECT, format!("off: received packets are as on the wire{sent}"));
         }
     }
 }
 
 /// Returns the enabled offloads that merge packets.
-fn joins(ethtool: &Ethtool) -> Result<Vec<&'static str>> {
-    let joins = [("gro", ethtool.offload(Offload::Gro)?), ("lro", ethtool.flags()?.lro)];
-    Ok(joins.into_iter().filter_map(|(offload, on)| on.then_some(offload)).collect())
+fn merging(ethtool: &Ethtool) -> Result<Vec<&'static str>> {
+    let offloads = [("gro", ethtool.offload(Offload::Gro)?), ("lro", ethtool.flags()?.lro)];
+    Ok(offloads.into_iter().filter_map(|(offload, on)| on.then_some(offload)).collect())
 }
 
 fn numa(interface: &Interface, recorder: &mut Recorder<'_>) {
@@ -241,23 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn joined_packets_and_their_fixes_depend_on_the_device() {
-        let joined = |device, joins: &[&str], gso| {
-            found(|recorder| joined("a", device, joins, gso, recorder)).remove(0)
+    fn merged_packets_and_their_fixes_depend_on_the_device() {
+        let merged = |device, merging: &[&str], gso| {
+            found(|recorder| merged("a", device, merging, gso, recorder)).remove(0)
         };
-        let lo = joined(Device::Loopback, &["gro"], true);
+        let lo = merged(Device::Loopback, &["gro"], true);
         assert!(lo.state == State::Ok && lo.message.contains("64 KiB") && lo.fix.is_none(), "{lo:?}");
-        let veth = joined(Device::Veth, &[], true);
+        let veth = merged(Device::Veth, &[], true);
         assert!(
             veth.state == State::Better && veth.fix.unwrap().starts_with("ethtool -K PEER tso off gso off")
         );
-        let both = joined(Device::Veth, &["gro"], true).fix.unwrap();
+        let both = merged(Device::Veth, &["gro"], true).fix.unwrap();
         assert!(both.starts_with("ethtool -K a gro off; ethtool -K PEER tso off gso off"), "{both}");
-        assert!(joined(Device::Virtual, &["gro"], true).fix.is_none());
-        let nic = joined(Device::Nic, &["gro", "lro"], true);
+        assert!(merged(Device::Virtual, &["gro"], true).fix.is_none());
+        let nic = merged(Device::Nic, &["gro", "lro"], true);
         assert_eq!(nic.fix.as_deref(), Some("ethtool -K a gro off lro off, while capturing"));
-        assert!(joined(Device::Nic, &[], true).message.contains("this machine sends"));
-        assert!(joined(Device::Nic, &[], false).message.ends_with("on the wire"));
+        assert!(merged(Device::Nic, &[], true).message.contains("sent by this machine"));
+        assert!(merged(Device::Nic, &[], false).message.ends_with("on the wire"));
     }
 
     #[test]
@@ -278,9 +281,9 @@ mod tests {
     fn only_packets_missed_by_the_nic_call_for_larger_rings() {
         let kernels = LinkStats { rx_packets: 9, rx_dropped: 5, ..LinkStats::default() };
         let of_kernel = found(|recorder| drops("a", &kernels, recorder));
-        assert!(of_kernel[0].state == State::Ok && of_kernel[0].message.contains("5 dropped later"));
+        assert!(of_kernel[0].state == State::Ok && of_kernel[0].message.contains("the kernel dropped 5"));
         let nics = LinkStats { rx_missed_errors: 1, rx_fifo_errors: 1, ..kernels };
         let of_nic = found(|recorder| drops("a", &nics, recorder));
-        assert!(of_nic[0].state == State::Better && of_nic[0].message.starts_with("2 packets missed"));
+        assert!(of_nic[0].state == State::Better && of_nic[0].message.contains("missed 2;"));
     }
 }

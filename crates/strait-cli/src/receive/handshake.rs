@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_of_a_network_without_failures_is_served_first() {
+    fn sender_from_a_network_without_failures_is_served_first() {
         let line = line();
         let (mut senders, output) = (Senders::listen(&line.args).unwrap(), output());
         let failure = Error::Failed("no byte".into());

@@ -1,9 +1,11 @@
 //! A connection that is not served yet.
 //!
 //! ```text
-//! Silent --offer--> Hashing --begins--> Offered --chosen--> served
-//!        --offer, nothing to compare--> Offered
+//! Silent ── "strait-send 4 length=…" ──▶ Hashing ── "begins=…" ──▶ Offered ──▶ served
+//!   └────── "strait-send 4 length=…", no bytes to compare ───────▶ Offered
 //! ```
+//!
+//! Lines: `strait_transfer::offer`.
 //!
 //! `Senders` has a list of them. All send their offers and hash their files at the same time, so
 //! that none delays another. Nothing here blocks, and nothing changes the output.
@@ -33,7 +35,7 @@ pub(super) struct Sender {
     pub(super) offer: Option<Offer>,
     /// Bytes that were present for the offer.
     pub(super) found: Option<Found>,
-    /// The first bytes of both files, if they are the same; otherwise no bytes.
+    /// Length and hash of the bytes that both files begin with; length 0 if the hashes differ.
     pub(super) kept: Begins,
 }
 
@@ -58,7 +60,8 @@ enum Stage {
     Offered {
         offer: Option<Offer>,
         found: Option<Found>,
-        /// The beginning of the sender's file, and the present bytes once they are hashed.
+        /// Length and hash of the beginning of the sender's file, and of the present bytes once
+        /// they are hashed.
         begins: Option<Begins>,
         present: Option<Begins>,
     },
@@ -83,7 +86,7 @@ impl Waiting {
         self.network
     }
 
-    /// Returns true once the sender has only to wait.
+    /// Returns true once the offer is complete: the sender waits for its turn.
     pub(super) fn is_offered(&self) -> bool {
         matches!(self.stage, Stage::Offered { .. })
     }
@@ -93,7 +96,8 @@ impl Waiting {
         (!self.is_offered()).then(|| self.stream.as_fd())
     }
 
-    /// Reads a line if it has arrived. Shows a sender that only waits that this end is alive.
+    /// Reads a line if it has arrived. Sends `wait` to a sender with a complete offer, so that it
+    /// does not time out.
     pub(super) fn advance(
         &mut self,
         args: &Args,
@@ -108,11 +112,11 @@ impl Waiting {
             }
             Stage::Hashing(..) => {
                 if let Some(begins) = self.line(args.timeout).map_err(NegotiationError::Sender)? {
-                    self.compare(begins).map_err(NegotiationError::Sender)?;
+                    self.take_begins(begins).map_err(NegotiationError::Sender)?;
                 }
             }
             Stage::Offered { .. } if !args.raw && self.answered.elapsed() >= WAIT_PERIOD => {
-                self.say(WAIT).map_err(NegotiationError::Sender)?;
+                self.send_line(WAIT).map_err(NegotiationError::Sender)?;
             }
             Stage::Offered { .. } => {}
         }
@@ -161,7 +165,7 @@ impl Waiting {
         self.stage = match found {
             Some(found) if is_candidate(&found) => {
                 digest.start(&found)?;
-                self.say(&Answer::Have(found.bytes).to_string()).map_err(NegotiationError::Sender)?;
+                self.send_line(&Answer::Have(found.bytes).to_string()).map_err(NegotiationError::Sender)?;
                 Stage::Hashing(offer, found)
             }
             found => {
@@ -172,8 +176,9 @@ impl Waiting {
         Ok(())
     }
 
-    /// Notes the beginning of the sender's file.
-    fn compare(&mut self, begins: Begins) -> Result<(), Error> {
+    /// Stores length and hash of the beginning of the sender's file. Fails if the length is not
+    /// that of the present bytes.
+    fn take_begins(&mut self, begins: Begins) -> Result<(), Error> {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Silent) {
             Stage::Hashing(_, found) if begins.bytes != found.bytes => {
                 let text =
@@ -208,14 +213,16 @@ impl Waiting {
         Some(Sender { stream, lines, network, offer, found, kept })
     }
 
-    /// Sends a line, for which the socket of a sender that reads always has room.
-    fn say(&mut self, line: &str) -> Result<(), Error> {
+    /// Sends a line without blocking. A full socket means that the sender does not read: an error.
+    fn send_line(&mut self, line: &str) -> Result<(), Error> {
         match send(&self.stream, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == line.len() => {
                 self.answered = Instant::now();
                 Ok(())
             }
-            Ok(_) | Err(Errno::AGAIN) => Err(Error::Failed(format!("{} reads no lines", name(&self.stream)))),
+            Ok(_) | Err(Errno::AGAIN) => {
+                Err(Error::Failed(format!("{}: does not read the lines sent to it", name(&self.stream))))
+            }
             Err(_) => Err(closed(&self.stream)),
         }
     }

@@ -8,7 +8,7 @@ use lab::{Finished, Launch, skip, wait_until};
 use serde_json::Value;
 
 use crate::refusals::{AS_NOBODY, copy_for_all_users};
-use crate::rig::{LIMIT, STRAIT, closes, failure, lost};
+use crate::rig::{LIMIT, STRAIT, balances, failure, lost};
 
 const SHORT: [&str; 5] = ["demo", "--count", "3000", "--rate", "30000"];
 /// The parts of the demo, as its JSON object names them.
@@ -19,7 +19,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn all_paths_capture_equal_packets_and_all_ledgers_close() {
+fn all_paths_capture_equal_packets_and_all_ledgers_balance() {
     if !lab::root_or_skip() {
         return;
     }
@@ -28,7 +28,7 @@ fn all_paths_capture_equal_packets_and_all_ledgers_close() {
     let text = launch().run(LIMIT).unwrap().success().text();
     let rows = rows(&text);
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["recv", "v2", "v3", "xdp"], "{text}");
-    assert!(rows.iter().all(|row| row.ends_with(&["0", "yes", "closes"])), "{text}");
+    assert!(rows.iter().all(|row| row.ends_with(&["0", "yes", "balances"])), "{text}");
     assert_explained(&text);
 
     let finished = launch().arg("--json").run(LIMIT).unwrap().success();
@@ -36,7 +36,7 @@ fn all_paths_capture_equal_packets_and_all_ledgers_close() {
     let parts: Value = serde_json::from_str(&finished.text()).unwrap();
     let rows = &parts["paths"];
     for row in rows.as_array().unwrap() {
-        assert!(closes(&row["ledger"]) && lost(&row["ledger"]) == 0, "{row}");
+        assert!(balances(&row["ledger"]) && lost(&row["ledger"]) == 0, "{row}");
         assert_eq!((&row["same_packets"], &row["packets"]), (&true.into(), &row["ledger"]["delivered"]));
         assert!(row["packets"].as_u64().unwrap() > 1000, "{row}");
     }
@@ -68,7 +68,7 @@ fn assert_explained(text: &str) {
 fn assert_parts(parts: &Value) {
     assert_eq!(parts.as_object().unwrap().len(), PARTS.len(), "{parts}");
     let burst = &parts["burst"];
-    assert!(closes(&burst["ledger"]), "{burst}");
+    assert!(balances(&burst["ledger"]), "{burst}");
     assert_eq!(burst["ledger"]["received"], burst["arrived"], "{burst}");
     assert!(
         burst["ledger"]["lost"]["ring_full"].as_u64().unwrap() > 0,
@@ -99,7 +99,7 @@ fn unprivileged_user_captures_by_packet_sockets_and_xdp_is_skipped() {
     let rows = rows(&text);
     assert_eq!(rows.len(), 4, "{text}");
     for (row, path) in rows.iter().zip(["recv", "v2", "v3"]) {
-        assert!(row[0] == path && row.ends_with(&["yes", "closes"]), "{text}");
+        assert!(row[0] == path && row.ends_with(&["yes", "balances"]), "{text}");
     }
     assert_eq!(rows[3][..4], ["xdp", "SKIP:", "needs", "root"], "{text}");
     assert_explained(&text);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lab::{Finished, Launch, Process, Wire};
 
 use crate::refusals::RECORDING;
-use crate::rig::{Capture, LIMIT, STRAIT, closes, count, failure, ledger, lost, numbered, send, sequence};
+use crate::rig::{Capture, LIMIT, STRAIT, balances, count, failure, ledger, lost, numbered, send, sequence};
 use crate::tools::{self, capinfos};
 
 /// A small file system in a mount namespace, which is removed when it is dropped.
@@ -66,7 +66,7 @@ fn assert_reported(finished: &Finished) -> u64 {
     assert!(loss("sink") > 0, "{ledger}");
     assert_eq!(loss("sink") + loss("unread"), lost(&ledger), "{ledger}");
     for lane in ledger["lanes"].as_array().unwrap() {
-        assert!(closes(lane), "{lane}");
+        assert!(balances(lane), "{lane}");
     }
     count(&ledger, "delivered")
 }
@@ -103,7 +103,7 @@ fn full_disk_ends_the_capture_and_keeps_written_packets() {
 }
 
 #[test]
-fn full_disk_ends_a_capture_on_several_lanes_and_its_ledger_closes() {
+fn full_disk_ends_a_capture_on_several_lanes_and_its_ledger_balances() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let disk = SmallDisk::mount("128k");
     let capture = disk.capture(&wire, &["-w", "/mnt/capture", "--queues", "0-2"]);
@@ -167,6 +167,6 @@ fn unwritable_lines_are_lost_in_the_sink() {
         assert!(line.contains("write to standard output: No space left on device"), "{line}");
         let words = finished.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(" delivered 0 ") && words.contains(" sink "), "{words}");
-        assert!(words.contains("the ledger closes"), "{words}");
+        assert!(words.contains("the ledger balances"), "{words}");
     }
 }

@@ -7,7 +7,7 @@ use lab::Wire;
 use rustix::process::Signal;
 
 use crate::rig::{
-    Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, closes, count, failure, ledger, lost, numbered,
+    Capture, LIMIT, PATHS, SOCKET_PATHS, assert_complete, balances, count, failure, ledger, lost, numbered,
     packets, send, sequence, strait, transmit, without_notes,
 };
 
@@ -25,7 +25,7 @@ fn signal_ends_a_capture_with_ledger_and_complete_file() {
             assert!(stderr.starts_with(&format!("listening on right, {path}, ")), "{stderr}");
             assert!(stderr.contains(&format!("\nright: path {path} (")), "{stderr}");
             let (_, last) = stderr
-                .split_once("\nthe ledger closes: received = delivered + filtered + lost\n")
+                .split_once("\nthe ledger balances: received = delivered + filtered + lost\n")
                 .unwrap_or_else(|| panic!("{stderr}"));
             let size = std::fs::metadata(&file).unwrap().len().to_string();
             assert_eq!(
@@ -100,7 +100,7 @@ fn count_is_exact(options: &[&str], lanes: usize) {
         // CPU.
         let seen = ledger["lanes"].as_array().unwrap();
         assert_eq!(seen.len(), if path == "xdp" { 3 } else { lanes }, "{ledger}");
-        assert!(seen.iter().all(closes), "{ledger}");
+        assert!(seen.iter().all(balances), "{ledger}");
         // Later packets do not belong to the capture.
         assert_eq!((count(&ledger, "received"), lost(&ledger)), (100, 0), "{ledger}");
         if lanes == 1 && path != "xdp" {

@@ -28,7 +28,7 @@ fn assert_quiet(mut child: Child) {
     let status = child.wait().unwrap();
     assert!(status.success(), "{status}: {stderr}");
     assert!(!stderr.contains("strait: "), "{stderr}");
-    assert!(stderr.contains("the ledger closes") && stderr.contains(" sink "), "{stderr}");
+    assert!(stderr.contains("the ledger balances") && stderr.contains(" sink "), "{stderr}");
 }
 
 #[test]

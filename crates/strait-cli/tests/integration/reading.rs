@@ -81,7 +81,7 @@ fn count_ends_the_reading() {
     let input = file(directory.path(), Format::Pcapng, &numbered(40));
     let finished = read(&input, &["--count", "7"]).success();
     assert_eq!(finished.text().lines().count(), 7);
-    assert!(finished.stderr.contains("the ledger closes"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("the ledger balances"), "{}", finished.stderr);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn signal_or_a_duration_ends_the_reading_of_a_quiet_pipe() {
             process.signal(signal);
         }
         let finished = process.wait(LIMIT).unwrap().success();
-        assert!(finished.stderr.contains("the ledger closes"), "{}", finished.stderr);
+        assert!(finished.stderr.contains("the ledger balances"), "{}", finished.stderr);
     }
 }
 

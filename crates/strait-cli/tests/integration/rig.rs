@@ -181,17 +181,17 @@ pub(crate) fn assert_complete(file: &Path, count: u64) {
     assert_eq!(sequence(file), (0..count).collect::<Vec<_>>());
 }
 
-/// Returns the ledger, which is the only line on standard output, and asserts that it closes.
+/// Returns the ledger, which is the only line on standard output, and asserts that it balances.
 pub(crate) fn ledger(finished: &Finished) -> Value {
     let text = finished.text();
     assert!(text.ends_with('\n') && text.lines().count() == 1, "one line: {text}");
     let ledger: Value = serde_json::from_str(&text).unwrap();
-    assert!(closes(&ledger), "{ledger}");
+    assert!(balances(&ledger), "{ledger}");
     ledger
 }
 
 /// Returns true if received = delivered + filtered + lost, for a session or a lane.
-pub(crate) fn closes(ledger: &Value) -> bool {
+pub(crate) fn balances(ledger: &Value) -> bool {
     count(ledger, "received") == count(ledger, "delivered") + count(ledger, "filtered") + lost(ledger)
 }
 

@@ -58,7 +58,7 @@ echo pinned $(pinned)
         let wanted = [
             "captured 200, injected 200",
             "path zerocopy",
-            "the ledger closes",
+            "the ledger balances",
             r#""delivered":1,"#,
             "pinned 0",
         ];

@@ -171,7 +171,7 @@ fn line<'a>(run: &'a Run, word: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("missing: {word}\n{}", run.output))
 }
 
-/// Returns the ledger in the output line that begins with `word`, and asserts that it closes.
+/// Returns the ledger in the output line that begins with `word`, and asserts that it balances.
 fn ledger(run: &Run, word: &str) -> Value {
     let ledger: Value = serde_json::from_str(line(run, word)).unwrap();
     let count = |value: &Value| value.as_u64().unwrap();
@@ -446,7 +446,7 @@ unharmed
 }
 
 #[test]
-fn frames_without_a_slot_are_counted_and_the_ledger_closes() {
+fn frames_without_a_slot_are_counted_and_the_ledger_balances() {
     if !vm_or_skip() {
         return;
     }

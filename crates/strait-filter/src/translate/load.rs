@@ -3,6 +3,8 @@
 //! An inline load is a comparison with the end of the frame and an access. A function for each size
 //! and kind of frame handles the rare cases: offsets that X made negative, offsets before the VLAN
 //! tag, and bytes beyond the first buffer of a frame. [`super::body`] calls this module.
+//!
+//! Registers: see the table in [`super`].
 
 use super::body::Body;
 use super::layout::{HEADER, OFFSET_MAX, SAVED_A, View, check_bounds};
@@ -19,31 +21,36 @@ const DISPLACEMENT_MAX: usize = i16::MAX as usize;
 /// Largest offset that is added to a packet pointer. Larger offsets need `bpf_xdp_load_bytes`. It
 /// is one less than a power of two, so that [`bound`] is one `and`.
 const VARIABLE_MAX: i32 = 0x7fff;
-/// Largest offset into the header on the stack: at least 11, and within the header's slot.
+/// Mask for offsets into the header on the stack, which has 24 bytes. Offsets are below 12; 15 is
+/// the next value of the form 2^n - 1, so that [`bound`] is one `and`, and 15 + 4 bytes is within
+/// the 24.
 const HEADER_MAX: i32 = 15;
 /// Largest offset that is not negative as a 32-bit number.
 const POSITIVE_MAX: i32 = i32::MAX;
 
 impl Body<'_, '_, '_> {
-    /// R0 = the value at the constant offset `k`.
+    /// Emits: R0 = the value at the constant offset `k`.
     pub(super) fn load_absolute(&mut self, k: u32, size: Size) {
-        self.load_constant(k, size, R0);
+        self.load_at_constant_offset(k, size, R0);
     }
 
-    /// R9 = 4 times the lower half of the byte at `k`.
+    /// Emits: R9 = 4 times the lower half of the byte at `k`.
     pub(super) fn load_header_len(&mut self, k: u32) {
-        self.load_constant(k, Size::B, R9);
+        self.load_at_constant_offset(k, Size::B, R9);
         self.asm.alu32(Operation::And, R9, 0xf);
         self.asm.alu32(Operation::Lsh, R9, 2);
     }
 
-    fn load_constant(&mut self, k: u32, size: Size, dst: Register) {
+    /// Emits: `dst` = the value at the constant offset `k`; jumps to `unmatched` if it is out of
+    /// range.
+    fn load_at_constant_offset(&mut self, k: u32, size: Size, dst: Register) {
         let bytes = size.bytes() as usize;
         let Some(at) = resolve(k as i32).filter(|at| self.view.on_wire(*at) + bytes <= OFFSET_MAX) else {
             self.asm.jump(self.unmatched);
             return;
         };
         if self.view.straddles(at, bytes) {
+            // `dst` is R0: only loads of one byte use R9, and one byte cannot span the tag.
             self.load_straddling(at, bytes);
             return;
         }
@@ -59,8 +66,8 @@ impl Body<'_, '_, '_> {
         self.asm.bind(next);
     }
 
-    /// `dst` = the value at offset `at` of the frame's bytes. Jumps to `beyond` if it is out of
-    /// range.
+    /// Emits: `dst` = the value at offset `at` of the frame's bytes; jumps to `beyond` if it is out
+    /// of range. Clobbers R1 and R2.
     fn load_in_range(&mut self, at: usize, size: Size, dst: Register, beyond: Label) {
         let asm = &mut *self.asm;
         asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
@@ -74,8 +81,8 @@ impl Body<'_, '_, '_> {
         to_host_order(asm, dst, size);
     }
 
-    /// R0 = the bytes around the tag. They come from the header on the stack, byte by byte, because
-    /// stack accesses must be aligned.
+    /// Emits: R0 = the bytes around the tag. They come from the header on the stack, byte by byte,
+    /// because stack accesses must be aligned. Clobbers R1.
     fn load_straddling(&mut self, at: usize, bytes: usize) {
         let at = HEADER + at as i16;
         self.asm.load(Size::B, R0, R10, at);
@@ -86,7 +93,7 @@ impl Body<'_, '_, '_> {
         }
     }
 
-    /// R0 = the value at offset X + k.
+    /// Emits: R0 = the value at offset X + k.
     pub(super) fn load_indirect(&mut self, k: u32, size: Size) {
         let bytes = size.bytes() as usize;
         let (slow, next) = (self.asm.label(), self.asm.label());
@@ -113,8 +120,8 @@ impl Body<'_, '_, '_> {
         self.asm.bind(next);
     }
 
-    /// `dst` = the result of the function for `size` at offset R2. A is preserved unless it is the
-    /// destination.
+    /// Emits: `dst` = the result of the function for `size` at offset R2. A is preserved unless it
+    /// is the destination.
     fn call_loader(&mut self, size: Size, dst: Register) {
         if !self.asm.is_live() {
             return;
@@ -168,7 +175,7 @@ pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments
     asm.exit();
 }
 
-/// Resolves the offset R2 like `interpret::resolve`.
+/// Emits: resolves the offset R2 like `interpret::resolve`; jumps to `bad` if it has no meaning.
 fn resolve_at_run_time(asm: &mut Assembler, bad: Label) {
     let (from_network, positive) = (asm.label(), asm.label());
     asm.jump_if(Condition::LessOrEqual, R2, POSITIVE_MAX, positive);
@@ -182,7 +189,7 @@ fn resolve_at_run_time(asm: &mut Assembler, bad: Label) {
     asm.bind(positive);
 }
 
-/// Returns bytes of the header at R3, from an offset R2 below 12 on.
+/// Emits: R0 = bytes of the header at R3 + R2 (R2 below 12), then exit.
 fn load_from_header(asm: &mut Assembler, size: Size) {
     asm.alu(Operation::Add, R3, R2);
     asm.load(Size::B, R0, R3, 0);
@@ -194,7 +201,7 @@ fn load_from_header(asm: &mut Assembler, size: Size) {
     asm.exit();
 }
 
-/// Returns bytes that are not all in the first buffer of the frame.
+/// Emits: R0 = bytes at R2 by `bpf_xdp_load_bytes`, then exit; jumps to `bad` if it fails.
 fn load_from_fragments(asm: &mut Assembler, size: Size, bad: Label) {
     asm.store(Size::Dw, R10, -8, 0);
     asm.mov(R1, R6);
@@ -221,8 +228,9 @@ fn bound(asm: &mut Assembler, register: Register, max: i32) {
     asm.alu(Operation::And, register, max);
 }
 
-/// `register` = X + k. The addition starts with k: for a copy of X, the verifier would track the
-/// distance from X, and it refuses packet offsets with a distance over 2^29 whatever their bounds.
+/// Emits: `register` = X + k. The addition starts with k: for a copy of X, the verifier would track
+/// the distance from X, and it refuses packet offsets with a distance over 2^29 whatever their
+/// bounds.
 fn add_to_x(asm: &mut Assembler, register: Register, k: u32) {
     if k == 0 {
         asm.alu32(Operation::Mov, register, R9);

@@ -5,7 +5,8 @@
 //! socket or an allocation per frame. The kernel recycles the copies with the content that the
 //! program last wrote. Every varying field is therefore written in full, and checksums start from
 //! sums that were computed when the program was assembled. `strait-capture` loads it for
-//! `LiveGenerator`. It drops a frame only if none is due or the frame is too short.
+//! `LiveGenerator`. It drops a frame only if none is due, the limit is reached, or the frame is too
+//! short.
 
 use super::Assembled;
 use crate::ebpf::{
@@ -18,8 +19,8 @@ use crate::error::Error;
 /// Maximum length of a frame: larger than any MTU, and within the range of one memory access.
 pub const FRAME_BYTES_MAX: usize = 16_384;
 
-/// Size of the value in a generator's map, see [`GeneratorOptions::sequence_fd`].
-pub const SEQUENCE_BYTES: u32 = 16;
+/// Size of the value in a generator's map, see [`GeneratorOptions::state_fd`].
+pub const STATE_BYTES: u32 = 16;
 
 /// Offsets of the varying fields from the start of the frame, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct GeneratorOptions {
     /// Descriptor of an array. Its first value is two 64-bit words in host order: the next sequence
     /// number, and the time of the last clock reading or, with a pace, of the last frame. If the
     /// time is 0 the program reads the clock. Only one run at a time may use the array.
-    pub sequence_fd: i32,
+    pub state_fd: i32,
     /// Interface to send on.
     pub ifindex: u32,
     /// Length of the frame.
@@ -109,13 +110,16 @@ const TIME_OFFSET: i16 = 8;
 const KEY: i16 = -4;
 
 /// Returns the program that sends one frame for each run. It returns `XDP_REDIRECT`, or `XDP_DROP`
-/// if no frame is due or the given frame is too short.
+/// if none is due, the limit is reached, or the frame is too short.
+///
+/// # Errors
+/// [`Error::BadTemplate`] if a field lies outside the frame, or an option is out of range.
 pub fn generator_program(options: &GeneratorOptions) -> Result<Assembled, Error> {
     check(options)?;
     let mut asm = Assembler::new();
     let drop = asm.label();
     asm.mov(R6, R1);
-    take_sequence_number(&mut asm, options, drop);
+    take_number_and_time(&mut asm, options, drop);
     asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
     asm.load(Size::W, R3, R6, op::XDP_MD_DATA_END);
     asm.mov(R2, R1);
@@ -155,11 +159,11 @@ fn check(options: &GeneratorOptions) -> Result<(), Error> {
     }
 }
 
-/// R7 = the frame's sequence number, R8 = its time. Jumps to `drop` if no frame is due. Clobbers
-/// R9.
-fn take_sequence_number(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
+/// R7 = the frame's sequence number, R8 = its time. Jumps to `drop` if no frame is due or the limit
+/// is reached. Clobbers R9.
+fn take_number_and_time(asm: &mut Assembler, options: &GeneratorOptions, drop: crate::ebpf::Label) {
     asm.store(Size::W, R10, KEY, 0);
-    asm.load_map(R1, options.sequence_fd);
+    asm.load_map(R1, options.state_fd);
     asm.mov(R2, R10);
     asm.alu(Operation::Add, R2, i32::from(KEY));
     asm.call(op::MAP_LOOKUP_ELEM);

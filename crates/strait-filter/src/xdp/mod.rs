@@ -14,7 +14,7 @@ mod verdict;
 
 pub use capture::{CaptureOptions, capture_program};
 pub use generator::{
-    FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, SEQUENCE_BYTES, generator_program,
+    FRAME_BYTES_MAX, GeneratorFields, GeneratorOptions, PACE_SHIFT, Pace, STATE_BYTES, generator_program,
 };
 pub use metadata::Metadata;
 pub use verdict::{drop_program, pass_program};

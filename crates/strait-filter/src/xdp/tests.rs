@@ -29,7 +29,7 @@ fn metadata_has_the_documented_layout() {
 
 fn options() -> GeneratorOptions {
     GeneratorOptions {
-        sequence_fd: 3,
+        state_fd: 3,
         ifindex: 1,
         frame_bytes: 60,
         flows: 1,

@@ -312,7 +312,7 @@ pub unsafe extern "C" fn pcap_open_live(
 pub unsafe extern "C" fn pcap_close(p: *mut Pcap) {
     guarded((), || {
         let Some(live) = table::remove(p) else { return real!(pcap_close(p: *mut Pcap) -> ()) };
-        live.entry.set_broken();
+        live.entry.request_break();
         live.entry.interrupter.interrupt();
     });
 }

@@ -43,7 +43,7 @@ fn pump(
                 entry.yield_lock();
                 continue;
             }
-            Ok(Ended::Broken) => PCAP_ERROR_BREAK,
+            Ok(Ended::BreakLoop) => PCAP_ERROR_BREAK,
             Ok(Ended::Done) if looping => 0,
             Ok(Ended::Done | Ended::LockRequested) => c_int::try_from(delivery.count).unwrap_or(c_int::MAX),
             Err(error) => {
@@ -184,7 +184,7 @@ pub unsafe extern "C-unwind" fn pcap_next(p: *mut Pcap, header: *mut PacketHeade
 pub unsafe extern "C" fn pcap_breakloop(p: *mut Pcap) {
     let live = peek(p);
     if let Some(live) = live {
-        live.entry.set_broken();
+        live.entry.request_break();
         live.entry.interrupter.interrupt();
         if live.is_active() {
             return;

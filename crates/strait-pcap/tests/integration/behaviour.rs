@@ -220,7 +220,7 @@ fn a_handle_reads_several_queues() {
         send_traffic(&wire, &traffic, FRAMES, Duration::from_micros(50), || false);
         let finished = process.wait(LIMIT).unwrap().success();
         assert!(finished.stderr.contains(&format!("{FRAMES} packets captured")), "{}", finished.stderr);
-        assert!(finished.stderr.contains("the ledger closes"), "{}", finished.stderr);
+        assert!(finished.stderr.contains("the ledger balances"), "{}", finished.stderr);
     }
 }
 
@@ -259,7 +259,10 @@ fn a_device_that_went_down_brings_packets_when_it_is_up_again() {
 fn a_report_does_not_wait_for_packets_that_have_arrived() {
     for (path, printed, reported) in reports_under_load("close-with-unread") {
         assert_eq!(printed, "few waits\n", "{path}: {reported}");
-        assert!(reported.contains("unread") && reported.contains("the ledger closes"), "{path}: {reported}");
+        assert!(
+            reported.contains("unread") && reported.contains("the ledger balances"),
+            "{path}: {reported}"
+        );
     }
 }
 

@@ -68,12 +68,12 @@ pub(crate) fn reporting_on<'a>(path: Option<&str>, launch: Launch<'a>) -> Launch
     on(path, launch).env("STRAIT_REPORT", "1")
 }
 
-/// Panics unless the output contains a report of a capture on `path` with a ledger that closes.
+/// Panics unless the output contains a report of a capture on `path` with a ledger that balances.
 pub(crate) fn assert_took(path: Option<&str>, output: &str) {
     if let Some(path) = path {
         assert!(output.contains(&format!("path {path} ")), "{path}: {output}");
         assert!(output.contains("wait balanced; ring "), "{path}: {output}");
-        assert!(output.contains("the ledger closes"), "{path}: {output}");
+        assert!(output.contains("the ledger balances"), "{path}: {output}");
     }
 }
 

@@ -41,7 +41,7 @@ fn fill_ring(wire: &Wire, program: &str, path: &str, directory: &Path) -> Finish
     let finished = process.wait(LIMIT).unwrap().success();
     assert!(files() > 4, "{program} {path}: {} files", files());
     let report = fs::read_to_string(report.path()).unwrap();
-    assert!(report.contains(&format!("path {path}")) && report.contains("the ledger closes"), "{report}");
+    assert!(report.contains(&format!("path {path}")) && report.contains("the ledger balances"), "{report}");
     finished
 }
 

@@ -9,12 +9,13 @@
 //! complete frames of the open block. Only the block has a status, not the frame, so the reader
 //! infers from the frame's header that the frame is complete:
 //!
-//! - `tpacket_rcv` copies a frame's data, then writes its header, then the `sockaddr_ll`. It writes
-//!   each field once.
+//! - `tpacket_rcv` copies a frame's data, then writes its header, then the `sockaddr_ll`. Of the
+//!   fields that are checked, only `tp_status` is also written before the copy.
 //! - The reader zeroes a block before it returns the block. A non-zero field has therefore been
-//!   written, and the data before it as well. A header with all fields non-zero is complete.
-//! - This assumes that the kernel's stores are compiled in source order and become visible in that
-//!   order. x86-64 guarantees the latter; on other architectures the open block is never read.
+//!   written. A header with all checked fields non-zero is complete, and so is the data.
+//! - The compiler cannot move the stores before the copy, a function call, and x86-64 keeps stores
+//!   in order; on other architectures the open block is never read. The order among the checked
+//!   fields does not matter, because all of them are checked.
 //!
 //! A block that was not zeroed (it was returned full, under load) has remains of old headers and is
 //! not read before it is retired. A frame with a field that happens to be zero (a timestamp on the
@@ -40,8 +41,8 @@ const PREFETCH_DISTANCE_MIN: usize = 1024;
 const CACHE_LINE: usize = 64;
 /// Offset of the status in a block, after `version` and `offset_to_priv`.
 const BLOCK_STATUS: usize = 8;
-/// Minimum time in which the kernel filled a block that [`Early::Quiet`] zeroes. A block of 128 KiB
-/// fills more slowly than this at up to half a million small frames a second.
+/// [`Early::Quiet`] zeroes a block that took at least this long to fill, or that the timer retired.
+/// A block of 256 KiB takes this long at 455,000 frames of the smallest size a second.
 pub const SLOW_FILL: Duration = Duration::from_millis(4);
 /// True if the open block can be read on this architecture: other CPUs see the stores of a CPU in
 /// program order.
@@ -99,8 +100,8 @@ impl Geometry {
 pub enum Early {
     /// No block.
     Never,
-    /// Blocks that the kernel last filled in [`SLOW_FILL`] or more: at such a rate the reader has
-    /// time to zero them.
+    /// Blocks that the kernel last filled in [`SLOW_FILL`] or more, or that the timer retired: at
+    /// such a rate the reader has time to zero them.
     Quiet,
     /// All blocks. Under load zeroing costs the reader CPU time.
     Always,
@@ -247,8 +248,8 @@ impl Ring {
             ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_ifindex),
             ADDRESS_OFFSET + std::mem::offset_of!(libc::sockaddr_ll, sll_hatype),
         ];
-        // In reverse order of the kernel's stores: an incomplete frame usually fails at the first
-        // field.
+        // The `sockaddr_ll` first: the kernel writes it after the header, so an incomplete frame
+        // usually fails at the first field.
         if written.iter().rev().any(|&at| field(at) == 0) {
             return None;
         }

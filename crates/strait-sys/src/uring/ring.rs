@@ -1,10 +1,10 @@
 //! io_uring that sends, with and without a copy (io_uring_enter(2), `IORING_OP_SEND`, `SEND_ZC`,
 //! `SENDMSG_ZC`).
 //!
-//! One thread drives many sockets. An operation owns the socket and the views of the bytes until
-//! the kernel has finished with them. For a zero-copy send that is the *notification*, which for
-//! TCP comes after the peer's acknowledgement. The code relies on this behaviour of Linux 6.18,
-//! which the tests check:
+//! One thread drives many sockets. An operation owns the socket until the result, and the views of
+//! the bytes until the kernel no longer reads them: for a zero-copy send, until the *notification*,
+//! which for TCP comes after the peer's acknowledgement. The code relies on this behaviour of Linux
+//! 6.18, which the tests check:
 //!
 //! - EPIPE, EBADF, EFAULT and EMSGSIZE come with MORE, and a notification follows;
 //! - a zero-copy operation of a cancelled link has ECANCELED without MORE, and a notification
@@ -50,12 +50,12 @@ pub struct SendOptions {
     /// More data follows at once: do not send a short packet yet (`MSG_MORE`).
     pub more: bool,
     /// Send all bytes or fail (`MSG_WAITALL`).
-    pub whole: bool,
+    pub wait_all: bool,
     /// Send as much as the socket buffer takes, or fail with EAGAIN; the result comes with the next
     /// [`Ring::enter`] (`MSG_DONTWAIT`; `O_NONBLOCK` on the socket is not enough).
-    pub at_once: bool,
+    pub dont_wait: bool,
     /// Start the next pushed operation when this one has completed (`IOSQE_IO_LINK`). Implies
-    /// `whole`: after a partial send, the next operation's bytes would be in the wrong position.
+    /// `wait_all`: after a partial send, the next operation's bytes would be in the wrong position.
     pub linked: bool,
 }
 
@@ -315,8 +315,8 @@ impl Ring {
         let fd = Fd(socket.as_raw_fd());
         let flags = libc::MSG_NOSIGNAL
             | if options.more { libc::MSG_MORE } else { 0 }
-            | if options.whole || options.linked { libc::MSG_WAITALL } else { 0 }
-            | if options.at_once { libc::MSG_DONTWAIT } else { 0 };
+            | if options.wait_all || options.linked { libc::MSG_WAITALL } else { 0 }
+            | if options.dont_wait { libc::MSG_DONTWAIT } else { 0 };
         match &self.slots.get(key).expect("the operation was just inserted").views {
             Views::One(view) if options.zero_copy => {
                 let fixed = self.is_registered(std::slice::from_ref(view)).then_some(0);

@@ -295,8 +295,8 @@ impl Share {
     }
 
     /// Zeroes the first [`MARK_BYTES`] of the `bytes` bytes of metadata before each frame, if the
-    /// chunk has that many before it. Otherwise the metadata would be taken for that of the next
-    /// frame in this chunk, if the program writes none for it.
+    /// chunk has that many before it. Without this, a later frame in the chunk would appear to have
+    /// this frame's metadata, if the program writes none for it.
     ///
     /// # Safety
     /// `frames` were accepted and their chunks have not been returned since.

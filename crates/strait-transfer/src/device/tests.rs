@@ -43,7 +43,7 @@ impl Simulation {
             }
         }
         let (route, probe) = &mut self.routes[peer];
-        let asked = route.threshold(&self.device, self.now).is_some_and(|least| bytes >= least);
+        let asked = route.begin_send(&self.device, self.now).is_some_and(|least| bytes >= least);
         let advice = if asked {
             route.advise(&mut self.device, bytes, self.now, probe.is_none())
         } else {
@@ -130,7 +130,7 @@ fn each_size_class_uses_the_cheaper_method() {
 #[test]
 fn equal_costs_are_compared_for_a_while_then_zero_copy_is_used() {
     let mut device = Device::default();
-    assert!(teach(&mut device, 64 * KIB, 5000, 5000) <= RUNS_MAX * RUN);
+    assert!(teach(&mut device, 64 * KIB, 5000, 5000) <= TRIALS_MAX * TRIAL_SENDS);
     assert!(device.prefers_zero_copy(64 * KIB));
 }
 

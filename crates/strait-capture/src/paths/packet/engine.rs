@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::filter;
 use crate::live_counters::KernelCounters;
 use crate::paths::engine::{self, Lend};
-use crate::wait::{LINK_CHECK_SPINS, RING_SHARE, Step, Wakers};
+use crate::wait::{LINK_CHECK_SPINS, RING_DIVISOR, Step, Wakers};
 
 /// Maximum time for which a reader polls the open block after the doorbell rang: the kernel may
 /// still be writing the frame.
@@ -148,7 +148,7 @@ impl<R: Ring> Engine<R> {
             // At a high rate several blocks fill up in one sleep, so one wake-up serves all of
             // them. The ring holds fewer large frames than the pause was computed for.
             (false, true) => {
-                let pause = pause.min(self.ring.fill_time() / RING_SHARE);
+                let pause = pause.min(self.ring.fill_time() / RING_DIVISOR);
                 strait_os::wait::sleep(pause.min(timeout));
                 if self.is_ready()? {
                     return Ok(());
@@ -322,7 +322,7 @@ impl<R: Ring> engine::Engine for Engine<R> {
     }
 
     /// Rejects every frame. A frame on its way may still enter the ring until the kernel's receive
-    /// path has finished with it (`strait_os::process::wait_for_readers`).
+    /// path has finished with it (`strait_os::process::wait_for_receive_paths`).
     fn reject_all(&self) -> Result<(), Error> {
         Ok(self.socket.reject_all()?)
     }

@@ -1,6 +1,6 @@
 //! Fanout groups: each frame goes to one of the session's sockets.
 
-use strait_os::process::wait_for_readers;
+use strait_os::process::wait_for_receive_paths;
 use strait_sys::packet::{Fanout, Socket};
 
 use super::doorbell::Doorbell;
@@ -31,6 +31,6 @@ pub(super) fn join<R: Ring>(engines: &mut [Engine<R>], fanout: Fanout) -> Result
             others.iter().try_for_each(|socket| socket.join_fanout(id, fanout))?;
         }
     }
-    wait_for_readers();
+    wait_for_receive_paths();
     Ok(())
 }

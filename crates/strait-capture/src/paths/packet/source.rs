@@ -1,7 +1,7 @@
 //! Reception of a session on packet sockets.
 
 use strait_ledger::{self as ledger, Capture};
-use strait_os::process::wait_for_readers;
+use strait_os::process::wait_for_receive_paths;
 use strait_sys::packet::Socket;
 
 use crate::counters::Counters;
@@ -44,7 +44,7 @@ impl Source for PacketSource {
         }
         // Wait until every CPU has left the receive path. Frames that passed a filter earlier are
         // then in their ring and counted.
-        wait_for_readers();
+        wait_for_receive_paths();
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl Source for PacketSource {
         self.counters.missed_now()
     }
 
-    fn unattributed(&self, lanes: &[ledger::Lane], late_frames: u64) -> Capture {
+    fn unattributed(&self, lanes: &[ledger::LaneCounts], late_frames: u64) -> Capture {
         self.counters.filtered_and_missed(lanes, late_frames)
     }
 

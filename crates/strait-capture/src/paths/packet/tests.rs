@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lab::{Wire, wait_until};
 use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
-use strait_os::process::wait_for_readers;
+use strait_os::process::wait_for_receive_paths;
 use strait_sys::packet::v2;
 use strait_sys::packet::v3::{self, Early};
 
@@ -84,7 +84,7 @@ fn drains<R: Ring>(wire: &Wire) {
     });
     assert!(all_came, "{}: {dropped}", R::PATH);
     engine.reject_all().unwrap();
-    wait_for_readers();
+    wait_for_receive_paths();
     let mut account = Capture::default();
     let waits = engine.drain(&mut account, 0, Instant::now()).unwrap();
     assert_eq!((waits, account.received, account.lost.unread), (false, FRAMES, FRAMES), "{}", R::PATH);

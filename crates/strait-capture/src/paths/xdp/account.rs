@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((lost.ring_full, lost.fill_empty), (7, 6));
         assert_eq!(lost.unread, 5 + 4, "taken but not delivered, and in the ring");
         assert_eq!(lost.other, 1 + 2 + 9, "unbound, too long, and missing");
-        assert_eq!(account.closes(), Ok(()));
+        assert_eq!(account.check_balance(), Ok(()));
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
             update_account(SEEN, &socket(0, 0, 3), Known { taken: 60, ..Known::default() }, &mut account);
         assert_eq!((on_ring, account.lost.unread, account.lost.other), (40, 40, 1));
         assert_eq!(account.events.fill_ring_empty, 3, "an event, because no frame was dropped");
-        assert_eq!(account.closes(), Ok(()));
+        assert_eq!(account.check_balance(), Ok(()));
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         let known = Known { taken: 90, multi_buffer: true, ..Known::default() };
         update_account(SEEN, &socket(10, 0, 0), known, &mut account);
         assert_eq!(account.lost.fill_empty, 10);
-        assert_eq!(account.closes(), Ok(()));
+        assert_eq!(account.check_balance(), Ok(()));
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         let known = Known { taken: 90, invalid: 3, zero_copy: true, ended: true, ..Known::default() };
         assert_eq!(update_account(SEEN, &socket(7, 0, 50), known, &mut account), 0);
         assert_eq!((account.lost.fill_empty, account.lost.other), (0, 1 + 7 + 3));
-        assert_eq!(account.closes(), Ok(()));
+        assert_eq!(account.check_balance(), Ok(()));
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Attachment {
     pub(super) fn set_filter(&self, filter: &Program) -> Result<(), Error> {
         let Some(link) = &self.link else { return Ok(()) };
         link.update(&self.template.load(filter).map_err(explain)?)?;
-        process::wait_for_readers();
+        process::wait_for_receive_paths();
         Ok(())
     }
 

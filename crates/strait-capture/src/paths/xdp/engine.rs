@@ -154,7 +154,8 @@ impl engine::Engine for Engine {
     }
 
     fn capacity_min(&self) -> usize {
-        /// Chunks of the longest frame that receive offload makes.
+        /// Limit of the chunks of a frame: receive offload makes frames of 64 KiB at most, and a
+        /// chunk holds at least 1 KiB of a frame.
         const FRAGMENTS_MAX: u32 = 64;
         (if self.features.multi_buffer { self.rx_slots / FRAGMENTS_MAX } else { self.rx_slots }) as usize
     }

@@ -93,7 +93,7 @@ impl Source for XdpSource {
         self.counters.missed_now()
     }
 
-    fn unattributed(&self, _lanes: &[ledger::Lane], _late_frames: u64) -> Capture {
+    fn unattributed(&self, _lanes: &[ledger::LaneCounts], _late_frames: u64) -> Capture {
         self.counters.missed()
     }
 

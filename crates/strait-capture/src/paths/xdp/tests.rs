@@ -108,7 +108,7 @@ fn jumbo_frames_are_delivered_whole() {
     let joined = bytes(&mut frames.iter().filter(|frame| frame.len() > CHUNK_ROOM));
     assert!(joined > 0);
     assert_eq!(report.capture.copied_bytes, report.capture.wire_bytes + joined, "{report}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn filter_sees_every_fragment_and_the_snaplen_cuts_the_joined_frame() {
     assert!(seen.iter().zip(frames.iter().step_by(4)).all(|(seen, sent)| seen[..] == sent[..5000]));
     let (rest, report) = finish(session, lanes);
     assert_eq!((rest, report.capture.filtered, report.capture.events.snaplen_cuts), (0, 75, 25), "{report}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn interface_without_native_xdp_gets_generic_mode_and_a_note() {
     let (_, report) = finish(session, vec![lane]);
     assert_eq!((report.capture.delivered, report.capture.lost.total()), (10, 0), "{report}");
     assert_eq!(report.capture.events.fallbacks, 2, "{notes:?}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn frames_joined_before_generic_xdp_are_delivered_whole() {
     assert_eq!(seen[0].len(), 14 + 20 + 8 + payload.len());
     assert!(seen[0].ends_with(&payload));
     let (_, report) = finish(session, vec![lane]);
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn frames_of_a_queue_that_is_not_captured_reach_the_host() {
     let (captured, report) = finish(session, lanes);
     assert_eq!(captured + through, 200, "{report}");
     assert!(captured > 20 && through > 20, "the kernel spreads flows over queues: {captured}, {through}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn lent_frames_that_are_not_read_count_as_unread() {
     let (rest, report) = finish(session, lanes);
     let account = &report.capture;
     assert_eq!((rest, account.delivered, account.lost.unread, account.lost.other), (0, 3, 47, 0), "{report}");
-    assert_eq!(account.closes(), Ok(()), "{report}");
+    assert_eq!(account.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -260,11 +260,11 @@ fn frames_of_a_lane_that_ends_early_count_as_unread() {
     let accounts = lanes.into_iter().map(|lane| lane.finish().unwrap()).collect();
     let report = session.report(accounts);
     assert_eq!((report.capture.received, report.capture.lost.unread), (50, 50), "{report}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
-fn losses_of_a_full_ring_are_named_and_the_ledger_closes() {
+fn losses_of_a_full_ring_are_named_and_the_ledger_balances() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (session, lanes) = open(&wire, builder().ring(256 << 10));
     send(&wire, &(0..1000).map(|i| frame(i, 60)).collect::<Vec<_>>());
@@ -272,7 +272,7 @@ fn losses_of_a_full_ring_are_named_and_the_ledger_closes() {
     let (captured, report) = finish(session, lanes);
     let lost = &report.capture.lost;
     assert_eq!((captured, lost.fill_empty, lost.total()), (128, 872, 872), "{report}");
-    assert_eq!(report.capture.closes(), Ok(()), "{report}");
+    assert_eq!(report.capture.check_balance(), Ok(()), "{report}");
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn every_wait_policy_delivers_every_frame() {
         }
         let (_, report) = finish(session, lanes);
         assert_eq!(report.capture.lost.total(), 0, "{wait:?}: {report}");
-        assert_eq!(report.capture.closes(), Ok(()), "{wait:?}: {report}");
+        assert_eq!(report.capture.check_balance(), Ok(()), "{wait:?}: {report}");
     }
 }
 

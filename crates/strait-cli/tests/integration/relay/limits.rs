@@ -76,14 +76,14 @@ fn pipes(relay: &Relay) -> usize {
 /// connections are copied.
 #[test]
 fn without_a_pipe_bytes_are_copied() {
+    const BLOCKED: usize = 160;
+    // 681 descriptors, of which 85 stay free, minus two for each connection.
+    const PIPES: usize = (681 - 85) / 2 - BLOCKED;
     // As root: the pipes of other users are smaller beyond fs.pipe-user-pages-soft, and can empty
     // into the sockets meanwhile.
     if !root_or_skip() {
         return;
     }
-    const BLOCKED: usize = 160;
-    // 681 descriptors, of which 85 stay free, minus two for each connection.
-    const PIPES: usize = (681 - 85) / 2 - BLOCKED;
     let _files = allow_many_files();
     let server = server();
     let relay = with_open_files(700, &server, &["--max-connections", "210"]);

@@ -51,7 +51,7 @@ fn broken_connection() -> Arc<OwnedFd> {
 }
 
 const ZERO_COPY: SendOptions =
-    SendOptions { zero_copy: true, more: false, whole: false, at_once: false, linked: false };
+    SendOptions { zero_copy: true, more: false, wait_all: false, dont_wait: false, linked: false };
 
 /// Returns the events until no operation is in progress.
 fn drain(ring: &mut Ring) -> Vec<Event> {
@@ -73,7 +73,7 @@ fn zero_copy_send_releases_memory_with_the_notification() {
     let Some(mut ring) = ring_or_skip(4, 4) else { return };
     let (sender, mut peer) = connection();
     let view = Frozen::copied(&pattern(BLOCK, 1)).unwrap();
-    ring.push(&sender, std::slice::from_ref(&view), SendOptions { whole: true, ..ZERO_COPY }, 7).unwrap();
+    ring.push(&sender, std::slice::from_ref(&view), SendOptions { wait_all: true, ..ZERO_COPY }, 7).unwrap();
     ring.enter(1, PATIENCE).unwrap();
     assert_eq!(ring.next_event(), Some(Event::Sent { token: 7, result: Ok(BLOCK), borrowed: true }));
     let view = view.try_mut().unwrap_err();
@@ -119,7 +119,7 @@ fn pages_of_a_mapped_file_stay_borrowed_after_file_and_mapping_are_gone() {
     let mut file = std::fs::File::from(file);
     file.write_all(&pattern(BLOCK, 3)).unwrap();
     let view = Frozen::of_file(&file).unwrap();
-    ring.push(&sender, &[view], SendOptions { whole: true, ..ZERO_COPY }, 1).unwrap();
+    ring.push(&sender, &[view], SendOptions { wait_all: true, ..ZERO_COPY }, 1).unwrap();
     drop(file);
     ring.enter(1, PATIENCE).unwrap();
     assert_eq!(ring.next_event(), Some(Event::Sent { token: 1, result: Ok(BLOCK), borrowed: true }));
@@ -283,13 +283,13 @@ fn dropped_ring_keeps_pages_that_the_kernel_reads() {
 }
 
 #[test]
-fn send_at_once_is_partial() {
+fn send_that_does_not_wait_is_partial() {
     let Some(mut ring) = pinning_ring_or_skip(4, 64) else { return };
     let (sender, _peer) = connection();
     let view = Frozen::copied(&pattern(1 << 20, 1)).unwrap();
-    let at_once = SendOptions { at_once: true, ..ZERO_COPY };
+    let dont_wait = SendOptions { dont_wait: true, ..ZERO_COPY };
     for _ in 0..60 {
-        ring.push(&sender, std::slice::from_ref(&view), at_once, 1).unwrap();
+        ring.push(&sender, std::slice::from_ref(&view), dont_wait, 1).unwrap();
         ring.enter(0, Duration::ZERO).unwrap();
         let sent = std::iter::from_fn(|| ring.next_event()).find(|event| matches!(event, Event::Sent { .. }));
         match sent {
@@ -309,7 +309,7 @@ fn a_chain_to_a_slow_peer_arrives_whole_and_in_order() {
     let (sender, mut peer) = connection();
     let views = [1, 2, 3].map(|seed| Frozen::copied(&pattern(4 << 20, seed)).unwrap());
     for (token, view) in views.iter().enumerate() {
-        let options = SendOptions { linked: token < 2, whole: true, ..ZERO_COPY };
+        let options = SendOptions { linked: token < 2, wait_all: true, ..ZERO_COPY };
         ring.push(&sender, std::slice::from_ref(view), options, token as u64).unwrap();
     }
     drop(sender);

@@ -1,4 +1,4 @@
-//! A lane lends one batch at a time: the next one requires that the first is dropped.
+//! Only one batch of a lane can be borrowed at a time: the first must be dropped before the next.
 
 use std::time::Instant;
 
