@@ -454,7 +454,7 @@ fn about(load: Load) -> String {
         ),
         Load::File => "the same file, which is in memory, over and over".to_owned(),
         Load::Peers => {
-            return "Share of the bytes that were lent to the kernel, rate and CPU time of the sending program, with what it learned on \
+            return "Share of the bytes that were sent by zero-copy requests, rate and CPU time of the sending program, with what it learned on \
                     the way alone. Peers are sent to in turn, on one connection each. zc is SEND_ZC of every buffer, strait decides by \
                     itself. On the veth pair the kernel copies; no-copy is one whose far end acknowledges in eBPF and reads nothing."
                 .into();

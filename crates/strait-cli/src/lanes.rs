@@ -1,4 +1,4 @@
-//! Runs each lane of a session on its own thread until the capture ends. Then closes the ledger.
+//! Runs each lane of a session on its own thread until the capture ends. Then returns the ledger.
 //!
 //! The first lane that ends stops the session, so that all lanes drain and their counts are
 //! consistent. A lane ends after the requested count, on an error, or when the session is stopped.

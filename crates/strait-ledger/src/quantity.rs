@@ -34,7 +34,7 @@ pub fn bytes(text: &str, plain: u64) -> Result<u64, String> {
 /// Parses a time above 0: seconds, fractions allowed, or with a unit as in 500ms, 10s, 5m, 2h, 1d.
 ///
 /// # Errors
-/// The text is not a time, or exceeds ten years. The message has the accepted form.
+/// The text is not a time, is not above 0, or exceeds ten years. The message has the accepted form.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().ok().or_else(|| {
         let end = text.find(|c: char| c.is_ascii_alphabetic())?;

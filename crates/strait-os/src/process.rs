@@ -75,10 +75,11 @@ pub fn set_precise_sleeps() -> Result<()> {
 /// (`MEMBARRIER_CMD_GLOBAL`, which is `synchronize_rcu`). Afterwards no BPF program that was
 /// replaced before the call still runs.
 ///
-/// If the kernel refuses membarrier(2) (`nohz_full`, some sandboxes), sleeps 20 ms instead, which
-/// is longer than a CPU polls a driver in one go but is no guarantee.
+/// If the kernel refuses membarrier(2) (`nohz_full`, some sandboxes), sleeps 20 ms instead. By
+/// default no CPU polls a driver for longer in one go, but this is no guarantee.
 pub fn wait_for_receive_paths() {
-    /// Longer than a CPU may poll a driver in one go (`net.core.netdev_budget_usecs`).
+    /// At least the time for which a CPU polls a driver in one go by default
+    /// (`net.core.netdev_budget_usecs`).
     const RECEIVE_PATH: std::time::Duration = std::time::Duration::from_millis(20);
     if !syscall::membarrier_global() {
         strait_sys::wait::sleep(RECEIVE_PATH);

@@ -101,14 +101,14 @@ pub(crate) fn close_unlinked(shared: &Shared) {
 /// while readers of evicted files hold their limit: evicting such files frees nothing, and
 /// would continue until the store is empty.
 pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
-    let held = shared.segments.unlinks.pending();
-    let may_be_held = |file: &SegmentFile| {
-        held.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / PINNED_DIVISOR
-            && held.files < shared.segments.budget.files_max / PINNED_DIVISOR as usize
+    let pinned = shared.segments.unlinks.pending();
+    let may_be_pinned = |file: &SegmentFile| {
+        pinned.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / PINNED_DIVISOR
+            && pinned.files < shared.segments.budget.files_max / PINNED_DIVISOR as usize
     };
     let is_free = |file: &SegmentFile| {
         let is_read = file.readers.load(Ordering::Acquire) > 0;
-        file.writers.load(Ordering::Acquire) == 0 && (!is_read || may_be_held(file))
+        file.writers.load(Ordering::Acquire) == 0 && (!is_read || may_be_pinned(file))
     };
     let next = shared.segments.first_before(end, is_free);
     if let Some(bytes) = shared.evict_unread(next.as_ref().map_or(end, |(position, _)| *position)) {

@@ -11,10 +11,9 @@
 //! The method is chosen by measured cost, because neither is always cheaper: a zero-copy send costs
 //! page references and a notification, a copy costs time for each byte. Measured on a veth pair
 //! (docs/internals/zero-copy-send.md): at 16 KiB zero-copy costs a fifth less CPU time than a copy,
-//! at 4 KiB more; at 1 MiB it reaches 5.6 times the rate of send(2). Only neighbouring
-//! trials are compared: while a connection starts, a send of 64 KiB falls from 35 us to 5 us by
-//! zero-copy and to 11 us by copy, and a comparison of the cheapest trials of each method chose the
-//! wrong method on every fifth connection.
+//! at 4 KiB more. Only neighbouring trials are compared: while a connection starts, a send of 64
+//! KiB falls from 35 us to 5 us by zero-copy and to 11 us by copy, and a comparison of the cheapest
+//! trials of each method chose the wrong method on every fifth connection.
 
 use std::time::Duration;
 
@@ -235,8 +234,8 @@ impl Class {
     }
 
     /// Returns true if copying costs less. Without a clear lead zero-copy is preferred, because it
-    /// uses less memory bandwidth. Half of [`LEAD`]: so that one recheck does not change the
-    /// method, and for a decision at [`TRIALS_MAX`], before any method leads by [`LEAD`].
+    /// uses less memory bandwidth. Half of [`LEAD`]: after a decision by [`LEAD`], four lost
+    /// rechecks change the method; a decision at [`TRIALS_MAX`] needs only half the lead.
     fn prefers_copy(&self) -> bool {
         self.is_decided && self.lead <= -LEAD / 2
     }

@@ -4,9 +4,8 @@
 //!
 //! Zero-copy is not requested for every send, because the kernel may copy anyway (loopback, veth, a
 //! capture of the interface), and then the send costs more than send(2). Only the notification
-//! reports that. Measured where the kernel copies: the adaptive sender reaches 0.93 to 1.11 of the
-//! rate of send(2); on routes without copies it reaches 0.97 to 1.00 of the better of send(2) and
-//! registered SEND_ZC from 1 KiB to 1 MiB (docs/performance.md).
+//! reports that. docs/performance.md compares the adaptive sender with send(2) where the kernel
+//! copies, and with the better of send(2) and registered SEND_ZC where it does not.
 //!
 //! ```text
 //!            probe sent            not copied

@@ -25,7 +25,7 @@ const BATCH: u32 = 64;
 /// Generator of the frames of one template.
 pub struct LiveGenerator {
     program: XdpProgram,
-    sequence: Map,
+    state: Map,
     frame: Vec<u8>,
     interface: Interface,
     before: LinkStats,
@@ -46,16 +46,16 @@ impl LiveGenerator {
         let interface = Interface::find(interface)?;
         let template =
             traffic.templates().first().ok_or_else(|| Error::Usage("no traffic to generate".to_owned()))?;
-        let sequence = Map::array("strait_sequence", STATE_BYTES, 1)?;
+        let state = Map::array("strait_state", STATE_BYTES, 1)?;
         let pace = rate_pps.map(pace);
         let options =
-            GeneratorOptions { frames_max: count, pace, ..options(&interface, traffic, template, &sequence) };
+            GeneratorOptions { frames_max: count, pace, ..options(&interface, traffic, template, &state) };
         let assembled =
             generator_program(&options).map_err(|error| Error::Usage(format!("generate: {error}")))?;
         let program = XdpProgram::load("strait_generate", &assembled.words(), LoadOptions::default())?;
         let before = Netlink::open()?.stats(interface.index)?;
         let frame = template.bytes().to_vec();
-        Ok(Self { program, sequence, frame, interface, before })
+        Ok(Self { program, state, frame, interface, before })
     }
 
     /// Runs the program `runs` times. Each run sends a frame if one is due. Returns the number of
@@ -83,13 +83,13 @@ impl LiveGenerator {
     fn reset_time(&self) -> Result<(), Error> {
         let mut value = [0; STATE_BYTES as usize];
         value[..size_of::<u64>()].copy_from_slice(&self.generated()?.to_ne_bytes());
-        Ok(self.sequence.set(0, &value)?)
+        Ok(self.state.set(0, &value)?)
     }
 
     /// Returns the number of frames that the program has generated.
     fn generated(&self) -> Result<u64, Error> {
         let mut value = [0; STATE_BYTES as usize];
-        self.sequence.get(0, &mut value)?;
+        self.state.get(0, &mut value)?;
         let (generated, _time) = value.split_first_chunk().expect("a value begins with a number of 64 bits");
         Ok(u64::from_ne_bytes(*generated))
     }
@@ -130,12 +130,12 @@ fn options(
     interface: &Interface,
     traffic: &Traffic,
     template: &FrameTemplate,
-    sequence: &Map,
+    state: &Map,
 ) -> GeneratorOptions {
     use std::os::fd::{AsFd, AsRawFd};
     let (offsets, bases) = (template.offsets(), template.bases());
     GeneratorOptions {
-        state_fd: sequence.as_fd().as_raw_fd(),
+        state_fd: state.as_fd().as_raw_fd(),
         ifindex: interface.index,
         frame_bytes: template.bytes().len(),
         flows: traffic.flows(),

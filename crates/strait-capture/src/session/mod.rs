@@ -199,9 +199,9 @@ impl Session {
         self.shared.link.read(Instant::now())
     }
 
-    /// Returns the account of the whole session from the accounts of its lanes. While the session
-    /// runs it is a snapshot that need not close; after [`Session::stop`] and the end of the lanes
-    /// it closes.
+    /// Returns the ledger of the whole session from the counts of its lanes. While the session runs
+    /// it is a snapshot that need not balance. After [`Session::stop`] and the end of the lanes it
+    /// balances.
     pub fn report(&self, lanes: Vec<ledger::LaneCounts>) -> Report {
         let late_frames = self.shared.late_frames.load(Ordering::Relaxed);
         let mut unattributed = match &self.source {

@@ -213,10 +213,10 @@ fn verdicts_are_given_and_counted() {
     assert_eq!(counters.mapped().unwrap().load(0, Counter::Passed.slot(0)), 10);
 }
 
-fn generator_options(template: &FrameTemplate, flows: u32, sequence: &Map) -> GeneratorOptions {
+fn generator_options(template: &FrameTemplate, flows: u32, state: &Map) -> GeneratorOptions {
     let (offsets, bases) = (template.offsets(), template.bases());
     GeneratorOptions {
-        state_fd: sequence.as_fd().as_raw_fd(),
+        state_fd: state.as_fd().as_raw_fd(),
         ifindex: 1,
         frame_bytes: template.bytes().len(),
         flows,
@@ -252,9 +252,9 @@ fn generator_writes_the_frames_of_user_space() {
     for (kind, flows) in [(Kind::Udp4, 1), (Kind::Tcp4, 1000), (Kind::Udp6, 1 << 20), (Kind::Tcp6, 3)] {
         let traffic = Traffic::builder().kinds(&[kind]).flows(flows).build().unwrap();
         let template = &traffic.templates()[0];
-        let sequence = Map::mappable_array("sequence", STATE_BYTES, 1).unwrap();
-        let next = sequence.mapped().unwrap();
-        let program = load(&generator_program(&generator_options(template, flows, &sequence)).unwrap());
+        let state = Map::mappable_array("state", STATE_BYTES, 1).unwrap();
+        let next = state.mapped().unwrap();
+        let program = load(&generator_program(&generator_options(template, flows, &state)).unwrap());
         let mut frame = template.bytes().to_vec();
         for _ in 0..200 {
             let number = if rng.chance(50) { rng.next() } else { u64::from(u32::MAX) - 5 + rng.next() % 10 };
@@ -281,9 +281,9 @@ fn generator_waits_for_its_time_and_ends_at_its_last_frame() {
         return;
     }
     let traffic = Traffic::builder().build().unwrap();
-    let sequence = Map::mappable_array("sequence", STATE_BYTES, 1).unwrap();
-    let next = sequence.mapped().unwrap();
-    let options = generator_options(&traffic.templates()[0], 1, &sequence);
+    let state = Map::mappable_array("state", STATE_BYTES, 1).unwrap();
+    let next = state.mapped().unwrap();
+    let options = generator_options(&traffic.templates()[0], 1, &state);
     let second = 1_000_000_000 << PACE_SHIFT;
     let from = |start_ns, interval| Some(Pace { start_ns, interval });
     let just_now = strait_os::clock::monotonic_ns();
@@ -314,8 +314,8 @@ fn generator_drops_a_frame_that_is_too_short() {
         return;
     }
     let traffic = Traffic::builder().build().unwrap();
-    let sequence = Map::array("sequence", STATE_BYTES, 1).unwrap();
-    let options = generator_options(&traffic.templates()[0], 1, &sequence);
+    let state = Map::array("state", STATE_BYTES, 1).unwrap();
+    let options = generator_options(&traffic.templates()[0], 1, &state);
     let program = load(&generator_program(&options).unwrap());
     let run = TestRun { data: &[0; 59], ..TestRun::default() };
     assert_eq!(program.test_run(run).unwrap().returned, XDP_DROP);

@@ -58,7 +58,7 @@ fn send_all(wire: &Wire) {
     wire.await_arrival(before, 3 * EACH as u64);
 }
 
-/// Returns the captured bytes and the report, and checks that it closes.
+/// Returns the captured bytes and the report, and checks that it balances.
 fn finish(wire: &Wire, mut session: Session, lanes: Vec<Lane>) -> (Vec<Vec<u8>>, Report) {
     wire.right().run(|| session.stop()).unwrap();
     let (mut captured, mut accounts) = (Vec::new(), Vec::new());

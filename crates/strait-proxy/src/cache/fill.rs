@@ -3,7 +3,7 @@
 //! ```text
 //! Ready ──▶ Waiting ──▶ Spliced ──▶ Done: the body is complete
 //!
-//! Ready ──▶ Done: answered without a body (304), or with a body that was stored at once
+//! Ready ──▶ Done: no body to move: a 304, a body that was stored at once, or the cache has changed
 //! Waiting ──▶ Done: an empty body
 //! Ready ──▶ NotShared: each follower sends its own request
 //! any ──▶ Broken: origin failed, fill abandoned, or store full (one follower continues)
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
     Waiting,
     /// The body is being moved.
     Spliced,
-    /// The body is complete, or the response was a 304.
+    /// The body is complete, or there was none to move: a 304, or the cache has changed.
     Done,
     /// The fill ended early: the origin failed or refused the range, the store refused the body, or
     /// the fill was abandoned.

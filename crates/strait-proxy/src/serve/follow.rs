@@ -50,8 +50,8 @@ pub(crate) enum FillStep {
     /// The request has other values of the fields in Vary: its variant.
     Differs(Variant),
     /// The request must not wait for the fill: its response is for one client alone, too old for
-    /// this request, or late, or the fill failed and the request has Range. Leads to
-    /// [`Lookup::Alone`](crate::serve::wanted::Lookup::Alone).
+    /// this request, or late, its Vary gives no variant, or the fill failed and the request has
+    /// Range. Leads to [`Lookup::Alone`](crate::serve::wanted::Lookup::Alone).
     Alone,
 }
 
