@@ -284,6 +284,9 @@ mod tests {
         assert!(of_kernel[0].state == State::Ok && of_kernel[0].message.contains("the kernel dropped 5"));
         let nics = LinkStats { rx_missed_errors: 1, rx_fifo_errors: 1, ..kernels };
         let of_nic = found(|recorder| drops("a", &nics, recorder));
-        assert!(of_nic[0].state == State::Better && of_nic[0].message.contains("missed 2;"));
+        assert!(
+            of_nic[0].state == State::Better
+                && of_nic[0].message.contains("received 9 packets and missed 2;")
+        );
     }
 }
