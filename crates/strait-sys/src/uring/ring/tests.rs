@@ -17,6 +17,8 @@ fn ring_or_skip(entries: u32, slots: usize) -> Option<Ring> {
 
 /// Like [`ring_or_skip`], for a test that pins many megabytes: all processes of a user share the
 /// limit of pinned memory, RLIMIT_MEMLOCK.
+//
+// `lab` has this check for other crates; unit tests of this crate cannot use it, see Cargo.toml.
 fn pinning_ring_or_skip(entries: u32, slots: usize) -> Option<Ring> {
     use rustix::thread::{CapabilitySet, capabilities};
     const NEEDED: u64 = 128 << 20;
