@@ -1,183 +1,142 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device: the socket that owns the NIC, its network device, its PCI driver.
+ * The network device: its interrupts, its place on the bus, its PCI driver.
  *
- * Without a socket the NIC neither receives nor sends. The driver takes only a
+ * A queue without a socket neither receives nor sends. The driver takes only a
  * device that driver_override gives to it.
  */
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
 #include <linux/module.h>
-#include <linux/pci.h>
 #include <linux/rtnetlink.h>
 
-#include "e1000.h"
+#include "nic.h"
 
-/* The socket that owns the NIC. Under RTNL. */
+/* The sockets. Under RTNL. */
 
-static void free_queue(struct zc_nic *nic, struct e1000_queue *queue)
+struct zc_sock *zc_nic_any_owner(struct net_device *netdev)
 {
-	if (queue->descs)
-		dma_free_coherent(&nic->pdev->dev, queue->bytes, queue->descs,
-				  queue->dma);
-	queue->descs = NULL;
+	struct zc_nic *nic = netdev_priv(netdev);
+	unsigned int i;
+
+	for (i = 0; i < nic->queue_count; i++)
+		if (nic->queues[i].owner)
+			return nic->queues[i].owner;
+	return NULL;
 }
 
-static int make_queue(struct zc_nic *nic, struct e1000_queue *queue,
-		      struct zc_ring *ring, enum dma_data_direction direction)
+int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs)
 {
-	int err;
+	struct zc_nic *nic = netdev_priv(netdev);
 
-	if (!ring)
-		return 0;
-	err = zc_ring_map(ring, &nic->pdev->dev, direction);
-	if (err)
-		return err;
-	queue->bytes = ((size_t)ring->mask + 1) * sizeof(struct e1000_rx_desc);
-	queue->descs = dma_alloc_coherent(&nic->pdev->dev, queue->bytes,
-					  &queue->dma, GFP_KERNEL);
-	return queue->descs ? 0 : -ENOMEM;
+	if (queue >= nic->queue_count)
+		return -EINVAL;
+	return zc_queue_attach(&nic->queues[queue], zs);
 }
 
-static int make_queues(struct zc_nic *nic, struct zc_sock *zs)
+void zc_nic_detach(struct net_device *netdev, u16 queue)
 {
-	struct e1000_rx_desc *descs;
-	u32 slot;
+	struct zc_nic *nic = netdev_priv(netdev);
+
+	zc_queue_detach(&nic->queues[queue]);
+}
+
+/* Interrupts: a vector for each queue and one for the link, or one line. */
+
+static int request_vectors(struct zc_nic *nic)
+{
+	struct net_device *netdev = nic->netdev;
+	unsigned int i;
 	int err;
 
-	BUILD_BUG_ON(sizeof(struct e1000_rx_desc) != 16);
-	BUILD_BUG_ON(sizeof(struct e1000_tx_desc) != 16);
-	err = make_queue(nic, &nic->rx_queue, zs->rx, DMA_FROM_DEVICE);
+	for (i = 0; i < nic->queue_count; i++) {
+		err = request_irq(pci_irq_vector(nic->pdev, i),
+				  zc_queue_interrupt, 0, nic->queues[i].name,
+				  &nic->queues[i]);
+		if (err)
+			goto free;
+	}
+	err = request_irq(pci_irq_vector(nic->pdev, nic->queue_count),
+			  nic->ops->interrupt, 0, netdev->name, nic);
 	if (!err)
-		err = make_queue(nic, &nic->tx_queue, zs->tx, DMA_TO_DEVICE);
-	if (err || !zs->rx)
-		return err;
-	descs = nic->rx_queue.descs;
-	for (slot = 0; slot <= zs->rx->mask; slot++)
-		descs[slot].addr = cpu_to_le64(zc_ring_slot_dma(zs->rx, slot));
-	return 0;
-}
-
-/* Counters count from bind(). */
-static void begin_count(struct zc_ring *ring)
-{
-	if (!ring)
-		return;
-	spin_lock_bh(&ring->lock);
-	ring->frames = 0;
-	ring->errors = 0;
-	ring->dropped = 0;
-	ring->no_buffer = 0;
-	spin_unlock_bh(&ring->lock);
-}
-
-static void free_queues(struct zc_nic *nic, struct zc_sock *zs)
-{
-	free_queue(nic, &nic->rx_queue);
-	free_queue(nic, &nic->tx_queue);
-	if (zs->rx)
-		zc_ring_unmap(zs->rx);
-	if (zs->tx)
-		zc_ring_unmap(zs->tx);
-}
-
-struct zc_sock *zc_nic_owner(struct net_device *netdev)
-{
-	struct zc_nic *nic = netdev_priv(netdev);
-
-	return nic->owner;
-}
-
-int zc_nic_attach(struct net_device *netdev, struct zc_sock *zs)
-{
-	struct zc_nic *nic = netdev_priv(netdev);
-	int err;
-
-	if (nic->owner)
-		return -EBUSY;
-	err = make_queues(nic, zs);
-	if (err) {
-		free_queues(nic, zs);
-		return err;
-	}
-	begin_count(zs->rx);
-	begin_count(zs->tx);
-	if (!netif_running(netdev)) {
-		nic->owner = zs;
 		return 0;
-	}
-	wr(nic, REG_IMC, ~0u);
-	napi_disable(&nic->napi);
-	nic->owner = zs;
-	e1000_start(nic);
-	napi_enable(&nic->napi);
-	wr(nic, REG_IMS, nic->interrupts);
-	return 0;
+free:
+	while (i--)
+		free_irq(pci_irq_vector(nic->pdev, i), &nic->queues[i]);
+	return err;
 }
 
-void zc_nic_detach(struct net_device *netdev)
+static int request_interrupts(struct zc_nic *nic)
 {
-	struct zc_nic *nic = netdev_priv(netdev);
-	struct zc_sock *zs = nic->owner;
+	int vectors = nic->queue_count + 1, err;
 
-	if (!netif_running(netdev)) {
-		nic->owner = NULL;
-		free_queues(nic, zs);
+	if (!nic->ops->msix)
+		return request_irq(nic->pdev->irq, nic->ops->interrupt,
+				   IRQF_SHARED, nic->netdev->name, nic);
+	err = pci_alloc_irq_vectors(nic->pdev, vectors, vectors, PCI_IRQ_MSIX);
+	if (err < 0)
+		return err;
+	err = request_vectors(nic);
+	if (err)
+		pci_free_irq_vectors(nic->pdev);
+	return err;
+}
+
+static void free_interrupts(struct zc_nic *nic)
+{
+	unsigned int i;
+
+	if (!nic->ops->msix) {
+		free_irq(nic->pdev->irq, nic);
 		return;
 	}
-	wr(nic, REG_IMC, ~0u);
-	napi_disable(&nic->napi);
-	e1000_stop(nic);
-	nic->owner = NULL;
-	free_queues(nic, zs);
-	e1000_set_link_up(nic);
-	nic->interrupts = INT_LSC;
-	napi_enable(&nic->napi);
-	wr(nic, REG_IMS, nic->interrupts);
+	free_irq(pci_irq_vector(nic->pdev, nic->queue_count), nic);
+	for (i = 0; i < nic->queue_count; i++)
+		free_irq(pci_irq_vector(nic->pdev, i), &nic->queues[i]);
+	pci_free_irq_vectors(nic->pdev);
 }
 
 /* The network device: a name, a link, an address and counters. */
 
+void zc_nic_show_link(struct zc_nic *nic)
+{
+	if (nic->ops->link_is_up(nic))
+		netif_carrier_on(nic->netdev);
+	else
+		netif_carrier_off(nic->netdev);
+}
+
 static int open(struct net_device *netdev)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
+	unsigned int i;
 	int err;
 
-	e1000_reset(nic);
-	err = request_irq(nic->pdev->irq, e1000_interrupt, IRQF_SHARED, netdev->name,
-			  nic);
+	nic->ops->reset(nic);
+	err = request_interrupts(nic);
 	if (err)
 		return err;
-	e1000_set_link_up(nic);
-	nic->interrupts = INT_LSC;
-	if (nic->owner)
-		e1000_start(nic);
-	napi_enable(&nic->napi);
-	e1000_show_link(nic);
-	wr(nic, REG_IMS, nic->interrupts);
-	if (nic->owner)
-		zc_socket_up(nic->owner);
+	nic->ops->start(nic);
+	for (i = 0; i < nic->queue_count; i++)
+		zc_queue_open(&nic->queues[i]);
+	zc_nic_show_link(nic);
 	return 0;
 }
 
 static int close(struct net_device *netdev)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
+	unsigned int i;
 
-	wr(nic, REG_IMC, ~0u);
-	napi_disable(&nic->napi);
-	if (nic->owner)
-		e1000_stop(nic);
-	else
-		e1000_reset(nic);
-	free_irq(nic->pdev->irq, nic);
+	for (i = 0; i < nic->queue_count; i++)
+		zc_queue_close(&nic->queues[i]);
+	nic->ops->reset(nic);
+	free_interrupts(nic);
 	netif_carrier_off(netdev);
-	if (nic->owner)
-		zc_socket_error(nic->owner, ENETDOWN);
 	return 0;
 }
 
-/* Drops packets of the network stack: only the socket sends on this link. */
+/* Drops packets of the network stack: only the sockets send on this link. */
 static netdev_tx_t refuse(struct sk_buff *skb, struct net_device *netdev)
 {
 	dev_core_stats_tx_dropped_inc(netdev);
@@ -189,20 +148,32 @@ static void get_stats64(struct net_device *netdev,
 			struct rtnl_link_stats64 *stats)
 {
 	const struct zc_nic *nic = netdev_priv(netdev);
+	unsigned int i;
 
-	stats->rx_packets = READ_ONCE(nic->rx_frames);
-	stats->rx_bytes = READ_ONCE(nic->rx_bytes);
-	stats->rx_errors = READ_ONCE(nic->rx_errors);
-	stats->rx_missed_errors = READ_ONCE(nic->rx_missed);
-	stats->tx_packets = READ_ONCE(nic->tx_frames);
-	stats->tx_bytes = READ_ONCE(nic->tx_bytes);
+	for (i = 0; i < ZC_QUEUES_MAX; i++) {
+		const struct zc_queue *queue = &nic->queues[i];
+
+		stats->rx_packets += READ_ONCE(queue->rx_frames);
+		stats->rx_bytes += READ_ONCE(queue->rx_bytes);
+		stats->rx_errors += READ_ONCE(queue->rx_errors);
+		stats->rx_missed_errors += READ_ONCE(queue->rx_missed);
+		stats->tx_packets += READ_ONCE(queue->tx_frames);
+		stats->tx_bytes += READ_ONCE(queue->tx_bytes);
+	}
+}
+
+static void set_rx_mode(struct net_device *netdev)
+{
+	struct zc_nic *nic = netdev_priv(netdev);
+
+	nic->ops->set_filter(netdev);
 }
 
 static const struct net_device_ops zc_netdev_ops = {
 	.ndo_open = open,
 	.ndo_stop = close,
 	.ndo_start_xmit = refuse,
-	.ndo_set_rx_mode = e1000_set_filter,
+	.ndo_set_rx_mode = set_rx_mode,
 	.ndo_get_stats64 = get_stats64,
 	.ndo_validate_addr = eth_validate_addr,
 };
@@ -212,8 +183,90 @@ bool zc_nic_backs(const struct net_device *netdev)
 	return netdev->netdev_ops == &zc_netdev_ops;
 }
 
+/* ethtool. */
+
+static void get_channels(struct net_device *netdev,
+			 struct ethtool_channels *channels)
+{
+	const struct zc_nic *nic = netdev_priv(netdev);
+
+	channels->max_combined = nic->queues_max;
+	channels->combined_count = nic->queue_count;
+}
+
+/* The number of queues; no socket may have one. Under RTNL. */
+static int set_channels(struct net_device *netdev,
+			struct ethtool_channels *channels)
+{
+	struct zc_nic *nic = netdev_priv(netdev);
+	bool running = netif_running(netdev);
+	unsigned int before = nic->queue_count;
+	int err;
+
+	if (!channels->combined_count)
+		return -EINVAL;
+	if (zc_nic_any_owner(netdev))
+		return -EBUSY;
+	if (running)
+		close(netdev);
+	nic->queue_count = channels->combined_count;
+	err = netif_set_real_num_queues(netdev, nic->queue_count,
+					nic->queue_count);
+	if (err)
+		nic->queue_count = before;
+	return running ? open(netdev) ?: err : err;
+}
+
+/* Names and order of the counters of a queue. */
+static const char *const counter_names[] = {
+	"rx_frames", "rx_bytes", "rx_errors", "rx_missed", "tx_frames", "tx_bytes",
+};
+
+static int get_sset_count(struct net_device *netdev, int set)
+{
+	const struct zc_nic *nic = netdev_priv(netdev);
+
+	if (set != ETH_SS_STATS)
+		return -EOPNOTSUPP;
+	return nic->queue_count * ARRAY_SIZE(counter_names);
+}
+
+static void get_strings(struct net_device *netdev, u32 set, u8 *data)
+{
+	const struct zc_nic *nic = netdev_priv(netdev);
+	unsigned int i, j;
+
+	for (i = 0; i < nic->queue_count; i++)
+		for (j = 0; j < ARRAY_SIZE(counter_names); j++)
+			ethtool_sprintf(&data, "queue_%u_%s", i,
+					counter_names[j]);
+}
+
+static void get_ethtool_stats(struct net_device *netdev,
+			      struct ethtool_stats *stats, u64 *data)
+{
+	const struct zc_nic *nic = netdev_priv(netdev);
+	unsigned int i;
+
+	for (i = 0; i < nic->queue_count; i++) {
+		const struct zc_queue *queue = &nic->queues[i];
+
+		*data++ = READ_ONCE(queue->rx_frames);
+		*data++ = READ_ONCE(queue->rx_bytes);
+		*data++ = READ_ONCE(queue->rx_errors);
+		*data++ = READ_ONCE(queue->rx_missed);
+		*data++ = READ_ONCE(queue->tx_frames);
+		*data++ = READ_ONCE(queue->tx_bytes);
+	}
+}
+
 static const struct ethtool_ops zc_ethtool_ops = {
 	.get_link = ethtool_op_get_link,
+	.get_channels = get_channels,
+	.set_channels = set_channels,
+	.get_sset_count = get_sset_count,
+	.get_strings = get_strings,
+	.get_ethtool_stats = get_ethtool_stats,
 };
 
 /* PCI. */
@@ -222,8 +275,7 @@ static void read_address(struct zc_nic *nic)
 {
 	u8 address[ETH_ALEN];
 
-	put_unaligned_le32(rd(nic, REG_RAL), address);
-	put_unaligned_le16(rd(nic, REG_RAH), address + 4);
+	nic->ops->read_address(nic, address);
 	if (is_valid_ether_addr(address))
 		eth_hw_addr_set(nic->netdev, address);
 	else
@@ -236,6 +288,45 @@ static void describe(struct net_device *netdev, struct pci_dev *pdev)
 	netdev->netdev_ops = &zc_netdev_ops;
 	netdev->ethtool_ops = &zc_ethtool_ops;
 	netdev->max_mtu = ETH_DATA_LEN;
+	strscpy(netdev->name, "zc%d", sizeof(netdev->name));
+}
+
+/* As many queues as processors, if the NIC has them and their vectors. */
+static void count_queues(struct zc_nic *nic)
+{
+	unsigned int most = min(nic->ops->queues_max, ZC_QUEUES_MAX);
+
+	if (nic->ops->msix)
+		most = min_t(unsigned int, most,
+			     max(pci_msix_vec_count(nic->pdev) - 1, 1));
+	nic->queues_max = most;
+	nic->queue_count = min(most, num_online_cpus());
+}
+
+static void init_queues(struct zc_nic *nic)
+{
+	unsigned int i;
+
+	count_queues(nic);
+	for (i = 0; i < nic->queues_max; i++)
+		zc_queue_init(nic, i);
+}
+
+static int map_registers(struct zc_nic *nic)
+{
+	int err;
+
+	err = pcim_enable_device(nic->pdev);
+	if (err)
+		return err;
+	err = dma_set_mask_and_coherent(&nic->pdev->dev, nic->ops->dma_mask);
+	if (err)
+		return err;
+	err = pcim_request_all_regions(nic->pdev, KBUILD_MODNAME);
+	if (err)
+		return err;
+	nic->regs = pcim_iomap(nic->pdev, 0, 0);
+	return nic->regs ? 0 : -ENOMEM;
 }
 
 static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
@@ -244,31 +335,29 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	struct zc_nic *nic;
 	int err;
 
-	err = pcim_enable_device(pdev);
-	if (err)
-		return err;
-	err = dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(32));
-	if (err)
-		return err;
-	err = pcim_request_all_regions(pdev, KBUILD_MODNAME);
-	if (err)
-		return err;
-	netdev = devm_alloc_etherdev(&pdev->dev, sizeof(*nic));
+	netdev = devm_alloc_etherdev_mqs(&pdev->dev, sizeof(*nic),
+					 ZC_QUEUES_MAX, ZC_QUEUES_MAX);
 	if (!netdev)
 		return -ENOMEM;
-	strscpy(netdev->name, "zc%d", sizeof(netdev->name));
 	nic = netdev_priv(netdev);
 	nic->netdev = netdev;
 	nic->pdev = pdev;
-	nic->regs = pcim_iomap(pdev, 0, 0);
-	if (!nic->regs)
-		return -ENOMEM;
+	nic->ops = (const struct zc_nic_ops *)id->driver_data;
+	spin_lock_init(&nic->receiver_lock);
+	spin_lock_init(&nic->losses_lock);
+	err = map_registers(nic);
+	if (err)
+		return err;
 
-	e1000_init(nic);
+	nic->ops->init(nic);
 	describe(netdev, pdev);
-	netif_napi_add(netdev, &nic->napi, e1000_poll);
+	init_queues(nic);
+	err = netif_set_real_num_queues(netdev, nic->queue_count,
+					nic->queue_count);
+	if (err)
+		return err;
 	pci_set_master(pdev);
-	e1000_reset(nic);
+	nic->ops->reset(nic);
 	read_address(nic);
 	netif_carrier_off(netdev);
 	pci_set_drvdata(pdev, netdev);
@@ -281,12 +370,17 @@ static void remove(struct pci_dev *pdev)
 	pci_clear_master(pdev);
 }
 
-/* Only by driver_override: the stock driver keeps every other 82540EM. */
+/* Only by driver_override: the stock drivers keep all other devices. */
+#define ZC_DEVICE(device, ops)                                       \
+	{                                                            \
+		PCI_DEVICE(PCI_VENDOR_ID_INTEL, device),             \
+		.driver_data = (kernel_ulong_t)(ops),                \
+		.override_only = 1,                                  \
+	}
+
 static const struct pci_device_id zc_ids[] = {
-	{
-		PCI_DEVICE(PCI_VENDOR_ID_INTEL, 0x100e),
-		.override_only = 1,
-	},
+	ZC_DEVICE(0x100e, &e1000_ops), /* 82540EM */
+	ZC_DEVICE(0x10c9, &igb_ops), /* 82576 */
 	{}
 };
 

@@ -4,8 +4,7 @@
  *
  *   socket.c   the protocol family: the calls of a process
  *   ring.c     a ring: user buffer, shared descriptors, private indices
- *   device.c   the device: its owner, its network device, its place on the bus
- *   e1000.c    the NIC: moves the indices as it receives and sends
+ *   nic.h      the NIC: its queues, which move the indices of the rings
  *
  * Control (bind, release, up, down, unplug) runs under RTNL. Data runs under
  * the lock of its ring, in softirq and process context.
@@ -14,36 +13,63 @@
 #define _ZEROCOPY_INTERNAL_H
 
 #include <linux/dma-mapping.h>
+#include <linux/filter.h>
+#include <linux/if_ether.h>
 #include <linux/netdevice.h>
 #include <linux/sched/user.h>
 #include <net/sock.h>
 
 #include "pf_zerocopy.h"
 
-struct zc_nic;
+#ifndef CONFIG_64BIT
+#error "PF_ZEROCOPY needs a 64-bit kernel: it reads pages without mapping them"
+#endif
+
+struct zc_queue;
 
 /*
  * A ring. The process can write to *shared at any time: the kernel trusts only
  * a state that has the expected value, and keeps everything that it depends on
  * here.
  *
- * The NIC has the slots from head up to, not including, tail. It never gets the
- * last slot, because head == tail means that it has none.
+ * The NIC has the slots of the descriptors from head up to, not including, tail.
+ * It never gets the last slot, because head == tail means that it has none.
+ *
+ * A receive ring has two orders: that of the process, with head and tail, and
+ * that of the NIC, with nic_head and nic_tail. They differ once the filter has
+ * rejected a frame: its slot stays with the NIC, and the next frame takes its
+ * place in the order of the process.
  */
 struct zc_ring {
 	spinlock_t lock; /* of the fields below, up to the counters, and *shared */
 	struct zerocopy_ring *shared;
-	struct zc_nic *nic; /* NULL: not bound, or the device is gone */
+	struct zc_queue *queue; /* NULL: not bound, or the device is gone */
 	u32 mask; /* slots - 1 */
 	u32 head;
 	u32 tail;
 
+	u16 *numbers; /* the memory of held, posted and sending */
+
+	/* Of a receive ring. */
+	u32 nic_head;
+	u32 nic_tail;
+	bool reposted; /* the NIC's tail register lags behind nic_tail */
+	u16 *held; /* the slot of each descriptor of the process */
+	u16 *posted; /* the slot of each descriptor of the NIC */
+	struct sk_buff *skb; /* a frame, as the filter needs it */
+
+	/* Of a transmit ring. */
+	u32 nic_start; /* the slot of the NIC's descriptor 0 */
+	u16 *sending; /* the length of each frame */
+
 	u64 frames;
+	u64 filtered;
 	u64 errors;
 	u64 dropped;
 	u64 no_buffer;
 
 	/* The user buffer, two slots to a page; fixed once made. */
+	u64 start;
 	struct page **pages;
 	unsigned int page_count;
 	unsigned int pages_accounted;
@@ -52,11 +78,15 @@ struct zc_ring {
 	/* While it is bound. */
 	struct device *dma_device;
 	enum dma_data_direction direction;
-	dma_addr_t *dma; /* of each page */
+	dma_addr_t *dma; /* of each slot */
 };
+
+#define ZC_SLOTS_PER_PAGE (PAGE_SIZE / ZEROCOPY_SLOT_BYTES)
 
 struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request);
 void zc_ring_destroy(struct zc_ring *ring);
+void zc_ring_begin(struct zc_ring *ring);
+void zc_ring_rewind(struct zc_ring *ring);
 int zc_ring_map(struct zc_ring *ring, struct device *device,
 		enum dma_data_direction direction);
 void zc_ring_unmap(struct zc_ring *ring);
@@ -64,7 +94,20 @@ size_t zc_ring_shared_bytes(const struct zc_ring *ring);
 
 static inline dma_addr_t zc_ring_slot_dma(const struct zc_ring *ring, u32 slot)
 {
-	return ring->dma[slot / 2] + (slot % 2) * ZEROCOPY_SLOT_BYTES;
+	return ring->dma[slot];
+}
+
+/* The slot in the memory of the process. */
+static inline u64 zc_ring_slot_user(const struct zc_ring *ring, u32 slot)
+{
+	return ring->start + (u64)slot * ZEROCOPY_SLOT_BYTES;
+}
+
+/* The slot in the memory of the kernel. */
+static inline void *zc_ring_slot(const struct zc_ring *ring, u32 slot)
+{
+	return page_address(ring->pages[slot / ZC_SLOTS_PER_PAGE]) +
+	       (slot % ZC_SLOTS_PER_PAGE) * ZEROCOPY_SLOT_BYTES;
 }
 
 static inline u32 zc_ring_next(const struct zc_ring *ring, u32 slot)
@@ -91,6 +134,7 @@ struct zc_sock {
 	struct zc_ring *rx;
 	struct zc_ring *tx;
 	struct net_device *netdev; /* RTNL; NULL: not bound, or gone */
+	u16 queue; /* of netdev */
 	netdevice_tracker tracker;
 	/*
 	 * Reason of the end of traffic as an errno, 0 before. ENOTCONN:
@@ -105,6 +149,33 @@ static inline struct zc_sock *zc_sk(struct sock *sk)
 	return (struct zc_sock *)sk;
 }
 
+/*
+ * Returns the filter of the socket, or NULL. With bottom halves disabled; it is
+ * valid until they are enabled.
+ */
+static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
+{
+	const struct sk_filter *filter = rcu_dereference_bh(zs->sk.sk_filter);
+
+	return filter ? filter->prog : NULL;
+}
+
+/* Runs the filter on a received frame; true if the process gets the frame. */
+static inline bool zc_accepts(const struct bpf_prog *filter,
+			      const struct zc_ring *rx, u16 slot, u32 length)
+{
+	struct sk_buff *skb = rx->skb;
+
+	/*
+	 * Only programs that read an sk_buff run here. The frame is where data
+	 * says; head and end stay with the memory that the sk_buff owns.
+	 */
+	skb->data = zc_ring_slot(rx, slot);
+	skb->len = length;
+	skb->protocol = ((const struct ethhdr *)skb->data)->h_proto;
+	return bpf_prog_run_clear_cb(filter, skb) != 0;
+}
+
 int zc_socket_register(void);
 void zc_socket_unregister(void);
 void zc_socket_readable(struct zc_sock *zs);
@@ -115,14 +186,15 @@ void zc_socket_error(struct zc_sock *zs, int error);
 
 /* The device. Under RTNL: */
 bool zc_nic_backs(const struct net_device *netdev);
-int zc_nic_attach(struct net_device *netdev, struct zc_sock *zs);
-void zc_nic_detach(struct net_device *netdev);
-struct zc_sock *zc_nic_owner(struct net_device *netdev);
+int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs);
+void zc_nic_detach(struct net_device *netdev, u16 queue);
+/* Returns a socket of the device, or NULL if it has none. */
+struct zc_sock *zc_nic_any_owner(struct net_device *netdev);
 /* With the ring's lock: */
-void zc_nic_refill(struct zc_nic *nic, struct zc_ring *rx);
-int zc_nic_send(struct zc_nic *nic, struct zc_ring *tx);
-bool zc_nic_await_room(struct zc_nic *nic, struct zc_ring *tx);
-void zc_nic_read_losses(struct zc_nic *nic, struct zc_ring *rx);
+void zc_queue_refill(struct zc_queue *queue, struct zc_ring *rx);
+int zc_queue_send(struct zc_queue *queue, struct zc_ring *tx);
+bool zc_queue_await_room(struct zc_queue *queue, struct zc_ring *tx);
+void zc_queue_read_losses(struct zc_queue *queue, struct zc_ring *rx);
 
 int zc_nic_register(void);
 void zc_nic_unregister(void);

@@ -31,4 +31,3 @@ module_exit(zc_exit);
 
 MODULE_DESCRIPTION("Frames between a NIC and the memory of a process, without a copy");
 MODULE_LICENSE("GPL");
-MODULE_ALIAS_NETPROTO(PF_ZEROCOPY);

@@ -23,6 +23,9 @@
  * descriptors, and ZEROCOPY_STATISTICS has the totals.
  * splice() and sendfile() from the socket are refused (EINVAL).
  *
+ * SO_ATTACH_FILTER sets a filter, as for packet sockets. A frame for which it
+ * returns 0 uses no slot and wakes no one; other frames are received whole.
+ *
  * shutdown(SHUT_RDWR) takes the rings from the NIC; received frames stay
  * readable. If there is nothing to read or to wait for, calls do not wait:
  *
@@ -61,10 +64,14 @@
 #define ZEROCOPY_WRITABLE 1
 #define ZEROCOPY_READABLE 2
 
-/* bind(): the interface, which a device of the module's driver must back. */
+/*
+ * bind(): a queue of an interface, which a device of the module's driver must
+ * back. A queue takes one socket. The NIC spreads received frames over all queues
+ * of the interface by their flows; a queue without a socket drops them.
+ */
 struct sockaddr_zerocopy {
 	__u16 szc_family; /* AF_ZEROCOPY */
-	__u16 szc_reserved; /* 0 */
+	__u16 szc_queue; /* from 0 */
 	__u32 szc_ifindex;
 };
 
@@ -81,7 +88,11 @@ struct zerocopy_ring_req {
  * frames with an error take no slot: the NIC drops them.
  */
 struct zerocopy_desc {
-	__u64 addr; /* of the slot, in the memory of the process */
+	/*
+	 * Of the slot, in the memory of the process. A descriptor that becomes
+	 * readable may have another slot than before, if the socket has a filter.
+	 */
+	__u64 addr;
 	__u64 timestamp_ns; /* received: CLOCK_REALTIME as its batch was taken */
 	__u32 length; /* bytes of the frame, without its frame check sequence */
 	__u32 state;
@@ -106,6 +117,7 @@ struct zerocopy_statistics {
 	__u64 rx_errors; /* damaged, too short or too long, by the NIC's counters */
 	__u64 tx_frames; /* taken by the NIC */
 	__u64 tx_dropped; /* handed over, but not sent: the link or device went */
+	__u64 rx_filtered; /* rejected by the filter */
 };
 
 #endif /* _UAPI_PF_ZEROCOPY_H */

@@ -9,8 +9,6 @@
 
 #include "internal.h"
 
-#define SLOTS_PER_PAGE (PAGE_SIZE / ZEROCOPY_SLOT_BYTES)
-
 size_t zc_ring_shared_bytes(const struct zc_ring *ring)
 {
 	return struct_size(ring->shared, desc, (size_t)ring->mask + 1);
@@ -63,7 +61,7 @@ static int pin(struct zc_ring *ring, unsigned long start)
 }
 
 /* Allocates the shared descriptors: every slot starts WRITABLE, as in D1. */
-static int alloc_shared(struct zc_ring *ring, u64 start)
+static int alloc_shared(struct zc_ring *ring)
 {
 	u32 slot;
 
@@ -73,9 +71,27 @@ static int alloc_shared(struct zc_ring *ring, u64 start)
 	for (slot = 0; slot <= ring->mask; slot++) {
 		struct zerocopy_desc *desc = &ring->shared->desc[slot];
 
-		desc->addr = start + (u64)slot * ZEROCOPY_SLOT_BYTES;
+		desc->addr = zc_ring_slot_user(ring, slot);
 		desc->state = ZEROCOPY_WRITABLE;
 	}
+	return 0;
+}
+
+/* Allocates what only the kernel has: descriptor n has slot n at first. */
+static int alloc_private(struct zc_ring *ring)
+{
+	u32 slots = ring->mask + 1, slot;
+
+	ring->numbers = kvcalloc(slots, 3 * sizeof(*ring->numbers),
+				 GFP_KERNEL_ACCOUNT);
+	ring->skb = alloc_skb(0, GFP_KERNEL_ACCOUNT);
+	if (!ring->numbers || !ring->skb)
+		return -ENOMEM;
+	ring->held = ring->numbers;
+	ring->posted = ring->held + slots;
+	ring->sending = ring->posted + slots;
+	for (slot = 0; slot < slots; slot++)
+		ring->held[slot] = ring->posted[slot] = slot;
 	return 0;
 }
 
@@ -107,13 +123,16 @@ struct zc_ring *zc_ring_create(const struct zerocopy_ring_req *request)
 		return ERR_PTR(-ENOMEM);
 	spin_lock_init(&ring->lock);
 	ring->mask = request->slots - 1;
-	ring->page_count = request->slots / SLOTS_PER_PAGE;
+	ring->start = request->addr;
+	ring->page_count = request->slots / ZC_SLOTS_PER_PAGE;
 
 	err = account(ring);
 	if (!err)
 		err = pin(ring, request->addr);
 	if (!err)
-		err = alloc_shared(ring, request->addr);
+		err = alloc_shared(ring);
+	if (!err)
+		err = alloc_private(ring);
 	if (err) {
 		zc_ring_destroy(ring);
 		return ERR_PTR(err);
@@ -130,6 +149,8 @@ void zc_ring_destroy(struct zc_ring *ring)
 	if (!ring)
 		return;
 	vfree(ring->shared);
+	kvfree(ring->numbers);
+	kfree_skb(ring->skb);
 	if (ring->pages)
 		unpin_user_pages_dirty_lock(ring->pages, ring->page_count,
 					    true);
@@ -138,14 +159,68 @@ void zc_ring_destroy(struct zc_ring *ring)
 	kfree(ring);
 }
 
+/* Counters count from bind(). */
+void zc_ring_begin(struct zc_ring *ring)
+{
+	if (!ring)
+		return;
+	spin_lock_bh(&ring->lock);
+	ring->frames = 0;
+	ring->filtered = 0;
+	ring->errors = 0;
+	ring->dropped = 0;
+	ring->no_buffer = 0;
+	spin_unlock_bh(&ring->lock);
+}
+
+/*
+ * Numbers the NIC's descriptors anew, as a NIC that is started begins at
+ * descriptor 0. The process continues where it was.
+ */
+void zc_ring_rewind(struct zc_ring *ring)
+{
+	u16 *posted = ring->sending; /* not in use: a ring is of one kind */
+	u32 index;
+
+	for (index = 0; index <= ring->mask; index++)
+		posted[index] = ring->posted[(ring->nic_head + index) &
+					     ring->mask];
+	ring->sending = ring->posted;
+	ring->posted = posted;
+	ring->nic_tail = (ring->nic_tail - ring->nic_head) & ring->mask;
+	ring->nic_head = 0;
+	ring->nic_start = ring->head;
+}
+
 static void unmap_pages(struct zc_ring *ring, unsigned int count)
 {
 	while (count--)
-		dma_unmap_page(ring->dma_device, ring->dma[count], PAGE_SIZE,
+		dma_unmap_page(ring->dma_device,
+			       ring->dma[count * ZC_SLOTS_PER_PAGE], PAGE_SIZE,
 			       ring->direction);
 	kvfree(ring->dma);
 	ring->dma = NULL;
 	ring->dma_device = NULL;
+}
+
+/* Maps a page. Fails if the transfers would use bounce buffers. */
+static int map_page(struct zc_ring *ring, unsigned int page)
+{
+	dma_addr_t *dma = &ring->dma[page * ZC_SLOTS_PER_PAGE];
+	dma_addr_t start = dma_map_page(ring->dma_device, ring->pages[page], 0,
+					PAGE_SIZE, ring->direction);
+	unsigned int i;
+
+	if (dma_mapping_error(ring->dma_device, start))
+		return -ENOMEM;
+	if (dma_need_sync(ring->dma_device, start)) {
+		dma_unmap_page(ring->dma_device, start, PAGE_SIZE,
+			       ring->direction);
+		return -EOPNOTSUPP;
+	}
+	for (i = 0; i < ZC_SLOTS_PER_PAGE; i++)
+		dma[i] = start + i * ZEROCOPY_SLOT_BYTES;
+	return 0;
 }
 
 /*
@@ -158,29 +233,20 @@ int zc_ring_map(struct zc_ring *ring, struct device *device,
 	unsigned int i;
 	int err;
 
-	ring->dma = kvcalloc(ring->page_count, sizeof(*ring->dma),
+	ring->dma = kvcalloc((size_t)ring->mask + 1, sizeof(*ring->dma),
 			     GFP_KERNEL_ACCOUNT);
 	if (!ring->dma)
 		return -ENOMEM;
 	ring->dma_device = device;
 	ring->direction = direction;
 	for (i = 0; i < ring->page_count; i++) {
-		ring->dma[i] = dma_map_page(device, ring->pages[i], 0,
-					    PAGE_SIZE, direction);
-		if (dma_mapping_error(device, ring->dma[i])) {
-			err = -ENOMEM;
-			break;
+		err = map_page(ring, i);
+		if (err) {
+			unmap_pages(ring, i);
+			return err;
 		}
-		if (dma_need_sync(device, ring->dma[i])) {
-			i++;
-			err = -EOPNOTSUPP;
-			break;
-		}
-		err = 0;
 	}
-	if (err)
-		unmap_pages(ring, i);
-	return err;
+	return 0;
 }
 
 void zc_ring_unmap(struct zc_ring *ring)

@@ -94,7 +94,7 @@ static void unbind(struct zc_sock *zs)
 	ASSERT_RTNL();
 	if (!zs->netdev)
 		return;
-	zc_nic_detach(zs->netdev);
+	zc_nic_detach(zs->netdev, zs->queue);
 	netdev_put(zs->netdev, &zs->tracker);
 	zs->netdev = NULL;
 }
@@ -172,9 +172,10 @@ static void read_statistics(struct zc_sock *zs,
 	memset(statistics, 0, sizeof(*statistics));
 	if (rx) {
 		spin_lock_bh(&rx->lock);
-		if (rx->nic)
-			zc_nic_read_losses(rx->nic, rx);
+		if (rx->queue)
+			zc_queue_read_losses(rx->queue, rx);
 		statistics->rx_frames = rx->frames;
+		statistics->rx_filtered = rx->filtered;
 		statistics->rx_no_buffer = rx->no_buffer;
 		statistics->rx_errors = rx->errors;
 		spin_unlock_bh(&rx->lock);
@@ -214,8 +215,7 @@ static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
 	struct net_device *netdev;
 	int err;
 
-	if (length < (int)sizeof(*szc) || szc->szc_family != AF_ZEROCOPY ||
-	    szc->szc_reserved)
+	if (length < (int)sizeof(*szc) || szc->szc_family != AF_ZEROCOPY)
 		return -EINVAL;
 
 	rtnl_lock();
@@ -229,11 +229,12 @@ static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
 	err = -EOPNOTSUPP;
 	if (!zc_nic_backs(netdev))
 		goto out;
-	err = zc_nic_attach(netdev, zs);
+	err = zc_nic_attach(netdev, szc->szc_queue, zs);
 	if (err)
 		goto out;
 	netdev_hold(netdev, &zs->tracker, GFP_KERNEL);
 	zs->netdev = netdev;
+	zs->queue = szc->szc_queue;
 	/* Forget the error of an earlier device. */
 	WRITE_ONCE(sock->sk->sk_err, 0);
 	set_ended(zs, netif_running(netdev) ? 0 : ENETDOWN);
@@ -252,6 +253,7 @@ static int zc_getname(struct socket *sock, struct sockaddr *address, int peer)
 	rtnl_lock();
 	*szc = (struct sockaddr_zerocopy){
 		.szc_family = AF_ZEROCOPY,
+		.szc_queue = zs->netdev ? zs->queue : 0,
 		.szc_ifindex = zs->netdev ? zs->netdev->ifindex : 0,
 	};
 	rtnl_unlock();
@@ -294,8 +296,8 @@ static bool readable(struct zc_sock *zs)
 	if (!rx)
 		return false;
 	spin_lock_bh(&rx->lock);
-	if (rx->nic)
-		zc_nic_refill(rx->nic, rx);
+	if (rx->queue)
+		zc_queue_refill(rx->queue, rx);
 	slot = READ_ONCE(rx->shared->read) & rx->mask;
 	spin_unlock_bh(&rx->lock);
 	return zc_ring_state(rx, slot) == ZEROCOPY_READABLE;
@@ -331,14 +333,14 @@ static int send(struct zc_sock *zs)
 	if (!tx)
 		return -ENOTCONN;
 	spin_lock_bh(&tx->lock);
-	if (!tx->nic) {
+	if (!tx->queue) {
 		sent = -(ended(zs) ?: ENETDOWN); /* or about to be */
 	} else {
-		sent = zc_nic_send(tx->nic, tx);
+		sent = zc_queue_send(tx->queue, tx);
 		/* The NIC may have completed a slot since the first attempt. */
 		if (!sent)
-			sent = zc_nic_await_room(tx->nic, tx) ?
-				       zc_nic_send(tx->nic, tx) : -EAGAIN;
+			sent = zc_queue_await_room(tx->queue, tx) ?
+				       zc_queue_send(tx->queue, tx) : -EAGAIN;
 	}
 	spin_unlock_bh(&tx->lock);
 	/* The result of sendmsg() counts bytes of the message: there are none. */
@@ -357,9 +359,9 @@ static bool writable(struct zc_sock *zs)
 	if (!tx)
 		return false;
 	spin_lock_bh(&tx->lock);
-	if (tx->nic) {
-		zc_nic_send(tx->nic, tx);
-		room = zc_nic_await_room(tx->nic, tx);
+	if (tx->queue) {
+		zc_queue_send(tx->queue, tx);
+		room = zc_queue_await_room(tx->queue, tx);
 	}
 	spin_unlock_bh(&tx->lock);
 	return room;
@@ -525,7 +527,7 @@ static const struct net_proto_family zc_family = {
 	.owner = THIS_MODULE,
 };
 
-/* Detaches the socket of a device that is removed or moves to a namespace. */
+/* Detaches the sockets of a device that is removed or moves to a namespace. */
 static int netdev_event(struct notifier_block *block, unsigned long event,
 			void *data)
 {
@@ -534,8 +536,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event,
 
 	if (event != NETDEV_UNREGISTER || !zc_nic_backs(netdev))
 		return NOTIFY_DONE;
-	zs = zc_nic_owner(netdev);
-	if (zs) {
+	while ((zs = zc_nic_any_owner(netdev))) {
 		unbind(zs);
 		zc_socket_error(zs, ENODEV);
 	}

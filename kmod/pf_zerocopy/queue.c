@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A queue of the NIC: its owner, NAPI, start and stop. No packet has an sk_buff.
+ */
+#include <linux/rtnetlink.h>
+
+#include "nic.h"
+
+/* Receiving and sending. */
+
+void zc_queue_refill(struct zc_queue *queue, struct zc_ring *rx)
+{
+	queue->nic->ops->refill(queue, rx);
+}
+
+int zc_queue_send(struct zc_queue *queue, struct zc_ring *tx)
+{
+	return queue->nic->ops->send(queue, tx);
+}
+
+static bool has_room(const struct zc_ring *tx)
+{
+	return zc_ring_next(tx, tx->tail) != tx->head;
+}
+
+/*
+ * Returns true if the process may fill another slot. If not, an interrupt will
+ * come; slots that were sent before the request for it are reclaimed here.
+ */
+bool zc_queue_await_room(struct zc_queue *queue, struct zc_ring *tx)
+{
+	const struct zc_nic_ops *ops = queue->nic->ops;
+
+	if (has_room(tx))
+		return true;
+	WRITE_ONCE(queue->awaits_room, true);
+	ops->await_room(queue, true);
+	ops->reclaim(queue, tx);
+	return has_room(tx);
+}
+
+void zc_queue_read_losses(struct zc_queue *queue, struct zc_ring *rx)
+{
+	struct zc_nic *nic = queue->nic;
+	u32 missed = 0, damaged = 0;
+
+	spin_lock(&nic->losses_lock);
+	nic->ops->read_losses(queue, &missed, &damaged);
+	spin_unlock(&nic->losses_lock);
+	rx->no_buffer += missed;
+	rx->errors += damaged;
+	WRITE_ONCE(queue->rx_missed, queue->rx_missed + missed);
+	WRITE_ONCE(queue->rx_errors, queue->rx_errors + damaged);
+}
+
+/* NAPI. */
+
+static int receive(struct zc_queue *queue, struct zc_sock *zs, int budget)
+{
+	const struct zc_nic_ops *ops = queue->nic->ops;
+	struct zc_ring *rx = zs->rx;
+	bool readable;
+	int count;
+	u32 head;
+
+	if (!rx)
+		return 0;
+	spin_lock(&rx->lock);
+	head = rx->head;
+	count = ops->harvest(queue, rx, budget);
+	readable = rx->head != head;
+	ops->refill(queue, rx);
+	spin_unlock(&rx->lock);
+	if (readable)
+		zc_socket_readable(zs);
+	return count;
+}
+
+static void sent(struct zc_queue *queue, struct zc_sock *zs)
+{
+	struct zc_ring *tx = zs->tx;
+	bool room;
+
+	if (!tx || !READ_ONCE(queue->awaits_room))
+		return;
+	spin_lock(&tx->lock);
+	queue->nic->ops->reclaim(queue, tx);
+	/* Another thread may have reclaimed slots: test the room itself. */
+	room = has_room(tx);
+	if (room) {
+		WRITE_ONCE(queue->awaits_room, false);
+		queue->nic->ops->await_room(queue, false);
+	}
+	spin_unlock(&tx->lock);
+	if (room)
+		zc_socket_writable(zs);
+}
+
+static int poll(struct napi_struct *napi, int budget)
+{
+	struct zc_queue *queue = container_of(napi, struct zc_queue, napi);
+	struct zc_sock *zs = queue->owner;
+	int count = 0;
+
+	if (zs) {
+		sent(queue, zs);
+		count = receive(queue, zs, budget);
+	}
+	if (count < budget && napi_complete_done(napi, count))
+		queue->nic->ops->unmask(queue);
+	return count;
+}
+
+/* With interrupts disabled. */
+void zc_queue_schedule(struct zc_queue *queue)
+{
+	if (napi_schedule_prep(&queue->napi)) {
+		queue->nic->ops->mask(queue);
+		__napi_schedule_irqoff(&queue->napi);
+	}
+}
+
+irqreturn_t zc_queue_interrupt(int irq, void *queue)
+{
+	zc_queue_schedule(queue);
+	return IRQ_HANDLED;
+}
+
+/* Starting and stopping. Under RTNL. */
+
+static void pause(struct zc_queue *queue)
+{
+	queue->nic->ops->mask(queue);
+	napi_disable(&queue->napi);
+}
+
+/*
+ * Polls once: an interrupt that came while NAPI was disabled, on a line that the
+ * NIC shares with another device, has cleared its cause.
+ */
+static void resume(struct zc_queue *queue)
+{
+	napi_enable(&queue->napi);
+	local_bh_disable();
+	napi_schedule(&queue->napi);
+	local_bh_enable();
+}
+
+static void rewind(struct zc_ring *ring)
+{
+	if (ring)
+		zc_ring_rewind(ring);
+}
+
+/* System calls reach the NIC through the ring from here on. */
+static void connect_ring(struct zc_queue *queue, struct zc_ring *ring)
+{
+	if (!ring)
+		return;
+	spin_lock_bh(&ring->lock);
+	ring->queue = queue;
+	spin_unlock_bh(&ring->lock);
+}
+
+/* Forgets losses from before this socket, and gives the NIC its slots. */
+static void begin_receiving(struct zc_queue *queue, struct zc_ring *rx)
+{
+	u32 missed, damaged;
+
+	if (!rx)
+		return;
+	spin_lock_bh(&rx->lock);
+	spin_lock(&queue->nic->losses_lock);
+	queue->nic->ops->read_losses(queue, &missed, &damaged);
+	spin_unlock(&queue->nic->losses_lock);
+	rx->skb->dev = queue->nic->netdev;
+	skb_set_queue_mapping(rx->skb, queue->index);
+	queue->nic->ops->refill(queue, rx);
+	spin_unlock_bh(&rx->lock);
+}
+
+static void start(struct zc_queue *queue)
+{
+	queue->awaits_room = false;
+	rewind(queue->owner->rx);
+	rewind(queue->owner->tx);
+	queue->nic->ops->start_queue(queue);
+	connect_ring(queue, queue->owner->tx);
+	connect_ring(queue, queue->owner->rx);
+	begin_receiving(queue, queue->owner->rx);
+}
+
+/* No system call accesses the NIC through the ring after this. */
+static void disconnect_ring(struct zc_ring *ring)
+{
+	if (!ring)
+		return;
+	spin_lock_bh(&ring->lock);
+	ring->queue = NULL;
+	spin_unlock_bh(&ring->lock);
+}
+
+/* Filled slots belong to the process. */
+static void keep_received(struct zc_queue *queue, struct zc_ring *rx)
+{
+	if (!rx)
+		return;
+	spin_lock_bh(&rx->lock);
+	zc_queue_read_losses(queue, rx);
+	queue->nic->ops->harvest(queue, rx, rx->mask + 1);
+	rx->skb->dev = NULL;
+	spin_unlock_bh(&rx->lock);
+	zc_socket_readable(queue->owner);
+}
+
+/* Slots that were given to the NIC and not sent are lost. */
+static void drop_unsent(struct zc_queue *queue, struct zc_ring *tx)
+{
+	if (!tx)
+		return;
+	spin_lock_bh(&tx->lock);
+	queue->nic->ops->reclaim(queue, tx);
+	for (; tx->head != tx->tail; tx->head = zc_ring_next(tx, tx->head)) {
+		tx->dropped++;
+		zc_ring_hand_over(tx, tx->head, ZEROCOPY_WRITABLE);
+	}
+	spin_unlock_bh(&tx->lock);
+}
+
+/*
+ * Ends all traffic. The order matters: no interrupt, no system call that
+ * touches the NIC, no transfer; only then may the process alone use the memory.
+ */
+static void stop(struct zc_queue *queue)
+{
+	const struct zc_nic_ops *ops = queue->nic->ops;
+	struct zc_ring *rx = queue->owner->rx, *tx = queue->owner->tx;
+
+	disconnect_ring(rx);
+	disconnect_ring(tx);
+	ops->stop_queue(queue);
+	keep_received(queue, rx);
+	drop_unsent(queue, tx);
+	ops->forget_queue(queue);
+}
+
+void zc_queue_open(struct zc_queue *queue)
+{
+	if (queue->owner)
+		start(queue);
+	resume(queue);
+	if (queue->owner)
+		zc_socket_up(queue->owner);
+}
+
+void zc_queue_close(struct zc_queue *queue)
+{
+	pause(queue);
+	if (!queue->owner)
+		return;
+	stop(queue);
+	zc_socket_error(queue->owner, ENETDOWN);
+}
+
+/* The owner. */
+
+static void free_ring(struct zc_queue *queue, struct zc_nic_ring *nic_ring,
+		      struct zc_ring *ring)
+{
+	if (nic_ring->descs)
+		dma_free_coherent(&queue->nic->pdev->dev, nic_ring->bytes,
+				  nic_ring->descs, nic_ring->dma);
+	nic_ring->descs = NULL;
+	if (ring)
+		zc_ring_unmap(ring);
+}
+
+static int make_ring(struct zc_queue *queue, struct zc_nic_ring *nic_ring,
+		     struct zc_ring *ring, enum dma_data_direction direction)
+{
+	struct device *device = &queue->nic->pdev->dev;
+	int err;
+
+	if (!ring)
+		return 0;
+	err = zc_ring_map(ring, device, direction);
+	if (err)
+		return err;
+	nic_ring->bytes = ((size_t)ring->mask + 1) *
+			  queue->nic->ops->desc_bytes;
+	nic_ring->descs = dma_alloc_coherent(device, nic_ring->bytes,
+					     &nic_ring->dma, GFP_KERNEL);
+	return nic_ring->descs ? 0 : -ENOMEM;
+}
+
+static void free_rings(struct zc_queue *queue, struct zc_sock *zs)
+{
+	free_ring(queue, &queue->rx, zs->rx);
+	free_ring(queue, &queue->tx, zs->tx);
+}
+
+static int make_rings(struct zc_queue *queue, struct zc_sock *zs)
+{
+	int err;
+
+	err = make_ring(queue, &queue->rx, zs->rx, DMA_FROM_DEVICE);
+	if (!err)
+		err = make_ring(queue, &queue->tx, zs->tx, DMA_TO_DEVICE);
+	if (err)
+		free_rings(queue, zs);
+	return err;
+}
+
+int zc_queue_attach(struct zc_queue *queue, struct zc_sock *zs)
+{
+	int err;
+
+	if (queue->owner)
+		return -EBUSY;
+	err = make_rings(queue, zs);
+	if (err)
+		return err;
+	zc_ring_begin(zs->rx);
+	zc_ring_begin(zs->tx);
+	if (!netif_running(queue->nic->netdev)) {
+		queue->owner = zs;
+		return 0;
+	}
+	pause(queue);
+	queue->owner = zs;
+	start(queue);
+	resume(queue);
+	return 0;
+}
+
+void zc_queue_detach(struct zc_queue *queue)
+{
+	struct zc_sock *zs = queue->owner;
+
+	if (!netif_running(queue->nic->netdev)) {
+		queue->owner = NULL;
+		free_rings(queue, zs);
+		return;
+	}
+	pause(queue);
+	stop(queue);
+	queue->owner = NULL;
+	free_rings(queue, zs);
+	resume(queue);
+}
+
+void zc_queue_init(struct zc_nic *nic, unsigned int index)
+{
+	struct zc_queue *queue = &nic->queues[index];
+
+	queue->nic = nic;
+	queue->index = index;
+	snprintf(queue->name, sizeof(queue->name), "%s-%u",
+		 pci_name(nic->pdev), index);
+	netif_napi_add(nic->netdev, &queue->napi, poll);
+}
