@@ -12,12 +12,30 @@ const DRIVER: &str = "pf_zerocopy";
 const BIND_REMEDY: &str =
     "bind its NIC to the driver pf_zerocopy (driver_override): see docs/internals/pf-zerocopy.md";
 
-/// Binds `socket` to `interface`.
+/// Binds `socket` to the first queue of `interface` that has no socket.
+///
+/// # Errors
+/// Those of [`bind`]; EBUSY if all queues have a socket.
+pub(crate) fn bind_any(socket: &Socket, interface: &Interface) -> Result<(), Error> {
+    let queues = interface.queues()?.tx;
+    let mut bound = bind(socket, interface, 0);
+    for queue in 1..queues {
+        match bound {
+            Err(error) if error.is_one_of(&[Errno::BUSY]) => bound = bind(socket, interface, queue),
+            bound => return bound,
+        }
+    }
+    bound
+}
+
+/// Binds `socket` to a queue of `interface`.
 ///
 /// # Errors
 /// Those of [`Socket::bind`]. The remedy names the cause of EOPNOTSUPP.
-pub(crate) fn bind(socket: &Socket, interface: &Interface) -> Result<(), Error> {
-    Ok(socket.bind(interface.index).map_err(|error| {
+pub(crate) fn bind(socket: &Socket, interface: &Interface, queue: u32) -> Result<(), Error> {
+    let queue =
+        u16::try_from(queue).map_err(|_| Error::Usage(format!("queue {queue}: the number is too large")))?;
+    Ok(socket.bind(interface.index, queue).map_err(|error| {
         let is_unsupported = error.is_one_of(&[Errno::OPNOTSUPP]);
         if is_unsupported { error.remedy(explain_unsupported(&interface.name)) } else { error }
     })?)

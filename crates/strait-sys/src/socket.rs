@@ -44,6 +44,20 @@ pub fn attach_filter(
     set(fd, (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), &program, (doing, subject))
 }
 
+/// Removes the filter (`SO_DETACH_FILTER`): every frame is received from now on. Does nothing on a
+/// socket without a filter.
+pub(crate) fn detach_filter(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
+    let option = (libc::SOL_SOCKET, libc::SO_DETACH_FILTER);
+    let detached = set(fd, option, &0_i32, ("detach the filter from", interface));
+    detached.or_else(|error| if error.errno() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
+}
+
+/// Attaches a filter that rejects every frame.
+pub(crate) fn reject_all(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
+    const RET_ZERO: Instruction = (0x06, 0, 0, 0);
+    attach_filter(fd, &[RET_ZERO], ("attach a filter to", interface))
+}
+
 /// `getsockopt(2)` into plain integers; errors name `doing` and `interface`.
 pub(crate) fn get<T: Copy>(
     fd: BorrowedFd<'_>,

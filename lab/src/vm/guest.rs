@@ -38,6 +38,7 @@ pub struct Guest {
     modules: BTreeSet<&'static str>,
     initramfs: Initramfs,
     limit: Duration,
+    processors: u32,
     /// Kernel command line.
     command_line: String,
     /// Arguments of QEMU.
@@ -66,6 +67,7 @@ impl Guest {
             modules,
             initramfs,
             limit: LIMIT,
+            processors: 1,
             command_line: KERNEL_ARGUMENTS.to_owned(),
             arguments: Vec::new(),
             taps: Vec::new(),
@@ -108,6 +110,13 @@ impl Guest {
     pub fn kernel_argument(mut self, word: &str) -> Self {
         self.command_line.push(' ');
         self.command_line.push_str(word);
+        self
+    }
+
+    /// Sets the number of processors, which a metered guest cannot have.
+    #[must_use]
+    pub fn processors(mut self, count: u32) -> Self {
+        self.processors = count;
         self
     }
 
@@ -169,13 +178,16 @@ impl Guest {
         let initrd = folder.path().join("initrd");
         let log = folder.path().join("marks");
         if self.metered {
+            assert_eq!(self.processors, 1, "instructions are counted on one processor");
             self.initramfs.program("bin/pump", &meter::pump(folder.path()));
             self.arguments.extend(meter::arguments(folder.path(), &log));
         }
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
             .expect("room for an initramfs");
 
-        let machine = machine(self.kernel, &initrd, &self.command_line).args(self.arguments);
+        let machine = machine(self.kernel, &initrd, &self.command_line)
+            .args(["-smp", &self.processors.to_string()])
+            .args(self.arguments);
         let namespace = (!self.taps.is_empty()).then(|| bridge(&self.taps)).transpose()?;
         let finished = match &namespace {
             Some(namespace) => machine.within(namespace),

@@ -24,7 +24,7 @@ impl Transmitter {
     pub(crate) fn open(interface: &Interface) -> Result<Self, Error> {
         let socket = Arc::new(Socket::open(&interface.name)?);
         let ring = socket.transmitter(SLOTS)?;
-        zerocopy::bind(&socket, interface)?;
+        zerocopy::bind_any(&socket, interface)?;
         Ok(Self { ring, socket })
     }
 

@@ -92,6 +92,34 @@ impl Request<'_> {
         }
     }
 
+    /// Returns the receive queues of a path with a socket for each queue: by default all, because a
+    /// socket receives the frames of its own queue only.
+    ///
+    /// # Errors
+    /// A queue that does not exist or is given twice, or no queue.
+    pub(crate) fn receive_queues(&self) -> Result<Vec<u32>, Error> {
+        let Interface { name, .. } = &self.interface;
+        let available = self.interface.queues()?.rx;
+        let queues = match &self.options.queues {
+            Queues::These(queues) => queues.clone(),
+            Queues::Default | Queues::All => (0..available).collect(),
+        };
+        let mut seen = vec![false; available as usize];
+        for &queue in &queues {
+            let Some(seen) = seen.get_mut(queue as usize) else {
+                let last = available - 1;
+                return Err(Error::Usage(format!("queue {queue}: {name} has receive queues 0 to {last}")));
+            };
+            if std::mem::replace(seen, true) {
+                return Err(Error::Usage(format!("queue {queue} is given twice")));
+            }
+        }
+        if queues.is_empty() {
+            return Err(Error::Usage(format!("{name}: give at least one receive queue")));
+        }
+        Ok(queues)
+    }
+
     /// Returns the size of the longest frame that the kernel may deliver.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         let joined = joins_segments(&self.interface);

@@ -19,8 +19,9 @@ const SUBJECT: &str = "pf_zerocopy";
 const MODULE: &str = "pf_zerocopy";
 /// Directory of the loaded modules.
 const MODULES: &str = "/sys/module";
-/// PCI vendor and device of the only NIC that the module drives.
-const INTEL_82540EM: [&str; 2] = ["0x8086", "0x100e"];
+/// PCI vendor and device of the NICs that the module drives.
+const NICS: [[&str; 2]; 2] = [["0x8086", "0x100e"], ["0x8086", "0x10c9"]];
+const NIC_NAMES: &str = "Intel 82540EM and 82576";
 const LOAD: &str = "insmod pf_zerocopy.ko (make -C kmod builds it)";
 
 /// Relation of a NIC to the module.
@@ -40,7 +41,7 @@ impl Nic {
         let Ok(driver) = driver else { return Self::Other };
         match interface.sysfs().map(|directory| ids(&directory.join("device"))) {
             _ if driver.name == MODULE => Self::Taken,
-            Some(ids) if ids == INTEL_82540EM => Self::Able(driver),
+            Some(ids) if NICS.iter().any(|nic| ids == *nic) => Self::Able(driver),
             _ => Self::Other,
         }
     }
@@ -77,7 +78,7 @@ fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, recorder: &
             recorder.better(SUBJECT, message, format!("{LOAD}; then {}", bind_command(driver)));
         }
         (Err(_), _) => {
-            recorder.ok(SUBJECT, "its module is not loaded; useful only with the NIC Intel 82540EM");
+            recorder.ok(SUBJECT, format!("its module is not loaded; it drives only the NICs {NIC_NAMES}"));
         }
         (Ok(()), Nic::Taken) => {
             let message =
@@ -89,7 +90,7 @@ fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, recorder: &
             recorder.better(SUBJECT, message, bind_command(driver));
         }
         (Ok(()), Nic::Other) => {
-            recorder.ok(SUBJECT, "its module is loaded; it drives only the NIC Intel 82540EM");
+            recorder.ok(SUBJECT, format!("its module is loaded; it drives only the NICs {NIC_NAMES}"));
         }
     }
 }

@@ -23,9 +23,18 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
+/// Kernels and NICs for tests of functions that each NIC has in its own way.
+const MACHINES: [(Kernel, Nic); 3] =
+    [(Kernel::V7_2, Nic::E1000), (Kernel::V6_12, Nic::E1000), (Kernel::V7_2, Nic::Igb)];
+
 /// Returns a guest with two e1000, of which scripts bind the second to the module.
 fn pair(kernel: Kernel) -> Guest {
-    with_module(guest(kernel).wire(Nic::E1000, Nic::E1000), kernel)
+    pair_with(kernel, Nic::E1000)
+}
+
+/// Returns a guest with an e1000 and `nic`, which scripts bind to the module.
+fn pair_with(kernel: Kernel, nic: Nic) -> Guest {
+    with_module(guest(kernel).wire(Nic::E1000, nic), kernel)
 }
 
 /// Returns [`pair`] with the program `misuse`.
@@ -48,7 +57,7 @@ fn frames_are_captured_unchanged_without_a_copy() {
     if !vm_or_skip() {
         return;
     }
-    for kernel in KERNELS {
+    for (kernel, nic) in MACHINES {
         // The frames captured by v3 with the stock driver are sent again and captured by the
         // module, with VLAN tags, filters and a snaplen.
         let script = "
@@ -64,7 +73,7 @@ compare whole zerocopy
 compare filtered zerocopy vlan and udp
 compare cut zerocopy --snaplen 60
 ";
-        let run = run(pair(kernel), script);
+        let run = run(pair_with(kernel, nic), script);
         assert_output(
             &run,
             &[
@@ -95,8 +104,8 @@ sleep 1
 end_capture
 cat came.json
 ";
-    for kernel in KERNELS {
-        let run = run(pair(kernel), script);
+    for (kernel, nic) in MACHINES {
+        let run = run(pair_with(kernel, nic), script);
         assert_output(&run, &[r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#]);
     }
 }
@@ -128,8 +137,8 @@ sleep 1
 end_capture
 cat next.json
 ";
-    for kernel in KERNELS {
-        assert_output(&run(pair(kernel), script), &["no page is pinned", r#""delivered":100"#]);
+    for (kernel, nic) in MACHINES {
+        assert_output(&run(pair_with(kernel, nic), script), &["no page is pinned", r#""delivered":100"#]);
     }
 }
 
@@ -159,8 +168,8 @@ rmmod pf_zerocopy
 strait capture -i eth0 --path zerocopy --json 2>unloaded.err && exit 1
 cat unloaded.err
 ";
-    for kernel in KERNELS {
-        let run = run(pair(kernel), script);
+    for (kernel, nic) in MACHINES {
+        let run = run(pair_with(kernel, nic), script);
         assert_output(&run, &["one socket at a time", r#""delivered":10"#, "load the module"]);
     }
 }
@@ -214,8 +223,8 @@ ends gone 'the interface was removed'
 [ $(pinned) -eq $before ]
 unharmed
 ";
-    for kernel in KERNELS {
-        let run = run(pair(kernel), script);
+    for (kernel, nic) in MACHINES {
+        let run = run(pair_with(kernel, nic), script);
         let flapped = ledger(&run, "flapped ");
         let events = &flapped["events"];
         assert_eq!((&flapped["received"], &flapped["delivered"]), (&json!(250), &json!(250)), "{flapped}");
@@ -254,8 +263,8 @@ echo came $(($(came) - start))
 [ $(pinned) -eq $before ]
 unharmed
 ";
-    for kernel in KERNELS {
-        let run = run(pair(kernel), script);
+    for (kernel, nic) in MACHINES {
+        let run = run(pair_with(kernel, nic), script);
         let busy = ledger(&run, "busy ");
         assert_eq!(busy["events"]["link_downs"], 5, "{busy}");
         let lost = busy["lost"]["ring_full"].as_u64().unwrap() + busy["lost"]["other"].as_u64().unwrap();

@@ -17,10 +17,10 @@ capturing() {
 receiver=eth1
 sender=eth0
 
-# take_for_zerocopy: binds eth1, an e1000, to the module pf_zerocopy, as zc0.
+# take_for_zerocopy: binds eth1 to the module pf_zerocopy, as zc0.
 take_for_zerocopy() {
     address=$(basename "$(readlink /sys/class/net/eth1/device)")
-    echo "$address" >/sys/bus/pci/drivers/e1000/unbind
+    echo "$address" >/sys/class/net/eth1/device/driver/unbind
     insmod /pf_zerocopy.ko
     echo pf_zerocopy >"/sys/bus/pci/devices/$address/driver_override"
     echo "$address" >/sys/bus/pci/drivers_probe

@@ -185,14 +185,12 @@ impl Socket {
     /// Removes the filter (`SO_DETACH_FILTER`): every frame is received from now on. Does nothing
     /// on a socket without a filter.
     pub fn detach_filter(&self) -> Result<()> {
-        let detached = self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32, "detach the filter from");
-        detached.or_else(|error| if error.errno() == Some(libc::ENOENT) { Ok(()) } else { Err(error) })
+        socket::detach_filter(self.as_fd(), &self.interface)
     }
 
     /// Stops reception with a filter that rejects every frame. Frames in the ring stay readable.
     pub fn reject_all(&self) -> Result<()> {
-        const RET_ZERO: Instruction = (0x06, 0, 0, 0);
-        self.attach_filter(&[RET_ZERO])
+        socket::reject_all(self.as_fd(), &self.interface)
     }
 
     /// Sets promiscuous mode on the interface until this socket closes (`PACKET_ADD_MEMBERSHIP`).

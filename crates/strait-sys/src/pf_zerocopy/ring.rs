@@ -15,7 +15,7 @@ pub(super) const READABLE: u32 = 2;
 /// nevertheless, so that a faulty kernel cannot cause undefined behaviour.
 #[repr(C)]
 pub(super) struct Descriptor {
-    addr: AtomicU64,
+    pub(super) addr: AtomicU64,
     pub(super) timestamp_ns: AtomicU64,
     pub(super) length: AtomicU32,
     state: AtomicU32,
@@ -94,11 +94,20 @@ impl Ring {
         position.store(slot, Ordering::Release);
     }
 
-    /// Returns the first byte of the slot's memory, which is [`SLOT_BYTES`] long.
+    /// Returns the first byte of slot `slot`, which is [`SLOT_BYTES`] long.
     #[inline]
     pub(super) fn memory(&self, slot: u32) -> *mut u8 {
         let index = (slot & self.mask) as usize;
         // SAFETY: the index is below the number of slots, so the offset lies in the buffer.
         unsafe { self.buffer.as_ptr().add(index * SLOT_BYTES) }
+    }
+
+    /// Returns the first byte of the slot of descriptor `index` of a receive ring. The kernel changes
+    /// it together with the state, so that each descriptor has a slot of its own; a wrong address
+    /// selects another slot of the buffer.
+    #[inline]
+    pub(super) fn received(&self, index: u32) -> *mut u8 {
+        let addr = self.descriptor(index).addr.load(Ordering::Relaxed) as usize;
+        self.memory((addr.wrapping_sub(self.buffer.as_ptr() as usize) / SLOT_BYTES) as u32)
     }
 }

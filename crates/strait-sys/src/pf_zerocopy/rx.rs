@@ -109,7 +109,7 @@ impl Batch<'_> {
         let slot = ring.after(self.first, index as u32);
         let length = self.receiver.length(slot).min(SLOT_BYTES);
         // SAFETY: this side owns the slot until the batch drops, and `length` bytes lie within it.
-        let bytes = unsafe { std::slice::from_raw_parts(ring.memory(slot), length) };
+        let bytes = unsafe { std::slice::from_raw_parts(ring.received(slot), length) };
         let timestamp_ns = ring.descriptor(slot).timestamp_ns.load(Ordering::Relaxed);
         Some(Frame { bytes, timestamp_ns })
     }

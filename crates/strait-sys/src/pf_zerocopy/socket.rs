@@ -6,6 +6,7 @@ use super::ring::Ring;
 use super::{Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Transmitter};
 use crate::error::{Error, Kind, Result, check};
 use crate::mmap::Mapping;
+use crate::packet::Instruction;
 use crate::socket::{self, LinkState};
 
 /// `AF_ZEROCOPY` and its constants (`kmod/pf_zerocopy/pf_zerocopy.h`).
@@ -21,7 +22,7 @@ const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
 #[repr(C)]
 struct Address {
     family: u16,
-    reserved: u16,
+    queue: u16,
     ifindex: u32,
 }
 
@@ -47,6 +48,8 @@ pub struct Statistics {
     pub tx_frames: u64,
     /// Frames handed over but not sent, because the device went down.
     pub tx_dropped: u64,
+    /// Frames that the filter rejected.
+    pub rx_filtered: u64,
 }
 
 /// `PF_ZEROCOPY` socket.
@@ -114,19 +117,37 @@ impl Socket {
         Ok(Ring::new(shared, buffer, slots))
     }
 
-    /// Binds to an interface: frames arrive from now on.
+    /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), and replaces an earlier one. Rejected
+    /// frames use no slot; other frames are received whole.
+    pub fn attach_filter(&self, program: &[Instruction]) -> Result<()> {
+        socket::attach_filter(self.as_fd(), program, ("attach a filter to", &self.interface))
+    }
+
+    /// Removes the filter (`SO_DETACH_FILTER`): every frame is received from now on. Does nothing
+    /// on a socket without a filter.
+    pub fn detach_filter(&self) -> Result<()> {
+        socket::detach_filter(self.as_fd(), &self.interface)
+    }
+
+    /// Stops reception with a filter that rejects every frame. Frames in the ring stay readable.
+    pub fn reject_all(&self) -> Result<()> {
+        socket::reject_all(self.as_fd(), &self.interface)
+    }
+
+    /// Binds to a queue of an interface: its frames arrive from now on.
     ///
     /// # Errors
     /// EOPNOTSUPP if another driver has the interface, or if its DMA would go through bounce
-    /// buffers (swiotlb), which is a copy; EBUSY if another socket has it; ENODEV.
-    pub fn bind(&self, ifindex: u32) -> Result<()> {
-        let address = Address { family: AF_ZEROCOPY as u16, reserved: 0, ifindex };
+    /// buffers (swiotlb), which is a copy; EBUSY if another socket has the queue; EINVAL if there
+    /// is no such queue; ENODEV.
+    pub fn bind(&self, ifindex: u32, queue: u16) -> Result<()> {
+        let address = Address { family: AF_ZEROCOPY as u16, queue, ifindex };
         let len = size_of::<Address>() as libc::socklen_t;
         // SAFETY: address points at an address of that length.
         let returned = unsafe { libc::bind(self.raw(), (&raw const address).cast(), len) };
         let bound = check(returned, "bind a PF_ZEROCOPY socket to", &*self.interface).map(drop);
         bound.map_err(|error| match error.errno() {
-            Some(libc::EBUSY) => error.remedy("it takes one socket at a time: end the other program"),
+            Some(libc::EBUSY) => error.remedy("a queue takes one socket at a time: end the other program"),
             _ => error,
         })
     }
@@ -197,7 +218,7 @@ impl Socket {
     /// Returns true if the interface was removed: the socket is then bound to none. An interface
     /// goes down before it is removed; the kernel answers when both are complete.
     fn interface_was_removed(&self) -> bool {
-        let mut address = Address { family: 0, reserved: 0, ifindex: 0 };
+        let mut address = Address { family: 0, queue: 0, ifindex: 0 };
         let mut len = size_of::<Address>() as libc::socklen_t;
         // SAFETY: the kernel writes at most len bytes to address.
         let returned = unsafe { libc::getsockname(self.raw(), (&raw mut address).cast(), &raw mut len) };

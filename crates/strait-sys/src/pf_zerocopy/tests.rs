@@ -14,7 +14,7 @@ use crate::mmap::Mapping;
 
 const SLOTS: u32 = 8;
 
-/// Both sides of a ring of [`SLOTS`] slots, all writable.
+/// Both sides of a ring of [`SLOTS`] slots, all writable: the kernel's and that of this process.
 fn sides() -> [Ring; 2] {
     let [shared_bytes, buffer_bytes] = [Ring::shared_bytes(SLOTS), SLOTS as usize * SLOT_BYTES];
     let files = [shared_bytes, buffer_bytes].map(|bytes| {
@@ -28,27 +28,60 @@ fn sides() -> [Ring; 2] {
         Ring::new(shared, buffer, SLOTS)
     };
     let sides = [side(), side()];
-    (0..SLOTS).for_each(|slot| sides[0].set_state(slot, WRITABLE));
+    for slot in 0..SLOTS {
+        sides[0].set_state(slot, WRITABLE);
+        sides[0].descriptor(slot).addr.store(sides[1].memory(slot) as u64, Ordering::Relaxed);
+    }
     sides
 }
 
 /// Model of the kernel's receiving and sending side.
 struct Nic {
     ring: Ring,
+    /// Next descriptor to hand over, and next one to take back.
     head: u32,
+    tail: u32,
+    /// Slots that wait for a frame, in the NIC's order.
+    posted: VecDeque<u32>,
+    /// Slot of each descriptor.
+    held: [u32; SLOTS as usize],
+    /// Address of the buffer in the process.
+    start: u64,
 }
 
 impl Nic {
-    /// Writes a frame, or the content of a damaged one, into the next slot; returns false if the
-    /// slot is not writable.
-    fn receive(&mut self, frame: &[u8], timestamp_ns: u64) -> bool {
-        if !self.ring.has_state(self.head, WRITABLE) {
-            return false;
+    fn new(ring: Ring) -> Self {
+        let start = ring.descriptor(0).addr.load(Ordering::Relaxed);
+        let held = std::array::from_fn(|slot| slot as u32);
+        Self { ring, head: 0, tail: 0, posted: VecDeque::new(), held, start }
+    }
+
+    /// Takes back the slots that the process has returned.
+    fn refill(&mut self) {
+        while self.posted.len() < SLOTS as usize && self.ring.has_state(self.tail, WRITABLE) {
+            self.posted.push_back(self.held[self.tail as usize]);
+            self.tail = self.ring.after(self.tail, 1);
         }
-        let slot = self.ring.memory(self.head);
+    }
+
+    /// Writes a frame into the next slot, and posts the slot again, as for a frame that the filter
+    /// rejects.
+    fn reject(&mut self) {
+        self.refill();
+        self.posted.rotate_left(1.min(self.posted.len()));
+    }
+
+    /// Writes a frame, or the content of a damaged one, into the next slot; returns false if no
+    /// slot is writable.
+    fn receive(&mut self, frame: &[u8], timestamp_ns: u64) -> bool {
+        self.refill();
+        let Some(slot) = self.posted.pop_front() else { return false };
+        let memory = self.ring.memory(slot);
         // SAFETY: the NIC owns the slot while it is writable, and no frame is longer.
-        unsafe { slot.copy_from(frame.as_ptr(), frame.len()) };
+        unsafe { memory.copy_from(frame.as_ptr(), frame.len()) };
+        self.held[self.head as usize] = slot;
         let descriptor = self.ring.descriptor(self.head);
+        descriptor.addr.store(self.start + u64::from(slot) * SLOT_BYTES as u64, Ordering::Relaxed);
         descriptor.length.store(frame.len() as u32, Ordering::Relaxed);
         descriptor.timestamp_ns.store(timestamp_ns, Ordering::Relaxed);
         self.ring.set_state(self.head, READABLE);
@@ -76,6 +109,8 @@ enum Step {
     Arrive(usize),
     /// A damaged frame arrives.
     Damaged,
+    /// The filter rejects a frame.
+    Rejected,
     /// The reader takes at most this many frames.
     Take(usize),
 }
@@ -84,6 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..=SLOT_BYTES).prop_map(Step::Arrive),
         1 => Just(Step::Damaged),
+        1 => Just(Step::Rejected),
         2 => (0..2 * SLOTS as usize).prop_map(Step::Take),
     ]
 }
@@ -92,7 +128,7 @@ proptest! {
     #[test]
     fn reader_sees_exactly_the_arrived_frames(steps in prop::collection::vec(step(), 1..200)) {
         let [kernels, ours] = sides();
-        let mut nic = Nic { ring: kernels, head: 0 };
+        let mut nic = Nic::new(kernels);
         let mut receiver = Receiver::new(ours);
         let (mut expected, mut number) = (VecDeque::new(), 0_u64);
         for step in steps {
@@ -105,6 +141,7 @@ proptest! {
                     }
                 }
                 Step::Damaged => drop(nic.receive(&[], number)),
+                Step::Rejected => nic.reject(),
                 Step::Take(limit) => {
                     let ready = receiver.ready();
                     let batch = receiver.take(limit);
@@ -130,7 +167,7 @@ proptest! {
     #[test]
     fn pushed_frames_are_sent_in_order(steps in prop::collection::vec(0..5_u8, 1..200)) {
         let [kernels, ours] = sides();
-        let mut nic = Nic { ring: kernels, head: 0 };
+        let mut nic = Nic::new(kernels);
         let mut transmitter = Transmitter::new(ours);
         let (mut queued, mut number) = (VecDeque::new(), 0_u8);
         for step in steps {
@@ -158,7 +195,7 @@ proptest! {
 #[test]
 fn borrowed_frames_stay_while_others_arrive() {
     let [kernels, ours] = sides();
-    let mut nic = Nic { ring: kernels, head: 0 };
+    let mut nic = Nic::new(kernels);
     let mut receiver = Receiver::new(ours);
     for i in 0..SLOTS as u8 {
         assert!(nic.receive(&[i; 60], 0));
@@ -174,7 +211,7 @@ fn borrowed_frames_stay_while_others_arrive() {
 #[test]
 fn length_beyond_the_slot_is_cut() {
     let [kernels, ours] = sides();
-    let mut nic = Nic { ring: kernels, head: 0 };
+    let mut nic = Nic::new(kernels);
     let mut receiver = Receiver::new(ours);
     assert!(nic.receive(&[1; 60], 0));
     nic.ring.descriptor(0).length.store(u32::MAX, Ordering::Relaxed);

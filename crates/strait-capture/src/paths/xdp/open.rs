@@ -119,11 +119,10 @@ impl Way {
 /// Opens the sockets in the fastest way that the interface supports.
 ///
 /// # Errors
-/// A queue that does not exist, another XDP program on the interface, another AF_XDP socket on a
+/// Another XDP program on the interface, another AF_XDP socket on a
 /// queue, no privilege, or a required mode that the interface does not support.
 pub(super) fn open(options: &Options<'_>) -> Result<Opened, Error> {
     check_link(options.interface)?;
-    check_queues(options)?;
     refuse_other_program(options.interface)?;
     let ways = ways(options);
     let mut notes = Vec::new();
@@ -166,25 +165,6 @@ fn check_link(interface: &Interface) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(format!("{}: AF_XDP is for Ethernet interfaces: use --path v3", interface.name)))
-}
-
-fn check_queues(options: &Options<'_>) -> Result<(), Error> {
-    let Interface { name, .. } = options.interface;
-    let available = options.interface.queues()?.rx;
-    let mut seen = vec![false; available as usize];
-    for &queue in options.queues {
-        let Some(seen) = seen.get_mut(queue as usize) else {
-            let last = available - 1;
-            return Err(Error::Usage(format!("queue {queue}: {name} has receive queues 0 to {last}")));
-        };
-        if std::mem::replace(seen, true) {
-            return Err(Error::Usage(format!("queue {queue} is given twice")));
-        }
-    }
-    if options.queues.is_empty() {
-        return Err(Error::Usage(format!("{name}: give at least one receive queue")));
-    }
-    Ok(())
 }
 
 /// Refuses an interface with another XDP program. An interface runs only one program, and replacing

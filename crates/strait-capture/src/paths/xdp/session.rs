@@ -15,14 +15,12 @@ use crate::link::ANY;
 use crate::paths::request::Request;
 use crate::paths::spec::{FilterChange, Lanes, Opened, Source};
 use crate::placing::Replaced;
-use crate::queues::Queues;
 use crate::watch::LinkWatch;
 
 /// Name in reports.
 const PATH: &str = "xdp";
 
-/// Opens the queues of the request; by default all receive queues, because a socket receives the
-/// frames of its own queue only.
+/// Opens the queues of the request.
 pub(super) fn open(request: &Request<'_>, required: Required) -> Result<Opened<Engine>, Error> {
     let Request { options, interface, link, program } = request;
     if interface.index == 0 {
@@ -30,10 +28,7 @@ pub(super) fn open(request: &Request<'_>, required: Required) -> Result<Opened<E
     }
     options.directions.refuse_sent(PATH)?;
     filter::refuse_on_xdp(program)?;
-    let queues = match &options.queues {
-        Queues::These(queues) => queues.clone(),
-        Queues::Default | Queues::All => (0..interface.queues()?.rx).collect(),
-    };
+    let queues = request.receive_queues()?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     let ring_bytes = options.ring_bytes.unwrap_or_else(|| ring_size::default_bytes(queues.len()));
     let requested = open::Options {

@@ -9,13 +9,12 @@ use strait_filter::cbpf::Program;
 use strait_ledger::Capture;
 use strait_os::interface::Interface;
 use strait_sys::LinkState;
-use strait_sys::packet;
 use strait_sys::pf_zerocopy::{self, Receiver, SLOT_BYTES, SLOTS_MAX, SLOTS_MIN, Socket};
 
 use super::batch::Batch;
 use crate::booking::Copies;
 use crate::error::Error;
-use crate::link;
+use crate::filter;
 use crate::live_counters::{KernelCounters, Reading};
 use crate::paths::engine::{self, Engine as _, Lend};
 use crate::sender::Sender;
@@ -41,33 +40,36 @@ pub(crate) struct Engine {
     interface: u32,
     /// Number of polls of an empty ring.
     spins: u32,
-    /// Keeps the interface promiscuous while it is open.
-    _promiscuous: Option<packet::Socket>,
 }
 
 impl Engine {
-    /// Binds a ring of about `ring_bytes` to `interface`; frames arrive from here on. If it
-    /// `sends`, adds a ring for sending; an error of that ring is returned in [`Opened::sender`].
+    /// Opens a socket for `interface` with a ring of about `ring_bytes` that receives what `program`
+    /// matches. If it `sends`, adds a ring for sending; an error of that ring is returned in
+    /// [`Opened::sender`].
     ///
     /// # Errors
-    /// The module is not loaded, another driver or program has the interface, no privilege.
+    /// The module is not loaded, no privilege, a program that is too large for the kernel.
     pub(super) fn open(
         interface: &Interface,
         ring_bytes: usize,
-        promiscuous: bool,
+        program: &Program,
         sends: bool,
     ) -> Result<Opened, Error> {
         let socket = Arc::new(Socket::open(&interface.name)?);
+        attach(program, &socket)?;
         let slots = (ring_bytes / SLOT_BYTES).clamp(SLOTS_MIN as usize, SLOTS_MAX as usize);
         let receiver = socket.receiver(1 << slots.ilog2())?;
         let sender = sends.then(|| Sender::of_capture(&socket, interface));
-        let promiscuous = promiscuous.then(|| link::promiscuous(interface)).transpose()?;
-        zerocopy::bind(&socket, interface)?;
         let interface = interface.index;
-        Ok(Opened {
-            engine: Self { receiver, socket, interface, spins: 0, _promiscuous: promiscuous },
-            sender,
-        })
+        Ok(Opened { engine: Self { receiver, socket, interface, spins: 0 }, sender })
+    }
+
+    /// Binds the socket to a queue: its frames arrive from here on.
+    ///
+    /// # Errors
+    /// Another driver has the interface, or another socket has the queue.
+    pub(super) fn bind(&self, interface: &Interface, queue: u32) -> Result<(), Error> {
+        zerocopy::bind(&self.socket, interface, queue)
     }
 
     /// Returns the kernel's counters, with which reception can also be stopped.
@@ -152,8 +154,8 @@ impl engine::Engine for Engine {
         account.received = received(&statistics);
         account.lost.ring_full = statistics.rx_no_buffer;
         account.lost.other = statistics.rx_errors;
-        account.filtered = discarded;
-        let lent = account.delivered + account.lost.sink + account.filtered;
+        account.filtered = statistics.rx_filtered + discarded;
+        let lent = account.delivered + account.lost.sink + discarded;
         account.lost.unread = statistics.rx_frames.saturating_sub(lent);
         Ok(())
     }
@@ -166,6 +168,14 @@ impl engine::Engine for Engine {
 
     fn check_link(&self) -> Result<(), Error> {
         Ok(self.socket.take_error()?)
+    }
+
+    fn reject_all(&self) -> Result<(), Error> {
+        Ok(self.socket.reject_all()?)
+    }
+
+    fn accept_matching(&self, program: &Program) -> Result<(), Error> {
+        attach(program, &self.socket)
     }
 
     fn discard_waiting(
@@ -183,10 +193,19 @@ impl engine::Engine for Engine {
 
 /// Returns the number of frames that arrived at the NIC for this socket.
 fn received(statistics: &pf_zerocopy::Statistics) -> u64 {
-    statistics.rx_frames + statistics.rx_no_buffer + statistics.rx_errors
+    statistics.rx_frames + statistics.rx_filtered + statistics.rx_no_buffer + statistics.rx_errors
 }
 
-/// Counters of a socket. The module has no filter, so they count all frames.
+/// Replaces the filter of `socket`. A program that matches every frame is left out, because the
+/// kernel would run it for each frame.
+fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
+    match program.constant() {
+        Some(1..) => Ok(socket.detach_filter()?),
+        _ => Ok(socket.attach_filter(&filter::instructions(program))?),
+    }
+}
+
+/// Counters of a socket. They count all frames of the queue, those that the filter rejects too.
 #[derive(Debug)]
 pub(super) struct Counts {
     socket: Arc<Socket>,

@@ -1,27 +1,30 @@
-//! The `zerocopy` path: one `PF_ZEROCOPY` socket with a ring that the NIC fills itself.
+//! The `zerocopy` path: a `PF_ZEROCOPY` socket for each queue, with a ring that the NIC fills
+//! itself.
 //!
-//! The capture uses the interface exclusively: the driver has no other queue, so the host receives
-//! nothing on it. Filters run in this process. `docs/internals/pf-zerocopy.md` draws the ring.
+//! The host receives nothing on the interface. The module runs the filter, before a frame uses a
+//! slot. `docs/internals/pf-zerocopy.md` draws the ring.
 
 mod batch;
 mod engine;
 
 use strait_filter::cbpf::Program;
+use strait_sys::packet;
 
 use self::engine::Counts;
 pub(crate) use self::engine::Engine;
 use crate::directions::Directions;
 use crate::error::Error;
-use crate::link::Split;
+use crate::filter;
+use crate::link::{self, Split};
 use crate::paths::request::Request;
 use crate::paths::spec::{About, FilterChange, Interfaces, Lanes, Opened, Source, Spec};
-use crate::placing::Replaced;
+use crate::placing::{Placing, Replaced};
 use crate::sender::Sender;
 use crate::watch::LinkWatch;
 
 /// Name of the path.
 const PATH: &str = "zerocopy";
-/// Default size of the ring in bytes: the module's maximum number of slots.
+/// Default size of a queue's ring in bytes: the module's maximum number of slots.
 const RING_BYTES: usize = 8 << 20;
 
 /// The path in the table.
@@ -37,12 +40,14 @@ pub(crate) const SPEC: Spec<Engine> = Spec {
     open,
 };
 
-/// Accepts every filter: all of them run in this process.
+/// Accepts every filter: one that is too large for the kernel runs in this process.
 #[allow(clippy::unnecessary_wraps, reason = "paths may refuse filters")]
 fn any_filter(_: &Program) -> Result<(), Error> {
     Ok(())
 }
 
+/// Opens a socket for each queue of the request. A filter that is too large for the kernel runs in
+/// this process.
 fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
     let Request { options, interface, link, program } = request;
     if !interface.is_ethernet() {
@@ -50,46 +55,65 @@ fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
         return Err(Error::Usage(format!("{name}: PF_ZEROCOPY is for Ethernet interfaces: use --path v3")));
     }
     options.directions.refuse_sent(PATH)?;
-    let numbers = request.lane_numbers()?;
-    if numbers != [0] {
-        return Err(Error::Usage("PF_ZEROCOPY has one queue, number 0".into()));
+    let split = link.split(program, Directions::In)?;
+    let in_kernel = split.userspace_reason.is_none() && request.filters();
+    match open_filtered(request, split) {
+        Err(error) if in_kernel && filter::may_be_too_large(&error) => {
+            let split = link.split_to_userspace(program, Directions::In, &error)?;
+            open_filtered(request, split).map_err(|_| error)
+        }
+        opened => opened,
     }
+}
+
+fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, Error> {
+    let Request { options, interface, .. } = request;
+    let Split { kernels: program, userspace, userspace_reason } = split;
+    let mut notes = Vec::new();
+    filter::note(&mut notes, userspace_reason);
+    let queues = request.receive_queues()?;
     let ring_bytes = options.ring_bytes.unwrap_or(RING_BYTES);
-    let opened = Engine::open(interface, ring_bytes, options.promiscuous, options.sends)?;
-    let engine::Opened { engine, sender } = opened;
-    let userspace = if request.filters() {
-        link.split_to_userspace(program, Directions::In, &"")?.userspace
-    } else {
-        None
-    };
+    let mut engines = Vec::with_capacity(queues.len());
+    let mut sender = None;
+    for queue in queues {
+        // One queue is enough to send.
+        let sends = options.sends && engines.is_empty();
+        let opened = Engine::open(interface, ring_bytes, &program, sends)?;
+        sender = sender.or(opened.sender);
+        engines.push((opened.engine, queue));
+    }
+    let promiscuous = options.promiscuous.then(|| link::promiscuous(interface)).transpose()?;
+    engines.iter().try_for_each(|(engine, queue)| engine.bind(interface, *queue))?;
+    let counts = engines.iter().map(|(engine, _)| engine.counts()).collect();
+    let ring = engines.first().map(|(engine, _)| engine.describe()).unwrap_or_default();
     Ok(Opened {
-        source: Box::new(ZeroCopySource { counts: engine.counts(), sender }),
+        source: Box::new(ZeroCopySource { counts, sender, _promiscuous: promiscuous }),
         watch: LinkWatch::open(interface)?,
         userspace,
         path: PATH,
         mode: "zero-copy",
-        ring: engine.describe(),
-        notes: Vec::new(),
-        engines: vec![(engine, 0)],
+        ring,
+        notes,
+        engines,
     })
 }
 
-/// Socket, to stop reception, and the sender on it.
+/// Sockets, to stop reception, and the sender on the first one.
 struct ZeroCopySource {
-    counts: Counts,
+    counts: Vec<Counts>,
     sender: Option<Result<Sender, Error>>,
+    /// Keeps the interface promiscuous while the capture runs.
+    _promiscuous: Option<packet::Socket>,
 }
 
 impl Source for ZeroCopySource {
     fn stop(&mut self) -> Result<(), Error> {
-        self.counts.stop()
+        self.counts.iter().try_for_each(Counts::stop)
     }
 
     fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
-        let split: Split = change.link.split_to_userspace(change.new, Directions::In, &"")?;
-        lanes.place(split)?;
-        // No note: filters never run in the kernel on this path.
-        Ok(Replaced { userspace_reason: None, refused: None })
+        let placing = Placing { link: change.link, directions: Directions::In };
+        placing.replace(change.old, change.new, |split| lanes.place(split))
     }
 
     fn set_directions(&mut self, directions: Directions) -> Result<bool, Error> {
