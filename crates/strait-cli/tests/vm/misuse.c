@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -84,11 +85,18 @@ static int set_ring(int fd, int option, void *addr, unsigned int slots)
 	return setsockopt(fd, SOL_ZEROCOPY, option, &request, sizeof(request));
 }
 
-static int bind_to(int fd, unsigned int index)
+static int bind_to_queue(int fd, unsigned int index, unsigned int queue)
 {
-	struct sockaddr_zerocopy address = { .szc_family = AF_ZEROCOPY, .szc_ifindex = index };
+	struct sockaddr_zerocopy address = {
+		.szc_family = AF_ZEROCOPY, .szc_queue = queue, .szc_ifindex = index
+	};
 
 	return bind(fd, (struct sockaddr *)&address, sizeof(address));
+}
+
+static int bind_to(int fd, unsigned int index)
+{
+	return bind_to_queue(fd, index, 0);
 }
 
 static void refuse_rings(void)
@@ -129,6 +137,8 @@ static void refuse_binds(void)
 	REFUSED(bind_to(fd, 12345), ENODEV);
 	REFUSED(bind_to(fd, 1), EOPNOTSUPP); /* the loopback */
 	REFUSED(shutdown(fd, SHUT_RDWR), ENOTCONN);
+	REFUSED(bind_to_queue(fd, ifindex, ZEROCOPY_SLOTS_MAX), EINVAL);
+	REFUSED(bind_to_queue(fd, ifindex, 65535), EINVAL);
 	DONE(bind_to(fd, ifindex));
 	REFUSED(bind_to(fd, ifindex), EINVAL);
 	REFUSED(bind_to(second, ifindex), EBUSY);
@@ -148,6 +158,21 @@ static int polled(int fd)
 
 	DONE(poll(&poller, 1, 0));
 	return poller.revents;
+}
+
+/* Waits until a process waits in a call. */
+static void await_sleep(pid_t pid)
+{
+	char path[64], state = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	while (state != 'S') {
+		FILE *file = fopen(path, "r");
+
+		if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+			errx(1, "read %s", path);
+		fclose(file);
+	}
 }
 
 /* Calls on a socket without a device must not block. An alarm ends a blocked one. */
@@ -175,7 +200,7 @@ static void refuse_to_wait(void)
 		child = fork();
 		DONE(child);
 		if (child == 0) {
-			nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+			await_sleep(getppid());
 			DONE(shutdown(fd, SHUT_RDWR));
 			_exit(0);
 		}
@@ -415,17 +440,34 @@ static void end_in_child(void)
 	DONE(waitpid(child, NULL, 0));
 }
 
+/* Filters that accept, reject, and read up to and beyond the end of a frame. */
+static void set_filter(int fd)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, pick(4) ? pick(80) : (unsigned int)random_state),
+		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1u << pick(32), 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, 1),
+		BPF_STMT(BPF_RET | BPF_K, pick(2)),
+	};
+	struct sock_fprog program = { .len = 4, .filter = code };
+
+	if (pick(3))
+		DONE(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
+	else
+		setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof(program));
+}
+
 static void misuse(struct victim *victim)
 {
 	struct pollfd poller = { .fd = victim->fd, .events = POLLIN | POLLOUT };
 	struct zerocopy_statistics statistics;
 	socklen_t length = pick(64);
 
-	switch (pick(16)) {
+	switch (pick(18)) {
 	case 0: start_over(victim); break;
 	case 1: done.rings += !set_ring(victim->fd, 1 + pick(3), victim->start + pick(2) * BYTES, SLOTS); break;
 	case 2: set_ring(victim->fd, 1 + pick(2), victim->start + pick(2 * BYTES), pick(5000)); break;
-	case 3: done.binds += !bind_to(victim->fd, pick(3) ? ifindex : pick(5)); break;
+	case 3: done.binds += !bind_to_queue(victim->fd, pick(3) ? ifindex : pick(5), pick(8) / 6); break;
 	case 4: map_ring(victim, pick(2)); break;
 	case 5: shutdown(victim->fd, pick(3)); break;
 	case 6: getsockopt(victim->fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length); break;
@@ -435,6 +477,7 @@ static void misuse(struct victim *victim)
 	case 10: receive(victim->fd); break;
 	case 11: without_bytes(send(victim->fd, NULL, 0, MSG_DONTWAIT)); break;
 	case 12: poll(&poller, 1, 0); break;
+	case 13: set_filter(victim->fd); break;
 	default: scribble(victim); break;
 	}
 }
@@ -467,6 +510,8 @@ static void scribble_in_traffic(struct victim *victims)
 		receive(victim->fd);
 		without_bytes(send(victim->fd, NULL, 0, MSG_DONTWAIT));
 		DONE(poll(&poller, 1, 0));
+		if (!pick(8))
+			set_filter(victim->fd);
 		scribble(victim);
 		nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
 	}
