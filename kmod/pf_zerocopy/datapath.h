@@ -25,17 +25,16 @@ typedef void (*zc_fill)(void *descs, u32 index, dma_addr_t slot, u32 length);
 /* Returns true if the frame of the descriptor was sent. */
 typedef bool (*zc_sent)(const void *descs, u32 index);
 
-static __always_inline void zc_post_slot(struct zc_queue *queue,
-					 struct zc_ring *rx, u16 slot,
-					 zc_post post)
+/* Gives the NIC's descriptor @index a slot. */
+static __always_inline void zc_post_slot(void *descs, u16 *posted,
+					 const dma_addr_t *dma, u32 index,
+					 u16 slot, zc_post post)
 {
-	u32 index = rx->nic_tail;
-	bool changed = rx->posted[index] != slot;
+	bool changed = posted[index] != slot;
 
 	if (changed)
-		rx->posted[index] = slot;
-	post(queue->rx.descs, index, zc_ring_slot_dma(rx, slot), changed);
-	rx->nic_tail = zc_ring_next(rx, index);
+		posted[index] = slot;
+	post(descs, index, dma[slot], changed);
 }
 
 /* Writes the descriptors that the NIC had before it was stopped. */
@@ -45,8 +44,7 @@ static __always_inline void zc_post_all(struct zc_queue *queue,
 	u32 index;
 
 	for (index = 0; index <= rx->mask; index++)
-		post(queue->rx.descs, index,
-		     zc_ring_slot_dma(rx, rx->posted[index]), true);
+		post(queue->rx.descs, index, rx->dma[rx->posted[index]], true);
 }
 
 /*
@@ -56,78 +54,120 @@ static __always_inline void zc_post_all(struct zc_queue *queue,
 static __always_inline bool zc_refill(struct zc_queue *queue,
 				      struct zc_ring *rx, zc_post post)
 {
-	u32 tail = rx->tail, next;
+	/* Not read again for each slot: the compiler cannot know that. */
+	const struct zerocopy_desc *shared = rx->shared->desc;
+	const dma_addr_t *dma = rx->dma;
+	u32 mask = rx->mask, tail = rx->tail, index = rx->nic_tail;
+	u32 last = (rx->head - 1) & mask;
+	void *descs = queue->rx.descs;
+	u16 *posted = rx->posted, *held = rx->held;
 
-	for (; (next = zc_ring_next(rx, tail)) != rx->head; tail = next) {
-		if (zc_ring_state(rx, tail) != ZEROCOPY_WRITABLE)
+	for (; tail != last; tail = (tail + 1) & mask) {
+		/* Pairs with the release of the process. */
+		if (smp_load_acquire(&shared[tail].state) != ZEROCOPY_WRITABLE)
 			break;
-		zc_post_slot(queue, rx, rx->held[tail], post);
+		zc_post_slot(descs, posted, dma, index, held[tail], post);
+		index = (index + 1) & mask;
 	}
 	if (tail == rx->tail && !rx->reposted)
 		return false;
 	rx->tail = tail;
+	rx->nic_tail = index;
 	rx->reposted = false;
 	/* The NIC reads descriptors up to the tail: they must be there first. */
 	dma_wmb();
 	return true;
 }
 
-/* Makes a filled slot readable by the process. */
-static __always_inline void zc_deliver(struct zc_ring *rx, u16 slot, u32 length,
-				       u64 now)
-{
-	u32 head = rx->head;
-	struct zerocopy_desc *shared = &rx->shared->desc[head];
+/* Counts of a run of zc_take(). */
+struct zc_taken {
+	u64 bytes;
+	u32 errors;
+	u32 filtered;
+};
 
-	if (rx->held[head] != slot) {
-		rx->held[head] = slot;
-		WRITE_ONCE(shared->addr, zc_ring_slot_user(rx, slot));
+/*
+ * Takes at most @budget frames from the NIC, and makes them readable; the slots
+ * of damaged and of rejected frames go back to the NIC. Returns their number.
+ */
+static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
+				   int budget, const struct bpf_prog *filter,
+				   struct zc_taken *taken, zc_received received,
+				   zc_post post)
+{
+	/* Not read again for each frame: the compiler cannot know that. */
+	struct zerocopy_desc *shared = rx->shared->desc;
+	u32 mask = rx->mask, head = rx->head, index = rx->nic_head;
+	u32 tail = rx->nic_tail, errors = 0, filtered = 0;
+	int limit = min_t(int, budget, (tail - index) & mask), count;
+	u16 *posted = rx->posted, *held = rx->held;
+	void **frames_at = rx->frames_at;
+	const dma_addr_t *dma = rx->dma;
+	void *descs = queue->rx.descs;
+	struct sk_buff *skb = rx->skb;
+	u64 now = ktime_get_real_ns(), bytes = 0;
+
+	for (count = 0; count < limit; count++) {
+		struct zerocopy_desc *desc = &shared[head];
+		u16 slot = posted[index];
+		u32 length;
+
+		if (!received(descs, index, &length))
+			break;
+		index = (index + 1) & mask;
+		if (unlikely(length > ZEROCOPY_SLOT_BYTES)) {
+			errors++;
+			goto repost;
+		}
+		bytes += length;
+		if (filter &&
+		    !zc_accepts(filter, skb, frames_at[slot], length)) {
+			filtered++;
+			goto repost;
+		}
+		if (unlikely(held[head] != slot)) {
+			held[head] = slot;
+			WRITE_ONCE(desc->addr, zc_ring_slot_user(rx, slot));
+		}
+		WRITE_ONCE(desc->length, length);
+		WRITE_ONCE(desc->timestamp_ns, now);
+		/* Pairs with the acquire of the process. */
+		smp_store_release(&desc->state, ZEROCOPY_READABLE);
+		head = (head + 1) & mask;
+		continue;
+repost:
+		zc_post_slot(descs, posted, dma, tail, slot, post);
+		tail = (tail + 1) & mask;
 	}
-	WRITE_ONCE(shared->length, length);
-	WRITE_ONCE(shared->timestamp_ns, now);
-	zc_ring_hand_over(rx, head, ZEROCOPY_READABLE);
-	rx->head = zc_ring_next(rx, head);
+	rx->head = head;
+	rx->nic_head = index;
+	rx->nic_tail = tail;
+	*taken = (struct zc_taken){ bytes, errors, filtered };
+	return count;
 }
 
-/* Makes filled slots readable, and returns the number of received frames. */
+/* Makes received frames readable, and returns their number before the filter. */
 static __always_inline int zc_harvest(struct zc_queue *queue,
 				      struct zc_ring *rx, int budget,
 				      zc_received received, zc_post post)
 {
 	const struct bpf_prog *filter = zc_filter(queue->owner);
-	u64 now = ktime_get_real_ns();
-	u64 bytes = 0, errors = 0, filtered = 0;
-	u32 index = rx->nic_head;
+	struct zc_taken taken;
 	int count;
 
-	for (count = 0; count < budget && index != rx->nic_tail; count++) {
-		u16 slot = rx->posted[index];
-		u32 length;
-
-		if (!received(queue->rx.descs, index, &length))
-			break;
-		index = zc_ring_next(rx, index);
-		if (unlikely(length > ZEROCOPY_SLOT_BYTES)) {
-			length = 0;
-			errors++;
-		} else if (filter && !zc_accepts(filter, rx, slot, length)) {
-			bytes += length;
-			filtered++;
-			zc_post_slot(queue, rx, slot, post);
-			continue;
-		}
-		bytes += length;
-		zc_deliver(rx, slot, length, now);
-	}
-	rx->nic_head = index;
-	rx->reposted |= filtered > 0;
-	WRITE_ONCE(rx->shared->write, rx->head);
-	rx->frames += count - errors - filtered;
-	rx->filtered += filtered;
-	rx->errors += errors;
-	WRITE_ONCE(queue->rx_frames, queue->rx_frames + count - errors);
-	WRITE_ONCE(queue->rx_bytes, queue->rx_bytes + bytes);
-	WRITE_ONCE(queue->rx_errors, queue->rx_errors + errors);
+	count = filter ? zc_take(queue, rx, budget, filter, &taken, received,
+				 post) :
+			 zc_take(queue, rx, budget, NULL, &taken, received,
+				 post);
+	rx->reposted |= taken.filtered + taken.errors > 0;
+	/* Pairs with the acquire of the process. */
+	smp_store_release(&rx->shared->write, rx->head);
+	rx->frames += count - taken.errors - taken.filtered;
+	rx->filtered += taken.filtered;
+	rx->errors += taken.errors;
+	WRITE_ONCE(queue->rx_frames, queue->rx_frames + count - taken.errors);
+	WRITE_ONCE(queue->rx_bytes, queue->rx_bytes + taken.bytes);
+	WRITE_ONCE(queue->rx_errors, queue->rx_errors + taken.errors);
 	return count;
 }
 
@@ -186,7 +226,7 @@ static __always_inline int zc_send(struct zc_queue *queue, struct zc_ring *tx,
 		}
 		tx->sending[tail] = length;
 		fill(queue->tx.descs, zc_nic_index(tx, tail),
-		     zc_ring_slot_dma(tx, tail), length);
+		     tx->dma[tail], length);
 		count++;
 	}
 	if (!count)

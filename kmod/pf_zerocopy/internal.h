@@ -57,6 +57,7 @@ struct zc_ring {
 	u16 *held; /* the slot of each descriptor of the process */
 	u16 *posted; /* the slot of each descriptor of the NIC */
 	struct sk_buff *skb; /* a frame, as the filter needs it */
+	void **frames_at; /* each slot in the memory of the kernel */
 
 	/* Of a transmit ring. */
 	u32 nic_start; /* the slot of the NIC's descriptor 0 */
@@ -92,22 +93,10 @@ int zc_ring_map(struct zc_ring *ring, struct device *device,
 void zc_ring_unmap(struct zc_ring *ring);
 size_t zc_ring_shared_bytes(const struct zc_ring *ring);
 
-static inline dma_addr_t zc_ring_slot_dma(const struct zc_ring *ring, u32 slot)
-{
-	return ring->dma[slot];
-}
-
 /* The slot in the memory of the process. */
 static inline u64 zc_ring_slot_user(const struct zc_ring *ring, u32 slot)
 {
 	return ring->start + (u64)slot * ZEROCOPY_SLOT_BYTES;
-}
-
-/* The slot in the memory of the kernel. */
-static inline void *zc_ring_slot(const struct zc_ring *ring, u32 slot)
-{
-	return page_address(ring->pages[slot / ZC_SLOTS_PER_PAGE]) +
-	       (slot % ZC_SLOTS_PER_PAGE) * ZEROCOPY_SLOT_BYTES;
 }
 
 static inline u32 zc_ring_next(const struct zc_ring *ring, u32 slot)
@@ -160,20 +149,23 @@ static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
 	return filter ? filter->prog : NULL;
 }
 
-/* Runs the filter on a received frame; true if the process gets the frame. */
+/*
+ * Runs the filter on a received frame; true if the process gets the frame. With
+ * bottom halves disabled.
+ */
 static inline bool zc_accepts(const struct bpf_prog *filter,
-			      const struct zc_ring *rx, u16 slot, u32 length)
+			      struct sk_buff *skb, void *frame, u32 length)
 {
-	struct sk_buff *skb = rx->skb;
-
 	/*
 	 * Only programs that read an sk_buff run here. The frame is where data
 	 * says; head and end stay with the memory that the sk_buff owns.
 	 */
-	skb->data = zc_ring_slot(rx, slot);
+	skb->data = frame;
 	skb->len = length;
-	skb->protocol = ((const struct ethhdr *)skb->data)->h_proto;
-	return bpf_prog_run_clear_cb(filter, skb) != 0;
+	skb->protocol = ((const struct ethhdr *)frame)->h_proto;
+	if (unlikely(filter->cb_access))
+		memset(bpf_skb_cb(skb), 0, BPF_SKB_CB_LEN);
+	return bpf_prog_run(filter, skb) != 0;
 }
 
 int zc_socket_register(void);

@@ -82,15 +82,11 @@ struct zerocopy_ring_req {
 	__u32 reserved; /* 0 */
 };
 
-/*
- * One slot of a ring. A received frame of length 0 came with an error and is
- * counted in zerocopy_statistics::rx_errors; return it like any other. Most
- * frames with an error take no slot: the NIC drops them.
- */
+/* One slot of a ring. Frames with an error take no slot. */
 struct zerocopy_desc {
 	/*
 	 * Of the slot, in the memory of the process. A descriptor that becomes
-	 * readable may have another slot than before, if the socket has a filter.
+	 * readable may have another slot than before.
 	 */
 	__u64 addr;
 	__u64 timestamp_ns; /* received: CLOCK_REALTIME as its batch was taken */
@@ -104,7 +100,11 @@ struct zerocopy_ring {
 	/* Index that the process reads next; poll() tests its state. */
 	__u32 read;
 	__u32 padding1[15]; /* to a cache line */
-	/* Index that the NIC fills or sends next; for information. */
+	/*
+	 * Index that the NIC fills or sends next. Once it is loaded with acquire
+	 * semantics, the received descriptors before it are readable. In a full
+	 * ring it is that of the oldest one.
+	 */
 	__u32 write;
 	__u32 padding2[15];
 	struct zerocopy_desc desc[];

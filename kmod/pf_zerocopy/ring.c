@@ -84,14 +84,22 @@ static int alloc_private(struct zc_ring *ring)
 
 	ring->numbers = kvcalloc(slots, 3 * sizeof(*ring->numbers),
 				 GFP_KERNEL_ACCOUNT);
+	ring->frames_at = kvcalloc(slots, sizeof(*ring->frames_at),
+				   GFP_KERNEL_ACCOUNT);
 	ring->skb = alloc_skb(0, GFP_KERNEL_ACCOUNT);
-	if (!ring->numbers || !ring->skb)
+	if (!ring->numbers || !ring->frames_at || !ring->skb)
 		return -ENOMEM;
 	ring->held = ring->numbers;
 	ring->posted = ring->held + slots;
 	ring->sending = ring->posted + slots;
-	for (slot = 0; slot < slots; slot++)
+	for (slot = 0; slot < slots; slot++) {
+		struct page *page = ring->pages[slot / ZC_SLOTS_PER_PAGE];
+
 		ring->held[slot] = ring->posted[slot] = slot;
+		ring->frames_at[slot] =
+			page_address(page) +
+			slot % ZC_SLOTS_PER_PAGE * ZEROCOPY_SLOT_BYTES;
+	}
 	return 0;
 }
 
@@ -150,6 +158,7 @@ void zc_ring_destroy(struct zc_ring *ring)
 		return;
 	vfree(ring->shared);
 	kvfree(ring->numbers);
+	kvfree(ring->frames_at);
 	kfree_skb(ring->skb);
 	if (ring->pages)
 		unpin_user_pages_dirty_lock(ring->pages, ring->page_count,

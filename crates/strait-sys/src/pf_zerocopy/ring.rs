@@ -18,13 +18,14 @@ pub(super) struct Descriptor {
     pub(super) addr: AtomicU64,
     pub(super) timestamp_ns: AtomicU64,
     pub(super) length: AtomicU32,
-    state: AtomicU32,
+    pub(super) state: AtomicU32,
     reserved: AtomicU64,
 }
 
 /// Head of `struct zerocopy_ring`: the position of this process and that of the kernel, each in its
 /// own cache line.
 const READ_OFFSET: usize = 0;
+const WRITE_OFFSET: usize = 64;
 pub(super) const DESCRIPTORS_OFFSET: usize = 128;
 
 /// Ring of `slots` slots, a power of two.
@@ -70,6 +71,23 @@ impl Ring {
         unsafe { &*self.shared.as_ptr().add(DESCRIPTORS_OFFSET).cast::<Descriptor>().add(index) }
     }
 
+    /// Returns `count` descriptors from `first` on, at most all: up to the end of the ring, and the
+    /// rest from its start.
+    #[inline]
+    pub(super) fn descriptors(&self, first: u32, count: u32) -> [&[Descriptor]; 2] {
+        let first = (first & self.mask) as usize;
+        let count = (count as usize).min(self.slots() as usize);
+        let before_end = count.min(self.slots() as usize - first);
+        // SAFETY: both ranges lie in the ring, and the fields are atomic: see `descriptor`.
+        unsafe {
+            let start = self.shared.as_ptr().add(DESCRIPTORS_OFFSET).cast::<Descriptor>();
+            [
+                std::slice::from_raw_parts(start.add(first), before_end),
+                std::slice::from_raw_parts(start, count - before_end),
+            ]
+        }
+    }
+
     /// Returns true if the slot's state is `state`, which names its owner.
     #[inline]
     pub(super) fn has_state(&self, slot: u32, state: u32) -> bool {
@@ -94,6 +112,23 @@ impl Ring {
         position.store(slot, Ordering::Release);
     }
 
+    /// Returns the index that the kernel fills next: the descriptors of this process end before it.
+    #[inline]
+    pub(super) fn written(&self) -> u32 {
+        // SAFETY: the position is a u32 in the mapping; both sides access it atomically.
+        let position = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(WRITE_OFFSET).cast()) };
+        // Acquire pairs with the kernel's release: its writes to the slots before it are visible.
+        position.load(Ordering::Acquire) & self.mask
+    }
+
+    /// Stores the index that the kernel fills next, as the kernel does.
+    #[cfg(test)]
+    pub(super) fn publish_written(&self, slot: u32) {
+        // SAFETY: as in `written`.
+        let position = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(WRITE_OFFSET).cast()) };
+        position.store(slot, Ordering::Release);
+    }
+
     /// Returns the first byte of slot `slot`, which is [`SLOT_BYTES`] long.
     #[inline]
     pub(super) fn memory(&self, slot: u32) -> *mut u8 {
@@ -102,12 +137,17 @@ impl Ring {
         unsafe { self.buffer.as_ptr().add(index * SLOT_BYTES) }
     }
 
-    /// Returns the first byte of the slot of descriptor `index` of a receive ring. The kernel changes
-    /// it together with the state, so that each descriptor has a slot of its own; a wrong address
+    /// Returns the first byte of the slot of a descriptor of a receive ring. The kernel changes it
+    /// together with the state, so that each descriptor has a slot of its own; a wrong address
     /// selects another slot of the buffer.
     #[inline]
-    pub(super) fn received(&self, index: u32) -> *mut u8 {
-        let addr = self.descriptor(index).addr.load(Ordering::Relaxed) as usize;
-        self.memory((addr.wrapping_sub(self.buffer.as_ptr() as usize) / SLOT_BYTES) as u32)
+    pub(super) fn received(&self, descriptor: &Descriptor) -> *const u8 {
+        let addr = descriptor.addr.load(Ordering::Relaxed) as usize;
+        let start = self.buffer.as_ptr();
+        let last = self.mask as usize * SLOT_BYTES;
+        let offset = addr.wrapping_sub(start as usize) & last;
+        // SAFETY: a multiple of the size of a slot, at most that of the last slot: `last` has these
+        // bits only, as the number of slots is a power of two.
+        unsafe { start.add(offset) }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::SLOT_BYTES;
-use super::ring::{READABLE, Ring, WRITABLE};
+use super::ring::{Descriptor, READABLE, Ring, WRITABLE};
 
 /// Receive ring.
 #[derive(Debug)]
@@ -31,51 +31,27 @@ impl Receiver {
         self.ring.slots()
     }
 
-    /// Returns true if a slot is readable. Skips slots of damaged frames and returns them to the
-    /// NIC.
+    /// Returns true if a slot is readable.
     #[inline]
-    pub fn ready(&mut self) -> bool {
-        loop {
-            if !self.ring.has_state(self.next, READABLE) {
-                return false;
-            }
-            if self.length(self.next) > 0 {
-                return true;
-            }
-            self.ring.set_state(self.next, WRITABLE);
-            self.advance(1);
-        }
+    pub fn ready(&self) -> bool {
+        self.waiting() > 0
     }
 
-    /// Borrows readable slots until the batch drops: at most `limit`, and none after a damaged
-    /// frame. May be empty; never waits.
+    /// Borrows readable slots until the batch drops, at most `limit`. May be empty; never waits.
     #[inline]
     pub fn take(&mut self, limit: usize) -> Batch<'_> {
-        let limit = limit.min(self.ring.slots() as usize) as u32;
-        let readable = |&i: &u32| {
-            let slot = self.ring.after(self.next, i);
-            self.ring.has_state(slot, READABLE) && self.length(slot) > 0
-        };
-        let count = (0..limit).take_while(readable).count() as u32;
-        Batch { first: self.next, count, receiver: self }
+        let count = self.waiting().min(u32::try_from(limit).unwrap_or(u32::MAX));
+        Batch { count, receiver: self }
     }
 
     /// Returns the number of readable frames that are not borrowed.
+    #[inline]
     pub fn waiting(&self) -> u32 {
-        let slots = self.ring.slots();
-        (0..slots).take_while(|&i| self.ring.has_state(self.ring.after(self.next, i), READABLE)).count()
-            as u32
-    }
-
-    #[inline]
-    fn length(&self, slot: u32) -> usize {
-        self.ring.descriptor(slot).length.load(Ordering::Relaxed) as usize
-    }
-
-    #[inline]
-    fn advance(&mut self, count: u32) {
-        self.next = self.ring.after(self.next, count);
-        self.ring.publish_position(self.next);
+        match self.ring.after(self.ring.written(), 0_u32.wrapping_sub(self.next)) {
+            // Both indices are equal in an empty ring and in a full one.
+            0 if self.ring.has_state(self.next, READABLE) => self.ring.slots(),
+            count => count,
+        }
     }
 }
 
@@ -83,7 +59,6 @@ impl Receiver {
 #[derive(Debug)]
 pub struct Batch<'ring> {
     receiver: &'ring mut Receiver,
-    first: u32,
     count: u32,
 }
 
@@ -106,21 +81,45 @@ impl Batch<'_> {
             return None;
         }
         let ring = &self.receiver.ring;
-        let slot = ring.after(self.first, index as u32);
-        let length = self.receiver.length(slot).min(SLOT_BYTES);
+        Some(self.frame(ring.descriptor(ring.after(self.receiver.next, index as u32))))
+    }
+
+    /// Calls `take` for the first `limit` frames, oldest first, until it returns an error.
+    #[inline]
+    pub fn try_each<'a, E>(
+        &'a self,
+        limit: usize,
+        mut take: impl FnMut(Frame<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let count = self.count.min(u32::try_from(limit).unwrap_or(u32::MAX));
+        for descriptors in self.receiver.ring.descriptors(self.receiver.next, count) {
+            for descriptor in descriptors {
+                take(self.frame(descriptor))?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn frame(&self, descriptor: &Descriptor) -> Frame<'_> {
+        let length = (descriptor.length.load(Ordering::Relaxed) as usize).min(SLOT_BYTES);
         // SAFETY: this side owns the slot until the batch drops, and `length` bytes lie within it.
-        let bytes = unsafe { std::slice::from_raw_parts(ring.received(slot), length) };
-        let timestamp_ns = ring.descriptor(slot).timestamp_ns.load(Ordering::Relaxed);
-        Some(Frame { bytes, timestamp_ns })
+        let bytes = unsafe { std::slice::from_raw_parts(self.receiver.ring.received(descriptor), length) };
+        Frame { bytes, timestamp_ns: descriptor.timestamp_ns.load(Ordering::Relaxed) }
     }
 }
 
 impl Drop for Batch<'_> {
+    #[inline]
     fn drop(&mut self) {
-        for i in 0..self.count {
-            let slot = self.receiver.ring.after(self.first, i);
-            self.receiver.ring.set_state(slot, WRITABLE);
+        let Receiver { ring, next } = self.receiver;
+        for descriptors in ring.descriptors(*next, self.count) {
+            for descriptor in descriptors {
+                // Release: the frame is read before the NIC may write the slot.
+                descriptor.state.store(WRITABLE, Ordering::Release);
+            }
         }
-        self.receiver.advance(self.count);
+        *next = ring.after(*next, self.count);
+        ring.publish_position(*next);
     }
 }

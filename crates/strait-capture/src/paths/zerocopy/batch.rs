@@ -36,13 +36,11 @@ impl Lent for Batch<'_> {
         take: &mut impl FnMut(&Frame<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut frame = Frame::received(&[], 0, self.interface);
-        for index in 0..limit.min(self.len()) {
-            let Some(raw) = self.raw.get(index) else { break };
+        self.raw.try_each(limit, |raw| {
             frame.replace(raw.bytes);
             frame.timestamp_ns = raw.timestamp_ns;
-            booking.count_and_pass(&mut frame, take)?;
-        }
-        Ok(())
+            booking.count_and_pass(&mut frame, take)
+        })
     }
 }
 
