@@ -1,8 +1,9 @@
 //! Costs of a frame from the wire to the program, in guest instructions.
 //!
-//! Every contestant gets bursts of [`BURST`] frames from a NIC with almost no cost for the guest
-//! (`lab/vm/pump.c`). The cost of the sender is measured alone and subtracted. The figures of two
-//! runs differ by about a percent, so that they can be compared with recorded figures
+//! Every contestant gets bursts of frames from a NIC with almost no cost for the guest
+//! (`lab/vm/pump.c`): bursts of [`BURST`] frames of each size, and bursts of each length of frames
+//! of the smallest size. The cost of the sender is measured alone and subtracted. The figures of
+//! two runs differ by about a percent, so that they can be compared with recorded figures
 //! (`record.rs`).
 
 use std::collections::BTreeMap;
@@ -18,8 +19,8 @@ use super::{guest, pf_zerocopy, run};
 
 /// Frames of a burst, which fit in the NIC and in the rings of all contestants.
 const BURST: u64 = 1000;
-/// Number of measured bursts.
-const BURSTS: u64 = 20;
+/// Lengths of bursts, with the number of measured bursts of each.
+const BURSTS: [(u64, u64); 4] = [(1, 400), (32, 100), (256, 40), (BURST, 20)];
 /// Pause between two bursts, in which the slowest contestant can receive a burst at a nanosecond
 /// per instruction.
 const PAUSE_US: u64 = 20_000;
@@ -51,6 +52,14 @@ pub(super) const LIBPCAP: Contestant = ("libpcap", "pcap_count -i $receiver");
 const LIBPCAP_IMMEDIATE: Contestant = ("libpcap-immediate", "pcap_count -i $receiver -I");
 const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 
+/// Readers that do nothing but count: alone, with D3's one copy, and with a filter that rejects all
+/// frames.
+const BARE: Contestant = ("zerocopy, bare reader", "zerocopy_recv -i $receiver");
+const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_recv -i $receiver -c");
+const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
+/// Contestants that need the module's driver.
+const TAKERS: [Contestant; 5] = [ZERO_COPY, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+
 /// Instructions per frame, in the kernel and in the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
@@ -59,8 +68,8 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    fn between(from: Mark, to: Mark) -> Self {
-        let per_frame = |from: u64, to: u64| (to - from) as f64 / (BURST * BURSTS) as f64;
+    fn between(from: Mark, to: Mark, frames: u64) -> Self {
+        let per_frame = |from: u64, to: u64| (to - from) as f64 / frames as f64;
         Self { kernel: per_frame(from.kernel, to.kernel), user: per_frame(from.user, to.user) }
     }
 
@@ -73,16 +82,58 @@ impl Cost {
     }
 }
 
-/// Costs by contestant and size (`64`, ..., `random`).
+/// Costs by contestant and by the label of a load.
 pub(super) type Costs = BTreeMap<&'static str, BTreeMap<String, Cost>>;
 
-/// Returns the frame sizes of the measurements: each size, and all sizes at random.
-pub(super) fn sizes() -> impl Iterator<Item = String> {
-    SIZES.iter().map(u32::to_string).chain(["random".to_owned()])
+/// Load of a measurement.
+struct Load {
+    /// Point on the axis of a result: a frame size, or the length of a burst.
+    label: String,
+    burst: u64,
+    bursts: u64,
+    /// Sizes of the frames, without check sequence, as arguments of `pump`.
+    bytes: String,
+}
+
+/// What varies between the measurements of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Axis {
+    /// Frame size: each, and all at random.
+    Size,
+    /// Length of a burst.
+    Burst,
+}
+
+impl Axis {
+    /// Returns the labels of its points.
+    pub(super) fn labels(self) -> Vec<String> {
+        self.loads().into_iter().map(|load| load.label).collect()
+    }
+
+    fn loads(self) -> Vec<Load> {
+        let bytes = |size: u32| (size - CHECK_SEQUENCE_BYTES).to_string();
+        match self {
+            Self::Size => {
+                let all = SIZES.map(bytes).join(" ");
+                let load = |label: String, bytes| Load { label, burst: BURST, bursts: 20, bytes };
+                let each = SIZES.iter().map(|&size| load(size.to_string(), bytes(size)));
+                each.chain([load("random".to_owned(), all)]).collect()
+            }
+            Self::Burst => BURSTS
+                .iter()
+                .map(|&(burst, bursts)| Load {
+                    label: burst.to_string(),
+                    burst,
+                    bursts,
+                    bytes: bytes(SIZES[0]),
+                })
+                .collect(),
+        }
+    }
 }
 
 /// Returns the script that measures `contestants` on eth1, or on zc0 if the module drives it.
-fn script(contestants: &[Contestant]) -> String {
+fn script(contestants: &[Contestant], loads: &[Load]) -> String {
     let mut script = "
 pump=$(basename $(readlink /sys/class/net/eth0/device))
 echo 4 >/proc/sys/vm/nr_hugepages
@@ -94,41 +145,39 @@ ethtool -K eth1 gro off gso off tso off
 if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
 "
     .to_owned();
-    if contestants.contains(&ZERO_COPY) {
+    if contestants.iter().any(|contestant| TAKERS.contains(contestant)) {
         script.push_str("take_for_zerocopy\n");
     }
     script.push_str(
         "[ ! -e /sys/bus/pci/drivers/e1000/$pump ] || echo $pump >/sys/bus/pci/drivers/e1000/unbind\n",
     );
     for (name, command) in contestants {
-        for size in sizes() {
-            let bytes = match size.parse::<u32>() {
-                Ok(size) => (size - CHECK_SEQUENCE_BYTES).to_string(),
-                Err(_) => SIZES.map(|size| (size - CHECK_SEQUENCE_BYTES).to_string()).join(" "),
-            };
-            let pumped = format!("$pump {BURSTS} {BURST} {PAUSE_US} {bytes}");
+        for Load { burst, bursts, bytes, .. } in loads {
+            let pumped = format!("$pump {bursts} {burst} {PAUSE_US} {bytes}");
             writeln!(script, "meter '{name}' '{command}' {pumped}").expect("writing to a String cannot fail");
         }
     }
     script
 }
 
-/// Returns the costs of `contestants` without the cost of the sender.
-fn measure(guest: Guest, contestants: &[Contestant]) -> Costs {
+/// Returns the costs of `contestants` along `axis` without the cost of the sender.
+fn measure(guest: Guest, contestants: &[Contestant], axis: Axis) -> Costs {
     let all: Vec<Contestant> = [NO_RECEIVER].iter().chain(contestants).copied().collect();
-    let run = run(guest.metered().limit(GUEST_LIMIT), &script(&all));
-    let mut pairs = run.marks.chunks_exact(2).map(|pair| Cost::between(pair[0], pair[1]));
+    let loads = axis.loads();
+    let run = run(guest.metered().limit(GUEST_LIMIT), &script(&all, &loads));
+    let mut pairs = run.marks.chunks_exact(2);
     let mut costs = Costs::new();
     for (name, _) in &all {
-        for size in sizes() {
-            let cost = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
-            costs.entry(name).or_default().insert(size, cost);
+        for load in &loads {
+            let pair = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
+            let cost = Cost::between(pair[0], pair[1], load.burst * load.bursts);
+            costs.entry(name).or_default().insert(load.label.clone(), cost);
         }
     }
     let sender = costs.remove(NO_RECEIVER.0).expect("its cost was measured");
     for of_contestant in costs.values_mut() {
-        for (size, cost) in of_contestant {
-            *cost = cost.less(sender[size]);
+        for (label, cost) in of_contestant {
+            *cost = cost.less(sender[label]);
         }
     }
     costs
@@ -139,9 +188,11 @@ fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strait-bench/peers");
     let mut guest = guest(kernel).wire(first, second);
-    for (program, libraries) in [("pcap_count", &["-lpcap"][..]), ("afpacket_recv", &[])] {
+    let module = format!("-I{}", pf_zerocopy::repository().join("kmod/pf_zerocopy").display());
+    let programs = [("pcap_count", "-lpcap"), ("afpacket_recv", "-Wall"), ("zerocopy_recv", module.as_str())];
+    for (program, argument) in programs {
         let output = folder.path().join(program);
-        compile(&sources.join(format!("{program}.c")), libraries, &output);
+        compile(&sources.join(format!("{program}.c")), &[argument], &output);
         guest = guest.program(&output);
     }
     let drop_in = super::strait().with_file_name("libstrait_pcap.so");
@@ -177,18 +228,42 @@ fn assert_dependent_on_length(costs: &Costs, name: &str) {
     assert!(slope > 300.0, "{name}: {slope} instructions between 64 and 1518 bytes");
 }
 
+/// Measures along `axis`: `copying` with the stock driver, `takers` with the module's.
+fn measure_both(nic: Nic, axis: Axis, copying: &[Contestant], takers: &[Contestant]) -> Costs {
+    let mut costs = measure(peers(Kernel::V7_2, Nic::E1000, nic), copying, axis);
+    let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, nic), Kernel::V7_2);
+    costs.extend(measure(guest, takers, axis));
+    costs
+}
+
 #[test]
 fn igb() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let guest = peers(Kernel::V7_2, Nic::E1000, Nic::Igb);
-    let costs = measure(guest, &[XDP_ZERO_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP, TCPDUMP]);
+    let copying = [XDP_ZERO_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP, TCPDUMP];
+    let costs = measure_both(Nic::Igb, Axis::Size, &copying, &[ZERO_COPY, BARE, BARE_COPY, BARE_REJECT]);
     print("igb", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
+    assert_independent_of_length(&costs, "zerocopy");
     assert_dependent_on_length(&costs, "xdp-native");
     assert_dependent_on_length(&costs, "libpcap");
-    compare("igb", Kernel::V7_2, &costs);
+    compare("igb", Axis::Size, Kernel::V7_2, &costs);
+}
+
+#[test]
+fn igb_bursts() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let costs = measure_both(
+        Nic::Igb,
+        Axis::Burst,
+        &[XDP_ZERO_COPY, LIBPCAP, LIBPCAP_IMMEDIATE],
+        &[ZERO_COPY, BARE, BARE_REJECT],
+    );
+    print("igb", &costs);
+    compare("igb-bursts", Axis::Burst, Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -197,11 +272,11 @@ fn virtio_net() {
         return;
     }
     let guest = peers(Kernel::V7_2, Nic::E1000, Nic::VirtioNet);
-    let costs = measure(guest, &[XDP_ZERO_COPY, XDP_NATIVE, LIBPCAP]);
+    let costs = measure(guest, &[XDP_ZERO_COPY, XDP_NATIVE, LIBPCAP], Axis::Size);
     print("virtio-net", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
     assert_dependent_on_length(&costs, "xdp-native");
-    compare("virtio-net", Kernel::V7_2, &costs);
+    compare("virtio-net", Axis::Size, Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -209,15 +284,23 @@ fn e1000() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let guest = peers(Kernel::V7_2, Nic::E1000, Nic::E1000);
     let copying = [XDP_GENERIC, V3, V2, RECV, LIBPCAP, LIBPCAP_IMMEDIATE, RECVFROM, TCPDUMP];
-    let mut costs = measure(guest, &copying);
-    let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, Nic::E1000), Kernel::V7_2);
-    costs.extend(measure(guest, &[ZERO_COPY, TCPDUMP_ZERO_COPY]));
+    let takers = [ZERO_COPY, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+    let costs = measure_both(Nic::E1000, Axis::Size, &copying, &takers);
     print("e1000", &costs);
     assert_independent_of_length(&costs, "zerocopy");
     // Only xdp-generic: the stock driver copies frames below 256 bytes an additional time
     // (copybreak), so that the cost of packet sockets depends less on the length.
     assert_dependent_on_length(&costs, "xdp-generic");
-    compare("e1000", Kernel::V7_2, &costs);
+    compare("e1000", Axis::Size, Kernel::V7_2, &costs);
+}
+
+#[test]
+fn e1000_bursts() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let costs = measure_both(Nic::E1000, Axis::Burst, &[V3, LIBPCAP, LIBPCAP_IMMEDIATE], &[ZERO_COPY, BARE]);
+    print("e1000", &costs);
+    compare("e1000-bursts", Axis::Burst, Kernel::V7_2, &costs);
 }

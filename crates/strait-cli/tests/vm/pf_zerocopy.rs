@@ -19,7 +19,7 @@ pub(super) fn with_module(guest: Guest, kernel: Kernel) -> Guest {
     guest.file("/pf_zerocopy.ko", &module)
 }
 
-fn repository() -> &'static Path {
+pub(super) fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 

@@ -8,7 +8,7 @@ use strait_bench::machine::Machine;
 use strait_bench::report;
 use strait_bench::results::{Figures, Results, write_file};
 
-use super::cost::{Cost, Costs, LIBPCAP, sizes};
+use super::cost::{Axis, Cost, Costs, LIBPCAP};
 
 /// Tolerated increase of a cost above the recorded figure, in percent.
 const TOLERANCE: f64 = 5.0;
@@ -16,15 +16,24 @@ const TOLERANCE: f64 = 5.0;
 /// not compared.
 const RECORD: &str = "STRAIT_VM_RECORD";
 
-const ABOUT: &str = "Guest instructions per received frame, in the kernel and in the program, by path and frame size (with \
-    its check sequence); the instructions of the sender are subtracted. QEMU without KVM, one processor, bursts of 1000 frames. \
-    Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
+const ABOUT: &str = "Guest instructions per received frame, in the kernel and in the program; the instructions of the sender are \
+    subtracted. QEMU without KVM, one processor. Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
+
+impl Axis {
+    /// Returns what is special about its results, and the name of the axis.
+    fn describe(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Size => ("Bursts of 1000 frames; sizes include the check sequence.", "frame size, bytes"),
+            Self::Burst => ("Frames of 64 bytes with the check sequence.", "frames of a burst"),
+        }
+    }
+}
 
 /// Compares `costs` with the recorded costs for `nic`, or records them.
-pub(super) fn compare(nic: &str, kernel: Kernel, costs: &Costs) {
+pub(super) fn compare(nic: &str, axis: Axis, kernel: Kernel, costs: &Costs) {
     match env::var(RECORD) {
-        Ok(commit) => write(nic, &results(nic, kernel, commit, costs)),
-        Err(_) => assert_not_higher(nic, costs),
+        Ok(commit) => write(nic, &results(nic, axis, kernel, commit, costs)),
+        Err(_) => assert_not_higher(nic, axis, costs),
     }
 }
 
@@ -38,14 +47,15 @@ fn write(nic: &str, results: &Results) {
     write_file(&plot, &report::image(results).unwrap()).unwrap();
 }
 
-fn results(nic: &str, kernel: Kernel, commit: String, costs: &Costs) -> Results {
+fn results(nic: &str, axis: Axis, kernel: Kernel, commit: String, costs: &Costs) -> Results {
     let command = format!("{RECORD}=COMMIT make test-vm");
     let machine = Machine::detect(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")));
+    let (about, axis_name) = axis.describe();
     let mut results = Results {
         benchmark: format!("instructions {nic}"),
-        about: ABOUT.to_owned(),
-        axis: "frame size, bytes".to_owned(),
-        labels: sizes().collect(),
+        about: format!("{ABOUT} {about}"),
+        axis: axis_name.to_owned(),
+        labels: axis.labels(),
         machine: Machine {
             kernel: format!("Linux {} in QEMU", kernel.version()),
             cpu: "emulated".to_owned(),
@@ -57,7 +67,7 @@ fn results(nic: &str, kernel: Kernel, commit: String, costs: &Costs) -> Results 
         ..Results::default()
     };
     for (name, of_contestant) in costs {
-        for (place, size) in sizes().enumerate() {
+        for (place, size) in axis.labels().into_iter().enumerate() {
             let figures = figures(of_contestant[&size], costs[LIBPCAP.0][&size]);
             results.record(name, place as f64, Ok((figures, String::new())));
         }
@@ -76,11 +86,11 @@ fn figures(cost: Cost, libpcap: Cost) -> Figures {
     named.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
 }
 
-fn assert_not_higher(nic: &str, costs: &Costs) {
+fn assert_not_higher(nic: &str, axis: Axis, costs: &Costs) {
     let known = Results::read(&file(nic, "json")).unwrap();
     let mut higher = Vec::new();
     for (name, of_contestant) in costs {
-        for (place, size) in sizes().enumerate() {
+        for (place, size) in axis.labels().into_iter().enumerate() {
             let now = of_contestant[&size].total();
             let known = known.summary(name, place as f64, "instructions");
             let known = known.unwrap_or_else(|| panic!("{name} {size} is not recorded")).median;

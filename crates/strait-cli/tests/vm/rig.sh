@@ -113,7 +113,7 @@ meter() {
         opened=$(wc -l </proc/net/packet)
         eval "exec $command" >meter.out 2>meter.err &
         captured=$!
-        until [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
+        until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
         up "$receiver"
         sleep 2
     fi
@@ -124,6 +124,6 @@ meter() {
         end_capture
         ip link set "$receiver" promisc off
         frames=$(echo "$pumped" | cut -d' ' -f2)
-        grep -qE "\"delivered\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
+        grep -qE "\"(delivered|filtered)\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
     fi
 }

@@ -1,0 +1,125 @@
+/*
+ * Minimal capture on a PF_ZEROCOPY socket: it counts frames in the slots where the NIC wrote them.
+ *
+ *     zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r]
+ *
+ * -c copies each frame into a staging ring, the one copy of D3's applications. -r sets a filter
+ * that rejects all frames. Prints one JSON object on SIGINT.
+ */
+#define _GNU_SOURCE
+#include <linux/filter.h>
+#include <net/if.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "peer.h"
+#include "pf_zerocopy.h"
+
+#define SLOTS 2048
+#define RING_BYTES (sizeof(struct zerocopy_ring) + SLOTS * sizeof(struct zerocopy_desc))
+
+static struct zerocopy_ring *ring;
+static unsigned long long delivered, bytes;
+static char staging[SLOTS][ZEROCOPY_SLOT_BYTES];
+
+static void interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
+static void *map(size_t length, int flags, int fd)
+{
+    void *start = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (start == MAP_FAILED)
+        fail("mmap");
+    return start;
+}
+
+static void reject_all(int fd)
+{
+    struct sock_filter reject = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = { .len = 1, .filter = &reject };
+    if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
+        fail("SO_ATTACH_FILTER");
+}
+
+static int open_socket(const char *interface, unsigned int queue)
+{
+    struct sockaddr_zerocopy address = {
+        .szc_family = AF_ZEROCOPY,
+        .szc_queue = (unsigned short)queue,
+        .szc_ifindex = if_nametoindex(interface),
+    };
+    struct zerocopy_ring_req request = { .slots = SLOTS };
+    int fd = socket(PF_ZEROCOPY, SOCK_RAW, 0);
+    if (fd < 0)
+        fail("socket");
+    request.addr = (uintptr_t)map((size_t)SLOTS * ZEROCOPY_SLOT_BYTES, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (setsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_RX_RING, &request, sizeof(request)) != 0)
+        fail("ZEROCOPY_RX_RING");
+    ring = map(RING_BYTES, MAP_SHARED, fd);
+    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+        fail("bind");
+    return fd;
+}
+
+/* Takes all readable frames. */
+static void take(int copies)
+{
+    unsigned int next = ring->read;
+    for (;; next = (next + 1) % SLOTS) {
+        struct zerocopy_desc *desc = &ring->desc[next];
+        if (__atomic_load_n(&desc->state, __ATOMIC_ACQUIRE) != ZEROCOPY_READABLE)
+            break;
+        delivered++;
+        bytes += desc->length;
+        if (copies)
+            memcpy(staging[next], (const void *)(uintptr_t)desc->addr, desc->length);
+        __atomic_store_n(&desc->state, ZEROCOPY_WRITABLE, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&ring->read, next, __ATOMIC_RELEASE);
+}
+
+static void print_account(int fd)
+{
+    struct zerocopy_statistics statistics;
+    socklen_t length = sizeof(statistics);
+    if (getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length) != 0)
+        fail("ZEROCOPY_STATISTICS");
+    printf("{\"delivered\":%llu,\"bytes\":%llu,\"received\":%llu,\"filtered\":%llu}\n", delivered, bytes,
+           (unsigned long long)statistics.rx_frames, (unsigned long long)statistics.rx_filtered);
+}
+
+int main(int argc, char **argv)
+{
+    const char *interface = NULL;
+    unsigned int queue = 0;
+    int copies = 0, rejects = 0;
+    for (int option; (option = getopt(argc, argv, "i:q:cr")) != -1;) {
+        switch (option) {
+        case 'i': interface = optarg; break;
+        case 'q': queue = (unsigned int)atoi(optarg); break;
+        case 'c': copies = 1; break;
+        case 'r': rejects = 1; break;
+        default: return 2;
+        }
+    }
+    if (interface == NULL) {
+        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r]\n", stderr);
+        return 2;
+    }
+    int fd = open_socket(interface, queue);
+    if (rejects)
+        reject_all(fd);
+    on_interrupt(interrupt);
+    say_ready();
+    while (!interrupted) {
+        if (recv(fd, NULL, 0, 0) < 0 && errno != EINTR)
+            fail("recv");
+        take(copies);
+    }
+    print_account(fd);
+    return 0;
+}
