@@ -106,9 +106,20 @@ void zc_nic_show_link(struct zc_nic *nic)
 		netif_carrier_off(nic->netdev);
 }
 
-static int open(struct net_device *netdev)
+bool zc_nic_runs(struct net_device *netdev)
 {
-	struct zc_nic *nic = netdev_priv(netdev);
+	const struct zc_nic *nic = netdev_priv(netdev);
+
+	return nic->running;
+}
+
+static void start_watchdog(struct zc_nic *nic)
+{
+	schedule_delayed_work(&nic->watchdog, HZ);
+}
+
+static int start_nic(struct zc_nic *nic)
+{
 	unsigned int i;
 	int err;
 
@@ -117,23 +128,69 @@ static int open(struct net_device *netdev)
 	if (err)
 		return err;
 	nic->ops->start(nic);
+	nic->running = true;
 	for (i = 0; i < nic->queue_count; i++)
 		zc_queue_open(&nic->queues[i]);
 	zc_nic_show_link(nic);
+	start_watchdog(nic);
 	return 0;
 }
 
-static int close(struct net_device *netdev)
+/* Sockets keep their queues; the traffic ends with ENETDOWN. */
+static void stop_nic(struct zc_nic *nic)
 {
-	struct zc_nic *nic = netdev_priv(netdev);
 	unsigned int i;
 
+	if (!nic->running)
+		return;
 	for (i = 0; i < nic->queue_count; i++)
 		zc_queue_close(&nic->queues[i]);
 	nic->ops->reset(nic);
 	free_interrupts(nic);
-	netif_carrier_off(netdev);
+	netif_carrier_off(nic->netdev);
+	nic->running = false;
+}
+
+static int open(struct net_device *netdev)
+{
+	return start_nic(netdev_priv(netdev));
+}
+
+static int close(struct net_device *netdev)
+{
+	stop_nic(netdev_priv(netdev));
 	return 0;
+}
+
+/* Under RTNL. */
+static void reset_stalled(struct zc_nic *nic)
+{
+	bool stalls = false;
+	unsigned int i;
+
+	for (i = 0; i < nic->queue_count; i++)
+		stalls |= zc_queue_stalls(&nic->queues[i]);
+	if (!stalls || !netif_carrier_ok(nic->netdev))
+		return;
+	netdev_err(nic->netdev, "sends nothing: resetting the device\n");
+	stop_nic(nic);
+	if (start_nic(nic))
+		netdev_err(nic->netdev, "cannot be started again\n");
+}
+
+/* It may run while the device is removed, which holds RTNL and waits for it. */
+static void watch(struct work_struct *work)
+{
+	struct zc_nic *nic = container_of(to_delayed_work(work), struct zc_nic,
+					  watchdog);
+
+	if (rtnl_trylock()) {
+		if (nic->running)
+			reset_stalled(nic);
+		rtnl_unlock();
+	}
+	if (READ_ONCE(nic->running))
+		start_watchdog(nic);
 }
 
 /* Drops packets of the network stack: only the sockets send on this link. */
@@ -199,7 +256,7 @@ static int set_channels(struct net_device *netdev,
 			struct ethtool_channels *channels)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
-	bool running = netif_running(netdev);
+	bool running = nic->running;
 	unsigned int before = nic->queue_count;
 	int err;
 
@@ -207,14 +264,13 @@ static int set_channels(struct net_device *netdev,
 		return -EINVAL;
 	if (zc_nic_any_owner(netdev))
 		return -EBUSY;
-	if (running)
-		close(netdev);
+	stop_nic(nic);
 	nic->queue_count = channels->combined_count;
 	err = netif_set_real_num_queues(netdev, nic->queue_count,
 					nic->queue_count);
 	if (err)
 		nic->queue_count = before;
-	return running ? open(netdev) ?: err : err;
+	return running ? start_nic(nic) ?: err : err;
 }
 
 /* Names and order of the counters of a queue. */
@@ -345,6 +401,7 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	nic->ops = (const struct zc_nic_ops *)id->driver_data;
 	spin_lock_init(&nic->receiver_lock);
 	spin_lock_init(&nic->losses_lock);
+	INIT_DELAYED_WORK(&nic->watchdog, watch);
 	err = map_registers(nic);
 	if (err)
 		return err;
@@ -361,14 +418,93 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	read_address(nic);
 	netif_carrier_off(netdev);
 	pci_set_drvdata(pdev, netdev);
+	pci_save_state(pdev); /* for slot_reset() */
 	return register_netdev(netdev);
 }
 
 static void remove(struct pci_dev *pdev)
 {
-	unregister_netdev(pci_get_drvdata(pdev));
+	struct net_device *netdev = pci_get_drvdata(pdev);
+	struct zc_nic *nic = netdev_priv(netdev);
+
+	unregister_netdev(netdev);
+	cancel_delayed_work_sync(&nic->watchdog);
 	pci_clear_master(pdev);
 }
+
+/* Suspend, reset and shutdown: the NIC stops, and may continue later. */
+
+static void pause_device(struct pci_dev *pdev)
+{
+	struct net_device *netdev = pci_get_drvdata(pdev);
+
+	rtnl_lock();
+	netif_device_detach(netdev);
+	stop_nic(netdev_priv(netdev));
+	rtnl_unlock();
+}
+
+static int resume_device(struct pci_dev *pdev)
+{
+	struct net_device *netdev = pci_get_drvdata(pdev);
+	int err = 0;
+
+	pci_set_master(pdev);
+	rtnl_lock();
+	if (netif_running(netdev))
+		err = start_nic(netdev_priv(netdev));
+	if (!err)
+		netif_device_attach(netdev);
+	rtnl_unlock();
+	return err;
+}
+
+static int suspend(struct device *device)
+{
+	pause_device(to_pci_dev(device));
+	return 0;
+}
+
+static int resume(struct device *device)
+{
+	return resume_device(to_pci_dev(device));
+}
+
+static DEFINE_SIMPLE_DEV_PM_OPS(zc_pm_ops, suspend, resume);
+
+static void shutdown(struct pci_dev *pdev)
+{
+	pause_device(pdev);
+	pci_clear_master(pdev);
+}
+
+static pci_ers_result_t error_detected(struct pci_dev *pdev,
+				       pci_channel_state_t state)
+{
+	pause_device(pdev);
+	return state == pci_channel_io_perm_failure ?
+		       PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_NEED_RESET;
+}
+
+static pci_ers_result_t slot_reset(struct pci_dev *pdev)
+{
+	pci_restore_state(pdev);
+	return PCI_ERS_RESULT_RECOVERED;
+}
+
+static void continue_device(struct pci_dev *pdev)
+{
+	if (resume_device(pdev))
+		pci_err(pdev, "cannot be started again\n");
+}
+
+static const struct pci_error_handlers zc_error_handlers = {
+	.error_detected = error_detected,
+	.slot_reset = slot_reset,
+	.resume = continue_device,
+	.reset_prepare = pause_device,
+	.reset_done = continue_device,
+};
 
 /* Only by driver_override: the stock drivers keep all other devices. */
 #define ZC_DEVICE(device, ops)                                       \
@@ -389,6 +525,9 @@ static struct pci_driver zc_pci_driver = {
 	.id_table = zc_ids,
 	.probe = probe,
 	.remove = remove,
+	.shutdown = shutdown,
+	.driver.pm = pm_sleep_ptr(&zc_pm_ops),
+	.err_handler = &zc_error_handlers,
 };
 
 int zc_nic_register(void)

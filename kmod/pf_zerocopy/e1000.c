@@ -165,6 +165,12 @@ static void unmask(struct zc_queue *queue)
 	wr(queue->nic, REG_IMS, interrupts);
 }
 
+/* In units of 256 ns. */
+static void set_interval(struct zc_queue *queue, u32 us)
+{
+	wr(queue->nic, REG_ITR, us * 1000 / 256);
+}
+
 static void read_losses(struct zc_queue *queue, u32 *missed, u32 *damaged)
 {
 	*missed = intel_take(queue->nic, &queue->nic->missed[0]);
@@ -209,7 +215,6 @@ static void reset(struct zc_nic *nic)
 static void start(struct zc_nic *nic)
 {
 	wr(nic, REG_CTRL, CTRL_SLU | CTRL_ASDE);
-	wr(nic, REG_ITR, 0);
 	intel_clear_multicast(nic);
 }
 
@@ -277,6 +282,7 @@ const struct zc_nic_ops e1000_ops = {
 	.interrupt = interrupt,
 	.mask = mask,
 	.unmask = unmask,
+	.set_interval = set_interval,
 	.read_losses = read_losses,
 	.refill = refill,
 	.harvest = harvest,

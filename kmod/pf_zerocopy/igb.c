@@ -27,6 +27,7 @@
 #define REG_EIMC 0x1528
 #define REG_EIAC 0x152c
 #define REG_EITR(vector) (0x1680 + 4 * (vector))
+#define EITR_KEEP BIT(31)
 #define REG_IVAR(queue) (0x1700 + 4 * (queue)) /* of queues 0 to 7 */
 #define IVAR_RX(vector) ((vector) | 0x80)
 #define IVAR_TX(vector) (((vector) | 0x80) << 8)
@@ -201,6 +202,12 @@ static void unmask(struct zc_queue *queue)
 {
 	if (queue->owner)
 		wr(queue->nic, REG_EIMS, BIT(queue->index));
+}
+
+/* In units of 0.25 us. The running interval continues. */
+static void set_interval(struct zc_queue *queue, u32 us)
+{
+	wr(queue->nic, REG_EITR(queue->index), us * 4 | EITR_KEEP);
 }
 
 /* The errors of the whole NIC go to the queue that asks first. */
@@ -411,6 +418,7 @@ const struct zc_nic_ops igb_ops = {
 	.interrupt = interrupt,
 	.mask = mask,
 	.unmask = unmask,
+	.set_interval = set_interval,
 	.read_losses = read_losses,
 	.refill = refill,
 	.harvest = harvest,

@@ -124,6 +124,7 @@ struct zc_sock {
 	struct zc_ring *tx;
 	struct net_device *netdev; /* RTNL; NULL: not bound, or gone */
 	u16 queue; /* of netdev */
+	bool moderates; /* interrupts, by the number of frames */
 	netdevice_tracker tracker;
 	/*
 	 * Reason of the end of traffic as an errno, 0 before. ENOTCONN:
@@ -178,6 +179,7 @@ void zc_socket_error(struct zc_sock *zs, int error);
 
 /* The device. Under RTNL: */
 bool zc_nic_backs(const struct net_device *netdev);
+bool zc_nic_runs(struct net_device *netdev);
 int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs);
 void zc_nic_detach(struct net_device *netdev, u16 queue);
 /* Returns a socket of the device, or NULL if it has none. */

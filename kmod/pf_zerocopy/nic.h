@@ -46,6 +46,14 @@ struct zc_queue {
 	/* With the lock of the transmit ring: an interrupt was asked for. */
 	bool awaits_room;
 
+	/* In NAPI: frames since the last interrupt, and the interval then set. */
+	u32 frames;
+	u32 interval_us;
+
+	/* In the watchdog: the count of sent frames, and since when it stands. */
+	u64 tx_frames_before;
+	unsigned int tx_stalls;
+
 	/* Counts over all owners. With the lock of the counted ring. */
 	u64 rx_frames;
 	u64 rx_bytes;
@@ -70,6 +78,12 @@ struct zc_nic {
 	const struct zc_nic_ops *ops;
 	unsigned int queues_max;
 	unsigned int queue_count; /* RTNL, changed while no queue has a socket */
+	/*
+	 * RTNL. The NIC runs: the interface is up, and the device is neither
+	 * suspended nor in a reset.
+	 */
+	bool running;
+	struct delayed_work watchdog;
 	struct zc_queue queues[ZC_QUEUES_MAX];
 
 	/*
@@ -119,6 +133,8 @@ struct zc_nic_ops {
 	/* Turns off interrupts of a queue, and of the link if they share. */
 	void (*mask)(struct zc_queue *queue);
 	void (*unmask)(struct zc_queue *queue);
+	/* Sets the least time between two interrupts of a queue. */
+	void (*set_interval)(struct zc_queue *queue, u32 us);
 	/* Adds the NIC's losses since the last call. With losses_lock. */
 	void (*read_losses)(struct zc_queue *queue, u32 *missed, u32 *damaged);
 
@@ -150,6 +166,7 @@ void zc_queue_detach(struct zc_queue *queue);
 void zc_queue_open(struct zc_queue *queue);
 void zc_queue_close(struct zc_queue *queue);
 void zc_queue_init(struct zc_nic *nic, unsigned int index);
+bool zc_queue_stalls(struct zc_queue *queue);
 /* From an interrupt: */
 void zc_queue_schedule(struct zc_queue *queue);
 irqreturn_t zc_queue_interrupt(int irq, void *queue);

@@ -49,6 +49,12 @@
 #define ZEROCOPY_RX_RING 1 /* set: struct zerocopy_ring_req */
 #define ZEROCOPY_TX_RING 2 /* set: struct zerocopy_ring_req */
 #define ZEROCOPY_STATISTICS 3 /* get: struct zerocopy_statistics */
+/*
+ * set: int; 0, the default: an interrupt for each frame; 1: fewer interrupts the
+ * more frames arrive, at least 4,000 a second, as long as the ring has room for
+ * the frames between two of them.
+ */
+#define ZEROCOPY_MODERATION 4
 
 /* mmap() offsets */
 #define ZEROCOPY_PGOFF_RX_RING 0x00000000UL

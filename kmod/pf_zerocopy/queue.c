@@ -96,6 +96,43 @@ static void sent(struct zc_queue *queue, struct zc_sock *zs)
 		zc_socket_writable(zs);
 }
 
+/* Intervals, those of the stock drivers: 20,000 and 4,000 interrupts a second. */
+#define INTERVAL_US 50
+#define INTERVAL_LONG_US 250
+/* Frames of an interval above which the longer one is set, and below the shorter. */
+#define FRAMES_SOME 8
+#define FRAMES_MANY 64
+
+/*
+ * Returns the least time until the next interrupt. A queue with few frames needs
+ * none, for short delays. The ring must have room for the frames of the longer
+ * interval, which are five times those of the shorter one.
+ */
+static u32 choose_interval(const struct zc_queue *queue, const struct zc_sock *zs)
+{
+	const struct zc_ring *rx = zs->rx;
+	u32 room;
+
+	if (!READ_ONCE(zs->moderates) || !rx || queue->frames < FRAMES_SOME)
+		return 0;
+	room = (rx->tail - rx->head) & rx->mask;
+	if (queue->frames < FRAMES_MANY || room / 5 < queue->frames)
+		return INTERVAL_US;
+	return INTERVAL_LONG_US;
+}
+
+/* Called before an interrupt is asked for. */
+static void moderate(struct zc_queue *queue, const struct zc_sock *zs)
+{
+	u32 us = choose_interval(queue, zs);
+
+	queue->frames = 0;
+	if (us == queue->interval_us)
+		return;
+	queue->interval_us = us;
+	queue->nic->ops->set_interval(queue, us);
+}
+
 static int poll(struct napi_struct *napi, int budget)
 {
 	struct zc_queue *queue = container_of(napi, struct zc_queue, napi);
@@ -106,7 +143,12 @@ static int poll(struct napi_struct *napi, int budget)
 		sent(queue, zs);
 		count = receive(queue, zs, budget);
 	}
-	if (count < budget && napi_complete_done(napi, count))
+	queue->frames += count;
+	if (count == budget)
+		return count;
+	if (zs)
+		moderate(queue, zs);
+	if (napi_complete_done(napi, count))
 		queue->nic->ops->unmask(queue);
 	return count;
 }
@@ -182,6 +224,10 @@ static void begin_receiving(struct zc_queue *queue, struct zc_ring *rx)
 static void start(struct zc_queue *queue)
 {
 	queue->awaits_room = false;
+	queue->frames = 0;
+	queue->interval_us = 0;
+	queue->tx_stalls = 0;
+	queue->nic->ops->set_interval(queue, 0);
 	rewind(queue->owner->rx);
 	rewind(queue->owner->tx);
 	queue->nic->ops->start_queue(queue);
@@ -262,6 +308,38 @@ void zc_queue_close(struct zc_queue *queue)
 	zc_socket_error(queue->owner, ENETDOWN);
 }
 
+/* Of the watchdog. */
+
+/* Intervals of the watchdog after which a queue that sends nothing hangs. */
+#define STALLS_MAX 2
+
+/*
+ * Reads the counters of losses, some of which are short. Returns true if frames
+ * have waited in the transmit ring too long.
+ */
+bool zc_queue_stalls(struct zc_queue *queue)
+{
+	struct zc_ring *rx = queue->owner ? queue->owner->rx : NULL;
+	struct zc_ring *tx = queue->owner ? queue->owner->tx : NULL;
+
+	if (rx) {
+		spin_lock_bh(&rx->lock);
+		zc_queue_read_losses(queue, rx);
+		spin_unlock_bh(&rx->lock);
+	}
+	if (!tx)
+		return false;
+	spin_lock_bh(&tx->lock);
+	queue->nic->ops->reclaim(queue, tx);
+	if (tx->head == tx->tail || queue->tx_frames != queue->tx_frames_before)
+		queue->tx_stalls = 0;
+	else
+		queue->tx_stalls++;
+	queue->tx_frames_before = queue->tx_frames;
+	spin_unlock_bh(&tx->lock);
+	return queue->tx_stalls >= STALLS_MAX;
+}
+
 /* The owner. */
 
 static void free_ring(struct zc_queue *queue, struct zc_nic_ring *nic_ring,
@@ -322,7 +400,7 @@ int zc_queue_attach(struct zc_queue *queue, struct zc_sock *zs)
 		return err;
 	zc_ring_begin(zs->rx);
 	zc_ring_begin(zs->tx);
-	if (!netif_running(queue->nic->netdev)) {
+	if (!queue->nic->running) {
 		queue->owner = zs;
 		return 0;
 	}
@@ -337,7 +415,7 @@ void zc_queue_detach(struct zc_queue *queue)
 {
 	struct zc_sock *zs = queue->owner;
 
-	if (!netif_running(queue->nic->netdev)) {
+	if (!queue->nic->running) {
 		queue->owner = NULL;
 		free_rings(queue, zs);
 		return;

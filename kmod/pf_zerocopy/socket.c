@@ -150,6 +150,20 @@ static int set_ring(struct zc_sock *zs, int optname, sockptr_t optval,
 	return err;
 }
 
+static int set_moderation(struct zc_sock *zs, sockptr_t optval,
+			  unsigned int optlen)
+{
+	int value, err;
+
+	err = copy_safe_from_sockptr(&value, sizeof(value), optval, optlen);
+	if (err)
+		return err;
+	if (value != 0 && value != 1)
+		return -EINVAL;
+	WRITE_ONCE(zs->moderates, value);
+	return 0;
+}
+
 static int zc_setsockopt(struct socket *sock, int level, int optname,
 			 sockptr_t optval, unsigned int optlen)
 {
@@ -159,6 +173,8 @@ static int zc_setsockopt(struct socket *sock, int level, int optname,
 	case ZEROCOPY_RX_RING:
 	case ZEROCOPY_TX_RING:
 		return set_ring(zc_sk(sock->sk), optname, optval, optlen);
+	case ZEROCOPY_MODERATION:
+		return set_moderation(zc_sk(sock->sk), optval, optlen);
 	default:
 		return -ENOPROTOOPT;
 	}
@@ -237,7 +253,7 @@ static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
 	zs->queue = szc->szc_queue;
 	/* Forget the error of an earlier device. */
 	WRITE_ONCE(sock->sk->sk_err, 0);
-	set_ended(zs, netif_running(netdev) ? 0 : ENETDOWN);
+	set_ended(zs, zc_nic_runs(netdev) ? 0 : ENETDOWN);
 out:
 	rtnl_unlock();
 	return err;

@@ -15,6 +15,7 @@ const SOL_ZEROCOPY: libc::c_int = 350;
 const ZEROCOPY_RX_RING: libc::c_int = 1;
 const ZEROCOPY_TX_RING: libc::c_int = 2;
 const ZEROCOPY_STATISTICS: libc::c_int = 3;
+const ZEROCOPY_MODERATION: libc::c_int = 4;
 const ZEROCOPY_PGOFF_RX_RING: i64 = 0;
 const ZEROCOPY_PGOFF_TX_RING: i64 = 0x8000_0000;
 
@@ -132,6 +133,12 @@ impl Socket {
     /// Stops reception with a filter that rejects every frame. Frames in the ring stay readable.
     pub fn reject_all(&self) -> Result<()> {
         socket::reject_all(self.as_fd(), &self.interface)
+    }
+
+    /// Lets the NIC raise fewer interrupts the more frames arrive, by default one for each frame.
+    pub fn moderate_interrupts(&self) -> Result<()> {
+        let option = (SOL_ZEROCOPY, ZEROCOPY_MODERATION);
+        socket::set(self.as_fd(), option, &1_i32, ("moderate the interrupts of", &self.interface))
     }
 
     /// Binds to a queue of an interface: its frames arrive from now on.

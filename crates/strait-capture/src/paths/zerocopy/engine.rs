@@ -18,7 +18,7 @@ use crate::filter;
 use crate::live_counters::{KernelCounters, Reading};
 use crate::paths::engine::{self, Engine as _, Lend};
 use crate::sender::Sender;
-use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
+use crate::wait::{LINK_CHECK_SPINS, Step, Wait, Wakers};
 use crate::zerocopy;
 
 /// Maximum number of frames in a batch: enough to make the cost per batch negligible, few enough to
@@ -44,7 +44,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Opens a socket for `interface` with a ring of about `ring_bytes` that receives what `program`
-    /// matches. If it `sends`, adds a ring for sending; an error of that ring is returned in
+    /// matches. Unless each frame is to wake the lane, interrupts are moderated. If it `sends`, adds a ring for sending; an error of that ring is returned in
     /// [`Opened::sender`].
     ///
     /// # Errors
@@ -53,10 +53,14 @@ impl Engine {
         interface: &Interface,
         ring_bytes: usize,
         program: &Program,
+        wait: Wait,
         sends: bool,
     ) -> Result<Opened, Error> {
         let socket = Arc::new(Socket::open(&interface.name)?);
         attach(program, &socket)?;
+        if wait != Wait::Latency {
+            socket.moderate_interrupts()?;
+        }
         let slots = (ring_bytes / SLOT_BYTES).clamp(SLOTS_MIN as usize, SLOTS_MAX as usize);
         let receiver = socket.receiver(1 << slots.ilog2())?;
         let sender = sends.then(|| Sender::of_capture(&socket, interface));

@@ -78,7 +78,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     for queue in queues {
         // One queue is enough to send.
         let sends = options.sends && engines.is_empty();
-        let opened = Engine::open(interface, ring_bytes, &program, sends)?;
+        let opened = Engine::open(interface, ring_bytes, &program, options.wait, sends)?;
         sender = sender.or(opened.sender);
         engines.push((opened.engine, queue));
     }
