@@ -29,14 +29,18 @@ pub enum Kernel {
     V7_2,
     /// Linux 6.12, to test on an older kernel.
     V6_12,
+    /// Linux 7.2 that checks itself (KASAN, lockdep, DMA debugging, kmemleak), built by
+    /// `scripts/setup-vm --debug-kernel`.
+    Debug,
 }
 
 impl Kernel {
-    /// Returns the version, such as `7.2`.
+    /// Returns the version, such as `7.2`, or `debug`.
     pub fn version(self) -> &'static str {
         match self {
             Self::V7_2 => "7.2",
             Self::V6_12 => "6.12",
+            Self::Debug => "debug",
         }
     }
 
@@ -64,15 +68,24 @@ impl Kernel {
         loaded
     }
 
-    fn add_module(self, name: &str, loaded: &mut Vec<(String, Vec<u8>)>) {
-        if loaded.iter().any(|(known, _)| known == name) {
-            return;
+    /// Returns the module `name`; none if the debug kernel, which has few modules, contains it.
+    fn read_module(self, name: &str) -> Option<Vec<u8>> {
+        if self == Self::Debug {
+            return find_part(&self.folder(), &format!("{name}.ko"))
+                .map(|path| fs::read(path).expect("a module can be read"));
         }
         let packed = find_part(&self.folder(), &format!("{name}.ko.xz"))
             .unwrap_or_else(|| panic!("Linux {self:?} has no module {name}"));
         let finished =
             parts::launch("usr/bin/xz").args(["--decompress", "--stdout"]).arg(packed).run(UNPACK_LIMIT);
-        let module = finished.expect("xz runs").success().stdout;
+        Some(finished.expect("xz runs").success().stdout)
+    }
+
+    fn add_module(self, name: &str, loaded: &mut Vec<(String, Vec<u8>)>) {
+        if loaded.iter().any(|(known, _)| known == name) {
+            return;
+        }
+        let Some(module) = self.read_module(name) else { return };
         for needed in dependencies(&module) {
             self.add_module(&needed, loaded);
         }
