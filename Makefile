@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo install dist test-packages test test-vm test-arm64 bench ci msrv audit docs book fuzz miri release-check reference
+.PHONY: help setup demo install dist test-packages test test-vm test-vm-debug test-arm64 bench ci msrv audit docs book fuzz miri release-check reference
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test: ## check format, lints and rules of the project, run all tests, compare th
 test-vm: ## run the tests in virtual machines: other kernels, emulated NICs, instruction counts
 	@scripts/setup vm
 	@scripts/test-vm
+
+test-vm-debug: ## run the tests of the kernel module on a kernel that checks itself (builds it: 20 minutes)
+	@scripts/test-vm --debug-kernel
 
 bench: ## measure Strait and compare it with other programs (BENCH_ARGS="..."); results are in bench/results/
 	@scripts/setup bench
