@@ -48,9 +48,12 @@ impl Kernel {
         parts::folder(&format!("linux-{}", self.version()))
     }
 
-    /// Returns the path of its ELF image.
+    /// Returns the path of its image: an ELF, or a bzImage for the debug kernel, which has no PVH.
     pub(super) fn image(self) -> PathBuf {
         let folder = self.folder();
+        if self == Self::Debug {
+            return folder.join("bzImage");
+        }
         let image = folder.join("vmlinux");
         if !image.is_file() {
             let packed = find_part(&folder, "vmlinuz").expect("a kernel package has a vmlinuz");

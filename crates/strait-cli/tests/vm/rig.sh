@@ -44,6 +44,13 @@ end_capture() {
     kill -INT $captured && wait $captured || { cat *.err; return 1; }
 }
 
+# read_kept: receives the frames that QEMU has kept for the receiver while it had none.
+read_kept() {
+    ip link set "$receiver" promisc on
+    strait capture -i "$receiver" --path zerocopy --duration 4 --quiet 2>kept.err
+    ip link set "$receiver" promisc off
+}
+
 # ends NAME WORDS: waits until the capture ends by itself; it must fail with WORDS in its error.
 ends() {
     if wait $captured; then echo "$1: it did not fail"; return 1; fi
