@@ -292,7 +292,7 @@ static void set_up(int fd, bool up)
 		err(1, "SIOCSIFFLAGS");
 }
 
-/* Thread 8: the interface goes down; its queues change, which is refused while they have sockets. */
+/* Thread 8: the interface goes down, and its queues change if they have no sockets. */
 static void *flap(void *argument)
 {
 	unsigned int seed = 80;

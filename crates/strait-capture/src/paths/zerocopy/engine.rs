@@ -43,8 +43,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Opens a socket for `interface` with a ring of about `ring_bytes` that receives what `program`
-    /// matches. Unless each frame is to wake the lane, interrupts are moderated. If it `sends`, adds a ring for sending; an error of that ring is returned in
+    /// Opens a socket for `interface` with a ring of about `ring_bytes`. It receives the frames
+    /// that `program` matches. Interrupts are moderated, unless each frame is to wake the lane.
+    /// If it `sends`, adds a ring for sending; an error of that ring is returned in
     /// [`Opened::sender`].
     ///
     /// # Errors

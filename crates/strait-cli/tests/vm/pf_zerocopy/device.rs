@@ -1,0 +1,118 @@
+//! The device: suspend, resets, a transmitter that hangs, and everything at once.
+
+use std::time::Duration;
+
+use lab::program_or_skip;
+use lab::vm::{Nic, vm_or_skip};
+
+use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program};
+use crate::{assert_output, run};
+
+/// Time limit of a guest in the stress test.
+const STRESS_LIMIT: Duration = Duration::from_mins(30);
+
+/// Lets a script write the NIC's registers by `devmem`.
+const REGISTERS: &str = "iomem=relaxed";
+
+#[test]
+fn capture_continues_after_suspend_and_reset() {
+    if !vm_or_skip() {
+        return;
+    }
+    // The 82540EM has no reset of its own that the kernel can use.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+reset=/sys/bus/pci/devices/$address/reset
+capture held --path zerocopy
+send 100 64
+until [ $(came) -ge 100 ]; do sleep 0.1; done
+if [ -e $reset ]; then echo 1 >$reset; fi
+up zc0
+send 100 64
+until [ $(came) -ge 200 ]; do sleep 0.1; done
+echo devices >/sys/power/pm_test
+echo freeze >/sys/power/state
+up zc0 eth0
+send 100 64
+until [ $(came) -ge 300 ]; do sleep 0.1; done
+end_capture
+echo held $(cat held.json)
+[ $(pinned) -eq 0 ]
+unharmed
+";
+    for (kernel, nic) in machines() {
+        let run = run(pair_with(kernel, nic), script);
+        assert_eq!(ledger(&run, "held ")["delivered"], 300);
+    }
+}
+
+#[test]
+fn hanging_transmitter_is_reset() {
+    if !vm_or_skip() {
+        return;
+    }
+    // TCTL, the register that switches the transmitter, is at the same offset in both NICs.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+strait generate --output zc0 --path zerocopy --duration 600 --rate 100 --json >sent.json 2>sent.err &
+sender=$!
+until [ \"$(cat /sys/class/net/zc0/statistics/tx_packets)\" -gt 10 ]; do sleep 0.1; done
+registers=$(head -1 /sys/bus/pci/devices/$address/resource | cut -d' ' -f1)
+devmem $(printf 0x%x $((registers + 0x400))) 32 0
+wait $sender && exit 1
+cat sent.json sent.err
+until dmesg | grep 'sends nothing: resetting the device'; do sleep 0.1; done
+up zc0
+receiver=eth0
+capture after --path v3
+strait generate --output zc0 --path zerocopy --count 100 --size 64 --rate 1000 --json >sent.json 2>sent.err
+until [ $(came) -ge 100 ]; do sleep 0.1; done
+end_capture
+cat after.json
+unharmed
+";
+    for (kernel, nic) in machines() {
+        let run = run(pair_with(kernel, nic).kernel_argument(REGISTERS), script);
+        assert_output(&run, &["Network is down", r#""delivered":100"#]);
+    }
+}
+
+/// Reports what the kernel has allocated and nothing refers to, after the module was unloaded. The
+/// second scan reports what was still referenced by chance in the first.
+const NOTHING_LEAKED: &str = "
+rmmod pf_zerocopy
+mount -t debugfs debug /sys/kernel/debug
+for scan in 1 2; do echo scan >/sys/kernel/debug/kmemleak; sleep 6; done
+cat /sys/kernel/debug/kmemleak
+[ -z \"$(cat /sys/kernel/debug/kmemleak)\" ]
+unharmed
+";
+
+#[test]
+fn everything_happens_at_once() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    // Seconds, and what must happen in them at least: frames and binds.
+    let [amounts, leaks] =
+        if has_debug_kernel() { ["600 1000000 1000", NOTHING_LEAKED] } else { ["15 1000 10", ""] };
+    let script = format!(
+        "
+take_for_zerocopy
+up eth0 zc0
+ip link set zc0 promisc on
+strait generate --output eth0 --duration 3600 --flows 64 --kind udp4,tcp4,udp6,tcp6 --size 64,594 --json >sent.json 2>sent.err &
+sent=$!
+stress zc0 4 {amounts}
+kill -INT $sent
+wait $sent
+[ $(pinned) -eq 0 ]
+unharmed
+{leaks}"
+    );
+    let guest = with_c_program(pair_with(kernels()[0], Nic::Igb), "stress").processors(4);
+    let run = run(guest.limit(STRESS_LIMIT), &script);
+    println!("{}", line(&run, "stress: "));
+}
