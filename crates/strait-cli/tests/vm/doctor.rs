@@ -93,10 +93,10 @@ examine unloaded --for capture
 "#
     );
     for kernel in [Kernel::V7_2, Kernel::V6_12] {
-        let guest = guest(kernel).wire(Nic::E1000, Nic::E1000).wire(Nic::Igb, Nic::Igb);
+        let guest = guest(kernel).wire(Nic::E1000, Nic::E1000).wire(Nic::E1000e, Nic::E1000e);
         let run = run(with_module(guest, kernel), &script);
         let subject = "pf_zerocopy";
-        let only = "useful only with the NIC Intel 82540EM";
+        let only = "it drives only the NICs Intel 82540EM and 82576";
         for name in ["none", "foreign", "unloaded"] {
             assert_found(&run, name, subject, ("ok", only));
         }
