@@ -95,6 +95,7 @@ static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
 				   struct zc_taken *taken, zc_received received,
 				   zc_post post)
 {
+	bool can_run = filter && zc_can_run(filter);
 	/* Not read again for each frame: the compiler cannot know that. */
 	struct zerocopy_desc *shared = rx->shared->desc;
 	u32 mask = rx->mask, head = rx->head, index = rx->nic_head;
@@ -121,7 +122,8 @@ static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
 		}
 		bytes += length;
 		if (filter &&
-		    !zc_accepts(filter, skb, frames_at[slot], length)) {
+		    (!can_run ||
+		     !zc_accepts(filter, skb, frames_at[slot], length))) {
 			filtered++;
 			goto repost;
 		}

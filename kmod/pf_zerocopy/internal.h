@@ -140,6 +140,32 @@ static inline struct zc_sock *zc_sk(struct sock *sk)
 }
 
 /*
+ * True if the program needs no more of an sk_buff than zc_accepts() sets, and
+ * reads no byte of the frame twice, as the process can write to it meanwhile.
+ * The payload offset needs the headers' positions, and a netlink attribute's
+ * length is read twice. Extended programs have no original instructions here.
+ */
+static inline bool zc_can_run(const struct bpf_prog *filter)
+{
+	const struct sock_fprog_kern *classic = filter->orig_prog;
+	unsigned int i;
+
+	if (!classic)
+		return false;
+	for (i = 0; i < classic->len; i++) {
+		const struct sock_filter *code = &classic->filter[i];
+
+		if (BPF_CLASS(code->code) != BPF_LD)
+			continue;
+		if (code->k == (u32)(SKF_AD_OFF + SKF_AD_PAY_OFFSET) ||
+		    code->k == (u32)(SKF_AD_OFF + SKF_AD_NLATTR) ||
+		    code->k == (u32)(SKF_AD_OFF + SKF_AD_NLATTR_NEST))
+			return false;
+	}
+	return true;
+}
+
+/*
  * Returns the filter of the socket, or NULL. With bottom halves disabled; it is
  * valid until they are enabled.
  */
@@ -158,14 +184,12 @@ static inline bool zc_accepts(const struct bpf_prog *filter,
 			      struct sk_buff *skb, void *frame, u32 length)
 {
 	/*
-	 * Only programs that read an sk_buff run here. The frame is where data
-	 * says; head and end stay with the memory that the sk_buff owns.
+	 * The frame is where data says; head and end stay with the memory that
+	 * the sk_buff owns.
 	 */
 	skb->data = frame;
 	skb->len = length;
 	skb->protocol = ((const struct ethhdr *)frame)->h_proto;
-	if (unlikely(filter->cb_access))
-		memset(bpf_skb_cb(skb), 0, BPF_SKB_CB_LEN);
 	return bpf_prog_run(filter, skb) != 0;
 }
 

@@ -24,7 +24,9 @@
  * splice() and sendfile() from the socket are refused (EINVAL).
  *
  * SO_ATTACH_FILTER sets a filter, as for packet sockets. A frame for which it
- * returns 0 uses no slot and wakes no one; other frames are received whole.
+ * returns 0 uses no slot and wakes no one; other frames are received whole. An
+ * extended program, and one that loads SKF_AD_PAY_OFFSET or SKF_AD_NLATTR,
+ * rejects all frames.
  *
  * shutdown(SHUT_RDWR) takes the rings from the NIC; received frames stay
  * readable. If there is nothing to read or to wait for, calls do not wait:
