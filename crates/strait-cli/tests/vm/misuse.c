@@ -440,11 +440,21 @@ static void end_in_child(void)
 	DONE(waitpid(child, NULL, 0));
 }
 
-/* Filters that accept, reject, and read up to and beyond the end of a frame. */
+/* What a filter loads: bytes in the frame, beyond its end, and what the kernel knows about it. */
+static unsigned int load_offset(void)
+{
+	switch (pick(4)) {
+	case 0: return random_state;
+	case 1: return SKF_AD_OFF + 4 * pick(16);
+	default: return pick(80);
+	}
+}
+
+/* Filters that accept and reject. The kernel refuses those that load unknown offsets. */
 static void set_filter(int fd)
 {
 	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, pick(4) ? pick(80) : (unsigned int)random_state),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, load_offset()),
 		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1u << pick(32), 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, 1),
 		BPF_STMT(BPF_RET | BPF_K, pick(2)),
@@ -452,7 +462,7 @@ static void set_filter(int fd)
 	struct sock_fprog program = { .len = 4, .filter = code };
 
 	if (pick(3))
-		DONE(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
+		setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
 	else
 		setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof(program));
 }
