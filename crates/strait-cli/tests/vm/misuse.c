@@ -443,11 +443,9 @@ static void end_in_child(void)
 /* What a filter loads: bytes in the frame, beyond its end, and what the kernel knows about it. */
 static unsigned int load_offset(void)
 {
-	switch (pick(4)) {
-	case 0: return random_state;
-	case 1: return SKF_AD_OFF + 4 * pick(16);
-	default: return pick(80);
-	}
+	if (!pick(4))
+		return random_state;
+	return pick(3) ? pick(80) : SKF_AD_OFF + 4 * pick(16);
 }
 
 /* Filters that accept and reject. The kernel refuses those that load unknown offsets. */
@@ -461,10 +459,7 @@ static void set_filter(int fd)
 	};
 	struct sock_fprog program = { .len = 4, .filter = code };
 
-	if (pick(3))
-		setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
-	else
-		setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof(program));
+	setsockopt(fd, SOL_SOCKET, pick(3) ? SO_ATTACH_FILTER : SO_DETACH_FILTER, &program, sizeof(program));
 }
 
 static void misuse(struct victim *victim)
