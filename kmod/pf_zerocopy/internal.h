@@ -56,7 +56,7 @@ struct zc_ring {
 	bool reposted; /* the NIC's tail register lags behind nic_tail */
 	u16 *held; /* the slot of each descriptor of the process */
 	u16 *posted; /* the slot of each descriptor of the NIC */
-	struct sk_buff *skb; /* a frame, as the filter needs it */
+	struct sk_buff *skb; /* a frame for the filter; it owns no memory */
 	void **frames_at; /* each slot in the memory of the kernel */
 
 	/* Of a transmit ring. */
@@ -140,10 +140,10 @@ static inline struct zc_sock *zc_sk(struct sock *sk)
 }
 
 /*
- * True if the program needs no more of an sk_buff than zc_accepts() sets, and
- * reads no byte of the frame twice, as the process can write to it meanwhile.
- * The payload offset needs the headers' positions, and a netlink attribute's
- * length is read twice. Extended programs have no original instructions here.
+ * False for programs that dissect the frame for its payload's offset, or search
+ * it for netlink attributes: those read a length twice, and the process can write
+ * to the frame meanwhile. Also false for extended programs, which have no original
+ * instructions.
  */
 static inline bool zc_can_run(const struct bpf_prog *filter)
 {
@@ -155,7 +155,8 @@ static inline bool zc_can_run(const struct bpf_prog *filter)
 	for (i = 0; i < classic->len; i++) {
 		const struct sock_filter *code = &classic->filter[i];
 
-		if (BPF_CLASS(code->code) != BPF_LD)
+		if (BPF_CLASS(code->code) != BPF_LD ||
+		    BPF_MODE(code->code) != BPF_ABS)
 			continue;
 		if (code->k == (u32)(SKF_AD_OFF + SKF_AD_PAY_OFFSET) ||
 		    code->k == (u32)(SKF_AD_OFF + SKF_AD_NLATTR) ||
@@ -184,11 +185,15 @@ static inline bool zc_accepts(const struct bpf_prog *filter,
 			      struct sk_buff *skb, void *frame, u32 length)
 {
 	/*
-	 * The frame is where data says; head and end stay with the memory that
-	 * the sk_buff owns.
+	 * All pointers are set: the kernel computes the place of a load from
+	 * their differences, and does not check that it lies in the frame.
 	 */
+	skb->head = frame;
 	skb->data = frame;
 	skb->len = length;
+	skb_set_tail_pointer(skb, length);
+	skb_reset_mac_header(skb);
+	skb_set_network_header(skb, ETH_HLEN);
 	skb->protocol = ((const struct ethhdr *)frame)->h_proto;
 	return bpf_prog_run(filter, skb) != 0;
 }

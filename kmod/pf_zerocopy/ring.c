@@ -86,7 +86,7 @@ static int alloc_private(struct zc_ring *ring)
 				 GFP_KERNEL_ACCOUNT);
 	ring->frames_at = kvcalloc(slots, sizeof(*ring->frames_at),
 				   GFP_KERNEL_ACCOUNT);
-	ring->skb = alloc_skb(0, GFP_KERNEL_ACCOUNT);
+	ring->skb = kzalloc(sizeof(*ring->skb), GFP_KERNEL_ACCOUNT);
 	if (!ring->numbers || !ring->frames_at || !ring->skb)
 		return -ENOMEM;
 	ring->held = ring->numbers;
@@ -159,7 +159,7 @@ void zc_ring_destroy(struct zc_ring *ring)
 	vfree(ring->shared);
 	kvfree(ring->numbers);
 	kvfree(ring->frames_at);
-	kfree_skb(ring->skb);
+	kfree(ring->skb);
 	if (ring->pages)
 		unpin_user_pages_dirty_lock(ring->pages, ring->page_count,
 					    true);

@@ -443,8 +443,10 @@ static void end_in_child(void)
 /* What a filter loads: bytes in the frame, beyond its end, and what the kernel knows about it. */
 static unsigned int load_offset(void)
 {
-	if (!pick(4))
-		return random_state;
+	const unsigned int bases[] = { random_state, SKF_NET_OFF, SKF_LL_OFF };
+
+	if (pick(2))
+		return bases[pick(3)] + pick(2100);
 	return pick(3) ? pick(80) : SKF_AD_OFF + 4 * pick(16);
 }
 
@@ -452,12 +454,13 @@ static unsigned int load_offset(void)
 static void set_filter(int fd)
 {
 	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, load_offset()),
+		BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, load_offset()),
+		BPF_STMT(BPF_LD | BPF_W | (pick(2) ? BPF_ABS : BPF_IND), load_offset()),
 		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1u << pick(32), 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, 1),
 		BPF_STMT(BPF_RET | BPF_K, pick(2)),
 	};
-	struct sock_fprog program = { .len = 4, .filter = code };
+	struct sock_fprog program = { .len = 5, .filter = code };
 
 	setsockopt(fd, SOL_SOCKET, pick(3) ? SO_ATTACH_FILTER : SO_DETACH_FILTER, &program, sizeof(program));
 }
