@@ -16,6 +16,8 @@
 
 /* A received frame with an error. */
 #define ZC_DAMAGED U32_MAX
+/* Bytes that the NICs need to pad a frame to the least length of Ethernet. */
+#define ZC_SENT_MIN 17u
 
 /* Gives a descriptor of the NIC a slot; @changed if it had another one. */
 typedef void (*zc_post)(void *descs, u32 index, dma_addr_t slot, bool changed);
@@ -228,7 +230,7 @@ static __always_inline int zc_send(struct zc_queue *queue, struct zc_ring *tx,
 		}
 		tx->sending[tail] = length;
 		fill(queue->tx.descs, zc_nic_index(tx, tail),
-		     tx->dma[tail], length);
+		     tx->dma[tail], max(length, ZC_SENT_MIN));
 		count++;
 	}
 	if (!count)

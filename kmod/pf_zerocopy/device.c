@@ -124,15 +124,18 @@ static int start_nic(struct zc_nic *nic)
 	int err;
 
 	nic->ops->reset(nic);
+	pci_set_master(nic->pdev);
 	err = request_interrupts(nic);
-	if (err)
+	if (err) {
+		pci_clear_master(nic->pdev);
 		return err;
+	}
 	nic->ops->start(nic);
 	nic->running = true;
+	nic->halted = false;
 	for (i = 0; i < nic->queue_count; i++)
 		zc_queue_open(&nic->queues[i]);
 	zc_nic_show_link(nic);
-	start_watchdog(nic);
 	return 0;
 }
 
@@ -146,36 +149,73 @@ static void stop_nic(struct zc_nic *nic)
 	for (i = 0; i < nic->queue_count; i++)
 		zc_queue_close(&nic->queues[i]);
 	nic->ops->reset(nic);
+	pci_clear_master(nic->pdev);
 	free_interrupts(nic);
 	netif_carrier_off(nic->netdev);
 	nic->running = false;
 }
 
+/* If the NIC does not start, the watchdog tries again. */
+static void want_nic(struct zc_nic *nic)
+{
+	WRITE_ONCE(nic->wanted, true);
+	start_watchdog(nic);
+}
+
+static void unwant_nic(struct zc_nic *nic)
+{
+	WRITE_ONCE(nic->wanted, false);
+	stop_nic(nic);
+}
+
 static int open(struct net_device *netdev)
 {
-	return start_nic(netdev_priv(netdev));
+	struct zc_nic *nic = netdev_priv(netdev);
+	int err;
+
+	err = start_nic(nic);
+	if (!err)
+		want_nic(nic);
+	return err;
 }
 
 static int close(struct net_device *netdev)
 {
-	stop_nic(netdev_priv(netdev));
+	unwant_nic(netdev_priv(netdev));
 	return 0;
 }
 
-/* Under RTNL. */
-static void reset_stalled(struct zc_nic *nic)
+/*
+ * Ends all transfers of a NIC that does not stop a queue, as the memory of the
+ * queue will be freed. The watchdog resets it.
+ */
+void zc_nic_halt(struct zc_nic *nic)
 {
-	bool stalls = false;
+	pci_clear_master(nic->pdev);
+	nic->halted = true;
+}
+
+static bool stalls(struct zc_nic *nic)
+{
+	bool stalled = false;
 	unsigned int i;
 
 	for (i = 0; i < nic->queue_count; i++)
-		stalls |= zc_queue_stalls(&nic->queues[i]);
-	if (!stalls || !netif_carrier_ok(nic->netdev))
-		return;
-	netdev_err(nic->netdev, "sends nothing: resetting the device\n");
+		stalled |= zc_queue_stalls(&nic->queues[i]);
+	return stalled;
+}
+
+/* Resets a NIC that hangs, and starts one that did not start. Under RTNL. */
+static void revive(struct zc_nic *nic)
+{
+	if (nic->running && !nic->halted) {
+		if (!stalls(nic))
+			return;
+		netdev_err(nic->netdev, "sends nothing: resetting the device\n");
+	}
 	stop_nic(nic);
-	if (start_nic(nic))
-		netdev_err(nic->netdev, "cannot be started again\n");
+	if (start_nic(nic) && net_ratelimit())
+		netdev_err(nic->netdev, "does not start\n");
 }
 
 /* It may run while the device is removed, which holds RTNL and waits for it. */
@@ -185,11 +225,11 @@ static void watch(struct work_struct *work)
 					  watchdog);
 
 	if (rtnl_trylock()) {
-		if (nic->running)
-			reset_stalled(nic);
+		if (nic->wanted)
+			revive(nic);
 		rtnl_unlock();
 	}
-	if (READ_ONCE(nic->running))
+	if (READ_ONCE(nic->wanted))
 		start_watchdog(nic);
 }
 
@@ -251,12 +291,23 @@ static void get_channels(struct net_device *netdev,
 	channels->combined_count = nic->queue_count;
 }
 
+/* Starts the NIC, if it is to run, with this number of queues. */
+static int restart(struct zc_nic *nic, unsigned int queues)
+{
+	int err;
+
+	err = netif_set_real_num_queues(nic->netdev, queues, queues);
+	if (err)
+		return err;
+	nic->queue_count = queues;
+	return nic->wanted ? start_nic(nic) : 0;
+}
+
 /* The number of queues; no socket may have one. Under RTNL. */
 static int set_channels(struct net_device *netdev,
 			struct ethtool_channels *channels)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
-	bool running = nic->running;
 	unsigned int before = nic->queue_count;
 	int err;
 
@@ -265,12 +316,10 @@ static int set_channels(struct net_device *netdev,
 	if (zc_nic_any_owner(netdev))
 		return -EBUSY;
 	stop_nic(nic);
-	nic->queue_count = channels->combined_count;
-	err = netif_set_real_num_queues(netdev, nic->queue_count,
-					nic->queue_count);
-	if (err)
-		nic->queue_count = before;
-	return running ? start_nic(nic) ?: err : err;
+	err = restart(nic, channels->combined_count);
+	if (err && restart(nic, before))
+		netdev_err(netdev, "does not start\n");
+	return err;
 }
 
 /* Names and order of the counters of a queue. */
@@ -413,7 +462,6 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 					nic->queue_count);
 	if (err)
 		return err;
-	pci_set_master(pdev);
 	nic->ops->reset(nic);
 	read_address(nic);
 	netif_carrier_off(netdev);
@@ -429,7 +477,6 @@ static void remove(struct pci_dev *pdev)
 
 	unregister_netdev(netdev);
 	cancel_delayed_work_sync(&nic->watchdog);
-	pci_clear_master(pdev);
 }
 
 /* Suspend, reset and shutdown: the NIC stops, and may continue later. */
@@ -440,23 +487,24 @@ static void pause_device(struct pci_dev *pdev)
 
 	rtnl_lock();
 	netif_device_detach(netdev);
-	stop_nic(netdev_priv(netdev));
+	unwant_nic(netdev_priv(netdev));
 	rtnl_unlock();
 }
 
-static int resume_device(struct pci_dev *pdev)
+/* If the NIC does not start, the watchdog tries again. */
+static void resume_device(struct pci_dev *pdev)
 {
 	struct net_device *netdev = pci_get_drvdata(pdev);
-	int err = 0;
+	struct zc_nic *nic = netdev_priv(netdev);
 
-	pci_set_master(pdev);
 	rtnl_lock();
-	if (netif_running(netdev))
-		err = start_nic(netdev_priv(netdev));
-	if (!err)
-		netif_device_attach(netdev);
+	if (netif_running(netdev)) {
+		if (start_nic(nic))
+			netdev_err(netdev, "does not start\n");
+		want_nic(nic);
+	}
+	netif_device_attach(netdev);
 	rtnl_unlock();
-	return err;
 }
 
 static int suspend(struct device *device)
@@ -467,16 +515,11 @@ static int suspend(struct device *device)
 
 static int resume(struct device *device)
 {
-	return resume_device(to_pci_dev(device));
+	resume_device(to_pci_dev(device));
+	return 0;
 }
 
 static DEFINE_SIMPLE_DEV_PM_OPS(zc_pm_ops, suspend, resume);
-
-static void shutdown(struct pci_dev *pdev)
-{
-	pause_device(pdev);
-	pci_clear_master(pdev);
-}
 
 static pci_ers_result_t error_detected(struct pci_dev *pdev,
 				       pci_channel_state_t state)
@@ -489,21 +532,16 @@ static pci_ers_result_t error_detected(struct pci_dev *pdev,
 static pci_ers_result_t slot_reset(struct pci_dev *pdev)
 {
 	pci_restore_state(pdev);
+	pci_save_state(pdev); /* for the next one */
 	return PCI_ERS_RESULT_RECOVERED;
-}
-
-static void continue_device(struct pci_dev *pdev)
-{
-	if (resume_device(pdev))
-		pci_err(pdev, "cannot be started again\n");
 }
 
 static const struct pci_error_handlers zc_error_handlers = {
 	.error_detected = error_detected,
 	.slot_reset = slot_reset,
-	.resume = continue_device,
+	.resume = resume_device,
 	.reset_prepare = pause_device,
-	.reset_done = continue_device,
+	.reset_done = resume_device,
 };
 
 /* Only by driver_override: the stock drivers keep all other devices. */
@@ -525,7 +563,7 @@ static struct pci_driver zc_pci_driver = {
 	.id_table = zc_ids,
 	.probe = probe,
 	.remove = remove,
-	.shutdown = shutdown,
+	.shutdown = pause_device,
 	.driver.pm = pm_sleep_ptr(&zc_pm_ops),
 	.err_handler = &zc_error_handlers,
 };

@@ -12,9 +12,8 @@
 #define REG_ITR 0x00c4
 #define INT_TXDW BIT(0)
 #define INT_RXDMT0 BIT(4)
-#define INT_RXO BIT(6)
 #define INT_RXT0 BIT(7)
-#define INT_RX (INT_RXT0 | INT_RXO | INT_RXDMT0)
+#define INT_RX (INT_RXT0 | INT_RXDMT0)
 #define REG_TIPG 0x0410
 #define TIPG_COPPER (10 | 8 << 10 | 6 << 20)
 #define REG_RDBAL 0x2800
@@ -30,6 +29,7 @@
 #define REG_TDH 0x3810
 #define REG_TDT 0x3818
 #define REG_TIDV 0x3820
+#define REG_RXCSUM 0x5000
 
 struct rx_desc {
 	__le64 addr;
@@ -42,6 +42,7 @@ struct rx_desc {
 
 #define RX_DD BIT(0)
 #define RX_EOP BIT(1)
+#define RX_ERRORS 0x97 /* of the frame, not of checksums in it */
 
 struct tx_desc {
 	__le64 addr;
@@ -80,7 +81,7 @@ static __always_inline bool received(const void *descs, u32 index, u32 *length)
 	/* The rest of the descriptor is there once DD is. */
 	dma_rmb();
 	*length = le16_to_cpu(desc->length);
-	if (unlikely(!(status & RX_EOP) || desc->errors))
+	if (unlikely(!(status & RX_EOP) || desc->errors & RX_ERRORS))
 		*length = ZC_DAMAGED;
 	return true;
 }
@@ -171,10 +172,9 @@ static void set_interval(struct zc_queue *queue, u32 us)
 	wr(queue->nic, REG_ITR, us * 1000 / 256);
 }
 
-static void read_losses(struct zc_queue *queue, u32 *missed, u32 *damaged)
+static u32 take_missed(struct zc_queue *queue)
 {
-	*missed = intel_take(queue->nic, &queue->nic->missed[0]);
-	*damaged = intel_take_damaged(queue->nic);
+	return intel_take(queue->nic, &queue->nic->missed[0]);
 }
 
 /* Starting and stopping. */
@@ -215,6 +215,7 @@ static void reset(struct zc_nic *nic)
 static void start(struct zc_nic *nic)
 {
 	wr(nic, REG_CTRL, CTRL_SLU | CTRL_ASDE);
+	intel_write_address(nic);
 	intel_clear_multicast(nic);
 }
 
@@ -228,6 +229,7 @@ static void start_receiver(struct zc_queue *queue, struct zc_ring *rx)
 	wr(nic, REG_RDLEN, queue->rx.bytes);
 	wr(nic, REG_RDTR, 0);
 	wr(nic, REG_RADV, 0);
+	wr(nic, REG_RXCSUM, 0);
 	wr(nic, REG_RDH, 0);
 	wr(nic, REG_RDT, rx->nic_tail);
 	intel_set_receiving(nic, true);
@@ -255,9 +257,10 @@ static void start_queue(struct zc_queue *queue)
 		start_transmitter(queue);
 }
 
-static void stop_queue(struct zc_queue *queue)
+static bool stop_queue(struct zc_queue *queue)
 {
 	silence(queue->nic);
+	return true;
 }
 
 static void forget_queue(struct zc_queue *queue)
@@ -283,7 +286,8 @@ const struct zc_nic_ops e1000_ops = {
 	.mask = mask,
 	.unmask = unmask,
 	.set_interval = set_interval,
-	.read_losses = read_losses,
+	.take_missed = take_missed,
+	.take_damaged = intel_take_damaged,
 	.refill = refill,
 	.harvest = harvest,
 	.send = send,

@@ -12,6 +12,8 @@
 #include "intel.h"
 
 #define CTRL_FORCE (BIT(11) | BIT(12)) /* speed, duplex */
+#define REG_EECD 0x0010
+#define EECD_AUTO_RD BIT(9) /* the EEPROM was read */
 #define REG_CTRL_EXT 0x0018
 #define CTRL_EXT_DRV_LOAD BIT(28)
 #define REG_MDIC 0x0020
@@ -64,6 +66,7 @@
 /* Of the driver, in microseconds. */
 #define ENABLE_US 10
 #define ENABLE_LIMIT_US 10000
+#define MASTER_LIMIT_US 80000
 
 struct rx_desc {
 	union {
@@ -210,11 +213,9 @@ static void set_interval(struct zc_queue *queue, u32 us)
 	wr(queue->nic, REG_EITR(queue->index), us * 4 | EITR_KEEP);
 }
 
-/* The errors of the whole NIC go to the queue that asks first. */
-static void read_losses(struct zc_queue *queue, u32 *missed, u32 *damaged)
+static u32 take_missed(struct zc_queue *queue)
 {
-	*missed = intel_take(queue->nic, &queue->nic->missed[queue->index]);
-	*damaged = intel_take_damaged(queue->nic);
+	return intel_take(queue->nic, &queue->nic->missed[queue->index]);
 }
 
 /* Starting and stopping. */
@@ -230,6 +231,24 @@ static void init(struct zc_nic *nic)
 		nic->missed[i].reg = REG_RX(i, RQDPC);
 }
 
+/* Waits until the bits of @mask in a register are @value; false if they stay. */
+static bool wait_for(struct zc_nic *nic, unsigned int reg, u32 mask, u32 value,
+		     unsigned int limit_us)
+{
+	u32 read;
+
+	return !read_poll_timeout(rd, read, (read & mask) == value, ENABLE_US,
+				  limit_us, false, nic, reg);
+}
+
+/* A reset amid a transfer could hang the bus. */
+static void end_transfers(struct zc_nic *nic)
+{
+	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_MASTER_DISABLE);
+	if (!wait_for(nic, REG_STATUS, STATUS_MASTER, 0, MASTER_LIMIT_US))
+		netdev_warn(nic->netdev, "transfers do not end\n");
+}
+
 static void reset(struct zc_nic *nic)
 {
 	wr(nic, REG_IMC, ~0u);
@@ -238,19 +257,14 @@ static void reset(struct zc_nic *nic)
 	wr(nic, REG_TCTL, 0);
 	rd(nic, REG_STATUS); /* the writes are there */
 	msleep(STOP_MS);
+	wr(nic, REG_CTRL_EXT, rd(nic, REG_CTRL_EXT) & ~CTRL_EXT_DRV_LOAD);
+	end_transfers(nic);
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
 	msleep(RESET_MS);
+	wait_for(nic, REG_EECD, EECD_AUTO_RD, EECD_AUTO_RD, ENABLE_LIMIT_US);
 	wr(nic, REG_IMC, ~0u);
 	wr(nic, REG_EIMC, ~0u);
 	rd(nic, REG_ICR);
-}
-
-static bool mdic_ready(struct zc_nic *nic)
-{
-	u32 value;
-
-	return !read_poll_timeout(rd, value, value & MDIC_READY, ENABLE_US,
-				  ENABLE_LIMIT_US, false, nic, REG_MDIC);
 }
 
 /* A reset of the MAC may leave the PHY without a link. */
@@ -261,7 +275,7 @@ static void negotiate(struct zc_nic *nic)
 	wr(nic, REG_MDIC, MDIC_WRITE | MDIC_PHY | MDIC_REG(MII_BMCR) |
 				  BMCR_ANENABLE | BMCR_ANRESTART |
 				  BMCR_FULLDPLX | BMCR_SPEED1000);
-	if (!mdic_ready(nic))
+	if (!wait_for(nic, REG_MDIC, MDIC_READY, MDIC_READY, ENABLE_LIMIT_US))
 		netdev_warn(nic->netdev, "the PHY does not answer\n");
 }
 
@@ -294,6 +308,7 @@ static void start(struct zc_nic *nic)
 
 	wr(nic, REG_CTRL_EXT, rd(nic, REG_CTRL_EXT) | CTRL_EXT_DRV_LOAD);
 	wr(nic, REG_CTRL, (rd(nic, REG_CTRL) & ~CTRL_FORCE) | CTRL_SLU);
+	intel_write_address(nic);
 	intel_clear_multicast(nic);
 	wr(nic, REG_GPIE, GPIE_NSICR | GPIE_MSIX | GPIE_PBA);
 	wr(nic, REG_EIAC, BIT(nic->queue_count + 1) - 1);
@@ -311,16 +326,19 @@ static void start(struct zc_nic *nic)
 	negotiate(nic);
 }
 
-/* Switches one ring of a queue, and waits until the NIC has done it. */
-static void enable(struct zc_nic *nic, unsigned int reg, bool on)
+/*
+ * Switches one ring of a queue, and waits until the NIC has done it. Returns
+ * false if it does not.
+ */
+static bool enable(struct zc_nic *nic, unsigned int reg, bool on)
 {
 	u32 value = rd(nic, reg), done = on ? DCTL_ENABLE : 0;
 
 	wr(nic, reg, on ? value | DCTL_ENABLE : value & ~DCTL_ENABLE);
-	if (read_poll_timeout(rd, value, (value & DCTL_ENABLE) == done,
-			      ENABLE_US, ENABLE_LIMIT_US, false, nic, reg))
-		netdev_warn(nic->netdev, "a queue does not %s\n",
-			    on ? "start" : "stop");
+	if (wait_for(nic, reg, DCTL_ENABLE, done, ENABLE_LIMIT_US))
+		return true;
+	netdev_warn(nic->netdev, "a queue does not %s\n", on ? "start" : "stop");
+	return false;
 }
 
 static void set_ring(struct zc_nic *nic, unsigned int base,
@@ -331,21 +349,6 @@ static void set_ring(struct zc_nic *nic, unsigned int base,
 	wr(nic, base + DLEN, ring->bytes);
 	wr(nic, base + DH, 0);
 	wr(nic, base + DT, 0);
-}
-
-/* Another queue may be receiving already. */
-static bool others_receive(const struct zc_queue *queue)
-{
-	const struct zc_nic *nic = queue->nic;
-	unsigned int i;
-
-	for (i = 0; i < nic->queue_count; i++) {
-		const struct zc_queue *other = &nic->queues[i];
-
-		if (other != queue && other->owner && other->owner->rx)
-			return true;
-	}
-	return false;
 }
 
 static void start_receiver(struct zc_queue *queue, struct zc_ring *rx)
@@ -378,17 +381,34 @@ static void start_queue(struct zc_queue *queue)
 		start_transmitter(queue);
 }
 
-static void stop_queue(struct zc_queue *queue)
+/*
+ * Lets the NIC send the frames that it has, as it must have none when the ring
+ * is disabled. Without a link it sends none.
+ */
+static void finish_sending(struct zc_queue *queue)
+{
+	u32 tail = rd(queue->nic, REG_TX(queue->index, DT));
+
+	if (netif_carrier_ok(queue->nic->netdev))
+		wait_for(queue->nic, REG_TX(queue->index, DH), ~0u, tail,
+			 ENABLE_LIMIT_US);
+}
+
+static bool stop_queue(struct zc_queue *queue)
 {
 	struct zc_nic *nic = queue->nic;
+	bool stopped = true;
 
-	if (!others_receive(queue))
+	if (!zc_queue_others_receive(queue))
 		intel_set_receiving(nic, false);
 	if (queue->owner->rx)
-		enable(nic, REG_RX(queue->index, DCTL), false);
-	if (queue->owner->tx)
-		enable(nic, REG_TX(queue->index, DCTL), false);
+		stopped &= enable(nic, REG_RX(queue->index, DCTL), false);
+	if (queue->owner->tx) {
+		finish_sending(queue);
+		stopped &= enable(nic, REG_TX(queue->index, DCTL), false);
+	}
 	msleep(STOP_MS);
+	return stopped;
 }
 
 static void forget_queue(struct zc_queue *queue)
@@ -419,7 +439,8 @@ const struct zc_nic_ops igb_ops = {
 	.mask = mask,
 	.unmask = unmask,
 	.set_interval = set_interval,
-	.read_losses = read_losses,
+	.take_missed = take_missed,
+	.take_damaged = intel_take_damaged,
 	.refill = refill,
 	.harvest = harvest,
 	.send = send,

@@ -18,6 +18,15 @@ void intel_read_address(struct zc_nic *nic, u8 *address)
 	put_unaligned_le16(rd(nic, REG_RAH), address + 4);
 }
 
+/* The NIC's own may be invalid; the interface has another one then. */
+void intel_write_address(struct zc_nic *nic)
+{
+	const u8 *address = nic->netdev->dev_addr;
+
+	wr(nic, REG_RAL, get_unaligned_le32(address));
+	wr(nic, REG_RAH, get_unaligned_le16(address + 4) | RAH_VALID);
+}
+
 /* Losses. */
 
 /*

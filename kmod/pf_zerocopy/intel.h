@@ -10,11 +10,13 @@
 #include "nic.h"
 
 #define REG_CTRL 0x0000
+#define CTRL_MASTER_DISABLE BIT(2)
 #define CTRL_ASDE BIT(5)
 #define CTRL_SLU BIT(6)
 #define CTRL_RST BIT(26)
 #define REG_STATUS 0x0008
 #define STATUS_LU BIT(1)
+#define STATUS_MASTER BIT(19) /* transfers are not disabled, or still run */
 #define REG_ICR 0x00c0
 #define REG_IMS 0x00d0
 #define REG_IMC 0x00d8
@@ -39,14 +41,16 @@
 #define MTA_ENTRIES 128
 #define REG_RAL 0x5400
 #define REG_RAH 0x5404
+#define RAH_VALID BIT(31)
 
-/* Time for the NIC to finish running transfers, and to reset. */
+/* Time for the NIC to finish running transfers; to reset, and read its EEPROM. */
 #define STOP_MS 10
-#define RESET_MS 2
+#define RESET_MS 10
 
 void intel_init(struct zc_nic *nic);
 bool intel_link_is_up(struct zc_nic *nic);
 void intel_read_address(struct zc_nic *nic, u8 *address);
+void intel_write_address(struct zc_nic *nic);
 void intel_set_filter(struct net_device *netdev);
 void intel_set_receiving(struct zc_nic *nic, bool receiving);
 void intel_clear_multicast(struct zc_nic *nic);

@@ -79,10 +79,12 @@ struct zc_nic {
 	unsigned int queues_max;
 	unsigned int queue_count; /* RTNL, changed while no queue has a socket */
 	/*
-	 * RTNL. The NIC runs: the interface is up, and the device is neither
-	 * suspended nor in a reset.
+	 * RTNL. The NIC is to run: the interface is up, and the device is neither
+	 * suspended nor in a reset of the bus. While it is, the watchdog runs.
 	 */
+	bool wanted;
 	bool running;
+	bool halted; /* by zc_nic_halt() */
 	struct delayed_work watchdog;
 	struct zc_queue queues[ZC_QUEUES_MAX];
 
@@ -121,8 +123,11 @@ struct zc_nic_ops {
 	void (*read_address)(struct zc_nic *nic, u8 *address);
 	/* The queue has an owner, and memory for the NIC's rings. */
 	void (*start_queue)(struct zc_queue *queue);
-	/* No transfer of the queue begins after this, and running ones end. */
-	void (*stop_queue)(struct zc_queue *queue);
+	/*
+	 * No transfer of the queue begins after this, and running ones end. False
+	 * if the NIC does not stop.
+	 */
+	bool (*stop_queue)(struct zc_queue *queue);
 	/* The memory of the stopped queue's rings is freed after this. */
 	void (*forget_queue)(struct zc_queue *queue);
 
@@ -135,8 +140,12 @@ struct zc_nic_ops {
 	void (*unmask)(struct zc_queue *queue);
 	/* Sets the least time between two interrupts of a queue. */
 	void (*set_interval)(struct zc_queue *queue, u32 us);
-	/* Adds the NIC's losses since the last call. With losses_lock. */
-	void (*read_losses)(struct zc_queue *queue, u32 *missed, u32 *damaged);
+	/*
+	 * Losses since the last call: for want of a slot of the queue, and invalid
+	 * frames, whose queue is not known. With losses_lock.
+	 */
+	u32 (*take_missed)(struct zc_queue *queue);
+	u32 (*take_damaged)(struct zc_nic *nic);
 
 	/* Data: */
 	void (*refill)(struct zc_queue *queue, struct zc_ring *rx);
@@ -167,11 +176,14 @@ void zc_queue_open(struct zc_queue *queue);
 void zc_queue_close(struct zc_queue *queue);
 void zc_queue_init(struct zc_nic *nic, unsigned int index);
 bool zc_queue_stalls(struct zc_queue *queue);
+bool zc_queue_others_receive(const struct zc_queue *queue);
 /* From an interrupt: */
 void zc_queue_schedule(struct zc_queue *queue);
 irqreturn_t zc_queue_interrupt(int irq, void *queue);
 
-/* device.c. At any time: */
+/* device.c. Under RTNL: */
+void zc_nic_halt(struct zc_nic *nic);
+/* At any time: */
 void zc_nic_show_link(struct zc_nic *nic);
 
 #endif /* _ZEROCOPY_NIC_H */

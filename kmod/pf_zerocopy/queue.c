@@ -42,10 +42,11 @@ bool zc_queue_await_room(struct zc_queue *queue, struct zc_ring *tx)
 void zc_queue_read_losses(struct zc_queue *queue, struct zc_ring *rx)
 {
 	struct zc_nic *nic = queue->nic;
-	u32 missed = 0, damaged = 0;
+	u32 missed, damaged;
 
 	spin_lock(&nic->losses_lock);
-	nic->ops->read_losses(queue, &missed, &damaged);
+	missed = nic->ops->take_missed(queue);
+	damaged = nic->ops->take_damaged(nic);
 	spin_unlock(&nic->losses_lock);
 	rx->no_buffer += missed;
 	rx->errors += damaged;
@@ -172,8 +173,8 @@ irqreturn_t zc_queue_interrupt(int irq, void *queue)
 
 static void pause(struct zc_queue *queue)
 {
-	queue->nic->ops->mask(queue);
 	napi_disable(&queue->napi);
+	queue->nic->ops->mask(queue); /* a poll unmasks at its end */
 }
 
 /*
@@ -204,17 +205,39 @@ static void connect_ring(struct zc_queue *queue, struct zc_ring *ring)
 	spin_unlock_bh(&ring->lock);
 }
 
+bool zc_queue_others_receive(const struct zc_queue *queue)
+{
+	const struct zc_nic *nic = queue->nic;
+	unsigned int i;
+
+	for (i = 0; i < nic->queue_count; i++) {
+		const struct zc_queue *other = &nic->queues[i];
+
+		if (other != queue && other->owner && other->owner->rx)
+			return true;
+	}
+	return false;
+}
+
+/* Damaged frames are those of the whole NIC: another queue may count them. */
+static void forget_losses(struct zc_queue *queue)
+{
+	struct zc_nic *nic = queue->nic;
+
+	spin_lock(&nic->losses_lock);
+	nic->ops->take_missed(queue);
+	if (!zc_queue_others_receive(queue))
+		nic->ops->take_damaged(nic);
+	spin_unlock(&nic->losses_lock);
+}
+
 /* Forgets losses from before this socket, and gives the NIC its slots. */
 static void begin_receiving(struct zc_queue *queue, struct zc_ring *rx)
 {
-	u32 missed, damaged;
-
 	if (!rx)
 		return;
 	spin_lock_bh(&rx->lock);
-	spin_lock(&queue->nic->losses_lock);
-	queue->nic->ops->read_losses(queue, &missed, &damaged);
-	spin_unlock(&queue->nic->losses_lock);
+	forget_losses(queue);
 	rx->skb->dev = queue->nic->netdev;
 	skb_set_queue_mapping(rx->skb, queue->index);
 	queue->nic->ops->refill(queue, rx);
@@ -270,6 +293,7 @@ static void drop_unsent(struct zc_queue *queue, struct zc_ring *tx)
 		tx->dropped++;
 		zc_ring_hand_over(tx, tx->head, ZEROCOPY_WRITABLE);
 	}
+	WRITE_ONCE(tx->shared->write, tx->head);
 	spin_unlock_bh(&tx->lock);
 }
 
@@ -284,7 +308,8 @@ static void stop(struct zc_queue *queue)
 
 	disconnect_ring(rx);
 	disconnect_ring(tx);
-	ops->stop_queue(queue);
+	if (!ops->stop_queue(queue))
+		zc_nic_halt(queue->nic);
 	keep_received(queue, rx);
 	drop_unsent(queue, tx);
 	ops->forget_queue(queue);
@@ -331,7 +356,8 @@ bool zc_queue_stalls(struct zc_queue *queue)
 		return false;
 	spin_lock_bh(&tx->lock);
 	queue->nic->ops->reclaim(queue, tx);
-	if (tx->head == tx->tail || queue->tx_frames != queue->tx_frames_before)
+	if (tx->head == tx->tail || !netif_carrier_ok(queue->nic->netdev) ||
+	    queue->tx_frames != queue->tx_frames_before)
 		queue->tx_stalls = 0;
 	else
 		queue->tx_stalls++;

@@ -95,7 +95,8 @@ static int alloc_private(struct zc_ring *ring)
 	for (slot = 0; slot < slots; slot++) {
 		struct page *page = ring->pages[slot / ZC_SLOTS_PER_PAGE];
 
-		ring->held[slot] = ring->posted[slot] = slot;
+		ring->held[slot] = slot;
+		ring->posted[slot] = slot;
 		ring->frames_at[slot] =
 			page_address(page) +
 			slot % ZC_SLOTS_PER_PAGE * ZEROCOPY_SLOT_BYTES;
