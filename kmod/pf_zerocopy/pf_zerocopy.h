@@ -23,10 +23,10 @@
  * descriptors, and ZEROCOPY_STATISTICS has the totals.
  * splice() and sendfile() from the socket are refused (EINVAL).
  *
- * SO_ATTACH_FILTER sets a filter, as for packet sockets. A frame for which it
- * returns 0 uses no slot and wakes no one; other frames are received whole. An
- * extended program, and one that loads SKF_AD_PAY_OFFSET or SKF_AD_NLATTR,
- * rejects all frames.
+ * SO_ATTACH_FILTER sets a filter, as for packet sockets: it sees the outermost
+ * VLAN tag by SKF_AD_VLAN_TAG only. A frame for which it returns 0 uses no slot
+ * and wakes no one; other frames are received whole. An extended program, and one
+ * that loads SKF_AD_PAY_OFFSET or SKF_AD_NLATTR, rejects all frames.
  *
  * shutdown(SHUT_RDWR) takes the rings from the NIC; received frames stay
  * readable. If there is nothing to read or to wait for, calls do not wait:
@@ -110,8 +110,10 @@ struct zerocopy_ring {
 	__u32 padding1[15]; /* to a cache line */
 	/*
 	 * Index that the NIC fills or sends next. Once it is loaded with acquire
-	 * semantics, the received descriptors before it are readable. In a full
-	 * ring it is that of the oldest one.
+	 * semantics, the received descriptors before it are readable. If it is
+	 * that of the process, the ring is empty or full: full if the descriptor
+	 * before it is readable. The state of the descriptor at it does not tell:
+	 * it becomes readable before this index is stored.
 	 */
 	__u32 write;
 	__u32 padding2[15];

@@ -11,8 +11,9 @@ pub(super) const WRITABLE: u32 = 1;
 /// `ZEROCOPY_READABLE`
 pub(super) const READABLE: u32 = 2;
 
-/// `struct zerocopy_desc`. Only the owner of the slot writes the other fields. All are atomic
-/// nevertheless, so that a faulty kernel cannot cause undefined behaviour.
+/// `struct zerocopy_desc`. Only the owner of the slot writes the other fields. All are atomic, as
+/// both sides access them. That a readable slot is this side's until it is returned rests on the
+/// kernel.
 #[repr(C)]
 pub(super) struct Descriptor {
     pub(super) addr: AtomicU64,

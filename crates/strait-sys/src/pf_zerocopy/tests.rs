@@ -53,12 +53,15 @@ impl Nic {
     fn new(ring: Ring) -> Self {
         let start = ring.descriptor(0).addr.load(Ordering::Relaxed);
         let held = std::array::from_fn(|slot| slot as u32);
-        Self { ring, head: 0, tail: 0, posted: VecDeque::new(), held, start }
+        let mut nic = Self { ring, head: 0, tail: 0, posted: VecDeque::new(), held, start };
+        nic.refill();
+        nic
     }
 
     /// Takes back the slots that the process has returned.
     fn refill(&mut self) {
-        while self.posted.len() < SLOTS as usize && self.ring.has_state(self.tail, WRITABLE) {
+        // The NIC never has the last slot.
+        while self.posted.len() + 1 < SLOTS as usize && self.ring.has_state(self.tail, WRITABLE) {
             self.posted.push_back(self.held[self.tail as usize]);
             self.tail = self.ring.after(self.tail, 1);
         }
@@ -66,13 +69,12 @@ impl Nic {
 
     /// Posts the next slot again, as for a frame that this process does not get.
     fn reject(&mut self) {
-        self.refill();
         self.posted.rotate_left(1.min(self.posted.len()));
     }
 
-    /// Writes a frame into the next slot; returns false if no slot is writable.
+    /// Writes a frame into the next slot; returns false if no slot is writable. The reader gets it
+    /// after [`Self::publish`].
     fn receive(&mut self, frame: &[u8], timestamp_ns: u64) -> bool {
-        self.refill();
         let Some(slot) = self.posted.pop_front() else { return false };
         let memory = self.ring.memory(slot);
         // SAFETY: the NIC owns the slot while it is writable, and no frame is longer.
@@ -84,8 +86,13 @@ impl Nic {
         descriptor.timestamp_ns.store(timestamp_ns, Ordering::Relaxed);
         self.ring.set_state(self.head, READABLE);
         self.head = self.ring.after(self.head, 1);
-        self.ring.publish_written(self.head);
         true
+    }
+
+    /// Publishes the received frames, and posts returned slots, as a run of NAPI does at its end.
+    fn publish(&mut self) {
+        self.ring.publish_written(self.head);
+        self.refill();
     }
 
     /// Sends the next frame, and returns it.
@@ -106,6 +113,8 @@ impl Nic {
 enum Step {
     /// A frame of this length arrives.
     Arrive(usize),
+    /// A run of NAPI ends.
+    Publish,
     /// A damaged frame arrives, or one that the filter rejects.
     Rejected,
     /// The reader takes at most this many frames.
@@ -115,6 +124,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..=SLOT_BYTES).prop_map(Step::Arrive),
+        2 => Just(Step::Publish),
         1 => Just(Step::Rejected),
         2 => (0..2 * SLOTS as usize).prop_map(Step::Take),
     ]
@@ -127,18 +137,25 @@ proptest! {
         let mut nic = Nic::new(kernels);
         let mut receiver = Receiver::new(ours);
         let (mut expected, mut number) = (VecDeque::new(), 0_u64);
+        // Frames of a run of NAPI that has not ended.
+        let mut arriving = VecDeque::new();
         for step in steps {
             number += 1;
             match step {
                 Step::Arrive(length) => {
                     let frame = vec![number as u8; length];
                     if nic.receive(&frame, number) {
-                        expected.push_back((frame, number));
+                        arriving.push_back((frame, number));
                     }
+                }
+                Step::Publish => {
+                    nic.publish();
+                    expected.append(&mut arriving);
                 }
                 Step::Rejected => nic.reject(),
                 Step::Take(limit) => {
                     let ready = receiver.ready();
+                    prop_assert_eq!(receiver.waiting() as usize, expected.len());
                     let batch = receiver.take(limit);
                     prop_assert!(batch.len() <= limit);
                     prop_assert_eq!(!batch.is_empty(), ready && limit > 0);
@@ -151,6 +168,8 @@ proptest! {
                 }
             }
         }
+        nic.publish();
+        expected.append(&mut arriving);
         while receiver.ready() {
             let count = receiver.take(usize::MAX).len();
             expected.drain(..count);
@@ -194,12 +213,16 @@ fn borrowed_frames_stay_while_others_arrive() {
     let mut receiver = Receiver::new(ours);
     for i in 0..SLOTS as u8 {
         assert!(nic.receive(&[i; 60], 0));
+        nic.publish();
     }
     let batch = receiver.take(3);
+    nic.refill();
     assert!(!nic.receive(&[99; 60], 0), "every slot is readable or lent");
     assert_eq!(batch.get(2).unwrap().bytes, [2; 60]);
     drop(batch);
+    nic.refill();
     assert!(nic.receive(&[99; 60], 0), "the slots have come back");
+    nic.publish();
     assert_eq!(receiver.waiting(), SLOTS - 2);
 }
 
@@ -209,6 +232,7 @@ fn length_beyond_the_slot_is_cut() {
     let mut nic = Nic::new(kernels);
     let mut receiver = Receiver::new(ours);
     assert!(nic.receive(&[1; 60], 0));
+    nic.publish();
     nic.ring.descriptor(0).length.store(u32::MAX, Ordering::Relaxed);
     assert_eq!(receiver.take(1).get(0).unwrap().bytes.len(), SLOT_BYTES);
 }
