@@ -9,9 +9,7 @@
 #ifndef _ZEROCOPY_DATAPATH_H
 #define _ZEROCOPY_DATAPATH_H
 
-#include <linux/etherdevice.h>
-#include <linux/if_vlan.h>
-
+#include "filter.h"
 #include "nic.h"
 
 /* A received frame with an error. */

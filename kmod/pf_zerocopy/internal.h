@@ -4,6 +4,7 @@
  *
  *   socket.c   the protocol family: the calls of a process
  *   ring.c     a ring: user buffer, shared descriptors, private indices
+ *   filter.h   the filter of a socket, on a received frame
  *   nic.h      the NIC: its queues, which move the indices of the rings
  *
  * Control (bind, release, up, down, unplug) runs under RTNL. Data runs under
@@ -13,7 +14,6 @@
 #define _ZEROCOPY_INTERNAL_H
 
 #include <linux/dma-mapping.h>
-#include <linux/filter.h>
 #include <linux/if_ether.h>
 #include <linux/netdevice.h>
 #include <linux/sched/user.h>
@@ -137,65 +137,6 @@ struct zc_sock {
 static inline struct zc_sock *zc_sk(struct sock *sk)
 {
 	return (struct zc_sock *)sk;
-}
-
-/*
- * False for programs that dissect the frame for its payload's offset, or search
- * it for netlink attributes: those read a length twice, and the process can write
- * to the frame meanwhile. Also false for extended programs, which have no original
- * instructions.
- */
-static inline bool zc_can_run(const struct bpf_prog *filter)
-{
-	const struct sock_fprog_kern *classic = filter->orig_prog;
-	unsigned int i;
-
-	if (!classic)
-		return false;
-	for (i = 0; i < classic->len; i++) {
-		const struct sock_filter *code = &classic->filter[i];
-
-		if (BPF_CLASS(code->code) != BPF_LD ||
-		    BPF_MODE(code->code) != BPF_ABS)
-			continue;
-		if (code->k == (u32)(SKF_AD_OFF + SKF_AD_PAY_OFFSET) ||
-		    code->k == (u32)(SKF_AD_OFF + SKF_AD_NLATTR) ||
-		    code->k == (u32)(SKF_AD_OFF + SKF_AD_NLATTR_NEST))
-			return false;
-	}
-	return true;
-}
-
-/*
- * Returns the filter of the socket, or NULL. With bottom halves disabled; it is
- * valid until they are enabled.
- */
-static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
-{
-	const struct sk_filter *filter = rcu_dereference_bh(zs->sk.sk_filter);
-
-	return filter ? filter->prog : NULL;
-}
-
-/*
- * Runs the filter on a received frame; true if the process gets the frame. With
- * bottom halves disabled.
- */
-static inline bool zc_accepts(const struct bpf_prog *filter,
-			      struct sk_buff *skb, void *frame, u32 length)
-{
-	/*
-	 * All pointers are set: the kernel computes the place of a load from
-	 * their differences, and does not check that it lies in the frame.
-	 */
-	skb->head = frame;
-	skb->data = frame;
-	skb->len = length;
-	skb_set_tail_pointer(skb, length);
-	skb_reset_mac_header(skb);
-	skb_set_network_header(skb, ETH_HLEN);
-	skb->protocol = ((const struct ethhdr *)frame)->h_proto;
-	return bpf_prog_run(filter, skb) != 0;
 }
 
 int zc_socket_register(void);

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The filter of a socket. It runs on a frame before the frame takes a descriptor
+ * of the process, and sees it as filters of packet sockets do: the outermost VLAN
+ * tag is beside the frame (SKF_AD_VLAN_TAG), not in it.
+ */
+#ifndef _ZEROCOPY_FILTER_H
+#define _ZEROCOPY_FILTER_H
+
+#include <linux/etherdevice.h>
+#include <linux/filter.h>
+#include <linux/if_vlan.h>
+
+#include "internal.h"
+
+bool zc_can_run(const struct bpf_prog *filter);
+bool zc_accepts_tagged(const struct bpf_prog *filter, struct sk_buff *skb,
+		       void *frame, u32 length);
+
+/*
+ * Returns the filter of the socket, or NULL. With bottom halves disabled; it is
+ * valid until they are enabled.
+ */
+static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
+{
+	const struct sk_filter *filter = rcu_dereference_bh(zs->sk.sk_filter);
+
+	return filter ? filter->prog : NULL;
+}
+
+/*
+ * Runs the filter on a frame without a tag, of at least an Ethernet header. All
+ * pointers are set: the kernel computes the place of a load from their
+ * differences, and does not check that it lies in the frame.
+ */
+static inline bool zc_accepts_plain(const struct bpf_prog *filter,
+				    struct sk_buff *skb, void *frame,
+				    u32 length)
+{
+	skb->head = frame;
+	skb->data = frame;
+	skb->len = length;
+	skb_set_tail_pointer(skb, length);
+	skb_reset_mac_header(skb);
+	skb_set_network_header(skb, ETH_HLEN);
+	skb->protocol = READ_ONCE(((const struct ethhdr *)frame)->h_proto);
+	return bpf_prog_run(filter, skb) != 0;
+}
+
+/*
+ * Runs the filter on a received frame; true if the process gets the frame. With
+ * bottom halves disabled.
+ */
+static inline bool zc_accepts(const struct bpf_prog *filter,
+			      struct sk_buff *skb, void *frame, u32 length)
+{
+	__be16 type = READ_ONCE(((const struct ethhdr *)frame)->h_proto);
+
+	if (unlikely(eth_type_vlan(type)) && length >= VLAN_ETH_HLEN)
+		return zc_accepts_tagged(filter, skb, frame, length);
+	return zc_accepts_plain(filter, skb, frame, length);
+}
+
+#endif /* _ZEROCOPY_FILTER_H */
