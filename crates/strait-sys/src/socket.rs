@@ -58,19 +58,20 @@ pub(crate) fn reject_all(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
     attach_filter(fd, &[RET_ZERO], ("attach a filter to", interface))
 }
 
-/// `getsockopt(2)` into plain integers; errors name `doing` and `interface`.
+/// `getsockopt(2)` into plain integers; errors name `doing` and `interface`. Returns the number of
+/// bytes that the kernel wrote.
 pub(crate) fn get<T: Copy>(
     fd: BorrowedFd<'_>,
     (level, option): (libc::c_int, libc::c_int),
     value: &mut T,
     (doing, interface): (&'static str, &str),
-) -> Result<()> {
+) -> Result<usize> {
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: value points at len writable bytes; every T used is plain integers, valid for any
     // bytes.
     let returned =
         unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut *value).cast(), &raw mut len) };
-    check(returned, doing, interface).map(drop)
+    check(returned, doing, interface).map(|_| len as usize)
 }
 
 /// Returns and clears the pending error of a socket that captures on `interface` (`SO_ERROR`).

@@ -88,9 +88,11 @@ impl Builder {
 
     /// Sets the size of each lane's ring in bytes, 256 KiB to 2 GiB. Defaults: 8 MiB for V3; 16 MiB
     /// for `recv`; 8 MiB for V2, or 136 MiB divided among the lanes if the interface merges
-    /// segments (GRO, LRO); 32 MiB for AF_XDP, or 64 MiB for a single queue. Each default holds
-    /// 2,000 frames or more, which is 100 ms at 20,000 a second. If the kernel cannot allocate the
-    /// ring, a smaller one is used, see [`Session::notes`].
+    /// segments (GRO, LRO); 32 MiB for AF_XDP, or 64 MiB for a single queue; 8 MiB for
+    /// `PF_ZEROCOPY`, its maximum. Each default holds 2,000 frames or more, which is 100 ms at
+    /// 20,000 a second. If the kernel cannot allocate the ring, a smaller one is used, see
+    /// [`Session::notes`]; not for `PF_ZEROCOPY`, whose rings count against the limit of locked
+    /// memory.
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
         self.options.ring_bytes = Some(bytes);

@@ -100,8 +100,8 @@ impl Session {
     /// new filter rejects is lent after this. Frames that the old filter matched and that were
     /// not lent count as filtered.
     ///
-    /// Packet sockets need no privilege for it; a filter that the kernel refuses runs in this
-    /// process ([`Session::notes`]). AF_XDP needs the privilege to load a program.
+    /// Packet sockets and `PF_ZEROCOPY` need no privilege for it; a filter that the kernel refuses
+    /// runs in this process ([`Session::notes`]). AF_XDP needs the privilege to load a program.
     ///
     /// # Errors
     /// On AF_XDP: EPERM if that privilege has been dropped, or a filter that the kernel cannot run.

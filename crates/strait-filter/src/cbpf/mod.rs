@@ -118,6 +118,21 @@ impl Program {
         (first.code == opcode::RET | opcode::K).then_some(first.k)
     }
 
+    /// Returns true if its result may be neither 0 nor at least `snaplen`: it cuts frames.
+    pub fn cuts_below(&self, snaplen: u32) -> bool {
+        self.instructions.iter().any(|instruction| match instruction.code {
+            RET_K => (1..snaplen).contains(&instruction.k),
+            code => code == RET_A,
+        })
+    }
+
+    /// Returns true if it loads the ancillary value at `offset` from `SKF_AD_OFF`.
+    pub fn loads_ancillary(&self, offset: u32) -> bool {
+        let k = Instruction::ancillary(offset).k;
+        let absolute = |code| code & (op::CLASS | op::MODE) == op::LD | op::ABS;
+        self.instructions.iter().any(|instruction| absolute(instruction.code) && instruction.k == k)
+    }
+
     /// Returns this program with its result limited to `snaplen` bytes; 0 is no limit.
     ///
     /// A computed return (`ret a`) is limited at run time, with three more instructions. If the

@@ -280,7 +280,7 @@ impl Socket {
 
     fn get<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> Result<()> {
         let doing = "read an option of a packet socket on";
-        socket::get(self.as_fd(), (level, option), value, (doing, &self.interface))
+        socket::get(self.as_fd(), (level, option), value, (doing, &self.interface)).map(drop)
     }
 }
 

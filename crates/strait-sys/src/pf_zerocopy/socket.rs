@@ -64,7 +64,8 @@ impl Socket {
     /// `socket(PF_ZEROCOPY, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)`. Errors name `interface`.
     ///
     /// # Errors
-    /// EAFNOSUPPORT if the module is not loaded, EPERM without `CAP_NET_RAW`.
+    /// EAFNOSUPPORT if the module is not loaded or is older than this crate, EPERM without
+    /// `CAP_NET_RAW`.
     pub fn open(interface: &str) -> Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: socket(2) takes no pointers.
@@ -78,7 +79,20 @@ impl Socket {
             })?;
         // SAFETY: fd was just returned by socket(2) and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, interface: interface.to_owned() })
+        let socket = Self { fd, interface: interface.to_owned() };
+        socket.check_version()?;
+        Ok(socket)
+    }
+
+    /// Refuses an older module, which would ignore a filter: its statistics lack `rx_filtered`.
+    fn check_version(&self) -> Result<()> {
+        let (_, bytes) = self.read_statistics()?;
+        if bytes == size_of::<Statistics>() {
+            return Ok(());
+        }
+        let cause = "the loaded module pf_zerocopy has another version than this program";
+        let error = Error::new(Kind::Refused, "open a PF_ZEROCOPY socket on", &*self.interface, cause);
+        Err(error.remedy("load the module of this version: rmmod pf_zerocopy, then modprobe pf_zerocopy"))
     }
 
     /// Registers a buffer of `slots` slots, a power of two from [`SLOTS_MIN`] to [`SLOTS_MAX`], and
@@ -185,10 +199,16 @@ impl Socket {
 
     /// Reads the statistics (`ZEROCOPY_STATISTICS`).
     pub fn statistics(&self) -> Result<Statistics> {
+        self.read_statistics().map(|(statistics, _)| statistics)
+    }
+
+    /// Returns the statistics, and how many bytes of them the module has.
+    fn read_statistics(&self) -> Result<(Statistics, usize)> {
         let mut statistics = Statistics::default();
         let option = (SOL_ZEROCOPY, ZEROCOPY_STATISTICS);
-        socket::get(self.as_fd(), option, &mut statistics, ("read the statistics of", &self.interface))?;
-        Ok(statistics)
+        let doing = ("read the statistics of", self.interface.as_str());
+        let bytes = socket::get(self.as_fd(), option, &mut statistics, doing)?;
+        Ok((statistics, bytes))
     }
 
     /// Returns and clears the pending error of the socket (`SO_ERROR`): ENETDOWN if the interface

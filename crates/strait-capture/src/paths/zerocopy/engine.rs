@@ -43,22 +43,19 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Opens a socket for `interface` with a ring of about `ring_bytes`. It receives the frames
-    /// that `program` matches. Interrupts are moderated, unless each frame is to wake the lane.
+    /// Opens a socket for `interface` with a ring of about `ring_bytes`. Interrupts are moderated, unless each frame is to wake the lane.
     /// If it `sends`, adds a ring for sending; an error of that ring is returned in
     /// [`Opened::sender`].
     ///
     /// # Errors
-    /// The module is not loaded, no privilege, a program that is too large for the kernel.
+    /// The module is not loaded, no privilege, too little memory.
     pub(super) fn open(
         interface: &Interface,
         ring_bytes: usize,
-        program: &Program,
         wait: Wait,
         sends: bool,
     ) -> Result<Opened, Error> {
         let socket = Arc::new(Socket::open(&interface.name)?);
-        attach(program, &socket)?;
         if wait != Wait::Latency {
             socket.moderate_interrupts()?;
         }
@@ -210,7 +207,7 @@ fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     }
 }
 
-/// Counters of a socket. They count all frames of the queue, those that the filter rejects too.
+/// Counters of a socket.
 #[derive(Debug)]
 pub(super) struct Counts {
     socket: Arc<Socket>,
@@ -227,6 +224,6 @@ impl KernelCounters for Counts {
     fn reading(&self) -> Result<Reading, Error> {
         let statistics = self.socket.statistics()?;
         let dropped = statistics.rx_no_buffer + statistics.rx_errors;
-        Ok(Reading { received: received(&statistics), dropped })
+        Ok(Reading { received: received(&statistics) - statistics.rx_filtered, dropped })
     }
 }

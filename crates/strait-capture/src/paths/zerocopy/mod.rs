@@ -7,15 +7,17 @@
 mod batch;
 mod engine;
 
-use strait_filter::cbpf::Program;
+use strait_filter::cbpf::{Program, opcode as op};
 use strait_sys::packet;
+use strait_sys::pf_zerocopy::SLOT_BYTES;
 
 use self::engine::Counts;
 pub(crate) use self::engine::Engine;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter;
-use crate::link::{self, Split};
+use crate::link::{self, Link, Split};
+use crate::paths::engine::Engine as _;
 use crate::paths::request::Request;
 use crate::paths::spec::{About, FilterChange, Interfaces, Lanes, Opened, Source, Spec};
 use crate::placing::{Placing, Replaced};
@@ -40,37 +42,20 @@ pub(crate) const SPEC: Spec<Engine> = Spec {
     open,
 };
 
-/// Accepts every filter: one that is too large for the kernel runs in this process.
+/// Accepts every filter: one that the module does not run runs in this process.
 #[allow(clippy::unnecessary_wraps, reason = "paths may refuse filters")]
 fn any_filter(_: &Program) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens a socket for each queue of the request. A filter that is too large for the kernel runs in
-/// this process.
+/// Opens a socket for each queue of the request.
 fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
-    let Request { options, interface, link, program } = request;
+    let Request { options, interface, .. } = request;
     if !interface.is_ethernet() {
         let name = &interface.name;
         return Err(Error::Usage(format!("{name}: PF_ZEROCOPY is for Ethernet interfaces: use --path v3")));
     }
     options.directions.refuse_sent(PATH)?;
-    let split = link.split(program, Directions::In)?;
-    let in_kernel = split.userspace_reason.is_none() && request.filters();
-    match open_filtered(request, split) {
-        Err(error) if in_kernel && filter::may_be_too_large(&error) => {
-            let split = link.split_to_userspace(program, Directions::In, &error)?;
-            open_filtered(request, split).map_err(|_| error)
-        }
-        opened => opened,
-    }
-}
-
-fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, Error> {
-    let Request { options, interface, .. } = request;
-    let Split { kernels: program, userspace, userspace_reason } = split;
-    let mut notes = Vec::new();
-    filter::note(&mut notes, userspace_reason);
     let queues = request.receive_queues()?;
     let ring_bytes = options.ring_bytes.unwrap_or(RING_BYTES);
     let mut engines = Vec::with_capacity(queues.len());
@@ -78,16 +63,20 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     for queue in queues {
         // One queue is enough to send.
         let sends = options.sends && engines.is_empty();
-        let opened = Engine::open(interface, ring_bytes, &program, options.wait, sends)?;
+        let opened = Engine::open(interface, ring_bytes, options.wait, sends)?;
         sender = sender.or(opened.sender);
         engines.push((opened.engine, queue));
     }
+    let Split { userspace, userspace_reason, .. } = set_filter(request, &engines)?;
+    let mut notes = Vec::new();
+    filter::note(&mut notes, userspace_reason);
     let promiscuous = options.promiscuous.then(|| link::promiscuous(interface)).transpose()?;
     engines.iter().try_for_each(|(engine, queue)| engine.bind(interface, *queue))?;
     let counts = engines.iter().map(|(engine, _)| engine.counts()).collect();
     let ring = engines.first().map(|(engine, _)| engine.describe()).unwrap_or_default();
+    let snaplen = options.snaplen;
     Ok(Opened {
-        source: Box::new(ZeroCopySource { counts, sender, _promiscuous: promiscuous }),
+        source: Box::new(ZeroCopySource { counts, sender, snaplen, _promiscuous: promiscuous }),
         watch: LinkWatch::open(interface)?,
         userspace,
         path: PATH,
@@ -98,10 +87,48 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     })
 }
 
+/// Sets the first filter of all sockets, in this process if it is too large for the kernel.
+fn set_filter(request: &Request<'_>, engines: &[(Engine, u32)]) -> Result<Split, Error> {
+    let Request { options, link, program, .. } = request;
+    let attach =
+        |split: &Split| engines.iter().try_for_each(|(engine, _)| engine.accept_matching(&split.kernels));
+    let split = for_module(link.split(program, Directions::In)?, *link, options.snaplen)?;
+    match attach(&split) {
+        Err(error) if split.userspace.is_none() && filter::may_be_too_large(&error) => {
+            let split = link.split_to_userspace(program, Directions::In, &error)?;
+            attach(&split).map_err(|_| error)?;
+            Ok(split)
+        }
+        attached => attached.map(|()| split),
+    }
+}
+
+/// Moves a program that the module would not run as packet sockets do to this process.
+fn for_module(split: Split, link: Link, snaplen: u32) -> Result<Split, Error> {
+    match obstacle(&split.kernels, snaplen) {
+        Some(obstacle) if split.userspace.is_none() => {
+            link.split_to_userspace(&split.kernels, Directions::In, &obstacle)
+        }
+        _ => Ok(split),
+    }
+}
+
+/// Returns what the module does not do for `program`: it passes frames on whole, and does not search
+/// them (`zc_can_run()` in kmod/pf_zerocopy/filter.c).
+fn obstacle(program: &Program, snaplen: u32) -> Option<&'static str> {
+    let searches = [op::SKF_AD_PAY_OFFSET, op::SKF_AD_NLATTR, op::SKF_AD_NLATTR_NEST];
+    if searches.iter().any(|&offset| program.loads_ancillary(offset)) {
+        return Some("it searches the frame, which the module does not");
+    }
+    let cuts = program.cuts_below(snaplen.min(SLOT_BYTES as u32));
+    cuts.then_some("it cuts frames, which the module does not")
+}
+
 /// Sockets, to stop reception, and the sender on the first one.
 struct ZeroCopySource {
     counts: Vec<Counts>,
     sender: Option<Result<Sender, Error>>,
+    snaplen: u32,
     /// Keeps the interface promiscuous while the capture runs.
     _promiscuous: Option<packet::Socket>,
 }
@@ -113,7 +140,9 @@ impl Source for ZeroCopySource {
 
     fn set_filter(&mut self, change: &FilterChange<'_>, lanes: &mut dyn Lanes) -> Result<Replaced, Error> {
         let placing = Placing { link: change.link, directions: Directions::In };
-        placing.replace(change.old, change.new, |split| lanes.place(split))
+        placing.replace(change.old, change.new, |split| {
+            lanes.place(for_module(split, change.link, self.snaplen)?)
+        })
     }
 
     fn set_directions(&mut self, directions: Directions) -> Result<bool, Error> {
@@ -126,5 +155,38 @@ impl Source for ZeroCopySource {
     fn take_sender(&mut self, _interface: &str) -> Result<Sender, Error> {
         let closed = || Err(Error::Usage("the session was not opened to send".into()));
         self.sender.take().unwrap_or_else(closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_filter::cbpf::Instruction;
+
+    use super::*;
+
+    const RET_K: u16 = op::RET | op::K;
+
+    fn returning(instructions: &[Instruction], bytes: u32) -> Program {
+        let end = Instruction::statement(RET_K, bytes);
+        Program::check([instructions, &[end]].concat()).unwrap()
+    }
+
+    #[test]
+    fn programs_that_the_module_runs_otherwise_run_in_this_process() {
+        let computed =
+            vec![Instruction::statement(op::LD | op::LEN, 0), Instruction::statement(op::RET | op::A, 0)];
+        let cuts = [returning(&[], 96), Program::check(computed).unwrap()];
+        for program in cuts {
+            assert_eq!(obstacle(&program, 65_535), Some("it cuts frames, which the module does not"));
+        }
+        for bytes in [0, 96, SLOT_BYTES as u32, 65_535] {
+            assert_eq!(obstacle(&returning(&[], bytes), 96), None, "{bytes}");
+        }
+        let vlan = [Instruction::ancillary(op::SKF_AD_VLAN_TAG)];
+        assert_eq!(obstacle(&returning(&vlan, 262_144), 262_144), None);
+        for offset in [op::SKF_AD_PAY_OFFSET, op::SKF_AD_NLATTR, op::SKF_AD_NLATTR_NEST] {
+            let program = returning(&[Instruction::ancillary(offset)], 262_144);
+            assert_eq!(obstacle(&program, 262_144), Some("it searches the frame, which the module does not"));
+        }
     }
 }
