@@ -83,8 +83,9 @@ struct KernelArgs {
     /// How to wait for packets
     #[arg(long, value_parser = wait(), default_value = Wait::Balanced.name(), conflicts_with = "read")]
     wait: Wait,
-    /// Receive queues to read with xdp, one lane each; with packet sockets, the number of listed
-    /// queues is the number of lanes: all, or as in 0,2,5-7 [default: one lane; for xdp all queues]
+    /// Receive queues to read with xdp and zerocopy, one lane each; with packet sockets, the number
+    /// of listed queues is the number of lanes: all, or as in 0,2,5-7 [default: one lane; for xdp
+    /// and zerocopy all queues]
     #[arg(long, value_name = "LIST", conflicts_with = "read")]
     queues: Option<Queues>,
     /// How packet sockets spread packets over several lanes; hash keeps both directions of a flow

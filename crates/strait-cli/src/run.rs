@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// How to wait for packets
     #[arg(long, value_parser = wait())]
     wait: Option<Wait>,
-    /// With xdp: receive queues to read, all or as in 0,2,5-7 [default: all]
+    /// With xdp and zerocopy: receive queues to read, all or as in 0,2,5-7 [default: all]
     #[arg(long)]
     queues: Option<String>,
     /// Fail if Strait cannot open a device, instead of falling back to libpcap
