@@ -3,8 +3,11 @@
  * writes both counts to QEMU's log whenever a program executes a mark.
  *
  * A mark is an instruction without effect that compilers do not emit: nopl ID(%rax) with 0x5354 in
- * ID's upper half. The log line is "mark LOW kernel KERNEL user USER"; LOW is ID's lower half. The
- * lab compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the needed
+ * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN"; LOW is ID's lower
+ * half. A program that polls executes mark 3 before each poll, and mark 4 after a poll that found
+ * something; they are not logged. TAKEN is the count of the program's instructions between them.
+ *
+ * The lab compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the needed
  * part of QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
  */
 #include <stdbool.h>
@@ -42,17 +45,30 @@ int qemu_plugin_version = 4;
 #define MARK_BYTES 7
 #define MARK_HIGH 0x5354
 
+#define MARK_POLL 3
+#define MARK_TAKEN 4
+
 static counter kernel_count, user_count;
+static uint64_t poll_began, taken;
+
+static void log_mark(unsigned int low)
+{
+	char line[128];
+
+	snprintf(line, sizeof(line), "mark %u kernel %llu user %llu taken %llu\n", low,
+		 (unsigned long long)qemu_plugin_u64_sum(kernel_count),
+		 (unsigned long long)qemu_plugin_u64_sum(user_count), (unsigned long long)taken);
+	qemu_plugin_outs(line);
+}
 
 static void marked(unsigned int cpu, void *low)
 {
-	char line[96];
-
 	(void)cpu;
-	snprintf(line, sizeof(line), "mark %u kernel %llu user %llu\n", (unsigned int)(uintptr_t)low,
-		 (unsigned long long)qemu_plugin_u64_sum(kernel_count),
-		 (unsigned long long)qemu_plugin_u64_sum(user_count));
-	qemu_plugin_outs(line);
+	switch ((uintptr_t)low) {
+	case MARK_POLL: poll_began = qemu_plugin_u64_sum(user_count); break;
+	case MARK_TAKEN: taken += qemu_plugin_u64_sum(user_count) - poll_began; break;
+	default: log_mark((uintptr_t)low);
+	}
 }
 
 /* Returns true for a mark, with the lower half of its ID in `low`. */

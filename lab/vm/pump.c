@@ -8,7 +8,8 @@
  *
  * sends BURSTS bursts of FRAMES frames and sleeps PAUSE_US microseconds after each. Frame sizes,
  * without frame check sequence, are chosen from SIZE... Mark 1 is before the first burst, mark 2
- * after the last pause. Before them it sends WARM_UP such bursts, and reports their number.
+ * after the last pause. Before them it sends WARM_UP such bursts, and reports their number. Each
+ * SIZE is a flow of its own, also if it is given twice.
  *
  * Registers: Intel's "PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's
  * Manual", chapter 13.
@@ -112,8 +113,8 @@ static void open_device(const char *device)
 		err(1, "map %s", path);
 }
 
-/* Writes an Ethernet frame with IPv4 and UDP to an unused address. */
-static void write_frame(uint8_t *frame, size_t size)
+/* Writes an Ethernet frame with IPv4 and UDP from 10.0.flow.1 to an unused address. */
+static void write_frame(uint8_t *frame, size_t size, uint8_t flow)
 {
 	static const uint8_t head[42] = {
 		0x02, 0, 0, 0, 0, 0x02, 0x02, 0, 0, 0, 0, 0x01, 0x08, 0x00, /* addresses, type */
@@ -124,6 +125,7 @@ static void write_frame(uint8_t *frame, size_t size)
 
 	memset(frame, 0xa5, size);
 	memcpy(frame, head, sizeof(head));
+	frame[28] = flow;
 	frame[16] = (size - 14) >> 8, frame[17] = size - 14;
 	frame[38] = (size - 34) >> 8, frame[39] = size - 34;
 	for (int i = 14; i < 34; i += 2)
@@ -146,7 +148,7 @@ static void fill_ring(char **sizes, int count)
 
 		if (size < SIZE_MIN || size > SIZE_MAX_BYTES)
 			errx(1, "%s bytes: give %d to %d", sizes[i], SIZE_MIN, SIZE_MAX_BYTES);
-		write_frame(page, size);
+		write_frame(page, size, i);
 		at[i] = physical(page);
 	}
 	for (int i = 0; i < DESCRIPTORS; i++) {

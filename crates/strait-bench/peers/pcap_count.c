@@ -71,7 +71,7 @@ static void take_delay(u_char *user, const struct pcap_pkthdr *header, const u_c
         return;
     record(&since_sent, big_endian(probe + 10), now);
     /* tv_usec holds nanoseconds, as requested by open_interface. */
-    record(&since_captured, (uint64_t)header->ts.tv_sec * NS_PER_S + (uint64_t)header->ts.tv_usec, now);
+    record(&since_captured, (uint64_t)header->ts.tv_sec * NANOSECONDS_PER_S + (uint64_t)header->ts.tv_usec, now);
 }
 
 /* Touches the pages now, to avoid page faults in the measured time. */

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define NS_PER_S 1000000000ull
+#define NANOSECONDS_PER_S 1000000000ull
 #define ETHERNET_BYTES 14
 #define IPV4_BYTES 20
 #define UDP_BYTES 8
@@ -34,7 +34,7 @@ static inline uint64_t clock_ns(clockid_t clock)
 {
     struct timespec now;
     clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+    return (uint64_t)now.tv_sec * NANOSECONDS_PER_S + (uint64_t)now.tv_nsec;
 }
 
 /* Calls `handler` on SIGINT and SIGTERM; blocking calls then return EINTR. */

@@ -142,8 +142,8 @@ int main(int argc, char **argv)
     prepare(options.batch);
     on_interrupt(interrupt);
     uint64_t start = clock_ns(CLOCK_MONOTONIC);
-    uint64_t sent = send_all(fd, &options, start + (uint64_t)(options.seconds * NS_PER_S));
-    double seconds = (double)(clock_ns(CLOCK_MONOTONIC) - start) / NS_PER_S;
+    uint64_t sent = send_all(fd, &options, start + (uint64_t)(options.seconds * NANOSECONDS_PER_S));
+    double seconds = (double)(clock_ns(CLOCK_MONOTONIC) - start) / NANOSECONDS_PER_S;
     printf("{\"frames\":%llu,\"seconds\":%.6f,\"achieved_pps\":%.1f}\n", (unsigned long long)sent, seconds,
            (double)sent / seconds);
     return 0;

@@ -56,7 +56,7 @@ impl Guest {
             initramfs.directory(directory);
         }
         let busybox =
-            fs::read(parts::folder("qemu").join("bin/busybox")).expect("setup-vm has fetched busybox");
+            fs::read(parts::part("qemu").join("bin/busybox")).expect("setup-vm has fetched busybox");
         initramfs.file("bin/busybox", &busybox);
         initramfs.file("init", INIT.as_bytes());
         initramfs.file("etc/passwd", b"root:x:0:0::/:/bin/sh\n");
@@ -235,7 +235,7 @@ fn archive(
 
 /// Launches QEMU with a minimal machine: processor, memory, a serial line and the exit port.
 fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static> {
-    let share = parts::folder("qemu").join("usr/share");
+    let share = parts::part("qemu").join("usr/share");
     parts::launch("usr/bin/qemu-system-x86_64")
         .args(["-L", &share.join("qemu").to_string_lossy(), "-L", &share.join("seabios").to_string_lossy()])
         .args(["-machine", "q35,accel=tcg", "-cpu", "max,-erms,-fsrm", "-m", &MEMORY_MIB.to_string()])

@@ -45,7 +45,7 @@ impl Kernel {
     }
 
     fn folder(self) -> PathBuf {
-        parts::folder(&format!("linux-{}", self.version()))
+        parts::part(&format!("linux-{}", self.version()))
     }
 
     /// Returns the path of its image: an ELF, or a bzImage for the debug kernel, which has no PVH.

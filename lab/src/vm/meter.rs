@@ -3,7 +3,8 @@
 //! QEMU drives the clock of a metered guest by its instructions (`-icount`), so that timers also
 //! fire after the same number of them. A plugin (`lab/vm/meter.c`) counts instructions of the
 //! kernel and of programs separately and logs both counts at marks. `lab/vm/pump.c` makes marks and
-//! sends frames at almost no cost to the guest. Instructions are not time: caches, DMA and NIC
+//! sends frames at almost no cost to the guest. A program that polls marks its polls, so that those
+//! without a result can be left out. Instructions are not time: caches, DMA and NIC
 //! registers cost nothing here.
 
 use std::fs;
@@ -23,6 +24,8 @@ pub struct Mark {
     pub kernel: u64,
     /// Instructions of programs.
     pub user: u64,
+    /// Those of them in polls that found something.
+    pub taken: u64,
 }
 
 /// Returns QEMU's arguments for a metered guest with the marks in `log`.
@@ -50,8 +53,13 @@ pub(super) fn marks(log: &Path) -> Vec<Mark> {
 
 fn parse(line: &str) -> Option<Mark> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let ["mark", id, "kernel", kernel, "user", user] = words[..] else { return None };
-    Some(Mark { id: id.parse().ok()?, kernel: kernel.parse().ok()?, user: user.parse().ok()? })
+    let ["mark", id, "kernel", kernel, "user", user, "taken", taken] = words[..] else { return None };
+    Some(Mark {
+        id: id.parse().ok()?,
+        kernel: kernel.parse().ok()?,
+        user: user.parse().ok()?,
+        taken: taken.parse().ok()?,
+    })
 }
 
 fn build(source: &str, kind: &[&str], output: &Path) {
@@ -70,9 +78,9 @@ mod tests {
 
     #[test]
     fn marks_are_read_among_other_lines() {
-        let mark = Mark { id: 2, kernel: 300, user: 40 };
-        assert_eq!(parse("mark 2 kernel 300 user 40"), Some(mark));
-        assert_eq!(parse("mark 2 kernel x user 40"), None);
+        let mark = Mark { id: 2, kernel: 300, user: 40, taken: 5 };
+        assert_eq!(parse("mark 2 kernel 300 user 40 taken 5"), Some(mark));
+        assert_eq!(parse("mark 2 kernel x user 40 taken 5"), None);
         assert_eq!(parse("qemu: something else"), None);
     }
 }

@@ -18,4 +18,4 @@ pub use guest::{Guest, Run};
 pub use kernel::Kernel;
 pub use meter::Mark;
 pub use nic::Nic;
-pub use parts::vm_or_skip;
+pub use parts::{part, vm_or_skip};

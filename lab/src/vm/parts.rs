@@ -8,26 +8,27 @@ use std::path::PathBuf;
 
 use crate::{Launch, skip};
 
-/// Returns the folder of `part`, a line of `scripts/setup-vm`.
-pub(super) fn folder(part: &str) -> PathBuf {
+/// Returns the folder of a part, which is a line of `scripts/setup-vm`.
+pub fn part(name: &str) -> PathBuf {
     let cache = env::var_os("XDG_CACHE_HOME")
         .map_or_else(|| PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache"), PathBuf::from);
-    cache.join("strait/vm").join(part)
+    cache.join("strait/vm").join(name)
 }
 
 /// Returns true if virtual machines can run here; otherwise skips the test.
 pub fn vm_or_skip() -> bool {
-    let missing =
-        ["qemu", "linux-7.2", "linux-6.12"].iter().find(|part| !folder(part).join("packages").is_file());
-    if let Some(part) = missing {
-        skip(format!("{part} for virtual machines is not there; `scripts/setup-vm` fetches it"));
+    let missing = ["qemu", "dpdk", "linux-7.2", "linux-6.12"]
+        .iter()
+        .find(|name| !part(name).join("packages").is_file());
+    if let Some(name) = missing {
+        skip(format!("{name} for virtual machines is not there; `scripts/setup-vm` fetches it"));
     }
     missing.is_none()
 }
 
 /// Launches a program of the part `qemu`, such as `usr/bin/zstd`, with its own libraries.
 pub(super) fn launch(program: &str) -> Launch<'static> {
-    let root = folder("qemu");
+    let root = part("qemu");
     let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| root.join(path));
     Launch::new(root.join("lib64/ld-linux-x86-64.so.2"))
         .arg("--library-path")

@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lab::vm::{Guest, Kernel, Mark, Nic, vm_or_skip};
+use lab::vm::{Guest, Kernel, Mark, Nic, part, vm_or_skip};
 use lab::{compile, program_or_skip};
 
 use super::record::compare;
@@ -19,8 +19,10 @@ use super::{guest, pf_zerocopy, run};
 
 /// Frames of a burst, which fit in the NIC and in the rings of all contestants.
 const BURST: u64 = 1000;
+/// Number of measured bursts of that length.
+const BURST_COUNT: u64 = 20;
 /// Lengths of bursts, with the number of measured bursts of each.
-const BURSTS: [(u64, u64); 4] = [(1, 400), (32, 100), (256, 40), (BURST, 20)];
+const BURSTS: [(u64, u64); 4] = [(1, 400), (32, 100), (256, 40), (BURST, BURST_COUNT)];
 /// Pause between two bursts, in which the slowest contestant can receive a burst at a nanosecond
 /// per instruction.
 const PAUSE_US: u64 = 20_000;
@@ -57,8 +59,18 @@ const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 const BARE: Contestant = ("zerocopy, bare reader", "zerocopy_recv -i $receiver");
 const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_recv -i $receiver -c");
 const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
+/// DPDK, whose program polls the NIC: alone, and with D3's one copy.
+const DPDK: Contestant = ("dpdk, bare reader", "dpdk_recv -a $address");
+const DPDK_COPY: Contestant = ("dpdk, bare reader that copies", "dpdk_recv -a $address -c");
+/// Contestants that need access to the NIC without a driver.
+const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
 /// Contestants that need the module's driver.
 const TAKERS: [Contestant; 5] = [ZERO_COPY, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+
+/// Libraries of DPDK: drivers, and what they need.
+const DPDK_DRIVERS: &str = "net_e1000 net_virtio bus_pci bus_vdev mempool_ring";
+const DPDK_LIBRARIES: &str = "ethdev mbuf mempool ring eal kvargs telemetry net pci meter timer hash rcu \
+                              cryptodev security";
 
 /// Instructions per frame, in the kernel and in the program.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +83,11 @@ impl Cost {
     fn between(from: Mark, to: Mark, frames: u64) -> Self {
         let per_frame = |from: u64, to: u64| (to - from) as f64 / frames as f64;
         Self { kernel: per_frame(from.kernel, to.kernel), user: per_frame(from.user, to.user) }
+    }
+
+    /// Only the polls that found frames: the rest is the processor's idle time.
+    fn of_polls(from: Mark, to: Mark, frames: u64) -> Self {
+        Self { kernel: 0.0, user: (to.taken - from.taken) as f64 / frames as f64 }
     }
 
     fn less(self, other: Self) -> Self {
@@ -115,7 +132,7 @@ impl Axis {
         match self {
             Self::Size => {
                 let all = SIZES.map(bytes).join(" ");
-                let load = |label: String, bytes| Load { label, burst: BURST, bursts: 20, bytes };
+                let load = |label: String, bytes| Load { label, burst: BURST, bursts: BURST_COUNT, bytes };
                 let each = SIZES.iter().map(|&size| load(size.to_string(), bytes(size)));
                 each.chain([load("random".to_owned(), all)]).collect()
             }
@@ -148,34 +165,48 @@ if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
     if contestants.iter().any(|contestant| TAKERS.contains(contestant)) {
         script.push_str("take_for_zerocopy\n");
     }
+    if contestants.iter().any(|contestant| POLLERS.contains(contestant)) {
+        script.push_str("echo 64 >/proc/sys/vm/nr_hugepages\ntake_for_dpdk\n");
+    }
     script.push_str(
         "[ ! -e /sys/bus/pci/drivers/e1000/$pump ] || echo $pump >/sys/bus/pci/drivers/e1000/unbind\n",
     );
     for (name, command) in contestants {
         for Load { burst, bursts, bytes, .. } in loads {
             let pumped = format!("$pump {bursts} {burst} {PAUSE_US} {bytes}");
-            writeln!(script, "meter '{name}' '{command}' {pumped}").expect("writing to a String cannot fail");
+            let counter = if *name == BARE_REJECT.0 { "filtered" } else { "delivered" };
+            writeln!(script, "meter '{name}' {counter} '{command}' {pumped}")
+                .expect("writing to a String cannot fail");
         }
         // QEMU keeps frames for a NIC without a receiver, and delivers them to the next one.
-        script.push_str("[ $receiver != zc0 ] || read_kept\n");
+        script.push_str("[ \"$receiver\" != zc0 ] || read_kept\n");
     }
     script
+}
+
+/// Computes the cost of a frame between two marks.
+type Computation = fn(Mark, Mark, u64) -> Cost;
+
+/// Runs `contestants` along `axis` in a guest, and computes their costs.
+fn meter(guest: Guest, contestants: &[Contestant], axis: Axis, compute: Computation) -> Costs {
+    let loads = axis.loads();
+    let run = run(guest.metered().limit(GUEST_LIMIT), &script(contestants, &loads));
+    let mut pairs = run.marks.chunks_exact(2);
+    let mut costs = Costs::new();
+    for (name, _) in contestants {
+        for load in &loads {
+            let pair = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
+            let cost = compute(pair[0], pair[1], load.burst * load.bursts);
+            costs.entry(name).or_default().insert(load.label.clone(), cost);
+        }
+    }
+    costs
 }
 
 /// Returns the costs of `contestants` along `axis` without the cost of the sender.
 fn measure(guest: Guest, contestants: &[Contestant], axis: Axis) -> Costs {
     let all: Vec<Contestant> = [NO_RECEIVER].iter().chain(contestants).copied().collect();
-    let loads = axis.loads();
-    let run = run(guest.metered().limit(GUEST_LIMIT), &script(&all, &loads));
-    let mut pairs = run.marks.chunks_exact(2);
-    let mut costs = Costs::new();
-    for (name, _) in &all {
-        for load in &loads {
-            let pair = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
-            let cost = Cost::between(pair[0], pair[1], load.burst * load.bursts);
-            costs.entry(name).or_default().insert(load.label.clone(), cost);
-        }
-    }
+    let mut costs = meter(guest, &all, axis, Cost::between);
     let sender = costs.remove(NO_RECEIVER.0).expect("its cost was measured");
     for of_contestant in costs.values_mut() {
         for (label, cost) in of_contestant {
@@ -185,16 +216,54 @@ fn measure(guest: Guest, contestants: &[Contestant], axis: Axis) -> Costs {
     costs
 }
 
+/// Returns the costs of DPDK's receivers along `axis`.
+fn measure_polls(nic: Nic, axis: Axis) -> Costs {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("dpdk_recv");
+    let arguments = dpdk_arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    compile(&peer_source("dpdk_recv"), &arguments, &program);
+    let guest = guest(Kernel::V7_2).wire(Nic::E1000, nic).module("uio_pci_generic");
+    let guest = guest.program(&program).program("/usr/sbin/ethtool");
+    meter(guest, &POLLERS, axis, Cost::of_polls)
+}
+
+/// Returns the compiler's arguments for a program with DPDK: its headers, its drivers, which no
+/// symbol refers to, and its other libraries, which refer to each other.
+fn dpdk_arguments() -> Vec<String> {
+    let root = part("dpdk").join("usr");
+    let root = root.display();
+    let libraries = |names: &str| names.replace(' ', ".a -l:librte_");
+    [
+        "-static -march=corei7 -include rte_config.h".to_owned(),
+        format!("-isystem {root}/include/dpdk -isystem {root}/include"),
+        format!("-isystem {root}/include/x86_64-linux-gnu/dpdk -L{root}/lib/x86_64-linux-gnu"),
+        format!("-Wl,--whole-archive -l:librte_{}.a -Wl,--no-whole-archive", libraries(DPDK_DRIVERS)),
+        format!(
+            "-Wl,--start-group -l:librte_{}.a -lnuma -lbsd -lmd -lm -Wl,--end-group",
+            libraries(DPDK_LIBRARIES)
+        ),
+    ]
+    .join(" ")
+    .split(' ')
+    .map(str::to_owned)
+    .collect()
+}
+
+fn peer_source(program: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../strait-bench/peers/{program}.c"))
+}
+
 /// Returns a guest with the compared programs.
 fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../strait-bench/peers");
     let mut guest = guest(kernel).wire(first, second);
     let module = format!("-I{}", pf_zerocopy::repository().join("kmod/pf_zerocopy").display());
-    let programs = [("pcap_count", "-lpcap"), ("afpacket_recv", "-Wall"), ("zerocopy_recv", module.as_str())];
-    for (program, argument) in programs {
+    let programs: [(&str, &[&str]); 3] =
+        [("pcap_count", &["-lpcap"]), ("afpacket_recv", &[]), ("zerocopy_recv", &[&module])];
+    for (program, arguments) in programs {
         let output = folder.path().join(program);
-        compile(&sources.join(format!("{program}.c")), &[argument], &output);
+        compile(&peer_source(program), arguments, &output);
         guest = guest.program(&output);
     }
     let drop_in = super::strait().with_file_name("libstrait_pcap.so");
@@ -235,6 +304,7 @@ fn measure_both(nic: Nic, axis: Axis, copying: &[Contestant], takers: &[Contesta
     let mut costs = measure(peers(Kernel::V7_2, Nic::E1000, nic), copying, axis);
     let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, nic), Kernel::V7_2);
     costs.extend(measure(guest, takers, axis));
+    costs.extend(measure_polls(nic, axis));
     costs
 }
 

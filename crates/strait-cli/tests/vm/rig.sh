@@ -27,6 +27,20 @@ take_for_zerocopy() {
     receiver=zc0
 }
 
+# take_for_dpdk: binds eth1 to the kernel's driver that lets DPDK access it; no interface is left.
+take_for_dpdk() {
+    address=$(basename "$(readlink /sys/class/net/eth1/device)")
+    echo "$address" >/sys/class/net/eth1/device/driver/unbind
+    echo uio_pci_generic >"/sys/bus/pci/devices/$address/driver_override"
+    echo "$address" >/sys/bus/pci/drivers_probe
+    receiver=
+}
+
+# promiscuous STATE: lets the receiver take all frames, or not. A program that drives its NIC does it itself.
+promiscuous() {
+    [ -z "$receiver" ] || ip link set "$receiver" promisc "$1"
+}
+
 # capture NAME ARGUMENT...: captures on the receiver into NAME.pcap, with the ledger in NAME.json; $captured is its process id.
 capture() {
     name=$1
@@ -112,19 +126,25 @@ compare() {
     echo "$name: $(wc -l <"$name.text") frames alike"
 }
 
-# meter NAME COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: runs COMMAND while pump sends; it must receive all frames.
+# meter NAME COUNTER COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: runs COMMAND while pump sends; its COUNTER must have all
+# frames.
 meter() {
-    name=$1 command=$2 pump=$3
-    shift 3
-    up "$receiver"
+    name=$1 counter=$2 command=$3 pump=$4
+    shift 4
+    # shellcheck disable=SC2086 # it is empty if no interface is left
+    up $receiver
     if [ -n "$command" ]; then
         # Not every program sets promiscuous mode. Without a receiver the NIC must drop all frames.
-        ip link set "$receiver" promisc on
+        promiscuous on
         opened=$(wc -l </proc/net/packet)
+        # Those of the one before it are ready already.
+        rm -f meter.out meter.err
+        touch meter.err
         eval "exec $command" >meter.out 2>meter.err &
         captured=$!
         until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
-        up "$receiver"
+        # shellcheck disable=SC2086
+        up $receiver
         sleep 2
     fi
     pumped=$(pump "$pump" "$@")
@@ -132,8 +152,8 @@ meter() {
         # libpcap delivers the last frames after its read timeout of a second.
         sleep 2
         end_capture
-        ip link set "$receiver" promisc off
+        promiscuous off
         frames=$(echo "$pumped" | cut -d' ' -f2)
-        grep -qE "\"(delivered|filtered)\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
+        grep -qE "\"$counter\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
     fi
 }
