@@ -5,7 +5,7 @@ use std::time::Duration;
 use lab::program_or_skip;
 use lab::vm::{Nic, vm_or_skip};
 
-use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program};
+use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_program};
 use crate::{assert_output, run};
 
 /// Time limit of a guest in the stress test.
@@ -20,14 +20,16 @@ fn capture_continues_after_suspend_and_reset() {
         return;
     }
     // The 82540EM has no reset of its own that the kernel can use.
-    let script = "
+    let script = |reset: &str| {
+        format!(
+            "
 take_for_zerocopy
 up eth0 zc0
 reset=/sys/bus/pci/devices/$address/reset
 capture held --path zerocopy
 send 100 64
 until [ $(came) -ge 100 ]; do sleep 0.1; done
-if [ -e $reset ]; then echo 1 >$reset; fi
+{reset}
 up zc0
 send 100 64
 until [ $(came) -ge 200 ]; do sleep 0.1; done
@@ -40,10 +42,16 @@ end_capture
 echo held $(cat held.json)
 [ $(pinned) -eq 0 ]
 unharmed
-";
+"
+        )
+    };
     for (kernel, nic) in machines() {
-        let run = run(pair_with(kernel, nic), script);
-        assert_eq!(ledger(&run, "held ")["delivered"], 300);
+        let (stops, reset) = if nic == Nic::Igb { (2, "echo 1 >$reset") } else { (1, "") };
+        let run = run(pair_with(kernel, nic), &script(reset));
+        let held = ledger(&run, "held ");
+        assert_eq!(held["delivered"], 300, "{held}");
+        // The NIC was stopped, and started again.
+        assert!(held["events"]["carrier_losses"].as_u64().unwrap() >= stops, "{held}");
     }
 }
 
@@ -98,21 +106,26 @@ fn everything_happens_at_once() {
     // Seconds, and what must happen in them at least: frames and binds.
     let [amounts, leaks] =
         if has_debug_kernel() { ["600 1000000 1000", NOTHING_LEAKED] } else { ["15 1000 10", ""] };
+    let sizes = "60 594 ".repeat(16);
     let script = format!(
         "
 take_for_zerocopy
 up eth0 zc0
 ip link set zc0 promisc on
-strait generate --output eth0 --duration 3600 --flows 64 --kind udp4,tcp4,udp6,tcp6 --size 64,594 --json >sent.json 2>sent.err &
+pump=$(basename $(readlink /sys/class/net/eth0/device))
+echo 4 >/proc/sys/vm/nr_hugepages
+echo $pump >/sys/bus/pci/drivers/e1000/unbind
+pump $pump 1000000 256 10000 {sizes} &
 sent=$!
 stress zc0 4 {amounts}
-kill -INT $sent
-wait $sent
+kill $sent
+wait $sent || true
 [ $(pinned) -eq 0 ]
 unharmed
 {leaks}"
     );
-    let guest = with_c_program(pair_with(kernels()[0], Nic::Igb), "stress").processors(4);
+    let guest = with_program(pair_with(kernels()[0], Nic::Igb), "lab/vm/pump.c");
+    let guest = with_c_program(guest, "stress").processors(4);
     let run = run(guest.limit(STRESS_LIMIT), &script);
     println!("{}", line(&run, "stress: "));
 }

@@ -63,9 +63,14 @@ pub(super) fn with_misuse(kernel: Kernel) -> Guest {
 
 /// Adds the program `name`, compiled from the source beside this file.
 fn with_c_program(guest: Guest, name: &str) -> Guest {
+    with_program(guest, &format!("crates/strait-cli/tests/vm/{name}.c"))
+}
+
+/// Adds a program whose source is at `source` in the repository.
+fn with_program(guest: Guest, source: &str) -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join(name);
-    let source = repository().join(format!("crates/strait-cli/tests/vm/{name}.c"));
+    let source = repository().join(source);
+    let program = folder.path().join(source.file_stem().unwrap());
     let header = format!("-I{}", repository().join("kmod/pf_zerocopy").display());
     compile(&source, &["-static", "-pthread", &header], &program);
     guest.program(&program)
@@ -104,6 +109,50 @@ compare cut zerocopy --snaplen 60
                 "cut: 330 frames alike",
             ],
         );
+    }
+}
+
+/// Frames with a VLAN tag too: packet sockets have it beside the frame.
+#[test]
+fn filters_match_as_on_packet_sockets() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "
+up eth0 eth1
+capture reference --path v3
+strait generate --output eth0 --count 60 --kind udp4,tcp4,udp6 --size 64,128,594 --rate 2000 --json >sent.json
+strait generate --output eth0 --count 60 --kind udp4,tcp4,udp6 --size 64,128,594 --vlan 5 --rate 2000 --json >sent.json
+sleep 1
+end_capture
+filters='udp/not (tcp or udp)/less 124/ether[14:2] = 0x4500/vlan 5/not vlan/ip[2:2] > 100/ether proto 0x8100'
+words=$IFS
+# all PATH: captures the frames with each filter by PATH.
+all() {
+    IFS=/
+    number=0
+    for filter in $filters; do
+        number=$((number + 1))
+        IFS=$words
+        capture $1.$number --path $1 \"$filter\"
+        strait replay reference.pcap --output eth0 --rate 2000 --json >sent.json
+        sleep 1
+        end_capture
+        strait capture -r $1.$number.pcap 2>read.err | cut -d' ' -f2- | sort >$1.$number.text
+    done
+}
+all v3
+take_for_zerocopy
+up eth0 zc0
+all zerocopy
+for filter in $(seq $number); do
+    cmp v3.$filter.text zerocopy.$filter.text
+    echo filter $filter: $(wc -l <v3.$filter.text) frames alike
+done
+";
+    let run = run(pair_with(kernels()[0], Nic::Igb), script);
+    for (filter, frames) in [80, 0, 80, 80, 60, 60, 40, 0].into_iter().enumerate() {
+        assert_output(&run, &[&format!("filter {}: {frames} frames alike", filter + 1)]);
     }
 }
 
