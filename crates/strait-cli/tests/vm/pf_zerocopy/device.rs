@@ -5,8 +5,10 @@ use std::time::Duration;
 use lab::program_or_skip;
 use lab::vm::{Nic, vm_or_skip};
 
-use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_program};
-use crate::{assert_output, run};
+use super::{
+    has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_module, with_program,
+};
+use crate::{assert_output, guest, run};
 
 /// Time limit of a guest in the stress test.
 const STRESS_LIMIT: Duration = Duration::from_mins(30);
@@ -52,6 +54,47 @@ unharmed
         assert_eq!(held["delivered"], 300, "{held}");
         // The NIC was stopped, and started again.
         assert!(held["events"]["carrier_losses"].as_u64().unwrap() >= stops, "{held}");
+    }
+}
+
+/// With an IOMMU the NIC reaches only memory that the module has mapped for it, and its addresses are
+/// not those of the memory.
+#[test]
+fn iommu_refuses_no_transfer() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "
+dmesg | grep 'DMAR: Intel(R) Virtualization Technology for Directed I/O'
+up eth0 eth1
+capture reference --path v3
+send 300 64,128,594,1518
+sleep 1
+end_capture
+take_for_zerocopy
+up eth0 zc0
+compare whole zerocopy
+for round in 1 2 3; do
+    strait generate --output eth0 --duration 600 --rate 5000 --json >sent.json 2>sent.err &
+    sent=$!
+    capture killed --path zerocopy
+    kill -9 $captured
+    wait $captured || true
+    kill $sent
+    wait $sent || true
+done
+receiver=eth0
+capture came --path v3
+strait generate --output zc0 --path zerocopy --count 500 --size 64,1518 --rate 2000 --json >sent.json
+sleep 1
+end_capture
+cat came.json
+if dmesg | grep -E 'DMAR:.*(fault|error)'; then exit 1; fi
+unharmed
+";
+    for nic in [Nic::E1000, Nic::Igb] {
+        let guest = with_module(guest(kernels()[0]).iommu().wire(Nic::E1000, nic), kernels()[0]);
+        assert_output(&run(guest, script), &["whole: 300 frames alike", r#""delivered":500"#]);
     }
 }
 
