@@ -119,10 +119,9 @@ impl Way {
 /// Opens the sockets in the fastest way that the interface supports.
 ///
 /// # Errors
-/// Another XDP program on the interface, another AF_XDP socket on a
-/// queue, no privilege, or a required mode that the interface does not support.
+/// Another XDP program on the interface, another AF_XDP socket on a queue, no privilege, or a
+/// required mode that the interface does not support.
 pub(super) fn open(options: &Options<'_>) -> Result<Opened, Error> {
-    check_link(options.interface)?;
     refuse_other_program(options.interface)?;
     let ways = ways(options);
     let mut notes = Vec::new();
@@ -158,13 +157,6 @@ fn skip_reason(error: &strait_sys::Error, interface: &Interface) -> String {
 fn describe(way: Way) -> String {
     let fragments = if way.multi_buffer { ", frames in fragments" } else { "" };
     format!("{}{fragments}", way.name())
-}
-
-fn check_link(interface: &Interface) -> Result<(), Error> {
-    if interface.is_ethernet() {
-        return Ok(());
-    }
-    Err(Error::Usage(format!("{}: AF_XDP is for Ethernet interfaces: use --path v3", interface.name)))
 }
 
 /// Refuses an interface with another XDP program. An interface runs only one program, and replacing

@@ -26,6 +26,10 @@ pub(super) fn open(request: &Request<'_>, required: Required) -> Result<Opened<E
     if interface.index == 0 {
         return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
     }
+    if !interface.is_ethernet() {
+        let name = &interface.name;
+        return Err(Error::Usage(format!("{name}: AF_XDP is for Ethernet interfaces: use --path v3")));
+    }
     options.directions.refuse_sent(PATH)?;
     filter::refuse_on_xdp(program)?;
     let queues = request.receive_queues()?;
