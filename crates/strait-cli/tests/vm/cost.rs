@@ -59,6 +59,8 @@ const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 const BARE: Contestant = ("zerocopy, bare reader", "zerocopy_recv -i $receiver");
 const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_recv -i $receiver -c");
 const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
+const XDP_BARE: Contestant = ("xdp-zc, bare reader", "afxdp_recv -i $receiver");
+const XDP_BARE_COPY: Contestant = ("xdp-zc, bare reader that copies", "afxdp_recv -i $receiver -c");
 /// DPDK, whose program polls the NIC: alone, and with D3's one copy.
 const DPDK: Contestant = ("dpdk, bare reader", "dpdk_recv -a $address");
 const DPDK_COPY: Contestant = ("dpdk, bare reader that copies", "dpdk_recv -a $address -c");
@@ -259,8 +261,12 @@ fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     let folder = tempfile::tempdir().unwrap();
     let mut guest = guest(kernel).wire(first, second);
     let module = format!("-I{}", pf_zerocopy::repository().join("kmod/pf_zerocopy").display());
-    let programs: [(&str, &[&str]); 3] =
-        [("pcap_count", &["-lpcap"]), ("afpacket_recv", &[]), ("zerocopy_recv", &[&module])];
+    let programs: [(&str, &[&str]); 4] = [
+        ("pcap_count", &["-lpcap"]),
+        ("afpacket_recv", &[]),
+        ("afxdp_recv", &[]),
+        ("zerocopy_recv", &[&module]),
+    ];
     for (program, arguments) in programs {
         let output = folder.path().join(program);
         compile(&peer_source(program), arguments, &output);
@@ -313,7 +319,7 @@ fn igb() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let copying = [XDP_ZERO_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP, TCPDUMP];
+    let copying = [XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP, TCPDUMP];
     let costs = measure_both(Nic::Igb, Axis::Size, &copying, &[ZERO_COPY, BARE, BARE_COPY, BARE_REJECT]);
     print("igb", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
@@ -331,7 +337,7 @@ fn igb_bursts() {
     let costs = measure_both(
         Nic::Igb,
         Axis::Burst,
-        &[XDP_ZERO_COPY, LIBPCAP, LIBPCAP_IMMEDIATE],
+        &[XDP_ZERO_COPY, XDP_BARE, LIBPCAP, LIBPCAP_IMMEDIATE],
         &[ZERO_COPY, BARE, BARE_REJECT],
     );
     print("igb", &costs);
@@ -344,7 +350,9 @@ fn virtio_net() {
         return;
     }
     let guest = peers(Kernel::V7_2, Nic::E1000, Nic::VirtioNet);
-    let costs = measure(guest, &[XDP_ZERO_COPY, XDP_NATIVE, LIBPCAP], Axis::Size);
+    let mut costs =
+        measure(guest, &[XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, XDP_NATIVE, LIBPCAP], Axis::Size);
+    costs.extend(measure_polls(Nic::VirtioNet, Axis::Size));
     print("virtio-net", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
     assert_dependent_on_length(&costs, "xdp-native");
