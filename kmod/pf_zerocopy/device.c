@@ -123,7 +123,10 @@ static int start_nic(struct zc_nic *nic)
 	unsigned int i;
 	int err;
 
-	nic->ops->reset(nic);
+	if (WARN_ON(nic->running))
+		return 0;
+	if (!nic->ops->reset(nic))
+		return -EIO;
 	pci_set_master(nic->pdev);
 	err = request_interrupts(nic);
 	if (err) {
@@ -193,6 +196,7 @@ void zc_nic_halt(struct zc_nic *nic)
 {
 	pci_clear_master(nic->pdev);
 	nic->halted = true;
+	mod_delayed_work(system_wq, &nic->watchdog, 0);
 }
 
 static bool stalls(struct zc_nic *nic)
@@ -208,6 +212,8 @@ static bool stalls(struct zc_nic *nic)
 /* Resets a NIC that hangs, and starts one that did not start. Under RTNL. */
 static void revive(struct zc_nic *nic)
 {
+	if (!pci_device_is_present(nic->pdev))
+		return;
 	if (nic->running && !nic->halted) {
 		if (!stalls(nic))
 			return;
@@ -227,6 +233,8 @@ static void watch(struct work_struct *work)
 	if (rtnl_trylock()) {
 		if (nic->wanted)
 			revive(nic);
+		if (nic->running)
+			zc_nic_show_link(nic);
 		rtnl_unlock();
 	}
 	if (READ_ONCE(nic->wanted))
@@ -462,7 +470,9 @@ static int probe(struct pci_dev *pdev, const struct pci_device_id *id)
 					nic->queue_count);
 	if (err)
 		return err;
-	nic->ops->reset(nic);
+	if (!nic->ops->reset(nic))
+		return -EIO;
+	pci_clear_master(pdev); /* the firmware may have left it on */
 	read_address(nic);
 	netif_carrier_off(netdev);
 	pci_set_drvdata(pdev, netdev);
@@ -497,7 +507,9 @@ static void resume_device(struct pci_dev *pdev)
 	struct net_device *netdev = pci_get_drvdata(pdev);
 	struct zc_nic *nic = netdev_priv(netdev);
 
+	pci_save_state(pdev); /* for slot_reset(): a restore may forget it */
 	rtnl_lock();
+	stop_nic(nic); /* a reset and an error of the bus may overlap */
 	if (netif_running(netdev)) {
 		if (start_nic(nic))
 			netdev_err(netdev, "does not start\n");
@@ -532,8 +544,8 @@ static pci_ers_result_t error_detected(struct pci_dev *pdev,
 static pci_ers_result_t slot_reset(struct pci_dev *pdev)
 {
 	pci_restore_state(pdev);
-	pci_save_state(pdev); /* for the next one */
-	return PCI_ERS_RESULT_RECOVERED;
+	return pci_device_is_present(pdev) ? PCI_ERS_RESULT_RECOVERED :
+					     PCI_ERS_RESULT_DISCONNECT;
 }
 
 static const struct pci_error_handlers zc_error_handlers = {

@@ -197,19 +197,23 @@ static void silence(struct zc_nic *nic)
 	msleep(STOP_MS);
 }
 
-/* Resets the NIC to its state after power-on. It is silent afterwards. */
-static void restart(struct zc_nic *nic)
+/*
+ * Resets the NIC to its state after power-on. It is silent afterwards. False if
+ * it stays in reset.
+ */
+static bool restart(struct zc_nic *nic)
 {
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
 	msleep(RESET_MS);
 	wr(nic, REG_IMC, ~0u);
 	rd(nic, REG_ICR);
+	return intel_reset_is_over(nic);
 }
 
-static void reset(struct zc_nic *nic)
+static bool reset(struct zc_nic *nic)
 {
 	silence(nic);
-	restart(nic);
+	return restart(nic);
 }
 
 static void start(struct zc_nic *nic)
@@ -265,7 +269,8 @@ static bool stop_queue(struct zc_queue *queue)
 
 static void forget_queue(struct zc_queue *queue)
 {
-	restart(queue->nic);
+	if (!restart(queue->nic))
+		zc_nic_halt(queue->nic);
 	start(queue->nic);
 }
 

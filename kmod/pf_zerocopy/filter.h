@@ -9,6 +9,7 @@
 
 #include <linux/etherdevice.h>
 #include <linux/filter.h>
+#include <linux/if_packet.h>
 #include <linux/if_vlan.h>
 
 #include "internal.h"
@@ -28,6 +29,24 @@ static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
 	return filter ? filter->prog : NULL;
 }
 
+/* As eth_type_trans(), but for frames of raw IPX (ETH_P_802_3). */
+static inline __be16 zc_protocol(__be16 type)
+{
+	return likely(eth_proto_is_802_3(type)) ? type : htons(ETH_P_802_2);
+}
+
+/* As eth_type_trans(). */
+static inline u8 zc_packet_type(const struct net_device *netdev,
+				const u8 *destination)
+{
+	if (ether_addr_equal(destination, netdev->dev_addr))
+		return PACKET_HOST;
+	if (!is_multicast_ether_addr(destination))
+		return PACKET_OTHERHOST;
+	return is_broadcast_ether_addr(destination) ? PACKET_BROADCAST :
+						      PACKET_MULTICAST;
+}
+
 /*
  * Runs the filter on a frame without a tag, of at least an Ethernet header. All
  * pointers are set: the kernel computes the place of a load from their
@@ -37,13 +56,16 @@ static inline bool zc_accepts_plain(const struct bpf_prog *filter,
 				    struct sk_buff *skb, void *frame,
 				    u32 length)
 {
+	const struct ethhdr *ethernet = frame;
+
 	skb->head = frame;
 	skb->data = frame;
 	skb->len = length;
 	skb_set_tail_pointer(skb, length);
 	skb_reset_mac_header(skb);
 	skb_set_network_header(skb, ETH_HLEN);
-	skb->protocol = READ_ONCE(((const struct ethhdr *)frame)->h_proto);
+	skb->protocol = zc_protocol(READ_ONCE(ethernet->h_proto));
+	skb->pkt_type = zc_packet_type(skb->dev, ethernet->h_dest);
 	return bpf_prog_run(filter, skb) != 0;
 }
 

@@ -246,10 +246,10 @@ static void end_transfers(struct zc_nic *nic)
 {
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_MASTER_DISABLE);
 	if (!wait_for(nic, REG_STATUS, STATUS_MASTER, 0, MASTER_LIMIT_US))
-		netdev_warn(nic->netdev, "transfers do not end\n");
+		netdev_warn_once(nic->netdev, "transfers do not end\n");
 }
 
-static void reset(struct zc_nic *nic)
+static bool reset(struct zc_nic *nic)
 {
 	wr(nic, REG_IMC, ~0u);
 	wr(nic, REG_EIMC, ~0u);
@@ -265,6 +265,7 @@ static void reset(struct zc_nic *nic)
 	wr(nic, REG_IMC, ~0u);
 	wr(nic, REG_EIMC, ~0u);
 	rd(nic, REG_ICR);
+	return intel_reset_is_over(nic);
 }
 
 /* A reset of the MAC may leave the PHY without a link. */
@@ -337,7 +338,9 @@ static bool enable(struct zc_nic *nic, unsigned int reg, bool on)
 	wr(nic, reg, on ? value | DCTL_ENABLE : value & ~DCTL_ENABLE);
 	if (wait_for(nic, reg, DCTL_ENABLE, done, ENABLE_LIMIT_US))
 		return true;
-	netdev_warn(nic->netdev, "a queue does not %s\n", on ? "start" : "stop");
+	if (net_ratelimit())
+		netdev_warn(nic->netdev, "a queue does not %s\n",
+			    on ? "start" : "stop");
 	return false;
 }
 
@@ -359,7 +362,8 @@ static void start_receiver(struct zc_queue *queue, struct zc_ring *rx)
 	zc_post_all(queue, rx, post);
 	set_ring(nic, base, &queue->rx);
 	wr(nic, base + SRRCTL, SRRCTL_2048 | SRRCTL_ADVANCED | SRRCTL_DROP);
-	enable(nic, base + DCTL, true);
+	if (!enable(nic, base + DCTL, true))
+		zc_nic_halt(nic);
 	wr(nic, base + DT, rx->nic_tail);
 	intel_set_receiving(nic, true);
 }
@@ -369,7 +373,8 @@ static void start_transmitter(struct zc_queue *queue)
 	unsigned int base = REG_TX(queue->index, 0);
 
 	set_ring(queue->nic, base, &queue->tx);
-	enable(queue->nic, base + DCTL, true);
+	if (!enable(queue->nic, base + DCTL, true))
+		zc_nic_halt(queue->nic);
 }
 
 static void start_queue(struct zc_queue *queue)
@@ -383,15 +388,22 @@ static void start_queue(struct zc_queue *queue)
 
 /*
  * Lets the NIC send the frames that it has, as it must have none when the ring
- * is disabled. Without a link it sends none.
+ * is disabled: as long as it sends any. Without a link it sends none.
  */
 static void finish_sending(struct zc_queue *queue)
 {
-	u32 tail = rd(queue->nic, REG_TX(queue->index, DT));
+	unsigned int head_reg = REG_TX(queue->index, DH);
+	u32 tail = rd(queue->nic, REG_TX(queue->index, DT)), before, head;
 
-	if (netif_carrier_ok(queue->nic->netdev))
-		wait_for(queue->nic, REG_TX(queue->index, DH), ~0u, tail,
-			 ENABLE_LIMIT_US);
+	if (!netif_carrier_ok(queue->nic->netdev))
+		return;
+	head = rd(queue->nic, head_reg);
+	do {
+		before = head;
+		if (wait_for(queue->nic, head_reg, ~0u, tail, ENABLE_LIMIT_US))
+			return;
+		head = rd(queue->nic, head_reg);
+	} while (head != before);
 }
 
 static bool stop_queue(struct zc_queue *queue)

@@ -9,7 +9,15 @@
 
 bool intel_link_is_up(struct zc_nic *nic)
 {
-	return rd(nic, REG_STATUS) & STATUS_LU;
+	u32 status = rd(nic, REG_STATUS);
+
+	return status != ~0u && status & STATUS_LU; /* all ones: it is gone */
+}
+
+/* A NIC that is gone reads as all ones, also the bit of the reset. */
+bool intel_reset_is_over(struct zc_nic *nic)
+{
+	return !(rd(nic, REG_CTRL) & CTRL_RST);
 }
 
 void intel_read_address(struct zc_nic *nic, u8 *address)

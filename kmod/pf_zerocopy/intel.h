@@ -49,6 +49,7 @@
 
 void intel_init(struct zc_nic *nic);
 bool intel_link_is_up(struct zc_nic *nic);
+bool intel_reset_is_over(struct zc_nic *nic);
 void intel_read_address(struct zc_nic *nic, u8 *address);
 void intel_write_address(struct zc_nic *nic);
 void intel_set_filter(struct net_device *netdev);

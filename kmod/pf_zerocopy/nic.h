@@ -114,8 +114,11 @@ struct zc_nic_ops {
 
 	/* Once, before all others. */
 	void (*init)(struct zc_nic *nic);
-	/* To the state after power-on: no transfer, no interrupt. */
-	void (*reset)(struct zc_nic *nic);
+	/*
+	 * To the state after power-on: no transfer, no interrupt. False if the
+	 * NIC stays in reset, or is gone.
+	 */
+	bool (*reset)(struct zc_nic *nic);
 	/* After a reset: sets the link up, and asks for its interrupt. */
 	void (*start)(struct zc_nic *nic);
 	bool (*link_is_up)(struct zc_nic *nic);

@@ -174,7 +174,8 @@ irqreturn_t zc_queue_interrupt(int irq, void *queue)
 static void pause(struct zc_queue *queue)
 {
 	napi_disable(&queue->napi);
-	queue->nic->ops->mask(queue); /* a poll unmasks at its end */
+	synchronize_net(); /* a poll that is at its end unmasks */
+	queue->nic->ops->mask(queue);
 }
 
 /*
@@ -239,7 +240,8 @@ static void begin_receiving(struct zc_queue *queue, struct zc_ring *rx)
 	spin_lock_bh(&rx->lock);
 	forget_losses(queue);
 	rx->skb->dev = queue->nic->netdev;
-	skb_set_queue_mapping(rx->skb, queue->index);
+	if (queue->nic->ops->msix)
+		skb_record_rx_queue(rx->skb, queue->index);
 	queue->nic->ops->refill(queue, rx);
 	spin_unlock_bh(&rx->lock);
 }
@@ -272,13 +274,19 @@ static void disconnect_ring(struct zc_ring *ring)
 /* Filled slots belong to the process. */
 static void keep_received(struct zc_queue *queue, struct zc_ring *rx)
 {
+	int count;
+
 	if (!rx)
 		return;
 	spin_lock_bh(&rx->lock);
 	zc_queue_read_losses(queue, rx);
-	queue->nic->ops->harvest(queue, rx, rx->mask + 1);
-	rx->skb->dev = NULL;
 	spin_unlock_bh(&rx->lock);
+	do {
+		spin_lock_bh(&rx->lock);
+		count = queue->nic->ops->harvest(queue, rx, NAPI_POLL_WEIGHT);
+		spin_unlock_bh(&rx->lock);
+		cond_resched(); /* a filter may be long */
+	} while (count == NAPI_POLL_WEIGHT);
 	zc_socket_readable(queue->owner);
 }
 
