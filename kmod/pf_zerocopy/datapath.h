@@ -95,7 +95,7 @@ static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
 				   struct zc_taken *taken, zc_received received,
 				   zc_post post)
 {
-	bool can_run = filter && zc_can_run(filter);
+	enum zc_needs needs = filter ? zc_needs(filter) : ZC_NEEDS_NOTHING;
 	/* Not read again for each frame: the compiler cannot know that. */
 	struct zerocopy_desc *shared = rx->shared->desc;
 	u32 mask = rx->mask, head = rx->head, index = rx->nic_head;
@@ -121,9 +121,8 @@ static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
 			goto repost;
 		}
 		bytes += length;
-		if (filter &&
-		    (!can_run ||
-		     !zc_accepts(filter, skb, frames_at[slot], length))) {
+		if (filter && !zc_accepts(filter, skb, frames_at[slot], length,
+					  needs)) {
 			filtered++;
 			goto repost;
 		}

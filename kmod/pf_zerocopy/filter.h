@@ -14,9 +14,16 @@
 
 #include "internal.h"
 
-bool zc_can_run(const struct bpf_prog *filter);
+/* What a program needs of an sk_buff beside its pointers and its tag. */
+enum zc_needs {
+	ZC_NEEDS_NOTHING,
+	ZC_NEEDS_TYPE, /* protocol and pkt_type */
+	ZC_CANNOT_RUN,
+};
+
+enum zc_needs zc_needs(const struct bpf_prog *filter);
 bool zc_accepts_tagged(const struct bpf_prog *filter, struct sk_buff *skb,
-		       void *frame, u32 length);
+		       void *frame, u32 length, enum zc_needs needs);
 
 /*
  * Returns the filter of the socket, or NULL. With bottom halves disabled; it is
@@ -54,7 +61,7 @@ static inline u8 zc_packet_type(const struct net_device *netdev,
  */
 static inline bool zc_accepts_plain(const struct bpf_prog *filter,
 				    struct sk_buff *skb, void *frame,
-				    u32 length)
+				    u32 length, enum zc_needs needs)
 {
 	const struct ethhdr *ethernet = frame;
 
@@ -64,23 +71,28 @@ static inline bool zc_accepts_plain(const struct bpf_prog *filter,
 	skb_set_tail_pointer(skb, length);
 	skb_reset_mac_header(skb);
 	skb_set_network_header(skb, ETH_HLEN);
-	skb->protocol = zc_protocol(READ_ONCE(ethernet->h_proto));
-	skb->pkt_type = zc_packet_type(skb->dev, ethernet->h_dest);
+	if (needs == ZC_NEEDS_TYPE) {
+		skb->protocol = zc_protocol(READ_ONCE(ethernet->h_proto));
+		skb->pkt_type = zc_packet_type(skb->dev, ethernet->h_dest);
+	}
 	return bpf_prog_run(filter, skb) != 0;
 }
 
 /*
  * Runs the filter on a received frame; true if the process gets the frame. With
- * bottom halves disabled.
+ * bottom halves disabled; @needs is that of the filter.
  */
 static inline bool zc_accepts(const struct bpf_prog *filter,
-			      struct sk_buff *skb, void *frame, u32 length)
+			      struct sk_buff *skb, void *frame, u32 length,
+			      enum zc_needs needs)
 {
 	__be16 type = READ_ONCE(((const struct ethhdr *)frame)->h_proto);
 
+	if (unlikely(needs == ZC_CANNOT_RUN))
+		return false;
 	if (unlikely(eth_type_vlan(type)) && length >= VLAN_ETH_HLEN)
-		return zc_accepts_tagged(filter, skb, frame, length);
-	return zc_accepts_plain(filter, skb, frame, length);
+		return zc_accepts_tagged(filter, skb, frame, length, needs);
+	return zc_accepts_plain(filter, skb, frame, length, needs);
 }
 
 #endif /* _ZEROCOPY_FILTER_H */
