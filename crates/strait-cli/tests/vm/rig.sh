@@ -29,8 +29,11 @@ take_for_zerocopy() {
 
 # take_for_dpdk: binds eth1 to the kernel's driver that lets DPDK access it; no interface is left.
 take_for_dpdk() {
-    address=$(basename "$(readlink /sys/class/net/eth1/device)")
-    echo "$address" >/sys/class/net/eth1/device/driver/unbind
+    device=$(readlink -f /sys/class/net/eth1/device)
+    # A virtio device is on a bus of its own, below the PCI device.
+    device=${device%/virtio*}
+    address=$(basename "$device")
+    echo "$address" >"$device/driver/unbind"
     echo uio_pci_generic >"/sys/bus/pci/devices/$address/driver_override"
     echo "$address" >/sys/bus/pci/drivers_probe
     receiver=
