@@ -3,12 +3,13 @@
  * writes both counts to QEMU's log whenever a program executes a mark.
  *
  * A mark is an instruction without effect that compilers do not emit: nopl ID(%rax) with 0x5354 in
- * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN"; LOW is ID's lower
- * half. A program that polls executes mark 3 before each poll, and mark 4 after a poll that found
- * something; they are not logged. TAKEN is the count of the program's instructions between them.
+ * ID's upper half. The log line is "mark LOW kernel KERNEL user USER taken TAKEN"; LOW is ID's
+ * lower half. A program that polls executes mark 3 before each poll, and mark 4 after a poll that
+ * found something; they are not logged. TAKEN is the count of the program's instructions between
+ * them.
  *
- * The lab compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the needed
- * part of QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
+ * The lab compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the
+ * needed part of QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
  */
 #include <stdbool.h>
 #include <stddef.h>

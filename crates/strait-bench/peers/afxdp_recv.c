@@ -53,7 +53,7 @@ static int bpf(enum bpf_cmd command, union bpf_attr *attributes)
     return (int)fd;
 }
 
-/* Creates the map of sockets, and attaches the program: return bpf_redirect_map(&map, queue, XDP_PASS). */
+/* Creates the map of sockets, and attaches the program: bpf_redirect_map(map, queue, XDP_PASS). */
 static int attach_program(unsigned int interface)
 {
     union bpf_attr map = { .map_type = BPF_MAP_TYPE_XSKMAP, .key_size = 4, .value_size = 4, .max_entries = QUEUES_MAX };

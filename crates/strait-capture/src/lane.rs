@@ -172,8 +172,8 @@ impl Lane {
     }
 
     /// Sets the filters: `program` runs in the kernel, if it filters for this path, and `userspace`
-    /// in this process. Frames in the ring are discarded, because an earlier filter matched them. Call
-    /// [`Lane::reject_all`] first, so that no frame of the earlier filter arrives later.
+    /// in this process. Frames in the ring are discarded, because an earlier filter matched them.
+    /// Call [`Lane::reject_all`] first, so that no frame of the earlier filter arrives later.
     pub(crate) fn set_filter(
         &mut self,
         program: &Program,

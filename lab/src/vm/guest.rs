@@ -26,7 +26,7 @@ const NO_SAMPLING: &str = "damon_stat.enabled=0";
 const MEMORY_MIB: u32 = 1024;
 /// Default time limit of a guest.
 const LIMIT: Duration = Duration::from_mins(8);
-/// The same for a kernel that checks itself, which is ten times slower.
+/// Time limit of a guest whose kernel checks itself, which is ten times slower.
 const LIMIT_DEBUG: Duration = Duration::from_mins(40);
 /// Lines that [`INIT`] prints before and after the script.
 const START: &str = "guest: start\n";
@@ -115,8 +115,8 @@ impl Guest {
         self
     }
 
-    /// Adds an IOMMU (Intel's), which refuses transfers to memory that no driver has mapped. Must be
-    /// added before the NICs.
+    /// Adds an IOMMU (Intel's), which refuses transfers to memory that no driver has mapped. Must
+    /// be added before the NICs.
     #[must_use]
     pub fn iommu(mut self) -> Self {
         assert!(self.nics.is_empty(), "QEMU wants the IOMMU before the devices");

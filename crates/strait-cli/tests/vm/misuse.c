@@ -443,10 +443,8 @@ static void end_in_child(void)
 /* What a filter loads: bytes in the frame, beyond its end, and what the kernel knows about it. */
 static unsigned int load_offset(void)
 {
-	const unsigned int bases[] = { random_state, SKF_NET_OFF, SKF_LL_OFF };
-
 	if (pick(2))
-		return bases[pick(3)] + pick(2100);
+		return (const unsigned int[]){ random_state, SKF_NET_OFF, SKF_LL_OFF }[pick(3)] + pick(2100);
 	return pick(3) ? pick(80) : SKF_AD_OFF + 4 * pick(16);
 }
 

@@ -43,9 +43,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Opens a socket for `interface` with a ring of about `ring_bytes`. Interrupts are moderated, unless each frame is to wake the lane.
-    /// If it `sends`, adds a ring for sending; an error of that ring is returned in
-    /// [`Opened::sender`].
+    /// Opens a socket for `interface` with a ring of about `ring_bytes`. Interrupts are moderated,
+    /// unless each frame is to wake the lane. If it `sends`, adds a ring for sending; an error of
+    /// that ring is returned in [`Opened::sender`].
     ///
     /// # Errors
     /// The module is not loaded, no privilege, too little memory.

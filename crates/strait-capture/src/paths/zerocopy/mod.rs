@@ -113,8 +113,8 @@ fn for_module(split: Split, link: Link, snaplen: u32) -> Result<Split, Error> {
     }
 }
 
-/// Returns what the module does not do for `program`: it passes frames on whole, and does not search
-/// them (`zc_needs()` in kmod/pf_zerocopy/filter.c).
+/// Returns what the module does not do for `program`: it passes frames on whole, and does not
+/// search them (`zc_needs()` in kmod/pf_zerocopy/filter.c).
 fn obstacle(program: &Program, snaplen: u32) -> Option<&'static str> {
     let searches = [op::SKF_AD_PAY_OFFSET, op::SKF_AD_NLATTR, op::SKF_AD_NLATTR_NEST];
     if searches.iter().any(|&offset| program.loads_ancillary(offset)) {

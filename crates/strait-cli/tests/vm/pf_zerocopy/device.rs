@@ -57,8 +57,8 @@ unharmed
     }
 }
 
-/// With an IOMMU the NIC reaches only memory that the module has mapped for it, and its addresses are
-/// not those of the memory.
+/// With an IOMMU the NIC reaches only memory that the module has mapped for it, and its addresses
+/// are not those of the memory.
 #[test]
 fn iommu_refuses_no_transfer() {
     if !vm_or_skip() {

@@ -74,8 +74,8 @@ fn dead_or_stopped_reader_affects_only_its_queue() {
     if !vm_or_skip() {
         return;
     }
-    // The ring of the stopped reader, of queue 2, is smaller than its share of the traffic; those of
-    // the others have room for all of it.
+    // The ring of the stopped reader, of queue 2, is smaller than its share of the traffic; those
+    // of the others have room for all of it.
     let script = format!(
         "{MIXED_TRAFFIC}
 for queue in 0 1 2 3; do
