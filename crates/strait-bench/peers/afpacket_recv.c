@@ -22,12 +22,6 @@
 static char buffers[BATCH][FRAME_BYTES];
 static unsigned long long delivered, bytes;
 
-static void interrupt(int signal)
-{
-    (void)signal;
-    interrupted = 1;
-}
-
 static int open_socket(const char *interface)
 {
     struct sockaddr_ll address = {
@@ -108,7 +102,7 @@ int main(int argc, char **argv)
         messages[i].msg_hdr = (struct msghdr){ .msg_iov = &vectors[i], .msg_iovlen = 1 };
     }
     int fd = open_socket(interface);
-    on_interrupt(interrupt);
+    on_interrupt(note_interrupt);
     say_ready();
     while (!interrupted) {
         if (batched)

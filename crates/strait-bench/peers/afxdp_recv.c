@@ -29,7 +29,7 @@
 
 /* Ring of one direction, with this side's copy of its index. */
 struct ring {
-    uint32_t *producer, *consumer, *flags;
+    uint32_t *producer, *consumer;
     void *slots;
     uint32_t next;
 };
@@ -38,12 +38,6 @@ static struct ring fill, rx;
 static char *frames;
 static unsigned long long delivered, bytes;
 static char staging[RING_SLOTS][STAGING_BYTES];
-
-static void interrupt(int signal)
-{
-    (void)signal;
-    interrupted = 1;
-}
 
 static int bpf(enum bpf_cmd command, union bpf_attr *attributes)
 {
@@ -97,7 +91,6 @@ static void map_ring(struct ring *ring, int fd, off_t at, const struct xdp_ring_
     char *start = map(offsets->desc + RING_SLOTS * slot_bytes, MAP_SHARED, fd, at);
     ring->producer = (uint32_t *)(start + offsets->producer);
     ring->consumer = (uint32_t *)(start + offsets->consumer);
-    ring->flags = (uint32_t *)(start + offsets->flags);
     ring->slots = start + offsets->desc;
 }
 
@@ -174,7 +167,7 @@ int main(int argc, char **argv)
     int fd = open_socket(interface, queue);
     union bpf_attr entry = { .map_fd = (uint32_t)sockets, .key = (uintptr_t)&queue, .value = (uintptr_t)&fd };
     bpf(BPF_MAP_UPDATE_ELEM, &entry);
-    on_interrupt(interrupt);
+    on_interrupt(note_interrupt);
     say_ready();
     while (!interrupted) {
         struct pollfd poller = { .fd = fd, .events = POLLIN };

@@ -29,12 +29,6 @@
 static unsigned long long delivered, bytes;
 static char staging[STAGING_SLOTS][STAGING_BYTES];
 
-static void interrupt(int signal)
-{
-    (void)signal;
-    interrupted = 1;
-}
-
 static void require(int result, const char *what)
 {
     if (result >= 0)
@@ -107,7 +101,7 @@ int main(int argc, char **argv)
     }
     start_environment(device);
     start_port(0);
-    on_interrupt(interrupt);
+    on_interrupt(note_interrupt);
     say_ready();
     while (!interrupted) {
         MARK(3);

@@ -37,6 +37,13 @@ static inline uint64_t clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * NANOSECONDS_PER_S + (uint64_t)now.tv_nsec;
 }
 
+/* Handler for programs that test `interrupted` in their loop. */
+static inline void note_interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
 /* Calls `handler` on SIGINT and SIGTERM; blocking calls then return EINTR. */
 static inline void on_interrupt(void (*handler)(int))
 {

@@ -46,12 +46,6 @@ static uint8_t frames[BATCH_MAX][FRAME_BYTES];
 static struct iovec vectors[BATCH_MAX];
 static struct mmsghdr messages[BATCH_MAX];
 
-static void interrupt(int signal)
-{
-    (void)signal;
-    interrupted = 1;
-}
-
 static int open_socket(const char *interface)
 {
     struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(interface) };
@@ -140,7 +134,7 @@ int main(int argc, char **argv)
     }
     int fd = open_socket(options.interface);
     prepare(options.batch);
-    on_interrupt(interrupt);
+    on_interrupt(note_interrupt);
     uint64_t start = clock_ns(CLOCK_MONOTONIC);
     uint64_t sent = send_all(fd, &options, start + (uint64_t)(options.seconds * NANOSECONDS_PER_S));
     double seconds = (double)(clock_ns(CLOCK_MONOTONIC) - start) / NANOSECONDS_PER_S;

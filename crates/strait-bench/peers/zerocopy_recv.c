@@ -23,12 +23,6 @@ static struct zerocopy_ring *ring;
 static unsigned long long delivered, bytes;
 static char staging[SLOTS][ZEROCOPY_SLOT_BYTES];
 
-static void interrupt(int signal)
-{
-    (void)signal;
-    interrupted = 1;
-}
-
 static void *map(size_t length, int flags, int fd)
 {
     void *start = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -113,7 +107,7 @@ int main(int argc, char **argv)
     int fd = open_socket(interface, queue);
     if (rejects)
         reject_all(fd);
-    on_interrupt(interrupt);
+    on_interrupt(note_interrupt);
     say_ready();
     while (!interrupted) {
         if (recv(fd, NULL, 0, 0) < 0 && errno != EINTR)
