@@ -26,7 +26,7 @@ const NO_SAMPLING: &str = "damon_stat.enabled=0";
 const MEMORY_MIB: u32 = 1024;
 /// Default time limit of a guest.
 const LIMIT: Duration = Duration::from_mins(8);
-/// Time limit of a guest whose kernel checks itself, which is ten times slower.
+/// Time limit of a guest with the debug kernel, which is ten times slower.
 const LIMIT_DEBUG: Duration = Duration::from_mins(40);
 /// Lines that [`INIT`] prints before and after the script.
 const START: &str = "guest: start\n";
@@ -164,12 +164,19 @@ impl Guest {
         self
     }
 
-    /// Counts the guest's instructions, and adds the program `pump` (`lab/vm/pump.c`), which makes
-    /// the marks in [`Run::marks`].
+    /// Adds the program `pump` (`lab/vm/pump.c`). It sends frames at almost no cost to the guest.
+    #[must_use]
+    pub fn pump(mut self) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        self.initramfs.program("bin/pump", &meter::pump(folder.path()));
+        self
+    }
+
+    /// Counts the guest's instructions, and adds `pump`, which makes the marks in [`Run::marks`].
     #[must_use]
     pub fn metered(mut self) -> Self {
         self.metered = true;
-        self.kernel_argument(NO_SAMPLING)
+        self.pump().kernel_argument(NO_SAMPLING)
     }
 
     /// Sets the time limit.
@@ -190,7 +197,6 @@ impl Guest {
         let log = folder.path().join("marks");
         if self.metered {
             assert_eq!(self.processors, 1, "instructions are counted on one processor");
-            self.initramfs.program("bin/pump", &meter::pump(folder.path()));
             self.arguments.extend(meter::arguments(folder.path(), &log));
         }
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))

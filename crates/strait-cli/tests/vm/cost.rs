@@ -61,7 +61,7 @@ const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_re
 const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
 const XDP_BARE: Contestant = ("xdp-zc, bare reader", "afxdp_recv -i $receiver");
 const XDP_BARE_COPY: Contestant = ("xdp-zc, bare reader that copies", "afxdp_recv -i $receiver -c");
-/// DPDK, whose program polls the NIC: alone, and with D3's one copy.
+/// Readers with DPDK, which poll the NIC: alone, and with D3's one copy.
 const DPDK: Contestant = ("dpdk, bare reader", "dpdk_recv -a $address");
 const DPDK_COPY: Contestant = ("dpdk, bare reader that copies", "dpdk_recv -a $address -c");
 /// Contestants that need access to the NIC without a driver.
@@ -69,10 +69,14 @@ const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
 /// Contestants that need the module's driver.
 const TAKERS: [Contestant; 5] = [ZERO_COPY, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
 
-/// Libraries of DPDK: drivers, and what they need.
-const DPDK_DRIVERS: &str = "net_e1000 net_virtio bus_pci bus_vdev mempool_ring";
-const DPDK_LIBRARIES: &str = "ethdev mbuf mempool ring eal kvargs telemetry net pci meter timer hash rcu \
-                              cryptodev security";
+/// The compiler's options for a program with DPDK: its drivers, which no symbol refers to, and its
+/// other libraries, which refer to each other.
+const DPDK_OPTIONS: &str = "-static -march=corei7 -include rte_config.h \
+    -Wl,--whole-archive -l:librte_net_e1000.a -l:librte_net_virtio.a -l:librte_bus_pci.a -l:librte_bus_vdev.a \
+    -l:librte_mempool_ring.a -Wl,--no-whole-archive \
+    -Wl,--start-group -l:librte_ethdev.a -l:librte_mbuf.a -l:librte_mempool.a -l:librte_ring.a -l:librte_eal.a \
+    -l:librte_kvargs.a -l:librte_telemetry.a -l:librte_net.a -l:librte_pci.a -l:librte_meter.a -l:librte_timer.a \
+    -l:librte_hash.a -l:librte_rcu.a -l:librte_cryptodev.a -l:librte_security.a -lnuma -lbsd -lmd -lm -Wl,--end-group";
 
 /// Instructions per frame, in the kernel and in the program.
 #[derive(Clone, Copy, Debug)]
@@ -154,8 +158,6 @@ impl Axis {
 /// Returns the script that measures `contestants` on eth1, or on zc0 if the module drives it.
 fn script(contestants: &[Contestant], loads: &[Load]) -> String {
     let mut script = "
-pump=$(basename $(readlink /sys/class/net/eth0/device))
-echo 4 >/proc/sys/vm/nr_hugepages
 echo 16777216 >/proc/sys/net/core/rmem_default
 ethtool -G eth1 rx 4096 2>ethtool.err || true
 # Without merging, frames are captured as on the wire and fit in the slots of the rings.
@@ -168,11 +170,10 @@ if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
         script.push_str("take_for_zerocopy\n");
     }
     if contestants.iter().any(|contestant| POLLERS.contains(contestant)) {
-        script.push_str("echo 64 >/proc/sys/vm/nr_hugepages\ntake_for_dpdk\n");
+        script.push_str("take_for_dpdk\ntake_for_pump 64\n");
+    } else {
+        script.push_str("take_for_pump 4\n");
     }
-    script.push_str(
-        "[ ! -e /sys/bus/pci/drivers/e1000/$pump ] || echo $pump >/sys/bus/pci/drivers/e1000/unbind\n",
-    );
     for (name, command) in contestants {
         for Load { burst, bursts, bytes, .. } in loads {
             let pumped = format!("$pump {bursts} {burst} {PAUSE_US} {bytes}");
@@ -230,26 +231,15 @@ fn measure_polls(nic: Nic, axis: Axis) -> Costs {
     meter(guest, &POLLERS, axis, Cost::of_polls)
 }
 
-/// Returns the compiler's arguments for a program with DPDK: its headers, its drivers, which no
-/// symbol refers to, and its other libraries, which refer to each other.
+/// Returns the compiler's arguments for a program with DPDK.
 fn dpdk_arguments() -> Vec<String> {
-    let root = part("dpdk").join("usr");
-    let root = root.display();
-    let libraries = |names: &str| names.replace(' ', ".a -l:librte_");
-    [
-        "-static -march=corei7 -include rte_config.h".to_owned(),
-        format!("-isystem {root}/include/dpdk -isystem {root}/include"),
-        format!("-isystem {root}/include/x86_64-linux-gnu/dpdk -L{root}/lib/x86_64-linux-gnu"),
-        format!("-Wl,--whole-archive -l:librte_{}.a -Wl,--no-whole-archive", libraries(DPDK_DRIVERS)),
-        format!(
-            "-Wl,--start-group -l:librte_{}.a -lnuma -lbsd -lmd -lm -Wl,--end-group",
-            libraries(DPDK_LIBRARIES)
-        ),
-    ]
-    .join(" ")
-    .split(' ')
-    .map(str::to_owned)
-    .collect()
+    let place =
+        |option: &str, folder: &str| format!("{option}{}", part("dpdk").join("usr").join(folder).display());
+    let headers = ["include/dpdk", "include", "include/x86_64-linux-gnu/dpdk"];
+    let mut arguments: Vec<String> = headers.iter().map(|folder| place("-isystem", folder)).collect();
+    arguments.push(place("-L", "lib/x86_64-linux-gnu"));
+    arguments.extend(DPDK_OPTIONS.split_whitespace().map(str::to_owned));
+    arguments
 }
 
 fn peer_source(program: &str) -> PathBuf {

@@ -39,6 +39,14 @@ take_for_dpdk() {
     receiver=
 }
 
+# take_for_pump HUGE_PAGES: takes eth0, an e1000, from its driver for the program pump; $pump is its address. pump needs one huge
+# page, DPDK more.
+take_for_pump() {
+    pump=$(basename "$(readlink /sys/class/net/eth0/device)")
+    echo "$1" >/proc/sys/vm/nr_hugepages
+    echo "$pump" >/sys/bus/pci/drivers/e1000/unbind
+}
+
 # promiscuous STATE: lets the receiver take all frames, or not. A program that drives its NIC does it itself.
 promiscuous() {
     [ -z "$receiver" ] || ip link set "$receiver" promisc "$1"

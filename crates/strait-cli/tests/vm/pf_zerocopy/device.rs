@@ -5,9 +5,7 @@ use std::time::Duration;
 use lab::program_or_skip;
 use lab::vm::{Nic, vm_or_skip};
 
-use super::{
-    has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_module, with_program,
-};
+use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_module};
 use crate::{assert_output, guest, run};
 
 /// Time limit of a guest in the stress test.
@@ -155,9 +153,7 @@ fn everything_happens_at_once() {
 take_for_zerocopy
 up eth0 zc0
 ip link set zc0 promisc on
-pump=$(basename $(readlink /sys/class/net/eth0/device))
-echo 4 >/proc/sys/vm/nr_hugepages
-echo $pump >/sys/bus/pci/drivers/e1000/unbind
+take_for_pump 4
 pump $pump 1000000 256 10000 {sizes} &
 sent=$!
 stress zc0 4 {amounts}
@@ -167,8 +163,7 @@ wait $sent || true
 unharmed
 {leaks}"
     );
-    let guest = with_program(pair_with(kernels()[0], Nic::Igb), "lab/vm/pump.c");
-    let guest = with_c_program(guest, "stress").processors(4);
+    let guest = with_c_program(pair_with(kernels()[0], Nic::Igb).pump(), "stress").processors(4);
     let run = run(guest.limit(STRESS_LIMIT), &script);
     println!("{}", line(&run, "stress: "));
 }

@@ -63,14 +63,9 @@ pub(super) fn with_misuse(kernel: Kernel) -> Guest {
 
 /// Adds the program `name`, compiled from the source beside this file.
 fn with_c_program(guest: Guest, name: &str) -> Guest {
-    with_program(guest, &format!("crates/strait-cli/tests/vm/{name}.c"))
-}
-
-/// Adds a program whose source is at `source` in the repository.
-fn with_program(guest: Guest, source: &str) -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let source = repository().join(source);
-    let program = folder.path().join(source.file_stem().unwrap());
+    let program = folder.path().join(name);
+    let source = repository().join(format!("crates/strait-cli/tests/vm/{name}.c"));
     let header = format!("-I{}", repository().join("kmod/pf_zerocopy").display());
     compile(&source, &["-static", "-pthread", &header], &program);
     guest.program(&program)
