@@ -145,7 +145,7 @@ struct zc_nic_ops {
 	void (*set_interval)(struct zc_queue *queue, u32 us);
 	/*
 	 * Losses since the last call: for want of a slot of the queue, and invalid
-	 * frames, whose queue is not known. With losses_lock.
+	 * frames of all queues. With losses_lock.
 	 */
 	u32 (*take_missed)(struct zc_queue *queue);
 	u32 (*take_damaged)(struct zc_nic *nic);

@@ -91,8 +91,8 @@ impl Builder {
     /// segments (GRO, LRO); 32 MiB for AF_XDP, or 64 MiB for a single queue; 8 MiB for
     /// `PF_ZEROCOPY`, its maximum. Each default holds 2,000 frames or more, which is 100 ms at
     /// 20,000 a second. If the kernel cannot allocate the ring, a smaller one is used, see
-    /// [`Session::notes`]; not for `PF_ZEROCOPY`, whose rings count against the limit of locked
-    /// memory.
+    /// [`Session::notes`]. `PF_ZEROCOPY` uses no smaller one; its rings count against the limit of
+    /// locked memory.
     #[must_use]
     pub fn ring(mut self, bytes: usize) -> Self {
         self.options.ring_bytes = Some(bytes);
