@@ -3,6 +3,8 @@
  * A ring: the user buffer, pinned and accounted; its descriptors, shared with
  * the process; its DMA addresses, which never leave the kernel.
  */
+#include <linux/dma-map-ops.h>
+#include <linux/iommu.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
@@ -213,6 +215,20 @@ static void unmap_pages(struct zc_ring *ring, unsigned int count)
 	ring->dma_device = NULL;
 }
 
+/*
+ * Returns true if transfers of the page, mapped at @start, need a copy: they use
+ * another page of the kernel, or a cache hides them. Behind an IOMMU
+ * dma_need_sync() is true for every page on a kernel with DMA_API_DEBUG.
+ */
+static bool bounces(struct device *device, struct page *page, dma_addr_t start)
+{
+	struct iommu_domain *domain = iommu_get_domain_for_dev(device);
+
+	if (domain && dev_is_dma_coherent(device))
+		return iommu_iova_to_phys(domain, start) != page_to_phys(page);
+	return dma_need_sync(device, start);
+}
+
 /* Maps a page. Fails if the transfers would use bounce buffers. */
 static int map_page(struct zc_ring *ring, unsigned int page)
 {
@@ -223,7 +239,7 @@ static int map_page(struct zc_ring *ring, unsigned int page)
 
 	if (dma_mapping_error(ring->dma_device, start))
 		return -ENOMEM;
-	if (dma_need_sync(ring->dma_device, start)) {
+	if (bounces(ring->dma_device, ring->pages[page], start)) {
 		dma_unmap_page(ring->dma_device, start, PAGE_SIZE,
 			       ring->direction);
 		return -EOPNOTSUPP;
