@@ -82,33 +82,36 @@ static __always_inline bool zc_refill(struct zc_queue *queue,
 /* Counts of a run of zc_take(). */
 struct zc_taken {
 	u64 bytes;
+	u32 frames; /* all, and of them: */
 	u32 errors;
 	u32 filtered;
 };
 
 /*
  * Takes at most @budget frames from the NIC, and makes them readable; the slots
- * of damaged and of rejected frames go back to the NIC. Returns their number.
+ * of damaged and of rejected frames go back to the NIC.
  */
-static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
-				   int budget, const struct bpf_prog *filter,
-				   struct zc_taken *taken, zc_received received,
-				   zc_post post)
+static __always_inline struct zc_taken zc_take(struct zc_queue *queue,
+					       struct zc_ring *rx, int budget,
+					       const struct bpf_prog *filter,
+					       zc_received received,
+					       zc_post post)
 {
 	enum zc_needs needs = filter ? zc_needs(filter) : ZC_NEEDS_NOTHING;
 	/* Not read again for each frame: the compiler cannot know that. */
 	struct zerocopy_desc *shared = rx->shared->desc;
 	u32 mask = rx->mask, head = rx->head, index = rx->nic_head;
-	u32 tail = rx->nic_tail, errors = 0, filtered = 0;
-	int limit = min_t(int, budget, (tail - index) & mask), count;
+	u32 tail = rx->nic_tail, errors = 0;
 	u16 *posted = rx->posted, *held = rx->held;
 	void **frames_at = rx->frames_at;
 	const dma_addr_t *dma = rx->dma;
 	void *descs = queue->rx.descs;
 	struct sk_buff *skb = rx->skb;
+	u32 limit = min_t(u32, budget, (tail - index) & mask);
+	u32 end = (index + limit) & mask, frames, reposted;
 	u64 now = ktime_get_real_ns(), bytes = 0;
 
-	for (count = 0; count < limit; count++) {
+	while (index != end) {
 		struct zerocopy_desc *desc = &shared[head];
 		u16 slot = posted[index];
 		u32 length;
@@ -122,10 +125,8 @@ static __always_inline int zc_take(struct zc_queue *queue, struct zc_ring *rx,
 		}
 		bytes += length;
 		if (filter && !zc_accepts(filter, skb, frames_at[slot], length,
-					  needs)) {
-			filtered++;
+					  needs))
 			goto repost;
-		}
 		if (unlikely(held[head] != slot)) {
 			held[head] = slot;
 			WRITE_ONCE(desc->addr, zc_ring_slot_user(rx, slot));
@@ -140,11 +141,13 @@ repost:
 		zc_post_slot(descs, posted, dma, tail, slot, post);
 		tail = (tail + 1) & mask;
 	}
+	reposted = (tail - rx->nic_tail) & mask;
+	frames = (index - rx->nic_head) & mask;
 	rx->head = head;
 	rx->nic_head = index;
 	rx->nic_tail = tail;
-	*taken = (struct zc_taken){ bytes, errors, filtered };
-	return count;
+	rx->reposted |= reposted > 0;
+	return (struct zc_taken){ bytes, frames, errors, reposted - errors };
 }
 
 /* Makes received frames readable, and returns their number before the filter. */
@@ -154,22 +157,18 @@ static __always_inline int zc_harvest(struct zc_queue *queue,
 {
 	const struct bpf_prog *filter = zc_filter(queue->owner);
 	struct zc_taken taken;
-	int count;
 
-	count = filter ? zc_take(queue, rx, budget, filter, &taken, received,
-				 post) :
-			 zc_take(queue, rx, budget, NULL, &taken, received,
-				 post);
-	rx->reposted |= taken.filtered + taken.errors > 0;
+	taken = filter ? zc_take(queue, rx, budget, filter, received, post) :
+			 zc_take(queue, rx, budget, NULL, received, post);
 	/* Pairs with the acquire of the process. */
 	smp_store_release(&rx->shared->write, rx->head);
-	rx->frames += count - taken.errors - taken.filtered;
+	rx->frames += taken.frames - taken.errors - taken.filtered;
 	rx->filtered += taken.filtered;
 	rx->errors += taken.errors;
-	WRITE_ONCE(queue->rx_frames, queue->rx_frames + count - taken.errors);
+	WRITE_ONCE(queue->rx_frames, queue->rx_frames + taken.frames - taken.errors);
 	WRITE_ONCE(queue->rx_bytes, queue->rx_bytes + taken.bytes);
 	WRITE_ONCE(queue->rx_errors, queue->rx_errors + taken.errors);
-	return count;
+	return taken.frames;
 }
 
 /* The NIC's descriptor of a slot that is sent. */

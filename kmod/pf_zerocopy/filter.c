@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The filter of a socket: which programs can run, and frames with a VLAN tag.
+ * The filter of a socket: which programs can run, and on what. Most frames of
+ * most filters need only the functions of filter.h.
  */
 #include "filter.h"
+
+/* True for the program `ret #0`, by its first instruction. */
+static bool rejects_all(const struct sock_filter *first)
+{
+	return first->code == (BPF_RET | BPF_K) && first->k == 0;
+}
 
 /*
  * Programs cannot run that dissect the frame for its payload's offset, or search
@@ -16,8 +23,8 @@ enum zc_needs zc_needs(const struct bpf_prog *filter)
 	enum zc_needs needs = ZC_NEEDS_NOTHING;
 	unsigned int i;
 
-	if (!classic)
-		return ZC_CANNOT_RUN;
+	if (!classic || rejects_all(&classic->filter[0]))
+		return ZC_REJECTS_ALL;
 	for (i = 0; i < classic->len; i++) {
 		const struct sock_filter *code = &classic->filter[i];
 
@@ -28,7 +35,7 @@ enum zc_needs zc_needs(const struct bpf_prog *filter)
 		case SKF_AD_PAY_OFFSET:
 		case SKF_AD_NLATTR:
 		case SKF_AD_NLATTR_NEST:
-			return ZC_CANNOT_RUN;
+			return ZC_REJECTS_ALL;
 		case SKF_AD_PROTOCOL:
 		case SKF_AD_PKTTYPE:
 			needs = ZC_NEEDS_TYPE;
@@ -38,11 +45,52 @@ enum zc_needs zc_needs(const struct bpf_prog *filter)
 }
 
 /*
- * Moves the addresses over the tag while the filter runs, and puts the frame back
- * as it was.
+ * Sets the offsets of the headers, which are those of every frame. The kernel
+ * computes the place of a load from them, and does not check that it lies in the
+ * frame.
  */
-bool zc_accepts_tagged(const struct bpf_prog *filter, struct sk_buff *skb,
-		       void *frame, u32 length, enum zc_needs needs)
+void zc_prepare_filtering(struct sk_buff *skb)
+{
+	skb_reset_mac_header(skb);
+	skb_set_network_header(skb, ETH_HLEN);
+}
+
+/* As eth_type_trans(), but for frames of raw IPX (ETH_P_802_3). */
+static __be16 protocol(__be16 type)
+{
+	return likely(eth_proto_is_802_3(type)) ? type : htons(ETH_P_802_2);
+}
+
+/* As eth_type_trans(). */
+static u8 packet_type(const struct net_device *netdev, const u8 *destination)
+{
+	if (ether_addr_equal(destination, netdev->dev_addr))
+		return PACKET_HOST;
+	if (!is_multicast_ether_addr(destination))
+		return PACKET_OTHERHOST;
+	return is_broadcast_ether_addr(destination) ? PACKET_BROADCAST :
+						      PACKET_MULTICAST;
+}
+
+/* Runs the filter on a frame without a tag. */
+static bool accepts(const struct bpf_prog *filter, struct sk_buff *skb,
+		    void *frame, u32 length, enum zc_needs needs)
+{
+	const struct ethhdr *ethernet = frame;
+
+	if (needs == ZC_NEEDS_TYPE) {
+		skb->protocol = protocol(READ_ONCE(ethernet->h_proto));
+		skb->pkt_type = packet_type(skb->dev, ethernet->h_dest);
+	}
+	return zc_accepts_plain(filter, skb, frame, length);
+}
+
+/*
+ * Runs the filter on a frame with a tag. Moves the addresses over the tag while
+ * it runs, and puts the frame back as it was.
+ */
+static bool accepts_tagged(const struct bpf_prog *filter, struct sk_buff *skb,
+			   void *frame, u32 length, enum zc_needs needs)
 {
 	struct vlan_ethhdr header;
 	bool accepted;
@@ -51,9 +99,23 @@ bool zc_accepts_tagged(const struct bpf_prog *filter, struct sk_buff *skb,
 	memcpy(frame + VLAN_HLEN, &header, 2 * ETH_ALEN);
 	__vlan_hwaccel_put_tag(skb, header.h_vlan_proto,
 			       ntohs(header.h_vlan_TCI));
-	accepted = zc_accepts_plain(filter, skb, frame + VLAN_HLEN,
-				    length - VLAN_HLEN, needs);
+	accepted = accepts(filter, skb, frame + VLAN_HLEN, length - VLAN_HLEN,
+			   needs);
 	__vlan_hwaccel_clear_tag(skb);
 	memcpy(frame, &header, sizeof(header));
 	return accepted;
+}
+
+/* Runs a filter that needs more than pointers, or on a frame with a tag. */
+bool zc_accepts_rare(const struct bpf_prog *filter, struct sk_buff *skb,
+		     void *frame, u32 length, enum zc_needs needs)
+{
+	const struct ethhdr *ethernet = frame;
+
+	if (needs == ZC_REJECTS_ALL)
+		return false;
+	if (eth_type_vlan(READ_ONCE(ethernet->h_proto)) &&
+	    length >= VLAN_ETH_HLEN)
+		return accepts_tagged(filter, skb, frame, length, needs);
+	return accepts(filter, skb, frame, length, needs);
 }

@@ -9,7 +9,7 @@
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
-#include "internal.h"
+#include "filter.h"
 
 size_t zc_ring_shared_bytes(const struct zc_ring *ring)
 {
@@ -91,6 +91,7 @@ static int alloc_private(struct zc_ring *ring)
 	ring->skb = kzalloc(sizeof(*ring->skb), GFP_KERNEL_ACCOUNT);
 	if (!ring->numbers || !ring->frames_at || !ring->skb)
 		return -ENOMEM;
+	zc_prepare_filtering(ring->skb);
 	ring->held = ring->numbers;
 	ring->posted = ring->held + slots;
 	ring->sending = ring->posted + slots;
