@@ -48,7 +48,9 @@ impl Booking<'_> {
                 return false;
             }
         }
-        frame.bytes = &frame.bytes[..frame.bytes.len().min(limit)];
+        if let Some((cut, _)) = frame.bytes.split_at_checked(limit) {
+            frame.bytes = cut;
+        }
         frame.queue = self.queue;
         self.account.deliver(frame.bytes.len() as u32, frame.wire_len);
         match self.copies {

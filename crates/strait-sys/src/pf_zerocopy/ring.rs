@@ -1,6 +1,7 @@
 //! Ring common to both directions: slots in memory of this process, and descriptors shared with the
 //! kernel.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::SLOT_BYTES;
@@ -138,17 +139,34 @@ impl Ring {
         unsafe { self.buffer.as_ptr().add(index * SLOT_BYTES) }
     }
 
-    /// Returns the first byte of the slot of a descriptor of a receive ring. The kernel changes it
-    /// together with the state, so that each descriptor has a slot of its own; a wrong address
-    /// selects another slot of the buffer.
+    /// Returns the slots, to find those of received frames.
     #[inline]
-    pub(super) fn received(&self, descriptor: &Descriptor) -> *const u8 {
-        let addr = descriptor.addr.load(Ordering::Relaxed) as usize;
-        let start = self.buffer.as_ptr();
+    pub(super) fn received(&self) -> ReceivedSlots<'_> {
         let last = self.mask as usize * SLOT_BYTES;
-        let offset = addr.wrapping_sub(start as usize) & last;
+        ReceivedSlots { start: self.buffer.as_ptr(), last, _ring: PhantomData }
+    }
+}
+
+/// Slots of a receive ring. A copy in local variables spares a loop over frames the loads from the
+/// ring, which the compiler would repeat after each store.
+#[derive(Clone, Copy)]
+pub(super) struct ReceivedSlots<'ring> {
+    start: *const u8,
+    /// Offset of the last slot.
+    last: usize,
+    _ring: PhantomData<&'ring Ring>,
+}
+
+impl ReceivedSlots<'_> {
+    /// Returns the first byte of the slot of a descriptor. The kernel changes it together with the
+    /// state, so that each descriptor has a slot of its own; a wrong address selects another slot
+    /// of the buffer.
+    #[inline]
+    pub(super) fn of(self, descriptor: &Descriptor) -> *const u8 {
+        let addr = descriptor.addr.load(Ordering::Relaxed) as usize;
+        let offset = addr.wrapping_sub(self.start as usize) & self.last;
         // SAFETY: a multiple of the size of a slot, at most that of the last slot: `last` has these
         // bits only, as the number of slots is a power of two.
-        unsafe { start.add(offset) }
+        unsafe { self.start.add(offset) }
     }
 }

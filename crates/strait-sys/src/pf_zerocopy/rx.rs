@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::SLOT_BYTES;
-use super::ring::{Descriptor, READABLE, Ring, WRITABLE};
+use super::ring::{Descriptor, READABLE, ReceivedSlots, Ring, WRITABLE};
 
 /// Receive ring.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Batch<'_> {
             return None;
         }
         let ring = &self.receiver.ring;
-        Some(self.frame(ring.descriptor(ring.after(self.receiver.next, index as u32))))
+        Some(frame(ring.received(), ring.descriptor(ring.after(self.receiver.next, index as u32))))
     }
 
     /// Calls `take` for the first `limit` frames, oldest first, until it returns an error.
@@ -97,21 +97,23 @@ impl Batch<'_> {
         mut take: impl FnMut(Frame<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
         let count = self.count.min(u32::try_from(limit).unwrap_or(u32::MAX));
+        let slots = self.receiver.ring.received();
         for descriptors in self.receiver.ring.descriptors(self.receiver.next, count) {
             for descriptor in descriptors {
-                take(self.frame(descriptor))?;
+                take(frame(slots, descriptor))?;
             }
         }
         Ok(())
     }
+}
 
-    #[inline]
-    fn frame(&self, descriptor: &Descriptor) -> Frame<'_> {
-        let length = (descriptor.length.load(Ordering::Relaxed) as usize).min(SLOT_BYTES);
-        // SAFETY: this side owns the slot until the batch drops, and `length` bytes lie within it.
-        let bytes = unsafe { std::slice::from_raw_parts(self.receiver.ring.received(descriptor), length) };
-        Frame { bytes, timestamp_ns: descriptor.timestamp_ns.load(Ordering::Relaxed) }
-    }
+/// Returns the frame of a borrowed descriptor.
+#[inline]
+fn frame<'a>(slots: ReceivedSlots<'a>, descriptor: &'a Descriptor) -> Frame<'a> {
+    let length = (descriptor.length.load(Ordering::Relaxed) as usize).min(SLOT_BYTES);
+    // SAFETY: this side owns the slot until the batch drops, and `length` bytes lie within it.
+    let bytes = unsafe { std::slice::from_raw_parts(slots.of(descriptor), length) };
+    Frame { bytes, timestamp_ns: descriptor.timestamp_ns.load(Ordering::Relaxed) }
 }
 
 impl Drop for Batch<'_> {
