@@ -3,11 +3,12 @@
 //! The first lane that ends stops the session, so that all lanes drain and their counts are
 //! consistent. A lane ends after the requested count, on an error, or when the session is stopped.
 
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use strait_capture::{Batch, Lane, LinkStatus, Session};
+use strait_capture::{Batch, Interrupter, Lane, LinkStatus, Session};
 use strait_ledger::prometheus::{Text, write_capture};
 use strait_ledger::{self as ledger, Report};
 
@@ -39,6 +40,10 @@ pub(crate) fn run<T: Sink>(
     metrics: Option<&Metrics>,
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
+    let lane_ended = match Interrupter::new() {
+        Ok(interrupter) => interrupter,
+        Err(error) => return (session.report(Vec::new()), Some(error.into())),
+    };
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
     let state = CaptureState {
         snapshots: Mutex::new(vec![ledger::LaneCounts::default(); lanes.len()]),
@@ -47,6 +52,7 @@ pub(crate) fn run<T: Sink>(
         written_bytes,
         remaining_packets: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
+        lane_ended,
         started: Instant::now(),
         limits,
     };
@@ -105,6 +111,8 @@ struct CaptureState<'a, T> {
     remaining_packets: AtomicU64,
     /// Number of running lanes.
     running: AtomicU64,
+    /// Ends a wait of the watching thread.
+    lane_ended: Interrupter,
     started: Instant,
     limits: &'a Limits<'a>,
 }
@@ -142,6 +150,10 @@ impl<T: Sink> CaptureState<'_, T> {
             }
             if self.remaining_packets.load(Ordering::Acquire) == 0 {
                 return Ok(());
+            }
+            // A signal that arrives just before the watching thread waits does not end its wait.
+            if self.limits.terminated.load(Ordering::Relaxed) {
+                lock(&self.session).stop()?;
             }
             if now - published >= live::PERIOD {
                 published = now;
@@ -216,25 +228,43 @@ impl<T: Sink> CaptureState<'_, T> {
         let mut drawn = Instant::now();
         let mut reported = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
-            // Reception ends at the stop below. The interval bounds how long it continues after the
-            // time limit or a signal.
-            strait_os::wait::sleep(TICK / 4);
-            self.report_link(&mut reported, live.as_mut());
-            let over = self.limits.duration.is_some_and(|duration| self.started.elapsed() >= duration);
-            if over || self.limits.terminated.load(Ordering::Relaxed) {
+            self.wait_for_event(drawn + live::PERIOD);
+            if self.is_over() {
                 // A failure is reported by the lane, which stops the session again.
                 let _ = lock(&self.session).stop();
             }
-            if let Some(live) = live.as_mut().filter(|_| drawn.elapsed() >= live::PERIOD) {
-                drawn = Instant::now();
+            if drawn.elapsed() < live::PERIOD {
+                continue;
+            }
+            drawn = Instant::now();
+            self.report_link(&mut reported, live.as_mut());
+            if let Some(live) = live.as_mut() {
                 let report = self.report();
                 let written_bytes = self.written_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed));
                 live.draw(&report, written_bytes);
             }
         }
+        self.report_link(&mut reported, live.as_mut());
         if let Some(live) = &mut live {
             live.clear();
         }
+    }
+
+    /// Waits until a lane has ended, a signal has arrived, the time limit is reached, or `until`.
+    fn wait_for_event(&self, until: Instant) {
+        let limit = self.limits.duration.filter(|_| !self.is_over());
+        let end = limit.and_then(|limit| self.started.checked_add(limit)).map_or(until, |end| end.min(until));
+        let left = end.saturating_duration_since(Instant::now());
+        if strait_os::wait::readable([Some(self.lane_ended.as_fd())], left).is_err() {
+            strait_os::wait::sleep(left.min(TICK));
+        }
+        self.lane_ended.clear();
+    }
+
+    /// Returns true if the time limit is reached or a signal has arrived.
+    fn is_over(&self) -> bool {
+        let Limits { duration, terminated, .. } = self.limits;
+        terminated.load(Ordering::Relaxed) || duration.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 }
 
@@ -283,6 +313,7 @@ impl<T> Drop for LaneGuard<'_, '_, T> {
             let _ = lock(&self.0.session).stop();
         }
         self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.lane_ended.interrupt();
     }
 }
 
