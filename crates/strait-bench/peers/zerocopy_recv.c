@@ -31,10 +31,16 @@ static void *map(size_t length, int flags, int fd)
     return start;
 }
 
+/* Accepts the first EtherType for experiments (IEEE 802), which no frame has. */
 static void reject_all(int fd)
 {
-    struct sock_filter reject = BPF_STMT(BPF_RET | BPF_K, 0);
-    struct sock_fprog program = { .len = 1, .filter = &reject };
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 12),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x88b5, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, 0xffff),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+    };
+    struct sock_fprog program = { .len = sizeof(code) / sizeof(code[0]), .filter = code };
     if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
         fail("SO_ATTACH_FILTER");
 }

@@ -43,6 +43,9 @@ const V3: Contestant = ("v3", "strait capture -i $receiver --json --path v3");
 const V2: Contestant = ("v2", "strait capture -i $receiver --json --path v2");
 const RECV: Contestant = ("recv", "strait capture -i $receiver --json --path recv");
 const ZERO_COPY: Contestant = ("zerocopy", "strait capture -i $receiver --json --path zerocopy");
+/// With a filter that accepts all frames.
+const ZERO_COPY_FILTER: Contestant =
+    ("zerocopy, all accepted", "strait capture -i $receiver --json --path zerocopy ip");
 /// Unmodified tcpdump on the zero-copy paths.
 const TCPDUMP_XDP: Contestant =
     ("tcpdump on xdp-zc", "strait run --path xdp-zc -- tcpdump -Z root -i $receiver -w /dev/null");
@@ -67,7 +70,8 @@ const DPDK_COPY: Contestant = ("dpdk, bare reader that copies", "dpdk_recv -a $a
 /// Contestants that need access to the NIC without a driver.
 const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
 /// Contestants that need the module's driver.
-const TAKERS: [Contestant; 5] = [ZERO_COPY, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+const TAKERS: [Contestant; 6] =
+    [ZERO_COPY, ZERO_COPY_FILTER, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
 
 /// The compiler's options for a program with DPDK: its drivers, which no symbol refers to, and its
 /// other libraries, which refer to each other.
@@ -310,7 +314,12 @@ fn igb() {
         return;
     }
     let copying = [XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, TCPDUMP_XDP, XDP_NATIVE, V3, LIBPCAP, TCPDUMP];
-    let costs = measure_both(Nic::Igb, Axis::Size, &copying, &[ZERO_COPY, BARE, BARE_COPY, BARE_REJECT]);
+    let costs = measure_both(
+        Nic::Igb,
+        Axis::Size,
+        &copying,
+        &[ZERO_COPY, ZERO_COPY_FILTER, BARE, BARE_COPY, BARE_REJECT],
+    );
     print("igb", &costs);
     assert_independent_of_length(&costs, "xdp-zc");
     assert_independent_of_length(&costs, "zerocopy");
@@ -355,7 +364,7 @@ fn e1000() {
         return;
     }
     let copying = [XDP_GENERIC, V3, V2, RECV, LIBPCAP, LIBPCAP_IMMEDIATE, RECVFROM, TCPDUMP];
-    let takers = [ZERO_COPY, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+    let takers = [ZERO_COPY, ZERO_COPY_FILTER, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
     let costs = measure_both(Nic::E1000, Axis::Size, &copying, &takers);
     print("e1000", &costs);
     assert_independent_of_length(&costs, "zerocopy");
