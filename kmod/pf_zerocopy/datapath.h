@@ -14,8 +14,6 @@
 
 /* A received frame with an error. */
 #define ZC_DAMAGED U32_MAX
-/* Bytes that the NICs need to pad a frame to the least length of Ethernet. */
-#define ZC_SENT_MIN 17u
 
 /* Gives a descriptor of the NIC a slot; @changed if it had another one. */
 typedef void (*zc_post)(void *descs, u32 index, dma_addr_t slot, bool changed);
@@ -225,8 +223,13 @@ static __always_inline int zc_send(struct zc_queue *queue, struct zc_ring *tx,
 			break;
 		}
 		tx->sending[tail] = length;
-		fill(queue->tx.descs, zc_nic_index(tx, tail),
-		     tx->dma[tail], max(length, ZC_SENT_MIN));
+		if (length < ETH_ZLEN) {
+			memset(tx->frames_at[tail] + length, 0,
+			       ETH_ZLEN - length);
+			length = ETH_ZLEN;
+		}
+		fill(queue->tx.descs, zc_nic_index(tx, tail), tx->dma[tail],
+		     length);
 		count++;
 	}
 	if (!count)

@@ -49,6 +49,7 @@ struct zc_ring {
 	u32 tail;
 
 	u16 *numbers; /* the memory of held, posted and sending */
+	void **frames_at; /* each slot in the memory of the kernel */
 
 	/* Of a receive ring. */
 	u32 nic_head;
@@ -57,7 +58,6 @@ struct zc_ring {
 	u16 *held; /* the slot of each descriptor of the process */
 	u16 *posted; /* the slot of each descriptor of the NIC */
 	struct sk_buff *skb; /* a frame for the filter; it owns no memory */
-	void **frames_at; /* each slot in the memory of the kernel */
 
 	/* Of a transmit ring. */
 	u32 nic_start; /* the slot of the NIC's descriptor 0 */

@@ -98,7 +98,11 @@ struct zerocopy_desc {
 	 */
 	__u64 addr;
 	__u64 timestamp_ns; /* received: CLOCK_REALTIME as its batch was taken */
-	__u32 length; /* bytes of the frame, without its frame check sequence */
+	/*
+	 * Bytes of the frame, without its frame check sequence. A sent frame below
+	 * 60 bytes is filled up with zeros in its slot.
+	 */
+	__u32 length;
 	__u32 state;
 	__u64 reserved;
 };

@@ -230,25 +230,26 @@ static struct zerocopy_statistics statistics_of(int fd)
 static void refuse_lengths(void)
 {
 	struct zerocopy_ring *ring;
-	void *start = buffer(BYTES);
+	unsigned char *start = buffer(BYTES);
 	int fd = open_socket();
 
 	DONE(set_ring(fd, ZEROCOPY_TX_RING, start, SLOTS));
 	ring = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, ZEROCOPY_PGOFF_TX_RING);
-	if (ring == MAP_FAILED)
-		err(1, "map the transmit ring");
-	DONE(bind_to(fd, ifindex));
+	DONE(ring == MAP_FAILED ? -1 : bind_to(fd, ifindex));
 	for (unsigned int length = 0; length < 70000; length += 1 + length / 3) {
-		bool fits = length >= 14 && length <= 1518;
-
-		ring->desc[0].length = length;
-		if (fits)
+		if (length >= 14 && length <= 1518)
 			continue;
+		ring->desc[0].length = length;
 		__atomic_store_n(&ring->desc[0].state, ZEROCOPY_READABLE, __ATOMIC_RELEASE);
 		REFUSED(send(fd, NULL, 0, 0), EINVAL);
 	}
-	ring->desc[0].length = 60;
+	/* The shortest frame is filled up with zeros to the least length of Ethernet. */
+	memset(start, 0xff, 64);
+	ring->desc[0].length = 14;
 	DONE(send(fd, NULL, 0, 0));
+	for (int byte = 14; byte < 64; byte++)
+		if (start[byte] != (byte < 60 ? 0 : 0xff))
+			errx(1, "byte %d of a short frame is %d", byte, start[byte]);
 	for (int tries = 0; statistics_of(fd).tx_frames != 1; tries++) {
 		if (tries == 1000)
 			errx(1, "the frame is not sent");
