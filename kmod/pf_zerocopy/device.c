@@ -196,7 +196,8 @@ void zc_nic_halt(struct zc_nic *nic)
 {
 	pci_clear_master(nic->pdev);
 	nic->halted = true;
-	mod_delayed_work(system_wq, &nic->watchdog, 0);
+	cancel_delayed_work(&nic->watchdog);
+	schedule_delayed_work(&nic->watchdog, 0);
 }
 
 static bool stalls(struct zc_nic *nic)

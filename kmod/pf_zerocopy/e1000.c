@@ -218,7 +218,9 @@ static bool reset(struct zc_nic *nic)
 
 static void start(struct zc_nic *nic)
 {
+	intel_forget_losses(nic);
 	wr(nic, REG_CTRL, CTRL_SLU | CTRL_ASDE);
+	intel_power_up_phy(nic);
 	intel_write_address(nic);
 	intel_clear_multicast(nic);
 }
@@ -253,12 +255,13 @@ static void start_transmitter(struct zc_queue *queue)
 	wr(nic, REG_TCTL, TCTL_EN | TCTL_PSP | TCTL_CT | TCTL_COLD);
 }
 
-static void start_queue(struct zc_queue *queue)
+static bool start_queue(struct zc_queue *queue)
 {
 	if (queue->owner->rx)
 		start_receiver(queue, queue->owner->rx);
 	if (queue->owner->tx)
 		start_transmitter(queue);
+	return true;
 }
 
 static bool stop_queue(struct zc_queue *queue)
@@ -267,11 +270,12 @@ static bool stop_queue(struct zc_queue *queue)
 	return true;
 }
 
-static void forget_queue(struct zc_queue *queue)
+static bool forget_queue(struct zc_queue *queue)
 {
-	if (!restart(queue->nic))
-		zc_nic_halt(queue->nic);
+	bool is_over = restart(queue->nic);
+
 	start(queue->nic);
+	return is_over;
 }
 
 const struct zc_nic_ops e1000_ops = {

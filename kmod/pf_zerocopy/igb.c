@@ -4,7 +4,6 @@
  * Registers and descriptors: Intel's datasheet in intel.h, chapters 7 and 8.
  */
 #include <linux/delay.h>
-#include <linux/iopoll.h>
 #include <linux/mii.h>
 #include <linux/unaligned.h>
 
@@ -16,11 +15,6 @@
 #define EECD_AUTO_RD BIT(9) /* the EEPROM was read */
 #define REG_CTRL_EXT 0x0018
 #define CTRL_EXT_DRV_LOAD BIT(28)
-#define REG_MDIC 0x0020
-#define MDIC_REG(reg) ((reg) << 16)
-#define MDIC_PHY BIT(21) /* the PHY of the NIC has address 1 */
-#define MDIC_WRITE BIT(26)
-#define MDIC_READY BIT(28)
 #define REG_GPIE 0x1514
 #define GPIE_NSICR BIT(0) /* reading ICR clears it */
 #define GPIE_MSIX BIT(4)
@@ -64,9 +58,8 @@
 #define RQDPC 0x30
 
 /* Of the driver, in microseconds. */
-#define ENABLE_US 10
-#define ENABLE_LIMIT_US 10000
 #define MASTER_LIMIT_US 80000
+#define FINISH_LIMIT_MS 100
 
 struct rx_desc {
 	union {
@@ -231,21 +224,11 @@ static void init(struct zc_nic *nic)
 		nic->missed[i].reg = REG_RX(i, RQDPC);
 }
 
-/* Waits until the bits of @mask in a register are @value; false if they stay. */
-static bool wait_for(struct zc_nic *nic, unsigned int reg, u32 mask, u32 value,
-		     unsigned int limit_us)
-{
-	u32 read;
-
-	return !read_poll_timeout(rd, read, (read & mask) == value, ENABLE_US,
-				  limit_us, false, nic, reg);
-}
-
 /* A reset amid a transfer could hang the bus. */
 static void end_transfers(struct zc_nic *nic)
 {
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_MASTER_DISABLE);
-	if (!wait_for(nic, REG_STATUS, STATUS_MASTER, 0, MASTER_LIMIT_US))
+	if (!intel_wait_for(nic, REG_STATUS, STATUS_MASTER, 0, MASTER_LIMIT_US))
 		netdev_warn_once(nic->netdev, "transfers do not end\n");
 }
 
@@ -261,7 +244,7 @@ static bool reset(struct zc_nic *nic)
 	end_transfers(nic);
 	wr(nic, REG_CTRL, rd(nic, REG_CTRL) | CTRL_RST);
 	msleep(RESET_MS);
-	wait_for(nic, REG_EECD, EECD_AUTO_RD, EECD_AUTO_RD, ENABLE_LIMIT_US);
+	intel_wait_for(nic, REG_EECD, EECD_AUTO_RD, EECD_AUTO_RD, DONE_LIMIT_US);
 	wr(nic, REG_IMC, ~0u);
 	wr(nic, REG_EIMC, ~0u);
 	rd(nic, REG_ICR);
@@ -273,11 +256,8 @@ static void negotiate(struct zc_nic *nic)
 {
 	if (intel_link_is_up(nic))
 		return;
-	wr(nic, REG_MDIC, MDIC_WRITE | MDIC_PHY | MDIC_REG(MII_BMCR) |
-				  BMCR_ANENABLE | BMCR_ANRESTART |
-				  BMCR_FULLDPLX | BMCR_SPEED1000);
-	if (!wait_for(nic, REG_MDIC, MDIC_READY, MDIC_READY, ENABLE_LIMIT_US))
-		netdev_warn(nic->netdev, "the PHY does not answer\n");
+	intel_write_phy(nic, MII_BMCR, BMCR_ANENABLE | BMCR_ANRESTART |
+					       BMCR_FULLDPLX | BMCR_SPEED1000);
 }
 
 /*
@@ -307,6 +287,7 @@ static void start(struct zc_nic *nic)
 {
 	unsigned int i;
 
+	intel_forget_losses(nic);
 	wr(nic, REG_CTRL_EXT, rd(nic, REG_CTRL_EXT) | CTRL_EXT_DRV_LOAD);
 	wr(nic, REG_CTRL, (rd(nic, REG_CTRL) & ~CTRL_FORCE) | CTRL_SLU);
 	intel_write_address(nic);
@@ -336,7 +317,7 @@ static bool enable(struct zc_nic *nic, unsigned int reg, bool on)
 	u32 value = rd(nic, reg), done = on ? DCTL_ENABLE : 0;
 
 	wr(nic, reg, on ? value | DCTL_ENABLE : value & ~DCTL_ENABLE);
-	if (wait_for(nic, reg, DCTL_ENABLE, done, ENABLE_LIMIT_US))
+	if (intel_wait_for(nic, reg, DCTL_ENABLE, done, DONE_LIMIT_US))
 		return true;
 	if (net_ratelimit())
 		netdev_warn(nic->netdev, "a queue does not %s\n",
@@ -354,44 +335,49 @@ static void set_ring(struct zc_nic *nic, unsigned int base,
 	wr(nic, base + DT, 0);
 }
 
-static void start_receiver(struct zc_queue *queue, struct zc_ring *rx)
+static bool start_receiver(struct zc_queue *queue, struct zc_ring *rx)
 {
 	unsigned int base = REG_RX(queue->index, 0);
 	struct zc_nic *nic = queue->nic;
+	bool started;
 
 	zc_post_all(queue, rx, post);
 	set_ring(nic, base, &queue->rx);
 	wr(nic, base + SRRCTL, SRRCTL_2048 | SRRCTL_ADVANCED | SRRCTL_DROP);
-	if (!enable(nic, base + DCTL, true))
-		zc_nic_halt(nic);
+	started = enable(nic, base + DCTL, true);
 	wr(nic, base + DT, rx->nic_tail);
 	intel_set_receiving(nic, true);
+	return started;
 }
 
-static void start_transmitter(struct zc_queue *queue)
+static bool start_transmitter(struct zc_queue *queue)
 {
 	unsigned int base = REG_TX(queue->index, 0);
 
 	set_ring(queue->nic, base, &queue->tx);
-	if (!enable(queue->nic, base + DCTL, true))
-		zc_nic_halt(queue->nic);
+	return enable(queue->nic, base + DCTL, true);
 }
 
-static void start_queue(struct zc_queue *queue)
+static bool start_queue(struct zc_queue *queue)
 {
+	bool started = true;
+
 	await_room(queue, false);
 	if (queue->owner->rx)
-		start_receiver(queue, queue->owner->rx);
+		started &= start_receiver(queue, queue->owner->rx);
 	if (queue->owner->tx)
-		start_transmitter(queue);
+		started &= start_transmitter(queue);
+	return started;
 }
 
 /*
  * Lets the NIC send the frames that it has, as it must have none when the ring
- * is disabled: as long as it sends any. Without a link it sends none.
+ * is disabled: as long as it sends any, up to a limit, as RTNL is held. Without a
+ * link it sends none.
  */
 static void finish_sending(struct zc_queue *queue)
 {
+	unsigned long end = jiffies + msecs_to_jiffies(FINISH_LIMIT_MS);
 	unsigned int head_reg = REG_TX(queue->index, DH);
 	u32 tail = rd(queue->nic, REG_TX(queue->index, DT)), before, head;
 
@@ -400,10 +386,10 @@ static void finish_sending(struct zc_queue *queue)
 	head = rd(queue->nic, head_reg);
 	do {
 		before = head;
-		if (wait_for(queue->nic, head_reg, ~0u, tail, ENABLE_LIMIT_US))
+		if (intel_wait_for(queue->nic, head_reg, ~0u, tail, DONE_LIMIT_US))
 			return;
 		head = rd(queue->nic, head_reg);
-	} while (head != before);
+	} while (head != before && time_before(jiffies, end));
 }
 
 static bool stop_queue(struct zc_queue *queue)
@@ -423,7 +409,7 @@ static bool stop_queue(struct zc_queue *queue)
 	return stopped;
 }
 
-static void forget_queue(struct zc_queue *queue)
+static bool forget_queue(struct zc_queue *queue)
 {
 	struct zc_nic *nic = queue->nic;
 
@@ -431,6 +417,7 @@ static void forget_queue(struct zc_queue *queue)
 	wr(nic, REG_RX(queue->index, DLEN), 0);
 	wr(nic, REG_TX(queue->index, DLEN), 0);
 	rd(nic, REG_STATUS); /* the writes are there */
+	return true;
 }
 
 const struct zc_nic_ops igb_ops = {

@@ -3,6 +3,8 @@
  * Functions that Intel's gigabit NICs have in common: the receiver's switch and
  * filter, the link, the counters of losses.
  */
+#include <linux/iopoll.h>
+#include <linux/mii.h>
 #include <linux/unaligned.h>
 
 #include "intel.h"
@@ -12,6 +14,43 @@ bool intel_link_is_up(struct zc_nic *nic)
 	u32 status = rd(nic, REG_STATUS);
 
 	return status != ~0u && status & STATUS_LU; /* all ones: it is gone */
+}
+
+/* Waits until the bits of @mask in a register are @value; false if they stay. */
+bool intel_wait_for(struct zc_nic *nic, unsigned int reg, u32 mask, u32 value,
+		    unsigned int limit_us)
+{
+	u32 read;
+
+	return !read_poll_timeout(rd, read, (read & mask) == value, DONE_US,
+				  limit_us, false, nic, reg);
+}
+
+static bool ask_phy(struct zc_nic *nic, u32 request)
+{
+	wr(nic, REG_MDIC, request | MDIC_PHY);
+	if (intel_wait_for(nic, REG_MDIC, MDIC_READY, MDIC_READY,
+			   DONE_LIMIT_US))
+		return true;
+	netdev_warn_once(nic->netdev, "the PHY does not answer\n");
+	return false;
+}
+
+void intel_write_phy(struct zc_nic *nic, unsigned int reg, u16 value)
+{
+	ask_phy(nic, MDIC_WRITE | MDIC_REG(reg) | value);
+}
+
+/* The stock drivers turn the PHY off; a reset of the MAC does not turn it on. */
+void intel_power_up_phy(struct zc_nic *nic)
+{
+	u16 control;
+
+	if (!ask_phy(nic, MDIC_READ | MDIC_REG(MII_BMCR)))
+		return;
+	control = rd(nic, REG_MDIC);
+	if (control & BMCR_PDOWN)
+		intel_write_phy(nic, MII_BMCR, control & ~BMCR_PDOWN);
 }
 
 /* A NIC that is gone reads as all ones, also the bit of the reset. */
@@ -78,6 +117,19 @@ void intel_init(struct zc_nic *nic)
 
 	for (i = 0; i < ZC_ERROR_COUNTERS; i++)
 		nic->damaged[i].reg = damaged[i];
+}
+
+/* A reset has cleared the registers. */
+void intel_forget_losses(struct zc_nic *nic)
+{
+	int i;
+
+	spin_lock_bh(&nic->losses_lock);
+	for (i = 0; i < ZC_QUEUES_MAX; i++)
+		nic->missed[i].before = 0;
+	for (i = 0; i < ZC_ERROR_COUNTERS; i++)
+		nic->damaged[i].before = 0;
+	spin_unlock_bh(&nic->losses_lock);
 }
 
 /* The receiver. */

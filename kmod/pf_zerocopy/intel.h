@@ -17,6 +17,12 @@
 #define REG_STATUS 0x0008
 #define STATUS_LU BIT(1)
 #define STATUS_MASTER BIT(19) /* transfers are not disabled, or still run */
+#define REG_MDIC 0x0020
+#define MDIC_REG(reg) ((reg) << 16)
+#define MDIC_PHY BIT(21) /* the PHY of the NIC has address 1 */
+#define MDIC_WRITE BIT(26)
+#define MDIC_READ BIT(27)
+#define MDIC_READY BIT(28)
 #define REG_ICR 0x00c0
 #define REG_IMS 0x00d0
 #define REG_IMC 0x00d8
@@ -46,9 +52,16 @@
 /* Time for the NIC to finish running transfers; to reset, and read its EEPROM. */
 #define STOP_MS 10
 #define RESET_MS 10
+/* Time for the NIC to do as a register says; between two looks at it. */
+#define DONE_LIMIT_US 10000
+#define DONE_US 10
 
 void intel_init(struct zc_nic *nic);
+bool intel_wait_for(struct zc_nic *nic, unsigned int reg, u32 mask, u32 value,
+		    unsigned int limit_us);
 bool intel_link_is_up(struct zc_nic *nic);
+void intel_write_phy(struct zc_nic *nic, unsigned int reg, u16 value);
+void intel_power_up_phy(struct zc_nic *nic);
 bool intel_reset_is_over(struct zc_nic *nic);
 void intel_read_address(struct zc_nic *nic, u8 *address);
 void intel_write_address(struct zc_nic *nic);
@@ -57,5 +70,6 @@ void intel_set_receiving(struct zc_nic *nic, bool receiving);
 void intel_clear_multicast(struct zc_nic *nic);
 u32 intel_take(struct zc_nic *nic, struct zc_counter *counter);
 u32 intel_take_damaged(struct zc_nic *nic);
+void intel_forget_losses(struct zc_nic *nic);
 
 #endif /* _ZEROCOPY_INTEL_H */

@@ -46,9 +46,13 @@ struct zc_queue {
 	/* With the lock of the transmit ring: an interrupt was asked for. */
 	bool awaits_room;
 
-	/* In NAPI: frames since the last interrupt, and the interval then set. */
+	/*
+	 * In NAPI: frames since the last interrupt, the interval then set, and the
+	 * slots that the NIC has.
+	 */
 	u32 frames;
 	u32 interval_us;
+	u32 room;
 
 	/* In the watchdog: the count of sent frames, and since when it stands. */
 	u64 tx_frames_before;
@@ -124,15 +128,21 @@ struct zc_nic_ops {
 	bool (*link_is_up)(struct zc_nic *nic);
 	/* Of the interface, ETH_ALEN bytes; after a reset. */
 	void (*read_address)(struct zc_nic *nic, u8 *address);
-	/* The queue has an owner, and memory for the NIC's rings. */
-	void (*start_queue)(struct zc_queue *queue);
+	/*
+	 * The queue has an owner, and memory for the NIC's rings. False if the NIC
+	 * does not start it.
+	 */
+	bool (*start_queue)(struct zc_queue *queue);
 	/*
 	 * No transfer of the queue begins after this, and running ones end. False
 	 * if the NIC does not stop.
 	 */
 	bool (*stop_queue)(struct zc_queue *queue);
-	/* The memory of the stopped queue's rings is freed after this. */
-	void (*forget_queue)(struct zc_queue *queue);
+	/*
+	 * The memory of the stopped queue's rings is freed after this. False if
+	 * the NIC is to be reset.
+	 */
+	bool (*forget_queue)(struct zc_queue *queue);
 
 	/* At any time: */
 	void (*set_filter)(struct net_device *netdev);

@@ -71,6 +71,7 @@ static int receive(struct zc_queue *queue, struct zc_sock *zs, int budget)
 	count = ops->harvest(queue, rx, budget);
 	readable = rx->head != head;
 	ops->refill(queue, rx);
+	queue->room = (rx->tail - rx->head) & rx->mask;
 	spin_unlock(&rx->lock);
 	if (readable)
 		zc_socket_readable(zs);
@@ -111,13 +112,9 @@ static void sent(struct zc_queue *queue, struct zc_sock *zs)
  */
 static u32 choose_interval(const struct zc_queue *queue, const struct zc_sock *zs)
 {
-	const struct zc_ring *rx = zs->rx;
-	u32 room;
-
-	if (!READ_ONCE(zs->moderates) || !rx || queue->frames < FRAMES_SOME)
+	if (!READ_ONCE(zs->moderates) || queue->frames < FRAMES_SOME)
 		return 0;
-	room = (rx->tail - rx->head) & rx->mask;
-	if (queue->frames < FRAMES_MANY || room / 5 < queue->frames)
+	if (queue->frames < FRAMES_MANY || queue->room / 5 < queue->frames)
 		return INTERVAL_US;
 	return INTERVAL_LONG_US;
 }
@@ -255,7 +252,8 @@ static void start(struct zc_queue *queue)
 	queue->nic->ops->set_interval(queue, 0);
 	rewind(queue->owner->rx);
 	rewind(queue->owner->tx);
-	queue->nic->ops->start_queue(queue);
+	if (!queue->nic->ops->start_queue(queue))
+		zc_nic_halt(queue->nic);
 	connect_ring(queue, queue->owner->tx);
 	connect_ring(queue, queue->owner->rx);
 	begin_receiving(queue, queue->owner->rx);
@@ -320,7 +318,8 @@ static void stop(struct zc_queue *queue)
 		zc_nic_halt(queue->nic);
 	keep_received(queue, rx);
 	drop_unsent(queue, tx);
-	ops->forget_queue(queue);
+	if (!ops->forget_queue(queue))
+		zc_nic_halt(queue->nic);
 }
 
 void zc_queue_open(struct zc_queue *queue)

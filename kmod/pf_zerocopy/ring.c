@@ -62,12 +62,41 @@ static int pin(struct zc_ring *ring, unsigned long start)
 	return pinned < 0 ? pinned : -EFAULT;
 }
 
+/*
+ * Returns zeroed memory that a process can map, for vfree(); or NULL. Unlike that
+ * of vmalloc_user() it is charged to the memory cgroup.
+ */
+static void *alloc_mappable(size_t bytes)
+{
+	unsigned int count = DIV_ROUND_UP(bytes, PAGE_SIZE), i;
+	struct page **pages;
+	void *memory;
+
+	pages = kvcalloc(count, sizeof(*pages), GFP_KERNEL_ACCOUNT);
+	if (!pages)
+		return NULL;
+	for (i = 0; i < count; i++) {
+		pages[i] = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+		if (!pages[i])
+			goto free;
+	}
+	memory = vmap(pages, count, VM_MAP | VM_USERMAP | VM_MAP_PUT_PAGES,
+		      PAGE_KERNEL);
+	if (memory)
+		return memory;
+free:
+	while (i--)
+		__free_page(pages[i]);
+	kvfree(pages);
+	return NULL;
+}
+
 /* Allocates the shared descriptors: every slot starts WRITABLE, as in D1. */
 static int alloc_shared(struct zc_ring *ring)
 {
 	u32 slot;
 
-	ring->shared = vmalloc_user(zc_ring_shared_bytes(ring));
+	ring->shared = alloc_mappable(zc_ring_shared_bytes(ring));
 	if (!ring->shared)
 		return -ENOMEM;
 	for (slot = 0; slot <= ring->mask; slot++) {
@@ -205,12 +234,15 @@ void zc_ring_rewind(struct zc_ring *ring)
 	ring->nic_start = ring->head;
 }
 
+/* No copy to or from a bounce buffer: the process may write to the page. */
+#define MAP_ATTRS DMA_ATTR_SKIP_CPU_SYNC
+
 static void unmap_pages(struct zc_ring *ring, unsigned int count)
 {
 	while (count--)
-		dma_unmap_page(ring->dma_device,
-			       ring->dma[count * ZC_SLOTS_PER_PAGE], PAGE_SIZE,
-			       ring->direction);
+		dma_unmap_page_attrs(ring->dma_device,
+				     ring->dma[count * ZC_SLOTS_PER_PAGE],
+				     PAGE_SIZE, ring->direction, MAP_ATTRS);
 	kvfree(ring->dma);
 	ring->dma = NULL;
 	ring->dma_device = NULL;
@@ -225,7 +257,8 @@ static bool bounces(struct device *device, struct page *page, dma_addr_t start)
 {
 	struct iommu_domain *domain = iommu_get_domain_for_dev(device);
 
-	if (domain && dev_is_dma_coherent(device))
+	if (domain && iommu_is_dma_domain(domain) &&
+	    dev_is_dma_coherent(device))
 		return iommu_iova_to_phys(domain, start) != page_to_phys(page);
 	return dma_need_sync(device, start);
 }
@@ -234,15 +267,16 @@ static bool bounces(struct device *device, struct page *page, dma_addr_t start)
 static int map_page(struct zc_ring *ring, unsigned int page)
 {
 	dma_addr_t *dma = &ring->dma[page * ZC_SLOTS_PER_PAGE];
-	dma_addr_t start = dma_map_page(ring->dma_device, ring->pages[page], 0,
-					PAGE_SIZE, ring->direction);
+	dma_addr_t start = dma_map_page_attrs(ring->dma_device,
+					      ring->pages[page], 0, PAGE_SIZE,
+					      ring->direction, MAP_ATTRS);
 	unsigned int i;
 
 	if (dma_mapping_error(ring->dma_device, start))
 		return -ENOMEM;
 	if (bounces(ring->dma_device, ring->pages[page], start)) {
-		dma_unmap_page(ring->dma_device, start, PAGE_SIZE,
-			       ring->direction);
+		dma_unmap_page_attrs(ring->dma_device, start, PAGE_SIZE,
+				     ring->direction, MAP_ATTRS);
 		return -EOPNOTSUPP;
 	}
 	for (i = 0; i < ZC_SLOTS_PER_PAGE; i++)

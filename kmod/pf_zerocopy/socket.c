@@ -350,7 +350,8 @@ static int send(struct zc_sock *zs)
 		return -ENOTCONN;
 	spin_lock_bh(&tx->lock);
 	if (!tx->queue) {
-		sent = -(ended(zs) ?: ENETDOWN); /* or about to be */
+		/* Whoever took the ring from the NIC will name the end, and wake. */
+		sent = -(ended(zs) ?: EAGAIN);
 	} else {
 		sent = zc_queue_send(tx->queue, tx);
 		/* The NIC may have completed a slot since the first attempt. */
