@@ -48,6 +48,8 @@ pub struct Guest {
     /// TAP devices of NICs on the host's bridge.
     taps: Vec<String>,
     metered: bool,
+    /// True if an I/O port of the guest leads to QEMU's monitor.
+    monitor: bool,
 }
 
 impl Guest {
@@ -74,6 +76,7 @@ impl Guest {
             arguments: Vec::new(),
             taps: Vec::new(),
             metered: false,
+            monitor: false,
         }
     }
 
@@ -179,6 +182,14 @@ impl Guest {
         self.pump().kernel_argument(NO_SAMPLING)
     }
 
+    /// Passes what the guest writes to its I/O port 0xe9 to QEMU's monitor, so that a script can
+    /// cause errors of the hardware.
+    #[must_use]
+    pub fn monitor(mut self) -> Self {
+        self.monitor = true;
+        self
+    }
+
     /// Sets the time limit.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -199,6 +210,9 @@ impl Guest {
             assert_eq!(self.processors, 1, "instructions are counted on one processor");
             self.arguments.extend(meter::arguments(folder.path(), &log));
         }
+        if self.monitor {
+            self.arguments.extend(monitor(&folder.path().join("monitor")));
+        }
         fs::write(&initrd, archive(self.initramfs, self.kernel, &self.modules, script))
             .expect("room for an initramfs");
 
@@ -213,6 +227,25 @@ impl Guest {
         .run(self.limit)?;
         Ok(Run { marks: meter::marks(&log), ..Run::read(&finished.text(), &finished.stderr) })
     }
+}
+
+/// Returns QEMU's arguments for the I/O port, which is joined to the monitor by `socket`.
+fn monitor(socket: &Path) -> Vec<String> {
+    let socket = socket.display();
+    let port = format!("socket,id=port,path={socket},server=on,wait=off");
+    let monitor = format!("socket,id=monitor,path={socket}");
+    [
+        "-chardev",
+        &port,
+        "-device",
+        "isa-debugcon,chardev=port",
+        "-chardev",
+        &monitor,
+        "-mon",
+        "chardev=monitor",
+    ]
+    .map(str::to_owned)
+    .into()
 }
 
 /// Creates a network namespace with `taps` on a bridge.
@@ -250,12 +283,18 @@ fn archive(
     initramfs.finish()
 }
 
+/// Returns QEMU's model of the processor. Early in the boot KASAN takes addresses of a five-level page
+/// table for invalid, while the kernel detects the processor's features.
+fn processor(kernel: Kernel) -> &'static str {
+    if kernel == Kernel::Debug { "max,-erms,-fsrm,-la57" } else { "max,-erms,-fsrm" }
+}
+
 /// Launches QEMU with a minimal machine: processor, memory, a serial line and the exit port.
 fn machine(kernel: Kernel, initrd: &Path, command_line: &str) -> Launch<'static> {
     let share = parts::part("qemu").join("usr/share");
     parts::launch("usr/bin/qemu-system-x86_64")
         .args(["-L", &share.join("qemu").to_string_lossy(), "-L", &share.join("seabios").to_string_lossy()])
-        .args(["-machine", "q35,accel=tcg", "-cpu", "max,-erms,-fsrm", "-m", &MEMORY_MIB.to_string()])
+        .args(["-machine", "q35,accel=tcg", "-cpu", processor(kernel), "-m", &MEMORY_MIB.to_string()])
         .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"])
         .arg("-kernel")

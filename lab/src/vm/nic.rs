@@ -27,7 +27,9 @@ impl Nic {
 
     /// Returns QEMU's arguments for the `index`th NIC of a guest, connected to `end`. Each NIC has
     /// its own PCI Express port, because the virtual functions of one igb would take the slots of
-    /// the next. An e1000, a PCI device, gets a slot on the root bus. No NIC has a boot ROM.
+    /// the next, and the port's speed is one at which the kernel does not wait for a sign of its link
+    /// after a reset, which QEMU does not give. An e1000, a PCI device, gets a slot on the root bus.
+    /// No NIC has a boot ROM.
     pub(super) fn arguments(self, index: usize, end: &str) -> Vec<String> {
         let device = match self {
             Self::Igb => "igb",
@@ -39,8 +41,10 @@ impl Nic {
         let place = if self == Self::E1000 {
             format!("bus=pcie.0,addr={:#x}", 0x10 + index)
         } else {
-            arguments
-                .extend(["-device".to_owned(), format!("pcie-root-port,id=port{index},chassis={index}")]);
+            arguments.extend([
+                "-device".to_owned(),
+                format!("pcie-root-port,id=port{index},chassis={index},x-speed=5"),
+            ]);
             format!("bus=port{index}")
         };
         let mac = format!("52:54:00:00:00:{:02x}", index + 1);

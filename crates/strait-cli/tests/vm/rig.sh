@@ -1,5 +1,12 @@
 # Functions for the scripts in the guests, for busybox's shell.
 
+# monitor COMMAND: passes a command to QEMU's monitor through the I/O port.
+monitor() {
+    for byte in $(printf '%s\n' "$1" | od -An -v -tu1); do
+        printf "\\$(printf %o "$byte")" | dd of=/dev/port bs=1 seek=$((0xe9)) 2>dd.err
+    done
+}
+
 # up NIC...: sets the NICs up and waits for their links.
 up() {
     for nic; do ip link set "$nic" up; done

@@ -55,6 +55,39 @@ unharmed
     }
 }
 
+/// The kernel handles a fatal error of the bus by a reset of it, and the drivers start their devices
+/// again.
+#[test]
+fn capture_continues_after_an_error_of_the_bus() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+capture held --path zerocopy
+send 100 64
+until [ $(came) -ge 100 ]; do sleep 0.1; done
+# Data Link Protocol Error, which is fatal.
+monitor 'pcie_aer_inject_error port1 DLP'
+until dmesg | grep 'device recovery'; do sleep 0.1; done
+up zc0
+send 100 64
+until [ $(came) -ge 200 ]; do sleep 0.1; done
+end_capture
+echo held $(cat held.json)
+[ $(pinned) -eq 0 ]
+unharmed
+";
+    for kernel in kernels() {
+        let run = run(pair_with(kernel, Nic::Igb).monitor(), script);
+        let held = ledger(&run, "held ");
+        assert_eq!(held["delivered"], 200, "{held}");
+        assert!(held["events"]["carrier_losses"].as_u64().unwrap() >= 1, "{held}");
+        assert_output(&run, &["device recovery successful"]);
+    }
+}
+
 /// With an IOMMU the NIC reaches only memory that the module has mapped for it, and its addresses
 /// are not those of the memory.
 #[test]
