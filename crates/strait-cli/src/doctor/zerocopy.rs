@@ -22,7 +22,7 @@ const MODULES: &str = "/sys/module";
 /// PCI vendor and device of the NICs that the module drives.
 const NICS: [[&str; 2]; 2] = [["0x8086", "0x100e"], ["0x8086", "0x10c9"]];
 const NIC_NAMES: &str = "Intel 82540EM and 82576";
-const LOAD: &str = "insmod pf_zerocopy.ko (make -C kmod builds it)";
+const LOAD: &str = "modprobe pf_zerocopy (the package strait-pf-zerocopy-dkms has it)";
 
 /// Relation of a NIC to the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ mod tests {
         let driver = Driver { name: "e1000".into(), bus: "0000:00:11.0".into(), ..Driver::default() };
         let able = Nic::Able(driver);
         let absent = judged(&able, Some(Errno::AFNOSUPPORT), false);
-        assert!(absent.state == State::Better && absent.fix.unwrap().starts_with("insmod pf_zerocopy.ko"));
+        assert!(absent.state == State::Better && absent.fix.unwrap().starts_with("modprobe pf_zerocopy"));
         let other = judged(&able, None, true);
         assert!(
             other.message.contains("driven by e1000") && other.fix.unwrap().starts_with("echo 0000:00:11.0")

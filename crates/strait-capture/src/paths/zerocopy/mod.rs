@@ -70,6 +70,8 @@ fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
     let Split { userspace, userspace_reason, .. } = set_filter(request, &engines)?;
     let mut notes = Vec::new();
     filter::note(&mut notes, userspace_reason);
+    let unread = interface.queues()?.rx.saturating_sub(engines.len() as u32);
+    notes.extend(note_on_unread(unread, &interface.name));
     let promiscuous = options.promiscuous.then(|| link::promiscuous(interface)).transpose()?;
     engines.iter().try_for_each(|(engine, queue)| engine.bind(interface, *queue))?;
     let counts = engines.iter().map(|(engine, _)| engine.counts()).collect();
@@ -84,6 +86,17 @@ fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
         ring,
         notes,
         engines,
+    })
+}
+
+/// Returns the note on the `unread` receive queues of `interface` that the capture leaves out.
+fn note_on_unread(unread: u32, interface: &str) -> Option<String> {
+    let queues = if unread == 1 { "1 queue" } else { &*format!("{unread} queues") };
+    (unread > 0).then(|| {
+        format!(
+            "the NIC drops the frames of {queues} of {interface} that this capture does not read, without a count: \
+             leave out --queues, or set fewer queues with `ethtool -L {interface} combined N`"
+        )
     })
 }
 
@@ -169,6 +182,15 @@ mod tests {
     fn returning(instructions: &[Instruction], bytes: u32) -> Program {
         let end = Instruction::statement(RET_K, bytes);
         Program::check([instructions, &[end]].concat()).unwrap()
+    }
+
+    #[test]
+    fn note_counts_the_queues_without_a_reader() {
+        assert_eq!(note_on_unread(0, "zc0"), None);
+        let note = note_on_unread(1, "zc0").unwrap();
+        assert!(note.contains("the frames of 1 queue of zc0"), "{note}");
+        let note = note_on_unread(7, "zc0").unwrap();
+        assert!(note.contains("the frames of 7 queues of zc0"), "{note}");
     }
 
     #[test]
