@@ -22,9 +22,6 @@
 #define POLL_FRAMES 32
 #define STAGING_SLOTS 2048
 #define STAGING_BYTES 2048
-#define PAUSE_US 500
-
-#define MARK(low) __asm__ volatile("nopl 0x53540000+" #low "(%%rax)" ::: "memory")
 
 static unsigned long long delivered, bytes;
 static char staging[STAGING_SLOTS][STAGING_BYTES];

@@ -1,10 +1,13 @@
 /*
  * Minimal capture on a PF_ZEROCOPY socket: it counts frames in the slots where the NIC wrote them.
  *
- *     zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r]
+ *     zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p]
+ *     zerocopy_recv -s
  *
  * -c copies each frame into a staging ring, the one copy of D3's applications. -r sets a filter
- * that rejects all frames. Prints one JSON object on SIGINT.
+ * that rejects all frames. -p polls: a guest of the lab counts the instructions of polls that found
+ * frames, and after the others the program sleeps, as dpdk_recv does. -s does what -p does, without
+ * a socket, for the cost of these sleeps. Prints one JSON object on SIGINT.
  */
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -65,9 +68,10 @@ static int open_socket(const char *interface, unsigned int queue)
     return fd;
 }
 
-/* Takes all readable frames. */
-static void take(int copies)
+/* Takes all readable frames, and returns their number. */
+static unsigned long long take(int copies)
 {
+    unsigned long long before = delivered;
     unsigned int next = ring->read;
     for (;; next = (next + 1) % SLOTS) {
         struct zerocopy_desc *desc = &ring->desc[next];
@@ -80,6 +84,41 @@ static void take(int copies)
         __atomic_store_n(&desc->state, ZEROCOPY_WRITABLE, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&ring->read, next, __ATOMIC_RELEASE);
+    return delivered - before;
+}
+
+/*
+ * Polls until a signal. The kernel takes the returned slots as it receives frames: all slots are
+ * never full here, else a call would have to return them.
+ */
+static void poll_ring(int copies)
+{
+    while (!interrupted) {
+        MARK(3);
+        if (take(copies))
+            MARK(4);
+        else
+            usleep(PAUSE_US);
+    }
+}
+
+static void wait_and_take(int fd, int copies)
+{
+    while (!interrupted) {
+        if (recv(fd, NULL, 0, 0) < 0 && errno != EINTR)
+            fail("recv");
+        take(copies);
+    }
+}
+
+static int poll_without_socket(void)
+{
+    ring = map(RING_BYTES, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    on_interrupt(note_interrupt);
+    say_ready();
+    poll_ring(0);
+    puts("{\"delivered\":0}");
+    return 0;
 }
 
 static void print_account(int fd)
@@ -96,18 +135,20 @@ int main(int argc, char **argv)
 {
     const char *interface = NULL;
     unsigned int queue = 0;
-    int copies = 0, rejects = 0;
-    for (int option; (option = getopt(argc, argv, "i:q:cr")) != -1;) {
+    int copies = 0, rejects = 0, polls = 0;
+    for (int option; (option = getopt(argc, argv, "i:q:crps")) != -1;) {
         switch (option) {
         case 'i': interface = optarg; break;
         case 'q': queue = (unsigned int)atoi(optarg); break;
         case 'c': copies = 1; break;
         case 'r': rejects = 1; break;
+        case 'p': polls = 1; break;
+        case 's': return poll_without_socket();
         default: return 2;
         }
     }
     if (interface == NULL) {
-        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r]\n", stderr);
+        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p]\n", stderr);
         return 2;
     }
     int fd = open_socket(interface, queue);
@@ -115,11 +156,10 @@ int main(int argc, char **argv)
         reject_all(fd);
     on_interrupt(note_interrupt);
     say_ready();
-    while (!interrupted) {
-        if (recv(fd, NULL, 0, 0) < 0 && errno != EINTR)
-            fail("recv");
-        take(copies);
-    }
+    if (polls)
+        poll_ring(copies);
+    else
+        wait_and_take(fd, copies);
     print_account(fd);
     return 0;
 }

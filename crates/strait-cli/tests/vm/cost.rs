@@ -62,6 +62,9 @@ const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 const BARE: Contestant = ("zerocopy, bare reader", "zerocopy_recv -i $receiver");
 const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_recv -i $receiver -c");
 const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
+/// A reader that polls, and the sleeps between its polls alone.
+const BARE_POLL: Contestant = ("zerocopy, bare reader that polls", "zerocopy_recv -i $receiver -p");
+const BARE_POLL_SLEEPS: Contestant = ("no receiver, sleeps of a poller", "zerocopy_recv -s");
 const XDP_BARE: Contestant = ("xdp-zc, bare reader", "afxdp_recv -i $receiver");
 const XDP_BARE_COPY: Contestant = ("xdp-zc, bare reader that copies", "afxdp_recv -i $receiver -c");
 /// Readers with DPDK, which poll the NIC: alone, and with D3's one copy.
@@ -70,8 +73,16 @@ const DPDK_COPY: Contestant = ("dpdk, bare reader that copies", "dpdk_recv -a $a
 /// Contestants that need access to the NIC without a driver.
 const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
 /// Contestants that need the module's driver.
-const TAKERS: [Contestant; 6] =
-    [ZERO_COPY, ZERO_COPY_FILTER, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+const TAKERS: [Contestant; 8] = [
+    ZERO_COPY,
+    ZERO_COPY_FILTER,
+    TCPDUMP_ZERO_COPY,
+    BARE,
+    BARE_COPY,
+    BARE_REJECT,
+    BARE_POLL,
+    BARE_POLL_SLEEPS,
+];
 
 /// The compiler's options for a program with DPDK: its drivers, which no symbol refers to, and its
 /// other libraries, which refer to each other.
@@ -98,6 +109,11 @@ impl Cost {
     /// Only the polls that found frames: the rest is the processor's idle time.
     fn of_polls(from: Mark, to: Mark, frames: u64) -> Self {
         Self { kernel: 0.0, user: (to.taken - from.taken) as f64 / frames as f64 }
+    }
+
+    /// As [`Cost::of_polls`], and all instructions of the kernel.
+    fn with_polls(from: Mark, to: Mark, frames: u64) -> Self {
+        Self { kernel: Self::between(from, to, frames).kernel, ..Self::of_polls(from, to, frames) }
     }
 
     fn less(self, other: Self) -> Self {
@@ -181,8 +197,12 @@ if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
     for (name, command) in contestants {
         for Load { burst, bursts, bytes, .. } in loads {
             let pumped = format!("$pump {bursts} {burst} {PAUSE_US} {bytes}");
-            let counter = if *name == BARE_REJECT.0 { "filtered" } else { "delivered" };
-            writeln!(script, "meter '{name}' {counter} '{command}' {pumped}")
+            let counter = match *name {
+                name if name == BARE_REJECT.0 => "filtered",
+                name if name == BARE_POLL_SLEEPS.0 => "",
+                _ => "delivered",
+            };
+            writeln!(script, "meter '{name}' '{counter}' '{command}' {pumped}")
                 .expect("writing to a String cannot fail");
         }
         // QEMU keeps frames for a NIC without a receiver, and delivers them to the next one.
@@ -194,14 +214,13 @@ if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
 /// Computes the cost of a frame between two marks.
 type Computation = fn(Mark, Mark, u64) -> Cost;
 
-/// Runs `contestants` along `axis` in a guest, and computes their costs.
-fn meter(guest: Guest, contestants: &[Contestant], axis: Axis, compute: Computation) -> Costs {
-    let loads = axis.loads();
-    let run = run(guest.metered().limit(GUEST_LIMIT), &script(contestants, &loads));
+/// Runs `contestants` with `loads` in a guest, and computes their costs.
+fn meter(guest: Guest, contestants: &[Contestant], loads: &[Load], compute: Computation) -> Costs {
+    let run = run(guest.metered().limit(GUEST_LIMIT), &script(contestants, loads));
     let mut pairs = run.marks.chunks_exact(2);
     let mut costs = Costs::new();
     for (name, _) in contestants {
-        for load in &loads {
+        for load in loads {
             let pair = pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
             let cost = compute(pair[0], pair[1], load.burst * load.bursts);
             costs.entry(name).or_default().insert(load.label.clone(), cost);
@@ -213,11 +232,21 @@ fn meter(guest: Guest, contestants: &[Contestant], axis: Axis, compute: Computat
 /// Returns the costs of `contestants` along `axis` without the cost of the sender.
 fn measure(guest: Guest, contestants: &[Contestant], axis: Axis) -> Costs {
     let all: Vec<Contestant> = [NO_RECEIVER].iter().chain(contestants).copied().collect();
-    let mut costs = meter(guest, &all, axis, Cost::between);
-    let sender = costs.remove(NO_RECEIVER.0).expect("its cost was measured");
+    less(NO_RECEIVER, meter(guest, &all, &axis.loads(), Cost::between))
+}
+
+/// Returns the cost of the reader of `PF_ZEROCOPY` that polls, without that of its sleeps.
+fn measure_bare_poll(nic: Nic, axis: Axis) -> Costs {
+    let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, nic), Kernel::V7_2);
+    less(BARE_POLL_SLEEPS, meter(guest, &[BARE_POLL_SLEEPS, BARE_POLL], &axis.loads(), Cost::with_polls))
+}
+
+/// Subtracts the cost of `base` from those of the others.
+fn less(base: Contestant, mut costs: Costs) -> Costs {
+    let base = costs.remove(base.0).expect("its cost was measured");
     for of_contestant in costs.values_mut() {
         for (label, cost) in of_contestant {
-            *cost = cost.less(sender[label]);
+            *cost = cost.less(base[label]);
         }
     }
     costs
@@ -232,7 +261,7 @@ fn measure_polls(nic: Nic, axis: Axis) -> Costs {
     compile(&peer_source("dpdk_recv"), &arguments, &program);
     let guest = guest(Kernel::V7_2).wire(Nic::E1000, nic).module("uio_pci_generic");
     let guest = guest.program(&program).program("/usr/sbin/ethtool");
-    meter(guest, &POLLERS, axis, Cost::of_polls)
+    meter(guest, &POLLERS, &axis.loads(), Cost::of_polls)
 }
 
 /// Returns the compiler's arguments for a program with DPDK.
@@ -333,12 +362,13 @@ fn igb_bursts() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let costs = measure_both(
+    let mut costs = measure_both(
         Nic::Igb,
         Axis::Burst,
         &[XDP_ZERO_COPY, XDP_BARE, LIBPCAP, LIBPCAP_IMMEDIATE],
         &[ZERO_COPY, BARE, BARE_REJECT],
     );
+    costs.extend(measure_bare_poll(Nic::Igb, Axis::Burst));
     print("igb", &costs);
     compare("igb-bursts", Axis::Burst, Kernel::V7_2, &costs);
 }
