@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use crate::cache::hash::IdentityHasher;
 use crate::cache::object::Object;
+use crate::io::piece::Piece;
 use crate::upstream::incoming::Incoming;
 
 /// State of a fill.
@@ -110,7 +111,26 @@ pub(crate) struct Remainder {
     pub(crate) first: u64,
     pub(crate) incoming: Box<Incoming>,
     /// Bytes that were on their way to the store.
-    pub(crate) pipe: Option<Pipe>,
+    pub(crate) held: Option<Held>,
+}
+
+/// Bytes between the origin and the store.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// Spliced.
+    Pipe(Pipe),
+    /// Copied.
+    Piece(Piece),
+}
+
+impl Held {
+    /// Returns their number.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Pipe(pipe) => pipe.held() as u64,
+            Self::Piece(piece) => piece.bytes().len() as u64,
+        }
+    }
 }
 
 impl Fill {

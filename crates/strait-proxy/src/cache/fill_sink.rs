@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use strait_store::{Store, Writer};
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::Source;
+use crate::cache::fill::{Held, Source};
 use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Home, Object, Part};
 use crate::cache::worker::Worker;
@@ -24,13 +24,21 @@ pub(super) enum Sink {
 pub(crate) enum FillError {
     /// The origin failed.
     Origin,
-    /// The store refused the bytes; some of them are in the pipe.
-    Store(Option<Pipe>),
+    /// The store refused the bytes; some of them are held.
+    Store(Option<Held>),
     /// All clients have left.
     Abandoned,
 }
 
 impl FillError {
+    /// Adds the bytes that are held to a refusal of the store.
+    pub(super) fn holding(self, held: Held) -> Self {
+        match self {
+            Self::Store(_) => Self::Store(Some(held)),
+            other => other,
+        }
+    }
+
     pub(super) fn refused(writer: &Writer, error: &io::Error) -> Self {
         writer.failed(error);
         Self::Store(None)

@@ -9,13 +9,14 @@ use smallvec::SmallVec;
 use strait_http::partial::strong_validator;
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Fill, Phase, Remainder};
+use crate::cache::fill::{Fill, Held, Phase, Remainder};
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Object, Part};
 use crate::cache::worker::Worker;
-use crate::config::file::Abandoned;
+use crate::config::file::{Abandoned, FillMethod};
 use crate::io::framing::{Framed, Piece};
+use crate::io::piece::PIECE_BYTES;
 use crate::io::socket::SocketError;
 use crate::upstream::background::Fetch;
 use crate::upstream::incoming::Incoming;
@@ -207,7 +208,7 @@ impl FillTask {
             Ok(()) if !self.is_of_length() => {}
             Ok(()) => drop(self.finish()),
             Err(FillError::Origin | FillError::Abandoned) => self.keep_part(),
-            Err(FillError::Store(pipe)) => self.hand_over(pipe),
+            Err(FillError::Store(held)) => self.hand_over(held),
         }
     }
 
@@ -228,14 +229,14 @@ impl FillTask {
     }
 
     /// Hands the remainder, which the store refuses, over to a follower.
-    fn hand_over(self, pipe: Option<Pipe>) {
+    fn hand_over(self, held: Option<Held>) {
         // The follower begins after the last stored byte, which may not be published yet.
         self.publish_progress();
         let first = self.range.start + self.stored;
         let Self { guard, mut incoming, .. } = self;
         // A client waits for the remainder, so it is no background fetch.
         incoming.connection.background = None;
-        guard.fill.hand_over(Remainder { first, incoming, pipe });
+        guard.fill.hand_over(Remainder { first, incoming, held });
         guard.end(Phase::Broken);
     }
 
@@ -243,8 +244,12 @@ impl FillTask {
         while !self.take_buffered()? {
             self.publish_progress();
             self.check_followers()?;
-            if self.splices() {
-                self.splice().await?;
+            if self.moves_pieces() {
+                if self.copies() {
+                    self.copy().await?;
+                } else {
+                    self.splice().await?;
+                }
                 continue;
             }
             let read = self.read().await?;
@@ -284,14 +289,66 @@ impl FillTask {
         Ok(())
     }
 
-    fn splices(&mut self) -> bool {
+    /// Returns true if data can move into the store in large pieces, past the connection's buffer.
+    fn moves_pieces(&mut self) -> bool {
         let transfer = &self.guard.worker.settings().transfer;
         let ahead = self.incoming.framed.data_ahead();
-        transfer.splice
-            && matches!(self.sink, Sink::Store(_))
-            && self.incoming.connection.buffer.is_empty()
-            && self.incoming.connection.socket.can_splice()
+        let Connection { socket, buffer, .. } = &*self.incoming.connection;
+        matches!(self.sink, Sink::Store(_))
+            && buffer.is_empty()
+            && (!socket.is_encrypted() || transfer.splice && socket.can_splice())
             && ahead >= transfer.splice_from.as_u64().max(1)
+    }
+
+    /// Returns true if pieces are copied instead of spliced.
+    fn copies(&self) -> bool {
+        let transfer = &self.guard.worker.settings().transfer;
+        let prefers_copies = !transfer.splice || transfer.fill == FillMethod::Copy;
+        prefers_copies && !self.incoming.connection.socket.is_encrypted()
+    }
+
+    /// Copies data until framing has to be read.
+    async fn copy(&mut self) -> Result<(), FillError> {
+        loop {
+            let ahead = self.incoming.framed.data_ahead();
+            if ahead == 0 {
+                return Ok(());
+            }
+            let most = self.len_to_alignment().min(ahead) as usize;
+            let (stored, range) = (self.stored, self.range.clone());
+            let Connection { socket, background, .. } = &mut *self.incoming.connection;
+            let check = || check_abandoned(&self.guard, background, stored, &range);
+            let received = unless_abandoned(&self.guard.fill, socket.receive(most), check).await?;
+            let piece = received.map_err(|_| FillError::Origin)?;
+            let len = piece.bytes().len() as u64;
+            if len == 0 {
+                self.connection_ended()?;
+                self.incoming.framed = Framed::Length(0);
+                return Ok(());
+            }
+            if let Err(error) = self.reserve_space(len).and_then(|()| self.sink.write(stored, piece.bytes()))
+            {
+                return Err(error.holding(Held::Piece(piece)));
+            }
+            drop(piece);
+            self.guard.worker.counters().filled_copied.add(len);
+            self.incoming.framed.advance(len);
+            self.stored += len;
+            if self.incoming.framed.is_over() {
+                // As for splices.
+                return Ok(());
+            }
+            self.publish_progress();
+            self.check_followers()?;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns the length of a piece that ends at an aligned offset of the file.
+    fn len_to_alignment(&self) -> u64 {
+        let Sink::Store(writer) = &self.sink else { return PIECE_BYTES as u64 };
+        let offset = writer.extent().offset + self.stored;
+        PIECE_BYTES as u64 - offset % PIECE_BYTES as u64
     }
 
     /// Moves data through a pipe until framing has to be read.
@@ -299,9 +356,9 @@ impl FillTask {
         let taken = self.guard.worker.pipes.borrow_mut().try_take();
         let Some(mut pipe) = taken else { return self.copy_some().await };
         match self.splice_through(&mut pipe).await {
-            Err(FillError::Store(_)) => {
+            Err(error @ FillError::Store(_)) => {
                 self.guard.worker.pipes.borrow_mut().forget();
-                Err(FillError::Store(Some(pipe)))
+                Err(error.holding(Held::Pipe(pipe)))
             }
             done => {
                 self.guard.worker.pipes.borrow_mut().give_back(pipe);

@@ -258,6 +258,19 @@ pub struct Transfer {
     pub splice: bool,
     /// Minimum number of bytes left to receive for splice; fewer are copied.
     pub splice_from: ByteSize,
+    /// How bodies move from an origin into the store.
+    pub fill: FillMethod,
+}
+
+/// How bodies move from an origin into the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FillMethod {
+    /// Through memory, in pieces of 256 KiB: two copies.
+    #[default]
+    Copy,
+    /// Through a pipe: one copy, in the kernel.
+    Splice,
 }
 
 /// TLS with clients and origins.
@@ -375,7 +388,13 @@ impl Default for Tls {
 
 impl Default for Transfer {
     fn default() -> Self {
-        Self { sendfile: true, sendfile_from: ByteSize::kib(8), splice: true, splice_from: ByteSize::kib(64) }
+        Self {
+            sendfile: true,
+            sendfile_from: ByteSize::kib(8),
+            splice: true,
+            splice_from: ByteSize::kib(64),
+            fill: FillMethod::default(),
+        }
     }
 }
 

@@ -238,6 +238,17 @@ pub(crate) async fn send_pipe(pipe: &mut Pipe, to: &mut Socket, form: Form) -> R
     to.write_all(CHUNK_END, &[]).await
 }
 
+/// Sends bytes of a body, as a chunk if the form has chunks.
+pub(crate) async fn send_bytes(bytes: &[u8], to: &mut Socket, form: Form) -> Result<(), SocketError> {
+    if form != Form::Chunks || bytes.is_empty() {
+        return to.write_all(bytes, &[]).await;
+    }
+    let head = chunk_head(bytes.len());
+    to.add_overhead(head.len() + CHUNK_END.len());
+    to.write_all(&head, bytes).await?;
+    to.write_all(CHUNK_END, &[]).await
+}
+
 /// Checks that the body may end with the connection.
 fn check_end(framed: &mut Framed) -> Result<(), ForwardError> {
     if framed.ends_with_connection() {
@@ -259,11 +270,7 @@ async fn copy(
     if read == 0 {
         return check_end(framed);
     }
-    let chunked = form == Form::Chunks;
-    let (head, end) = if chunked { (chunk_head(read), CHUNK_END) } else { (Vec::new(), &b""[..]) };
-    to.add_overhead(head.len() + end.len());
-    to.write_all(&head, buffer.filled()).await.map_err(ForwardError::Receiver)?;
-    to.write_all(end, &[]).await.map_err(ForwardError::Receiver)?;
+    send_bytes(buffer.filled(), to, form).await.map_err(ForwardError::Receiver)?;
     framed.advance(read as u64);
     Ok(())
 }

@@ -10,6 +10,7 @@ pub(crate) mod framing;
 pub(crate) mod gate;
 pub(crate) mod head;
 pub(crate) mod pace;
+pub(crate) mod piece;
 pub(crate) mod socket;
 pub(crate) mod splice;
 pub(crate) mod stream;

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::pace::{Pace, Uptake};
+use crate::io::piece::Piece;
 use crate::io::stream::Stream;
 use crate::io::tcp::poll_io;
 use crate::io::tls::session::Session;
@@ -322,6 +323,19 @@ impl Socket {
         let Self { stream, deadline, idle_timeout, pace, .. } = self;
         let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
         paced(deadline, pace, *idle_timeout, moved).await
+    }
+
+    /// Reads available bytes, at most `most`, into a piece; an empty one at the end. Only without
+    /// TLS.
+    pub(crate) async fn receive(&mut self, most: usize) -> Result<Piece, SocketError> {
+        let Self { stream, deadline, idle_timeout, pace, .. } = self;
+        let mut piece = None;
+        let receive = poll_fn(|context| {
+            let received = ready!(stream.poll_receive(context, most))?;
+            Poll::Ready(Ok(piece.insert(received).bytes().len()))
+        });
+        paced(deadline, pace, *idle_timeout, receive).await?;
+        Ok(piece.unwrap_or_else(Piece::take))
     }
 
     /// Moves up to `most` more received bytes into a pipe, without waiting.

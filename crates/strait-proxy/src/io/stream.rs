@@ -12,7 +12,8 @@ use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::io::buffer::Buffer;
-use crate::io::tcp::{poll_drain, poll_fill, poll_io};
+use crate::io::piece::Piece;
+use crate::io::tcp::{poll_drain, poll_fill, poll_io, poll_receive};
 use crate::io::tls::kernel::Kernel;
 use crate::io::tls::session::Session;
 
@@ -122,6 +123,14 @@ impl Stream {
             Some(Tls::Session(_)) => Err(io::ErrorKind::Unsupported.into()),
             None => Ok(pipe.fill(&*tcp, most)?),
         })
+    }
+
+    /// Reads available bytes, at most `most`, into a piece; an empty one at the end. Not for TLS.
+    pub(crate) fn poll_receive(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<Piece>> {
+        match self.tls {
+            Some(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            None => poll_receive(&self.tcp, context, most),
+        }
     }
 
     /// Moves more received bytes into a pipe without waiting; 0 if there are none or none that fit.

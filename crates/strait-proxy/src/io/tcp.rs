@@ -10,6 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::io::buffer::Buffer;
+use crate::io::piece::Piece;
 
 /// Reads available bytes of a TCP connection, at most `most`.
 pub(crate) fn poll_fill(
@@ -22,18 +23,47 @@ pub(crate) fn poll_fill(
         ready!(tcp.poll_read_ready(context))?;
         let room = buffer.room();
         let most = most.min(room.len());
-        let mut read = 0;
-        let tried = tcp.try_io(Interest::READABLE, || {
-            (_, read) = rustix::net::recv(tcp, &mut room[..most], RecvFlags::DONTWAIT)?;
-            // A short read has emptied the socket; epoll(7) reports later bytes anew.
-            if (1..most).contains(&read) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
-        });
-        buffer.grew(read);
-        match tried {
-            Err(error) if read == 0 && error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if read == 0 => return Poll::Ready(Err(error)),
-            _ => return Poll::Ready(Ok(read)),
+        if let Some(read) = try_recv(tcp, &mut room[..most])? {
+            buffer.grew(read);
+            return Poll::Ready(Ok(read));
         }
+        buffer.grew(0);
+    }
+}
+
+/// Reads available bytes of a TCP connection, at most `most`; an empty piece at the end. Takes
+/// memory only once there are bytes to read.
+pub(crate) fn poll_receive(
+    tcp: &TcpStream,
+    context: &mut Context<'_>,
+    most: usize,
+) -> Poll<io::Result<Piece>> {
+    loop {
+        ready!(tcp.poll_read_ready(context))?;
+        let mut piece = Piece::take();
+        match try_recv(tcp, piece.room(most)) {
+            Ok(None) => {}
+            Ok(Some(read)) => {
+                piece.grew(read);
+                return Poll::Ready(Ok(piece));
+            }
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+    }
+}
+
+/// Reads available bytes; `None` if there are none now. A short read has emptied the socket, which
+/// tokio is told: epoll(7) reports later bytes anew.
+fn try_recv(tcp: &TcpStream, room: &mut [u8]) -> io::Result<Option<usize>> {
+    let mut read = None;
+    let tried = tcp.try_io(Interest::READABLE, || {
+        let (_, len) = rustix::net::recv(tcp, &mut *room, RecvFlags::DONTWAIT)?;
+        read = Some(len);
+        if (1..room.len()).contains(&len) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match tried {
+        Err(error) if read.is_none() && error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(read),
     }
 }
 

@@ -7,7 +7,7 @@ use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::Extent;
 
-use crate::cache::fill::{Follower, Phase, Remainder, Source};
+use crate::cache::fill::{Follower, Held, Phase, Remainder, Source};
 use crate::cache::object::{Body, Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
@@ -313,18 +313,21 @@ async fn send_rest(
     form: Form,
     len: Option<u64>,
 ) -> Result<(), SocketError> {
-    let Remainder { mut incoming, pipe, .. } = rest;
+    let Remainder { mut incoming, held, .. } = rest;
     if let Some(len) = len {
         // A chunked part may have another length than its Content-Range.
         incoming.framed = incoming.framed.exactly(len).ok_or(SocketError::Closed)?;
     }
-    if let Some(mut pipe) = pipe {
-        let held = pipe.held() as u64;
-        if held > incoming.framed.data_ahead() {
+    if let Some(held) = held {
+        let len = held.len();
+        if len > incoming.framed.data_ahead() {
             return Err(SocketError::Closed);
         }
-        forward::send_pipe(&mut pipe, socket, form).await?;
-        incoming.framed.advance(held);
+        match held {
+            Held::Pipe(mut pipe) => forward::send_pipe(&mut pipe, socket, form).await?,
+            Held::Piece(piece) => forward::send_bytes(piece.bytes(), socket, form).await?,
+        }
+        incoming.framed.advance(len);
     }
     let Connection { socket: origin, buffer, .. } = &mut *incoming.connection;
     // Clients that get the stored response get no trailers either.
