@@ -24,7 +24,7 @@ pub use cache::contents::{Contents, Entry};
 pub use cache::memory::MemoryEntry;
 pub use cache::pattern::Pattern;
 pub use config::error::{Error, Result};
-pub use config::file::{Config, Format};
+pub use config::file::{Config, FillMethod, Format};
 pub use io::clock::Clock;
 pub use observe::report::{Quantiles, Report};
 pub use server::proxy::{Bound, Proxy};

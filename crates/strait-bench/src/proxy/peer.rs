@@ -58,19 +58,22 @@ pub struct Optimised {
     pub sendfile: bool,
     /// splice(2) and tee(2) for misses.
     pub splice: bool,
+    /// splice(2) into the store, not copies of large pieces.
+    pub splice_fills: bool,
 }
 
-const fn strait(sendfile: bool, splice: bool) -> Contestant {
-    Contestant::Strait(Optimised { sendfile, splice })
+const fn strait(sendfile: bool, splice: bool, splice_fills: bool) -> Contestant {
+    Contestant::Strait(Optimised { sendfile, splice, splice_fills })
 }
 
 /// All contestants by name.
-pub const CONTESTANTS: [(&str, Contestant); 13] = [
+pub const CONTESTANTS: [(&str, Contestant); 14] = [
     ("direct", Contestant::Direct),
-    ("strait", strait(true, true)),
-    ("strait-no-sendfile", strait(false, true)),
-    ("strait-no-splice", strait(true, false)),
-    ("strait-copies", strait(false, false)),
+    ("strait", strait(true, true, true)),
+    ("strait-copy-fills", strait(true, true, false)),
+    ("strait-no-sendfile", strait(false, true, true)),
+    ("strait-no-splice", strait(true, false, false)),
+    ("strait-copies", strait(false, false, false)),
     ("nginx", Contestant::Nginx),
     ("squid", Contestant::Squid),
     ("squid-aufs", Contestant::SquidAufs),
@@ -153,6 +156,7 @@ impl Contestant {
         ]);
         arguments.extend((!optimised.sendfile).then(|| "--no-sendfile".into()));
         arguments.extend((!optimised.splice).then(|| "--no-splice".into()));
+        arguments.extend((!optimised.splice_fills).then(|| "--copy-fills".into()));
         Ok((None, setting.launcher.strait(arguments)))
     }
 }

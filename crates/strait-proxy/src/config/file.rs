@@ -266,11 +266,11 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FillMethod {
-    /// Through memory, in pieces of 256 KiB: two copies.
-    #[default]
-    Copy,
     /// Through a pipe: one copy, in the kernel.
+    #[default]
     Splice,
+    /// Through memory, in pieces of 256 KiB: two copies.
+    Copy,
 }
 
 /// TLS with clients and origins.

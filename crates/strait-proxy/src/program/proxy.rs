@@ -13,7 +13,7 @@ use strait_program::files::{HELP_TO_LISTEN, allow_files};
 use strait_program::output::{account_text, print_account, print_stderr, print_text, warn};
 use strait_program::parse::{address, bytes, listen};
 use strait_program::{Error, Kind, Streams, name};
-use strait_proxy::{Bound, Clock, Config, Proxy};
+use strait_proxy::{Bound, Clock, Config, FillMethod, Proxy};
 
 /// Returns the examples of the help, with the name by which the program was called.
 pub(crate) fn examples() -> String {
@@ -72,9 +72,12 @@ pub(crate) struct Args {
     /// Send stored bodies by read and write in place of sendfile, to compare
     #[arg(long)]
     no_sendfile: bool,
-    /// Store bodies by read and write in place of splice, to compare
+    /// Move no bodies by splice, to compare
     #[arg(long)]
     no_splice: bool,
+    /// Copy bodies into the store in large pieces in place of splice, to compare
+    #[arg(long)]
+    copy_fills: bool,
 }
 
 impl Args {
@@ -324,5 +327,8 @@ fn with_options(mut config: Config, args: &Args) -> Config {
     config.log.access = args.log.clone().or(config.log.access);
     config.transfer.sendfile &= !args.no_sendfile;
     config.transfer.splice &= !args.no_splice;
+    if args.copy_fills {
+        config.transfer.fill = FillMethod::Copy;
+    }
     config
 }
