@@ -283,8 +283,8 @@ fn archive(
     initramfs.finish()
 }
 
-/// Returns QEMU's model of the processor. Early in the boot KASAN takes addresses of a five-level page
-/// table for invalid, while the kernel detects the processor's features.
+/// Returns QEMU's model of the processor. Early in the boot KASAN takes addresses of a five-level
+/// page table for invalid, while the kernel detects the processor's features.
 fn processor(kernel: Kernel) -> &'static str {
     if kernel == Kernel::Debug { "max,-erms,-fsrm,-la57" } else { "max,-erms,-fsrm" }
 }

@@ -27,9 +27,9 @@ impl Nic {
 
     /// Returns QEMU's arguments for the `index`th NIC of a guest, connected to `end`. Each NIC has
     /// its own PCI Express port, because the virtual functions of one igb would take the slots of
-    /// the next, and the port's speed is one at which the kernel does not wait for a sign of its link
-    /// after a reset, which QEMU does not give. An e1000, a PCI device, gets a slot on the root bus.
-    /// No NIC has a boot ROM.
+    /// the next, and the port's speed is one at which the kernel does not wait for a sign of its
+    /// link after a reset, which QEMU does not give. An e1000, a PCI device, gets a slot on the
+    /// root bus. No NIC has a boot ROM.
     pub(super) fn arguments(self, index: usize, end: &str) -> Vec<String> {
         let device = match self {
             Self::Igb => "igb",

@@ -1,9 +1,7 @@
 //! Large buffers for bodies on their way into the store.
 //!
 //! A piece is received and written in one go, so that a thread needs few of them: it keeps them for
-//! reuse. A piece of this size stays in the processor's second-level cache between both copies, and
-//! the kernel keeps what is written at once in larger folios of the page cache, which cost less each
-//! time the file is sent.
+//! reuse. A piece of this size stays in the processor's second-level cache between both copies.
 
 use std::cell::RefCell;
 

@@ -55,8 +55,8 @@ unharmed
     }
 }
 
-/// The kernel handles a fatal error of the bus by a reset of it, and the drivers start their devices
-/// again.
+/// The kernel handles a fatal error of the bus by a reset of it, and the drivers start their
+/// devices again.
 #[test]
 fn capture_continues_after_an_error_of_the_bus() {
     if !vm_or_skip() {
