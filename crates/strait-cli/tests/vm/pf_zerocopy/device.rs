@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lab::program_or_skip;
-use lab::vm::{Nic, vm_or_skip};
+use lab::vm::{Nic, Run, vm_or_skip};
 
 use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_module};
 use crate::{assert_output, guest, run};
@@ -13,6 +13,14 @@ const STRESS_LIMIT: Duration = Duration::from_mins(30);
 
 /// Lets a script write the NIC's registers by `devmem`.
 const REGISTERS: &str = "iomem=relaxed";
+
+/// Asserts that the capture `held` delivered `frames`, though the NIC was stopped and started again
+/// at least `stops` times.
+fn assert_continued(run: &Run, frames: u64, stops: u64) {
+    let held = ledger(run, "held ");
+    assert_eq!(held["delivered"], frames, "{held}");
+    assert!(held["events"]["carrier_losses"].as_u64().unwrap() >= stops, "{held}");
+}
 
 #[test]
 fn capture_continues_after_suspend_and_reset() {
@@ -47,11 +55,7 @@ unharmed
     };
     for (kernel, nic) in machines() {
         let (stops, reset) = if nic == Nic::Igb { (2, "echo 1 >$reset") } else { (1, "") };
-        let run = run(pair_with(kernel, nic), &script(reset));
-        let held = ledger(&run, "held ");
-        assert_eq!(held["delivered"], 300, "{held}");
-        // The NIC was stopped, and started again.
-        assert!(held["events"]["carrier_losses"].as_u64().unwrap() >= stops, "{held}");
+        assert_continued(&run(pair_with(kernel, nic), &script(reset)), 300, stops);
     }
 }
 
@@ -81,9 +85,7 @@ unharmed
 ";
     for kernel in kernels() {
         let run = run(pair_with(kernel, Nic::Igb).monitor(), script);
-        let held = ledger(&run, "held ");
-        assert_eq!(held["delivered"], 200, "{held}");
-        assert!(held["events"]["carrier_losses"].as_u64().unwrap() >= 1, "{held}");
+        assert_continued(&run, 200, 1);
         assert_output(&run, &["device recovery successful"]);
     }
 }
