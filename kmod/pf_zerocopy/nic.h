@@ -140,7 +140,7 @@ struct zc_nic_ops {
 	bool (*stop_queue)(struct zc_queue *queue);
 	/*
 	 * The memory of the stopped queue's rings is freed after this. False if
-	 * the NIC is to be reset.
+	 * the NIC needs a reset.
 	 */
 	bool (*forget_queue)(struct zc_queue *queue);
 

@@ -335,7 +335,7 @@ impl FillTask {
             self.incoming.framed.advance(len);
             self.stored += len;
             if self.incoming.framed.is_over() {
-                // As for splices.
+                // Published only after the commit: see `splice_through`.
                 return Ok(());
             }
             self.publish_progress();

@@ -52,8 +52,8 @@ pub(crate) fn poll_receive(
     }
 }
 
-/// Reads available bytes; `None` if there are none now. A short read has emptied the socket, which
-/// tokio is told: epoll(7) reports later bytes anew.
+/// Reads available bytes; `None` if there are none now. A short read has emptied the socket: the
+/// result WouldBlock clears tokio's readiness, and epoll(7) reports later bytes.
 fn try_recv(tcp: &TcpStream, room: &mut [u8]) -> io::Result<Option<usize>> {
     let mut read = None;
     let tried = tcp.try_io(Interest::READABLE, || {
