@@ -106,7 +106,7 @@ examine unloaded --for capture
             subject,
             ("better", "its module is not loaded: eth1 cannot be captured"),
         );
-        assert!(finding(&run, "absent", subject).2.starts_with("insmod pf_zerocopy.ko"), "{}", run.output);
+        assert!(finding(&run, "absent", subject).2.starts_with("modprobe pf_zerocopy"), "{}", run.output);
         for (name, taken) in [("taken", "zc0"), ("fixed", "zc1")] {
             assert_found(&run, name, subject, ("ok", &format!("its module drives {taken}")));
         }
