@@ -59,14 +59,8 @@ impl<'a> Frame<'a> {
         self.vlan = None;
         // Out of line, because almost no frame has a tag.
         if Vlan::is_in(bytes) {
-            self.read_vlan();
+            self.vlan = Vlan::in_tagged_frame(bytes);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn read_vlan(&mut self) {
-        self.vlan = Vlan::in_frame(self.bytes);
     }
 }
 
@@ -78,6 +72,12 @@ impl Vlan {
         let tag =
             Self { tci: u16::from_be_bytes([tci_high, tci_low]), tpid: u16::from_be_bytes([high, low]) };
         Self::is_in(bytes).then_some(tag)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn in_tagged_frame(bytes: &[u8]) -> Option<Self> {
+        Self::in_frame(bytes)
     }
 
     /// Returns true if the bytes have a tag.

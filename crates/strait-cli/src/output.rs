@@ -58,25 +58,19 @@ impl Output {
             Self::Nothing => Ok(None),
         }
     }
+}
 
-    #[inline(never)]
-    fn write(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+impl Sink for Output {
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
             Self::File(file) => file.take(frame),
             Self::Text(text) => text.take(frame),
             Self::Nothing => Ok(()),
         }
     }
-}
 
-impl Sink for Output {
-    // Inlined, so that a capture that only counts has no call per packet.
-    #[inline]
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        match self {
-            Self::Nothing => Ok(()),
-            output => output.write(frame),
-        }
+    fn only_counts(&self) -> bool {
+        matches!(self, Self::Nothing)
     }
 
     fn end_batch(&mut self) -> Result<(), Error> {

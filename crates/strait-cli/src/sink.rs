@@ -10,6 +10,10 @@ use crate::Error;
 pub(crate) trait Sink: Send {
     /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
+    /// Returns true if [`Sink::take`] does nothing, so that it need not be called.
+    fn only_counts(&self) -> bool {
+        false
+    }
     /// Called after the last frame of a batch.
     fn end_batch(&mut self) -> Result<(), Error>;
     /// Called when no frame waits, and periodically. Flushes what is due.
