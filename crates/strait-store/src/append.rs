@@ -44,8 +44,7 @@ pub(crate) fn put(shared: &Shared, lane: usize, mut head: Head<'_>, body: &[&[u8
     let header = &head.header;
     let location = Location::whole(&file, &layout, header);
     let record = Record::new(header.hash, header.sequence, header.body_len, location);
-    shared.index.insert(record.clone());
-    shared.counters.stored.add(1);
+    shared.add(&record);
     Ok(record)
 }
 
@@ -86,7 +85,7 @@ pub(crate) fn seal(shared: &Shared, lane: &mut Lane) {
         return shared.release_file(file);
     }
     file.cut(align_up(lane.tail, PAGE_BYTES));
-    shared.segments.enlist(file);
+    shared.segments.enlist(lane.area, file);
 }
 
 /// Returns a spare segment, or creates one.

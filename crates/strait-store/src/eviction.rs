@@ -1,5 +1,5 @@
-//! Eviction. Frees space ahead of need, one file at a time, oldest first: FIFO with reinsertion.
-//! Records that were hit since they were stored or last moved are copied; the others are dropped.
+//! Eviction. Frees space ahead of need, one file at a time, in the order of [`crate::policy`].
+//! Records that stay are copied to the segment of eviction; the others are dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
 use crate::pending::PINNED_DIVISOR;
+use crate::policy::{Area, Candidate, STAYED_MAX, Selection};
 use crate::read::{Loaded, read};
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -22,8 +23,6 @@ const SHORTAGE_FILES_MAX: usize = 8;
 const SHORTAGE_DIVISOR: u64 = 2;
 /// Minimum of descriptors that stay free for objects with files of their own.
 const FILES_FREE_MIN: usize = 4;
-/// Eviction of a file copies at most the segment size divided by this, so that it frees some space.
-const REINSERTED_DIVISOR: u64 = 2;
 /// Limit of bodies that are read and checked when they are moved. The kernel copies longer ones.
 const READ_BYTES_MAX: usize = 1 << 20;
 
@@ -96,11 +95,35 @@ pub(crate) fn close_unlinked(shared: &Shared) {
     }
 }
 
-/// Evicts the first suitable file with a queue position before `end`. Returns the bytes that it
-/// frees; `None` if there is no such file. Skips files with writers. Skips files with readers
-/// while readers of evicted files hold their limit: evicting such files frees nothing, and
-/// would continue until the store is empty.
+/// Evicts a file with a queue position before `end`: the first one that the policy does not keep, or
+/// the one with the lowest score if it keeps many. Returns the bytes that it frees; `None` if there
+/// is no file. Skips files with writers. Skips files with readers while readers of evicted files
+/// hold their limit: evicting such files frees nothing, and would continue until the store is empty.
 pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
+    let mut stayed: Vec<(f64, Arc<SegmentFile>)> = Vec::new();
+    while stayed.len() < STAYED_MAX {
+        let next = first_before(shared, end);
+        let position = next.as_ref().map_or(end, |(_, position, _)| *position);
+        if let Some(bytes) = shared.evict_unread(position) {
+            return Some(bytes);
+        }
+        let Some((area, _, file)) = next else { break };
+        if area == Area::Window {
+            count_written(shared, file.share.bytes());
+        }
+        match score_if_kept(shared, area, &file) {
+            Some(score) if area == Area::Main => stayed.push((score, file)),
+            Some(_) => {}
+            None => return Some(evict(shared, area, &file)),
+        }
+    }
+    let (_, file) = stayed.into_iter().min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    drop_file(shared, &file);
+    Some(file.share.bytes())
+}
+
+/// Returns the next file to evict, with its area and position.
+fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile>)> {
     let pinned = shared.segments.unlinks.pending();
     let may_be_pinned = |file: &SegmentFile| {
         pinned.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / PINNED_DIVISOR
@@ -110,48 +133,95 @@ pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
         let is_read = file.readers.load(Ordering::Acquire) > 0;
         file.writers.load(Ordering::Acquire) == 0 && (!is_read || may_be_pinned(file))
     };
-    let next = shared.segments.first_before(end, is_free);
-    if let Some(bytes) = shared.evict_unread(next.as_ref().map_or(end, |(position, _)| *position)) {
-        return Some(bytes);
-    }
-    let (_, file) = next?;
-    if file.is_own() && requeue_if_hit(shared, &file) {
-        return Some(0);
-    }
-    evict(shared, &file);
-    Some(file.share.bytes())
+    let wanted = shared.popularity.policy().area(shared.segments.window_bytes());
+    [wanted, wanted.other()].into_iter().find_map(|area| {
+        let (position, file) = shared.segments.first_before(area, end, is_free)?;
+        Some((area, position, file))
+    })
 }
 
-/// Requeues a file of its own if its object was hit; returns true if so. No bytes are copied.
-fn requeue_if_hit(shared: &Shared, file: &Arc<SegmentFile>) -> bool {
-    let mut was_hit = false;
-    for record in members(shared, file, &file.members()) {
-        was_hit |= record.hits() > 0;
-        record.set_hits(0);
+/// Counts bytes that left the window, and halves the numbers of requests if that is due.
+fn count_written(shared: &Shared, bytes: u64) {
+    let records = shared.index.len();
+    shared.popularity.tune_for(records as u64);
+    let is_due = shared.popularity.policy().count_written(bytes);
+    let mut dropped = shared.popularity.dropped();
+    dropped.grow(records);
+    if is_due {
+        dropped.age();
+        drop(dropped);
+        shared.index.age();
     }
-    if was_hit && shared.segments.requeue(file) {
+}
+
+/// Moves a file of its own to the end of main if its object is to stay, and returns the object's
+/// score then. No bytes are copied.
+fn score_if_kept(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> Option<f64> {
+    if !file.is_own() {
+        return None;
+    }
+    let candidates = members(shared, file, &file.members());
+    let best = candidates.iter().map(candidate).max_by(|one, other| one.score().total_cmp(&other.score()))?;
+    let is_kept = shared.popularity.policy().keeps(area, &best) && shared.segments.requeue(file);
+    is_kept.then(|| {
         shared.counters.reinserted.add(1);
-    }
-    was_hit
+        best.score()
+    })
 }
 
-/// Moves the useful records out of a file and releases the file.
-pub(crate) fn evict(shared: &Shared, file: &Arc<SegmentFile>) {
-    let mut left = shared.segments.segment_bytes / REINSERTED_DIVISOR;
+/// Returns a record as the policy sees it.
+pub(crate) fn candidate(record: &Arc<Record>) -> Candidate<Arc<Record>> {
+    let requests = record.hits().saturating_add(1);
+    Candidate { object: record.clone(), requests, bytes: record.body_len() }
+}
+
+/// Moves the records that stay out of a file, and releases the file. Returns the bytes that it frees.
+pub(crate) fn evict(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> u64 {
+    let segment_bytes = shared.segments.segment_bytes;
+    evict_with(shared, file, |candidates| shared.popularity.policy().select(area, candidates, segment_bytes))
+}
+
+/// Drops the records with their body in a file, and releases the file.
+pub(crate) fn drop_file(shared: &Shared, file: &Arc<SegmentFile>) {
+    evict_with(shared, file, |dropped| Selection { kept: Vec::new(), dropped });
+}
+
+fn evict_with(
+    shared: &Shared,
+    file: &Arc<SegmentFile>,
+    select: impl FnOnce(Vec<Candidate<Arc<Record>>>) -> Selection<Arc<Record>>,
+) -> u64 {
+    let mut moved_bytes = 0;
+    let (mut candidates, mut dropped) = (Vec::new(), Vec::new());
     for record in members(shared, file, &file.dismiss()) {
         let Some(location) = record.location() else { continue };
-        let has_body = Arc::ptr_eq(&location.body, file);
-        let bytes = location.head_len as u64 + if has_body { record.body_len() } else { 0 };
-        let must_move = !has_body || record.hits() > 0;
-        let moved = must_move && bytes <= left && move_away(shared, &record, &location, has_body).is_ok();
-        if moved {
-            left -= bytes;
-            shared.counters.reinserted.add(u64::from(has_body));
-        } else if shared.end(&record) {
+        if Arc::ptr_eq(&location.body, file) {
+            candidates.push(candidate(&record));
+        } else if move_away(shared, &record, &location, false).is_err() {
+            dropped.push(record);
+        }
+    }
+    let selection = select(candidates);
+    for Candidate { object: record, .. } in selection.kept {
+        let Some(location) = record.location() else { continue };
+        if move_away(shared, &record, &location, true).is_ok() {
+            shared.counters.reinserted.add(1);
+            moved_bytes += record.body_len();
+        } else {
+            dropped.push(record);
+        }
+    }
+    dropped.extend(selection.dropped.into_iter().map(|candidate| candidate.object));
+    for record in dropped {
+        shared.popularity.dropped().remember(record.hash, record.hits().saturating_add(1));
+        if shared.end(&record) {
             shared.counters.evicted.add(1);
         }
     }
+    shared.counters.reinserted_bytes.add(moved_bytes);
+    let freed_bytes = file.share.bytes().saturating_sub(moved_bytes);
     shared.release_file(file.clone());
+    freed_bytes
 }
 
 /// Alive records of `hashes` with a part in `file`.
@@ -169,7 +239,7 @@ fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<
 }
 
 /// Copies a record, with its body or only its head, to the segment of eviction. The record
-/// keeps its identity; its hits are cleared if its body was moved.
+/// keeps its identity.
 fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<()> {
     let moved = copy(shared, record, location, with_body);
     match &moved {
@@ -183,9 +253,6 @@ fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_bo
     if let Some(now) = &mut *now {
         let old = std::mem::replace(now, new);
         shared.mark_dead(&old.head, old.offset);
-        if with_body {
-            record.set_hits(0);
-        }
     } else {
         shared.mark_dead(&new.head, new.offset);
     }

@@ -59,6 +59,14 @@ impl Index {
         true
     }
 
+    /// Halves the hits of all records.
+    pub(crate) fn age(&self) {
+        for shard in &self.shards {
+            let table = shard.read().unwrap_or_else(PoisonError::into_inner);
+            table.iter().for_each(|record| record.age());
+        }
+    }
+
     /// All records, newest first.
     pub(crate) fn all(&self) -> Vec<Arc<Record>> {
         let mut all = Vec::with_capacity(self.len());

@@ -12,6 +12,7 @@ use crate::format::{
     BODY_BYTES_MAX, KEY_BYTES_MAX, Layout, META_BYTES_MAX, PAGE_BYTES, RecordHeader, State, hash_of,
     hash_of_pieces,
 };
+use crate::policy::Area;
 
 /// Number of pieces in most writes.
 const PIECES: usize = 8;
@@ -22,6 +23,8 @@ pub(crate) struct Lane {
     pub(crate) current: Option<Arc<SegmentFile>>,
     /// Offset of the next record.
     pub(crate) tail: u64,
+    /// Area of its segments.
+    pub(crate) area: Area,
     /// Next segment, in the lane of eviction only: eviction must not depend on free space.
     pub(crate) reserve: Option<Arc<SegmentFile>>,
 }

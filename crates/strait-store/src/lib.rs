@@ -42,6 +42,8 @@ mod lifecycle;
 mod load;
 mod open;
 mod pending;
+pub mod policy;
+mod popularity;
 mod read;
 mod record;
 mod scan;

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::file::{SegmentFile, name_of};
 use crate::format::{FILE_HEADER_BYTES, FileHeader};
 use crate::open::Earlier;
+use crate::policy::Area;
 use crate::scan::scan;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
@@ -83,7 +84,7 @@ fn adopt(
         return Some(files);
     }
     for file in of_snapshot.into_iter().flatten().filter(|file| shared.is_useful(file)) {
-        shared.segments.enlist(file);
+        shared.segments.enlist(Area::Main, file);
     }
     // Remove files that the snapshot does not name or has no records in.
     for file in files {

@@ -6,9 +6,6 @@ use std::sync::{Arc, Mutex};
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{Layout, RecordHeader};
 
-/// Highest counted number of hits.
-const HITS_MAX: u8 = 3;
-
 /// Location of a record on disk. Eviction changes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
@@ -66,14 +63,19 @@ impl Record {
         self.is_alive.load(Ordering::Acquire)
     }
 
-    /// Counts a hit. Eviction keeps records with hits.
-    pub fn touch(&self) {
+    /// Counts a hit.
+    pub(crate) fn touch(&self) {
         // Losing a hit in a race is harmless. The check keeps hits on a popular record from writing
         // to its cache line.
         let hits = self.hits.load(Ordering::Relaxed);
-        if hits < HITS_MAX {
+        if hits < u8::MAX {
             self.hits.store(hits + 1, Ordering::Relaxed);
         }
+    }
+
+    /// Halves the number of hits.
+    pub(crate) fn age(&self) {
+        self.set_hits(self.hits() / 2);
     }
 
     /// Current location of the body; `None` if the record is dead. The extent holds the file: keep
@@ -106,12 +108,13 @@ impl Record {
         self.is_alive.swap(false, Ordering::AcqRel).then(|| location.take())?
     }
 
-    /// Hits since the record was written or considered for eviction, up to a small maximum.
+    /// Number of requests for the object, without the one that stored it. It is halved now and
+    /// then, and has a maximum.
     pub fn hits(&self) -> u8 {
         self.hits.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_hits(&self, hits: u8) {
-        self.hits.store(hits.min(HITS_MAX), Ordering::Relaxed);
+        self.hits.store(hits, Ordering::Relaxed);
     }
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::file::{SegmentFile, lock};
 use crate::format::{FileHeader, FileKind};
 use crate::pending::PendingUnlinks;
+use crate::policy::Area;
 
 /// Bits of a file number that count within a session.
 const FILE_COUNT_BITS: u32 = 32;
@@ -30,14 +31,53 @@ pub(crate) struct Segments {
     tags: RandomState,
     /// Next number of a file or of a queue position.
     numbers: AtomicU64,
-    /// Files that can be evicted, by queue position.
-    queue: Mutex<BTreeMap<u64, Arc<SegmentFile>>>,
+    queues: Mutex<Queues>,
     /// Spare segments for the next lane that needs one.
     spares: Mutex<Vec<Arc<SegmentFile>>>,
     /// Released files that are not closed yet.
     pub(crate) unlinks: PendingUnlinks,
     /// True if files were created or unlinked since the last sync of the directory.
     is_dir_dirty: AtomicBool,
+}
+
+/// Files that can be evicted, by queue position.
+#[derive(Debug, Default)]
+struct Queues {
+    window: BTreeMap<u64, Arc<SegmentFile>>,
+    main: BTreeMap<u64, Arc<SegmentFile>>,
+    /// Bytes of the files of the window.
+    window_bytes: u64,
+}
+
+impl Queues {
+    fn of(&self, area: Area) -> &BTreeMap<u64, Arc<SegmentFile>> {
+        match area {
+            Area::Window => &self.window,
+            Area::Main => &self.main,
+        }
+    }
+
+    fn insert(&mut self, area: Area, position: u64, file: Arc<SegmentFile>) {
+        file.position.store(position, Ordering::Release);
+        match area {
+            Area::Window => {
+                self.window_bytes += file.share.bytes();
+                self.window.insert(position, file);
+            }
+            Area::Main => drop(self.main.insert(position, file)),
+        }
+    }
+
+    /// Removes a file. Returns false if it is not queued.
+    fn remove(&mut self, file: &SegmentFile) -> bool {
+        let position = file.position.load(Ordering::Acquire);
+        if self.window.remove(&position).is_some() {
+            // A queued file keeps its length.
+            self.window_bytes -= file.share.bytes();
+            return true;
+        }
+        self.main.remove(&position).is_some()
+    }
 }
 
 impl Segments {
@@ -56,7 +96,7 @@ impl Segments {
             segment_bytes,
             tags: RandomState::new(),
             numbers: AtomicU64::new(session << FILE_COUNT_BITS),
-            queue: Mutex::default(),
+            queues: Mutex::default(),
             spares: Mutex::default(),
             unlinks: PendingUnlinks::default(),
             is_dir_dirty: AtomicBool::new(true),
@@ -92,54 +132,64 @@ impl Segments {
         }
     }
 
-    /// Queues a file of an earlier session for eviction, by age.
+    /// Queues a file of an earlier session for eviction, by age. Its objects were in use once, so
+    /// they are in main.
     pub(crate) fn enlist_old(&self, file: Arc<SegmentFile>) {
-        file.position.store(file.number(), Ordering::Release);
-        lock(&self.queue).insert(file.number(), file);
+        lock(&self.queues).insert(Area::Main, file.number(), file);
     }
 
-    /// Appends the file to the eviction queue.
-    pub(crate) fn enlist(&self, file: Arc<SegmentFile>) {
+    /// Appends the file to the queue of an area.
+    pub(crate) fn enlist(&self, area: Area, file: Arc<SegmentFile>) {
         let position = self.next_number();
-        file.position.store(position, Ordering::Release);
-        lock(&self.queue).insert(position, file);
+        lock(&self.queues).insert(area, position, file);
     }
 
-    /// Moves a queued file to the end of the queue. Returns false if it is not queued.
+    /// Moves a queued file to the end of main's queue. Returns false if it is not queued.
     pub(crate) fn requeue(&self, file: &Arc<SegmentFile>) -> bool {
-        let is_queued = lock(&self.queue).remove(&file.position.load(Ordering::Acquire)).is_some();
+        let is_queued = lock(&self.queues).remove(file);
         if is_queued {
-            self.enlist(file.clone());
+            self.enlist(Area::Main, file.clone());
         }
         is_queued
     }
 
-    /// Returns the queued files in the order of eviction.
+    /// Returns the queued files, oldest first.
     pub(crate) fn queued(&self) -> Vec<Arc<SegmentFile>> {
-        lock(&self.queue).values().cloned().collect()
+        let queues = lock(&self.queues);
+        let mut files: Vec<_> = queues.window.iter().chain(&queues.main).collect();
+        files.sort_unstable_by_key(|(position, _)| **position);
+        files.into_iter().map(|(_, file)| file.clone()).collect()
     }
 
-    /// Returns the first queued file with a position before `end` for which `is_free` returns true,
-    /// and its position.
+    /// Returns the bytes of the queued files of the window.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        lock(&self.queues).window_bytes
+    }
+
+    /// Returns the first file of an area with a position before `end` for which `is_free` returns
+    /// true, and its position.
     pub(crate) fn first_before(
         &self,
+        area: Area,
         end: u64,
         is_free: impl Fn(&SegmentFile) -> bool,
     ) -> Option<(u64, Arc<SegmentFile>)> {
-        let queue = lock(&self.queue);
-        let mut waiting = queue.range(..end);
+        let queues = lock(&self.queues);
+        let mut waiting = queues.of(area).range(..end);
         waiting.find(|(_, file)| is_free(file)).map(|(position, file)| (*position, file.clone()))
     }
 
-    /// Returns the last position in the queue.
+    /// Returns the last position in the queues.
     pub(crate) fn last_position(&self) -> Option<u64> {
-        lock(&self.queue).last_key_value().map(|(position, _)| *position)
+        let queues = lock(&self.queues);
+        let last = [&queues.window, &queues.main].map(|queue| queue.last_key_value());
+        last.into_iter().flatten().map(|(position, _)| *position).max()
     }
 
     /// Takes a file out of the queue and adds it to the pending unlinks. Returns false if it was
     /// released before.
     pub(crate) fn release(&self, file: Arc<SegmentFile>) -> bool {
-        lock(&self.queue).remove(&file.position.load(Ordering::Acquire));
+        lock(&self.queues).remove(&file);
         let is_first = !file.is_released.swap(true, Ordering::AcqRel);
         if is_first {
             self.unlinks.push(file);

@@ -15,6 +15,8 @@ use crate::format::{FileHeader, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
+use crate::policy::Area;
+use crate::popularity::Popularity;
 use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::stats::Counters;
@@ -24,6 +26,7 @@ use crate::unread::{Found, Unread};
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) index: Index,
+    pub(crate) popularity: Popularity,
     pub(crate) segments: Segments,
     /// Lanes of the callers; the last is that of eviction.
     pub(crate) lanes: Box<[Mutex<Lane>]>,
@@ -37,10 +40,13 @@ pub(crate) struct Shared {
 impl Shared {
     /// An empty store with `lanes` lanes for callers.
     pub(crate) fn new(segments: Segments, durability: Durability, lanes: usize) -> Self {
+        let callers = (0..lanes.max(1)).map(|_| Lane::default());
+        let of_eviction = Lane { area: Area::Main, ..Lane::default() };
         Self {
             index: Index::new(),
+            popularity: Popularity::new(segments.budget.capacity_bytes),
             segments,
-            lanes: (0..=lanes.max(1)).map(|_| Mutex::default()).collect(),
+            lanes: callers.chain([of_eviction]).map(Mutex::new).collect(),
             durability,
             unread: Unread::default(),
             demand: Demand::default(),
@@ -96,6 +102,23 @@ impl Shared {
             self.demand.enospc.note_shortage(bytes);
             self.lifecycle.wake();
         }
+    }
+
+    /// Adds a new record to the index. It begins with the number of earlier requests for its object.
+    pub(crate) fn add(&self, record: &Arc<Record>) {
+        let others = self.index.find(record.hash);
+        let of_others = others.iter().map(|other| other.hits().saturating_add(1));
+        let of_dropped = self.popularity.requests_of_dropped(record.hash);
+        record.set_hits(of_others.fold(of_dropped, u8::max));
+        self.index.insert(record.clone());
+        self.counters.stored.add(1);
+        self.popularity.note_request(record.hash, record.body_len());
+    }
+
+    /// Counts a hit.
+    pub(crate) fn touch(&self, record: &Record) {
+        record.touch();
+        self.popularity.note_request(record.hash, record.body_len());
     }
 
     /// Adds a record of an earlier session to the index and to the lists of its files.

@@ -25,6 +25,7 @@ pub(crate) struct Counters {
     pub(crate) removed: Counter,
     pub(crate) evicted: Counter,
     pub(crate) reinserted: Counter,
+    pub(crate) reinserted_bytes: Counter,
     pub(crate) corrupt: Counter,
     pub(crate) unsynced: Counter,
     pub(crate) refused: Counter,
@@ -52,8 +53,10 @@ pub struct Stats {
     pub removed: u64,
     /// Records dropped by eviction.
     pub evicted: u64,
-    /// Records with hits that eviction kept.
+    /// Records that eviction kept.
     pub reinserted: u64,
+    /// Bytes of bodies that eviction has copied.
+    pub reinserted_bytes: u64,
     /// Damaged records that were dropped.
     pub corrupt: u64,
     /// Records dropped at loading because a power loss may have damaged them.

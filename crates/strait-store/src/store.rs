@@ -94,6 +94,11 @@ impl Store {
         self.shared.index.find(hash)
     }
 
+    /// Counts a hit. Eviction keeps the records with the most requests.
+    pub fn touch(&self, record: &Record) {
+        self.shared.touch(record);
+    }
+
     /// Reads key and meta with one pread(2), and the body too if it follows them and has at most
     /// `body_max` bytes.
     ///
@@ -251,6 +256,7 @@ impl Store {
             removed: counters.removed.get(),
             evicted: counters.evicted.get(),
             reinserted: counters.reinserted.get(),
+            reinserted_bytes: counters.reinserted_bytes.get(),
             corrupt: counters.corrupt.get(),
             unsynced: counters.unsynced.get(),
             refused: counters.refused.get(),

@@ -56,7 +56,7 @@ fn distrust(shared: &Shared, file: &Arc<SegmentFile>) {
             lane.current = None;
         }
     }
-    eviction::evict(shared, file);
+    eviction::drop_file(shared, file);
 }
 
 /// Ends the session: syncs everything, and releases the spare segments.

@@ -14,6 +14,7 @@ use crate::format::{
     hash_of_pieces,
 };
 use crate::lane::Head;
+use crate::policy::Area;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
 
@@ -209,12 +210,11 @@ impl Writer {
         shared.durability.note_written(&self.file);
         let location = Location::whole(&self.file, &self.layout, &self.header);
         let record = Record::new(self.header.hash, self.header.sequence, body_len, location);
-        shared.index.insert(record.clone());
+        shared.add(&record);
         if self.file.is_own() {
-            shared.segments.enlist(self.file.clone());
+            shared.segments.enlist(Area::Window, self.file.clone());
         }
         drop(lane);
-        shared.counters.stored.add(1);
         Ok(record)
     }
 }

@@ -87,7 +87,13 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
         ("stored_total", "counter", "Records that were committed.", stats.stored),
         ("removed_total", "counter", "Records that were removed or replaced.", stats.removed),
         ("evicted_total", "counter", "Records that were dropped by eviction.", stats.evicted),
-        ("reinserted_total", "counter", "Records with hits that were kept by eviction.", stats.reinserted),
+        ("reinserted_total", "counter", "Records that were kept by eviction.", stats.reinserted),
+        (
+            "reinserted_bytes_total",
+            "counter",
+            "Bytes of bodies that eviction has written again.",
+            stats.reinserted_bytes,
+        ),
         ("corrupt_total", "counter", "Damaged records that were dropped.", stats.corrupt),
         (
             "unsynced_total",

@@ -350,11 +350,6 @@ impl Object {
         self.body = body;
     }
 
-    /// Notes a hit.
-    pub(crate) fn touch(&self) {
-        self.records().for_each(|record| record.touch());
-    }
-
     /// Returns the bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let body = if let Body::Memory(bytes, _) = &self.body { bytes.len() } else { 0 };

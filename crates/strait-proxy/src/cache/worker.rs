@@ -199,6 +199,13 @@ impl Worker {
         Err(NotFound(variant))
     }
 
+    /// Counts a hit on a stored response.
+    pub(crate) fn touch(&self, object: &Object) {
+        if let Some(store) = &self.shared.store {
+            object.records().for_each(|record| store.touch(record));
+        }
+    }
+
     /// Returns the stored responses that match a request, fresh or stale, one for each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, request: &Fields<'_>) -> Vec<Arc<Object>> {
         let query = self.query(hash, key, request);

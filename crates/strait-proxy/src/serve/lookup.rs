@@ -240,7 +240,7 @@ async fn look_up(
             if decision == Reuse::ServeAndValidate {
                 revalidate::validate_in_background(exchange, wanted, &object);
             }
-            object.touch();
+            exchange.worker.touch(&object);
             exchange.client_permit = None;
             send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
             Ok(Lookup::Answered(true))

@@ -271,6 +271,6 @@ fn memory_hit(
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.
     let pinned = deliver::pinned(&object, &selected, options)?;
-    object.touch();
+    worker.touch(&object);
     Some(Hit { object, pinned, selected, options, head_len })
 }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
 use crate::eviction::SPARES;
+use crate::policy::Area;
 use crate::{Config, Error, Store, hash_of};
 use crate::{append, eviction};
 
@@ -208,7 +209,7 @@ fn record_is_dropped_if_eviction_cannot_copy_it() {
     let file = records[0].body().unwrap().file;
     drop(store.shared.lane(0, "test").map(|mut lane| append::seal(&store.shared, &mut lane)));
     disk.faults.inject(Call::Copy, 1, 1, Errno::IO.raw_os_error());
-    eviction::evict(&store.shared, &file);
+    eviction::evict(&store.shared, Area::Main, &file);
     assert!(records[0].is_alive() && !records[1].is_alive());
     assert!(!std::sync::Arc::ptr_eq(&records[0].body().unwrap().file, &file));
     drop(store);

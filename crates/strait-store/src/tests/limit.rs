@@ -93,7 +93,6 @@ fn objects_with_hits_outlive_those_without() {
     for key in &hot {
         put_patiently(&store, 0, key, &fill_of(1, 3000));
     }
-    put_patiently(&store, 0, b"cold", b"cold");
     for number in 1_u32..1500 {
         put_patiently(&store, 0, &number.to_le_bytes(), &fill_of(2, 9000));
         for record in hot.iter().flat_map(|key| store.find(hash_of(key))) {
@@ -103,8 +102,8 @@ fn objects_with_hits_outlive_those_without() {
     for key in &hot {
         assert_eq!(body_of(&store, key), Some(fill_of(1, 3000)));
     }
-    assert!(store.find(hash_of(b"cold")).is_empty());
-    assert!(store.stats().reinserted >= 20, "{:?}", store.stats());
+    let stats = store.stats();
+    assert!(stats.evicted > 1000 && stats.reinserted >= 20, "{stats:?}");
 }
 
 #[test]

@@ -9,6 +9,8 @@ use rustix::io::pwrite;
 
 use super::{config, fill_of, open};
 use crate::eviction;
+use crate::format::PAGED_FROM_BYTES;
+use crate::policy::Area;
 use crate::{Config, Record, Store, hash_of};
 
 /// An operation on one of a few keys.
@@ -105,24 +107,30 @@ impl Pair {
         let mut writer = self.store.reserve(0, &[key], meta, is_known.then_some(len)).unwrap();
         writer.grow(len).unwrap();
         let extent = writer.extent();
-        assert!(body.len() < 16 << 10 || extent.offset.is_multiple_of(4096), "long bodies begin on a page");
+        assert!(
+            (body.len() as u64) < PAGED_FROM_BYTES || extent.offset.is_multiple_of(4096),
+            "long bodies begin on a page"
+        );
         assert_eq!(pwrite(&*extent.file, body, extent.offset).unwrap(), body.len());
         writer
     }
 
-    /// Evicts the oldest file, as if space was short. Objects with hits must stay, others may be
-    /// gone.
+    /// Evicts the oldest file, as if space was short. The objects that the policy admits must stay if
+    /// they fit, others may be gone.
     fn evict(&mut self) {
         let next = self.store.shared.segments.queued().into_iter().next();
-        let hit: Vec<u8> = (0..6).filter(|key| self.record(*key).is_some_and(|it| it.hits() > 0)).collect();
+        let is_admitted =
+            |record: &Arc<Record>| self.store.shared.popularity.policy().admits(&eviction::candidate(record));
+        let admitted: Vec<u8> =
+            (0..6).filter(|key| self.record(*key).as_ref().is_some_and(is_admitted)).collect();
         let Some(file) = next.filter(|file| !file.is_own()) else { return };
-        eviction::evict(&self.store.shared, &file);
+        eviction::evict(&self.store.shared, Area::Main, &file);
         let gone: Vec<u8> = (0..6).filter(|key| self.record(*key).is_none()).collect();
         let half = self.store.shared.segments.segment_bytes / 2;
-        let of_hit: usize =
-            hit.iter().filter_map(|key| self.model.get(key)).map(|(_, body)| body.len()).sum();
+        let admitted_bytes: usize =
+            admitted.iter().filter_map(|key| self.model.get(key)).map(|(_, body)| body.len()).sum();
         for key in gone {
-            assert!(!hit.contains(&key) || of_hit as u64 > half / 2, "{key} was hit and is gone");
+            assert!(!admitted.contains(&key) || admitted_bytes as u64 > half, "{key} is gone");
             self.model.remove(&key);
         }
     }

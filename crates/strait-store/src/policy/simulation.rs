@@ -1,0 +1,239 @@
+//! Cache without bytes, for measuring the policy on traces.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{Area, Candidate, Dropped, Policy, STAYED_MAX, Selection, WindowTuner};
+
+/// Divisor of the segment size: a longer object gets a file of its own.
+const OWN_FILE_DIVISOR: u64 = 4;
+
+/// Simulated cache. It groups objects in segments as the store does.
+#[derive(Debug)]
+pub struct Simulation {
+    policy: Policy,
+    dropped: Dropped,
+    capacity_bytes: u64,
+    segment_bytes: u64,
+    objects: HashMap<u64, Object>,
+    window: Queue,
+    main: Queue,
+    next_file: u64,
+    totals: Totals,
+    tuning: Tuning,
+}
+
+#[derive(Debug)]
+enum Tuning {
+    /// The window keeps its size.
+    Off,
+    /// The tuner is made once the cache is full.
+    Due,
+    On(Box<WindowTuner>),
+}
+
+/// Counts of a simulation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Requests.
+    pub requests: u64,
+    /// Requests that were hits.
+    pub hits: u64,
+    /// Bytes of all requests.
+    pub requested_bytes: u64,
+    /// Bytes of the hits.
+    pub hit_bytes: u64,
+    /// Bytes of new objects.
+    pub new_bytes: u64,
+    /// Bytes that were written again by eviction.
+    pub moved_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Object {
+    bytes: u64,
+    requests: u8,
+    /// Number of its file.
+    file: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    files: VecDeque<File>,
+    /// Segment that is being filled.
+    open: File,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    number: u64,
+    hashes: Vec<u64>,
+    bytes: u64,
+}
+
+impl Simulation {
+    /// Cache of `capacity_bytes` with segments of `segment_bytes`.
+    pub fn new(capacity_bytes: u64, segment_bytes: u64) -> Self {
+        Self {
+            policy: Policy::new(capacity_bytes),
+            dropped: Dropped::default(),
+            capacity_bytes,
+            segment_bytes,
+            objects: HashMap::new(),
+            window: Queue::default(),
+            main: Queue { open: File { number: 1, ..File::default() }, ..Queue::default() },
+            next_file: 2,
+            totals: Totals::default(),
+            tuning: Tuning::Off,
+        }
+    }
+
+    /// Lets the window adapt to the requests, as in the store.
+    #[must_use]
+    pub fn tuned(self) -> Self {
+        Self { tuning: Tuning::Due, ..self }
+    }
+
+    /// Sets the share of the window in the capacity.
+    pub fn set_window_share(&mut self, share: f64) {
+        self.policy.set_window_share(share);
+    }
+
+    /// Returns the counts so far.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Requests an object; stores it if it is missing. Returns true if it was a hit.
+    pub fn request(&mut self, hash: u64, bytes: u64) -> bool {
+        self.totals.requests += 1;
+        self.totals.requested_bytes += bytes;
+        if let Tuning::On(tuner) = &mut self.tuning
+            && tuner.sample().has(hash)
+            && let Some(share) = tuner.request(hash, bytes)
+        {
+            self.policy.set_window_share(share);
+        }
+        if let Some(object) = self.objects.get_mut(&hash) {
+            object.requests = object.requests.saturating_add(1);
+            self.totals.hits += 1;
+            self.totals.hit_bytes += bytes;
+            return true;
+        }
+        if bytes <= self.capacity_bytes {
+            self.totals.new_bytes += bytes;
+            let requests = self.dropped.requests(hash).saturating_add(1);
+            self.put(Area::Window, Candidate { object: hash, requests, bytes });
+            self.evict();
+        }
+        false
+    }
+
+    fn queue(&mut self, area: Area) -> &mut Queue {
+        match area {
+            Area::Window => &mut self.window,
+            Area::Main => &mut self.main,
+        }
+    }
+
+    fn put(&mut self, area: Area, Candidate { object: hash, requests, bytes }: Candidate<u64>) {
+        let number = self.next_file;
+        let is_own = self.is_own(bytes);
+        let segment_bytes = self.segment_bytes;
+        let queue = self.queue(area);
+        queue.bytes += bytes;
+        let file = if is_own {
+            queue.files.push_back(File { number, hashes: vec![hash], bytes });
+            number
+        } else {
+            if queue.open.bytes + bytes > segment_bytes {
+                let next = File { number, ..File::default() };
+                queue.files.push_back(std::mem::replace(&mut queue.open, next));
+            }
+            queue.open.hashes.push(hash);
+            queue.open.bytes += bytes;
+            queue.open.number
+        };
+        self.next_file += 1;
+        self.objects.insert(hash, Object { bytes, requests, file });
+    }
+
+    fn evict(&mut self) {
+        let mut stayed: Vec<Candidate<u64>> = Vec::new();
+        while self.window.bytes + self.main.bytes > self.capacity_bytes {
+            let wanted = self.policy.area(self.window.bytes);
+            let found =
+                [wanted, wanted.other()].map(|area| (!self.queue(area).files.is_empty()).then_some(area));
+            let Some(area) = found.into_iter().flatten().next() else { return };
+            let Some(file) = self.queue(area).files.pop_front() else { return };
+            self.begin_eviction(area, &file);
+            let candidates = file.hashes.iter().filter_map(|hash| self.take(*hash, file.number)).collect();
+            if self.is_own(file.bytes) && file.hashes.len() == 1 {
+                self.evict_own(area, candidates, &mut stayed);
+            } else {
+                self.evict_segment(area, candidates);
+            }
+        }
+    }
+
+    fn is_own(&self, bytes: u64) -> bool {
+        bytes > self.segment_bytes / OWN_FILE_DIVISOR
+    }
+
+    /// Counts the bytes of a file that leaves an area.
+    fn begin_eviction(&mut self, area: Area, file: &File) {
+        if area == Area::Window && self.policy.count_written(file.bytes) {
+            self.objects.values_mut().for_each(|object| object.requests /= 2);
+            self.dropped.age();
+        }
+        self.dropped.grow(self.objects.len());
+        if matches!(self.tuning, Tuning::Due) {
+            let tuner = WindowTuner::new(self.capacity_bytes, self.objects.len() as u64);
+            self.tuning = Tuning::On(Box::new(tuner));
+        }
+        self.queue(area).bytes -= file.bytes;
+    }
+
+    fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>) {
+        let Selection { kept, dropped } = self.policy.select(area, candidates, self.segment_bytes);
+        self.totals.moved_bytes += kept.iter().map(|candidate| candidate.bytes).sum::<u64>();
+        kept.into_iter().for_each(|candidate| self.put(Area::Main, candidate));
+        dropped.into_iter().for_each(|candidate| self.drop_object(&candidate));
+    }
+
+    /// Evicts a file with one object, or moves it to the end of main. `stayed` has the objects that
+    /// stayed during this search for space.
+    fn evict_own(&mut self, area: Area, candidates: Vec<Candidate<u64>>, stayed: &mut Vec<Candidate<u64>>) {
+        let Some(candidate) = candidates.into_iter().next() else { return };
+        if !self.policy.keeps(area, &candidate) {
+            return self.drop_object(&candidate);
+        }
+        self.put(Area::Main, candidate);
+        if area == Area::Main {
+            stayed.push(candidate);
+        }
+        if stayed.len() == STAYED_MAX {
+            let least = stayed.drain(..).min_by(|one, other| one.score().total_cmp(&other.score()));
+            least.into_iter().for_each(|candidate| self.drop_own(&candidate));
+        }
+    }
+
+    /// Drops an object that is alone in a file of main.
+    fn drop_own(&mut self, candidate: &Candidate<u64>) {
+        let Some(object) = self.objects.remove(&candidate.object) else { return };
+        self.main.files.retain(|file| file.number != object.file);
+        self.main.bytes -= object.bytes;
+        self.drop_object(candidate);
+    }
+
+    fn drop_object(&mut self, candidate: &Candidate<u64>) {
+        self.dropped.remember(candidate.object, candidate.requests);
+    }
+
+    /// Takes an object that is still in that file.
+    fn take(&mut self, hash: u64, file: u64) -> Option<Candidate<u64>> {
+        let is_here = self.objects.get(&hash).is_some_and(|object| object.file == file);
+        let object = if is_here { self.objects.remove(&hash) } else { None }?;
+        Some(Candidate { object: hash, requests: object.requests, bytes: object.bytes })
+    }
+}
