@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// Minimum number of segments in a capacity, if no segment size is configured. Eviction frees one
 /// segment at a time.
-const SEGMENTS_MIN: u64 = 64;
+const SEGMENTS_MIN: u64 = 128;
 /// Minimum number of segments for each lane. Each lane holds one that is not full.
 const SEGMENTS_PER_LANE_MIN: u64 = 8;
 /// Range of the default segment size in bytes.
@@ -26,7 +26,7 @@ pub struct Config {
     pub dir: PathBuf,
     /// Limit of the bytes of all files together, at all times.
     pub capacity_bytes: u64,
-    /// Bytes of a segment file. `None`: 1/64 of the capacity, or less with many lanes, between 1
+    /// Bytes of a segment file. `None`: 1/128 of the capacity, or less with many lanes, between 1
     /// and 256 MiB.
     pub segment_bytes: Option<u64>,
     /// Number of writing threads, each with a segment of its own.

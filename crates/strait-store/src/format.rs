@@ -18,8 +18,9 @@ pub const RECORD_ALIGN: u64 = 128;
 /// A page of the page cache and a block of the file system.
 pub const PAGE_BYTES: u64 = 4096;
 /// Bodies of this size and more begin on a page: sendfile(2) then refers to one page less, and a
-/// write fills whole pages. Aligning smaller ones would waste most of a page.
-pub const PAGED_FROM_BYTES: u64 = 16 << 10;
+/// write fills whole pages. Smaller ones are read into memory, and the gaps before them would waste
+/// space: half a page each.
+pub const PAGED_FROM_BYTES: u64 = (32 << 10) + 1;
 /// Alignment of smaller bodies.
 const BODY_ALIGN: u64 = 8;
 /// Limit of a key in bytes.
