@@ -76,6 +76,15 @@ pub const PROXY: [Shown; 12] = [
     shown("unanswered", "requests unanswered at the end", 1.0, 0, false),
 ];
 
+/// Figures of caches on traces.
+pub const CACHE: [Shown; 5] = [
+    shown("hit_percent", "hits, % of the requests", 1.0, 2, true),
+    shown("hit_bytes_percent", "hits, % of the bytes", 1.0, 2, true),
+    shown("bytes_written_per_byte", "bytes written per byte of a new object", 1.0, 2, false),
+    shown("failed", "objects not stored", 1.0, 0, false),
+    shown("used_percent", "used at the end, % of the capacity", 1.0, 1, true),
+];
+
 /// Figures of D4's experiments: response time and CPU time first, because their open loops fix the
 /// rate.
 pub const PROXY_FIGURES: [Shown; 9] =
@@ -131,6 +140,7 @@ const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb
 pub fn figures(results: &Results) -> Vec<Shown> {
     let all: &[Shown] = match results.benchmark.split_once(' ').unwrap_or((&results.benchmark, "")) {
         ("latency", _) => &LATENCY,
+        ("cache", _) => &CACHE,
         ("send", _) => &SEND,
         ("proxy", "") => &PROXY,
         ("instructions", _) => &INSTRUCTIONS,

@@ -1,6 +1,7 @@
 //! The program `strait-bench`, which `strait bench` executes: it measures ways to capture
 //! and to send, and caching proxies, on this machine.
 
+mod cache;
 mod capture;
 mod claims;
 mod measured;
@@ -39,6 +40,8 @@ enum Command {
     Send(send::Args),
     /// Response time, throughput and CPU time of caching proxies by Web Polygraph's axes
     Proxy(Box<proxy::Args>),
+    /// Hit ratio of the cache's eviction policy on traces, compared with other policies
+    Cache(cache::Args),
     /// Check the claims about Strait's speed against libpcap, tcpdump, programs in C and other
     /// proxies
     Claims(claims::Args),
@@ -83,6 +86,7 @@ impl Command {
             Self::Latency(args) => capture::run_latency(args),
             Self::Send(args) => send::run(args),
             Self::Proxy(args) => proxy::run(args),
+            Self::Cache(args) => cache::run(args),
             Self::Claims(args) => claims::run(args),
             Self::Compare(args) => report::run_compare(args),
             Self::Report(args) => report::run_report(args),

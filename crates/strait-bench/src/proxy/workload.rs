@@ -84,7 +84,7 @@ fn polymix(id: u64) -> u64 {
 }
 
 /// Returns a pseudo-random number above 0 and up to 1, determined by `value` and `draw`.
-fn unit(value: u64, draw: u64) -> f64 {
+pub(crate) fn unit(value: u64, draw: u64) -> f64 {
     let bits = mix_bits(mix_bits(value) ^ draw) >> 11;
     (bits + 1) as f64 / (1_u64 << 53) as f64
 }

@@ -14,9 +14,11 @@ const OBJECTS: u64 = 2048;
 /// Segments of a small cache.
 const SEGMENTS: u64 = 64;
 /// The shares are compared each time that many requests were simulated.
-const PERIOD_REQUESTS: u64 = 4 * OBJECTS;
+const PERIOD_REQUESTS: u64 = 2 * OBJECTS;
+/// Periods until the small caches are full.
+const COLD_PERIODS: u64 = 3;
 /// Weight of earlier periods.
-const MEMORY: f64 = 0.8;
+const MEMORY: f64 = 0.9;
 /// Another share is chosen if it has more hits by this factor.
 const GAIN_MIN: f64 = 1.005;
 /// Odd factor that makes the sample independent of the bits that tables use.
@@ -94,9 +96,11 @@ impl WindowTuner {
     }
 
     fn compare(&mut self) -> Option<f64> {
+        let is_cold = self.requests <= COLD_PERIODS * PERIOD_REQUESTS;
         for candidate in &mut self.candidates {
             let hits = candidate.simulation.totals().hits;
-            candidate.hits = MEMORY * candidate.hits + (hits - candidate.hits_before) as f64;
+            let in_period = (hits - candidate.hits_before) as f64;
+            candidate.hits = if is_cold { 0.0 } else { MEMORY * candidate.hits + in_period };
             candidate.hits_before = hits;
         }
         let by_hits =

@@ -1,0 +1,179 @@
+//! Hit ratio of the store's eviction policy on synthetic traces: simulated with the policy's own
+//! code, live in a store on disk, and compared with LRU, with Belady's optimum and with the policies
+//! of the published library libCacheSim.
+//!
+//! Every contestant starts empty, so the first request for an object is always a miss.
+
+mod library;
+mod live;
+mod reference;
+pub mod trace;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
+
+use strait_store::policy::{Simulation, Totals};
+
+pub use self::trace::TRACES;
+use self::trace::{Request, Trace};
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::results::{Figures, Results};
+use crate::rounds::{self, Definition, Report};
+
+/// Divisor of the capacity for the size of a simulated segment, as in the store.
+const SEGMENTS: u64 = 128;
+
+/// Policy or cache that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// The optimum: evicts the object that is requested last.
+    Belady,
+    /// Evicts the object that was requested last the longest time ago.
+    Lru,
+    /// A policy of libCacheSim.
+    Library(&'static str),
+    /// The store's policy, simulated.
+    Simulated,
+    /// A store on disk.
+    Store,
+}
+
+/// All contestants with their names.
+pub const CONTESTANTS: [(&str, Contestant); 8] = [
+    ("belady", Contestant::Belady),
+    ("lru", Contestant::Lru),
+    ("library-lru", Contestant::Library("LRU")),
+    ("library-s3fifo", Contestant::Library("S3FIFO")),
+    ("library-sieve", Contestant::Library("Sieve")),
+    ("library-wtinylfu", Contestant::Library("WTinyLFU")),
+    ("strait-simulated", Contestant::Simulated),
+    ("strait-store", Contestant::Store),
+];
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = CONTESTANTS.iter().find(|(_, contestant)| contestant == self);
+        f.write_str(named.map_or("", |(name, _)| name))
+    }
+}
+
+impl FromStr for Contestant {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        let named = CONTESTANTS.iter().find(|(of_it, _)| *of_it == name);
+        named.map(|(_, contestant)| *contestant).ok_or_else(|| format!("{name} is not a contestant"))
+    }
+}
+
+/// Traces and caches to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Contestants.
+    pub contestants: Vec<Contestant>,
+    /// Indices of the traces in [`TRACES`].
+    pub traces: Vec<u32>,
+    /// Size of the caches in bytes.
+    pub capacity_bytes: u64,
+    /// Length of a trace.
+    pub requests: usize,
+    /// Number of runs with different traces.
+    pub rounds: u32,
+    /// Parent of the directories of stores and traces.
+    pub dir: PathBuf,
+}
+
+/// Measures every contestant on every trace.
+///
+/// # Errors
+/// A store cannot be opened; the signal.
+pub fn run(
+    plan: &Plan,
+    machine: Machine,
+    progress: &mut Report<'_>,
+    terminated: &AtomicBool,
+) -> Result<Results> {
+    let definition = Definition {
+        benchmark: "cache",
+        about: format!(
+            "Hit ratios of caches of {} MiB that start empty, on traces of {} requests.",
+            plan.capacity_bytes >> 20,
+            plan.requests
+        ),
+        axis: "trace",
+        unit: "",
+        labels: TRACES.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        contestants: &plan.contestants,
+        places: &plan.traces,
+        rounds: plan.rounds,
+        seconds: 0.0,
+    };
+    let probe = |contestant| match contestant {
+        Contestant::Library(_) => library::probe(),
+        _ => Ok(()),
+    };
+    rounds::run(&definition, machine, progress, probe, |contestant, trace| {
+        rounds::attempt(terminated, || measure(plan, contestant, trace))
+    })
+}
+
+fn measure(plan: &Plan, contestant: Contestant, trace: u32) -> Result<(Figures, String)> {
+    let (_, generate) =
+        TRACES.get(trace as usize).ok_or_else(|| Error::Invalid(format!("there is no trace {trace}")))?;
+    let trace = generate(plan.capacity_bytes, plan.requests);
+    let figures = match contestant {
+        Contestant::Belady => reference::belady(&trace, plan.capacity_bytes).figures(),
+        Contestant::Lru => reference::lru(&trace, plan.capacity_bytes).figures(),
+        Contestant::Library(policy) => library::run(policy, &trace, plan)?,
+        Contestant::Simulated => simulate(&trace, plan.capacity_bytes),
+        Contestant::Store => live::run(&trace, plan)?,
+    };
+    Ok((figures, String::new()))
+}
+
+fn simulate(trace: &Trace, capacity_bytes: u64) -> Figures {
+    let mut simulation = Simulation::new(capacity_bytes, capacity_bytes / SEGMENTS).tuned();
+    for Request { object, bytes } in trace {
+        simulation.request(strait_store::hash_of(&object.to_le_bytes()), *bytes);
+    }
+    let Totals { requests, hits, requested_bytes, hit_bytes, new_bytes, moved_bytes } = simulation.totals();
+    let ratios = Ratios { requests, hits, requested_bytes, hit_bytes };
+    ratios.with_writes(new_bytes, moved_bytes)
+}
+
+/// Requests and hits of a cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ratios {
+    requests: u64,
+    hits: u64,
+    requested_bytes: u64,
+    hit_bytes: u64,
+}
+
+impl Ratios {
+    fn count(&mut self, bytes: u64, is_hit: bool) {
+        self.requests += 1;
+        self.requested_bytes += bytes;
+        self.hits += u64::from(is_hit);
+        self.hit_bytes += if is_hit { bytes } else { 0 };
+    }
+
+    fn figures(self) -> Figures {
+        let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+        Figures::from([
+            ("hit_percent".to_owned(), percent(self.hits, self.requests)),
+            ("hit_bytes_percent".to_owned(), percent(self.hit_bytes, self.requested_bytes)),
+        ])
+    }
+
+    /// Adds the number of bytes written for each byte of a new object.
+    fn with_writes(self, new_bytes: u64, moved_bytes: u64) -> Figures {
+        let mut figures = self.figures();
+        let written = (new_bytes + moved_bytes) as f64 / new_bytes.max(1) as f64;
+        figures.insert("bytes_written_per_byte".to_owned(), written);
+        figures
+    }
+}
