@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::append;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
-use crate::format::{PAGE_BYTES, RECORD_HEADER_BYTES, State};
+use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State};
 use crate::lane::{Head, Lane};
 use crate::pending::PINNED_DIVISOR;
 use crate::policy::{Area, Candidate, STAYED_MAX, Selection};
@@ -95,10 +95,11 @@ pub(crate) fn close_unlinked(shared: &Shared) {
     }
 }
 
-/// Evicts a file with a queue position before `end`: the first one that the policy does not keep, or
-/// the one with the lowest score if it keeps many. Returns the bytes that it frees; `None` if there
-/// is no file. Skips files with writers. Skips files with readers while readers of evicted files
-/// hold their limit: evicting such files frees nothing, and would continue until the store is empty.
+/// Evicts a file with a queue position before `end`: the first one that the policy does not keep,
+/// or the one with the lowest score if it keeps many. Returns the bytes that it frees; `None` if
+/// there is no file. Skips files with writers. Skips files with readers while readers of evicted
+/// files hold their limit: evicting such files frees nothing, and would continue until the store
+/// is empty.
 pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
     let mut stayed: Vec<(f64, Arc<SegmentFile>)> = Vec::new();
     while stayed.len() < STAYED_MAX {
@@ -160,8 +161,9 @@ fn score_if_kept(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> Option
     if !file.is_own() {
         return None;
     }
-    let candidates = members(shared, file, &file.members());
-    let best = candidates.iter().map(candidate).max_by(|one, other| one.score().total_cmp(&other.score()))?;
+    let members = members(shared, file, &file.members());
+    let candidates = members.iter().filter_map(|record| Some(candidate(record, &record.location()?)));
+    let best = candidates.max_by(|one, other| one.score().total_cmp(&other.score()))?;
     let is_kept = shared.popularity.policy().keeps(area, &best) && shared.segments.requeue(file);
     is_kept.then(|| {
         shared.counters.reinserted.add(1);
@@ -169,13 +171,16 @@ fn score_if_kept(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> Option
     })
 }
 
-/// Returns a record as the policy sees it.
-pub(crate) fn candidate(record: &Arc<Record>) -> Candidate<Arc<Record>> {
+/// Returns a record as the policy sees it. Its bytes are those of an extent, so that a segment of
+/// records with long heads and short bodies is never kept whole.
+pub(crate) fn candidate(record: &Arc<Record>, location: &Location) -> Candidate<Arc<Record>> {
     let requests = record.hits().saturating_add(1);
-    Candidate { object: record.clone(), requests, bytes: record.body_len() }
+    let bytes = Layout::new(0, location.head_len.into(), record.body_len(), false).extent_len();
+    Candidate { object: record.clone(), requests, bytes }
 }
 
-/// Moves the records that stay out of a file, and releases the file. Returns the bytes that it frees.
+/// Moves the records that stay out of a file, and releases the file. Returns the bytes that it
+/// frees.
 pub(crate) fn evict(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> u64 {
     let segment_bytes = shared.segments.segment_bytes;
     evict_with(shared, file, |candidates| shared.popularity.policy().select(area, candidates, segment_bytes))
@@ -196,28 +201,25 @@ fn evict_with(
     for record in members(shared, file, &file.dismiss()) {
         let Some(location) = record.location() else { continue };
         if Arc::ptr_eq(&location.body, file) {
-            candidates.push(candidate(&record));
+            candidates.push(candidate(&record, &location));
         } else if move_away(shared, &record, &location, false).is_err() {
             dropped.push(record);
         }
     }
     let selection = select(candidates);
-    for Candidate { object: record, .. } in selection.kept {
+    for Candidate { object: record, bytes, .. } in selection.kept {
         let Some(location) = record.location() else { continue };
         if move_away(shared, &record, &location, true).is_ok() {
             shared.counters.reinserted.add(1);
-            moved_bytes += record.body_len();
+            moved_bytes += bytes;
         } else {
             dropped.push(record);
         }
     }
     dropped.extend(selection.dropped.into_iter().map(|candidate| candidate.object));
-    for record in dropped {
-        shared.popularity.dropped().remember(record.hash, record.hits().saturating_add(1));
-        if shared.end(&record) {
-            shared.counters.evicted.add(1);
-        }
-    }
+    shared.popularity.remember(&dropped);
+    let evicted = dropped.iter().filter(|record| shared.end(record)).count();
+    shared.counters.evicted.add(evicted as u64);
     shared.counters.reinserted_bytes.add(moved_bytes);
     let freed_bytes = file.share.bytes().saturating_sub(moved_bytes);
     shared.release_file(file.clone());

@@ -1,10 +1,12 @@
 //! Numbers of requests, and the eviction policy that they feed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::file::lock;
+use crate::format::RECORD_ALIGN;
 use crate::policy::{Dropped, Policy, Sample, WindowTuner};
+use crate::record::Record;
 
 /// The tuner begins again once the number of records has changed by this factor.
 const RECORDS_FACTOR: u64 = 4;
@@ -15,7 +17,7 @@ pub(crate) struct Popularity {
     policy: Mutex<Policy>,
     dropped: RwLock<Dropped>,
     tuner: Mutex<Option<WindowTuner>>,
-    /// Objects whose requests the tuner gets.
+    /// Sample of the objects that the tuner simulates.
     sample: AtomicU32,
     /// Number of records for which the tuner was made.
     tuned_records: AtomicU64,
@@ -44,6 +46,14 @@ impl Popularity {
         self.dropped.read().unwrap_or_else(PoisonError::into_inner).requests(hash)
     }
 
+    /// Remembers the numbers of requests of dropped records.
+    pub(crate) fn remember(&self, records: &[Arc<Record>]) {
+        let mut dropped = self.dropped();
+        for record in records {
+            dropped.remember(record.hash, record.hits().saturating_add(1));
+        }
+    }
+
     /// Locks the numbers of requests of dropped objects for changes.
     pub(crate) fn dropped(&self) -> RwLockWriteGuard<'_, Dropped> {
         self.dropped.write().unwrap_or_else(PoisonError::into_inner)
@@ -51,7 +61,10 @@ impl Popularity {
 
     /// Notes a request for an object, found or stored. Does not wait: if another thread is in the
     /// tuner, it misses this request.
-    pub(crate) fn note_request(&self, hash: u64, bytes: u64) {
+    pub(crate) fn note_request(&self, record: &Record) {
+        let hash = record.hash;
+        // With a header: objects without a body use memory in the simulation, too.
+        let bytes = RECORD_ALIGN + record.body_len();
         if !Sample::from_code(self.sample.load(Ordering::Relaxed)).has(hash) {
             return;
         }
@@ -73,6 +86,7 @@ impl Popularity {
         self.tuned_records.store(records, Ordering::Relaxed);
         let tuner = WindowTuner::new(self.capacity_bytes, records);
         self.sample.store(tuner.sample().code(), Ordering::Relaxed);
+        self.policy().set_window_share(tuner.share());
         *lock(&self.tuner) = Some(tuner);
     }
 }

@@ -112,13 +112,13 @@ impl Shared {
         record.set_hits(of_others.fold(of_dropped, u8::max));
         self.index.insert(record.clone());
         self.counters.stored.add(1);
-        self.popularity.note_request(record.hash, record.body_len());
+        self.popularity.note_request(record);
     }
 
     /// Counts a hit.
     pub(crate) fn touch(&self, record: &Record) {
         record.touch();
-        self.popularity.note_request(record.hash, record.body_len());
+        self.popularity.note_request(record);
     }
 
     /// Adds a record of an earlier session to the index and to the lists of its files.

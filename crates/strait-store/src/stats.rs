@@ -55,7 +55,7 @@ pub struct Stats {
     pub evicted: u64,
     /// Records that eviction kept.
     pub reinserted: u64,
-    /// Bytes of bodies that eviction has copied.
+    /// Bytes of records that eviction has copied.
     pub reinserted_bytes: u64,
     /// Damaged records that were dropped.
     pub corrupt: u64,

@@ -44,8 +44,8 @@ pub(super) fn lru(trace: &Trace, capacity_bytes: u64) -> Ratios {
     ratios
 }
 
-/// Runs Belady's algorithm, which is optimal for objects of one size: it evicts the object whose next
-/// request is the last.
+/// Runs Belady's algorithm: evicts the object with the latest next request. It is optimal for objects
+/// of one size.
 pub(super) fn belady(trace: &Trace, capacity_bytes: u64) -> Ratios {
     let next = next_requests(trace);
     let (mut cache, mut ratios) = (Ordered::default(), Ratios::default());

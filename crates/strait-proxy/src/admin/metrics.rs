@@ -91,7 +91,7 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
         (
             "reinserted_bytes_total",
             "counter",
-            "Bytes of bodies that eviction has written again.",
+            "Bytes of records that eviction has written again.",
             stats.reinserted_bytes,
         ),
         ("corrupt_total", "counter", "Damaged records that were dropped.", stats.corrupt),

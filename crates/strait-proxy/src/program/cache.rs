@@ -59,7 +59,7 @@ Output of stats, with counts since the start of the proxy:
   removed         records replaced, or removed on request
   evicted         records removed by eviction
   reinserted      records kept when their file was evicted, because they had enough requests
-  reinserted_bytes  bytes of bodies that eviction has written again
+  reinserted_bytes  bytes of records that eviction has written again
   corrupt         records with a wrong checksum or head, dropped
   unsynced        records that a power loss may have damaged, dropped at the start
   refused         responses not stored for lack of space; clients got them

@@ -20,6 +20,8 @@ mod dropped;
 mod simulation;
 mod window;
 
+use std::cmp::Reverse;
+
 pub use self::dropped::Dropped;
 pub use self::simulation::{Simulation, Totals};
 pub use self::window::{Sample, WindowTuner};
@@ -133,7 +135,8 @@ impl Policy {
         mut candidates: Vec<Candidate<T>>,
         segment_bytes: u64,
     ) -> Selection<T> {
-        candidates.sort_by(|one, other| other.score().total_cmp(&one.score()));
+        // Scores are not negative, so their bits have their order.
+        candidates.sort_by_cached_key(|candidate| Reverse(candidate.score().to_bits()));
         let least = self.cut * if area == Area::Window { ADMISSION_FACTOR } else { STAY_FACTOR };
         let mut left = (segment_bytes as f64 * KEPT_SHARE) as u64;
         let mut selection = Selection { kept: Vec::new(), dropped: Vec::new() };

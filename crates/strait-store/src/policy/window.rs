@@ -81,7 +81,12 @@ impl WindowTuner {
         Self { candidates: SHARES.map(candidate).into(), chosen: FIRST, sample, requests: 0 }
     }
 
-    /// Returns the objects whose requests it simulates.
+    /// Returns the chosen share.
+    pub fn share(&self) -> f64 {
+        self.candidates[self.chosen].share
+    }
+
+    /// Returns the sample of the simulated objects.
     pub fn sample(&self) -> Sample {
         self.sample
     }

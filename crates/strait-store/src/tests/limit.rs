@@ -11,7 +11,8 @@ use rustix::io::pwrite;
 
 use super::faults::bytes_in;
 use super::{PATIENCE, body_of, config, fill_of, open};
-use crate::{Config, Error, Store, hash_of};
+use crate::policy::Area;
+use crate::{Config, Error, Store, append, eviction, hash_of};
 
 /// Checks a store and its directory against the limits from another thread until `work` is done.
 fn watched(store: &Arc<Store>, dir: &std::path::Path, work: impl FnOnce()) {
@@ -104,6 +105,21 @@ fn objects_with_hits_outlive_those_without() {
     }
     let stats = store.stats();
     assert!(stats.evicted > 1000 && stats.reinserted >= 20, "{stats:?}");
+}
+
+#[test]
+fn eviction_frees_space_of_objects_without_bodies() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    for number in 0_u32..400 {
+        store.put(0, &[&number.to_le_bytes()[..], &[7; 500]].concat(), b"meta", &[]).unwrap();
+    }
+    drop(store.shared.lane(0, "test").map(|mut lane| append::seal(&store.shared, &mut lane)));
+    let file = store.shared.segments.queued().remove(0);
+    let freed_bytes = eviction::evict(&store.shared, Area::Main, &file);
+    let stats = store.stats();
+    assert!(stats.evicted > 0 && stats.reinserted > 0 && freed_bytes > 0, "{stats:?}");
+    assert!(stats.reinserted_bytes >= 504 * stats.reinserted, "{stats:?}");
 }
 
 #[test]

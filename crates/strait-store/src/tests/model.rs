@@ -119,8 +119,10 @@ impl Pair {
     /// they fit, others may be gone.
     fn evict(&mut self) {
         let next = self.store.shared.segments.queued().into_iter().next();
-        let is_admitted =
-            |record: &Arc<Record>| self.store.shared.popularity.policy().admits(&eviction::candidate(record));
+        let is_admitted = |record: &Arc<Record>| {
+            let candidate = eviction::candidate(record, &record.location().unwrap());
+            self.store.shared.popularity.policy().admits(&candidate)
+        };
         let admitted: Vec<u8> =
             (0..6).filter(|key| self.record(*key).as_ref().is_some_and(is_admitted)).collect();
         let Some(file) = next.filter(|file| !file.is_own()) else { return };
