@@ -1,11 +1,12 @@
 //! Hit ratio of the store's eviction policy on synthetic traces: simulated with the policy's own
-//! code, live in a store on disk, and compared with LRU, with Belady's optimum and with the policies
-//! of the published library libCacheSim.
+//! code, live in a store on disk, and compared with LRU, with Belady's optimum and with the
+//! policies of the published library libCacheSim.
 //!
 //! Every contestant starts empty, so the first request for an object is always a miss.
 
 mod library;
 mod live;
+mod ratios;
 mod reference;
 pub mod trace;
 
@@ -16,6 +17,7 @@ use std::sync::atomic::AtomicBool;
 
 use strait_store::policy::{Simulation, Totals};
 
+use self::ratios::Ratios;
 pub use self::trace::TRACES;
 use self::trace::{Request, Trace};
 use crate::error::{Error, Result};
@@ -127,9 +129,9 @@ fn measure(plan: &Plan, contestant: Contestant, trace: u32) -> Result<(Figures, 
     let figures = match contestant {
         Contestant::Belady => reference::belady(&trace, plan.capacity_bytes).figures(),
         Contestant::Lru => reference::lru(&trace, plan.capacity_bytes).figures(),
-        Contestant::Library(policy) => library::run(policy, &trace, plan)?,
+        Contestant::Library(policy) => library::run(policy, &trace, plan.capacity_bytes, &plan.dir)?,
         Contestant::Simulated => simulate(&trace, plan.capacity_bytes),
-        Contestant::Store => live::run(&trace, plan)?,
+        Contestant::Store => live::run(&trace, plan.capacity_bytes, &plan.dir)?,
     };
     Ok((figures, String::new()))
 }
@@ -142,38 +144,4 @@ fn simulate(trace: &Trace, capacity_bytes: u64) -> Figures {
     let Totals { requests, hits, requested_bytes, hit_bytes, new_bytes, moved_bytes } = simulation.totals();
     let ratios = Ratios { requests, hits, requested_bytes, hit_bytes };
     ratios.with_writes(new_bytes, moved_bytes)
-}
-
-/// Requests and hits of a cache.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ratios {
-    requests: u64,
-    hits: u64,
-    requested_bytes: u64,
-    hit_bytes: u64,
-}
-
-impl Ratios {
-    fn count(&mut self, bytes: u64, is_hit: bool) {
-        self.requests += 1;
-        self.requested_bytes += bytes;
-        self.hits += u64::from(is_hit);
-        self.hit_bytes += if is_hit { bytes } else { 0 };
-    }
-
-    fn figures(self) -> Figures {
-        let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
-        Figures::from([
-            ("hit_percent".to_owned(), percent(self.hits, self.requests)),
-            ("hit_bytes_percent".to_owned(), percent(self.hit_bytes, self.requested_bytes)),
-        ])
-    }
-
-    /// Adds the number of bytes written for each byte of a new object.
-    fn with_writes(self, new_bytes: u64, moved_bytes: u64) -> Figures {
-        let mut figures = self.figures();
-        let written = (new_bytes + moved_bytes) as f64 / new_bytes.max(1) as f64;
-        figures.insert("bytes_written_per_byte".to_owned(), written);
-        figures
-    }
 }

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
+use std::path::Path;
 use std::process::Command;
 
-use super::Plan;
 use super::reference::next_requests;
 use super::trace::Trace;
 use crate::error::{Error, Result};
@@ -22,11 +22,11 @@ pub(super) fn probe() -> Result<()> {
     })
 }
 
-pub(super) fn run(policy: &str, trace: &Trace, plan: &Plan) -> Result<Figures> {
-    let path = plan.dir.join(format!("strait-trace-{}", std::process::id()));
+pub(super) fn run(policy: &str, trace: &Trace, capacity_bytes: u64, dir: &Path) -> Result<Figures> {
+    let path = dir.join(format!("strait-trace-{}", std::process::id()));
     let output = write(trace, &path).and_then(|()| {
         let path = path.to_string_lossy();
-        python(&["-c", PROGRAM, policy, &path, &plan.capacity_bytes.to_string()])
+        python(&["-c", PROGRAM, policy, &path, &capacity_bytes.to_string()])
     });
     let _ = std::fs::remove_file(&path);
     let output = output?;
@@ -54,9 +54,9 @@ fn python(arguments: &[&str]) -> Result<String> {
     Err(Error::Program { program: "python3".into(), message })
 }
 
-/// Writes a trace in libCacheSim's format oracleGeneral: time (4 bytes), object (8), size (4), index
-/// of the next request for the object or -1 (8).
-fn write(trace: &Trace, path: &std::path::Path) -> Result<()> {
+/// Writes a trace in libCacheSim's format oracleGeneral: time (4 bytes), object (8), size (4),
+/// index of the next request for the object or -1 (8).
+fn write(trace: &Trace, path: &Path) -> Result<()> {
     let written = File::create_new(path).and_then(|file| {
         let mut file = BufWriter::new(file);
         for (time, (request, next)) in (0_u32..).zip(trace.iter().zip(next_requests(trace))) {

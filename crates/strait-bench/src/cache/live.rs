@@ -1,12 +1,13 @@
 //! A store on disk, requested in one thread.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strait_store::{Config, Store, hash_of};
 
+use super::ratios::Ratios;
 use super::trace::{Request, Trace};
-use super::{Plan, Ratios};
 use crate::error::{Error, Result};
 use crate::results::Figures;
 
@@ -16,9 +17,9 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Requests every object of the trace, and stores those that are missing.
-pub(super) fn run(trace: &Trace, plan: &Plan) -> Result<Figures> {
-    let dir = plan.dir.join(format!("strait-store-{}", std::process::id()));
-    let config = Config { capacity_bytes: plan.capacity_bytes, sync_every: None, ..Config::new(&dir) };
+pub(super) fn run(trace: &Trace, capacity_bytes: u64, dir: &Path) -> Result<Figures> {
+    let dir = dir.join(format!("strait-store-{}", std::process::id()));
+    let config = Config { capacity_bytes, sync_every: None, ..Config::new(&dir) };
     let figures = Store::open(config).map_err(|error| Error::Invalid(error.to_string())).map(|store| {
         let figures = request_all(&store, trace);
         store.close();

@@ -56,7 +56,9 @@ impl Ranks {
                 sum
             })
             .collect();
-        sums.iter_mut().for_each(|part| *part /= sum);
+        for part in &mut sums {
+            *part /= sum;
+        }
         Self(sums)
     }
 
