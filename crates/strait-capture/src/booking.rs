@@ -42,8 +42,8 @@ impl Booking<'_> {
                 // The kernel copied the whole frame, so that the filter can see it.
                 self.account.copied_bytes += frame.bytes.len() as u64;
             }
-            // Filter a copy: a reference would force loops without this filter to keep every field of
-            // their frame in memory.
+            // Filter a copy: a reference would force loops without this filter to keep every
+            // field of their frame in memory.
             let lent = *frame;
             limit = limit.min(userspace.matched_bytes(&lent));
             if limit == 0 {

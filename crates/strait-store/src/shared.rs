@@ -104,7 +104,8 @@ impl Shared {
         }
     }
 
-    /// Adds a new record to the index. It begins with the number of earlier requests for its object.
+    /// Adds a new record to the index. It begins with the number of earlier requests for its
+    /// object.
     pub(crate) fn add(&self, record: &Arc<Record>) {
         let others = self.index.find(record.hash);
         let of_others = others.iter().map(|other| other.hits().saturating_add(1));

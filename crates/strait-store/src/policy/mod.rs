@@ -59,6 +59,7 @@ pub enum Area {
 
 impl Area {
     /// Returns the other area.
+    #[must_use]
     pub fn other(self) -> Self {
         match self {
             Self::Window => Self::Main,

@@ -197,8 +197,12 @@ impl Simulation {
     fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>) {
         let Selection { kept, dropped } = self.policy.select(area, candidates, self.segment_bytes);
         self.totals.moved_bytes += kept.iter().map(|candidate| candidate.bytes).sum::<u64>();
-        kept.into_iter().for_each(|candidate| self.put(Area::Main, candidate));
-        dropped.into_iter().for_each(|candidate| self.drop_object(&candidate));
+        for candidate in kept {
+            self.put(Area::Main, candidate);
+        }
+        for candidate in dropped {
+            self.drop_object(&candidate);
+        }
     }
 
     /// Evicts a file with one object, or moves it to the end of main. `stayed` has the objects that
@@ -214,7 +218,9 @@ impl Simulation {
         }
         if stayed.len() == STAYED_MAX {
             let least = stayed.drain(..).min_by(|one, other| one.score().total_cmp(&other.score()));
-            least.into_iter().for_each(|candidate| self.drop_own(&candidate));
+            if let Some(candidate) = least {
+                self.drop_own(&candidate);
+            }
         }
     }
 

@@ -115,8 +115,8 @@ impl Pair {
         writer
     }
 
-    /// Evicts the oldest file, as if space was short. The objects that the policy admits must stay if
-    /// they fit, others may be gone.
+    /// Evicts the oldest file, as if space was short. The objects that the policy admits must
+    /// stay if they fit, others may be gone.
     fn evict(&mut self) {
         let next = self.store.shared.segments.queued().into_iter().next();
         let is_admitted = |record: &Arc<Record>| {
