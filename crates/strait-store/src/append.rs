@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::file::SegmentFile;
 use crate::format::{FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, RecordHeader, State, align_up};
 use crate::lane::{Head, Lane};
+use crate::policy::Area;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
 
@@ -32,7 +33,7 @@ pub(crate) fn slot(
             }
         }
         seal(shared, lane);
-        lane.current = Some(lane.reserve.take().map_or_else(|| next_segment(shared), Ok)?);
+        lane.current = Some(next_segment(shared, lane)?);
         lane.tail = FILE_HEADER_BYTES;
     }
 }
@@ -88,19 +89,26 @@ pub(crate) fn seal(shared: &Shared, lane: &mut Lane) {
     shared.segments.enlist(lane.area, file);
 }
 
-/// Returns a spare segment, or creates one.
-fn next_segment(shared: &Shared) -> Result<Arc<SegmentFile>> {
-    let ready = shared.segments.take_spare();
+/// Returns the reserve of the lane or a spare segment, or creates one. Waits for eviction while
+/// there is no space, but not in the lane of eviction.
+fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
+    if let Some(reserve) = lane.reserve.take() {
+        return Ok(reserve);
+    }
+    let ready = || shared.segments.take_spare().map(Ok).or_else(|| make_segment(shared));
+    let segment_bytes = shared.segments.segment_bytes;
+    let taken = match lane.area {
+        Area::Window => shared.when_free("begin a segment", segment_bytes, ready),
+        Area::Main => ready().ok_or_else(|| shared.full("begin a segment", segment_bytes)),
+    };
     shared.lifecycle.wake();
-    ready.map_or_else(|| make_segment(shared, "begin a segment"), Ok)
+    taken?
 }
 
-/// Creates a segment, if the budget allows it.
-pub(crate) fn make_segment(shared: &Shared, operation: &'static str) -> Result<Arc<SegmentFile>> {
-    let Some(share) = Share::take(&shared.segments.budget, shared.segments.segment_bytes) else {
-        return Err(shared.full(operation, shared.segments.segment_bytes));
-    };
-    make_file(shared, FileKind::Segment, share)
+/// Creates a segment; `None` if the budget does not allow it.
+pub(crate) fn make_segment(shared: &Shared) -> Option<Result<Arc<SegmentFile>>> {
+    let share = Share::take(&shared.segments.budget, shared.segments.segment_bytes)?;
+    Some(make_file(shared, FileKind::Segment, share))
 }
 
 /// Creates a file with a new number and tag.

@@ -61,6 +61,9 @@ fn run(shared: &Shared, earlier: Earlier, syncing: Option<JoinHandle<()>>) {
         let idle = shared.demand.enospc.due_in().map_or(IDLE, |pause| pause.min(IDLE));
         thread::park_timeout(if shared.segments.unlinks.is_empty() { idle } else { idle.min(look_every) });
     }
+    // Callers that wait for space are refused.
+    shared.demand.begin_pass();
+    shared.demand.note_futile();
     if let Some(syncing) = syncing {
         syncing.thread().unpark();
         // The sync thread does not panic; if it did, `finish` below makes the last sync.

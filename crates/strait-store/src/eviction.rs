@@ -28,17 +28,24 @@ const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Evicts until the spare segments exist and the requested bytes are free.
 pub(crate) fn evict_ahead(shared: &Shared) {
+    shared.demand.begin_pass();
     evict_for_shortage(shared);
     while !shared.lifecycle.is_closed() {
         close_unlinked(shared);
-        if lacking_segments(shared) > 0 && shared.segments.has_segment() {
-            match shared.counted(append::make_segment(shared, "make a segment")) {
-                Ok(spare) => add_ready(shared, spare),
-                Err(_) if evict_for_shortage(shared) => {}
-                Err(_) => return,
+        let made = if lacking_segments(shared) > 0 { append::make_segment(shared) } else { None };
+        match made.map(|made| shared.counted(made)) {
+            Some(Ok(spare)) => add_ready(shared, spare),
+            Some(Err(_)) if evict_for_shortage(shared) => {}
+            Some(Err(_)) => {
+                shared.demand.note_futile();
+                return;
             }
-        } else if expects_space(shared) || evict_before(shared, u64::MAX).is_none() {
-            break;
+            None if expects_space(shared) => break,
+            None if evict_before(shared, u64::MAX).is_some() => {}
+            None => {
+                shared.demand.note_futile();
+                break;
+            }
         }
     }
     shared.demand.clear();
@@ -57,6 +64,7 @@ fn add_ready(shared: &Shared, segment: Arc<SegmentFile>) {
         *reserve = Some(segment);
     } else {
         shared.segments.add_spare(segment);
+        shared.demand.note_freed();
     }
 }
 
@@ -64,7 +72,7 @@ fn add_ready(shared: &Shared, segment: Arc<SegmentFile>) {
 fn expects_space(shared: &Shared) -> bool {
     let budget = &shared.segments.budget;
     let expected = shared.segments.unlinks.expected();
-    let demand_bytes = shared.segments.extent_bytes_max() + shared.demand.refused_bytes();
+    let demand_bytes = shared.segments.extent_bytes_max() + shared.demand.wanted_bytes();
     let lacking = lacking_segments(shared);
     let wanted_bytes =
         demand_bytes.min(budget.capacity_bytes / 2) + lacking as u64 * shared.segments.segment_bytes;
@@ -90,16 +98,19 @@ pub(crate) fn evict_for_shortage(shared: &Shared) -> bool {
 
 /// Unlinks released files, and closes those without readers.
 pub(crate) fn close_unlinked(shared: &Shared) {
-    if shared.segments.unlinks.close(|unlinked| shared.counted(unlinked)) {
+    let closed = shared.segments.unlinks.close(|unlinked| shared.counted(unlinked));
+    if closed.has_unlinked {
         shared.segments.note_name();
+    }
+    if closed.has_freed {
+        shared.demand.note_freed();
     }
 }
 
 /// Evicts a file with a queue position before `end`: the first one that the policy does not keep,
 /// or the one with the lowest score if it keeps many. Returns the bytes that it frees; `None` if
-/// there is no file. Skips files with writers. Skips files with readers while readers of evicted
-/// files hold their limit: evicting such files frees nothing, and would continue until the store
-/// is empty.
+/// there is no file. Skips files with writers. Files with readers come last, because they free
+/// nothing until their readers finish, and only up to a limit of such files.
 pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
     let mut stayed: Vec<(f64, Arc<SegmentFile>)> = Vec::new();
     while stayed.len() < STAYED_MAX {
@@ -130,15 +141,17 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
         pinned.bytes + file.share.bytes() <= shared.segments.budget.capacity_bytes / PINNED_DIVISOR
             && pinned.files < shared.segments.budget.files_max / PINNED_DIVISOR as usize
     };
-    let is_free = |file: &SegmentFile| {
-        let is_read = file.readers.load(Ordering::Acquire) > 0;
-        file.writers.load(Ordering::Acquire) == 0 && (!is_read || may_be_pinned(file))
-    };
+    let is_read = |file: &SegmentFile| file.readers.load(Ordering::Acquire) > 0;
+    let is_written = |file: &SegmentFile| file.writers.load(Ordering::Acquire) > 0;
     let wanted = shared.popularity.policy().area(shared.segments.window_bytes());
-    [wanted, wanted.other()].into_iter().find_map(|area| {
-        let (position, file) = shared.segments.first_before(area, end, is_free)?;
-        Some((area, position, file))
-    })
+    let first = |is_free: &dyn Fn(&SegmentFile) -> bool| {
+        [wanted, wanted.other()].into_iter().find_map(|area| {
+            let (position, file) = shared.segments.first_before(area, end, is_free)?;
+            Some((area, position, file))
+        })
+    };
+    first(&|file| !is_written(file) && !is_read(file))
+        .or_else(|| first(&|file| !is_written(file) && may_be_pinned(file)))
 }
 
 /// Counts bytes that left the window, and halves the numbers of requests if that is due.
@@ -218,6 +231,12 @@ fn evict_with(
     }
     dropped.extend(selection.dropped.into_iter().map(|candidate| candidate.object));
     shared.popularity.remember(&dropped);
+    // First, so that the dropped records need not be marked dead in it one by one. A file that
+    // cannot be unlinked is tried again.
+    if shared.counted(file.unlink()).is_ok() {
+        file.is_unlinked.store(true, Ordering::Release);
+        shared.segments.note_name();
+    }
     let evicted = dropped.iter().filter(|record| shared.end(record)).count();
     shared.counters.evicted.add(evicted as u64);
     shared.counters.reinserted_bytes.add(moved_bytes);

@@ -36,6 +36,15 @@ struct PendingUnlink {
     since: Instant,
 }
 
+/// Result of closing files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closed {
+    /// True if a file was unlinked.
+    pub(crate) has_unlinked: bool,
+    /// True if a file was closed, which frees its space.
+    pub(crate) has_freed: bool,
+}
+
 /// Bytes and number of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
@@ -70,10 +79,9 @@ impl PendingUnlinks {
     }
 
     /// Unlinks the released files and closes those without readers. `count` counts a failure.
-    /// Returns true if it unlinked any.
-    pub(crate) fn close(&self, mut count: impl FnMut(Result<()>) -> Result<()>) -> bool {
+    pub(crate) fn close(&self, mut count: impl FnMut(Result<()>) -> Result<()>) -> Closed {
         let pending = std::mem::take(&mut *lock(&self.files));
-        let mut has_unlinked = false;
+        let (mut has_unlinked, mut has_freed) = (false, false);
         let mut read = Vec::new();
         for pending in pending {
             if !pending.file.is_unlinked.load(Ordering::Acquire) {
@@ -86,13 +94,15 @@ impl PendingUnlinks {
             }
             if Arc::strong_count(&pending.file) > 1 {
                 read.push(pending);
+            } else {
+                has_freed = true;
             }
         }
         let bytes = read.iter().map(|pending| pending.file.share.bytes()).sum();
         self.pinned_bytes.store(bytes, Ordering::Relaxed);
         self.pinned_files.store(read.len(), Ordering::Relaxed);
         lock(&self.files).append(&mut read);
-        has_unlinked
+        Closed { has_unlinked, has_freed }
     }
 
     /// Retries the failed unlinks. The eviction thread then closes the unlinked files. `count`

@@ -217,11 +217,6 @@ impl Segments {
         lock(&self.spares).len()
     }
 
-    /// Returns true if the budget allows another segment.
-    pub(crate) fn has_segment(&self) -> bool {
-        self.budget.free_bytes() >= self.segment_bytes && self.budget.free_files() > 0
-    }
-
     /// Bytes that the store uses on its file system and that are free there.
     pub(crate) fn within_reach_bytes(&self) -> u64 {
         let free_bytes = self.disk.free_bytes(&self.dir).unwrap_or(u64::MAX);

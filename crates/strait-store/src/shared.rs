@@ -3,7 +3,9 @@
 //!
 //! `docs/internals/store.md` has the order of the locks.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use crate::demand::Demand;
 use crate::durability::Durability;
@@ -21,6 +23,9 @@ use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::stats::Counters;
 use crate::unread::{Found, Unread};
+
+/// Longest wait for eviction. A disk that takes longer must not hold up the callers.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// State of a store.
 #[derive(Debug)]
@@ -64,6 +69,34 @@ impl Shared {
     /// Locks the lane of eviction.
     pub(crate) fn eviction_lane(&self) -> MutexGuard<'_, Lane> {
         lock(&self.lanes[self.lanes.len() - 1])
+    }
+
+    /// Takes space by `take`, and waits for eviction while there is none.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if eviction finds nothing to evict, or frees nothing for [`SPACE_WAIT_MAX`].
+    pub(crate) fn when_free<T>(
+        &self,
+        operation: &'static str,
+        bytes: u64,
+        take: impl Fn() -> Option<T>,
+    ) -> Result<T> {
+        if let Some(taken) = take() {
+            return Ok(taken);
+        }
+        let _request = self.demand.request(bytes);
+        let deadline = Instant::now() + SPACE_WAIT_MAX;
+        loop {
+            let since = self.demand.now();
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            self.lifecycle.wake();
+            // The thread that evicts loads the store first.
+            if !self.lifecycle.is_loaded() || !self.demand.wait_freed(since, deadline) {
+                return take().ok_or_else(|| self.full(operation, bytes));
+            }
+        }
     }
 
     /// Requests eviction of `bytes`, and returns the error of a refusal.
@@ -222,10 +255,10 @@ impl Shared {
         Some(location)
     }
 
-    /// Marks the record at `offset` as dead on disk. Does nothing in a read-only store. Returns
-    /// false if the write failed.
+    /// Marks the record at `offset` as dead on disk. Does nothing in a read-only store, and in a
+    /// file without a name, which no later session finds. Returns false if the write failed.
     pub(crate) fn mark_dead(&self, file: &Arc<SegmentFile>, offset: u64) -> bool {
-        if self.segments.disk.is_read_only() {
+        if self.segments.disk.is_read_only() || file.is_unlinked.load(Ordering::Acquire) {
             return true;
         }
         let written = file.write_bytes(&State::Dead.code().to_le_bytes(), offset + STATE_AT);

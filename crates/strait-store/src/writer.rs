@@ -148,8 +148,8 @@ impl Writer {
         let end = |body_len: u64| align_up(self.layout.body_offset + body_len, PAGE_BYTES);
         let least = end(upto);
         let ahead = (has + self.step).min(self.known.map_or(u64::MAX, end)).max(least);
-        let bytes = [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
-        let bytes = bytes.ok_or_else(|| self.shared.full("grow an object", least - has))?;
+        let grown = || [ahead, least].into_iter().find(|bytes| self.file.share.grow(bytes - has));
+        let bytes = self.shared.when_free("grow an object", least - has, grown)?;
         let allocated = self.file.allocate(bytes).inspect_err(|_| self.file.share.shrink_to(has));
         self.shared.allocated(allocated, bytes - has)?;
         self.step = (2 * self.step).min(STEP_BYTES_MAX);
@@ -269,9 +269,6 @@ fn own_share(shared: &Shared, wanted: u64, first: u64, is_known: bool) -> Result
     if is_known && wanted > shared.segments.budget.capacity_bytes {
         return Err(Error::Full { operation: "reserve", bytes: wanted });
     }
-    if let Some(share) = Share::take(&shared.segments.budget, wanted) {
-        return Ok(share);
-    }
-    let refused = shared.full("reserve", wanted);
-    Share::take(&shared.segments.budget, first).ok_or(refused)
+    let budget = &shared.segments.budget;
+    shared.when_free("reserve", wanted, || Share::take(budget, wanted).or_else(|| Share::take(budget, first)))
 }

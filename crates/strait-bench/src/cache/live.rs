@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use strait_store::{Config, Store, hash_of};
 
@@ -13,9 +12,6 @@ use crate::results::Figures;
 
 /// Longest body that is written.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// Longest wait for space.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// Requests every object of the trace, and stores those that are missing.
 pub(super) fn run(trace: &Trace, capacity_bytes: u64, dir: &Path) -> Result<Figures> {
     let dir = dir.join(format!("strait-store-{}", std::process::id()));
@@ -29,17 +25,6 @@ pub(super) fn run(trace: &Trace, capacity_bytes: u64, dir: &Path) -> Result<Figu
     figures
 }
 
-/// Stores an object. Waits while eviction frees space: a trace has no pauses, unlike requests.
-fn put(store: &Store, key: &[u8], body: &[u8]) -> strait_store::Result<()> {
-    let begin = Instant::now();
-    loop {
-        match store.put(0, key, b"", &[body]) {
-            Err(strait_store::Error::Full { .. }) if begin.elapsed() < PATIENCE => std::thread::yield_now(),
-            stored => return stored.map(drop),
-        }
-    }
-}
-
 fn request_all(store: &Arc<Store>, trace: &Trace) -> Figures {
     let body = vec![0; BODY_BYTES_MAX];
     let (mut ratios, mut new_bytes, mut failed) = (Ratios::default(), 0, 0_u64);
@@ -51,8 +36,8 @@ fn request_all(store: &Arc<Store>, trace: &Trace) -> Figures {
             store.touch(record);
             continue;
         }
-        match put(store, &key, &body[..(bytes as usize).min(BODY_BYTES_MAX)]) {
-            Ok(()) => new_bytes += bytes,
+        match store.put(0, &key, b"", &[&body[..(bytes as usize).min(BODY_BYTES_MAX)]]) {
+            Ok(_) => new_bytes += bytes,
             Err(_) => failed += 1,
         }
     }

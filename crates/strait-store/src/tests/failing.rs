@@ -109,7 +109,7 @@ fn file_that_could_not_be_begun_nor_unlinked_is_unlinked_later() {
     for call in [Call::Write, Call::Allocate] {
         disk.faults.inject_here(call, 0, 1, Errno::IO.raw_os_error());
         disk.faults.inject_here(Call::Unlink, 0, 1, Errno::IO.raw_os_error());
-        let error = append::make_segment(&store.shared, "test").unwrap_err();
+        let error = append::make_segment(&store.shared).unwrap().unwrap_err();
         assert!(error.to_string().contains("Input/output error"), "{error}");
         assert_ne!(state(), before);
         store.sync().unwrap();

@@ -124,8 +124,9 @@ fn request_larger_than_the_disk_is_refused_and_evicts_nothing() {
         std::thread::yield_now();
     }
     let after = store.stats();
-    // A segment of 26 objects for the small ones, and one to which eviction copies.
-    assert!(after.evicted <= before.evicted + 80, "{before:?} {after:?}");
+    // Some make room for segments of the small ones; an eviction for one long request would take
+    // half of the store.
+    assert!(after.evicted - before.evicted < before.records / 2, "{before:?} {after:?}");
     assert!(after.failed >= before.failed + 200);
 }
 

@@ -53,7 +53,7 @@ fn put_patiently(store: &Store, lane: usize, key: &[u8], body: &[u8]) {
 /// Waits until the eviction thread has worked on all refused requests.
 fn wait_for_eviction(store: &Store) {
     let begin = Instant::now();
-    while store.shared.demand.refused_bytes() > 0 {
+    while store.shared.demand.wanted_bytes() > 0 {
         assert!(begin.elapsed() < PATIENCE, "{:?}", store.stats());
         std::thread::yield_now();
     }
