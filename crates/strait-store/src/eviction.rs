@@ -156,14 +156,7 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
 
 /// Counts bytes that left the window, and halves the numbers of requests if that is due.
 fn count_written(shared: &Shared, bytes: u64) {
-    let records = shared.index.len();
-    shared.popularity.tune_for(records as u64);
-    let is_due = shared.popularity.policy().count_written(bytes);
-    let mut dropped = shared.popularity.dropped();
-    dropped.grow(records);
-    if is_due {
-        dropped.age();
-        drop(dropped);
+    if shared.popularity.count_written(bytes, shared.index.len()) {
         shared.index.age();
     }
 }
@@ -187,7 +180,7 @@ fn score_if_kept(shared: &Shared, area: Area, file: &Arc<SegmentFile>) -> Option
 /// Returns a record as the policy sees it. Its bytes are those of an extent, so that a segment of
 /// records with long heads and short bodies is never kept whole.
 pub(crate) fn candidate(record: &Arc<Record>, location: &Location) -> Candidate<Arc<Record>> {
-    let requests = record.hits().saturating_add(1);
+    let requests = record.requests();
     let bytes = Layout::new(0, location.head_len.into(), record.body_len(), false).extent_len();
     Candidate { object: record.clone(), requests, bytes }
 }
@@ -230,7 +223,7 @@ fn evict_with(
         }
     }
     dropped.extend(selection.dropped.into_iter().map(|candidate| candidate.object));
-    shared.popularity.remember(&dropped);
+    shared.popularity.remember(dropped.iter().map(|record| (record.hash, record.requests())));
     // First, so that the dropped records need not be marked dead in it one by one. A file that
     // cannot be unlinked is tried again.
     if shared.counted(file.unlink()).is_ok() {

@@ -43,7 +43,6 @@ mod load;
 mod open;
 mod pending;
 pub mod policy;
-mod popularity;
 mod read;
 mod record;
 mod scan;

@@ -114,6 +114,11 @@ impl Record {
         self.hits.load(Ordering::Relaxed)
     }
 
+    /// Number of requests for the object, with the one that stored it.
+    pub(crate) fn requests(&self) -> u8 {
+        self.hits().saturating_add(1)
+    }
+
     pub(crate) fn set_hits(&self, hits: u8) {
         self.hits.store(hits, Ordering::Relaxed);
     }

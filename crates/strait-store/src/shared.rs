@@ -13,12 +13,11 @@ use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
 use crate::file::{SegmentFile, lock, name_of};
 use crate::format::checkpoint::Held;
-use crate::format::{FileHeader, STATE_AT, State};
+use crate::format::{FileHeader, RECORD_ALIGN, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
-use crate::policy::Area;
-use crate::popularity::Popularity;
+use crate::policy::{Area, Popularity};
 use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::stats::Counters;
@@ -146,13 +145,18 @@ impl Shared {
         record.set_hits(of_others.fold(of_dropped, u8::max));
         self.index.insert(record.clone());
         self.counters.stored.add(1);
-        self.popularity.note_request(record);
+        self.note_request(record);
     }
 
     /// Counts a hit.
     pub(crate) fn touch(&self, record: &Record) {
         record.touch();
-        self.popularity.note_request(record);
+        self.note_request(record);
+    }
+
+    fn note_request(&self, record: &Record) {
+        // With a header: objects without a body use memory in the tuner's simulations, too.
+        self.popularity.note_request(record.hash, RECORD_ALIGN + record.body_len());
     }
 
     /// Adds a record of an earlier session to the index and to the lists of its files.

@@ -1,61 +1,47 @@
 //! Memory cache of all workers: parsed heads, and small bodies. Shards are locked for a lookup or
 //! an insertion, never for I/O.
 //!
-//! The eviction policy is CLOCK: the oldest object is evicted unless it was requested since its
-//! insertion or since it was last spared.
+//! The eviction policy is that of the store ([`strait_store::policy`]). A batch of the oldest objects
+//! of an area takes the place of a file. Objects that stay are not copied.
+
+mod shard;
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
-use smallvec::SmallVec;
 use strait_http::fields::Fields;
-use strait_http::vary::matches_variant;
+use strait_store::policy::{Area, Popularity};
 
-use crate::cache::hash::IdentityHasher;
-use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
+pub use self::shard::MemoryEntry;
+use self::shard::{Shard, Slot};
+use crate::cache::object::{Object, Rivals};
 
 /// Maximum of shards.
 const SHARDS_MAX: usize = 16;
 /// Minimum of largest bodies that fit in one shard.
 const BODIES_PER_SHARD_MIN: usize = 8;
-/// Maximum of objects that one sweep checks.
-const SWEEP_OBJECTS_MAX: usize = 4096;
-/// Maximum of queue entries of removed objects in a shard, beyond its number of objects. Each uses
-/// the memory of a slot; the object itself is freed at once.
-const REMOVED_MAX: usize = 64;
-
-/// Object in the memory cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MemoryEntry {
-    /// Its URI.
-    pub uri: String,
-    /// Length of its body in bytes.
-    pub bytes: u64,
-    /// Number of hits.
-    pub hits: u64,
-    /// True if its body is in memory.
-    pub in_memory: bool,
-}
 
 /// Memory cache, shared by all workers.
 #[derive(Debug)]
-pub(crate) struct MemoryCache(Box<[Mutex<Shard>]>);
+pub(crate) struct MemoryCache {
+    shards: Box<[Mutex<Shard>]>,
+    popularity: Popularity,
+}
 
 impl MemoryCache {
     /// Cache of at most `bytes_max` bytes, for bodies of up to `body_max` bytes.
     pub(crate) fn new(bytes_max: usize, body_max: usize) -> Self {
         let fitting = bytes_max / BODIES_PER_SHARD_MIN.saturating_mul(body_max.max(1));
         let shards = SHARDS_MAX.min(fitting.max(1));
-        Self((0..shards).map(|_| Mutex::new(Shard::new(bytes_max / shards))).collect())
+        let popularity = Popularity::new(bytes_max as u64);
+        let shards = (0..shards).map(|_| Mutex::new(Shard::new(bytes_max / shards))).collect();
+        Self { shards, popularity }
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         // Hash tables use the lowest and the highest bits.
-        Self::lock(&self.0[(hash >> 32) as usize % self.0.len()])
+        Self::lock(&self.shards[(hash >> 32) as usize % self.shards.len()])
     }
 
     fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
@@ -64,13 +50,18 @@ impl MemoryCache {
 
     /// Sets the size limit in bytes.
     pub(crate) fn limit(&self, bytes_max: usize) {
-        self.0.iter().for_each(|shard| Self::lock(shard).limit(bytes_max / self.0.len()));
+        self.popularity.set_capacity(bytes_max as u64);
+        for shard in &self.shards {
+            let mut shard = Self::lock(shard);
+            shard.bytes_max = bytes_max / self.shards.len();
+            self.evict(&mut shard);
+        }
     }
 
     /// Returns the `most` objects with the most hits.
     pub(crate) fn most_requested(&self, most: usize) -> Vec<MemoryEntry> {
         let mut all: Vec<_> =
-            self.0.iter().flat_map(|shard| Self::lock(shard).most_requested(most)).collect();
+            self.shards.iter().flat_map(|shard| Self::lock(shard).most_requested(most)).collect();
         all.sort_by_key(|object| Reverse(object.hits));
         all.truncate(most);
         all
@@ -78,7 +69,7 @@ impl MemoryCache {
 
     /// Removes the objects that match; returns their number.
     pub(crate) fn remove_matching(&self, is_match: impl Fn(&Object) -> bool) -> usize {
-        self.0.iter().map(|shard| Self::lock(shard).remove_matching(&is_match)).sum()
+        self.shards.iter().map(|shard| Self::lock(shard).remove_matching(&is_match)).sum()
     }
 
     /// Returns the matching object of the highest rank, and counts a hit. Returns `None` also if
@@ -89,7 +80,9 @@ impl MemoryCache {
         request: &Fields<'_>,
         is_wanted: impl Fn(&Object) -> bool,
     ) -> Option<Arc<Object>> {
-        self.shard(hash).find(hash, request, is_wanted).cloned()
+        let object = self.shard(hash).find(hash, request, is_wanted).cloned()?;
+        self.popularity.note_request(hash, object.memory_bytes() as u64);
+        Some(object)
     }
 
     /// Returns the objects of that hash that match, without a hit.
@@ -114,7 +107,7 @@ impl MemoryCache {
     ) {
         let mut shard = self.shard(hash);
         if is_current() {
-            shard.insert(hash, object, rivals, 1, keys);
+            self.add(&mut shard, hash, (object, rivals), 1, keys);
         }
     }
 
@@ -139,7 +132,58 @@ impl MemoryCache {
         }
         // Parts are combined by a lookup in the store.
         if object.is_whole() && (was_cached || !object.is_stored()) && is_current() {
-            shard.insert(hash, object.clone(), rivals, 0, keys);
+            self.add(&mut shard, hash, (object.clone(), rivals), 0, keys);
+        }
+    }
+
+    /// Adds an object, which begins with the number of earlier requests for it.
+    fn add(
+        &self,
+        shard: &mut Shard,
+        hash: u64,
+        (object, rivals): (Arc<Object>, Rivals),
+        hits: u64,
+        keys: &[String],
+    ) {
+        self.popularity.note_request(hash, object.memory_bytes() as u64);
+        let requests = self.popularity.requests_of_dropped(hash).saturating_add(1);
+        let slot = Slot {
+            hash,
+            object,
+            rivals,
+            requests: AtomicU8::new(requests),
+            used: AtomicU64::new(shard.found.load(Ordering::Relaxed)),
+            hits: AtomicU64::new(hits),
+        };
+        shard.insert(slot, keys);
+        self.evict(shard);
+    }
+
+    /// Evicts objects until the shard is within its limit.
+    fn evict(&self, shard: &mut Shard) {
+        shard.drop_stale_entries();
+        while shard.bytes > shard.bytes_max {
+            shard.age_to(self.popularity.agings());
+            let window_bytes = shard.window.bytes * self.shards.len();
+            let wanted = self.popularity.policy().area(window_bytes as u64);
+            let area = if shard.queue(wanted).entries.is_empty() { wanted.other() } else { wanted };
+            let (batch, bytes) = shard.take_batch(area);
+            if batch.is_empty() && shard.queue(area).entries.is_empty() {
+                return;
+            }
+            if area == Area::Window {
+                self.popularity.count_written(bytes as u64, shard.count * self.shards.len());
+            }
+            let selection = self.popularity.policy().select(area, batch, bytes as u64);
+            let dropped =
+                selection.dropped.iter().map(|candidate| (candidate.object.hash, candidate.requests));
+            self.popularity.remember(dropped);
+            for candidate in &selection.dropped {
+                shard.remove_slot(&candidate.object);
+            }
+            for candidate in &selection.kept {
+                shard.main.push(&candidate.object);
+            }
         }
     }
 
@@ -150,204 +194,30 @@ impl MemoryCache {
 
     /// Removes some objects that the store has removed.
     pub(crate) fn tidy(&self) {
-        self.0.iter().for_each(|shard| Self::lock(shard).tidy());
-    }
-}
-
-/// Objects of a part of all hashes, under one lock.
-#[derive(Debug, Default)]
-struct Shard {
-    /// Number of successful lookups.
-    found: AtomicU64,
-    by_hash: HashMap<u64, SmallVec<[Arc<Slot>; 1]>, BuildHasherDefault<IdentityHasher>>,
-    /// Slots in order of insertion. Some are already removed from the map, and their objects freed.
-    queue: VecDeque<Weak<Slot>>,
-    /// Number of slots in the map.
-    count: usize,
-    bytes: usize,
-    bytes_max: usize,
-}
-
-#[derive(Debug)]
-struct Slot {
-    hash: u64,
-    object: Arc<Object>,
-    rivals: Rivals,
-    was_requested: AtomicBool,
-    /// Number of the last lookup that found it.
-    used: AtomicU64,
-    /// Number of hits.
-    hits: AtomicU64,
-}
-
-impl Shard {
-    /// Shard of at most `bytes_max` bytes.
-    fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, ..Self::default() }
-    }
-
-    /// Sets the size limit in bytes.
-    fn limit(&mut self, bytes_max: usize) {
-        self.bytes_max = bytes_max;
-        self.evict();
-    }
-
-    /// Returns the objects with the most hits.
-    fn most_requested(&self, most: usize) -> Vec<MemoryEntry> {
-        let mut slots: Vec<_> =
-            self.by_hash.values().flatten().filter(|slot| slot.hits.load(Ordering::Relaxed) > 0).collect();
-        let by_hits = |slot: &&Arc<Slot>| Reverse(slot.hits.load(Ordering::Relaxed));
-        if slots.len() > most {
-            slots.select_nth_unstable_by_key(most, by_hits);
-            slots.truncate(most);
-        }
-        slots.sort_by_key(by_hits);
-        let entry = |slot: &Arc<Slot>| MemoryEntry {
-            uri: slot.object.key.to_string(),
-            bytes: slot.object.length.unwrap_or(0),
-            hits: slot.hits.load(Ordering::Relaxed),
-            in_memory: matches!(slot.object.body, Body::Memory(..)),
-        };
-        slots.into_iter().map(entry).collect()
-    }
-
-    /// Removes the objects that match; returns their number.
-    fn remove_matching(&mut self, is_match: impl Fn(&Object) -> bool) -> usize {
-        let slots = self.by_hash.values().flatten();
-        let matching: Vec<_> = slots.filter(|slot| is_match(&slot.object)).cloned().collect();
-        for slot in &matching {
-            self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
-        }
-        matching.len()
-    }
-
-    /// Returns the matching object of the highest rank, unless a rival answers such a request.
-    fn find(
-        &self,
-        hash: u64,
-        request: &Fields<'_>,
-        is_wanted: impl Fn(&Object) -> bool,
-    ) -> Option<&Arc<Object>> {
-        let wanted = self.by_hash.get(&hash)?.iter().filter(|slot| is_wanted(&slot.object));
-        let slot = wanted.max_by_key(|slot| slot.object.rank())?;
-        if slot.rivals.iter().any(|rival| matches_variant(request, rival)) {
-            return None;
-        }
-        slot.was_requested.store(true, Ordering::Relaxed);
-        slot.used.store(self.found.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-        slot.hits.fetch_add(1, Ordering::Relaxed);
-        Some(&slot.object)
-    }
-
-    /// Returns the newest object of that hash that matches, without a hit.
-    fn peek(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Option<&Arc<Object>> {
-        self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_match(object))
-    }
-
-    fn all(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
-        let slots = self.by_hash.get(&hash).into_iter().flatten();
-        slots.map(|slot| &slot.object).filter(|object| is_match(object)).cloned().collect()
-    }
-
-    /// Adds an object with that number of hits, unless a more recent one answers the same requests.
-    fn insert(&mut self, hash: u64, object: Arc<Object>, rivals: Rivals, hits: u64, keys: &[String]) {
-        if self.peek(hash, |other| other.outranks(&object)).is_some() {
-            return;
-        }
-        self.remove(hash, |other| other.is_for_same(&object));
-        let slot = Arc::new(Slot {
-            hash,
-            object,
-            rivals,
-            was_requested: AtomicBool::new(false),
-            used: AtomicU64::new(self.found.load(Ordering::Relaxed)),
-            hits: AtomicU64::new(hits),
-        });
-        self.bytes += slot.object.memory_bytes();
-        self.count += 1;
-        let slots = self.by_hash.entry(hash).or_default();
-        slots.push(slot.clone());
-        if slots.len() > RECORDS_MAX {
-            let others = slots[..RECORDS_MAX].iter();
-            // Clients choose the values of keyed fields; many values must not evict the object that
-            // plain requests share.
-            let rank = |slot: &&Arc<Slot>| (slot.object.is_plain(keys), slot.used.load(Ordering::Relaxed));
-            if let Some(least) = others.min_by_key(rank).map(|slot| slot.object.clone()) {
-                self.remove(hash, |object| std::ptr::eq(object, Arc::as_ptr(&least)));
-            }
-        }
-        self.queue.push_back(Arc::downgrade(&slot));
-        self.evict();
-    }
-
-    /// Removes objects that the store has removed, because they use memory and answer no request.
-    fn tidy(&mut self) {
-        (0..SWEEP_OBJECTS_MAX.min(self.queue.len())).for_each(|_| self.sweep());
-    }
-
-    /// Removes the oldest object if the store has removed it; otherwise moves it to the end of the
-    /// queue.
-    fn sweep(&mut self) {
-        let Some(slot) = self.queue.pop_front().and_then(|slot| slot.upgrade()) else { return };
-        if slot.object.is_alive() {
-            self.queue.push_back(Arc::downgrade(&slot));
-        } else {
-            self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
-        }
-    }
-
-    /// Removes the objects of a hash that match; returns their number.
-    fn remove(&mut self, hash: u64, is_match: impl Fn(&Object) -> bool) -> usize {
-        let Some(slots) = self.by_hash.get_mut(&hash) else { return 0 };
-        let before = slots.len();
-        slots.retain(|slot| {
-            let stays = !is_match(&slot.object);
-            if !stays {
-                self.count -= 1;
-                self.bytes -= slot.object.memory_bytes();
-            }
-            stays
-        });
-        let removed = before - slots.len();
-        if slots.is_empty() {
-            self.by_hash.remove(&hash);
-        }
-        removed
-    }
-
-    fn evict(&mut self) {
-        if self.queue.len() > 2 * self.count + REMOVED_MAX {
-            // At least half of the entries are stale, so the cost per removal is constant.
-            self.queue.retain(|slot| slot.strong_count() > 0);
-        }
-        while self.bytes > self.bytes_max {
-            let Some(slot) = self.queue.pop_front() else { return };
-            let Some(slot) = slot.upgrade() else { continue };
-            if slot.was_requested.swap(false, Ordering::Relaxed) && slot.object.is_alive() {
-                self.queue.push_back(Arc::downgrade(&slot));
-                continue;
-            }
-            self.remove(slot.hash, |object| std::ptr::eq(object, Arc::as_ptr(&slot.object)));
-        }
+        self.shards.iter().for_each(|shard| Self::lock(shard).tidy());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use strait_http::fields::Field;
+    use std::sync::Weak;
 
+    use strait_http::fields::Field;
+    use strait_store::Store;
+
+    use super::shard::REMOVED_MAX;
     use super::*;
     use crate::cache::generation::Generations;
     use crate::cache::meta::Meta;
-    use crate::cache::object::Home;
+    use crate::cache::object::{Body, Home, RECORDS_MAX};
 
     const BODY_BYTES: usize = 10_000;
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
 
     /// Object that memory alone holds, with that variant and those times of request and receipt.
     fn object_of(key: &str, variant: &str, (requested, received): (u64, u64)) -> Arc<Object> {
-        let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
         let length = Some(BODY_BYTES as u64);
-        let meta = Meta { requested, received, age: 0, first: 0, length, variant, head };
+        let meta = Meta { requested, received, age: 0, first: 0, length, variant, head: HEAD };
         let home = Home::Memory(Arc::new(Generations::default()).take(0));
         Arc::new(Object::new(key, &meta, Body::Memory(vec![0; BODY_BYTES].into(), home)).unwrap())
     }
@@ -419,7 +289,8 @@ mod tests {
             assert_eq!(before.map_or(0, |before| before.strong_count()), 0);
             before = Some(now);
         }
-        let queued: usize = memory.0.iter().map(|shard| MemoryCache::lock(shard).queue.len()).sum();
+        let queued = |shard| MemoryCache::lock(shard).window.entries.len();
+        let queued: usize = memory.shards.iter().map(queued).sum();
         assert!(queued <= 2 + REMOVED_MAX, "{queued} entries for one object");
     }
 
@@ -431,5 +302,57 @@ mod tests {
             replace(&memory, 8, &object("b"));
         }
         assert!(memory.peek(7, |_| true).is_some() && memory.peek(8, |_| true).is_some());
+    }
+
+    /// Requests an object, and inserts it if it is missing. Returns true if it was a hit.
+    fn request(memory: &MemoryCache, number: u64) -> bool {
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let is_hit = memory.find(hash, &Fields::default(), |_| true).is_some();
+        if !is_hit {
+            replace(memory, hash, &object(&number.to_string()));
+        }
+        is_hit
+    }
+
+    #[test]
+    fn requested_objects_outlast_a_scan_and_the_limit_holds() {
+        const POPULAR: u64 = 100;
+        let memory = MemoryCache::new(400 * BODY_BYTES, BODY_BYTES);
+        for round in 0..20 {
+            for number in 0..POPULAR {
+                request(&memory, number);
+            }
+            for number in 0..1000 {
+                request(&memory, 1_000_000 + 1000 * round + number);
+            }
+        }
+        let hits = (0..POPULAR).filter(|number| request(&memory, *number)).count();
+        assert!(hits >= 90, "{hits} of {POPULAR} requested objects are left");
+        let bytes: usize = memory.shards.iter().map(|shard| MemoryCache::lock(shard).bytes).sum();
+        assert!(bytes <= 400 * BODY_BYTES, "{bytes} bytes");
+    }
+
+    #[test]
+    fn tidying_frees_the_objects_that_the_store_has_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let config =
+            strait_store::Config { capacity_bytes: 64 << 20, ..strait_store::Config::new(dir.path()) };
+        let store = Store::open(config).unwrap();
+        let memory = MemoryCache::new(1000 * BODY_BYTES, BODY_BYTES);
+        let meta =
+            Meta { requested: 0, received: 0, age: 0, first: 0, length: Some(1), variant: "", head: HEAD };
+        let objects: Vec<_> = (0_u64..300)
+            .map(|number| {
+                let record = store.put(0, &number.to_le_bytes(), b"", &[b"x"]).unwrap();
+                let body = Body::Memory(Arc::new([b'x']), Home::Store(record));
+                let object = Arc::new(Object::new("a", &meta, body).unwrap());
+                memory.insert(number, (object.clone(), Rivals::default()), &[], || true);
+                Arc::downgrade(&object)
+            })
+            .collect();
+        store.records().iter().step_by(2).for_each(|record| store.remove(record));
+        memory.tidy();
+        assert_eq!(objects.iter().filter(|object| object.strong_count() > 0).count(), 150);
+        store.close();
     }
 }

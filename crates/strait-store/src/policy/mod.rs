@@ -17,12 +17,14 @@
 //! written twice. Numbers of requests are halved once the cache has been written some times over.
 
 mod dropped;
+mod popularity;
 mod simulation;
 mod window;
 
 use std::cmp::Reverse;
 
 pub use self::dropped::Dropped;
+pub use self::popularity::Popularity;
 pub use self::simulation::{Simulation, Totals};
 pub use self::window::{Sample, WindowTuner};
 
@@ -111,6 +113,16 @@ impl Policy {
     /// Policy of a cache of `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
         Self { capacity_bytes, window_share: WINDOW_SHARE, cut: 0.0, written_bytes: 0 }
+    }
+
+    /// Returns the capacity of the cache in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    /// Sets the capacity of the cache.
+    pub fn set_capacity(&mut self, capacity_bytes: u64) {
+        self.capacity_bytes = capacity_bytes;
     }
 
     /// Sets the share of the window in the capacity, from 0 to 1.
