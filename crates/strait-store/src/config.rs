@@ -33,6 +33,8 @@ pub struct Config {
     pub lanes: usize,
     /// Interval between syncs to disk. `None`: sync only when the store is closed.
     pub sync_every: Option<Duration>,
+    /// True if the records of earlier sessions are discarded.
+    pub is_emptied: bool,
     /// Limit of open files. `None`: a quarter of the process's limit (`RLIMIT_NOFILE`).
     pub files_max: Option<usize>,
     /// Identifies one run of the machine. `None`: `/proc/sys/kernel/random/boot_id`. Tests simulate
@@ -49,6 +51,7 @@ impl Config {
             segment_bytes: None,
             lanes: 1,
             sync_every: Some(Duration::from_secs(10)),
+            is_emptied: false,
             files_max: None,
             boot_id: None,
         }

@@ -68,6 +68,12 @@ pub enum Error {
         /// Minimum capacity.
         capacity_min_bytes: u64,
     },
+    /// All directories of the store are lost.
+    #[error("{operation}: no directory of the store can be used")]
+    Lost {
+        /// Operation that failed.
+        operation: &'static str,
+    },
     /// The store has been closed.
     #[error("{operation}: the store is closed")]
     Closed {
@@ -91,6 +97,7 @@ impl Error {
             | Self::Full { .. }
             | Self::Corrupt { .. }
             | Self::Removed { .. }
+            | Self::Lost { .. }
             | Self::Closed { .. } => Kind::Failed,
         }
     }

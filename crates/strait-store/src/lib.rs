@@ -51,6 +51,7 @@ mod shared;
 mod snapshot;
 mod stats;
 mod store;
+mod stores;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -65,5 +66,6 @@ pub use read::{Loaded, Verified};
 pub use record::Record;
 pub use stats::Stats;
 pub use store::Store;
+pub use stores::{Change, OnChange, Stores};
 pub use strait_os::Kind as ErrorKind;
 pub use writer::Writer;

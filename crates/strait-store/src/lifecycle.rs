@@ -11,6 +11,7 @@ use crate::file::lock;
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     is_closed: AtomicBool,
+    is_abandoned: AtomicBool,
     is_loaded: Mutex<bool>,
     loaded: Condvar,
     /// The eviction thread.
@@ -26,6 +27,17 @@ impl Lifecycle {
     /// Closes the store: writes are refused from now on.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Closes the store; nothing more is written from now on.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+        self.close();
+    }
+
+    /// Returns true if nothing more may be written.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Returns true if the records of earlier sessions are loaded.

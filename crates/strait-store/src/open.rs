@@ -62,7 +62,7 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     created.map_err(|error| Error::io("make", &dir, &error))?;
     let lock = Some(lock_dir(&dir)?);
     let budget = Budget::new(config.capacity_bytes, files_max);
-    let last = read_checkpoint(&disk, &dir)?;
+    let last = if config.is_emptied { None } else { read_checkpoint(&disk, &dir)? };
     if last.is_none() {
         // Without a checkpoint, complete and incomplete records look alike.
         remove_all(&disk, &dir)?;

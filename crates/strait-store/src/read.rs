@@ -59,6 +59,19 @@ pub struct Verified {
     pub bytes: u64,
 }
 
+impl Verified {
+    /// Sum of two verifications.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            whole: self.whole + other.whole,
+            unhashed: self.unhashed + other.unhashed,
+            corrupt: self.corrupt + other.corrupt,
+            unreadable: self.unreadable + other.unreadable,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
 /// Reads a record and its body in pieces, and checks both. A record that ended during the check
 /// is not counted.
 pub(crate) fn verify(shared: &Shared, record: &Arc<Record>, verified: &mut Verified) {

@@ -65,6 +65,32 @@ pub struct Stats {
     pub refused: u64,
     /// Failed file-system calls.
     pub failed: u64,
+    /// Directories that cannot be used now.
+    pub lost: u64,
     /// True if the records of earlier sessions are loaded.
     pub is_loaded: bool,
+}
+
+impl Stats {
+    /// Sum of two stores.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            records: self.records + other.records,
+            used_bytes: self.used_bytes + other.used_bytes,
+            pinned_bytes: self.pinned_bytes + other.pinned_bytes,
+            capacity_bytes: self.capacity_bytes + other.capacity_bytes,
+            files: self.files + other.files,
+            stored: self.stored + other.stored,
+            removed: self.removed + other.removed,
+            evicted: self.evicted + other.evicted,
+            reinserted: self.reinserted + other.reinserted,
+            reinserted_bytes: self.reinserted_bytes + other.reinserted_bytes,
+            corrupt: self.corrupt + other.corrupt,
+            unsynced: self.unsynced + other.unsynced,
+            refused: self.refused + other.refused,
+            failed: self.failed + other.failed,
+            lost: self.lost + other.lost,
+            is_loaded: self.is_loaded && other.is_loaded,
+        }
+    }
 }

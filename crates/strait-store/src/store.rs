@@ -261,8 +261,25 @@ impl Store {
             unsynced: counters.unsynced.get(),
             refused: counters.refused.get(),
             failed: counters.failed.get(),
+            lost: 0,
             is_loaded: self.is_loaded(),
         }
+    }
+
+    /// Returns true if the record is alive in this store.
+    pub(crate) fn holds(&self, record: &Arc<Record>) -> bool {
+        self.find(record.hash).iter().any(|other| Arc::ptr_eq(other, record))
+    }
+
+    /// Closes the store without a further write, because its disk has failed. All records end, and
+    /// stay on disk. Blocks until the calls under way have returned.
+    pub(crate) fn abandon(&self) {
+        let forget_all = || self.records().iter().for_each(|record| self.shared.forget(record));
+        self.shared.lifecycle.abandon();
+        // First those that the failed disk would be read for; at last those of calls under way.
+        forget_all();
+        self.close();
+        forget_all();
     }
 
     /// Closes the store in order: refuses writes from now on, syncs, and writes the snapshot for

@@ -61,6 +61,9 @@ fn distrust(shared: &Shared, file: &Arc<SegmentFile>) {
 
 /// Ends the session: syncs everything, and releases the spare segments.
 pub(crate) fn finish(shared: &Shared) {
+    if shared.lifecycle.is_abandoned() {
+        return;
+    }
     for lane in &shared.lanes {
         let mut lane = lock(lane);
         append::seal(shared, &mut lane);

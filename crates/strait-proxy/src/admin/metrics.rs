@@ -103,6 +103,7 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
         ),
         ("refused_total", "counter", "Reservations that were refused for lack of space.", stats.refused),
         ("failed_total", "counter", "Calls to the file system that failed.", stats.failed),
+        ("lost", "gauge", "Directories that cannot be used.", stats.lost),
     ];
     out.single("strait_store", &[], &numbers);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use strait_store::{Record, Stats, Store, Verified, hash_of};
+use strait_store::{Record, Stats, Store, Stores, Verified, hash_of};
 
 use crate::cache::invalidation::Keys;
 use crate::cache::meta::Meta;
@@ -40,7 +40,7 @@ pub struct Entry {
 
 /// Objects in the directory of a store.
 #[derive(Clone, Debug)]
-pub struct Contents(Arc<Store>);
+pub struct Contents(Arc<Stores>);
 
 impl Contents {
     /// Opens a directory that no proxy uses, read-only. Purges affect only this value.
@@ -49,7 +49,7 @@ impl Contents {
     /// The path is not a directory, or a proxy uses it.
     pub fn open_to_read(dir: &Path) -> Result<Self> {
         is_directory(dir)?;
-        Store::open_to_read(dir).map(Self).map_err(unavailable)
+        Ok(Self(Stores::of(Store::open_to_read(dir).map_err(unavailable)?)))
     }
 
     /// Opens a directory that no proxy uses, to purge objects. Nothing is evicted.
@@ -67,10 +67,10 @@ impl Contents {
         };
         let store = Store::open(config).map_err(unavailable)?;
         while !store.wait_loaded(std::time::Duration::from_hours(1)) {}
-        Ok(Self(store))
+        Ok(Self(Stores::of(store)))
     }
 
-    pub(crate) fn of(store: Arc<Store>) -> Self {
+    pub(crate) fn of(store: Arc<Stores>) -> Self {
         Self(store)
     }
 

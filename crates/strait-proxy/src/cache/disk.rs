@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use strait_http::fields::Fields;
 use strait_http::storing::Policy;
 use strait_http::vary::Variant;
-use strait_store::{Loaded, Record, Store};
+use strait_store::{Loaded, Record, Stores};
 
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Home, Object, Part, RECORDS_MAX, Rivals};
@@ -55,7 +55,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Returns true if the store still has no other records for the key, and so no other rivals.
-    pub(crate) fn is_all(&self, store: &Store, hash: u64) -> bool {
+    pub(crate) fn is_all(&self, store: &Stores, hash: u64) -> bool {
         let is_known = |record: &Arc<Record>| self.records.iter().any(|seen| Arc::ptr_eq(seen, record));
         store.find(hash).iter().all(is_known)
     }
@@ -63,7 +63,7 @@ impl Seen {
 
 /// Returns the response of the highest rank that answers a request, with its body if that has at
 /// most `body_max` bytes.
-pub(crate) fn find(store: &Store, query: &Query<'_, '_>, body_max: usize) -> Result<Found, NotFound> {
+pub(crate) fn find(store: &Stores, query: &Query<'_, '_>, body_max: usize) -> Result<Found, NotFound> {
     for _ in 1..FINDS_MAX {
         let records = store.find(query.hash);
         let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
@@ -77,7 +77,7 @@ pub(crate) fn find(store: &Store, query: &Query<'_, '_>, body_max: usize) -> Res
 }
 
 fn find_in(
-    store: &Store,
+    store: &Stores,
     records: &[Arc<Record>],
     query: &Query<'_, '_>,
     body_max: usize,
@@ -101,7 +101,7 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
 }
 
 /// Returns the responses that answer a request, by rank, without bodies.
-pub(crate) fn candidates(store: &Store, query: &Query<'_, '_>) -> Vec<Object> {
+pub(crate) fn candidates(store: &Stores, query: &Query<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(query.hash), query.key, 0);
     all.into_iter()
         .filter(|object| object.is_allowed(query.policy) && object.matches(query.request, query.keys))
@@ -110,7 +110,7 @@ pub(crate) fn candidates(store: &Store, query: &Query<'_, '_>) -> Vec<Object> {
 
 /// Returns the responses for a key, one for each variant, by rank, with all parts of their
 /// representations.
-fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize) -> SmallVec<[Object; 1]> {
+fn responses(store: &Stores, records: &[Arc<Record>], key: &str, body_max: usize) -> SmallVec<[Object; 1]> {
     // With several records, the body is read after one of them is selected.
     let at_once_max = if records.len() > 1 { 0 } else { body_max };
     let loaded = records.iter().filter_map(|record| load(store, record, key, at_once_max));
@@ -129,7 +129,7 @@ fn responses(store: &Store, records: &[Arc<Record>], key: &str, body_max: usize)
 
 /// Reads the body into memory if it is stored in one piece of at most `body_max` bytes; `None` if
 /// it is damaged.
-fn with_body(store: &Store, object: Object, body_max: usize) -> Option<Object> {
+fn with_body(store: &Stores, object: Object, body_max: usize) -> Option<Object> {
     let is_short = object.length.is_some_and(|length| length <= body_max as u64);
     match &object.body {
         Body::Stored(parts) if parts.len() == 1 && is_short && object.is_whole() => {
@@ -140,7 +140,7 @@ fn with_body(store: &Store, object: Object, body_max: usize) -> Option<Object> {
 }
 
 /// Reads a record, if it is for that key; returns its object and its part of the representation.
-fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Option<(Object, Part)> {
+fn load(store: &Stores, record: &Arc<Record>, key: &str, body_max: usize) -> Option<(Object, Part)> {
     // The store counts records that cannot be read.
     let loaded = store.load(record, body_max).ok()?;
     if loaded.key() != key.as_bytes() {
@@ -163,7 +163,7 @@ fn load(store: &Store, record: &Arc<Record>, key: &str, body_max: usize) -> Opti
 /// parts of the same representation, those without a field of `keys`, which answer no request, and
 /// the least used records beyond the maximum of a key. Returns the records that it was compared
 /// with. If a more recent response is stored already, removes `object` instead and returns `None`.
-pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]) -> Option<Seen> {
+pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String]) -> Option<Seen> {
     let is_own = |record: &Arc<Record>| object.records().any(|own| Arc::ptr_eq(own, record));
     let records = store.find(hash);
     let loaded = |record: &Arc<Record>| {
@@ -192,7 +192,7 @@ pub(crate) fn replace(store: &Store, hash: u64, object: &Object, keys: &[String]
 }
 
 /// Removes all records for a key; returns their number.
-pub(crate) fn remove(store: &Store, hash: u64, key: &str) -> usize {
+pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
     let is_match = |stored: &[u8]| stored == key.as_bytes();
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
     removal.remove_of_hash(hash);
@@ -200,7 +200,7 @@ pub(crate) fn remove(store: &Store, hash: u64, key: &str) -> usize {
 }
 
 /// Removes all records of the keys that match; returns their number.
-pub(crate) fn remove_matching(store: &Store, pattern: &Pattern) -> usize {
+pub(crate) fn remove_matching(store: &Stores, pattern: &Pattern) -> usize {
     let is_match = |key: &[u8]| std::str::from_utf8(key).is_ok_and(|key| pattern.matches(key));
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
     for record in store.records() {
@@ -215,7 +215,7 @@ pub(crate) fn remove_matching(store: &Store, pattern: &Pattern) -> usize {
 /// in place of a listed record. Such a successor has the same key, so a record with another key
 /// needs no second look.
 struct Removal<'a, L, M> {
-    store: &'a Store,
+    store: &'a Stores,
     /// Reads the head of a record.
     load: L,
     /// Returns true for the keys to remove.
@@ -229,7 +229,7 @@ where
     L: Fn(&Arc<Record>) -> strait_store::Result<Loaded>,
     M: Fn(&[u8]) -> bool,
 {
-    fn new(store: &'a Store, load: L, is_match: M) -> Self {
+    fn new(store: &'a Stores, load: L, is_match: M) -> Self {
         Self { store, load, is_match, removed: 0 }
     }
 
@@ -275,17 +275,17 @@ mod tests {
 
     const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
-    fn store(dir: &tempfile::TempDir) -> Arc<Store> {
+    fn store(dir: &tempfile::TempDir) -> Arc<Stores> {
         let config = strait_store::Config {
             capacity_bytes: 64 << 20,
             segment_bytes: Some(1 << 20),
             ..strait_store::Config::new(dir.path())
         };
-        Store::open(config).unwrap()
+        Stores::of(strait_store::Store::open(config).unwrap())
     }
 
     /// Stores a response with that variant and those times of request and receipt.
-    fn put(store: &Store, variant: &str, (requested, received): (u64, u64), date: &str) -> Object {
+    fn put(store: &Stores, variant: &str, (requested, received): (u64, u64), date: &str) -> Object {
         let head = format!("HTTP/1.1 200 OK\r\nETag: \"{received}\"\r\nDate: {date}\r\n\r\n");
         let head = head.as_bytes();
         let meta = Meta { requested, received, age: 0, first: 0, length: Some(1), variant, head };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     /// Removes the records of [`KEY`] with reads that call `on_read` first; returns their number.
-    fn remove_while(store: &Store, on_read: impl Fn(&Arc<Record>)) -> usize {
+    fn remove_while(store: &Stores, on_read: impl Fn(&Arc<Record>)) -> usize {
         let load = |record: &Arc<Record>| {
             on_read(record);
             store.load(record, 0)
@@ -365,7 +365,7 @@ mod tests {
     }
 
     /// Returns the times of receipt of the stored responses, by rank.
-    fn received(store: &Store) -> Vec<u64> {
+    fn received(store: &Stores) -> Vec<u64> {
         let all = responses(store, &store.find(hash()), KEY, 0);
         all.iter().map(|object| object.times.received).collect()
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
-use strait_store::{Store, Writer};
+use strait_store::{Stores, Writer};
 use strait_transfer::pipe::Pipe;
 
 use crate::cache::fill::{Held, Source};
@@ -48,7 +48,7 @@ impl FillError {
 /// Reserves space in the store for a body that begins with byte `first`.
 pub(super) fn reserve(
     worker: &Worker,
-    store: &Arc<Store>,
+    store: &Arc<Stores>,
     object: &Object,
     first: u64,
     len: Option<u64>,
@@ -116,8 +116,9 @@ impl Sink {
                 let bytes = shared(&bytes);
                 let whole = object.with_body(length, Body::Filling);
                 let meta = whole.meta(first).encode();
-                let put =
-                    |store: &Arc<Store>| store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok();
+                let put = |store: &Arc<Stores>| {
+                    store.put(worker.lane, object.key.as_bytes(), &meta, &[&bytes]).ok()
+                };
                 let record = worker.shared.store.as_ref().and_then(put);
                 let is_whole = first == 0 && length == Some(stored);
                 let body = match record {

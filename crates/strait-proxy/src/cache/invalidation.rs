@@ -23,7 +23,7 @@
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
 //! step 3.
 
-use strait_store::{Store, hash_of};
+use strait_store::{Stores, hash_of};
 
 use crate::cache::disk;
 use crate::cache::fill::Fills;
@@ -80,7 +80,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Removes all records of these keys; returns their number.
-    pub(crate) fn remove_from(self, store: &Store) -> usize {
+    pub(crate) fn remove_from(self, store: &Stores) -> usize {
         match self {
             Self::One(hash, key) => disk::remove(store, hash, key),
             Self::Matching(pattern) => disk::remove_matching(store, pattern),
@@ -128,7 +128,7 @@ mod tests {
 
     const KEY: &str = "http://a/";
 
-    fn shared(store: &Arc<Store>, settings: &Settings) -> Arc<Shared> {
+    fn shared(store: &Arc<Stores>, settings: &Settings) -> Arc<Shared> {
         Arc::new(Shared {
             clock: Clock::fixed(1000),
             store: Some(store.clone()),
@@ -142,7 +142,7 @@ mod tests {
         })
     }
 
-    fn put(store: &Store) {
+    fn put(store: &Stores) {
         let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
         let meta = Meta { requested: 1, received: 1, age: 0, first: 0, length: Some(1), variant: "", head };
         store.put(0, KEY.as_bytes(), &meta.encode(), &[b"x"]).unwrap();
@@ -157,7 +157,7 @@ mod tests {
             segment_bytes: Some(1 << 20),
             ..strait_store::Config::new(dir.path())
         };
-        let store = Store::open(config).unwrap();
+        let store = Stores::of(strait_store::Store::open(config).unwrap());
         let settings = Arc::new(Settings::new(&Config::from_toml("").unwrap()).unwrap());
         let (shared, keys) = (shared(&store, &settings), Keys::of_uri(KEY));
         let Keys::One(hash, _) = keys else { unreachable!() };

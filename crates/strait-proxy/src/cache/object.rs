@@ -14,7 +14,7 @@ use strait_http::head;
 use strait_http::partial::may_combine;
 use strait_http::storing::Policy;
 use strait_http::vary::{has_keyed_of, has_keys, is_plain, matches_variant, overlap};
-use strait_store::{Extent, Record, Store};
+use strait_store::{Extent, Record, Stores};
 
 use crate::cache::generation::Generation;
 use crate::cache::meta::Meta;
@@ -326,7 +326,7 @@ impl Object {
     }
 
     /// Stores its current head with the bodies of its records.
-    pub(crate) fn write_again(&mut self, store: &Store, lane: usize) {
+    pub(crate) fn write_again(&mut self, store: &Stores, lane: usize) {
         let meta = |first| self.meta(first).encode();
         // If the store cannot, the old head stays.
         let updated = |record: &Arc<Record>, first| store.update(lane, record, &meta(first)).ok();

@@ -11,7 +11,7 @@ use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
 use strait_http::target::Uri;
 use strait_http::vary::Variant;
-use strait_store::Store;
+use strait_store::Stores;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
@@ -40,7 +40,7 @@ use crate::upstream::pool::{Pool, Upstream};
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
-    pub(crate) store: Option<Arc<Store>>,
+    pub(crate) store: Option<Arc<Stores>>,
     pub(crate) fills: Fills,
     /// The memory cache.
     pub(crate) memory: MemoryCache,

@@ -4,6 +4,7 @@
 //! [`crate::config::settings`] checks the bounds at each start and reload; `--check-config` also
 //! checks the system. Nothing is created or changed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
@@ -11,7 +12,7 @@ use rustix::fs::{Access, access, statvfs};
 use strait_os::output;
 
 use crate::config::error::{Error, Result};
-use crate::config::file::{Abandoned, Config};
+use crate::config::file::{Abandoned, Cache, Config};
 use crate::config::limits::BUFFER_BYTES;
 
 /// Maximum of workers.
@@ -40,6 +41,8 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
         (is_past_end, "cache.abandoned: past is a percentage from 0 to 100, for example { past = 80 }".to_owned()),
         (cache.memory_object > MEMORY_OBJECT_MAX, format!("cache.memory_object = {object}: the maximum is 16MiB")),
         (is_over_memory, format!("cache.memory_object = {object}: larger than cache.memory = {memory}, which has to hold such objects; lower it, or raise cache.memory")),
+        (cache.dir.is_none() && !cache.further_dirs.is_empty(), "cache.further_dirs: cache.dir is not set, and is the first directory".to_owned()),
+        (has_twice(cache), "cache.further_dirs: a directory occurs twice".to_owned()),
         (config.access.connect_ports.contains(&0), "access.connect_ports: ports are 1 to 65535, for example [443]".to_owned()),
         (limits.connections == 0, "limits.connections = 0: no client could connect; the minimum is 1".to_owned()),
         (limits.origin_connections == 0, "limits.origin_connections = 0: no request would reach an origin; the minimum is 1".to_owned()),
@@ -50,6 +53,12 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
     .chain(too_small(config))
     .chain(shares(config))
     .collect()
+}
+
+/// Returns true if a directory of the cache occurs twice.
+fn has_twice(cache: &Cache) -> bool {
+    let mut dirs = BTreeSet::new();
+    cache.dirs().any(|dir| !dirs.insert(dir))
 }
 
 /// Returns a text for each share that exceeds its limit, and for memory that cannot hold a body.
@@ -91,7 +100,7 @@ fn shares(config: &Config) -> impl Iterator<Item = String> {
 
 /// Returns a text if the store is too small for its workers.
 fn too_small(config: &Config) -> Option<String> {
-    config.cache.dir.as_ref()?;
+    config.cache.dirs().next()?;
     let workers = match config.workers {
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         workers => workers.min(WORKERS_MAX),
@@ -117,10 +126,9 @@ fn size(size: ByteSize) -> String {
 pub(crate) fn places(config: &Config) -> Vec<String> {
     let log = config.log.access.as_deref().filter(|path| *path != Path::new("-"));
     let mut problems = Vec::new();
-    if let Some(dir) = config.cache.dir.as_deref()
-        && let Err(why) = directory(dir)
-    {
-        problems.push(format!("cache.dir = \"{}\": {why}", dir.display()));
+    for dir in config.cache.dirs() {
+        let key = if config.cache.dir.as_deref() == Some(dir) { "cache.dir" } else { "cache.further_dirs" };
+        problems.extend(directory(dir).err().map(|why| format!("{key} = \"{}\": {why}", dir.display())));
     }
     let wrong = log.and_then(|path| Some((path, log_file(path).err()?)));
     problems.extend(wrong.map(|(path, why)| format!("log.access = \"{}\": {why}", path.display())));
@@ -130,8 +138,7 @@ pub(crate) fn places(config: &Config) -> Vec<String> {
 /// Returns a text if the store is larger than its file system. The proxy can run with it, but
 /// evicts earlier.
 pub(crate) fn room(config: &Config) -> Option<String> {
-    let dir = config.cache.dir.as_deref()?;
-    too_large(config.cache.size, dir)
+    config.cache.dirs().find_map(|dir| too_large(config.cache.size, dir))
 }
 
 /// Returns the path or its nearest ancestor that exists.

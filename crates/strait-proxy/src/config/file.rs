@@ -4,7 +4,7 @@
 //! file configures a forward cache for clients on this machine. Nothing here is checked.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -119,7 +119,9 @@ pub enum Format {
 pub struct Cache {
     /// Directory of the store. Without it only small objects are cached, in memory.
     pub dir: Option<PathBuf>,
-    /// Size limit of the store on disk.
+    /// Further directories, on other disks.
+    pub further_dirs: Vec<PathBuf>,
+    /// Size limit of the store in each directory.
     pub size: ByteSize,
     /// Size limit of the memory cache, which all workers share.
     pub memory: ByteSize,
@@ -311,10 +313,18 @@ impl Default for Config {
     }
 }
 
+impl Cache {
+    /// All directories of the store.
+    pub fn dirs(&self) -> impl Iterator<Item = &Path> {
+        self.dir.iter().chain(&self.further_dirs).map(PathBuf::as_path)
+    }
+}
+
 impl Default for Cache {
     fn default() -> Self {
         Self {
             dir: None,
+            further_dirs: Vec::new(),
             size: ByteSize::gib(1),
             memory: ByteSize::mib(64),
             memory_object: ByteSize::kib(32),

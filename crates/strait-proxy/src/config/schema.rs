@@ -21,6 +21,7 @@ enum Kind {
     Size,
     Text,
     Path,
+    Paths,
     Address,
     Addresses,
     Networks,
@@ -46,6 +47,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("hosts", Kind::Hosts),
     ("forwarded", Kind::OneOf(&["off", "append", "replace"])),
     ("cache.dir", Kind::Path),
+    ("cache.further_dirs", Kind::Paths),
     ("cache.size", Kind::Size),
     ("cache.memory", Kind::Size),
     ("cache.memory_object", Kind::Size),
@@ -203,6 +205,7 @@ impl Kind {
             Self::Text => value.is_str(),
             Self::Path => value.as_str().is_some_and(|path| !path.contains('\0')),
             Self::Address => value.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
+            Self::Paths => strings(|path| !path.contains('\0')),
             Self::Addresses => strings(|text| text.parse::<SocketAddr>().is_ok()),
             Self::Networks | Self::Hosts | Self::Fields => strings(|_| true),
             Self::Ports => {
@@ -241,6 +244,7 @@ impl Kind {
             }
             Self::Text => "expected text in quotes",
             Self::Path => "expected a path in quotes, for example \"/var/cache/strait\"",
+            Self::Paths => "expected a list of paths, for example [\"/disk2/strait\"]",
             Self::Address => {
                 "expected an address with a port, for example \"127.0.0.1:3128\" or \"[::1]:3128\""
             }

@@ -64,6 +64,7 @@ Output of stats, with counts since the start of the proxy:
   unsynced        records that a power loss may have damaged, dropped at the start
   refused         responses not stored for lack of space; clients got them
   failed          failed calls to the file system
+  lost            directories that cannot be used
   is_loaded       true once the index of earlier responses is loaded
 
 Output of verify:

@@ -170,6 +170,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     // Root keeps the right to write the cache and the log in directories of other users.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
+    let bound = bound.on_note(|line| warn(format_args!("{line}\n")));
     let proxy = bound.start(Clock::system()).map_err(|error| as_user(error, args.user.as_deref()))?;
     announce(&proxy);
     notify("READY=1");

@@ -1,13 +1,13 @@
 //! The proxy as a whole: start, reload and shutdown.
 
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use strait_store::Store;
+use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Site};
@@ -27,7 +27,6 @@ use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Listener, Listeners};
 
 /// Proxy with open sockets, but without threads and store: the caller can drop privileges now.
-#[derive(Debug)]
 pub struct Bound {
     config: Config,
     settings: Settings,
@@ -35,6 +34,16 @@ pub struct Bound {
     is_inherited: bool,
     admin: Option<(TcpListener, SocketAddr)>,
     log: Option<(Log, Writer)>,
+    on_note: OnNote,
+}
+
+/// Function that gets lines for the operator.
+type OnNote = Arc<dyn Fn(&str) + Send + Sync>;
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Bound").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 impl Bound {
@@ -53,7 +62,15 @@ impl Bound {
         settings.ports = listeners.addresses.iter().map(|(port, _)| *port).collect();
         let admin = settings.admin.listen.map(admin::listen_on).transpose()?;
         let log = config.log.access.as_deref().map(Log::open).transpose()?;
-        Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log })
+        let on_note: OnNote = Arc::new(|_| {});
+        Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log, on_note })
+    }
+
+    /// Sets the function that gets a line for the operator when a directory of the cache can no
+    /// longer be used, or can be used again.
+    #[must_use]
+    pub fn on_note(self, on_note: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { on_note: Arc::new(on_note), ..self }
     }
 
     /// Starts the proxy.
@@ -61,8 +78,8 @@ impl Bound {
     /// # Errors
     /// The store cannot be opened, or threads cannot be started.
     pub fn start(self, clock: Clock) -> Result<Proxy> {
-        let Self { config, settings, listeners, is_inherited, admin, log } = self;
-        let store = config.cache.dir.as_ref().map(|dir| open_store(dir, &config, &settings)).transpose()?;
+        let Self { config, settings, listeners, is_inherited, admin, log, on_note } = self;
+        let store = open_stores(&config, &settings, on_note)?;
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
         let shared = Arc::new(Shared {
             clock,
@@ -234,6 +251,7 @@ impl Proxy {
         [
             ("workers", own.workers != config.workers),
             ("cache.dir", cache.dir != new.dir),
+            ("cache.further_dirs", cache.further_dirs != new.further_dirs),
             ("cache.size", cache.size != new.size),
             ("cache.sync", cache.sync != new.sync),
             ("admin.listen", own.admin.listen != config.admin.listen),
@@ -296,13 +314,29 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
     started.map_err(|error| Error::os("start", &"a thread", error))
 }
 
-fn open_store(dir: &Path, config: &Config, settings: &Settings) -> Result<Arc<Store>> {
+/// Opens the stores of all directories; returns `None` if there are none.
+fn open_stores(config: &Config, settings: &Settings, on_note: OnNote) -> Result<Option<Arc<Stores>>> {
     let sync_every = (config.cache.sync > 0).then(|| Duration::from_secs(config.cache.sync));
-    let store = strait_store::Config {
-        capacity_bytes: config.cache.size.as_u64(),
-        lanes: settings.workers,
-        sync_every,
-        ..strait_store::Config::new(dir)
-    };
-    Ok(Store::open(store)?)
+    let configs: Vec<_> = config
+        .cache
+        .dirs()
+        .map(|dir| strait_store::Config {
+            capacity_bytes: config.cache.size.as_u64(),
+            lanes: settings.workers,
+            sync_every,
+            ..strait_store::Config::new(dir)
+        })
+        .collect();
+    let on_change: OnChange = Arc::new(move |change| on_note(&describe(change)));
+    if configs.is_empty() { Ok(None) } else { Ok(Some(Stores::open(configs, &on_change)?)) }
+}
+
+fn describe(change: &Change<'_>) -> String {
+    match change {
+        Change::Lost(dir, error) => format!(
+            "the cache lost {}: {error}; its objects are fetched again, and it is tried each second",
+            dir.display()
+        ),
+        Change::Back(dir) => format!("the cache uses {} again; it is empty", dir.display()),
+    }
 }

@@ -1,4 +1,4 @@
-//! Stored responses survive a kill, and records that the disk has damaged are fetched again.
+//! Stored responses survive a kill, and the proxy a directory that disappears.
 
 use lab::wait_until;
 
@@ -45,4 +45,35 @@ fn three_hundred_objects_are_hits_after_a_kill() {
     assert_eq!(origin.asked().len(), 300);
     drop(client);
     let _ = proxy.terminate();
+}
+
+#[test]
+fn proxy_serves_while_a_directory_is_gone_and_uses_it_again() {
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| cache.path().join(name));
+    let further = format!("[cache]\nfurther_dirs = [\"{}\"]\n", second.display());
+    let proxy = Setup::for_origin(origin.address).config(&further).start_in(&first);
+    let objects = objects(100);
+    let mut client = Client::connect(proxy.address).unwrap();
+    let mut fetch_all = || {
+        for object in &objects {
+            object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+        }
+    };
+    fetch_all();
+    std::fs::rename(&second, cache.path().join("gone")).unwrap();
+    proxy.wait_for_stderr(&format!("the cache lost {}: ", second.display()));
+    fetch_all();
+    proxy.wait_for_stderr(&format!("the cache uses {} again", second.display()));
+    fetch_all();
+    for object in &objects {
+        await_hit(proxy.address, object);
+    }
+    assert!(std::fs::read_dir(&second).unwrap().count() > 0);
+    // Objects of the other directory stayed hits.
+    let asked = origin.asked().len();
+    assert!((100..200).contains(&asked), "{asked} requests");
+    let finished = proxy.terminate();
+    assert_eq!(finished.stderr.matches("the cache lost").count(), 1, "{}", finished.stderr);
 }

@@ -1,0 +1,386 @@
+//! Stores in several directories, usually on several disks, used as one.
+//!
+//! An object is placed by rendezvous hashing of its key and the directories. A lookup asks all
+//! stores: it does not depend on the placement, so no object is missed, and none is forgotten by a
+//! removal, when the set of directories changes.
+//!
+//! A directory is *lost* if it was deleted or replaced, or if its disk fails: its objects become
+//! misses, and others are placed elsewhere. It is tried again regularly. Once it can be used it is
+//! emptied, because its objects have missed the removals meanwhile.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use crate::config::Config;
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::file::lock;
+use crate::format::hash_of;
+use crate::read::{Loaded, Verified};
+use crate::record::Record;
+use crate::stats::Stats;
+use crate::store::Store;
+use crate::writer::Writer;
+
+/// Interval between two checks of a directory.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// File that a check writes after a failed call.
+const PROBE: &str = "probe";
+
+/// Change of a directory's state.
+#[derive(Debug)]
+pub enum Change<'a> {
+    /// It can no longer be used.
+    Lost(&'a Path, &'a Error),
+    /// It is used again, empty.
+    Back(&'a Path),
+}
+
+/// Callback for a change.
+pub type OnChange = Arc<dyn Fn(&Change<'_>) + Send + Sync>;
+
+/// Stores in several directories.
+#[derive(Debug)]
+pub struct Stores {
+    members: Box<[Arc<Member>]>,
+    watches: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// One directory.
+#[derive(Debug)]
+struct Member {
+    config: Config,
+    disk: Disk,
+    /// Hash of the directory's path.
+    hash: u64,
+    /// `None` while the directory is lost.
+    store: RwLock<Option<Arc<Store>>>,
+    /// Counts of its earlier stores.
+    ended: Mutex<Stats>,
+    is_closed: Mutex<bool>,
+    closed: Condvar,
+}
+
+/// Identity of a directory: device and inode.
+type Identity = (u64, u64);
+
+impl Stores {
+    /// Opens the stores of several directories, and watches these. `on_change` gets each change of
+    /// their states.
+    ///
+    /// # Errors
+    /// As of [`Store::open`]. If there are several directories, those that fail with
+    /// [`Error::System`] count as lost, unless all do.
+    pub fn open(configs: Vec<Config>, on_change: &OnChange) -> Result<Arc<Self>> {
+        Self::open_on(configs.into_iter().map(|config| (Disk::default(), config)).collect(), on_change)
+    }
+
+    pub(crate) fn open_on(members: Vec<(Disk, Config)>, on_change: &OnChange) -> Result<Arc<Self>> {
+        let members: Box<[_]> =
+            members.into_iter().map(|(disk, config)| Arc::new(Member::new(disk, config))).collect();
+        let mut failed = None;
+        for member in &members {
+            match member.open(false) {
+                Err(error @ Error::System(_)) => {
+                    on_change(&Change::Lost(&member.config.dir, &error));
+                    failed = Some(error);
+                }
+                opened => opened?,
+            }
+        }
+        if let Some(error) = failed.filter(|_| members.iter().all(|member| member.store().is_none())) {
+            return Err(error);
+        }
+        let stores = Self { members, watches: Mutex::default() };
+        for member in &stores.members {
+            let (own, on_change) = (member.clone(), on_change.clone());
+            let watch =
+                thread::Builder::new().name("strait-disk".into()).spawn(move || own.watch(&on_change));
+            let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
+            lock(&stores.watches).push(watch);
+        }
+        Ok(Arc::new(stores))
+    }
+
+    /// Uses one store, without a watch.
+    pub fn of(store: Arc<Store>) -> Arc<Self> {
+        let member = Member::new(Disk::default(), Config::new(""));
+        member.set(Some(store));
+        Arc::new(Self { members: Box::new([Arc::new(member)]), watches: Mutex::default() })
+    }
+
+    /// The stores of the directories that are not lost.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Store>> {
+        self.members.iter().filter_map(|member| member.store())
+    }
+
+    /// Store for a new object: the one with the highest hash of directory and key.
+    fn place(&self, hash: u64, operation: &'static str) -> Result<Arc<Store>> {
+        let all = self.members.iter().filter_map(|member| Some((member.rank(hash), member.store()?)));
+        let highest = all.max_by_key(|(rank, _)| *rank);
+        highest.map(|(_, store)| store).ok_or(Error::Lost { operation })
+    }
+
+    /// Store of a record; `None` if the record is dead.
+    fn of_record(&self, record: &Arc<Record>) -> Option<Arc<Store>> {
+        let mut all = self.all();
+        if self.members.len() == 1 { all.next() } else { all.find(|store| store.holds(record)) }
+    }
+
+    /// As [`Store::is_loaded`], of all stores.
+    pub fn is_loaded(&self) -> bool {
+        self.all().all(|store| store.is_loaded())
+    }
+
+    /// As [`Store::wait_loaded`], of all stores.
+    pub fn wait_loaded(&self, timeout: Duration) -> bool {
+        let begin = Instant::now();
+        self.all().all(|store| store.wait_loaded(timeout.saturating_sub(begin.elapsed())))
+    }
+
+    /// Alive records with this hash of their key; those of one store newest first.
+    pub fn find(&self, hash: u64) -> SmallVec<[Arc<Record>; 2]> {
+        let mut all = self.all().map(|store| store.find(hash));
+        let mut found = all.next().unwrap_or_default();
+        all.for_each(|others| found.extend(others));
+        found
+    }
+
+    /// As [`Store::touch`].
+    pub fn touch(&self, record: &Arc<Record>) {
+        if let Some(store) = self.of_record(record) {
+            store.touch(record);
+        }
+    }
+
+    /// As [`Store::load`].
+    ///
+    /// # Errors
+    /// As of that, and [`Error::Removed`] if the record is dead.
+    pub fn load(&self, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
+        self.of_record(record).ok_or(Error::Removed { operation: "load" })?.load(record, body_max)
+    }
+
+    /// As [`Store::put`].
+    ///
+    /// # Errors
+    /// As of that, and [`Error::Lost`] if all directories are lost.
+    pub fn put(&self, lane: usize, key: &[u8], meta: &[u8], body: &[&[u8]]) -> Result<Arc<Record>> {
+        self.place(hash_of(key), "put")?.put(lane, key, meta, body)
+    }
+
+    /// As [`Store::reserve`].
+    ///
+    /// # Errors
+    /// As of that, and [`Error::Lost`] if all directories are lost.
+    pub fn reserve(&self, lane: usize, key: &[u8], meta: &[u8], body_len: Option<u64>) -> Result<Writer> {
+        self.place(hash_of(key), "reserve")?.reserve(lane, key, meta, body_len)
+    }
+
+    /// As [`Store::update`].
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
+        self.of_record(record).ok_or(Error::Removed { operation: "update" })?.update(lane, record, meta)
+    }
+
+    /// As [`Store::remove`].
+    pub fn remove(&self, record: &Arc<Record>) {
+        if let Some(store) = self.of_record(record) {
+            store.remove(record);
+        }
+    }
+
+    /// All records; those of one store newest first.
+    pub fn records(&self) -> Vec<Arc<Record>> {
+        self.all().flat_map(|store| store.records()).collect()
+    }
+
+    /// As [`Store::verify`], of all stores.
+    pub fn verify(&self) -> Verified {
+        self.all().map(|store| store.verify()).fold(Verified::default(), Verified::and)
+    }
+
+    /// Sum over all directories, with the number of lost ones.
+    pub fn stats(&self) -> Stats {
+        let all = self.members.iter().map(|member| member.stats());
+        let mut sum = all.reduce(Stats::and).unwrap_or_default();
+        sum.is_loaded = self.is_loaded();
+        sum
+    }
+
+    /// Closes all stores.
+    pub fn close(&self) {
+        for member in &self.members {
+            member.end_watch();
+        }
+        for watch in lock(&self.watches).drain(..) {
+            // The thread does not panic; if it did, it has ended as well.
+            let _ = watch.join();
+        }
+        // Each waits for its disk, so all at once.
+        thread::scope(|scope| {
+            for store in self.all() {
+                scope.spawn(move || store.close());
+            }
+        });
+    }
+}
+
+impl Drop for Stores {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Member {
+    fn new(disk: Disk, config: Config) -> Self {
+        let hash = hash_of(config.dir.as_os_str().as_encoded_bytes());
+        let (store, ended) = (RwLock::default(), Mutex::default());
+        Self { config, disk, hash, store, ended, is_closed: Mutex::default(), closed: Condvar::new() }
+    }
+
+    fn store(&self) -> Option<Arc<Store>> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, store: Option<Arc<Store>>) -> Option<Arc<Store>> {
+        std::mem::replace(&mut self.store.write().unwrap_or_else(PoisonError::into_inner), store)
+    }
+
+    /// Rank of the directory for a key.
+    fn rank(&self, hash: u64) -> u64 {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&hash.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.hash.to_le_bytes());
+        hash_of(&bytes)
+    }
+
+    fn open(&self, is_emptied: bool) -> Result<()> {
+        let config = Config { is_emptied, ..self.config.clone() };
+        let store = Store::open_on(self.disk.clone(), config)?;
+        self.set(Some(store));
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let ended = *lock(&self.ended);
+        match self.store() {
+            Some(store) => ended.and(store.stats()),
+            None => Stats { lost: ended.lost + 1, ..ended },
+        }
+    }
+
+    fn end_watch(&self) {
+        *lock(&self.is_closed) = true;
+        self.closed.notify_all();
+    }
+
+    /// Waits until the next check; returns false if there is none.
+    fn wait(&self) -> bool {
+        let guard = lock(&self.is_closed);
+        let waited = self.closed.wait_timeout_while(guard, CHECK_EVERY, |is_closed| !*is_closed);
+        waited.is_ok_and(|(is_closed, _)| !*is_closed)
+    }
+
+    /// Checks the directory regularly until the stores are closed.
+    fn watch(&self, on_change: &OnChange) {
+        let dir = &*self.config.dir;
+        let mut identity = self.store().and_then(|_| identity(dir).ok());
+        let mut failed = 0;
+        while self.wait() {
+            let Some(store) = self.store() else {
+                if self.come_back(identity).is_ok() {
+                    identity = self::identity(dir).ok();
+                    on_change(&Change::Back(dir));
+                }
+                continue;
+            };
+            let counted = store.stats().failed;
+            let has_failed = counted > std::mem::replace(&mut failed, counted);
+            if let Err(error) = self.check(identity, has_failed) {
+                failed = 0;
+                on_change(&Change::Lost(dir, &error));
+                self.give_up(&store);
+            }
+        }
+    }
+
+    /// Checks that the directory is the same, and after a failed call that a file can be written
+    /// and read.
+    fn check(&self, expected: Option<Identity>, has_failed: bool) -> Result<()> {
+        let dir = &*self.config.dir;
+        let found = identity(dir).map_err(|error| Error::io("find", dir, &error))?;
+        if expected.is_some_and(|expected| expected != found) {
+            let replaced = io::Error::other("the directory was replaced");
+            return Err(Error::io("find", dir, &replaced));
+        }
+        if has_failed { self.probe() } else { Ok(()) }
+    }
+
+    /// Writes, syncs and reads a file.
+    fn probe(&self) -> Result<()> {
+        let path = self.config.dir.join(PROBE);
+        let probed = self.disk.unlink(&path).and_then(|()| {
+            let file = self.disk.create(&path)?;
+            let tried = self.disk.write_bytes(&file, PROBE.as_bytes(), 0).and_then(|()| {
+                self.disk.sync(&file)?;
+                let mut read = Vec::new();
+                self.disk.read(&file, &mut read, PROBE.len(), 0)?;
+                if read == PROBE.as_bytes() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+            });
+            self.disk.unlink(&path).and(tried)
+        });
+        match probed {
+            // A full file system is no failed one: eviction frees space.
+            Err(error) if is_full(&error) => Ok(()),
+            other => other.map_err(|error| Error::io("write", &path, &error)),
+        }
+    }
+
+    /// Ends the store of a lost directory.
+    fn give_up(&self, store: &Arc<Store>) {
+        self.set(None);
+        store.abandon();
+        let stats = store.stats();
+        let mut ended = lock(&self.ended);
+        *ended = ended.and(Stats {
+            records: 0,
+            used_bytes: 0,
+            pinned_bytes: 0,
+            capacity_bytes: 0,
+            files: 0,
+            ..stats
+        });
+    }
+
+    /// Opens a new store in a lost directory, if that is on the same file system as before: the
+    /// place where a missing disk is mounted is on another one.
+    fn come_back(&self, before: Option<Identity>) -> Result<()> {
+        let dir = &*self.config.dir;
+        let existing = dir.ancestors().find_map(|path| identity(path).ok());
+        if before.is_some_and(|(device, _)| existing.is_none_or(|(now, _)| now != device)) {
+            return Err(Error::Lost { operation: "open the store" });
+        }
+        if identity(dir).is_ok() {
+            self.probe()?;
+        }
+        self.open(true)
+    }
+}
+
+fn identity(dir: &Path) -> io::Result<Identity> {
+    let found = std::fs::metadata(dir)?;
+    Ok((found.dev(), found.ino()))
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,221 @@
+//! Several directories: placement, and directories that are lost and come back.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use super::{PATIENCE, config, fill_of};
+use crate::disk::{Call, Disk};
+use crate::file::lock;
+use crate::{Change, Config, Error, OnChange, Stores, hash_of};
+
+const OBJECTS: u64 = 300;
+const OBJECT_BYTES: usize = 2000;
+
+/// Notes the changes of directories.
+#[derive(Clone, Default)]
+struct Changes(Arc<Mutex<Vec<String>>>);
+
+impl Changes {
+    fn callback(&self) -> OnChange {
+        let all = self.0.clone();
+        Arc::new(move |change| {
+            let text = match change {
+                Change::Lost(dir, error) => format!("lost {}: {error}", dir.display()),
+                Change::Back(dir) => format!("back {}", dir.display()),
+            };
+            lock(&all).push(text);
+        })
+    }
+
+    /// Waits for that number of changes; returns the last one.
+    fn wait_for(&self, count: usize) -> String {
+        let begin = Instant::now();
+        while lock(&self.0).len() < count {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", self.0);
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(lock(&self.0).len(), count, "{:?}", self.0);
+        lock(&self.0)[count - 1].clone()
+    }
+}
+
+fn stores(configs: &[Config], changes: &Changes) -> Arc<Stores> {
+    let stores = Stores::open(configs.to_vec(), &changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    stores
+}
+
+fn put(stores: &Stores, number: u64) -> Result<(), Error> {
+    stores.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, OBJECT_BYTES)]).map(drop)
+}
+
+fn put_all(stores: &Stores) {
+    (0..OBJECTS).for_each(|number| put(stores, number).unwrap());
+}
+
+/// Objects that are found, with the right body.
+fn found(stores: &Stores) -> Vec<u64> {
+    let has = |number: &u64| {
+        let found = stores.find(hash_of(&number.to_le_bytes()));
+        let Some(record) = found.first() else { return false };
+        let loaded = stores.load(record, OBJECT_BYTES).unwrap();
+        assert_eq!(loaded.body().unwrap(), fill_of(*number, OBJECT_BYTES));
+        true
+    };
+    (0..OBJECTS).filter(has).collect()
+}
+
+fn segments(dir: &Path) -> usize {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".segment")).count()
+}
+
+#[test]
+fn objects_are_spread_and_found_again_after_a_restart() {
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let mut configs = dirs.iter().map(config).collect::<Vec<_>>();
+    let changes = Changes::default();
+    let stores = self::stores(&configs, &changes);
+    put_all(&stores);
+    let shares: Vec<_> = stores.all().map(|store| store.stats().records).collect();
+    assert!(shares.iter().all(|share| share * 6 > OBJECTS), "{shares:?}");
+    let record = &stores.find(hash_of(&7_u64.to_le_bytes()))[0];
+    let updated = stores.update(0, record, b"other").unwrap();
+    stores.touch(&updated);
+    assert_eq!(stores.load(&updated, 0).unwrap().meta(), b"other");
+    stores.remove(&stores.find(hash_of(&8_u64.to_le_bytes()))[0]);
+    assert_eq!((stores.records().len() as u64, stores.stats().records), (OBJECTS - 1, OBJECTS - 1));
+    assert_eq!((stores.verify().whole, stores.verify().corrupt), (OBJECTS - 1, 0));
+    stores.close();
+    // The order of the directories does not matter.
+    configs.reverse();
+    let stores = self::stores(&configs, &changes);
+    assert_eq!(found(&stores).len() as u64, OBJECTS - 1);
+    let again: Vec<_> = stores.all().map(|store| store.stats().records).collect();
+    assert_eq!(again.into_iter().rev().sum::<u64>(), OBJECTS - 1);
+    stores.close();
+    assert!(lock(&changes.0).is_empty());
+}
+
+#[test]
+fn objects_of_a_failed_disk_are_misses_until_it_comes_back_empty() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (good, bad) = (Disk::default(), Disk::default());
+    let changes = Changes::default();
+    let members = vec![(good, config(&dirs[0])), (bad.clone(), config(&dirs[1]))];
+    let stores = Stores::open_on(members, &changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    put_all(&stores);
+    let held = stores.records();
+    let of_good = stores.all().next().unwrap().stats().records;
+    for call in [Call::Write, Call::Create, Call::Sync] {
+        bad.faults.inject(call, 0, u32::MAX, Errno::IO.raw_os_error());
+    }
+    // The first failed writes show the failure.
+    let failed = (OBJECTS..2 * OBJECTS).filter(|number| put(&stores, *number).is_err()).count();
+    assert!(failed > 0);
+    let lost = changes.wait_for(1);
+    assert!(
+        lost.starts_with(&format!("lost {}", dirs[1].path().display())) && lost.contains("error"),
+        "{lost}"
+    );
+    assert_eq!((found(&stores).len() as u64, stores.stats().lost), (of_good, 1));
+    assert_eq!(held.iter().filter(|record| record.is_alive()).count() as u64, of_good);
+    // Other disks take the objects over.
+    (0..OBJECTS).for_each(|number| put(&stores, number).unwrap());
+    assert_eq!(found(&stores).len() as u64, OBJECTS);
+    bad.faults.clear();
+    assert_eq!(changes.wait_for(2), format!("back {}", dirs[1].path().display()));
+    assert_eq!(stores.stats().lost, 0);
+    let back = stores.all().last().unwrap();
+    assert!(back.wait_loaded(PATIENCE));
+    assert_eq!(back.stats().records, 0, "objects of the lost disk have missed the removals meanwhile");
+    put_all(&stores);
+    assert!(back.stats().records * 3 > OBJECTS);
+    stores.close();
+}
+
+#[test]
+fn one_failed_call_loses_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, changes) = (Disk::default(), Changes::default());
+    let stores = Stores::open_on(vec![(disk.clone(), config(&dir))], &changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    put(&stores, 0).unwrap();
+    disk.faults.inject_here(Call::Write, 0, 1, Errno::IO.raw_os_error());
+    assert!(put(&stores, 1).is_err());
+    let creates = disk.faults.count(Call::Create);
+    let begin = Instant::now();
+    // The check writes a file.
+    while disk.faults.count(Call::Create) == creates {
+        assert!(begin.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(5));
+    }
+    put(&stores, 1).unwrap();
+    stores.close();
+    assert!(lock(&changes.0).is_empty(), "{:?}", changes.0);
+    assert_eq!(stores.stats().lost, 0);
+}
+
+#[test]
+fn deleted_directory_is_lost_and_made_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("cache");
+    let changes = Changes::default();
+    let config = Config { dir: dir.clone(), ..config(&parent) };
+    let stores = self::stores(&[config], &changes);
+    put_all(&stores);
+    fs::rename(&dir, parent.path().join("gone")).unwrap();
+    assert!(changes.wait_for(1).contains("No such file or directory"));
+    // It may be back already, empty.
+    assert!(found(&stores).is_empty());
+    assert!(changes.wait_for(2).starts_with("back "));
+    assert!(stores.wait_loaded(PATIENCE));
+    put_all(&stores);
+    assert_eq!((found(&stores).len() as u64, stores.stats().lost), (OBJECTS, 0));
+    assert!(segments(&dir) > 0);
+    stores.close();
+}
+
+/// Directory in another file system than temporary ones, and a link to it.
+fn on_another_file_system(links: &TempDir) -> Option<(TempDir, std::path::PathBuf)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let other = TempDir::new_in("/dev/shm").ok()?;
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+    let differs = device(other.path()).ok()? != device(links.path()).ok()?;
+    differs.then(|| (other, links.path().join("link")))
+}
+
+#[test]
+fn nothing_is_stored_where_a_missing_disk_is_mounted() {
+    let links = tempfile::tempdir().unwrap();
+    let Some((disk, link)) = on_another_file_system(&links) else {
+        println!("SKIP: /dev/shm is no other file system");
+        return;
+    };
+    std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+    let changes = Changes::default();
+    let stores = self::stores(&[Config { dir: link.clone(), ..config(&links) }], &changes);
+    put_all(&stores);
+    // As if the disk was removed, and the empty directory below it shows.
+    let below = tempfile::tempdir_in(links.path()).unwrap();
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(below.path(), &link).unwrap();
+    assert!(changes.wait_for(1).contains("replaced"));
+    assert!(matches!(put(&stores, 0), Err(Error::Lost { .. })));
+    // Long enough for some checks; an early end of this wait would only test less.
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!((fs::read_dir(below.path()).unwrap().count(), stores.stats().lost), (0, 1));
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+    assert!(changes.wait_for(2).starts_with("back "));
+    put(&stores, 0).unwrap();
+    assert_eq!(found(&stores), [0]);
+    stores.close();
+}
