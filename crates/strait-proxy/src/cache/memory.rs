@@ -1,8 +1,8 @@
 //! Memory cache of all workers: parsed heads, and small bodies. Shards are locked for a lookup or
 //! an insertion, never for I/O.
 //!
-//! The eviction policy is that of the store ([`strait_store::policy`]). A batch of the oldest objects
-//! of an area takes the place of a file. Objects that stay are not copied.
+//! The eviction policy is that of the store ([`strait_store::policy`]). A batch of the oldest
+//! objects of an area takes the place of a file. Objects that stay are not copied.
 
 mod shard;
 
