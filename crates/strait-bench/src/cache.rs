@@ -22,6 +22,7 @@ pub use self::trace::TRACES;
 use self::trace::{Request, Trace};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::proxy::{Rig, peer};
 use crate::results::{Figures, Results};
 use crate::rounds::{self, Definition, Report};
 
@@ -41,10 +42,12 @@ pub enum Contestant {
     Simulated,
     /// A store on disk.
     Store,
+    /// A proxy before an origin.
+    Proxy(peer::Contestant),
 }
 
 /// All contestants with their names.
-pub const CONTESTANTS: [(&str, Contestant); 8] = [
+pub const CONTESTANTS: [(&str, Contestant); 14] = [
     ("belady", Contestant::Belady),
     ("lru", Contestant::Lru),
     ("library-lru", Contestant::Library("LRU")),
@@ -53,6 +56,12 @@ pub const CONTESTANTS: [(&str, Contestant); 8] = [
     ("library-wtinylfu", Contestant::Library("WTinyLFU")),
     ("strait-simulated", Contestant::Simulated),
     ("strait-store", Contestant::Store),
+    ("strait-proxy", Contestant::Proxy(peer::STRAIT)),
+    ("nginx", Contestant::Proxy(peer::Contestant::Nginx)),
+    ("haproxy", Contestant::Proxy(peer::Contestant::HaProxy)),
+    ("trafficserver", Contestant::Proxy(peer::Contestant::TrafficServer)),
+    ("varnish", Contestant::Proxy(peer::Contestant::Varnish)),
+    ("squid-aufs", Contestant::Proxy(peer::Contestant::SquidAufs)),
 ];
 
 impl fmt::Display for Contestant {
@@ -88,12 +97,20 @@ pub struct Plan {
     pub dir: PathBuf,
 }
 
-/// Measures every contestant on every trace.
+impl Plan {
+    /// Returns true if proxies are measured.
+    pub fn has_proxies(&self) -> bool {
+        self.contestants.iter().any(|contestant| matches!(contestant, Contestant::Proxy(_)))
+    }
+}
+
+/// Measures every contestant on every trace; proxies with `rig`.
 ///
 /// # Errors
 /// A store cannot be opened; the signal.
 pub fn run(
     plan: &Plan,
+    rig: Option<&Rig<'_>>,
     machine: Machine,
     progress: &mut Report<'_>,
     terminated: &AtomicBool,
@@ -115,14 +132,24 @@ pub fn run(
     };
     let probe = |contestant| match contestant {
         Contestant::Library(_) => library::probe(),
+        Contestant::Proxy(proxy) => rig_of(rig)?.probe(proxy),
         _ => Ok(()),
     };
     rounds::run(&definition, machine, progress, probe, |contestant, trace| {
-        rounds::attempt(terminated, || measure(plan, contestant, trace))
+        rounds::attempt(terminated, || measure(plan, rig, contestant, trace))
     })
 }
 
-fn measure(plan: &Plan, contestant: Contestant, trace: u32) -> Result<(Figures, String)> {
+fn rig_of<'a>(rig: Option<&'a Rig<'a>>) -> Result<&'a Rig<'a>> {
+    rig.ok_or_else(|| Error::Invalid("no proxy was started".to_owned()))
+}
+
+fn measure(
+    plan: &Plan,
+    rig: Option<&Rig<'_>>,
+    contestant: Contestant,
+    trace: u32,
+) -> Result<(Figures, String)> {
     let (_, generate) =
         TRACES.get(trace as usize).ok_or_else(|| Error::Invalid(format!("there is no trace {trace}")))?;
     let trace = generate(plan.capacity_bytes, plan.requests);
@@ -132,8 +159,19 @@ fn measure(plan: &Plan, contestant: Contestant, trace: u32) -> Result<(Figures, 
         Contestant::Library(policy) => library::run(policy, &trace, plan.capacity_bytes, &plan.dir)?,
         Contestant::Simulated => simulate(&trace, plan.capacity_bytes),
         Contestant::Store => live::run(&trace, plan.capacity_bytes, &plan.dir)?,
+        Contestant::Proxy(proxy) => replay(rig_of(rig)?, proxy, &trace, plan.capacity_bytes)?,
     };
     Ok((figures, String::new()))
+}
+
+/// Requests the objects from a proxy. Requests that do not reach the origin are hits.
+fn replay(rig: &Rig<'_>, proxy: peer::Contestant, trace: &Trace, capacity_bytes: u64) -> Result<Figures> {
+    let missed = rig.replay(proxy, capacity_bytes, trace)?;
+    let (requests, requested_bytes) = (trace.len() as u64, trace.iter().map(|request| request.bytes).sum());
+    let hits = requests.saturating_sub(missed.requests);
+    let ratios =
+        Ratios { requests, hits, requested_bytes, hit_bytes: requested_bytes.saturating_sub(missed.bytes) };
+    Ok(ratios.figures())
 }
 
 fn simulate(trace: &Trace, capacity_bytes: u64) -> Figures {

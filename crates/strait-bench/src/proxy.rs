@@ -10,6 +10,7 @@ pub mod load;
 pub mod object;
 pub mod origin;
 pub mod peer;
+mod replay;
 mod tree;
 pub mod work;
 pub mod workload;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use strait_os::netlink::Netlink;
 use strait_os::process;
 
+use crate::cache::trace::Trace;
 use crate::child::{Child, Launcher, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -29,7 +31,7 @@ use crate::results::{Figures, Results};
 use crate::rounds::{self, Definition, Progress};
 use crate::wire::{End, Wire};
 use load::Account;
-use origin::Listening;
+use origin::{Count, Listening};
 use peer::{Contestant, Directories, Setting};
 use work::Experiment;
 use workload::Workload;
@@ -48,6 +50,9 @@ const LISTEN_MAX: Duration = Duration::from_secs(5);
 const FIRST: object::Object = object::Object { size: 16, id: 0, cacheable: false };
 /// TCP congestion control on a private pair: it does not pace, unlike bbr.
 const CONGESTION_CONTROL: &str = "reno";
+
+/// Limit of memory beside a cache on disk whose hit ratio is measured, in bytes.
+const MEMORY_BESIDE_BYTES: u64 = 1 << 20;
 
 /// Default limits of a cache on disk and in memory, in MiB.
 pub const DISK_MIB: u64 = 4096;
@@ -114,33 +119,60 @@ impl<'a> Rig<'a> {
         Ok(Self { launcher, near, far, is_private, proxy_cpus, load_cpus, directories, seconds, terminated })
     }
 
+    /// Returns an error if a proxy is not installed.
+    pub(crate) fn probe(&self, contestant: Contestant) -> Result<()> {
+        contestant.version(&self.launcher).map(drop)
+    }
+
     fn attempt(&self, plan: &Plan, contestant: Contestant, workload: &Workload) -> Result<Account> {
         if contestant == Contestant::Direct {
             let (origin, address) = self.origin(&self.near, &self.proxy_cpus)?;
             return self.load(plan, workload, address, address, &origin);
         }
+        self.with_proxy(contestant, (plan.disk_bytes, plan.memory_bytes), |listen, origin, proxy| {
+            self.load(plan, workload, listen, origin, proxy)
+        })
+    }
+
+    /// Requests the objects of a trace one after the other from a proxy with a cache of
+    /// `capacity_bytes`. Returns the requests that the origin answered.
+    pub(crate) fn replay(&self, contestant: Contestant, capacity_bytes: u64, trace: &Trace) -> Result<Count> {
+        let memory_bytes = if contestant.is_in_memory() { capacity_bytes } else { MEMORY_BESIDE_BYTES };
+        self.with_proxy(contestant, (capacity_bytes, memory_bytes), |listen, origin, _| {
+            let replayed = self.far.0.run(|| {
+                let before = fetch::count(origin)?;
+                replay::run(listen, trace, self.terminated)?;
+                let after = fetch::count(origin)?;
+                Ok(Count { requests: after.requests - before.requests, bytes: after.bytes - before.bytes })
+            });
+            replayed?
+        })
+    }
+
+    /// Starts a proxy before an origin, and calls `measure` with the addresses of both and the
+    /// proxy's process. The limits are those of a cache on disk and in memory, in bytes.
+    fn with_proxy<T>(
+        &self,
+        contestant: Contestant,
+        (disk_bytes, memory_bytes): (u64, u64),
+        measure: impl FnOnce(SocketAddr, SocketAddr, &Child) -> Result<T>,
+    ) -> Result<T> {
         let (_origin, address) = self.origin(&self.far, &self.load_cpus)?;
         let directory = self.directories.next()?;
         let listen = self.free_address()?;
-        let setting = Setting {
-            listen,
-            origin: address,
-            disk_bytes: plan.disk_bytes,
-            memory_bytes: plan.memory_bytes,
-            launcher: &self.launcher,
-        };
+        let setting = Setting { listen, origin: address, disk_bytes, memory_bytes, launcher: &self.launcher };
         let (before, program) = contestant.programs(&setting, &directory)?;
         if let Some(before) = before {
             self.launcher.start(&self.near.0, &before, &self.proxy_cpus, self.limit())?.finish(READY_MAX)?;
         }
         let mut proxy = self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit())?;
         let answers = |_: &Child| self.far.0.run(|| Ok(fetch::body(listen, &FIRST.target()).is_ok()))?;
-        let account = proxy
+        let measured = proxy
             .wait_until(READY_MAX, answers)
             .inspect(|()| tree::pin(proxy.id(), &self.proxy_cpus))
-            .and_then(|()| self.load(plan, workload, listen, address, &proxy));
+            .and_then(|()| measure(listen, address, &proxy));
         peer::stop(proxy);
-        account
+        measured
     }
 
     fn limit(&self) -> Duration {
@@ -213,6 +245,16 @@ fn prepare_namespace() -> Result<()> {
     Ok(netlink.set_up(index, true)?)
 }
 
+/// Writes to that many bytes of free memory, at most half of it, and frees them. A virtual machine
+/// gets a page from its host on the first access; otherwise that would be a part of the cost of the
+/// first contestants that cache in memory, and of their files.
+fn touch_memory(bytes: u64) {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
+    let available_bytes = line.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10;
+    std::hint::black_box(vec![1_u8; bytes.min(available_bytes / 2) as usize]);
+}
+
 /// Runs the benchmark. After an interruption, returns the results so far.
 ///
 /// # Errors
@@ -236,7 +278,8 @@ pub fn run(
         rounds: plan.rounds,
         seconds: rig.seconds,
     };
-    let probe = |contestant: Contestant| contestant.version(&rig.launcher).map(drop);
+    touch_memory(plan.disk_bytes.saturating_add(plan.memory_bytes));
+    let probe = |contestant| rig.probe(contestant);
     rounds::run(&definition, machine, progress, probe, |contestant, place| {
         let workload = experiment.workload(place).expect("places are those of the experiment");
         let account = rounds::attempt(rig.terminated, || rig.attempt(plan, contestant, workload))?;
@@ -259,7 +302,7 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
     };
     format!(
         "{}{}Response time, throughput and CPU time of caching proxies with one worker on CPU {:?}; origin and client share CPU {:?}, \
-         over {route}. Every measurement starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
+         over {route}. As much memory as the caches may use is touched before. Every measurement starts the proxy with an empty cache; {verified}. direct is the origin in the proxy's place.",
         experiment.about,
         if experiment.about.is_empty() { "" } else { " " },
         rig.proxy_cpus,

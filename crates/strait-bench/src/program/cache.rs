@@ -1,21 +1,27 @@
 //! `strait bench cache`: hit ratio of the store's eviction policy.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use strait_bench::cache::{self, CONTESTANTS, Contestant, Plan, TRACES};
+use strait_bench::proxy::Rig;
 use strait_program::Error;
 
 use crate::options::SharedOptions;
-use crate::start::without_repetitions;
+use crate::start::{cpus_of_both_sides, launcher, without_repetitions};
+
+/// Limit of the time of a trace that is requested from a proxy.
+const REPLAY_MAX: Duration = Duration::from_hours(1);
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   strait bench cache --rounds 1
   strait bench cache --only belady,strait-simulated --trace zipf-0.9 --rounds 1
   strait bench cache --rounds 1 --save cache.json
+  strait bench cache --only strait-proxy,haproxy --capacity 64 --requests 400000 --rounds 1
 
-Every contestant takes some seconds for a trace. The store writes several times its size to --dir.")]
+A policy takes some seconds for a trace, a proxy some minutes. Stores write several times their size to --dir.")]
 pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', help = help_of_only())]
     only: Vec<Contestant>,
@@ -62,7 +68,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         rounds: args.options.rounds,
         dir: args.dir.clone().unwrap_or_else(std::env::temp_dir),
     };
-    args.options.measure(|machine, progress| cache::run(&plan, machine, progress, terminated))
+    let rig = plan.has_proxies().then(|| -> Result<_, Error> {
+        let cpus = cpus_of_both_sides()?;
+        Ok(Rig::create(launcher()?, cpus.into(), &plan.dir, REPLAY_MAX.as_secs_f64(), terminated)?)
+    });
+    let rig = rig.transpose()?;
+    args.options.measure(|machine, progress| cache::run(&plan, rig.as_ref(), machine, progress, terminated))
 }
 
 fn index_of(name: &str) -> Result<u32, Error> {

@@ -62,6 +62,9 @@ pub struct Optimised {
     pub splice_fills: bool,
 }
 
+/// Strait's proxy as it is by default.
+pub(crate) const STRAIT: Contestant = strait(true, true, true);
+
 const fn strait(sendfile: bool, splice: bool, splice_fills: bool) -> Contestant {
     Contestant::Strait(Optimised { sendfile, splice, splice_fills })
 }
@@ -69,7 +72,7 @@ const fn strait(sendfile: bool, splice: bool, splice_fills: bool) -> Contestant 
 /// All contestants by name.
 pub const CONTESTANTS: [(&str, Contestant); 14] = [
     ("direct", Contestant::Direct),
-    ("strait", strait(true, true, true)),
+    ("strait", STRAIT),
     ("strait-copy-fills", strait(true, true, false)),
     ("strait-no-sendfile", strait(false, true, true)),
     ("strait-no-splice", strait(true, false, false)),
@@ -96,6 +99,11 @@ pub(crate) struct Setting<'a> {
 }
 
 impl Contestant {
+    /// Returns true if its cache is in memory alone.
+    pub(crate) fn is_in_memory(self) -> bool {
+        matches!(self, Self::Squid | Self::Varnish | Self::HaProxy | Self::HaProxySplice)
+    }
+
     /// Returns true for the contestants of D4's experiments: Strait's proxy and Squid.
     pub fn is_of_d4(&self) -> bool {
         matches!(self, Self::Strait(_) | Self::Squid | Self::SquidAufs)
