@@ -105,20 +105,20 @@ impl OfResponse {
     }
 
     fn add(&mut self, name: &str, value: Option<&str>) {
-        match &*name.to_ascii_lowercase() {
-            "no-store" => self.no_store = true,
-            "no-cache" => self.no_cache.add(value),
-            "private" => self.private.add(value),
-            "public" => self.public = true,
-            "max-age" => least(&mut self.max_age, value),
-            "s-maxage" => least(&mut self.s_maxage, value),
-            "must-revalidate" => self.must_revalidate = true,
-            "proxy-revalidate" => self.proxy_revalidate = true,
-            "must-understand" => self.must_understand = true,
-            "no-transform" => self.no_transform = true,
-            "immutable" => self.immutable = true,
-            "stale-while-revalidate" => least(&mut self.stale_while_revalidate, value),
-            "stale-if-error" => least(&mut self.stale_if_error, value),
+        match lowered(name, &mut [0; NAME_BYTES_MAX]) {
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache.add(value),
+            b"private" => self.private.add(value),
+            b"public" => self.public = true,
+            b"max-age" => least(&mut self.max_age, value),
+            b"s-maxage" => least(&mut self.s_maxage, value),
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"no-transform" => self.no_transform = true,
+            b"immutable" => self.immutable = true,
+            b"stale-while-revalidate" => least(&mut self.stale_while_revalidate, value),
+            b"stale-if-error" => least(&mut self.stale_if_error, value),
             _ => {}
         }
     }
@@ -170,20 +170,31 @@ impl OfRequest {
 
     fn add(&mut self, element: &str) {
         let (name, value) = parameter(element);
-        match &*name.to_ascii_lowercase() {
-            "no-cache" => self.no_cache = true,
-            "no-store" => self.no_store = true,
-            "max-age" => least(&mut self.max_age, value),
-            "max-stale" if value.is_none() && self.max_stale.is_none() => self.max_stale = Some(u64::MAX),
-            "max-stale" if value.is_none() => {}
-            "max-stale" => least(&mut self.max_stale, value),
-            "min-fresh" => self.min_fresh = self.min_fresh.max(Some(seconds(value).unwrap_or(SECONDS_MAX))),
-            "only-if-cached" => self.only_if_cached = true,
-            "no-transform" => self.no_transform = true,
-            "stale-if-error" => least(&mut self.stale_if_error, value),
+        match lowered(name, &mut [0; NAME_BYTES_MAX]) {
+            b"no-cache" => self.no_cache = true,
+            b"no-store" => self.no_store = true,
+            b"max-age" => least(&mut self.max_age, value),
+            b"max-stale" if value.is_none() && self.max_stale.is_none() => self.max_stale = Some(u64::MAX),
+            b"max-stale" if value.is_none() => {}
+            b"max-stale" => least(&mut self.max_stale, value),
+            b"min-fresh" => self.min_fresh = self.min_fresh.max(Some(seconds(value).unwrap_or(SECONDS_MAX))),
+            b"only-if-cached" => self.only_if_cached = true,
+            b"no-transform" => self.no_transform = true,
+            b"stale-if-error" => least(&mut self.stale_if_error, value),
             _ => {}
         }
     }
+}
+
+/// Limit of the names of directives; `stale-while-revalidate` is the longest one.
+const NAME_BYTES_MAX: usize = 24;
+
+/// Returns the name of a directive in lower case; empty if it is too long to be one.
+fn lowered<'m>(name: &str, memory: &'m mut [u8; NAME_BYTES_MAX]) -> &'m [u8] {
+    let Some(lowered) = memory.get_mut(..name.len()) else { return &[] };
+    lowered.copy_from_slice(name.as_bytes());
+    lowered.make_ascii_lowercase();
+    lowered
 }
 
 /// Keeps the least of several values. An invalid value counts as 0.

@@ -155,8 +155,13 @@ fn size(line: &[u8]) -> Result<u64, Malformed> {
 
 /// Returns true for a token (RFC 9110, section 5.6.2).
 pub(crate) fn is_token(name: &[u8]) -> bool {
-    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    !name.is_empty() && name.iter().all(is_part)
+    !name.is_empty() && name.iter().copied().all(is_tchar)
+}
+
+fn is_tchar(byte: u8) -> bool {
+    let is_sign =
+        matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~');
+    is_sign || byte.is_ascii_alphanumeric()
 }
 
 #[cfg(test)]

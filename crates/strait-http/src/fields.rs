@@ -37,7 +37,7 @@ impl<'b> FromIterator<Field<'b>> for Fields<'b> {
 /// Maps a name in any case to one of 64 bits.
 fn bit(name: &str) -> u64 {
     let first = name.as_bytes().first().map_or(0, u8::to_ascii_lowercase);
-    1 << ((name.len() * 7 + usize::from(first)) % 64)
+    bit_of(name.len() * 7 + usize::from(first))
 }
 
 impl<'b> Fields<'b> {
@@ -83,6 +83,44 @@ impl<'b> Fields<'b> {
     }
 }
 
+/// Field names in lower case, for lookups that ignore case. Length and first letter rule out most
+/// other names without a search.
+#[derive(Debug)]
+pub(crate) struct Names<const N: usize> {
+    all: [&'static str; N],
+    lengths: u64,
+    letters: u64,
+}
+
+impl<const N: usize> Names<N> {
+    pub(crate) const fn new(names: [&'static str; N]) -> Self {
+        let (mut lengths, mut letters, mut index) = (0, 0, 0);
+        while index < N {
+            lengths |= bit_of(names[index].len());
+            letters |= bit_of(names[index].as_bytes()[0] as usize);
+            index += 1;
+        }
+        Self { all: names, lengths, letters }
+    }
+
+    /// Returns true if `name` is one of them.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let first = name.as_bytes().first().map_or(0, u8::to_ascii_lowercase);
+        self.lengths & bit_of(name.len()) != 0
+            && self.letters & bit_of(first.into()) != 0
+            && self.all.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+}
+
+const fn bit_of(number: usize) -> u64 {
+    1 << (number % 64)
+}
+
+/// Iterates over the bytes of a text in lower case.
+pub(crate) fn lower(text: &str) -> impl Iterator<Item = u8> + '_ {
+    text.bytes().map(|byte| byte.to_ascii_lowercase())
+}
+
 /// Position within quoted strings: whether the next byte is quoted, and whether it is escaped.
 #[derive(Clone, Copy, Default)]
 struct Quoting {
@@ -105,7 +143,7 @@ impl Quoting {
 
 /// Returns true if the last quoted string in `text` is terminated.
 pub(crate) fn is_closed(text: &str) -> bool {
-    !text.bytes().fold(Quoting::default(), Quoting::behind).quoted
+    !text.contains('"') || !text.bytes().fold(Quoting::default(), Quoting::behind).quoted
 }
 
 /// Splits a list at the commas outside quoted strings.
@@ -125,6 +163,11 @@ pub fn split_list(list: &str) -> impl Iterator<Item = &str> {
 
 /// Position of the first comma outside quoted strings.
 fn comma(list: &str) -> Option<usize> {
+    // Most lists have no quoted string.
+    let first = memchr::memchr2(b',', b'"', list.as_bytes())?;
+    if list.as_bytes()[first] == b',' {
+        return Some(first);
+    }
     let mut quoting = Quoting::default();
     list.bytes().position(|byte| {
         let is_comma = byte == b',' && !quoting.quoted;
@@ -159,6 +202,16 @@ pub(crate) mod tests {
         assert!(split(" , ,").is_empty());
         // An unterminated string extends to the end.
         assert_eq!(split("a=\"b, c"), ["a=\"b, c"]);
+    }
+
+    #[test]
+    fn names_are_found_in_any_case() {
+        const NAMES: Names<3> = Names::new(["a", "a-b", "cd"]);
+        for (name, expected) in
+            [("a", true), ("A-B", true), ("cD", true), ("", false), ("b", false), ("ab", false), ("c", false)]
+        {
+            assert_eq!(NAMES.has(name), expected, "{name}");
+        }
     }
 
     #[test]

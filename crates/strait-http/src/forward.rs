@@ -1,5 +1,7 @@
 //! Forwarding of messages by a proxy (RFC 9110, section 7.6; RFC 9112, section 9.1).
 
+use smallvec::SmallVec;
+
 use crate::error::Malformed;
 use crate::fields::{Field, Fields};
 use crate::head::{Request, Version};
@@ -21,21 +23,15 @@ const OF_CONNECTION: [&str; 10] = [
 /// Iterates over the fields to forward: all except the connection's, including those that
 /// Connection names. The sender adds the framing fields.
 pub fn forwarded_fields<'s, 'b>(fields: &'s Fields<'b>) -> impl Iterator<Item = &'s Field<'b>> {
-    let names_more = fields.has("connection");
-    fields.iter().filter(move |field| {
-        let is_named = names_more && is_named_in_connection(fields, field.name);
-        !is_of_connection(field.name) && !is_named
-    })
+    let named: SmallVec<[&str; 4]> = fields.elements("connection").filter(|name| !is_needed(name)).collect();
+    let is_named = move |name: &str| named.iter().any(|named| named.eq_ignore_ascii_case(name));
+    fields.iter().filter(move |field| !is_of_connection(field.name) && !is_named(field.name))
 }
 
 /// Returns true if a field belongs to the connection or to the framing on it.
 pub(crate) fn is_of_connection(name: &str) -> bool {
     name.eq_ignore_ascii_case("content-length")
         || OF_CONNECTION.into_iter().any(|other| other.eq_ignore_ascii_case(name))
-}
-
-fn is_named_in_connection(fields: &Fields<'_>, name: &str) -> bool {
-    fields.elements("connection").any(|other| other.eq_ignore_ascii_case(name)) && !is_needed(name)
 }
 
 /// Returns true for fields that Connection cannot remove: naming them there is an attack that

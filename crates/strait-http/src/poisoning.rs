@@ -6,13 +6,13 @@
 //! not decide about storing. `docs/internals/proxy.md` has the table of all fields.
 
 use crate::chunked::is_token;
-use crate::fields::{Fields, parameter, split_list};
+use crate::fields::{Fields, Names, parameter, split_list};
 use crate::forward::is_of_connection;
 use crate::forwarded::is_x_forwarded;
 
 /// Fields that replace the method or the target of a request (Symfony, Laravel, Rails, Express;
 /// IIS, Zend), or select an internal step of a framework.
-const BYPASSING: [&str; 21] = [
+const BYPASSING: Names<21> = Names::new([
     "translate",
     "x-accel-mapping",
     "x-astro-path",
@@ -34,13 +34,13 @@ const BYPASSING: [&str; 21] = [
     "x-react-router-spa-mode",
     "x-rewrite-url",
     "x-sendfile-type",
-];
+]);
 
 /// Fields with the host, scheme or path that a client used, in addition to X-Forwarded-*; and
 /// fields by which scripts, browsers and surrogates request another form of a page
 /// (Surrogate-Capability: one with ESI tags, which a browser does not process). Gateways of mobile
 /// browsers send the browser's User-Agent in fields of their own.
-const KEYED: [&str; 58] = [
+const KEYED: Names<58> = Names::new([
     "cf-visitor",
     "cloudfront-forwarded-proto",
     "device-stock-ua",
@@ -99,21 +99,20 @@ const KEYED: [&str; 58] = [
     "x-up-version",
     "x-url-scheme",
     "x-wap-profile",
-];
+]);
 
 /// Returns true if a request with such a field bypasses the cache. CGI, WSGI, Rack and PHP read
 /// `X_Forwarded_Host` as X-Forwarded-Host, so a name with an underscore may stand for any of these
 /// fields.
 pub fn bypasses_cache(name: &str) -> bool {
-    name.contains('_') || BYPASSING.iter().any(|other| name.eq_ignore_ascii_case(other))
+    name.contains('_') || BYPASSING.has(name)
 }
 
 /// Returns true if the field is part of the key of every response to a request that has it.
 /// X-Forwarded-For is not, since each client has its own value, while a stored response is for all
 /// clients.
 pub fn is_keyed(name: &str) -> bool {
-    let is = |other: &str| name.eq_ignore_ascii_case(other);
-    (is_x_forwarded(name) && !is("x-forwarded-for")) || KEYED.into_iter().any(is)
+    (is_x_forwarded(name) && !name.eq_ignore_ascii_case("x-forwarded-for")) || KEYED.has(name)
 }
 
 /// Request fields that the cache evaluates itself, or that concern the transfer of the message. The

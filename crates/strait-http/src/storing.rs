@@ -108,8 +108,8 @@ pub fn may_store(
     refuse(directives.no_store && !directives.must_understand, NotStored::NoStore)?;
     refuse(directives.private == Scope::All, NotStored::Private)?;
     // A private field is not stored, so its cookie does not count.
-    let sets_cookie =
-        storable_fields(fields, directives).any(|field| field.name.eq_ignore_ascii_case("set-cookie"));
+    let sets_cookie = fields.has("set-cookie")
+        && storable_fields(fields, directives).any(|field| field.name.eq_ignore_ascii_case("set-cookie"));
     refuse(sets_cookie && !policy.set_cookie, NotStored::SetCookie)?;
     // RFC 9111 s3.5.
     let is_for_all = directives.must_revalidate || directives.public || directives.s_maxage.is_some();

@@ -1,7 +1,9 @@
 //! Selection among stored responses by Vary (RFC 9111, section 4.1).
 
+use smallvec::SmallVec;
+
 use crate::chunked::is_token;
-use crate::fields::Fields;
+use crate::fields::{Fields, lower};
 use crate::poisoning;
 
 /// Limit of the fields in Vary. A response with more is not stored.
@@ -20,20 +22,32 @@ impl Variant {
         if !is_selective(vary) {
             return None;
         }
-        let mut names: Vec<String> = vary.elements("vary").map(str::to_ascii_lowercase).collect();
-        names.extend(implied(vary).map(str::to_owned));
-        names.extend(keyed(request).map(str::to_ascii_lowercase));
-        names.extend_from_slice(keys);
-        names.sort_unstable();
-        names.dedup();
+        let mut names = SmallVec::<[&str; 8]>::new();
+        for name in vary.elements("vary") {
+            names.push(name);
+        }
+        for name in implied(vary) {
+            names.push(name);
+        }
+        for name in keyed(request) {
+            names.push(name);
+        }
+        for name in keys {
+            names.push(name);
+        }
+        names.sort_unstable_by(|one, other| lower(one).cmp(lower(other)));
+        names.dedup_by(|one, other| one.eq_ignore_ascii_case(other));
         if names.len() > NAMES_MAX + keys.len() {
             return None;
         }
         let mut text = String::new();
-        for name in &names {
+        for name in names {
+            let at = text.len();
             text.push_str(name);
-            if let Some(value) = normalised(name, request) {
-                text.extend([":", &*value]);
+            text[at..].make_ascii_lowercase();
+            if let Some(value) = normalised(&text[at..], request) {
+                text.push(':');
+                text.extend(value.into_iter().map(char::from));
             }
             text.push('\n');
         }
@@ -62,7 +76,7 @@ pub fn implied(response: &Fields<'_>) -> impl Iterator<Item = &'static str> {
 /// Returns true if a request has the values that a text of [`Variant`] names, and no other field
 /// that is part of the key of requests that have it.
 pub fn matches_variant(request: &Fields<'_>, variant: &str) -> bool {
-    lines(variant).all(|(name, value)| normalised(name, request).as_deref() == value)
+    lines(variant).all(|(name, value)| normalised(name, request).as_deref() == value.map(str::as_bytes))
         && has_keyed_of(variant, request)
 }
 
@@ -127,32 +141,41 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
     vary.all("vary").all(|line| line.text().is_some()) && vary.elements("vary").all(is_name)
 }
 
-/// Normalised value of a field, without line feeds; `None` if it is absent, which differs from
+/// Normalised value of a field, ASCII without line feeds; `None` if it is absent, which differs from
 /// empty: without Accept-Encoding any coding is acceptable, with an empty one none (RFC 9110,
 /// section 12.5.3). Lists of preferences are in lower case without spaces (RFC 9110, section 12.5).
 /// Codings and character sets are sorted. Languages are not, since many servers prefer the first.
 /// Several lines of other fields equal one (section 5.3).
-fn normalised(name: &str, request: &Fields<'_>) -> Option<String> {
+fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
     if !request.has(name) {
         return None;
     }
     if name == "forwarded" {
-        return Some(poisoning::forwarded(request));
+        return Some(poisoning::forwarded(request).into_bytes().into());
     }
+    let mut value = SmallVec::new();
     if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
-        let lines: Vec<_> = request.all(name).map(|field| field.value.escape_ascii().to_string()).collect();
-        return Some(lines.join(", "));
+        for (index, field) in request.all(name).enumerate() {
+            value.extend_from_slice(if index > 0 { b", " } else { b"" });
+            value.extend(field.value.escape_ascii());
+        }
+        return Some(value);
     }
-    let mut all: Vec<_> = request.elements(name).map(without_spaces).collect();
+    let mut all: SmallVec<[&str; 8]> = request.elements(name).collect();
     if matches!(name, "accept-charset" | "accept-encoding") {
-        all.sort_unstable();
-        all.dedup();
+        all.sort_unstable_by(|one, other| preference(one).cmp(preference(other)));
+        all.dedup_by(|one, other| preference(one).eq(preference(other)));
     }
-    Some(all.join(","))
+    for (index, element) in all.into_iter().enumerate() {
+        value.extend_from_slice(if index > 0 { b"," } else { b"" });
+        value.extend(preference(element));
+    }
+    Some(value)
 }
 
-fn without_spaces(element: &str) -> String {
-    element.to_ascii_lowercase().replace([' ', '\t'], "")
+/// Iterates over the bytes of an element in lower case without spaces.
+fn preference(element: &str) -> impl Iterator<Item = u8> + '_ {
+    lower(element).filter(|byte| !matches!(byte, b' ' | b'\t'))
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ pub(super) struct Targeted {
 /// Directives in the field `name`; `None` if it is absent, empty or invalid. All its lines are one
 /// dictionary.
 pub(super) fn read(fields: &Fields<'_>, name: &str) -> Option<Targeted> {
+    if !fields.has(name) {
+        return None;
+    }
     let lines: Vec<_> = fields.all(name).map(Field::text).collect::<Option<_>>()?;
     let text = lines.join(", ");
     let members = Members(dictionary(&text)?);
