@@ -130,8 +130,8 @@ pub fn is_heuristically_cacheable(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Value of Age (RFC 9111 s5.1): the first of several; 0 if it is invalid.
-fn age_of(fields: &Fields<'_>) -> u64 {
+/// Returns the value of Age (RFC 9111, section 5.1): the first of several; 0 if it is invalid.
+pub fn age_of(fields: &Fields<'_>) -> u64 {
     let first = fields.elements("age").next();
     first
         .filter(|age| age.bytes().all(|byte| byte.is_ascii_digit()))

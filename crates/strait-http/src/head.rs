@@ -201,12 +201,15 @@ impl OwnedResponse {
 
     /// The response with its fields.
     pub fn response(&self) -> Response<'_> {
-        let part = |place: &Range<u16>| &self.bytes[usize::from(place.start)..usize::from(place.end)];
-        let field = |line: &Line| Field {
-            // A field name is a token, so it is ASCII.
-            name: std::str::from_utf8(part(&line.name)).unwrap_or_default(),
-            value: part(&line.value),
+        let range = |place: &Range<u16>| usize::from(place.start)..usize::from(place.end);
+        // One check of a whole head costs less than one for each name. A head that is not UTF-8 has
+        // names that are.
+        let text = std::str::from_utf8(&self.bytes).unwrap_or_default();
+        let name = |place: &Range<u16>| {
+            let checked = || std::str::from_utf8(&self.bytes[range(place)]).unwrap_or_default();
+            text.get(range(place)).unwrap_or_else(checked)
         };
+        let field = |line: &Line| Field { name: name(&line.name), value: &self.bytes[range(&line.value)] };
         let fields = self.lines.iter().map(field).collect();
         Response { status: self.status, version: self.version, fields }
     }

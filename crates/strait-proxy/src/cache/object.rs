@@ -104,23 +104,35 @@ impl Object {
     /// Makes an object from a record's metadata; `None` if that is damaged.
     pub(crate) fn new(key: &str, meta: &Meta<'_>, body: Body) -> Option<Self> {
         let (response, len) = head::response(meta.head).ok()??;
+        let meta = Meta { head: meta.head.get(..len)?, ..*meta };
         let directives = OfResponse::of(&response.fields);
-        let times = Times::of(response.status, &response.fields, &directives, meta.requested, meta.received);
-        let has_vary = response.fields.elements("vary").next().is_some();
-        Some(Self {
-            has_vary,
+        Some(Self::of(key, &meta, response.status, &response.fields, directives, body))
+    }
+
+    /// Makes an object from the parsed head in `meta`. A part is stored with the head of the whole
+    /// response.
+    pub(crate) fn of(
+        key: &str,
+        meta: &Meta<'_>,
+        status: u16,
+        fields: &Fields<'_>,
+        directives: OfResponse,
+        body: Body,
+    ) -> Self {
+        let times = Times::of(status, fields, &directives, meta.requested, meta.received);
+        Self {
             key: key.into(),
-            // A part is stored with the head of the whole response.
-            status: response.status,
-            head: meta.head.get(..len)?.into(),
-            fields_at: meta.head.iter().position(|byte| *byte == b'\n')? + 1,
+            status,
+            head: meta.head.into(),
+            fields_at: meta.head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
             times: Times { age: meta.age, ..times },
             directives,
-            sets_cookie: response.fields.has("set-cookie"),
+            sets_cookie: fields.has("set-cookie"),
             variant: meta.variant.into(),
+            has_vary: fields.elements("vary").next().is_some(),
             length: meta.length,
             body,
-        })
+        }
     }
 
     /// Sets the freshness lifetime of a 404 or 410 without an explicit one; 0: no change.
@@ -377,26 +389,22 @@ impl Object {
     }
 }
 
-/// Writes the head of a response as it is stored: without the fields that are written anew for each
-/// client, and with a Date, that of receipt if it has none (RFC 9110, section 6.6.1).
-pub(crate) fn stored_head<'f, 'b: 'f>(
-    status: u16,
-    fields: impl Iterator<Item = &'f Field<'b>>,
-    received: u64,
-) -> Vec<u8> {
-    let mut head = Vec::with_capacity(512);
-    push_status_line(&mut head, status);
-    let mut has_date = false;
-    for field in fields {
-        let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-        if !(is("age") || is("content-range")) {
-            push_field(&mut head, field.name, field.value);
-        }
-        has_date |= is("date");
+/// Returns the fields of a stored head: without those that are written anew for each client.
+pub(crate) fn stored_fields<'f, 'b: 'f>(fields: impl Iterator<Item = &'f Field<'b>>) -> Fields<'b> {
+    let is_written_anew =
+        |name: &str| ["age", "content-range"].iter().any(|own| own.eq_ignore_ascii_case(name));
+    fields.filter(|field| !is_written_anew(field.name)).copied().collect()
+}
+
+/// Writes the head of a response as it is stored: with a Date, that of receipt if it has none (RFC
+/// 9110, section 6.6.1).
+pub(crate) fn write_stored_head(head: &mut Vec<u8>, status: u16, fields: &Fields<'_>, received: u64) {
+    push_status_line(head, status);
+    for field in fields.iter() {
+        push_field(head, field.name, field.value);
     }
-    if !has_date {
-        push_date(&mut head, received);
+    if !fields.has("date") {
+        push_date(head, received);
     }
     head.extend_from_slice(b"\r\n");
-    head
 }

@@ -159,17 +159,13 @@ impl Exchange<'_, '_> {
         let (framing, form) = outgoing(&incoming, self.options);
         self.client.record.other(incoming.status, Outcome::Pass);
         let mut head = self.worker.heads.take();
-        write_passed(
-            &mut head,
-            self.worker.settings(),
-            &incoming.response(),
-            self.worker.now(),
-            framing,
-            Some(&status),
-            self.options,
-        );
-        let has_trailers = form == Form::Chunks && incoming.body == BodyFraming::Chunked;
-        let trailers = if has_trailers { Trailers::of(&incoming.response().fields) } else { None };
+        let trailers = {
+            let (response, settings) = (incoming.response(), self.worker.settings());
+            let (now, options) = (self.worker.now(), self.options);
+            write_passed(&mut head, settings, &response, now, framing, Some(&status), options);
+            let has_trailers = form == Form::Chunks && incoming.body == BodyFraming::Chunked;
+            if has_trailers { Trailers::of(&response.fields) } else { None }
+        };
         let Connection { socket, buffer, .. } = &mut *incoming.connection;
         let from = BodySource { socket, buffer, framed: &mut incoming.framed, trailers };
         after_others_have_read().await;

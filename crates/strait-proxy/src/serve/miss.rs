@@ -171,15 +171,9 @@ async fn store_or_pass(
     let Some(guard) = guard else { return pass(exchange, incoming, miss.why).await };
     // The Range is the proxy's own for a gap, or the client's.
     let is_range = miss.gap.is_some() || (miss.stored.is_none() && exchange.request.fields.has("range"));
-    let storable =
-        object(worker.settings(), is_range, exchange.request, &wanted.directives, &wanted.key, &incoming);
-    let Some((object, range)) = storable else {
-        let is_of_range = is_range && incoming.status != 200;
-        let keys = &worker.settings().key_fields;
-        if !is_of_range && is_for_one_alone(keys, exchange.request, &incoming) {
-            worker.hit_for_miss.note(wanted.hash, worker.now());
-        }
+    let Some((object, range)) = storable(exchange, wanted, is_range, &incoming) else {
         // A refused Range does not concern the whole response: one of the followers requests it.
+        let is_of_range = is_range && incoming.status != 200;
         guard.end(if is_of_range { Phase::Broken } else { Phase::NotShared });
         return pass_part(exchange, wanted, &miss, incoming).await;
     };
@@ -214,6 +208,24 @@ async fn store_or_pass(
             pass(exchange, incoming, miss.why).await
         }
     }
+}
+
+/// Makes the object of a response. A response that must not be stored may make its key
+/// hit-for-miss.
+fn storable(
+    exchange: &Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    is_range: bool,
+    incoming: &Incoming,
+) -> Option<(Object, Range<u64>)> {
+    let (worker, request, response) = (exchange.worker, exchange.request, incoming.response());
+    let storable = object(worker, is_range, request, &wanted.directives, &wanted.key, (incoming, &response));
+    let is_of_range = is_range && incoming.status != 200;
+    let keys = &worker.settings().key_fields;
+    if storable.is_none() && !is_of_range && is_for_one_alone(keys, request, &response) {
+        worker.hit_for_miss.note(wanted.hash, worker.now());
+    }
+    storable
 }
 
 /// Forwards a response that is not stored, unless it is a part that the client has not requested.

@@ -121,8 +121,9 @@ async fn request_gap(
     origin_request.client_permit = exchange.client_permit.take();
     let guard = FillGuard::new(worker, wanted.hash, worker.shared.fills.add(wanted.hash, &wanted.key));
     let incoming = fetch(&worker.upstream(), &mut origin_request, None).await.ok()?;
+    let (key, directives) = (&wanted.key, &wanted.directives);
     let (object, range) =
-        object(worker.settings(), false, exchange.request, &wanted.directives, &wanted.key, &incoming)?;
+        object(worker, false, exchange.request, directives, key, (&incoming, &incoming.response()))?;
     let is_part = incoming.status == 206 && stored.combines_with(&object);
     if is_part { fill(guard, incoming, (Arc::new(object), range)) } else { None }
 }

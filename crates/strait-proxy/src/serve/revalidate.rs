@@ -19,7 +19,7 @@ use strait_http::vary::Variant;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::meta::Meta;
-use crate::cache::object::{Object, stored_head};
+use crate::cache::object::{Object, stored_fields, write_stored_head};
 use crate::cache::worker::Worker;
 use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
@@ -50,8 +50,8 @@ pub(crate) fn is_unusable(
     origin_request: &OriginRequest,
     incoming: &Incoming,
 ) -> bool {
-    let response = &incoming.response().fields;
-    origin_request.is_unrequested_304(incoming) && !is_not_modified(&exchange.request.fields, response)
+    origin_request.is_unrequested_304(incoming)
+        && !is_not_modified(&exchange.request.fields, &incoming.response().fields)
 }
 
 /// Returns true for a 304 that confirms another response than the stored one (RFC 9111, section
@@ -147,12 +147,16 @@ fn freshen(
     // The Date is that of the 304, or its time of receipt.
     let has_date = response.fields.has("date");
     let is_own = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
-    let head_of =
-        |fields| stored_head(stored.status, storable_fields(fields, &directives).filter(is_own), received);
+    let head_of = |fields| {
+        let mut head = Vec::new();
+        let stored_fields = stored_fields(storable_fields(fields, &directives).filter(is_own));
+        write_stored_head(&mut head, stored.status, &stored_fields, received);
+        head
+    };
     let head = head_of(&fields);
     let keys = &worker.settings().key_fields;
     let variant = Variant::of(&fields, &request.fields, keys);
-    let variant = variant.filter(|_| !varies_with_dropped(keys, request, incoming));
+    let variant = variant.filter(|_| !varies_with_dropped(keys, request, &response.fields));
     let variant_text = variant.as_ref().map_or("", Variant::text);
     let meta =
         Meta { requested, received, age: times.age, variant: variant_text, head: &head, ..stored.meta(0) };
@@ -251,9 +255,8 @@ async fn validate(
         guard.end(Phase::Done);
         return;
     }
-    let Some((object, range)) =
-        object(worker.settings(), false, &request, &directives, &stored.key, &incoming)
-    else {
+    let made = object(&worker, false, &request, &directives, &stored.key, (&incoming, &incoming.response()));
+    let Some((object, range)) = made else {
         // RFC 9111 s4.3.3: the stored response is outdated, except after an error other than 404
         // and 410, which a field of this client's request may have caused.
         if incoming.status < 400 || matches!(incoming.status, 404 | 410) {

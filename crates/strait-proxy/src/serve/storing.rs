@@ -5,48 +5,49 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strait_http::cache_control::{OfRequest, OfResponse, Scope};
+use strait_http::fields::Fields;
 use strait_http::forward::forwarded_fields;
 use strait_http::framing::BodyFraming;
-use strait_http::freshness::Times;
-use strait_http::head::Request;
+use strait_http::freshness::age_of;
+use strait_http::head::{FIELDS_MAX, HEAD_BYTES_MAX, Request, Response};
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::poisoning::is_keyed;
 use strait_http::storing::{StorableRequest, is_useful, may_store, storable_fields};
 use strait_http::vary::{self, Variant};
 
 use crate::cache::meta::Meta;
-use crate::cache::object::{Body, Object, stored_head};
-use crate::config::settings::Settings;
+use crate::cache::object::{Body, Object, stored_fields, write_stored_head};
+use crate::cache::worker::Worker;
 use crate::upstream::incoming::Incoming;
 
 /// Makes the object of a response, with the range of its bytes; `None` if the response must not be
 /// stored. `is_range`: the request to the origin had a Range.
 pub(crate) fn object(
-    settings: &Settings,
+    worker: &Worker,
     is_range: bool,
     request: &Request<'_>,
     directives: &OfRequest,
     key: &str,
-    incoming: &Incoming,
+    (incoming, response): (&Incoming, &Response<'_>),
 ) -> Option<(Object, Range<u64>)> {
-    let response = incoming.response();
-    let own = OfResponse::of(&response.fields);
+    let (settings, fields) = (worker.settings(), &response.fields);
+    let own = OfResponse::of(fields);
     let storable = StorableRequest {
         method: request.method,
         fields: &request.fields,
         directives: *directives,
         is_range,
     };
-    may_store(&settings.storing, &storable, response.status, &response.fields, &own).ok()?;
-    if varies_with_dropped(&settings.key_fields, request, incoming) {
+    may_store(&settings.storing, &storable, response.status, fields, &own).ok()?;
+    if varies_with_dropped(&settings.key_fields, request, fields) {
         return None;
     }
-    let variant = Variant::of(&response.fields, &request.fields, &settings.key_fields)?;
+    let variant = Variant::of(fields, &request.fields, &settings.key_fields)?;
     let (status, range, length) = match (response.status, incoming.body) {
         // A part needs a strong validator to be combined with others.
         (206, body) => {
-            strong_validator(&response.fields)?;
-            let (range, length) = part_of(&response.fields, body)?;
+            strong_validator(fields)?;
+            let (range, length) = part_of(fields, body)?;
             (200, range, Some(length?))
         }
         (status, BodyFraming::None) => (status, 0..0, Some(0)),
@@ -55,19 +56,34 @@ pub(crate) fn object(
         (_, BodyFraming::Tunnel) => return None,
     };
     let (requested, received) = (incoming.requested, incoming.received);
-    let head = stored_head(status, storable_fields(&response.fields, &own), received);
-    let times = Times::of(status, &response.fields, &own, requested, received);
+    let stored = stored_fields(storable_fields(fields, &own));
+    let mut head = worker.heads.take();
+    write_stored_head(&mut head, status, &stored, received);
+    // A head beyond the limits could not be read again.
+    let lines = stored.iter().count() + usize::from(!stored.has("date"));
+    let is_readable = lines <= FIELDS_MAX && head.len() <= HEAD_BYTES_MAX;
     let meta = Meta {
         requested,
         received,
-        age: times.age,
+        age: age_of(fields),
         first: range.start,
         length,
         variant: variant.text(),
         head: &head,
     };
-    let object = Object::new(key, &meta, Body::Filling)?.with_negative(settings.negative);
-    is_useful(&response.fields, &own, &object.times).then_some((object, range))
+    let object =
+        Object::of(key, &meta, status, &stored, stored_directives(fields, &own, &stored), Body::Filling);
+    worker.heads.give_back(head);
+    let object = object.with_negative(settings.negative);
+    (is_readable && is_useful(fields, &own, &object.times)).then_some((object, range))
+}
+
+/// Returns the directives of the stored fields: those of the response, unless a private field has
+/// some of them.
+fn stored_directives(fields: &Fields<'_>, own: &OfResponse, stored: &Fields<'_>) -> OfResponse {
+    let lines =
+        |fields: &Fields<'_>| fields.all("cache-control").chain(fields.all("cdn-cache-control")).count();
+    if lines(stored) == lines(fields) { own.clone() } else { OfResponse::of(stored) }
 }
 
 /// Returns the object for its first client, with the fields that are for that client alone (RFC
@@ -76,33 +92,33 @@ pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<O
     if !matches!(object.directives.private, Scope::Fields(_)) {
         return object.clone();
     }
-    let response = incoming.response();
-    let head = stored_head(object.status, forwarded_fields(&response.fields), incoming.received);
+    let fields = stored_fields(forwarded_fields(&incoming.response().fields));
+    let mut head = Vec::new();
+    write_stored_head(&mut head, object.status, &fields, incoming.received);
     let meta = Meta { head: &head, ..object.meta(0) };
     Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
 }
 
 /// Returns true if a response that is not stored makes its key hit-for-miss. It does not if fields
 /// of the request or a failure of the origin are the reason.
-pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
+pub(crate) fn is_for_one_alone(keys: &[String], request: &Request<'_>, response: &Response<'_>) -> bool {
     !request.fields.has("authorization")
         // A field of this request may have caused the error; the next response may be stored.
-        && !matches!(incoming.status, 206 | 400..)
-        && !varies_with_dropped(keys, request, incoming)
+        && !matches!(response.status, 206 | 400..)
+        && !varies_with_dropped(keys, request, &response.fields)
 }
 
 /// Returns true if a response varies with a field that the origin did not receive, because
 /// Connection names it: stored, the response would answer other requests wrongly. Fields in `keys`
 /// and built-in key fields count as if Vary named them.
-pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, incoming: &Incoming) -> bool {
+pub(crate) fn varies_with_dropped(keys: &[String], request: &Request<'_>, response: &Fields<'_>) -> bool {
+    if !request.fields.has("connection") {
+        return false;
+    }
     let is_dropped =
         |name: &str| request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case(name));
-    let response = incoming.response();
-    let is_varied =
-        response.fields.elements("vary").any(is_dropped) || vary::implied(&response.fields).any(is_dropped);
-    let is_key = || {
-        let keyed = request.fields.iter().map(|field| field.name).filter(|name| is_keyed(name));
-        keys.iter().map(String::as_str).chain(keyed).any(is_dropped)
-    };
-    request.fields.has("connection") && (is_varied || is_key())
+    let keyed = request.fields.iter().map(|field| field.name).filter(|name| is_keyed(name));
+    response.elements("vary").any(is_dropped)
+        || vary::implied(response).any(is_dropped)
+        || keys.iter().map(String::as_str).chain(keyed).any(is_dropped)
 }
