@@ -21,14 +21,14 @@ pub(crate) struct Buffer {
     memory: Option<Box<[u8]>>,
     start: usize,
     end: usize,
-    /// Permit under `limits.request_ahead_memory`, released with the last byte.
-    permit: Option<Permit>,
+    /// Permits under `limits.request_ahead_memory`, released with the last byte.
+    permits: Vec<Permit>,
 }
 
 impl Buffer {
-    /// Sets the permit that is released once all bytes are consumed.
-    pub(crate) fn set_permit(&mut self, permit: Option<Permit>) {
-        self.permit = permit;
+    /// Sets the permits that are released once all bytes are consumed.
+    pub(crate) fn set_permits(&mut self, permits: Vec<Permit>) {
+        self.permits = permits;
     }
 
     /// Returns the bytes that are not consumed yet.
@@ -66,7 +66,7 @@ impl Buffer {
         debug_assert!(self.start <= self.end);
         self.release_if_empty();
         if self.memory.is_none() {
-            self.permit = None;
+            self.permits.clear();
         }
     }
 
@@ -109,7 +109,7 @@ mod tests {
         let gates = Arc::new(Gates::new(limits));
         let is_free = || gates.try_enter(Key::Ahead).is_some();
         let mut buffer = Buffer::default();
-        buffer.set_permit(gates.try_enter(Key::Ahead));
+        buffer.set_permits(gates.try_enter(Key::Ahead).into_iter().collect());
         // The permit is held for the bytes to come.
         buffer.grew(0);
         assert!(!is_free());

@@ -12,6 +12,7 @@
 //! Permits are granted in the order of the requests. A client waits for its own share first, so
 //! that it never has more requests than that in the origin's queue.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,8 +101,6 @@ pub(crate) struct Permit {
     key: Key,
     /// Ticket of a waiter; `None` once the waiter knows that the permit was granted.
     ticket: Option<u64>,
-    /// Permit of the client's gate, released with this one.
-    of_client: Option<Box<Permit>>,
 }
 
 impl Gates {
@@ -122,12 +121,13 @@ impl Gates {
     pub(crate) fn try_enter(self: &Arc<Self>, key: Key) -> Option<Permit> {
         let mut state = self.state();
         let permits = state.limits.permits(&key);
-        let is_free = state.gates.get(&key).is_none_or(|gate| gate.is_free(permits));
-        if !is_free {
+        // A new gate has free permits, so no unused one stays.
+        let gate = state.gates.entry(key.clone()).or_default();
+        if !gate.is_free(permits) {
             return None;
         }
-        state.gates.entry(key.clone()).or_default().used += 1;
-        Some(Permit { gates: self.clone(), key, ticket: None, of_client: None })
+        gate.used += 1;
+        Some(Permit { gates: self.clone(), key, ticket: None })
     }
 
     /// Takes a permit, or waits until `deadline`, after earlier waiters, for one. `None` if no
@@ -155,7 +155,7 @@ impl Gates {
         gate.queue.insert(ticket, sender);
         // A permit may have become free since `try_enter`.
         gate.grant(permits);
-        Some((Permit { gates: self.clone(), key, ticket: Some(ticket), of_client: None }, receiver))
+        Some((Permit { gates: self.clone(), key, ticket: Some(ticket) }, receiver))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -181,13 +181,6 @@ impl Gate {
 }
 
 impl Permit {
-    /// Adds the permit of the client's gate, which is released with this one.
-    pub(crate) fn with(self, client_permit: Self) -> Self {
-        let mut both = self;
-        both.of_client = Some(Box::new(client_permit));
-        both
-    }
-
     /// Returns true if the permit was granted.
     fn is_granted(&mut self) -> bool {
         let state = self.gates.state();
@@ -206,14 +199,15 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.gates.state();
         let permits = state.limits.permits(&self.key);
-        let Some(gate) = state.gates.get_mut(&self.key) else { return };
+        let Entry::Occupied(mut entry) = state.gates.entry(self.key.clone()) else { return };
+        let gate = entry.get_mut();
         let was_queued = self.ticket.is_some_and(|ticket| gate.queue.remove(&ticket).is_some());
         if !was_queued {
             gate.used -= 1;
             gate.grant(permits);
         }
         if gate.used == 0 && gate.queue.is_empty() {
-            state.gates.remove(&self.key);
+            entry.remove();
         }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) async fn run(
     };
     let mut buffer = exchange.upload.buffer;
     // The remaining bytes belong to the next request, which holds no permit.
-    buffer.set_permit(None);
+    buffer.set_permits(Vec::new());
     Ok(ConnectionAfter { buffer, keeps_alive })
 }
 

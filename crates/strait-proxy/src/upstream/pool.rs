@@ -91,7 +91,8 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 struct Slot {
     client: Client,
-    _permit: Permit,
+    /// Permits of the origin's gate and of the client's.
+    _permits: [Permit; 2],
 }
 
 /// Idle connections of a worker, by server.
@@ -245,7 +246,7 @@ async fn enter(
         None => enter_as_client(upstream, server, client, deadline).await?,
     };
     let permit = upstream.gates.enter(Key::Origin(server.clone()), deadline).await;
-    Ok(Slot { client, _permit: permit.ok_or(OriginError::Full)?.with(client_permit) })
+    Ok(Slot { client, _permits: [permit.ok_or(OriginError::Full)?, client_permit] })
 }
 
 /// Waits for a permit at a client's gate to an origin.

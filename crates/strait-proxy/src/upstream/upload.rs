@@ -87,7 +87,7 @@ impl Upload {
         if self.is_here(settings.ahead_bytes)? {
             return Ok(());
         }
-        self.buffer.set_permit(Some(permit(upstream, counted).await.ok_or(FetchError::NoMemory)?));
+        self.buffer.set_permits(permits(upstream, counted).await.ok_or(FetchError::NoMemory)?);
         self.read_until_here(upstream, client).await
     }
 
@@ -190,10 +190,10 @@ pub(crate) async fn send_continue(client: &mut Socket) -> Result<(), FetchError>
     client.write_all(CONTINUE, &[]).await.map_err(FetchError::Client)
 }
 
-/// Waits for a permit for a body that is read ahead, first at the client's gate.
-async fn permit(upstream: &Upstream<'_>, client: Client) -> Option<Permit> {
+/// Waits for the permits for a body that is read ahead, first at the client's gate.
+async fn permits(upstream: &Upstream<'_>, client: Client) -> Option<Vec<Permit>> {
     let gates = upstream.gates;
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let client_permit = gates.enter(Key::AheadOf(client), deadline).await?;
-    Some(gates.enter(Key::Ahead, deadline).await?.with(client_permit))
+    Some(vec![gates.enter(Key::Ahead, deadline).await?, client_permit])
 }
