@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use crate::fields::{Fields, is_closed};
-use crate::target::{Scheme, write_v4};
+use crate::target::{Authority, Scheme, write_v4};
 
 const FORWARDED: &str = "Forwarded";
 const FOR: &str = "X-Forwarded-For";
@@ -54,8 +54,8 @@ pub struct Hop<'a> {
     pub client: IpAddr,
     /// Scheme of the request.
     pub scheme: Scheme,
-    /// Validated Host of the request.
-    pub host: Option<&'a str>,
+    /// Authority of the request's URI.
+    pub host: Authority<'a>,
 }
 
 impl Hop<'_> {
@@ -73,8 +73,8 @@ impl Hop<'_> {
         list(head, FOR, received);
         self.address(head);
         push(head, &["\r\n"]);
-        first(head, PROTO, received, Some(self.scheme.name()));
-        first(head, HOST, received, self.host);
+        first(head, PROTO, received, |head| push(head, &[self.scheme.name()]));
+        first(head, HOST, received, |head| self.host(head));
     }
 
     /// Writes this hop's element of Forwarded and the end of the line (RFC 7239, sections 4 and 6).
@@ -82,12 +82,14 @@ impl Hop<'_> {
         let (before, behind) = if self.client.to_canonical().is_ipv4() { ("", "") } else { ("\"[", "]\"") };
         push(head, &["for=", before]);
         self.address(head);
-        push(head, &[behind, ";proto=", self.scheme.name()]);
-        if let Some(host) = self.host {
-            // A validated host contains neither quotes nor backslashes.
-            push(head, &[";host=\"", host, "\""]);
-        }
-        push(head, &["\r\n"]);
+        // An authority contains neither quotes nor backslashes.
+        push(head, &[behind, ";proto=", self.scheme.name(), ";host=\""]);
+        self.host(head);
+        push(head, &["\"\r\n"]);
+    }
+
+    fn host(&self, head: &mut Vec<u8>) {
+        self.host.write(self.scheme, |text| push(head, &[text]));
     }
 
     fn address(&self, head: &mut Vec<u8>) {
@@ -107,13 +109,14 @@ fn list(head: &mut Vec<u8>, name: &str, received: &Fields<'_>) {
     }
 }
 
-/// Writes the line of a field that is not a list.
-fn first(head: &mut Vec<u8>, name: &str, received: &Fields<'_>, own: Option<&str>) {
-    if let Some(value) = received.all(name).next().map(|field| field.value).or(own.map(str::as_bytes)) {
-        push(head, &[name, ": "]);
-        head.extend_from_slice(value);
-        push(head, &["\r\n"]);
+/// Writes the line of a field that is not a list, with the received value if there is one.
+fn first(head: &mut Vec<u8>, name: &str, received: &Fields<'_>, write_own: impl FnOnce(&mut Vec<u8>)) {
+    push(head, &[name, ": "]);
+    match received.all(name).next() {
+        Some(field) => head.extend_from_slice(field.value),
+        None => write_own(head),
     }
+    push(head, &["\r\n"]);
 }
 
 fn push(head: &mut Vec<u8>, texts: &[&str]) {
@@ -128,7 +131,11 @@ mod tests {
     use crate::fields::tests::fields;
 
     fn written(policy: Policy, client: &str, lines: &[(&'static str, &'static str)]) -> String {
-        let hop = Hop { client: client.parse().unwrap(), scheme: Scheme::Http, host: Some("a:8080") };
+        let hop = Hop {
+            client: client.parse().unwrap(),
+            scheme: Scheme::Http,
+            host: Authority::parse("A:8080").unwrap(),
+        };
         let mut head = Vec::new();
         hop.write(policy, &fields(lines), &mut head);
         String::from_utf8(head).unwrap()

@@ -164,7 +164,7 @@ fn check_lines(head: &[u8]) -> Result<(), Malformed> {
 /// A response head with its bytes and the positions of its fields, so that it is parsed only once.
 #[derive(Clone, Debug)]
 pub struct OwnedResponse {
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     status: u16,
     version: Version,
     lines: SmallVec<[Line; 16]>,
@@ -178,20 +178,27 @@ struct Line {
 }
 
 impl OwnedResponse {
-    /// Copies a response. `bytes` are those that [`response`] parsed, up to the length it returned.
-    pub fn new(response: &Response<'_>, bytes: &[u8]) -> Self {
+    /// Copies a response into `memory`, which is empty. `bytes` are those that [`response`] parsed,
+    /// up to the length it returned.
+    pub fn new(response: &Response<'_>, bytes: &[u8], mut memory: Vec<u8>) -> Self {
         // A head is shorter than 64 KiB.
         let place = |part: &[u8]| {
             let start = (part.as_ptr().addr() - bytes.as_ptr().addr()) as u16;
             start..start + part.len() as u16
         };
         let line = |field: &Field<'_>| Line { name: place(field.name.as_bytes()), value: place(field.value) };
+        memory.extend_from_slice(bytes);
         Self {
             status: response.status,
             version: response.version,
             lines: response.fields.iter().map(line).collect(),
-            bytes: bytes.into(),
+            bytes: memory,
         }
+    }
+
+    /// Returns the memory of the copy for another one.
+    pub fn into_memory(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Status code.
@@ -240,7 +247,7 @@ mod tests {
     fn owned_head_equals_the_parsed_head() {
         let bytes = b"HTTP/1.0 404 None\r\nX:\t one \r\nEmpty:\r\nx: \xfftwo\r\n\r\nbody";
         let (response, len) = response(bytes).unwrap().unwrap();
-        let owned = OwnedResponse::new(&response, &bytes[..len]);
+        let owned = OwnedResponse::new(&response, &bytes[..len], Vec::new());
         assert_eq!(format!("{:?}", owned.response()), format!("{response:?}"));
         assert_eq!(owned.status(), 404);
     }

@@ -113,17 +113,18 @@ impl<'b> Authority<'b> {
         self.port.unwrap_or(scheme.port())
     }
 
-    /// Writes the authority normalised for `scheme`, without the port if that is the default (RFC
-    /// 9110, section 4.2.3).
-    pub fn write(&self, scheme: Scheme, out: &mut String) {
+    /// Writes the authority in pieces, normalised for `scheme`: without the port if that is the
+    /// default (RFC 9110, section 4.2.3).
+    pub fn write(&self, scheme: Scheme, mut push: impl FnMut(&str)) {
         match self.host {
-            Host::Name(name) => out.extend(name.bytes().map(|byte| char::from(byte.to_ascii_lowercase()))),
-            Host::V4(address) => write_v4(address, |text| out.push_str(text)),
-            Host::V6(_) => out.push_str(&self.host.to_string()),
+            Host::Name(name) if !name.bytes().any(|byte| byte.is_ascii_uppercase()) => push(name),
+            Host::Name(name) => push(&name.to_ascii_lowercase()),
+            Host::V4(address) => write_v4(address, &mut push),
+            Host::V6(_) => push(&self.host.to_string()),
         }
         if let Some(port) = self.port.filter(|port| *port != scheme.port()) {
-            out.push(':');
-            out.push_str(itoa::Buffer::new().format(port));
+            push(":");
+            push(itoa::Buffer::new().format(port));
         }
     }
 }
@@ -227,7 +228,7 @@ impl<'b> Uri<'b> {
     pub fn write_key(&self, key: &mut String) {
         key.push_str(self.scheme.name());
         key.push_str("://");
-        self.authority.write(self.scheme, key);
+        self.authority.write(self.scheme, |text| key.push_str(text));
         let (slash, path) = self.origin_form("GET");
         key.push_str(slash);
         key.push_str(path);

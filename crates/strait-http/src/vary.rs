@@ -9,6 +9,9 @@ use crate::poisoning;
 /// Limit of the fields in Vary. A response with more is not stored.
 pub const NAMES_MAX: usize = 16;
 
+/// Memory for a name and its value in a text of [`Variant`], of usual lengths.
+const TEXT_BYTES: usize = 48;
+
 /// Values of the request fields that a response varies on, as text. Requests with equal texts may
 /// get the same response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,7 +43,7 @@ impl Variant {
         if names.len() > NAMES_MAX + keys.len() {
             return None;
         }
-        let mut text = String::new();
+        let mut text = String::with_capacity(names.len() * TEXT_BYTES);
         for name in names {
             let at = text.len();
             text.push_str(name);

@@ -79,7 +79,7 @@ pub(crate) struct FillProgress {
 /// Fill, shared by its followers.
 #[derive(Debug)]
 pub(crate) struct Fill {
-    key: Box<str>,
+    key: Arc<str>,
     /// Variant of the requests that this fill answers; `None` if the fields in Vary are not known
     /// yet.
     variant: Option<Box<str>>,
@@ -134,12 +134,12 @@ impl Held {
 }
 
 impl Fill {
-    pub(crate) fn new(key: &str, variant: Option<&str>) -> Self {
+    pub(crate) fn new(key: Arc<str>, variant: Option<&str>) -> Self {
         let view = View { phase: Phase::Ready, stored: 0, source: None };
         let state = State { view, object: None, range: 0..0, followers: 0, failure: None, remainder: None };
         let variant = variant.map(Box::from);
         Self {
-            key: key.into(),
+            key,
             variant,
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -154,7 +154,7 @@ impl Fill {
     }
 
     /// Returns its key.
-    pub(crate) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &Arc<str> {
         &self.key
     }
 
@@ -342,14 +342,19 @@ impl Fills {
 
     /// Begins a fill of a key. If fills that may answer are under way, returns these as the error,
     /// the newest last. With a variant, only fills of that variant may answer.
-    pub(crate) fn begin(&self, hash: u64, key: &str, variant: Option<&str>) -> Result<Arc<Fill>, UnderWay> {
+    pub(crate) fn begin(
+        &self,
+        hash: u64,
+        key: &Arc<str>,
+        variant: Option<&str>,
+    ) -> Result<Arc<Fill>, UnderWay> {
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
         let others: UnderWay = fills.iter().filter(|fill| fill.may_answer(key, variant)).cloned().collect();
         if !others.is_empty() {
             return Err(others);
         }
-        let fill = Arc::new(Fill::new(key, variant));
+        let fill = Arc::new(Fill::new(key.clone(), variant));
         fills.push(fill.clone());
         Ok(fill)
     }
@@ -365,8 +370,8 @@ impl Fills {
     }
 
     /// Adds a fill to others of the key, which answer other requests.
-    pub(crate) fn add(&self, hash: u64, key: &str) -> Arc<Fill> {
-        let fill = Arc::new(Fill::new(key, None));
+    pub(crate) fn add(&self, hash: u64, key: &Arc<str>) -> Arc<Fill> {
+        let fill = Arc::new(Fill::new(key.clone(), None));
         self.map().entry(hash).or_default().push(fill.clone());
         fill
     }
@@ -425,7 +430,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 0..ROUNDS {
-                    let fill = fills.add(1, "key");
+                    let fill = fills.add(1, &"key".into());
                     start.wait();
                     fill.publish(|| {
                         std::thread::yield_now();
@@ -449,7 +454,7 @@ mod tests {
     #[test]
     fn a_ban_invalidates_the_fills_of_matching_keys_alone() {
         let fills = Fills::default();
-        let (banned, other) = (fills.add(1, "a"), fills.add(2, "b"));
+        let (banned, other) = (fills.add(1, &"a".into()), fills.add(2, &"b".into()));
         fills.invalidate_matching(|key| key == "a");
         assert_eq!(
             (banned.publish(|| Some(1)), other.publish(|| Some(1)), fills.count()),

@@ -47,9 +47,9 @@ impl FillGuard {
 
     /// Calls `store`, which makes a record visible and returns its object, and puts the object into
     /// the cache. Does nothing if the key was invalidated since the fill began.
-    fn publish(&self, store: impl FnOnce() -> Option<Object>) -> Option<Arc<Object>> {
+    fn publish(&self, store: impl FnOnce() -> Option<Arc<Object>>) -> Option<Arc<Object>> {
         self.fill.publish(|| {
-            let object = Arc::new(store()?);
+            let object = store()?;
             let is_valid = object.is_alive() && object.is_current();
             is_valid.then(|| self.worker.replace(self.hash, &object));
             Some(object)
@@ -75,6 +75,44 @@ impl Drop for FillGuard {
             self.finish(Phase::Broken);
         }
     }
+}
+
+/// Fill with the head of its response: guard, object and response.
+pub(crate) type Begun = (FillGuard, Arc<Object>, Box<Incoming>);
+
+/// Stores a body that is completely in the buffer, from there, and ends the fill. Returns the object
+/// and the response, which still holds the body. If the body is not there or the store refuses it,
+/// returns the fill.
+pub(crate) fn store_at_once(
+    (guard, mut object, incoming): Begun,
+    range: &Range<u64>,
+) -> Result<(Arc<Object>, Box<Incoming>), Begun> {
+    let (worker, whole) = (&guard.worker, whole_length(&guard.worker, &object, &incoming, range));
+    let Some((store, len)) = worker.shared.store.as_ref().zip(whole) else {
+        return Err((guard, object, incoming));
+    };
+    let mut meta = worker.heads.take();
+    object.meta(0).write(&mut meta);
+    let body = &incoming.connection.buffer.filled()[..len];
+    let stored = guard.publish(|| {
+        let record = store.put(worker.lane, object.key.as_bytes(), &meta, &[body]).ok()?;
+        let part = Part { range: 0..len as u64, record };
+        Arc::make_mut(&mut object).body = Body::Stored(SmallVec::from_iter([part]));
+        Some(object.clone())
+    });
+    worker.heads.give_back(meta);
+    let Some(stored) = stored else { return Err((guard, object, incoming)) };
+    guard.end(Phase::Done);
+    Ok((stored, incoming))
+}
+
+/// Returns the length of a body if it is whole, small, not chunked, and in the buffer.
+fn whole_length(worker: &Worker, object: &Object, incoming: &Incoming, range: &Range<u64>) -> Option<usize> {
+    let Framed::Length(length) = incoming.framed else { return None };
+    let buffered = incoming.connection.buffer.filled().len();
+    let is_whole = *range == (0..length) && object.length == Some(length);
+    let is_small = length <= worker.settings().memory_object.min(buffered) as u64;
+    (is_whole && is_small).then_some(length as usize)
 }
 
 /// Body that is being moved.
@@ -136,7 +174,7 @@ impl FillTask {
     /// Stops sharing the fill: only one client can receive a body that outgrows memory.
     pub(crate) fn stop_sharing(&mut self) {
         let FillGuard { worker, hash, fill, generation, .. } = &self.guard;
-        let (fill, generation) = (Arc::new(Fill::new(fill.key(), None)), generation.clone());
+        let (fill, generation) = (Arc::new(Fill::new(fill.key().clone(), None)), generation.clone());
         let own = FillGuard { worker: worker.clone(), hash: *hash, fill, generation, is_over: false };
         std::mem::replace(&mut self.guard, own).end(Phase::NotShared);
     }
@@ -171,34 +209,6 @@ impl FillTask {
         }
     }
 
-    /// Stores a body that is completely in the buffer, from there. Returns the object and the
-    /// response, which still holds the body.
-    pub(crate) fn store_at_once(self) -> Result<(Arc<Object>, Box<Incoming>), Self> {
-        let worker = self.guard.worker.clone();
-        let Some((store, len)) = worker.shared.store.as_ref().zip(self.whole_length()) else {
-            return Err(self);
-        };
-        let meta = self.object.meta(0).encode();
-        let body = &self.incoming.connection.buffer.filled()[..len];
-        let object = self.guard.publish(|| {
-            let record = store.put(worker.lane, self.object.key.as_bytes(), &meta, &[body]).ok()?;
-            let part = Part { range: 0..len as u64, record };
-            Some(self.object.with_body(Some(len as u64), Body::Stored(SmallVec::from_iter([part]))))
-        });
-        let Some(object) = object else { return Err(self) };
-        self.guard.end(Phase::Done);
-        Ok((object, self.incoming))
-    }
-
-    /// Returns the length of the body if it is whole, small, not chunked, and in the buffer.
-    fn whole_length(&self) -> Option<usize> {
-        let Framed::Length(length) = self.incoming.framed else { return None };
-        let buffered = self.incoming.connection.buffer.filled().len();
-        let is_whole = self.range == (0..length) && self.object.length == Some(length);
-        let is_buffered = self.is_in_memory() && is_whole && length <= buffered as u64;
-        is_buffered.then_some(length as usize)
-    }
-
     /// Moves the whole body and publishes it; if the transfer is interrupted, keeps the received
     /// part.
     pub(crate) async fn run(mut self) {
@@ -223,7 +233,8 @@ impl FillTask {
         let is_part = stored > 0 && object.length.is_some() && strong_validator(&object.fields()).is_some();
         if is_part {
             guard.publish(|| {
-                sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored)
+                let part = sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored);
+                part.map(Arc::new)
             });
         }
     }
@@ -469,8 +480,10 @@ impl FillTask {
         let Self { guard, object, incoming, range, sink, stored } = self;
         let worker = guard.worker.clone();
         let source = sink.source(range.start);
-        let published = guard
-            .publish(|| sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored));
+        let published = guard.publish(|| {
+            let whole = sink.into_object((&guard.worker, &guard.generation), &object, range.start, stored);
+            whole.map(Arc::new)
+        });
         let published = published.or_else(|| unpublished(&guard.generation, &object, &source, stored));
         // If it was not stored, followers can still read the published bytes.
         if stored > 0 {

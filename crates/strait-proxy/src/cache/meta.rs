@@ -30,6 +30,12 @@ pub(crate) struct Meta<'b> {
 impl<'b> Meta<'b> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FIXED_BYTES + self.variant.len() + self.head.len());
+        self.write(&mut bytes);
+        bytes
+    }
+
+    /// Appends the encoded metadata.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
         bytes.push(VERSION);
         let length = self.length.unwrap_or(UNKNOWN);
         for number in [self.requested, self.received, self.age, self.first, length] {
@@ -38,7 +44,6 @@ impl<'b> Meta<'b> {
         bytes.extend_from_slice(&(self.variant.len() as u32).to_le_bytes());
         bytes.extend_from_slice(self.variant.as_bytes());
         bytes.extend_from_slice(self.head);
-        bytes
     }
 
     /// Decodes metadata; `None` if the bytes are invalid.

@@ -28,7 +28,7 @@ pub(crate) const RECORDS_MAX: usize = 64;
 pub(crate) type Rivals = SmallVec<[Arc<str>; 0]>;
 
 /// Stored response, or one that is being stored.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Object {
     /// Cache key, a URI.
     pub(crate) key: Arc<str>,
@@ -106,13 +106,13 @@ impl Object {
         let (response, len) = head::response(meta.head).ok()??;
         let meta = Meta { head: meta.head.get(..len)?, ..*meta };
         let directives = OfResponse::of(&response.fields);
-        Some(Self::of(key, &meta, response.status, &response.fields, directives, body))
+        Some(Self::of(&key.into(), &meta, response.status, &response.fields, directives, body))
     }
 
     /// Makes an object from the parsed head in `meta`. A part is stored with the head of the whole
     /// response.
     pub(crate) fn of(
-        key: &str,
+        key: &Arc<str>,
         meta: &Meta<'_>,
         status: u16,
         fields: &Fields<'_>,
@@ -121,14 +121,15 @@ impl Object {
     ) -> Self {
         let times = Times::of(status, fields, &directives, meta.requested, meta.received);
         Self {
-            key: key.into(),
+            key: key.clone(),
             status,
             head: meta.head.into(),
             fields_at: meta.head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
             times: Times { age: meta.age, ..times },
             directives,
             sets_cookie: fields.has("set-cookie"),
-            variant: meta.variant.into(),
+            // The empty default takes no memory.
+            variant: if meta.variant.is_empty() { Arc::default() } else { meta.variant.into() },
             has_vary: fields.elements("vary").next().is_some(),
             length: meta.length,
             body,

@@ -73,6 +73,7 @@ impl Exchange<'_, '_> {
         if origin_request.is_unrequested_304(&incoming) {
             return Err(OriginError::NotModified.into());
         }
+        self.worker.heads.give_back(origin_request.head);
         if !is_safe(self.request.method) {
             self.invalidate(uri, incoming.status, &incoming.response().fields);
         }

@@ -112,7 +112,8 @@ impl Exchange<'_, '_> {
     pub(crate) fn origin_request(&self, uri: &Uri<'_>, body: BodyFraming, purpose: Purpose) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
         let client_request = ClientRequest { request, client: self.peer.ip(), was_continued };
-        OriginRequest::new(self.worker.settings(), &client_request, uri, body, purpose)
+        let (settings, head) = (self.worker.settings(), self.worker.heads.take());
+        OriginRequest::new(settings, head, &client_request, uri, body, purpose)
     }
 
     /// Returns the client's side of a fetch.

@@ -50,10 +50,8 @@ struct Attempt {
 
 /// Answers a request; returns true if the connection can carry another.
 pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
-    let mut key = String::with_capacity(uri.path.len() + 64);
-    uri.write_key(&mut key);
-    let hash = strait_store::hash_of(key.as_bytes());
     let worker = exchange.worker;
+    let (hash, key) = worker.with_key(uri, |hash, key| (hash, Arc::from(key)));
     let directives = worker.directives(exchange.peer.ip(), &exchange.request.fields);
     let wanted = Wanted { uri, key, hash, directives };
     // A fill is requested without Expect: an expectation that the origin may refuse is for this

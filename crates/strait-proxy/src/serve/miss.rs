@@ -9,7 +9,7 @@ use strait_http::range::Wanted::Parts;
 use strait_http::reuse::may_replace_error;
 
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fill_task::{FillGuard, FillTask, store_at_once};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
@@ -118,6 +118,7 @@ async fn fetch_and_repeat(
     if miss.stored.is_none() && fetched.as_ref().is_ok_and(|it| is_unusable(exchange, &origin_request, it)) {
         fetched = Err(OriginError::NotModified.into());
     }
+    worker.heads.give_back(origin_request.head);
     (miss, fetched)
 }
 
@@ -201,6 +202,13 @@ async fn store_or_pass(
             }
         }
     }
+    let (guard, object, incoming) = match store_at_once((guard, object, incoming), &range) {
+        Ok((stored, incoming)) => {
+            let shown = for_its_client(&stored, &incoming);
+            return send_buffered(exchange, &shown, incoming, miss.why).await;
+        }
+        Err(begun) => begun,
+    };
     match FillTask::new(guard, object, incoming, range) {
         Ok(task) => fill(exchange, task, miss.why).await,
         Err((guard, incoming)) => {
@@ -268,18 +276,15 @@ async fn pass(
     exchange.pass_response(incoming, why).await.map(Lookup::Answered)
 }
 
-/// Starts the fill task and follows it like other clients. A body that is in the buffer already is
-/// stored and sent at once.
-async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Result<Lookup, ExchangeError> {
+/// Starts the fill task and follows it like other clients. A body that is in the buffer already
+/// becomes the object's at once.
+async fn fill(
+    exchange: &mut Exchange<'_, '_>,
+    mut task: FillTask,
+    why: Why,
+) -> Result<Lookup, ExchangeError> {
     let object = task.object.clone();
     let shown = for_its_client(&object, &task.incoming);
-    let mut task = match task.store_at_once() {
-        Ok((stored, incoming)) => {
-            let shown = with_stored_body(&shown, &object, stored);
-            return send_buffered(exchange, &shown, incoming, why).await;
-        }
-        Err(task) => task,
-    };
     let is_whole = task.range == (0..object.length.unwrap_or(u64::MAX));
     if is_whole && task.is_in_memory() && task.take_buffered().unwrap_or(false) {
         // An object that the store refuses stays in memory.

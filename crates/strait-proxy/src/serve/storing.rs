@@ -27,7 +27,7 @@ pub(crate) fn object(
     is_range: bool,
     request: &Request<'_>,
     directives: &OfRequest,
-    key: &str,
+    key: &Arc<str>,
     (incoming, response): (&Incoming, &Response<'_>),
 ) -> Option<(Object, Range<u64>)> {
     let (settings, fields) = (worker.settings(), &response.fields);
@@ -96,7 +96,7 @@ pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<O
     let mut head = Vec::new();
     write_stored_head(&mut head, object.status, &fields, incoming.received);
     let meta = Meta { head: &head, ..object.meta(0) };
-    Object::new(&object.key, &meta, Body::Filling).map_or_else(|| object.clone(), Arc::new)
+    Object::new(&object.key, &meta, object.body.clone()).map_or_else(|| object.clone(), Arc::new)
 }
 
 /// Returns true if a response that is not stored makes its key hit-for-miss. It does not if fields

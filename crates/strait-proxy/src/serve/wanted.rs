@@ -19,7 +19,7 @@ use crate::upstream::origin_request::{OriginRequest, Purpose};
 #[derive(Debug)]
 pub(crate) struct Wanted<'u> {
     pub(crate) uri: &'u Uri<'u>,
-    pub(crate) key: String,
+    pub(crate) key: Arc<str>,
     pub(crate) hash: u64,
     pub(crate) directives: OfRequest,
 }

@@ -10,7 +10,7 @@ use strait_http::head::{self, OwnedResponse};
 use strait_http::method::is_idempotent;
 
 use crate::io::framing::Framed;
-use crate::io::head::write_interim;
+use crate::io::head::{Heads, write_interim};
 use crate::io::socket::Socket;
 use crate::upstream::error::{FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
@@ -147,8 +147,8 @@ async fn one_response(
 ) -> Result<Box<Incoming>, FetchError> {
     let malformed = |error| FetchError::Origin(OriginError::Malformed(error));
     loop {
-        let read = read_head(connection.buffer.filled(), request.method()).map_err(malformed)?;
-        if let Some((Read { head, body, keeps_alive }, len)) = read {
+        let read = read_head(upstream.heads, connection.buffer.filled(), request.method());
+        if let Some((Read { head, body, keeps_alive }, len)) = read.map_err(malformed)? {
             connection.buffer.consume(len);
             let (status, framed, received) = (head.status(), Framed::new(body), upstream.clock.now());
             let came = Incoming { connection, head, status, body, framed, requested, received, keeps_alive };
@@ -170,10 +170,11 @@ struct Read {
 
 /// Parses the head of the response to a request with `method`; returns its length as well. `None`
 /// while it is not complete.
-fn read_head(bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
+fn read_head(heads: &Heads, bytes: &[u8], method: &str) -> Result<Option<(Read, usize)>, Malformed> {
     let Some((response, len)) = head::response(bytes)? else { return Ok(None) };
     let body = framing::of_response(&response, method)?;
     let is_last = matches!(body, BodyFraming::ToClose | BodyFraming::Tunnel);
     let keeps_alive = !is_last && keeps_alive(response.version, &response.fields);
-    Ok(Some((Read { head: OwnedResponse::new(&response, &bytes[..len]), body, keeps_alive }, len)))
+    let head = OwnedResponse::new(&response, &bytes[..len], heads.take());
+    Ok(Some((Read { head, body, keeps_alive }, len)))
 }

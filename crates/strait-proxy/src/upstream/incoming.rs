@@ -34,6 +34,7 @@ impl Incoming {
 
     /// Keeps the connection for another request, after the whole body was read.
     pub(crate) fn finish(self, upstream: &Upstream<'_>) {
+        upstream.heads.give_back(self.head.into_memory());
         if self.keeps_alive {
             self.connection.keep(upstream);
         }

@@ -54,9 +54,10 @@ pub(crate) enum Purpose {
 }
 
 impl OriginRequest {
-    /// Makes a client's request to the server of `uri`.
+    /// Makes a client's request to the server of `uri`, with its head in `head`, which is empty.
     pub(crate) fn new(
         settings: &Settings,
+        mut head: Vec<u8>,
         client_request: &ClientRequest<'_, '_>,
         uri: &Uri<'_>,
         body: BodyFraming,
@@ -64,13 +65,12 @@ impl OriginRequest {
     ) -> Self {
         let request = client_request.request;
         let (slash, path) = uri.origin_form(request.method);
-        let mut head = Vec::with_capacity(512);
         for part in [request.method, " ", slash, path, " HTTP/1.1\r\n"] {
             head.extend_from_slice(part.as_bytes());
         }
-        let mut host = String::new();
-        uri.authority.write(uri.scheme, &mut host);
-        push_field(&mut head, "Host", host.as_bytes());
+        head.extend_from_slice(b"Host: ");
+        uri.authority.write(uri.scheme, |text| head.extend_from_slice(text.as_bytes()));
+        head.extend_from_slice(b"\r\n");
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
         // Directives that this cache ignores must not cause load on a cache before the origin
         // either.
@@ -90,7 +90,7 @@ impl OriginRequest {
         if is_thinned && forwarded_fields(&request.fields).any(|field| is_directive(field.name)) {
             push_without_refresh(&mut head, &request.fields);
         }
-        let hop = Hop { client: client_request.client, scheme: uri.scheme, host: Some(&host) };
+        let hop = Hop { client: client_request.client, scheme: uri.scheme, host: uri.authority };
         hop.write(settings.forwarded, &request.fields, &mut head);
         push_via(&mut head, &settings.via, &request.fields, request.version);
         match body {
