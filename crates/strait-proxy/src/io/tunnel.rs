@@ -1,5 +1,6 @@
-//! Tunnels between two sockets, for CONNECT (RFC 9110, section 9.3.6) and after Upgrade. Bytes stay
-//! in the kernel; they are copied if a socket is encrypted or no pipe is free.
+//! Tunnels between two sockets, for CONNECT (RFC 9110, section 9.3.6) and after Upgrade. Long runs
+//! of bytes stay in the kernel. Short messages are copied, and so are all bytes if a socket is
+//! encrypted or no pipe is free.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,6 +17,7 @@ use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
 use crate::io::stream::Stream;
+use crate::io::tcp::poll_fill;
 
 /// Moves bytes until both ends have finished, one end has failed, or no byte has moved for
 /// `idle_timeout`. Bytes that were read from either end before are sent first.
@@ -84,28 +86,55 @@ async fn while_it_moves<T>(
     }
 }
 
-/// Forwards bytes in one direction, through a pipe if one is free.
+/// Forwards bytes in one direction. Short messages are copied: a splice in, one out, and one that
+/// finds the socket empty cost more. Long runs go through a pipe if one is free.
 async fn pass(splicing: Splicing<'_>, from: &TcpStream, to: &TcpStream, moved: &Moved) -> io::Result<()> {
     let mut held = Held { pipes: splicing.pipes, pipe: None };
+    let mut run = Run::default();
     loop {
         from.readable().await?;
-        let pipe = if splicing.transfer.splice { held.pipe() } else { None };
+        let pipe = if splicing.pays(run.expected()) { held.pipe() } else { None };
         let passed = match pipe {
-            Some(pipe) => splice(pipe, from, to, &moved.spliced).await,
-            None => copy(from, to, &moved.copied).await,
+            Some(pipe) => splice(pipe, from, to, &moved.spliced).await?,
+            None => copy(from, to, &moved.copied).await?,
         };
+        held.give_back();
         match passed {
-            // The other direction may continue.
-            Ok(0) => {
+            Passed::Some(len) => run.now += len as u64,
+            Passed::Last(len) => run = Run { last: run.now + len as u64, now: 0 },
+            Passed::End => {
+                // The other direction may continue.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Ok(());
             }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
         }
-        held.give_back();
     }
+}
+
+/// Bytes that were moved without waiting for the sender.
+#[derive(Debug, Default)]
+struct Run {
+    /// Length of the last run.
+    last: u64,
+    /// Bytes of the current run so far.
+    now: u64,
+}
+
+impl Run {
+    /// Returns the expected length of the current run.
+    fn expected(&self) -> u64 {
+        self.last.max(self.now)
+    }
+}
+
+/// Result of moving available bytes.
+enum Passed {
+    /// More bytes may be available.
+    Some(usize),
+    /// No more bytes are available now.
+    Last(usize),
+    /// The sender has finished.
+    End,
 }
 
 /// Pipe that the worker gets back when it is dropped. A tunnel is idle most of the time, so it
@@ -135,28 +164,37 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Splices available bytes; returns their number, 0 at the end.
-async fn splice(pipe: &mut Pipe, from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
-    let read = from.try_io(Interest::READABLE, || Ok(pipe.fill(from, u64::MAX)?))?;
+/// Splices available bytes.
+async fn splice(pipe: &mut Pipe, from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<Passed> {
+    let read = match from.try_io(Interest::READABLE, || Ok(pipe.fill(from, u64::MAX)?)) {
+        Ok(0) => return Ok(Passed::End),
+        Ok(read) => read,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Passed::Last(0)),
+        Err(error) => return Err(error),
+    };
     while pipe.held() > 0 {
         let sent = to.async_io(Interest::WRITABLE, || Ok(pipe.empty(to, None)?)).await?;
         moved.set(moved.get() + sent as u64);
     }
-    Ok(read)
+    Ok(Passed::Some(read))
 }
 
-/// Copies some available bytes; returns their number, 0 at the end.
-async fn copy(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<usize> {
+/// Copies some available bytes.
+async fn copy(from: &TcpStream, to: &TcpStream, moved: &Cell<u64>) -> io::Result<Passed> {
     let mut buffer = Buffer::default();
-    let read = from.try_read(buffer.room())?;
-    buffer.grew(read);
+    let read = poll_fn(|context| poll_fill(from, context, &mut buffer, BUFFER_BYTES)).await?;
     let mut left = buffer.filled();
     while !left.is_empty() {
         let sent = to.async_io(Interest::WRITABLE, || Ok(send(to, left, SendFlags::NOSIGNAL)?)).await?;
         left = &left[sent..];
         moved.set(moved.get() + sent as u64);
     }
-    Ok(read)
+    // A short read has emptied the socket.
+    Ok(match read {
+        0 => Passed::End,
+        BUFFER_BYTES => Passed::Some(read),
+        _ => Passed::Last(read),
+    })
 }
 
 /// One direction of a copied tunnel.
@@ -227,9 +265,9 @@ mod tests {
     /// Descriptors of a tunnel, and of a pipe.
     const EACH: u64 = 2;
 
-    fn start(origin: SocketAddr) -> Proxy {
-        let toml = "workers = 2\naccess.reach = [\"127.0.0.0/8\"]";
-        let mut config = Config::from_toml(toml).unwrap();
+    fn start(origin: SocketAddr, more: &str) -> Proxy {
+        let toml = format!("workers = 2\naccess.reach = [\"127.0.0.0/8\"]\n{more}");
+        let mut config = Config::from_toml(&toml).unwrap();
         config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
         config.access.connect_ports = vec![origin.port()];
         Proxy::start(&config, Clock::system()).unwrap()
@@ -246,10 +284,29 @@ mod tests {
     }
 
     #[test]
+    fn short_messages_are_copied_and_bytes_after_a_long_run_are_spliced() {
+        for (more, spliced) in [("", 0), ("transfer.splice_from = 100", 200)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let origin = listener.local_addr().unwrap();
+            let proxy = start(origin, more);
+            let mut client = open(&proxy, origin);
+            client.set_nonblocking(false).unwrap();
+            let (mut held, _) = listener.accept().unwrap();
+            for len in [100, 200] {
+                held.write_all(&vec![7; len]).unwrap();
+                client.read_exact(&mut vec![0; len]).unwrap();
+            }
+            drop((client, held));
+            assert!(wait_until(PATIENCE, || proxy.report().open == 0));
+            assert_eq!(proxy.report().spliced, spliced, "{more}");
+        }
+    }
+
+    #[test]
     fn tunnels_and_their_pipes_share_the_descriptors_of_all_workers() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let origin = listener.local_addr().unwrap();
-        let proxy = start(origin);
+        let proxy = start(origin, "");
         let budget = proxy.shared.descriptors.clone();
         let used = || budget.used();
         let clients: Vec<_> = (0..TUNNELS).map(|_| open(&proxy, origin)).collect();
