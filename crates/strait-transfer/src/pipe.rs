@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice, tee};
@@ -10,9 +11,16 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 
-/// Capacity of a pipe. The kernel allows an ordinary user 1 MiB (`/proc/sys/fs/pipe-max-size`);
-/// beyond some hundred KiB there is no gain.
+/// Capacity of a pipe.
 const PIPE_BYTES: usize = 256 << 10;
+/// Capacity of the first pipes of the process, the maximum for an ordinary user
+/// (`/proc/sys/fs/pipe-max-size`). A megabyte costs a sixth less than in pipes of [`PIPE_BYTES`].
+const LARGE_BYTES: usize = 1 << 20;
+/// Limit of such pipes. Beyond 64 MiB for all pipes of a user (`pipe-user-pages-soft`), the kernel
+/// makes new ones of two pages only.
+const LARGE_MAX: usize = 24;
+/// Number of such pipes.
+static LARGE: AtomicUsize = AtomicUsize::new(0);
 /// Limit of idle pipes.
 const IDLE_MAX: usize = 64;
 /// Descriptors of a pipe.
@@ -28,6 +36,8 @@ pub struct Pipe {
     held: usize,
     /// Descriptors taken from a shared budget, returned on drop.
     _share: Option<Share>,
+    /// Right to the large capacity.
+    _large: Option<Large>,
 }
 
 impl Pipe {
@@ -35,8 +45,12 @@ impl Pipe {
     pub fn new() -> Result<Self, Errno> {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         // Beyond a user's limit of pipe memory (pipe(7)) the pipe stays small, and still works.
-        let bytes = fcntl_setpipe_size(&writer, PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&writer))?;
-        Ok(Self { reader, writer, bytes, held: 0, _share: None })
+        let large = Large::take().filter(|_| fcntl_setpipe_size(&writer, LARGE_BYTES).is_ok());
+        if large.is_none() {
+            let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
+        }
+        let bytes = fcntl_getpipe_size(&writer)?;
+        Ok(Self { reader, writer, bytes, held: 0, _share: None, _large: large })
     }
 
     /// Returns the bytes in the pipe.
@@ -91,6 +105,24 @@ impl Pipe {
         let read = rustix::io::read(&self.reader, into)?;
         self.held -= read;
         Ok(read)
+    }
+}
+
+/// Right to a pipe of the large capacity, returned on drop.
+#[derive(Debug)]
+struct Large;
+
+impl Large {
+    /// Takes a right; `None` if there are [`LARGE_MAX`] such pipes.
+    fn take() -> Option<Self> {
+        let next = |count| (count < LARGE_MAX).then_some(count + 1);
+        LARGE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        LARGE.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -158,5 +190,22 @@ impl Pipes {
         if pipe.held == 0 && self.idle.len() < IDLE_MAX && !is_short {
             self.idle.push(pipe);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_large_pipes_is_limited() {
+        // Other tests of the process may have some, too.
+        let pipes: Vec<_> = (0..LARGE_MAX + 2).map(|_| Pipe::new().unwrap()).collect();
+        assert!(
+            LARGE.load(Ordering::Relaxed) == LARGE_MAX || pipes.iter().all(|pipe| pipe.bytes <= PIPE_BYTES)
+        );
+        assert!(pipes.iter().filter(|pipe| pipe.bytes > PIPE_BYTES).count() <= LARGE_MAX);
+        drop(pipes);
+        assert!(LARGE.load(Ordering::Relaxed) < LARGE_MAX);
     }
 }
