@@ -47,12 +47,14 @@ pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
     if !fields.is_legible("connection") {
         return false;
     }
-    let has_option =
-        |option: &str| fields.elements("connection").any(|element| element.eq_ignore_ascii_case(option));
-    match version {
-        Version::Http11 => !has_option("close"),
-        Version::Http10 => has_option("keep-alive") && !has_option("close"),
+    let mut keeps_alive = version == Version::Http11;
+    for option in fields.elements("connection") {
+        if option.eq_ignore_ascii_case("close") {
+            return false;
+        }
+        keeps_alive |= option.eq_ignore_ascii_case("keep-alive");
     }
+    keeps_alive
 }
 
 /// Value of Via for a message received in `version` and forwarded by `by` (RFC 9110, section

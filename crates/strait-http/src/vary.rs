@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::chunked::is_token;
-use crate::fields::{Fields, lower};
+use crate::fields::{Fields, lower, split_list};
 use crate::poisoning;
 
 /// Limit of the fields in Vary. A response with more is not stored.
@@ -141,7 +141,7 @@ fn keyed<'s>(request: &'s Fields<'_>) -> impl Iterator<Item = &'s str> {
 /// Returns true if Vary is readable and names request fields only, or is absent.
 pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
     let is_name = |name: &str| name != "*" && is_token(name.as_bytes());
-    vary.all("vary").all(|line| line.text().is_some()) && vary.elements("vary").all(is_name)
+    vary.all("vary").all(|line| line.text().is_some_and(|text| split_list(text).all(is_name)))
 }
 
 /// Normalised value of a field, ASCII without line feeds; `None` if it is absent, which differs from

@@ -37,27 +37,36 @@ impl Deadline {
         limit: Duration,
         work: F,
     ) -> Result<F::Output, TimedOut> {
-        self.timed(limit, work).await.0
+        self.run(limit, &mut None, work).await
     }
 
-    /// Like [`Deadline::within`]; also returns the time waited. Work that is ready at once does not
-    /// read the clock.
+    /// Like [`Deadline::within`]; also returns the time waited.
     pub(crate) async fn timed<F: Future>(
         &mut self,
         limit: Duration,
         work: F,
     ) -> (Result<F::Output, TimedOut>, Duration) {
-        let mut work = pin!(work);
         let mut begun = None;
-        let done = poll_fn(|context| {
+        let done = self.run(limit, &mut begun, work).await;
+        (done, begun.map_or(Duration::ZERO, |begun| begun.elapsed()))
+    }
+
+    /// Sets `begun` if the work waits. Work that is ready at once does not read the clock.
+    async fn run<F: Future>(
+        &mut self,
+        limit: Duration,
+        begun: &mut Option<Instant>,
+        work: F,
+    ) -> Result<F::Output, TimedOut> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
             if let Poll::Ready(output) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
             }
             let begun = *begun.get_or_insert_with(Instant::now);
             self.poll_until(begun + limit, context).map(Err)
         })
-        .await;
-        (done, begun.map_or(Duration::ZERO, |begun| begun.elapsed()))
+        .await
     }
 
     fn poll_until(&mut self, end: Instant, context: &mut Context<'_>) -> Poll<TimedOut> {
