@@ -182,6 +182,16 @@ impl Socket {
         self.read_within(self.idle_timeout, buffer).await
     }
 
+    /// Like [`Socket::read`], but does not wait; 0 at the end, or if there are no bytes now.
+    pub(crate) async fn read_at_once(&mut self, buffer: &mut Buffer) -> Result<usize, SocketError> {
+        let stream = &mut self.stream;
+        let read = poll_fn(|context| Poll::Ready(stream.poll_read(context, buffer, BUFFER_BYTES)));
+        match read.await {
+            Poll::Ready(read) => Ok(read?),
+            Poll::Pending => Ok(0),
+        }
+    }
+
     /// Like [`Socket::read`], with another time limit.
     pub(crate) async fn read_within(
         &mut self,

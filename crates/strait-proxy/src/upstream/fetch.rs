@@ -9,9 +9,10 @@ use strait_http::framing::{self, BodyFraming};
 use strait_http::head::{self, OwnedResponse};
 use strait_http::method::is_idempotent;
 
+use crate::io::buffer::BUFFER_BYTES;
 use crate::io::framing::Framed;
 use crate::io::head::{Heads, write_interim};
-use crate::io::socket::Socket;
+use crate::io::socket::{Socket, SocketError};
 use crate::upstream::error::{FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
@@ -22,6 +23,10 @@ use crate::upstream::upload::{Upload, send_continue};
 const INTERIM_MAX: usize = 16;
 /// Time that an origin has to respond to an expectation (RFC 9110, section 10.1.1).
 const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Maximum of bytes that the first read of a response takes. The beginning of a long body is copied
+/// with its head; the rest need not be.
+const FIRST_READ_BYTES: usize = 16 << 10;
 
 /// Client that a request is sent for.
 #[derive(Debug)]
@@ -149,16 +154,38 @@ async fn one_response(
     loop {
         let read = read_head(upstream.heads, connection.buffer.filled(), request.method());
         if let Some((Read { head, body, keeps_alive }, len)) = read.map_err(malformed)? {
+            read_rest(&mut connection, len, body).await.map_err(of_connection)?;
             connection.buffer.consume(len);
             let (status, framed, received) = (head.status(), Framed::new(body), upstream.clock.now());
             let came = Incoming { connection, head, status, body, framed, requested, received, keeps_alive };
             return Ok(Box::new(came));
         }
         let Connection { socket, buffer, .. } = &mut *connection;
-        if socket.read(buffer).await.map_err(of_connection)? == 0 {
+        let read = if buffer.is_empty() {
+            socket.read_some(buffer, FIRST_READ_BYTES as u64).await
+        } else {
+            socket.read(buffer).await
+        };
+        if read.map_err(of_connection)? == 0 {
             return Err(OriginError::Closed.into());
         }
     }
+}
+
+/// Reads the rest of a body that fits in the buffer, behind a head of `head_len` bytes, if the first
+/// read may have left some of it.
+async fn read_rest(
+    connection: &mut Connection,
+    head_len: usize,
+    body: BodyFraming,
+) -> Result<(), SocketError> {
+    let BodyFraming::Length(length) = body else { return Ok(()) };
+    let len = head_len as u64 + length;
+    let is_cut = connection.buffer.filled().len() == FIRST_READ_BYTES && len > FIRST_READ_BYTES as u64;
+    if is_cut && len <= BUFFER_BYTES as u64 {
+        connection.socket.read_at_once(&mut connection.buffer).await?;
+    }
+    Ok(())
 }
 
 /// Head of a response with its framing.
