@@ -150,20 +150,24 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
 /// Codings and character sets are sorted. Languages are not, since many servers prefer the first.
 /// Several lines of other fields equal one (section 5.3).
 fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
-    if !request.has(name) {
-        return None;
-    }
-    if name == "forwarded" {
-        return Some(poisoning::forwarded(request).into_bytes().into());
-    }
     let mut value = SmallVec::new();
-    if !matches!(name, "accept" | "accept-charset" | "accept-encoding" | "accept-language") {
-        for (index, field) in request.all(name).enumerate() {
-            value.extend_from_slice(if index > 0 { b", " } else { b"" });
-            value.extend(field.value.escape_ascii());
+    match name {
+        "forwarded" => value.extend_from_slice(poisoning::forwarded(request).as_bytes()),
+        "accept" | "accept-charset" | "accept-encoding" | "accept-language" => {
+            push_preferences(&mut value, name, request);
         }
-        return Some(value);
+        _ => {
+            for (index, field) in request.all(name).enumerate() {
+                value.extend_from_slice(if index > 0 { b", " } else { b"" });
+                value.extend(field.value.escape_ascii());
+            }
+        }
     }
+    (!value.is_empty() || request.has(name)).then_some(value)
+}
+
+/// Writes a list of preferences.
+fn push_preferences(value: &mut SmallVec<[u8; 128]>, name: &str, request: &Fields<'_>) {
     let mut all: SmallVec<[&str; 8]> = request.elements(name).collect();
     if matches!(name, "accept-charset" | "accept-encoding") {
         all.sort_unstable_by(|one, other| preference(one).cmp(preference(other)));
@@ -171,14 +175,21 @@ fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
     }
     for (index, element) in all.into_iter().enumerate() {
         value.extend_from_slice(if index > 0 { b"," } else { b"" });
-        value.extend(preference(element));
+        value.extend_from_slice(element.as_bytes());
     }
-    Some(value)
+    value.make_ascii_lowercase();
+    if value.iter().copied().any(is_space) {
+        value.retain(|byte| !is_space(*byte));
+    }
 }
 
 /// Iterates over the bytes of an element in lower case without spaces.
 fn preference(element: &str) -> impl Iterator<Item = u8> + '_ {
-    lower(element).filter(|byte| !matches!(byte, b' ' | b'\t'))
+    lower(element).filter(|byte| !is_space(*byte))
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
 }
 
 #[cfg(test)]
