@@ -144,8 +144,8 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
     vary.all("vary").all(|line| line.text().is_some_and(|text| split_list(text).all(is_name)))
 }
 
-/// Normalised value of a field, ASCII without line feeds; `None` if it is absent, which differs from
-/// empty: without Accept-Encoding any coding is acceptable, with an empty one none (RFC 9110,
+/// Normalised value of a field, ASCII without line feeds; `None` if it is absent, which differs
+/// from empty: without Accept-Encoding any coding is acceptable, with an empty one none (RFC 9110,
 /// section 12.5.3). Lists of preferences are in lower case without spaces (RFC 9110, section 12.5).
 /// Codings and character sets are sorted. Languages are not, since many servers prefer the first.
 /// Several lines of other fields equal one (section 5.3).

@@ -80,9 +80,9 @@ impl Drop for FillGuard {
 /// Fill with the head of its response: guard, object and response.
 pub(crate) type Begun = (FillGuard, Arc<Object>, Box<Incoming>);
 
-/// Stores a body that is completely in the buffer, from there, and ends the fill. Returns the object
-/// and the response, which still holds the body. If the body is not there or the store refuses it,
-/// returns the fill.
+/// Stores a body that is completely in the buffer, from there, and ends the fill. Returns the
+/// object and the response, which still holds the body. If the body is not there or the store
+/// refuses it, returns the fill.
 pub(crate) fn store_at_once(
     (guard, mut object, incoming): Begun,
     range: &Range<u64>,

@@ -390,6 +390,17 @@ impl Object {
     }
 }
 
+/// Returns the head of a response with these fields as it is stored.
+pub(crate) fn stored_head<'f, 'b: 'f>(
+    status: u16,
+    fields: impl Iterator<Item = &'f Field<'b>>,
+    received: u64,
+) -> Vec<u8> {
+    let mut head = Vec::new();
+    write_stored_head(&mut head, status, &stored_fields(fields), received);
+    head
+}
+
 /// Returns the fields of a stored head: without those that are written anew for each client.
 pub(crate) fn stored_fields<'f, 'b: 'f>(fields: impl Iterator<Item = &'f Field<'b>>) -> Fields<'b> {
     let is_written_anew =

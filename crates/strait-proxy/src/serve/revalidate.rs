@@ -19,7 +19,7 @@ use strait_http::vary::Variant;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::meta::Meta;
-use crate::cache::object::{Object, stored_fields, write_stored_head};
+use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
 use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
@@ -147,12 +147,8 @@ fn freshen(
     // The Date is that of the 304, or its time of receipt.
     let has_date = response.fields.has("date");
     let is_own = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
-    let head_of = |fields| {
-        let mut head = Vec::new();
-        let stored_fields = stored_fields(storable_fields(fields, &directives).filter(is_own));
-        write_stored_head(&mut head, stored.status, &stored_fields, received);
-        head
-    };
+    let head_of =
+        |fields| stored_head(stored.status, storable_fields(fields, &directives).filter(is_own), received);
     let head = head_of(&fields);
     let keys = &worker.settings().key_fields;
     let variant = Variant::of(&fields, &request.fields, keys);

@@ -16,7 +16,7 @@ use strait_http::storing::{StorableRequest, is_useful, may_store, storable_field
 use strait_http::vary::{self, Variant};
 
 use crate::cache::meta::Meta;
-use crate::cache::object::{Body, Object, stored_fields, write_stored_head};
+use crate::cache::object::{Body, Object, stored_fields, stored_head, write_stored_head};
 use crate::cache::worker::Worker;
 use crate::upstream::incoming::Incoming;
 
@@ -92,9 +92,8 @@ pub(crate) fn for_its_client(object: &Arc<Object>, incoming: &Incoming) -> Arc<O
     if !matches!(object.directives.private, Scope::Fields(_)) {
         return object.clone();
     }
-    let fields = stored_fields(forwarded_fields(&incoming.response().fields));
-    let mut head = Vec::new();
-    write_stored_head(&mut head, object.status, &fields, incoming.received);
+    let response = incoming.response();
+    let head = stored_head(object.status, forwarded_fields(&response.fields), incoming.received);
     let meta = Meta { head: &head, ..object.meta(0) };
     Object::new(&object.key, &meta, object.body.clone()).map_or_else(|| object.clone(), Arc::new)
 }

@@ -172,8 +172,8 @@ async fn one_response(
     }
 }
 
-/// Reads the rest of a body that fits in the buffer, behind a head of `head_len` bytes, if the first
-/// read may have left some of it.
+/// Reads the rest of a body that fits in the buffer, behind a head of `head_len` bytes, if the
+/// first read may have left some of it.
 async fn read_rest(
     connection: &mut Connection,
     head_len: usize,
