@@ -143,7 +143,8 @@ impl Quoting {
 
 /// Returns true if the last quoted string in `text` is terminated.
 pub(crate) fn is_closed(text: &str) -> bool {
-    !text.contains('"') || !text.bytes().fold(Quoting::default(), Quoting::behind).quoted
+    memchr::memchr(b'"', text.as_bytes()).is_none()
+        || !text.bytes().fold(Quoting::default(), Quoting::behind).quoted
 }
 
 /// Splits a list at the commas outside quoted strings.
