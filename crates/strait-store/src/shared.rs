@@ -18,6 +18,7 @@ use crate::lifecycle::Lifecycle;
 use crate::policy::Area;
 use crate::popularity::Popularity;
 use crate::record::{Location, Record};
+use crate::scrub::NewBodies;
 use crate::segments::Segments;
 use crate::stats::Counters;
 use crate::unread::{Found, Unread};
@@ -34,6 +35,9 @@ pub(crate) struct Shared {
     pub(crate) unread: Unread,
     pub(crate) demand: Demand,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) new_bodies: NewBodies,
+    /// Text about the last damage that was found.
+    pub(crate) damage: Mutex<Option<String>>,
     pub(crate) counters: Counters,
 }
 
@@ -51,6 +55,8 @@ impl Shared {
             unread: Unread::default(),
             demand: Demand::default(),
             lifecycle: Lifecycle::default(),
+            new_bodies: NewBodies::default(),
+            damage: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -111,6 +117,7 @@ impl Shared {
         let of_others = others.iter().map(|other| other.hits().saturating_add(1));
         let of_dropped = self.popularity.requests_of_dropped(record.hash);
         record.set_hits(of_others.fold(of_dropped, u8::max));
+        record.set_checked();
         self.index.insert(record.clone());
         self.counters.stored.add(1);
         self.popularity.note_request(record);
@@ -200,6 +207,19 @@ impl Shared {
             self.release_file(location.body);
         }
         true
+    }
+
+    /// Ends a damaged record, and counts it unless it has ended already.
+    pub(crate) fn end_corrupt(&self, record: &Arc<Record>, error: &Error) {
+        if self.end(record) {
+            self.note_corrupt(error);
+        }
+    }
+
+    /// Counts a damaged record, and keeps the text of the error.
+    pub(crate) fn note_corrupt(&self, error: &Error) {
+        self.counters.corrupt.add(1);
+        *lock(&self.damage) = Some(error.to_string());
     }
 
     /// Removes a record from the index and leaves it on disk for the next session.

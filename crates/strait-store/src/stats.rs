@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) reinserted: Counter,
     pub(crate) reinserted_bytes: Counter,
     pub(crate) corrupt: Counter,
+    pub(crate) scrubbed: Counter,
+    pub(crate) scrubbed_bytes: Counter,
     pub(crate) unsynced: Counter,
     pub(crate) refused: Counter,
     pub(crate) failed: Counter,
@@ -59,6 +61,10 @@ pub struct Stats {
     pub reinserted_bytes: u64,
     /// Damaged records that were dropped.
     pub corrupt: u64,
+    /// Records that the scrub has read to their end and found intact.
+    pub scrubbed: u64,
+    /// Bytes that the scrub has read.
+    pub scrubbed_bytes: u64,
     /// Records dropped at loading because a power loss may have damaged them.
     pub unsynced: u64,
     /// Reservations refused for lack of space.

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::{pread, pwrite};
-use strait_store::{Config, Error, Record, Store, hash_of};
+use strait_store::{Config, Error, Record, Scrub, Store, hash_of};
 
 /// Deadline of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A small store, so that segments are sealed and files evicted often.
+/// A small store, so that segments are sealed and files evicted often. Its scrub runs all the time,
+/// and writes the headers of all records with bodies that came in pieces.
 pub(crate) fn config(dir: &Path) -> Config {
     Config {
         capacity_bytes: 24 << 20,
         segment_bytes: Some(512 << 10),
         lanes: 2,
         sync_every: Some(Duration::from_millis(20)),
+        scrub: Some(Scrub { bytes_per_second: u64::MAX, every: Duration::from_millis(50) }),
         ..Config::new(dir)
     }
 }
@@ -96,8 +98,11 @@ pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
     (object.number, object.version)
 }
 
-/// Checks all records. Returns the versions of each number, newest first.
+/// Checks all records, by their contents and by their hashes. Returns the versions of each number,
+/// newest first.
 pub(crate) fn check_all(store: &Store) -> std::collections::HashMap<u64, Vec<u64>> {
+    let verified = store.verify();
+    assert_eq!((verified.corrupt, verified.unreadable), (0, 0));
     let mut versions = std::collections::HashMap::<u64, Vec<u64>>::new();
     for record in store.records() {
         let (number, version) = check(store, &record);
