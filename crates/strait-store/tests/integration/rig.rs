@@ -61,13 +61,22 @@ impl Object {
         (0..self.len().div_ceil(8)).flat_map(word).take(self.len()).collect()
     }
 
+    fn is_put(&self) -> bool {
+        self.len() < 60_000 && !self.number.is_multiple_of(5)
+    }
+
+    /// Returns true if a fill knows the length of the body.
+    fn is_known(&self) -> bool {
+        !self.number.is_multiple_of(3)
+    }
+
     /// Stores the object by `put` or by `reserve`; long bodies are written in steps, as in a fill.
     pub(crate) fn store(&self, store: &Store, lane: usize) -> Result<Arc<Record>, Error> {
         let body = self.body();
-        if body.len() < 60_000 && !self.number.is_multiple_of(5) {
+        if self.is_put() {
             return store.put(lane, &self.key(), &self.meta(), &[&body]);
         }
-        let known = (!self.number.is_multiple_of(3)).then_some(body.len() as u64);
+        let known = self.is_known().then_some(body.len() as u64);
         let mut writer = store.reserve(lane, &self.key(), &self.meta(), known)?;
         let extent = writer.extent();
         for (step, bytes) in body.chunks(50_000).enumerate() {
@@ -77,6 +86,13 @@ impl Object {
         }
         writer.commit(body.len() as u64)
     }
+}
+
+/// Returns true if the object of a number is stored without a hash. A short body of unknown length
+/// gets one when it is copied to a segment.
+pub(crate) fn is_hashed_by_scrub(number: u64) -> bool {
+    let object = Object { number, version: 0 };
+    !object.is_put() && object.is_known()
 }
 
 /// Reads a record and compares all its bytes with those expected from its key and meta. Returns its
