@@ -14,6 +14,7 @@ use crate::cache::disk::NotFound;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::FillGuard;
 use crate::cache::object::Object;
+use crate::serve::check;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow_one, head_of_fill};
@@ -226,6 +227,9 @@ async fn look_up(
             return Ok(Lookup::Missed(Miss::new(why)));
         }
     };
+    if !exchange.options.is_head && !check::is_sound(worker, &object).await {
+        return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
+    }
     let now = worker.now();
     let decision = reuse(now, &object.times, &object.directives, &wanted.directives);
     match decision {

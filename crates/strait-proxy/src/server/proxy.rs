@@ -236,6 +236,8 @@ impl Proxy {
             ("cache.dir", cache.dir != new.dir),
             ("cache.size", cache.size != new.size),
             ("cache.sync", cache.sync != new.sync),
+            ("cache.scrub", cache.scrub != new.scrub),
+            ("cache.scrub_every", cache.scrub_every != new.scrub_every),
             ("admin.listen", own.admin.listen != config.admin.listen),
             ("listen", self.is_inherited && own.listen != config.listen),
         ]
@@ -250,6 +252,11 @@ impl Proxy {
     /// It cannot be opened: lines still go to the old file.
     pub fn reopen_log(&self) -> Result<()> {
         self.log.as_ref().map_or(Ok(()), Log::reopen)
+    }
+
+    /// Returns a text about the last damaged record that was dropped, once.
+    pub fn take_damage(&self) -> Option<String> {
+        self.shared.store.as_ref().and_then(|store| store.take_damage())
     }
 
     /// Returns the numbers since the start.
@@ -298,7 +305,12 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
 
 fn open_store(dir: &Path, config: &Config, settings: &Settings) -> Result<Arc<Store>> {
     let sync_every = (config.cache.sync > 0).then(|| Duration::from_secs(config.cache.sync));
+    let scrub = (config.cache.scrub.as_u64() > 0).then(|| strait_store::Scrub {
+        bytes_per_second: config.cache.scrub.as_u64(),
+        every: Duration::from_secs(config.cache.scrub_every),
+    });
     let store = strait_store::Config {
+        scrub,
         capacity_bytes: config.cache.size.as_u64(),
         lanes: settings.workers,
         sync_every,

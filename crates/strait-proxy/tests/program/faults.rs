@@ -135,7 +135,10 @@ fn a_read_only_store_can_be_listed_and_verified() {
     let (code, listed) = look(&["ls"]);
     assert_eq!((code, listed.matches("\"uri\"").count()), (Some(0), objects.len()), "{listed}");
     let (code, verified) = look(&["verify"]);
-    assert!(code == Some(0) && verified.contains("\"unhashed\":8"), "{verified}");
+    let counts: serde_json::Value = serde_json::from_str(&verified).unwrap();
+    // The scrub may not have reached all of them.
+    let sound = ["whole", "unhashed"].map(|name| counts[name].as_u64().unwrap()).iter().sum::<u64>();
+    assert_eq!((code, sound), (Some(0), 8), "{verified}");
     assert!(look(&["stats"]).1.contains("\"records\":8"));
     assert_eq!(look(&["purge", "http://www.example/"]).0, Some(1), "this writes");
 }
