@@ -75,8 +75,10 @@ fn run(shared: &Shared, earlier: Earlier, others: Vec<JoinHandle<()>>) {
         let idle = shared.demand.enospc.due_in().map_or(IDLE, |pause| pause.min(IDLE));
         thread::park_timeout(if shared.segments.unlinks.is_empty() { idle } else { idle.min(look_every) });
     }
-    for other in others {
+    for other in &others {
         other.thread().unpark();
+    }
+    for other in others {
         // The threads do not panic; if the sync thread did, `finish` below makes the last sync.
         let _ = other.join();
     }

@@ -222,6 +222,28 @@ fn corrupted_bytes_reach_no_client() {
 }
 
 #[test]
+fn damage_is_reported_by_one_line() {
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let objects: Vec<_> = (1..30).map(|id| Body::new(id, id * 300)).collect();
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
+    await_hits(proxy.address, &objects);
+    let _ = proxy.terminate();
+    for file in files(cache.path()) {
+        let mut byte = [0];
+        for at in (1000..file.metadata().unwrap().len().min(60_000)).step_by(1000) {
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[!byte[0]], at).unwrap();
+        }
+    }
+    let proxy = Setup::for_origin(origin.address).start_in(cache.path());
+    await_hits(proxy.address, &objects);
+    proxy.await_stderr("the record is dropped; damaged records since the start: ");
+    let printed = proxy.terminate().stderr;
+    assert_eq!(printed.matches("the record is dropped").count(), 1, "{printed}");
+}
+
+#[test]
 fn truncated_files_and_files_with_a_corrupted_header_are_dropped() {
     let objects: Vec<_> = (0..40).map(|id| Body::new(id, 1000 + id * 50_000)).collect();
     let cut = |file: &fs::File, len: u64| file.set_len(len / 50).unwrap();

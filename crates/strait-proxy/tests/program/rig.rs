@@ -136,6 +136,11 @@ impl Proxy {
         self.process.wait(LIMIT).unwrap().success()
     }
 
+    /// Waits until it has printed a text to standard error.
+    pub(crate) fn await_stderr(&self, text: &str) {
+        self.process.wait_for_stderr(text, LIMIT).unwrap();
+    }
+
     /// Returns its URL.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
