@@ -41,6 +41,7 @@ mod index;
 mod lane;
 mod lifecycle;
 mod load;
+mod new_bodies;
 mod open;
 mod pending;
 pub mod policy;

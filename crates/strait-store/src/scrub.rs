@@ -6,9 +6,8 @@
 //! It holds no file while it waits, so that it does not delay the freeing of evicted ones. A failed
 //! read is counted, and the record stays.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread::{self, Thread};
+use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::check::{Check, Step};
@@ -18,47 +17,12 @@ use crate::file::{SegmentFile, lock};
 use crate::record::Record;
 use crate::shared::Shared;
 
-/// Limit of the queue. Records beyond it get their hash in the next pass.
-const NEW_BODIES_MAX: usize = 64 << 10;
 /// Bytes that a record counts at least: a short one costs an access to the disk.
 const RECORD_BYTES_MIN: u64 = 16 << 10;
 /// Shortest wait. Shorter ones are added up.
 const WAIT_MIN: Duration = Duration::from_millis(2);
 /// Priority of the thread: lower than those of the callers (nice(2)).
 const NICE: i32 = 10;
-
-/// Records with bodies that have no hash yet.
-#[derive(Debug, Default)]
-pub(crate) struct NewBodies {
-    queue: Mutex<VecDeque<Arc<Record>>>,
-    /// The scrub thread; unset without a scrub.
-    thread: OnceLock<Thread>,
-}
-
-impl NewBodies {
-    /// Sets the thread that takes the records.
-    pub(crate) fn set_thread(&self, thread: Thread) {
-        let _ = self.thread.set(thread);
-    }
-
-    /// Queues a record, and wakes the thread. Does nothing without a scrub, or if the queue is full.
-    pub(crate) fn push(&self, record: &Arc<Record>) {
-        let Some(thread) = self.thread.get() else { return };
-        let mut queue = lock(&self.queue);
-        if queue.len() < NEW_BODIES_MAX {
-            queue.push_back(record.clone());
-        }
-        let is_first = queue.len() == 1;
-        drop(queue);
-        if is_first {
-            thread.unpark();
-        }
-    }
-
-    fn pop(&self) -> Option<Arc<Record>> {
-        lock(&self.queue).pop_front()
-    }
-}
 
 /// Checks records until the store is closed.
 pub(crate) fn run(shared: &Shared, config: Scrub) {

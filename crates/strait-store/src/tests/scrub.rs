@@ -192,9 +192,11 @@ fn loads_removals_and_moves_meet_no_half_written_header() {
     });
     assert_eq!(store.stats().corrupt, 0);
     assert!((0..ROUNDS).step_by(3).all(|number| store.find(hash_of(&number.to_le_bytes())).is_empty()));
-    store.close();
-    let store = open(&large);
+    // A scan reads the headers as the scrub and the removals have left them.
+    let copy = killed(dir.path());
+    let store = open(&Config { dir: copy.path().into(), ..large });
     assert_eq!(store.verify().corrupt, 0);
+    assert_eq!(store.stats().records, ROUNDS * 2 / 3);
     assert!((0..ROUNDS).step_by(3).all(|number| store.find(hash_of(&number.to_le_bytes())).is_empty()));
 }
 

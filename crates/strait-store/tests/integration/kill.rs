@@ -109,8 +109,8 @@ fn expected(reports: &[Report]) -> HashMap<u64, Option<u64>> {
     expected
 }
 
-/// Returns the least number of records with a hash that the scrub of a killed process has added, and
-/// the number of records without a hash.
+/// Returns the least number of records with a hash that the scrub of a killed process has added,
+/// and the number of records without a hash.
 fn hashes(dir: &Path) -> (u64, u64) {
     let store = Store::open_to_read(dir).unwrap();
     let verified = store.verify();
