@@ -56,7 +56,7 @@ impl Worker<'_> {
     /// Adds hashes to the queued bodies.
     fn add_hashes(&mut self) {
         while let Some(record) = self.shared.new_bodies.pop() {
-            self.check(&record, |_| {});
+            self.check(&record, true);
         }
     }
 
@@ -71,7 +71,7 @@ impl Worker<'_> {
         for file in files {
             for record in self.records_of(&file) {
                 self.add_hashes();
-                self.check(&record, Self::add_hashes);
+                self.check(&record, false);
                 if self.shared.lifecycle.is_closed() {
                     return;
                 }
@@ -93,20 +93,26 @@ impl Worker<'_> {
         records.into_iter().map(|(_, record)| record).collect()
     }
 
-    /// Checks a record at the limited rate, and calls `between` after each of its pieces. Damage
-    /// and failed reads are counted by the steps.
-    fn check(&mut self, record: &Arc<Record>, mut between: impl FnMut(&mut Self)) {
+    /// Checks a record at the limited rate. New bodies are read between the pieces of others, and
+    /// only if a pass has not added their hash meanwhile. Damage and failed reads are counted by
+    /// the steps.
+    fn check(&mut self, record: &Arc<Record>, is_new: bool) {
         let mut check = Check::new(record);
         let mut bytes_min = RECORD_BYTES_MIN;
         while record.is_alive() && !self.shared.lifecycle.is_closed() {
             let Ok(step) = check.step(self.shared) else { return };
+            if is_new && check.has_hash() == Some(true) {
+                return;
+            }
             self.count(&step);
             self.pace.wait(self.shared, step.bytes.max(bytes_min));
             if step.outcome.is_some() {
                 return;
             }
             bytes_min = 0;
-            between(self);
+            if !is_new {
+                self.add_hashes();
+            }
         }
     }
 

@@ -57,8 +57,8 @@ impl Store {
     /// created, changed or removed: damaged records are removed from the index alone, nothing can
     /// be stored, and removals are lost with the store. [`Stats::capacity_bytes`] is 0.
     ///
-    /// Stored bytes never change and the opened files stay readable, so another process may open
-    /// the directory as soon as this returns.
+    /// Keys, metas and bodies never change and the opened files stay readable, so another process
+    /// may open the directory as soon as this returns.
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open, [`Error::NoStore`] if there is no store in
