@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::file::lock;
-use crate::format::{Hasher, RecordHeader, SUMMED_AT};
+use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, SUMMED_AT};
 use crate::read;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -84,7 +84,7 @@ impl Check {
         if header.body_hash.is_some() {
             return Ok(Step { bytes, outcome: Some(Outcome::Whole) });
         }
-        self.add_hash(shared, &RecordHeader { body_hash: Some(hash), ..header })?;
+        self.add_hash(shared, hash)?;
         Ok(Step { bytes, outcome: Some(Outcome::Hashed) })
     }
 
@@ -116,27 +116,33 @@ impl Check {
         error
     }
 
-    /// Writes the hash of the body into the header on disk. Only the state is changed by others,
-    /// and it is not written here. If the record has been moved since its head was read, its new
-    /// header gets the hash later.
-    fn add_hash(&self, shared: &Shared, header: &RecordHeader) -> Result<()> {
+    /// Adds the hash of the body to the header at the current location.
+    fn add_hash(&self, shared: &Shared, hash: u64) -> Result<()> {
         if shared.segments.disk.is_read_only() {
             return Ok(());
         }
         let place = lock(&self.record.location);
-        let Some(location) = &*place else { return Err(Error::Removed { operation: "check" }) };
-        // A tag belongs to one file, and a record is moved to another file.
-        if location.head.header.tag != header.tag {
-            drop(place);
-            shared.new_bodies.push(&self.record);
-            return Ok(());
-        }
-        let bytes = header.encode();
-        let written = location.head.write_bytes(&bytes[SUMMED_AT as usize..], location.offset + SUMMED_AT);
-        shared.counted(written)?;
-        shared.durability.note_written(&location.head);
-        Ok(())
+        let Some(location) = place.clone() else { return Err(Error::Removed { operation: "check" }) };
+        let is_right = shared.counted(write_hash(shared, &self.record, &location, hash));
+        drop(place);
+        if is_right? { Ok(()) } else { Err(self.damaged(shared, &location, "its header or body is damaged")) }
     }
+}
+
+/// Writes the hash of the body into a header on disk, unless another check has done so meanwhile.
+/// The state is not written, because a removal changes it. Returns false if the header is damaged
+/// or has another hash. The caller holds the lock of the location.
+fn write_hash(shared: &Shared, record: &Record, location: &Location, hash: u64) -> Result<bool> {
+    let bytes = location.head.read(RECORD_HEADER_BYTES, location.offset)?;
+    let header = RecordHeader::decode(&bytes, location.head.header.tag, location.offset);
+    let Some(header) = header.filter(|header| header.sequence == record.sequence()) else { return Ok(false) };
+    if let Some(other) = header.body_hash {
+        return Ok(other == hash);
+    }
+    let bytes = RecordHeader { body_hash: Some(hash), ..header }.encode();
+    location.head.write_bytes(&bytes[SUMMED_AT as usize..], location.offset + SUMMED_AT)?;
+    shared.durability.note_written(&location.head);
+    Ok(true)
 }
 
 /// Result of a verification. Each record is counted once: as whole, unhashed, corrupt or

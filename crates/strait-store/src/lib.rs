@@ -4,10 +4,10 @@
 //! Each lane, one for each writing thread, appends to a segment of its own. One call writes a small
 //! record whole. For a large or incomplete object, an extent is reserved; writers fill it by
 //! splice(2), followers read it by sendfile(2) while it grows, and a commit makes it a record. One
-//! background thread loads the index and evicts ahead of need, another syncs, a third one checks the
-//! stored bytes. Callers do not wait for a sync, and records that a crash truncated are never found.
-//! `docs/internals/store.md` has the format, and lists the system calls made in the caller's
-//! thread.
+//! background thread loads the index and evicts ahead of need, another syncs, and a third one
+//! checks the stored bytes. Callers do not wait for a sync, and records that a crash truncated are
+//! never found. `docs/internals/store.md` has the format, and lists the system calls made in the
+//! caller's thread.
 //!
 //! ```
 //! use strait_store::{Config, Store, hash_of};

@@ -53,8 +53,8 @@ pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Re
 }
 
 /// Reads like [`read_once`]. Damage is believed after a second read: the first one may have met a
-/// write of the header by the scrub, which holds the lock of the location meanwhile. Later writes
-/// at the same location have the same bytes.
+/// write of the header by the scrub, which holds the lock of the location meanwhile, and writes a
+/// header at most once at a location.
 pub(crate) fn read(location: &Location, record: &Record, body_max: usize) -> Result<Loaded> {
     match read_once(location, record, body_max) {
         Err(Error::Corrupt { .. }) => {
