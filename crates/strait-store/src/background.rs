@@ -1,14 +1,15 @@
-//! Background threads of the store. One loads the index, evicts and closes the store in order; the
-//! other syncs, so that eviction never waits for the disk's write cache.
+//! Background threads of the store. One loads the index, evicts and closes the store in order;
+//! another syncs, so that eviction never waits for the disk's write cache; a third one scrubs.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::config::Scrub;
 use crate::error::{Error, Result};
 use crate::open::Earlier;
 use crate::shared::Shared;
-use crate::{eviction, load, sync};
+use crate::{eviction, load, scrub, sync};
 
 /// Shortest and longest interval between two checks of pending unlinks. The interval doubles while
 /// no reader closes one of the files.
@@ -17,24 +18,16 @@ const UNLINKS_EVERY_MAX: Duration = Duration::from_millis(50);
 /// Longest sleep of the eviction thread without a wake-up.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// Starts the threads. Returns the handle of the eviction thread, which joins the sync thread.
+/// Starts the threads. Returns the handle of the eviction thread, which joins the others.
 pub(crate) fn start(
     shared: Shared,
     earlier: Earlier,
     sync_every: Option<Duration>,
+    scrub: Option<Scrub>,
 ) -> Result<(Arc<Shared>, JoinHandle<()>)> {
     let shared = Arc::new(shared);
-    let syncing = match sync_every {
-        Some(every) => {
-            let own = shared.clone();
-            Some(spawn(&shared, "strait-sync", move || sync_regularly(&own, every))?)
-        }
-        None => None,
-    };
-    let own = shared.clone();
-    let evicting = spawn(&shared, "strait-store", move || run(&own, earlier, syncing));
-    // The sync thread ends when it sees the flag.
-    let thread = evicting.inspect_err(|_| {
+    // The other threads end when they see the flag.
+    let thread = start_all(&shared, earlier, sync_every, scrub).inspect_err(|_| {
         shared.lifecycle.close();
         shared.settle();
     })?;
@@ -44,12 +37,33 @@ pub(crate) fn start(
     Ok((shared, thread))
 }
 
+fn start_all(
+    shared: &Arc<Shared>,
+    earlier: Earlier,
+    sync_every: Option<Duration>,
+    scrub: Option<Scrub>,
+) -> Result<JoinHandle<()>> {
+    let mut others = Vec::new();
+    if let Some(every) = sync_every {
+        let own = shared.clone();
+        others.push(spawn(shared, "strait-sync", move || sync_regularly(&own, every))?);
+    }
+    if let Some(scrub) = scrub {
+        let own = shared.clone();
+        let thread = spawn(shared, "strait-scrub", move || scrub::run(&own, scrub))?;
+        shared.new_bodies.set_thread(thread.thread().clone());
+        others.push(thread);
+    }
+    let own = shared.clone();
+    spawn(shared, "strait-store", move || run(&own, earlier, others))
+}
+
 fn spawn(shared: &Shared, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let thread = thread::Builder::new().name(name.into()).spawn(work);
     thread.map_err(|error| Error::io("start a thread for", &shared.segments.dir, &error))
 }
 
-fn run(shared: &Shared, earlier: Earlier, syncing: Option<JoinHandle<()>>) {
+fn run(shared: &Shared, earlier: Earlier, others: Vec<JoinHandle<()>>) {
     load::load(shared, earlier);
     let mut look_every = UNLINKS_EVERY_MIN;
     while !shared.lifecycle.is_closed() {
@@ -64,10 +78,12 @@ fn run(shared: &Shared, earlier: Earlier, syncing: Option<JoinHandle<()>>) {
     // Callers that wait for space are refused.
     shared.demand.begin_pass();
     shared.demand.note_futile();
-    if let Some(syncing) = syncing {
-        syncing.thread().unpark();
-        // The sync thread does not panic; if it did, `finish` below makes the last sync.
-        let _ = syncing.join();
+    for other in &others {
+        other.thread().unpark();
+    }
+    for other in others {
+        // The threads do not panic; if the sync thread did, `finish` below makes the last sync.
+        let _ = other.join();
     }
     sync::finish(shared);
 }

@@ -19,6 +19,16 @@ const CONFIGURED_BYTES_MAX: u64 = 4 << 30;
 /// Segments in addition to those of the lanes: two of eviction, the spares, and some full ones.
 const SEGMENTS_EXTRA: u64 = 6;
 
+/// Rate and period of the background check of stored bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scrub {
+    /// Limit of the bytes that it reads in a second.
+    pub bytes_per_second: u64,
+    /// Interval between the starts of two passes over all records. The first pass starts once the
+    /// store is loaded.
+    pub every: Duration,
+}
+
 /// Configuration of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -33,6 +43,8 @@ pub struct Config {
     pub lanes: usize,
     /// Interval between syncs to disk. `None`: sync only when the store is closed.
     pub sync_every: Option<Duration>,
+    /// Background check of the stored bytes. `None`: none.
+    pub scrub: Option<Scrub>,
     /// True if the records of earlier sessions are discarded.
     pub is_emptied: bool,
     /// Limit of open files. `None`: a quarter of the process's limit (`RLIMIT_NOFILE`).
@@ -43,7 +55,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// 1 GiB in `dir`, one lane, synced every 10 s.
+    /// 1 GiB in `dir`, one lane, synced every 10 s, not scrubbed.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -51,6 +63,7 @@ impl Config {
             segment_bytes: None,
             lanes: 1,
             sync_every: Some(Duration::from_secs(10)),
+            scrub: None,
             is_emptied: false,
             files_max: None,
             boot_id: None,

@@ -239,7 +239,7 @@ fn evict_with(
 }
 
 /// Alive records of `hashes` with a part in `file`.
-fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<Record>> {
+pub(crate) fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<Record>> {
     let is_here = |record: &Arc<Record>| {
         let location = lock(&record.location);
         location.as_ref().is_some_and(|it| Arc::ptr_eq(&it.head, file) || Arc::ptr_eq(&it.body, file))
@@ -255,13 +255,16 @@ fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<
 /// Copies a record, with its body or only its head, to the segment of eviction. The record
 /// keeps its identity.
 fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<()> {
-    let moved = copy(shared, record, location, with_body);
+    let moved = read(location, record, READ_BYTES_MAX).and_then(|loaded| {
+        let new = copy(shared, record, location, &loaded, with_body)?;
+        Ok((new, loaded.header.body_hash.is_some()))
+    });
     match &moved {
-        Err(Error::Corrupt { .. }) => shared.counters.corrupt.add(1),
+        Err(error @ Error::Corrupt { .. }) => shared.note_corrupt(error),
         Err(Error::System(_)) => shared.counters.failed.add(1),
         _ => {}
     }
-    let new = moved?;
+    let (new, has_hash) = moved?;
     let mut now = lock(&record.location);
     // Under the lock of the location, so that a concurrent removal marks the valid copy dead.
     if let Some(now) = &mut *now {
@@ -270,11 +273,21 @@ fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_bo
     } else {
         shared.mark_dead(&new.head, new.offset);
     }
+    drop(now);
+    if !has_hash {
+        // If the old header has got the hash since it was read, the copy lacks it.
+        shared.new_bodies.push(record);
+    }
     Ok(())
 }
 
-fn copy(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<Location> {
-    let loaded = read(location, record, READ_BYTES_MAX)?;
+fn copy(
+    shared: &Shared,
+    record: &Arc<Record>,
+    location: &Location,
+    loaded: &Loaded,
+    with_body: bool,
+) -> Result<Location> {
     let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
     let mut lane = shared.eviction_lane();
     if let Some(body) = loaded.body().filter(|_| with_body) {
@@ -282,7 +295,7 @@ fn copy(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: b
         return Ok(Location::whole(&file, &layout, &head.header));
     }
     if with_body {
-        return copy_long(shared, &mut lane, record, location, &loaded);
+        return copy_long(shared, &mut lane, record, location, loaded);
     }
     let (file, layout) = append::append(shared, &mut lane, &mut head, &[])?;
     let (body, body_offset) = (location.body.clone(), location.body_offset);

@@ -35,6 +35,9 @@ const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"StR1");
 /// Offset of the state in a record header. The checksum excludes it, because it is changed in
 /// place.
 pub const STATE_AT: u64 = 4;
+/// Offset of the bytes that the checksum of a record header covers, up to and with the checksum.
+/// They are replaced together, without the state, when the body gets its hash.
+pub const SUMMED_AT: u64 = 8;
 const FLAG_BODY_HASH: u32 = 1;
 
 /// Hash of a key, the index key of its records (rapidhash).
@@ -56,6 +59,12 @@ pub(crate) fn hash_of_pieces(pieces: &[&[u8]]) -> u64 {
 
 /// Incremental rapidhash.
 pub(crate) struct Hasher(RapidStreamHasherV3<'static>);
+
+impl std::fmt::Debug for Hasher {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_tuple("Hasher").field(&self.finish()).finish()
+    }
+}
 
 impl Hasher {
     pub(crate) fn new() -> Self {
@@ -181,7 +190,7 @@ pub struct RecordHeader {
     pub body_file: u64,
     /// Offset of the body in its file.
     pub body_offset: u64,
-    /// Hash of the body, if its bytes passed through the process.
+    /// Hash of the body. A body that did not pass through memory gets it from the scrub.
     pub body_hash: Option<u64>,
     /// Hash of key and meta together.
     pub head_hash: u64,

@@ -4,9 +4,10 @@
 //! Each lane, one for each writing thread, appends to a segment of its own. One call writes a small
 //! record whole. For a large or incomplete object, an extent is reserved; writers fill it by
 //! splice(2), followers read it by sendfile(2) while it grows, and a commit makes it a record. One
-//! background thread loads the index and evicts ahead of need, another syncs. Callers do not wait
-//! for a sync, and records that a crash truncated are never found. `docs/internals/store.md` has
-//! the format, and lists the system calls made in the caller's thread.
+//! background thread loads the index and evicts ahead of need, another syncs, and a third one
+//! checks the stored bytes. Callers do not wait for a sync, and records that a crash truncated are
+//! never found. `docs/internals/store.md` has the format, and lists the system calls made in the
+//! caller's thread.
 //!
 //! ```
 //! use strait_store::{Config, Store, hash_of};
@@ -27,6 +28,7 @@
 mod append;
 mod background;
 mod budget;
+mod check;
 mod config;
 mod demand;
 mod disk;
@@ -40,12 +42,14 @@ mod index;
 mod lane;
 mod lifecycle;
 mod load;
+mod new_bodies;
 mod open;
 mod pending;
 pub mod policy;
 mod read;
 mod record;
 mod scan;
+mod scrub;
 mod segments;
 mod shared;
 mod snapshot;
@@ -58,12 +62,13 @@ mod tests;
 mod unread;
 mod writer;
 
-pub use config::Config;
+pub use check::{Check, Verified};
+pub use config::{Config, Scrub};
 pub use error::{Error, Result};
 pub use file::{Extent, SegmentFile};
 pub use format::hash_of;
-pub use read::{Loaded, Verified};
-pub use record::Record;
+pub use read::Loaded;
+pub use record::{Checking, Record};
 pub use stats::Stats;
 pub use store::Store;
 pub use stores::{Change, OnChange, Stores};

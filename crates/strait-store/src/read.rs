@@ -4,12 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
+use crate::file::lock;
+use crate::format::{RECORD_HEADER_BYTES, RecordHeader, State, hash_of_pieces};
 use crate::record::{Location, Record};
 use crate::shared::Shared;
-
-/// Bytes of one read during verification.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// Bytes read of a record, in one buffer.
 #[derive(Clone, Debug)]
@@ -42,96 +40,34 @@ impl Loaded {
     }
 }
 
-/// Result of a verification. Each record is counted once: as whole, unhashed, corrupt or
-/// unreadable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Records that are intact to the last byte.
-    pub whole: u64,
-    /// Records with an intact head and a readable body of the right length that has no hash: a
-    /// spliced body never was in the process's memory, so its bytes cannot be checked.
-    pub unhashed: u64,
-    /// Damaged records; they are removed.
-    pub corrupt: u64,
-    /// Records that could not be read.
-    pub unreadable: u64,
-    /// Bytes read.
-    pub bytes: u64,
-}
-
-impl Verified {
-    /// Sum of two verifications.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            whole: self.whole + other.whole,
-            unhashed: self.unhashed + other.unhashed,
-            corrupt: self.corrupt + other.corrupt,
-            unreadable: self.unreadable + other.unreadable,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-}
-
-/// Reads a record and its body in pieces, and checks both. A record that ended during the check
-/// is not counted.
-pub(crate) fn verify(shared: &Shared, record: &Arc<Record>, verified: &mut Verified) {
-    let checked = load(shared, record, PIECE_BYTES).and_then(|loaded| {
-        let is_read = loaded.body.is_some();
-        let body = if is_read { 0 } else { verify_body(shared, record, loaded.header.body_hash)? };
-        Ok((loaded.bytes.len() as u64 + body, loaded.header.body_hash.is_none()))
-    });
-    match checked {
-        // The record ended during the check; its successor may be counted as well.
-        Ok(_) | Err(Error::System(_) | Error::Removed { .. }) if !record.is_alive() => {}
-        Ok((bytes, is_unhashed)) => {
-            verified.whole += u64::from(!is_unhashed);
-            verified.unhashed += u64::from(is_unhashed);
-            verified.bytes += bytes;
-        }
-        Err(Error::Corrupt { .. }) => verified.corrupt += 1,
-        Err(_) => verified.unreadable += 1,
-    }
-}
-
-/// Reads and checks a long body. Returns its length.
-fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Result<u64> {
-    let location = record.location().ok_or(Error::Removed { operation: "verify" })?;
-    let corrupt = |what| {
-        if shared.end(record) {
-            shared.counters.corrupt.add(1);
-        }
-        Error::Corrupt { file: location.body.path(), offset: location.offset, what }
-    };
-    let mut hasher = Hasher::new();
-    let mut read = 0;
-    while read < record.body_len() {
-        let wanted = (record.body_len() - read).min(PIECE_BYTES as u64) as usize;
-        let piece = shared.counted(location.body.read(wanted, location.body_offset + read))?;
-        if piece.len() < wanted {
-            return Err(corrupt("the file ends in its body"));
-        }
-        hasher.write(&piece);
-        read += piece.len() as u64;
-    }
-    let is_right = hash.is_none_or(|hash| hash == hasher.finish());
-    if is_right { Ok(read) } else { Err(corrupt("its body is damaged")) }
-}
-
 /// Reads a record at its current location, and ends the record if it is damaged.
 pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
     let location = record.location().ok_or(Error::Removed { operation: "load" })?;
     let loaded = read(&location, record, body_max);
-    if let Err(Error::Corrupt { .. }) = &loaded
-        && shared.end(record)
-    {
-        shared.counters.corrupt.add(1);
+    match &loaded {
+        Err(error @ Error::Corrupt { .. }) => shared.end_corrupt(record, error),
+        Ok(loaded) if loaded.body.is_some() && loaded.header.body_hash.is_some() => record.set_checked(),
+        _ => {}
     }
     shared.counted(loaded)
 }
 
+/// Reads like [`read_once`]. Damage is believed after a second read: the first one may have met a
+/// write of the header by the scrub, which holds the lock of the location meanwhile, and writes a
+/// header at most once at a location.
+pub(crate) fn read(location: &Location, record: &Record, body_max: usize) -> Result<Loaded> {
+    match read_once(location, record, body_max) {
+        Err(Error::Corrupt { .. }) => {
+            drop(lock(&record.location));
+            read_once(location, record, body_max)
+        }
+        read => read,
+    }
+}
+
 /// Reads the head of a record at `place`, and its body if that follows the head and has at most
 /// `body_max` bytes.
-pub(crate) fn read(location: &Location, record: &Record, body_max: usize) -> Result<Loaded> {
+fn read_once(location: &Location, record: &Record, body_max: usize) -> Result<Loaded> {
     let corrupt = |what| Error::Corrupt { file: location.head.path(), offset: location.offset, what };
     let with_body = location.is_whole() && record.body_len() <= body_max as u64;
     let head_len = location.head_len as usize;

@@ -49,18 +49,47 @@ pub struct Record {
     pub(crate) location: Mutex<Option<Location>>,
     /// False once the record is evicted, removed, replaced or found damaged.
     is_alive: AtomicBool,
+    /// True if its bytes were written, or compared with their hashes, in this session.
+    is_checked: AtomicBool,
+    /// True while a [`Checking`] exists.
+    is_being_checked: AtomicBool,
     hits: AtomicU8,
 }
 
 impl Record {
     pub(crate) fn new(hash: u64, sequence: u64, body_len: u64, location: Location) -> Arc<Self> {
-        let (is_alive, hits) = (AtomicBool::new(true), AtomicU8::new(0));
-        Arc::new(Self { hash, sequence, body_len, location: Mutex::new(Some(location)), is_alive, hits })
+        Arc::new(Self {
+            hash,
+            sequence,
+            body_len,
+            location: Mutex::new(Some(location)),
+            is_alive: AtomicBool::new(true),
+            is_checked: AtomicBool::new(false),
+            is_being_checked: AtomicBool::new(false),
+            hits: AtomicU8::new(0),
+        })
     }
 
     /// Returns true if the record has not been removed or evicted.
     pub fn is_alive(&self) -> bool {
         self.is_alive.load(Ordering::Acquire)
+    }
+
+    /// Returns true if its bytes were written, or compared with their hashes, since the store was
+    /// opened.
+    pub fn is_checked(&self) -> bool {
+        self.is_checked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_checked(&self) {
+        self.is_checked.store(true, Ordering::Release);
+    }
+
+    /// Claims the check of a record that is requested by many clients at a time; `None` while
+    /// another claim exists.
+    pub fn begin_check(self: &Arc<Self>) -> Option<Checking> {
+        let is_first = !self.is_being_checked.swap(true, Ordering::AcqRel);
+        is_first.then(|| Checking(self.clone()))
     }
 
     /// Counts a hit.
@@ -121,5 +150,15 @@ impl Record {
 
     pub(crate) fn set_hits(&self, hits: u8) {
         self.hits.store(hits, Ordering::Relaxed);
+    }
+}
+
+/// Claim on the check of a record. It ends when dropped, whether or not the check has ended.
+#[derive(Debug)]
+pub struct Checking(Arc<Record>);
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        self.0.is_being_checked.store(false, Ordering::Release);
     }
 }

@@ -17,6 +17,7 @@ use crate::format::{FileHeader, RECORD_ALIGN, STATE_AT, State};
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
+use crate::new_bodies::NewBodies;
 use crate::policy::{Area, Popularity};
 use crate::record::{Location, Record};
 use crate::segments::Segments;
@@ -38,6 +39,9 @@ pub(crate) struct Shared {
     pub(crate) unread: Unread,
     pub(crate) demand: Demand,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) new_bodies: NewBodies,
+    /// Text about the last damage that was found.
+    pub(crate) damage: Mutex<Option<String>>,
     pub(crate) counters: Counters,
 }
 
@@ -55,6 +59,8 @@ impl Shared {
             unread: Unread::default(),
             demand: Demand::default(),
             lifecycle: Lifecycle::default(),
+            new_bodies: NewBodies::default(),
+            damage: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -143,6 +149,7 @@ impl Shared {
         let of_others = others.iter().map(|other| other.hits().saturating_add(1));
         let of_dropped = self.popularity.requests_of_dropped(record.hash);
         record.set_hits(of_others.fold(of_dropped, u8::max));
+        record.set_checked();
         self.index.insert(record.clone());
         self.counters.stored.add(1);
         self.note_request(record);
@@ -237,6 +244,19 @@ impl Shared {
             self.release_file(location.body);
         }
         true
+    }
+
+    /// Ends a damaged record, and counts it unless it has ended already.
+    pub(crate) fn end_corrupt(&self, record: &Arc<Record>, error: &Error) {
+        if self.end(record) {
+            self.note_corrupt(error);
+        }
+    }
+
+    /// Counts a damaged record, and keeps the text of the error.
+    pub(crate) fn note_corrupt(&self, error: &Error) {
+        self.counters.corrupt.add(1);
+        *lock(&self.damage) = Some(error.to_string());
     }
 
     /// Removes a record from the index and leaves it on disk for the next session.

@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) reinserted: Counter,
     pub(crate) reinserted_bytes: Counter,
     pub(crate) corrupt: Counter,
+    pub(crate) scrubbed: Counter,
+    pub(crate) scrubbed_bytes: Counter,
     pub(crate) unsynced: Counter,
     pub(crate) refused: Counter,
     pub(crate) failed: Counter,
@@ -59,6 +61,10 @@ pub struct Stats {
     pub reinserted_bytes: u64,
     /// Damaged records that were dropped.
     pub corrupt: u64,
+    /// Records that the scrub has read to their end and found intact.
+    pub scrubbed: u64,
+    /// Bytes that the scrub has read.
+    pub scrubbed_bytes: u64,
     /// Records dropped at loading because a power loss may have damaged them.
     pub unsynced: u64,
     /// Reservations refused for lack of space.
@@ -86,6 +92,8 @@ impl Stats {
             reinserted: self.reinserted + other.reinserted,
             reinserted_bytes: self.reinserted_bytes + other.reinserted_bytes,
             corrupt: self.corrupt + other.corrupt,
+            scrubbed: self.scrubbed + other.scrubbed,
+            scrubbed_bytes: self.scrubbed_bytes + other.scrubbed_bytes,
             unsynced: self.unsynced + other.unsynced,
             refused: self.refused + other.refused,
             failed: self.failed + other.failed,

@@ -8,12 +8,13 @@ use std::time::Duration;
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
 
+use crate::check::{Check, Verified};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
 use crate::lane::Head;
-use crate::read::{Loaded, Verified};
+use crate::read::Loaded;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
 use crate::stats::Stats;
@@ -56,8 +57,8 @@ impl Store {
     /// created, changed or removed: damaged records are removed from the index alone, nothing can
     /// be stored, and removals are lost with the store. [`Stats::capacity_bytes`] is 0.
     ///
-    /// Stored bytes never change and the opened files stay readable, so another process may open
-    /// the directory as soon as this returns.
+    /// Keys, metas and bodies never change and the opened files stay readable, so another process
+    /// may open the directory as soon as this returns.
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open, [`Error::NoStore`] if there is no store in
@@ -71,9 +72,9 @@ impl Store {
     }
 
     pub(crate) fn open_on(disk: crate::disk::Disk, config: Config) -> Result<Arc<Self>> {
-        let sync_every = config.sync_every;
+        let (sync_every, scrub) = (config.sync_every, config.scrub);
         let open::Opened { shared, earlier, lock } = open::open(disk, config)?;
-        let (shared, thread) = background::start(shared, earlier, sync_every)?;
+        let (shared, thread) = background::start(shared, earlier, sync_every, scrub)?;
         let background = Mutex::new(Some(Background { thread, _lock: lock }));
         Ok(Arc::new(Self { shared, background }))
     }
@@ -200,11 +201,17 @@ impl Store {
         let location =
             Location { body: body.file, body_offset: body.offset, ..Location::whole(&file, &layout, header) };
         let updated = Record::new(header.hash, header.sequence, header.body_len, location);
+        if record.is_checked() {
+            updated.set_checked();
+        }
         self.shared.index.insert(updated.clone());
         // After the insertion into the index, so that a concurrent eviction of the file finds the
         // record.
         if updated.body().is_some_and(|body| body.file.admit(header.hash)) {
             self.shared.counters.stored.add(1);
+            if header.body_hash.is_none() {
+                self.shared.new_bodies.push(&updated);
+            }
             return Ok(Some(updated));
         }
         self.shared.end_head(&updated);
@@ -223,11 +230,35 @@ impl Store {
         self.shared.index.all()
     }
 
-    /// Reads and checks every record. Damaged ones are removed.
+    /// Begins a check of a record against its hashes.
+    pub fn check(&self, record: &Arc<Record>) -> Check {
+        Check::new(record)
+    }
+
+    /// Takes the next step of a check: reads at most 256 KiB of the body. Returns true at the end:
+    /// the record is intact, or its body has no hash yet.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the record is damaged; it is then removed.
+    pub fn check_next(&self, check: &mut Check) -> Result<bool> {
+        let step = check.step(&self.shared)?;
+        if check.has_hash() == Some(false) {
+            check.leave_to_scrub(&self.shared);
+            return Ok(true);
+        }
+        Ok(step.outcome.is_some())
+    }
+
+    /// Text about the last damage that was found, once.
+    pub fn take_damage(&self) -> Option<String> {
+        lock(&self.shared.damage).take()
+    }
+
+    /// Reads and checks every record. Damaged ones are removed, and bodies without a hash get one.
     pub fn verify(&self) -> Verified {
         let mut verified = Verified::default();
         for record in self.records() {
-            read::verify(&self.shared, &record, &mut verified);
+            verified.add(&self.shared, &record);
         }
         verified
     }
@@ -258,6 +289,8 @@ impl Store {
             reinserted: counters.reinserted.get(),
             reinserted_bytes: counters.reinserted_bytes.get(),
             corrupt: counters.corrupt.get(),
+            scrubbed: counters.scrubbed.get(),
+            scrubbed_bytes: counters.scrubbed_bytes.get(),
             unsynced: counters.unsynced.get(),
             refused: counters.refused.get(),
             failed: counters.failed.get(),

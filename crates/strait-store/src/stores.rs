@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use crate::check::{Check, Verified};
 use crate::config::Config;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
-use crate::read::{Loaded, Verified};
+use crate::read::Loaded;
 use crate::record::Record;
 use crate::stats::Stats;
 use crate::store::Store;
@@ -201,6 +202,24 @@ impl Stores {
     /// All records; those of one store newest first.
     pub fn records(&self) -> Vec<Arc<Record>> {
         self.all().flat_map(|store| store.records()).collect()
+    }
+
+    /// As [`Store::check`].
+    pub fn check(&self, record: &Arc<Record>) -> Check {
+        Check::new(record)
+    }
+
+    /// As [`Store::check_next`].
+    ///
+    /// # Errors
+    /// As of that, and [`Error::Removed`] if the record is dead.
+    pub fn check_next(&self, check: &mut Check) -> Result<bool> {
+        self.of_record(check.record()).ok_or(Error::Removed { operation: "check" })?.check_next(check)
+    }
+
+    /// As [`Store::take_damage`], of the first store with damage.
+    pub fn take_damage(&self) -> Option<String> {
+        self.all().find_map(|store| store.take_damage())
     }
 
     /// As [`Store::verify`], of all stores.

@@ -10,8 +10,8 @@ use crate::budget::Share;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile};
 use crate::format::{
-    FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
-    hash_of_pieces,
+    FILE_HEADER_BYTES, FileKind, Hasher, Layout, PAGE_BYTES, RECORD_HEADER_BYTES, RecordHeader, State,
+    align_up, hash_of_pieces,
 };
 use crate::lane::Head;
 use crate::policy::Area;
@@ -38,6 +38,8 @@ pub struct Writer {
     /// Length of the body in bytes, if it is known.
     known: Option<u64>,
     step: u64,
+    /// Hash of the first bytes of the body, and their number; `None` once bytes were missing.
+    hashed: Option<(Hasher, u64)>,
     is_committed: bool,
 }
 
@@ -111,6 +113,7 @@ impl Writer {
             writable_bytes,
             known,
             step: STEP_BYTES_MIN,
+            hashed: Some((Hasher::new(), 0)),
             is_committed: false,
         }
     }
@@ -157,6 +160,20 @@ impl Writer {
         Ok(())
     }
 
+    /// Adds the bytes that the caller has written at `at` to the hash of the body. If all bytes of
+    /// the body are added in order, the scrub need not read them.
+    pub fn hash(&mut self, at: u64, bytes: &[u8]) {
+        self.hashed = self.hashed.take().filter(|(_, end)| *end == at).map(|(mut hasher, end)| {
+            hasher.write(bytes);
+            (hasher, end + bytes.len() as u64)
+        });
+    }
+
+    /// Hash of the body, if all its bytes were added.
+    fn body_hash(&self, body_len: u64) -> Option<u64> {
+        self.hashed.as_ref().filter(|(_, end)| *end == body_len).map(|(hasher, _)| hasher.finish())
+    }
+
     /// Reports a failed write of the caller to the [`extent`](Self::extent). Counts it like the
     /// store's own failures, and requests eviction if the file system was full, which can happen if
     /// it cannot allocate blocks ahead.
@@ -199,6 +216,7 @@ impl Writer {
         let lane = shared.lane(self.lane, "commit")?;
         self.header.state = State::Committed;
         self.header.body_len = body_len;
+        self.header.body_hash = self.header.body_hash.or(self.body_hash(body_len));
         self.header.written = shared.durability.next_number();
         self.header.sequence = self.header.written;
         if !self.file.admit(self.header.hash) {
@@ -215,6 +233,9 @@ impl Writer {
             shared.segments.enlist(Area::Window, self.file.clone());
         }
         drop(lane);
+        if self.header.body_hash.is_none() {
+            shared.new_bodies.push(&record);
+        }
         Ok(record)
     }
 }

@@ -95,6 +95,8 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
             stats.reinserted_bytes,
         ),
         ("corrupt_total", "counter", "Damaged records that were dropped.", stats.corrupt),
+        ("scrubbed_total", "counter", "Records that the scrub has found intact.", stats.scrubbed),
+        ("scrubbed_bytes_total", "counter", "Bytes that the scrub has read.", stats.scrubbed_bytes),
         (
             "unsynced_total",
             "counter",

@@ -67,7 +67,10 @@ impl Sink {
             }
             Self::Store(writer) => {
                 let written = write_at(&writer.extent(), at, bytes);
-                written.map_err(|error| FillError::refused(writer, &error))
+                written.map_err(|error| FillError::refused(writer, &error))?;
+                // The bytes are in the processor's cache now. Otherwise the scrub would read them.
+                writer.hash(at, bytes);
+                Ok(())
             }
         }
     }

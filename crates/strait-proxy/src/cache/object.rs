@@ -18,6 +18,7 @@ use strait_store::{Extent, Record, Stores};
 
 use crate::cache::generation::Generation;
 use crate::cache::meta::Meta;
+use crate::config::file::CheckHits;
 use crate::io::head::{push_date, push_field, push_status_line};
 
 /// Maximum of records of a key, variants and parts together: a request checks each of them.
@@ -336,6 +337,18 @@ impl Object {
             Body::Filling => (None, &[]),
         };
         memory.into_iter().chain(parts.iter().map(|part| &part.record))
+    }
+
+    /// Returns the records of stored bodies that a hit has to check.
+    pub(crate) fn due_for_check(&self, mode: CheckHits) -> impl Iterator<Item = &Arc<Record>> {
+        // The bytes of a body in memory were compared with their hash when they were read.
+        let parts: &[Part] = if let Body::Stored(parts) = &self.body { parts } else { &[] };
+        let is_due = move |record: &&Arc<Record>| match mode {
+            CheckHits::Off => false,
+            CheckHits::First => !record.is_checked(),
+            CheckHits::Always => true,
+        };
+        parts.iter().map(|part| &part.record).filter(is_due)
     }
 
     /// Stores its current head with the bodies of its records.

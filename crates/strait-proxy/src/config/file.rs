@@ -132,6 +132,13 @@ pub struct Cache {
     /// Seconds between syncs of the store, after which its objects survive a power loss; 0: sync
     /// only at exit.
     pub sync: u64,
+    /// Bytes per second that the scrub reads: it adds checksums to bodies that were stored by
+    /// splice, and compares all stored responses with their checksums; 0: no scrub.
+    pub scrub: ByteSize,
+    /// Seconds between the starts of two passes of the scrub over all stored responses.
+    pub scrub_every: u64,
+    /// Hits that compare a long body with its checksum before it is sent.
+    pub check_hits: CheckHits,
     /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the heuristic of
     /// other responses.
     pub negative: u64,
@@ -147,6 +154,19 @@ pub struct Cache {
     pub bypass_fields: Vec<String>,
     /// Treatment of a fill after its last client has disconnected.
     pub abandoned: Abandoned,
+}
+
+/// Hits that compare a body longer than `memory_object` with its checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckHits {
+    /// None.
+    Off,
+    /// The first hit after each start.
+    #[default]
+    First,
+    /// All.
+    Always,
 }
 
 /// Treatment of a fill after its last client has disconnected.
@@ -330,6 +350,9 @@ impl Default for Cache {
             memory_object: ByteSize::kib(32),
             object: ByteSize::tib(1),
             sync: 10,
+            scrub: ByteSize::mib(32),
+            scrub_every: 604_800,
+            check_hits: CheckHits::First,
             negative: 0,
             store_errors: vec![404, 410, 414],
             store_set_cookie: false,

@@ -12,7 +12,7 @@ use strait_http::target::{Authority, Host, Scheme, Uri};
 use crate::config::access::{Access, Admin};
 use crate::config::check;
 use crate::config::error::{Error, Result};
-use crate::config::file::{Abandoned, Config, Format, Forwarded, Timeouts, Transfer};
+use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeouts, Transfer};
 use crate::config::keys;
 use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
 use crate::config::tls::Tls;
@@ -57,6 +57,7 @@ pub(crate) struct Settings {
     /// Largest body in bytes that is kept in memory when it is requested again.
     pub(crate) memory_body_max: usize,
     pub(crate) object_max: u64,
+    pub(crate) check_hits: CheckHits,
     /// Freshness lifetime in seconds of a 404 or 410 without an explicit one; 0: the usual
     /// heuristic.
     pub(crate) negative: u64,
@@ -136,6 +137,7 @@ impl Settings {
             memory_object: memory_object(config),
             memory_body_max: memory_body_max(config),
             object_max: config.cache.object.as_u64(),
+            check_hits: config.cache.check_hits,
             negative: config.cache.negative,
             storing: storing(config)?,
             key_fields: keys::key_fields(&config.cache)?,

@@ -61,6 +61,8 @@ Output of stats, with counts since the start of the proxy:
   reinserted      records kept when their file was evicted, because they had enough requests
   reinserted_bytes  bytes of records that eviction has written again
   corrupt         records with a wrong checksum or head, dropped
+  scrubbed        records that the scrub has found intact
+  scrubbed_bytes  bytes that the scrub has read
   unsynced        records that a power loss may have damaged, dropped at the start
   refused         responses not stored for lack of space; clients got them
   failed          failed calls to the file system
@@ -69,7 +71,7 @@ Output of stats, with counts since the start of the proxy:
 
 Output of verify:
   whole           records with correct heads and bodies
-  unhashed        records with correct heads; their bodies were stored by splice and have no checksum
+  unhashed        records with correct heads, and bodies without a checksum; a running proxy has added it
   corrupt         damaged records; a running proxy has dropped them
   unreadable      records that could not be read
   bytes           bytes read";

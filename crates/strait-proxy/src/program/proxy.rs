@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
@@ -95,6 +95,8 @@ fn byte_size(text: &str) -> Result<ByteSize, String> {
 
 /// Interval between two checks for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
+/// Interval between two lines about damaged records.
+const DAMAGE_EVERY: Duration = Duration::from_mins(1);
 /// Open files for each connection: the client's, the origin's, and two for the store and pipes.
 const FILES_EACH: u64 = 4;
 /// Open files for listeners and idle connections to origins.
@@ -126,7 +128,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
+    let mut damage = DamageReport::default();
     while !signals.terminated.load(Ordering::Relaxed) {
+        damage.print(&proxy);
         if signals.reloads.swap(false, Ordering::Relaxed) {
             reload(args, &mut proxy);
         }
@@ -142,6 +146,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Ok(());
     }
     print_account(&account, args.json)
+}
+
+/// Report of damaged records: a line at a time, with their number.
+#[derive(Default)]
+struct DamageReport {
+    printed: Option<Instant>,
+}
+
+impl DamageReport {
+    /// Prints a line about damage that was found since the last one, unless that was printed
+    /// recently.
+    fn print(&mut self, proxy: &Proxy) {
+        if self.printed.is_some_and(|printed| printed.elapsed() < DAMAGE_EVERY) {
+            return;
+        }
+        let Some(text) = proxy.take_damage() else { return };
+        let count = proxy.report().store.map_or(0, |store| store.corrupt);
+        warn(format_args!("{text}; damaged records since the start: {count}\n"));
+        self.printed = Some(Instant::now());
+    }
 }
 
 /// Returns true if standard output is the access log, which gets no other lines.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
-use strait_store::Extent;
+use strait_store::{Extent, Record};
 
 use crate::cache::fill::{Follower, Held, Phase, Remainder, Source};
 use crate::cache::object::{Body, Object, Pinned};
@@ -14,6 +14,7 @@ use crate::cache::worker::Worker;
 use crate::io::forward::{self, CHUNK_END, Form, LAST_CHUNK, chunk_head};
 use crate::io::socket::SocketError;
 use crate::observe::access::ClientSocket;
+use crate::serve::check;
 use crate::serve::response::{Answer, Framing, ResponseOptions, write_stored};
 use crate::upstream::pool::Connection;
 
@@ -128,8 +129,34 @@ async fn send_with_head(
         _ if range.is_empty() => socket.write_all(head, &[]).await,
         _ => {
             socket.write_all_and_more(head).await?;
-            send_range(worker, socket, object, pinned, range).await
+            match check::due_while_sent(object, &range, worker.settings().check_hits) {
+                Some(record) => send_checked(worker, socket, object, pinned, record).await,
+                None => send_range(worker, socket, object, pinned, range).await,
+            }
         }
+    }
+}
+
+/// Sends a whole body, and checks each piece before it is sent. A damaged body is cut off before
+/// its last piece, so that the client does not take it as complete.
+async fn send_checked(
+    worker: &Worker,
+    socket: &mut ClientSocket,
+    object: &Object,
+    pinned: &Pinned,
+    record: &Arc<Record>,
+) -> Result<(), SocketError> {
+    let store = worker.shared.store.as_ref().ok_or(SocketError::Closed)?;
+    let mut check = store.check(record);
+    let mut sent = 0;
+    loop {
+        let is_over = store.check_next(&mut check).map_err(|_| SocketError::Closed)?;
+        let upto = if is_over { record.body_len() } else { check.body_bytes() };
+        send_range(worker, socket, object, pinned, sent..upto).await?;
+        if is_over {
+            return Ok(());
+        }
+        sent = upto;
     }
 }
 

@@ -14,6 +14,8 @@ use crate::cache::disk::NotFound;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::FillGuard;
 use crate::cache::object::Object;
+use crate::cache::select::Selected;
+use crate::serve::check;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow_one, head_of_fill};
@@ -226,6 +228,9 @@ async fn look_up(
     };
     let now = worker.now();
     let decision = reuse(now, &object.times, &object.directives, &wanted.directives);
+    if may_send_body(exchange, &object, decision) && !check::is_sound(worker, &object).await {
+        return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
+    }
     match decision {
         Reuse::Serve | Reuse::ServeAndValidate => {
             let selected = selected(exchange, &object);
@@ -250,6 +255,19 @@ async fn look_up(
         Reuse::Validate => {
             let why = if object.times.is_fresh(now) { Why::Request } else { Why::Stale };
             Ok(Lookup::Missed(Miss { why, stored: Some(object), gap: None }))
+        }
+    }
+}
+
+/// Returns true if the response may have bytes of the stored body.
+fn may_send_body(exchange: &Exchange<'_, '_>, object: &Object, decision: Reuse) -> bool {
+    match decision {
+        _ if exchange.options.is_head => false,
+        Reuse::Refuse => false,
+        // A validation may change the fields that decide on a 304.
+        Reuse::Validate => true,
+        Reuse::Serve | Reuse::ServeAndValidate => {
+            !matches!(selected(exchange, object), Selected::NotModified | Selected::Unsatisfiable)
         }
     }
 }

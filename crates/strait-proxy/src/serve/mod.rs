@@ -1,6 +1,7 @@
 //! Requests of clients: route, lookup, miss, and the response.
 
 pub(crate) mod bypass;
+pub(crate) mod check;
 pub(crate) mod deliver;
 pub(crate) mod exchange;
 pub(crate) mod follow;

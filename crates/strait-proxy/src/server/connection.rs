@@ -267,6 +267,10 @@ fn memory_hit(
     if object.is_worth_memory(worker.settings().memory_body_max) {
         return None;
     }
+    // The full lookup checks it.
+    if object.due_for_check(worker.settings().check_hits).next().is_some() {
+        return None;
+    }
     let options = ResponseOptions::of(request);
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.

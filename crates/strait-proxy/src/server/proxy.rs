@@ -254,6 +254,8 @@ impl Proxy {
             ("cache.further_dirs", cache.further_dirs != new.further_dirs),
             ("cache.size", cache.size != new.size),
             ("cache.sync", cache.sync != new.sync),
+            ("cache.scrub", cache.scrub != new.scrub),
+            ("cache.scrub_every", cache.scrub_every != new.scrub_every),
             ("admin.listen", own.admin.listen != config.admin.listen),
             ("listen", self.is_inherited && own.listen != config.listen),
         ]
@@ -268,6 +270,11 @@ impl Proxy {
     /// It cannot be opened: lines still go to the old file.
     pub fn reopen_log(&self) -> Result<()> {
         self.log.as_ref().map_or(Ok(()), Log::reopen)
+    }
+
+    /// Returns a text about the last damaged record that was dropped, once.
+    pub fn take_damage(&self) -> Option<String> {
+        self.shared.store.as_ref().and_then(|store| store.take_damage())
     }
 
     /// Returns the numbers since the start.
@@ -317,6 +324,10 @@ fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHand
 /// Opens the stores of all directories; returns `None` if there are none.
 fn open_stores(config: &Config, settings: &Settings, on_note: OnNote) -> Result<Option<Arc<Stores>>> {
     let sync_every = (config.cache.sync > 0).then(|| Duration::from_secs(config.cache.sync));
+    let scrub = (config.cache.scrub.as_u64() > 0).then(|| strait_store::Scrub {
+        bytes_per_second: config.cache.scrub.as_u64(),
+        every: Duration::from_secs(config.cache.scrub_every),
+    });
     let configs: Vec<_> = config
         .cache
         .dirs()
@@ -324,6 +335,7 @@ fn open_stores(config: &Config, settings: &Settings, on_note: OnNote) -> Result<
             capacity_bytes: config.cache.size.as_u64(),
             lanes: settings.workers,
             sync_every,
+            scrub,
             ..strait_store::Config::new(dir)
         })
         .collect();

@@ -6,6 +6,7 @@ mod chains;
 mod changes;
 mod churn;
 mod clients;
+mod damage;
 mod log;
 mod origins;
 mod rig;

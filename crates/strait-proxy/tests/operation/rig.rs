@@ -203,6 +203,17 @@ impl Rig {
         Self { proxy, origin, dir }
     }
 
+    /// Stops the proxy, calls `meanwhile` with the directory of its store, and starts another proxy
+    /// on it.
+    pub(crate) fn restart(self, toml: &str, meanwhile: impl FnOnce(&Path)) -> Self {
+        let Self { proxy, origin, dir } = self;
+        proxy.stop();
+        meanwhile(&dir.path().join("cache"));
+        let proxy = Proxy::start(&config(toml, &origin, dir.path()), Clock::system()).unwrap();
+        assert!(proxy.wait_loaded(LIMIT));
+        Self { proxy, origin, dir }
+    }
+
     /// Parses a configuration for this rig.
     pub(crate) fn config(&self, toml: &str) -> Config {
         config(toml, &self.origin, self.dir.path())

@@ -63,9 +63,9 @@ fn proxy_serves_while_a_directory_is_gone_and_uses_it_again() {
     };
     fetch_all();
     std::fs::rename(&second, cache.path().join("gone")).unwrap();
-    proxy.wait_for_stderr(&format!("the cache lost {}: ", second.display()));
+    proxy.await_stderr(&format!("the cache lost {}: ", second.display()));
     fetch_all();
-    proxy.wait_for_stderr(&format!("the cache uses {} again", second.display()));
+    proxy.await_stderr(&format!("the cache uses {} again", second.display()));
     fetch_all();
     for object in &objects {
         await_hit(proxy.address, object);

@@ -136,8 +136,8 @@ impl Proxy {
         self.process.wait(LIMIT).unwrap().success()
     }
 
-    /// Waits until it has written that text to standard error.
-    pub(crate) fn wait_for_stderr(&self, text: &str) {
+    /// Waits until it has printed a text to standard error.
+    pub(crate) fn await_stderr(&self, text: &str) {
         self.process.wait_for_stderr(text, LIMIT).unwrap();
     }
 

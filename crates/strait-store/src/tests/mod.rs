@@ -9,6 +9,7 @@ mod model;
 mod pinned;
 mod reading;
 mod removed;
+mod scrub;
 mod several;
 mod together;
 mod unread;

@@ -1,8 +1,9 @@
 //! Compares the store with a map in memory under random sequences of operations. Without eviction
-//! both hold the same objects.
+//! both hold the same objects. The scrub runs all the time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rustix::io::pwrite;
@@ -11,7 +12,7 @@ use super::{config, fill_of, open};
 use crate::eviction;
 use crate::format::PAGED_FROM_BYTES;
 use crate::policy::Area;
-use crate::{Config, Record, Store, hash_of};
+use crate::{Config, Record, Scrub, Store, hash_of};
 
 /// An operation on one of a few keys.
 #[derive(Clone, Debug)]
@@ -155,6 +156,7 @@ impl Pair {
         }
         assert_eq!(self.store.stats().records, self.model.len() as u64);
         assert_eq!(self.store.records().len(), self.model.len());
+        assert_eq!(self.store.stats().corrupt, 0);
     }
 }
 
@@ -163,7 +165,12 @@ proptest! {
     #[test]
     fn store_matches_a_map(steps in prop::collection::vec(step(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();
-        let config = Config { capacity_bytes: 32 << 20, segment_bytes: Some(512 << 10), ..config(&dir) };
+        let config = Config {
+            capacity_bytes: 32 << 20,
+            segment_bytes: Some(512 << 10),
+            scrub: Some(Scrub { bytes_per_second: u64::MAX, every: Duration::from_millis(1) }),
+            ..config(&dir)
+        };
         let mut pair = Pair { store: open(&config), config, model: Model::new(), count: 0 };
         for step in &steps {
             pair.take(step);

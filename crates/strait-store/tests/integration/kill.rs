@@ -10,9 +10,9 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use strait_store::{Error, hash_of};
+use strait_store::{Error, Store, hash_of};
 
-use crate::rig::{Object, check_all, config, open};
+use crate::rig::{Object, check, check_all, config, is_hashed_by_scrub, open};
 
 /// Environment variables with the directory and the first number of the process.
 const DIR: &str = "STRAIT_STORE_KILL_DIR";
@@ -109,13 +109,30 @@ fn expected(reports: &[Report]) -> HashMap<u64, Option<u64>> {
     expected
 }
 
+/// Returns the least number of records with a hash that the scrub of a killed process has added,
+/// and the number of records without a hash.
+fn hashes(dir: &Path) -> (u64, u64) {
+    let store = Store::open_to_read(dir).unwrap();
+    let verified = store.verify();
+    assert_eq!((verified.corrupt, verified.unreadable), (0, 0));
+    let records = store.records();
+    let of_scrub = records.iter().filter(|record| is_hashed_by_scrub(check(&store, record).0)).count() as u64;
+    (of_scrub.saturating_sub(verified.unhashed), verified.unhashed)
+}
+
 #[test]
 fn killed_process_leaves_intact_and_complete_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (mut first, mut found) = (0, 0);
+    let (mut scrubbed, mut unhashed) = (0, 0);
     for round in 0..KILLS {
         let lines = 1 + (round * round * 7 % 90) as usize;
         let reports = run(dir.path(), first, lines);
+        if round % 4 == 1 {
+            let (of_scrub, none) = hashes(dir.path());
+            scrubbed += of_scrub;
+            unhashed += none;
+        }
         let store = open(config(dir.path()));
         let there = check_all(&store);
         let stats = store.stats();
@@ -152,4 +169,6 @@ fn killed_process_leaves_intact_and_complete_objects() {
         }
     }
     assert!(found > KILLS as usize);
+    println!("{scrubbed} hashes of killed scrubs, {unhashed} bodies without a hash");
+    assert!(scrubbed > 0 && unhashed > 0, "kills before and after the writes of the scrub");
 }
