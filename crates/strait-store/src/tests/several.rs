@@ -192,6 +192,13 @@ fn on_another_file_system(links: &TempDir) -> Option<(TempDir, std::path::PathBu
     differs.then(|| (other, links.path().join("link")))
 }
 
+/// Lets a link name a directory, in place of an earlier one.
+fn point(link: &Path, to: &Path) {
+    let new = link.with_extension("new");
+    std::os::unix::fs::symlink(to, &new).unwrap();
+    fs::rename(&new, link).unwrap();
+}
+
 #[test]
 fn nothing_is_stored_where_a_missing_disk_is_mounted() {
     let links = tempfile::tempdir().unwrap();
@@ -199,21 +206,19 @@ fn nothing_is_stored_where_a_missing_disk_is_mounted() {
         println!("SKIP: /dev/shm is no other file system");
         return;
     };
-    std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+    point(&link, disk.path());
     let changes = Changes::default();
     let stores = self::stores(&[Config { dir: link.clone(), ..config(&links) }], &changes);
     put_all(&stores);
     // As if the disk was removed, and the empty directory below it shows.
     let below = tempfile::tempdir_in(links.path()).unwrap();
-    fs::remove_file(&link).unwrap();
-    std::os::unix::fs::symlink(below.path(), &link).unwrap();
+    point(&link, below.path());
     assert!(changes.wait_for(1).contains("replaced"));
     assert!(matches!(put(&stores, 0), Err(Error::Lost { .. })));
     // Long enough for some checks; an early end of this wait would only test less.
     thread::sleep(Duration::from_secs(3));
     assert_eq!((fs::read_dir(below.path()).unwrap().count(), stores.stats().lost), (0, 1));
-    fs::remove_file(&link).unwrap();
-    std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+    point(&link, disk.path());
     assert!(changes.wait_for(2).starts_with("back "));
     put(&stores, 0).unwrap();
     assert_eq!(found(&stores), [0]);
