@@ -132,7 +132,7 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
     };
     let is_free = |file: &SegmentFile| {
         let is_read = file.readers.load(Ordering::Acquire) > 0;
-        file.writers.load(Ordering::Acquire) == 0 && (!is_read || may_be_pinned(file))
+        !file.has_writers() && (!is_read || may_be_pinned(file))
     };
     let wanted = shared.popularity.policy().area(shared.segments.window_bytes());
     [wanted, wanted.other()].into_iter().find_map(|area| {
@@ -243,36 +243,41 @@ fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) -> Vec<Arc<
 /// Copies a record, with its body or only its head, to the segment of eviction. The record
 /// keeps its identity.
 fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<()> {
-    let moved = copy(shared, record, location, with_body);
+    let loaded = read(location, record, READ_BYTES_MAX);
+    // Until the record has its new location: a cut of the journal has both or neither.
+    let mut lane = shared.eviction_lane();
+    let moved = loaded.and_then(|loaded| copy(shared, &mut lane, record, location, &loaded, with_body));
     match &moved {
         Err(Error::Corrupt { .. }) => shared.counters.corrupt.add(1),
         Err(Error::System(_)) => shared.counters.failed.add(1),
         _ => {}
     }
-    let new = moved?;
-    let mut now = lock(&record.location);
-    // Under the lock of the location, so that a concurrent removal marks the valid copy dead.
-    if let Some(now) = &mut *now {
-        let old = std::mem::replace(now, new);
-        shared.mark_dead(&old.head, old.offset);
-    } else {
-        shared.mark_dead(&new.head, new.offset);
-    }
+    shared.relocate(record, moved?);
+    drop(lane);
     Ok(())
 }
 
-fn copy(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<Location> {
-    let loaded = read(location, record, READ_BYTES_MAX)?;
+fn copy(
+    shared: &Shared,
+    lane: &mut Lane,
+    record: &Arc<Record>,
+    location: &Location,
+    loaded: &Loaded,
+    with_body: bool,
+) -> Result<Location> {
+    if loaded.header.state == State::Dead {
+        // It ended in an earlier session, after the last cut of the journal.
+        return Err(Error::Removed { operation: "move" });
+    }
     let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
-    let mut lane = shared.eviction_lane();
     if let Some(body) = loaded.body().filter(|_| with_body) {
-        let (file, layout) = append::append(shared, &mut lane, &mut head, &[body])?;
+        let (file, layout) = append::append(shared, lane, &mut head, &[body])?;
         return Ok(Location::whole(&file, &layout, &head.header));
     }
     if with_body {
-        return copy_long(shared, &mut lane, record, location, &loaded);
+        return copy_long(shared, lane, record, location, loaded);
     }
-    let (file, layout) = append::append(shared, &mut lane, &mut head, &[])?;
+    let (file, layout) = append::append(shared, lane, &mut head, &[])?;
     let (body, body_offset) = (location.body.clone(), location.body_offset);
     Ok(Location { body, body_offset, ..Location::whole(&file, &layout, &head.header) })
 }

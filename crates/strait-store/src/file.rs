@@ -35,8 +35,8 @@ pub struct SegmentFile {
     /// Hashes of the records with their head or their body in this file; `None` once eviction of
     /// the file has begun.
     members: Mutex<Option<Vec<u64>>>,
-    /// Number of extents being filled.
-    pub(crate) writers: AtomicU32,
+    /// Offsets of the records whose extents are being filled.
+    open_extents: Mutex<Vec<u64>>,
     /// Number of extents being read or filled.
     pub(crate) readers: AtomicU32,
     /// True if the file was written to since its last sync.
@@ -108,7 +108,7 @@ impl SegmentFile {
             dir: dir.clone(),
             disk: disk.clone(),
             members: Mutex::new(Some(Vec::new())),
-            writers: AtomicU32::new(0),
+            open_extents: Mutex::default(),
             readers: AtomicU32::new(0),
             is_dirty: AtomicBool::new(false),
             is_released: AtomicBool::new(false),
@@ -148,6 +148,29 @@ impl SegmentFile {
     /// Hashes of the records with a part in this file. Later calls of [`Self::admit`] return false.
     pub(crate) fn dismiss(&self) -> Vec<u64> {
         lock(&self.members).take().unwrap_or_default()
+    }
+
+    /// Notes that the extent of the record at `offset` is being filled.
+    pub(crate) fn open_extent(&self, offset: u64) {
+        lock(&self.open_extents).push(offset);
+    }
+
+    /// Notes that the extent is not being filled any more.
+    pub(crate) fn close_extent(&self, offset: u64) {
+        let mut extents = lock(&self.open_extents);
+        if let Some(place) = extents.iter().position(|open| *open == offset) {
+            extents.swap_remove(place);
+        }
+    }
+
+    /// Lowest offset of a record whose extent is being filled, if there is one.
+    pub(crate) fn first_open_extent(&self) -> Option<u64> {
+        lock(&self.open_extents).iter().min().copied()
+    }
+
+    /// Returns true if an extent is being filled.
+    pub(crate) fn has_writers(&self) -> bool {
+        !lock(&self.open_extents).is_empty()
     }
 
     /// Reads up to `bytes` bytes at `offset`; fewer only at the end of the file.

@@ -108,6 +108,14 @@ fn verify_body(shared: &Shared, record: &Arc<Record>, hash: Option<u64>) -> Resu
 pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Result<Loaded> {
     let location = record.location().ok_or(Error::Removed { operation: "load" })?;
     let loaded = read(&location, record, body_max);
+    if let Ok(Loaded { header: RecordHeader { state: State::Dead, .. }, .. }) = &loaded
+        && record.is_at(&location)
+    {
+        // A record of this session gets another location, or none, before it is marked dead. This
+        // one ended in an earlier session, after the last cut of the journal.
+        shared.forget(record);
+        return Err(Error::Removed { operation: "load" });
+    }
     if let Err(Error::Corrupt { .. }) = &loaded
         && shared.end(record)
     {

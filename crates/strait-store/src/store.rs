@@ -200,7 +200,7 @@ impl Store {
         let location =
             Location { body: body.file, body_offset: body.offset, ..Location::whole(&file, &layout, header) };
         let updated = Record::new(header.hash, header.sequence, header.body_len, location);
-        self.shared.index.insert(updated.clone());
+        self.shared.insert(&updated);
         // After the insertion into the index, so that a concurrent eviction of the file finds the
         // record.
         if updated.body().is_some_and(|body| body.file.admit(header.hash)) {

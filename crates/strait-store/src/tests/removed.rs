@@ -152,7 +152,7 @@ fn file_with_failed_unlinks_keeps_its_space_and_is_not_found_again() {
     store.remove(&record);
     wait_until(&store, || store.stats().failed > 0);
     store.sync().unwrap();
-    assert!(path.exists() && store.stats().used_bytes == used_bytes, "{:?}", store.stats());
+    assert!(path.exists() && store.stats().used_bytes >= used_bytes, "{:?}", store.stats());
     store.close();
     drop((store, record));
     let store = open(&config(&dir));
