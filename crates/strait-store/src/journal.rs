@@ -30,6 +30,8 @@ const CHANGES_MAX: usize = 1 << 18;
 /// The journal is replaced when it is longer than a whole batch by this factor and these blocks.
 const GROWTH_FACTOR: u64 = 2;
 const GROWTH_BLOCKS: u64 = 64;
+/// Step by which the share of a new journal grows.
+const SHARE_STEP_BYTES: u64 = 1 << 20;
 /// Blocks of one write.
 const WRITE_BLOCKS: usize = 256;
 
@@ -59,6 +61,8 @@ struct Written {
     file: Option<JournalFile>,
     /// Share of the journal of an earlier session, until this one replaces it.
     earlier: Option<Share>,
+    /// Share for the next journal, while it is too small.
+    reserved: Option<Share>,
     files: FileTable,
     /// Number of the last cut.
     number: u64,
@@ -278,16 +282,34 @@ fn entry(record: &Record, files: &mut FileTable, named: &mut Vec<FileEntry>) -> 
 
 impl Written {
     fn is_too_long(&self, shared: &Shared) -> bool {
-        let whole = (shared.index.len() / Entry::IN_BLOCK + shared.segments.budget.files()) as u64;
+        let (records, files) = (shared.index.len(), shared.segments.budget.files());
+        let whole = (records / Entry::IN_BLOCK + files / FileEntry::IN_BLOCK) as u64;
         self.file.as_ref().is_none_or(|file| file.blocks > GROWTH_FACTOR * whole + GROWTH_BLOCKS)
+    }
+
+    /// Takes a share of `bytes` for a new journal. In a full store eviction frees space step by
+    /// step, so the share grows at each sync until it is large enough.
+    fn share(&mut self, shared: &Shared, bytes: u64) -> Result<Share> {
+        let refused = || shared.full("write the index", bytes);
+        let share = match self.reserved.take() {
+            Some(share) => share,
+            None => Share::take(&shared.segments.budget, 0).ok_or_else(refused)?,
+        };
+        share.shrink_to(bytes);
+        while share.bytes() < bytes {
+            if !share.grow(SHARE_STEP_BYTES.min(bytes - share.bytes())) {
+                self.reserved = Some(share);
+                return Err(refused());
+            }
+        }
+        Ok(share)
     }
 
     /// Replaces the journal by one with `batch` only.
     fn replace(&mut self, shared: &Shared, session: u64, batch: &Batch, is_last: bool) -> Result<()> {
         let segments = &shared.segments;
         let (path, bytes) = (segments.dir.join(INDEX), batch.blocks() * BLOCK_BYTES as u64);
-        let share =
-            Share::take(&segments.budget, bytes).ok_or_else(|| shared.full("write the index", bytes))?;
+        let share = self.share(shared, bytes)?;
         let temporary = path.with_extension(NEW);
         let _ = fs::remove_file(&temporary);
         let written = segments.disk.create(&temporary).and_then(|file| {
