@@ -1,5 +1,6 @@
 //! Public interface of the store.
 
+use std::future::poll_fn;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -86,6 +87,11 @@ impl Store {
     /// Waits up to `timeout` for the records of earlier sessions. Returns true if they are loaded.
     pub fn wait_loaded(&self, timeout: Duration) -> bool {
         self.shared.lifecycle.wait_loaded_for(timeout)
+    }
+
+    /// Waits for the records of earlier sessions without blocking the thread.
+    pub async fn loaded(&self) {
+        poll_fn(|context| self.shared.lifecycle.poll_loaded(context)).await;
     }
 
     /// Alive records with this hash of their key, newest first. The caller loads them and compares

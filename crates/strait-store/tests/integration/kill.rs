@@ -1,16 +1,19 @@
-//! A process that stores, updates and removes objects is killed at many points. All operations that
-//! it reported are found afterwards, and all records found are intact.
+//! A process that stores, updates and removes objects is killed at many points, also while it writes
+//! the journal of the index. All operations that it reported are found afterwards, all records found
+//! are intact, and the journal leads to the same records as a scan.
 //!
 //! The process is this test program, started again for the one test `a_process_to_be_killed`, which
 //! otherwise does nothing.
 
 use std::collections::HashMap;
-use std::env;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{env, fs};
 
-use strait_store::{Error, hash_of};
+use strait_store::format::journal::{BLOCK_BYTES, Block, Cut};
+use strait_store::{Config, Error, Store, hash_of};
 
 use crate::rig::{Object, check_all, config, open};
 
@@ -36,7 +39,9 @@ enum Report {
 fn a_process_to_be_killed() {
     let (Ok(dir), Ok(first)) = (env::var(DIR), env::var(FIRST)) else { return };
     let first: u64 = first.parse().unwrap();
-    let store = strait_store::Store::open(config(Path::new(&dir))).unwrap();
+    // One after the other: long bodies are being written during many of the syncs.
+    let config = Config { sync_every: Some(Duration::ZERO), ..config(Path::new(&dir)) };
+    let store = strait_store::Store::open(config).unwrap();
     let say = |what: &str, number: u64| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n{what} {number}").and_then(|()| out.flush()).unwrap();
@@ -109,13 +114,41 @@ fn expected(reports: &[Report]) -> HashMap<u64, Option<u64>> {
     expected
 }
 
+/// Number of the cuts in the journal of a store.
+fn cuts(dir: &Path) -> usize {
+    let bytes = fs::read(dir.join("index")).unwrap_or_default();
+    let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(0..);
+    blocks
+        .filter(|(block, place)| Block::check(block, *place).is_some_and(|it| it.items::<Cut>().count() == 1))
+        .count()
+}
+
+/// All records of a store, read by the journal of its index, and by a scan. Changes nothing.
+fn by_journal_and_by_scan(dir: &Path) -> [HashMap<u64, Vec<u64>>; 2] {
+    let read = || check_all(&Store::open_to_read(dir).unwrap());
+    let by_journal = read();
+    let (index, aside) = (dir.join("index"), dir.join("aside"));
+    let moved = fs::rename(&index, &aside);
+    let by_scan = read();
+    if moved.is_ok() {
+        fs::rename(aside, index).unwrap();
+    }
+    [by_journal, by_scan]
+}
+
 #[test]
 fn killed_process_leaves_intact_and_complete_objects() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut first, mut found) = (0, 0);
+    let (mut first, mut found, mut cut, mut begun) = (0, 0, 0, 0);
     for round in 0..KILLS {
-        let lines = 1 + (round * round * 7 % 90) as usize;
+        // Each third process lives for some syncs.
+        let factor = if round.is_multiple_of(3) { 6 } else { 1 };
+        let lines = 1 + (round * round * 7 % 90 * factor) as usize;
         let reports = run(dir.path(), first, lines);
+        cut += usize::from(cuts(dir.path()) > 1);
+        begun += usize::from(dir.path().join("index.new").exists());
+        let [by_journal, by_scan] = by_journal_and_by_scan(dir.path());
+        assert_eq!(by_journal, by_scan);
         let store = open(config(dir.path()));
         let there = check_all(&store);
         let stats = store.stats();
@@ -152,4 +185,6 @@ fn killed_process_leaves_intact_and_complete_objects() {
         }
     }
     assert!(found > KILLS as usize);
+    println!("{cut} killed after an appended batch, {begun} while the journal was replaced");
+    assert!(cut > KILLS as usize / 10 && begun > 0, "{cut} {begun}");
 }
