@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -210,9 +211,9 @@ impl SegmentFile {
         }
     }
 
-    /// Offset of the first data at or after `offset`; `None` if only holes follow.
-    pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
-        Disk::next_data(&self.file, offset)
+    /// Parts of the file with data at or after `offset`.
+    pub(crate) fn data_after(&self, offset: u64) -> Vec<Range<u64>> {
+        Disk::data_after(&self.file, offset)
     }
 
     pub(crate) fn sync(&self) -> Result<()> {

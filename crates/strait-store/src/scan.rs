@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -135,7 +136,7 @@ impl Scan<'_> {
     /// Adopts the records of a segment from an offset on. Returns the end of the last one, or `None`
     /// if pages could not be read.
     fn scan_segment(&mut self, file: &Arc<SegmentFile>, scan_from: u64) -> Result<Option<u64>> {
-        let mut window = Window::new(file, self.stop);
+        let mut window = Window::new(file, scan_from, self.stop);
         let adopted = self.adopt_records(file, scan_from, &mut window);
         self.shared.counters.failed.add(window.unread_pages);
         let end = adopted?;
@@ -319,6 +320,10 @@ impl Scan<'_> {
 struct Window<'a> {
     file: &'a SegmentFile,
     stop: &'a StopCondition<'a>,
+    /// Parts of the segment with data after that being read.
+    parts: std::vec::IntoIter<Range<u64>>,
+    /// Part being read.
+    part: Range<u64>,
     start: u64,
     bytes: Vec<u8>,
     /// Bytes of one read: a single page once a read has failed.
@@ -328,8 +333,10 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(file: &'a SegmentFile, stop: &'a StopCondition<'a>) -> Self {
-        Self { file, stop, start: 0, bytes: Vec::new(), step_bytes: WINDOW_BYTES, unread_pages: 0 }
+    fn new(file: &'a SegmentFile, scan_from: u64, stop: &'a StopCondition<'a>) -> Self {
+        let parts = file.data_after(scan_from).into_iter();
+        let (step_bytes, unread_pages) = (WINDOW_BYTES, 0);
+        Self { file, stop, parts, part: 0..0, start: 0, bytes: Vec::new(), step_bytes, unread_pages }
     }
 
     /// Returns the next possible offset of a header at or after `offset`, and the bytes there;
@@ -341,8 +348,11 @@ impl<'a> Window<'a> {
                 && offset + RECORD_HEADER_BYTES as u64 <= window.start + window.bytes.len() as u64
         };
         if !has(self, offset) {
-            let Some(data) = self.file.next_data(offset) else { return Ok(None) };
-            offset = align_up(data.max(offset), RECORD_ALIGN);
+            while offset >= self.part.end {
+                let Some(next) = self.parts.next() else { return Ok(None) };
+                self.part = next;
+                offset = align_up(self.part.start.max(offset), RECORD_ALIGN);
+            }
             self.start = offset;
             self.bytes = self.read(offset)?;
         }
@@ -357,6 +367,7 @@ impl<'a> Window<'a> {
     fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
         loop {
             let end = (offset + self.step_bytes) & !(PAGE_BYTES - 1);
+            let end = end.min(align_up(self.part.end, PAGE_BYTES));
             match self.stop.count_failure(self.file.read((end - offset) as usize, offset)) {
                 Err(error) if self.stop.is_met() => return Err(error),
                 Err(_) if self.step_bytes > PAGE_BYTES => self.step_bytes = PAGE_BYTES,
