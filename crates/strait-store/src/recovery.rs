@@ -25,6 +25,8 @@ pub(crate) struct Recovery {
     batches: Vec<Range<u64>>,
     /// Files by their index, about in the order of eviction.
     pub(crate) files: Vec<FileEntry>,
+    /// Records of the first batch.
+    records: usize,
     /// True if the last session has closed the store after the last cut.
     pub(crate) is_closed: bool,
 }
@@ -37,6 +39,8 @@ struct Batches {
     ranges: Vec<Range<u64>>,
     files: Vec<FileEntry>,
     indices: HashMap<u64, usize>,
+    /// Records of the first batch.
+    records: usize,
     /// Files that the batch being read names.
     named: Vec<FileEntry>,
 }
@@ -50,13 +54,14 @@ impl Recovery {
         let mut read = Batches::default();
         for_each_block(disk, &file, 0..blocks, |place, block| read.add(checkpoint, place, &block));
         let is_closed = read.last?.is_last && read.session + 1 == checkpoint.session;
-        Some(Self { file, batches: read.ranges, files: read.files, is_closed })
+        Some(Self { file, batches: read.ranges, files: read.files, records: read.records, is_closed })
     }
 
     /// Adds the records to the index, newest batch first. `files` are in the order of the journal.
     /// Skips records of missing files, and records that exceed the length of their file. `None` if
     /// the journal cannot be read any more.
     pub(crate) fn load(&self, shared: &Shared, files: &[Option<Arc<SegmentFile>>]) -> Option<()> {
+        shared.index.reserve(self.records);
         // Records that a later batch has removed or placed.
         let mut later = HashSet::new();
         for (index, blocks) in self.batches.iter().enumerate().rev() {
@@ -90,6 +95,9 @@ impl Batches {
             return None;
         }
         self.named.extend(block.items::<FileEntry>());
+        if self.ranges.is_empty() {
+            self.records += block.items::<Entry>().count();
+        }
         let Some(cut) = block.items::<Cut>().next() else { return Some(()) };
         let first = self.ranges.last().map_or(0, |batch| batch.end);
         // No file has this number: such a write is durable everywhere except in held-back files.
