@@ -48,8 +48,8 @@ impl Index {
         self.records.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Prepares for that many records in all, so that the tables do not grow one by one: each growth
-    /// reads all records of a shard.
+    /// Prepares for that many records in all, so that the tables do not grow one by one: each
+    /// growth reads all records of a shard.
     pub(crate) fn reserve(&self, records: usize) {
         // Some shards have more than others.
         let of_shard = (records + records / 8) / SHARDS;

@@ -2,10 +2,10 @@
 //! appends the changes of the index as a batch, which ends with a cut. A whole batch in a new file
 //! replaces the journal when it has grown too long, and when the store is closed.
 //!
-//! A cut consists of the records as of some moment, and of the position in each file up to which it
-//! knows all records. So any cut stays valid, however old: a start finds the records stored since by
-//! scanning behind these positions, and the headers on disk show which records have ended since. A
-//! batch that is lost or incomplete costs time, but no object.
+//! A cut consists of the records as of some moment, and of the position in each file up to which
+//! it knows all records. So any cut stays valid, however old: a start finds the records stored
+//! since by scanning behind these positions, and the headers on disk show which records have ended
+//! since. A batch that is lost or incomplete costs time, but no object.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -361,8 +361,8 @@ impl Batch {
     }
 }
 
-/// Writes a batch whose changes are durable, unless there are none. After an error the next batch is
-/// whole; until then the last cut on disk stays valid.
+/// Writes a batch whose changes are durable, unless there are none. After an error the next batch
+/// is whole; until then the last cut on disk stays valid.
 pub(crate) fn write_batch(shared: &Shared, session: u64, batch: &Batch, is_last: bool) -> Result<()> {
     let mut written = lock(&shared.journal.written);
     let result = if batch.is_whole {

@@ -133,8 +133,8 @@ impl Scan<'_> {
         })
     }
 
-    /// Adopts the records of a segment from an offset on. Returns the end of the last one, or `None`
-    /// if pages could not be read.
+    /// Adopts the records of a segment from an offset on. Returns the end of the last one, or
+    /// `None` if pages could not be read.
     fn scan_segment(&mut self, file: &Arc<SegmentFile>, scan_from: u64) -> Result<Option<u64>> {
         let mut window = Window::new(file, scan_from, self.stop);
         let adopted = self.adopt_records(file, scan_from, &mut window);
@@ -240,8 +240,8 @@ impl Scan<'_> {
                 return;
             }
             if other.sequence() == header.sequence {
-                // The record was copied. The copy that the journal names may be marked dead already,
-                // this one is not.
+                // The record was copied. The copy that the journal names may be marked dead
+                // already, this one is not.
                 return self.shared.relocate_earlier(&other, new);
             }
             let shares_body = Arc::ptr_eq(&location.body, body) && location.body_offset == header.body_offset;
@@ -295,7 +295,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Queues a file for eviction, truncated to its useful bytes. A file without records is released.
+    /// Queues a file for eviction, truncated to its useful bytes. A file without records is
+    /// released.
     fn queue_file(&self, part: &Unscanned, end: u64, in_order: bool) {
         let file = &part.file;
         if !self.shared.is_useful(file) {

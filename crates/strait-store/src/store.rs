@@ -271,8 +271,8 @@ impl Store {
         }
     }
 
-    /// Closes the store in order: refuses writes from now on, syncs, and writes the snapshot for
-    /// the next session. Reading continues to work. Blocks until the disk is done.
+    /// Closes the store in order: refuses writes from now on, syncs, and writes the whole
+    /// index for the next session. Reading continues to work. Blocks until the disk is done.
     pub fn close(&self) {
         self.shared.lifecycle.close();
         if let Some(background) = lock(&self.background).take() {

@@ -38,9 +38,9 @@ use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::{Pool, Upstream};
 
-/// Time after the start in which a miss waits for the store's index. The index of a million objects
-/// is loaded in less, so that none of them is fetched again. A scan of all records can take longer;
-/// after this time no request waits for it.
+/// Time after the start in which a miss waits for the store's index. A journal of 500,000 objects
+/// is loaded in less, so that none of them is fetched again. A scan of all records can take
+/// longer; after this time no request waits for it.
 const LOADING: Duration = Duration::from_millis(500);
 
 /// State that all workers share.
@@ -344,8 +344,8 @@ impl Local {
         look(strait_store::hash_of(key.as_bytes()), &key)
     }
 
-    /// Waits until the store's index is loaded, at most to the end of the time for it. Returns false
-    /// if it was loaded before, so that a lookup has missed nothing.
+    /// Waits until the store's index is loaded, at most to the end of the time for it. Returns
+    /// false if it was loaded before, so that a lookup has missed nothing.
     pub(crate) async fn wait_loaded(&self) -> bool {
         let Some(store) = self.shared.store.as_ref().filter(|_| !self.is_loaded.get()) else { return false };
         let waited = tokio::time::timeout_at(self.loading_until, store.loaded()).await;

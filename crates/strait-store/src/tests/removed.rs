@@ -89,7 +89,7 @@ fn closing_syncs_the_last_removal() {
     store.close();
     assert!(is_clean(&head));
     drop((store, record, head));
-    // Without the snapshot, only the synced header keeps the record dead.
+    // Without the journal, only the synced header keeps the record dead.
     std::fs::remove_file(dir.path().join("index")).unwrap();
     assert_eq!(open(&config(&dir)).stats().records, 0);
 }

@@ -1,6 +1,6 @@
-//! A process that stores, updates and removes objects is killed at many points, also while it writes
-//! the journal of the index. All operations that it reported are found afterwards, all records found
-//! are intact, and the journal leads to the same records as a scan.
+//! A process that stores, updates and removes objects is killed at many points, also while it
+//! writes the journal of the index. All operations that it reported are found afterwards, all
+//! records found are intact, and the journal leads to the same records as a scan.
 //!
 //! The process is this test program, started again for the one test `a_process_to_be_killed`, which
 //! otherwise does nothing.

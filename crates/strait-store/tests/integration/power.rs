@@ -37,8 +37,8 @@ impl Chance {
 }
 
 /// Turns `now` into a possible disk state after a power loss, given the `synced` state and the
-/// journal as it was replaced last: pages and lengths are of either state, new files may be missing,
-/// and unlinked files may still be there.
+/// journal as it was replaced last: pages and lengths are of either state, new files may be
+/// missing, and unlinked files may still be there.
 fn lose_power(synced: &Path, journal: &[u8], now: &Path, chance: &mut Chance) {
     let names = |dir: &Path| -> Vec<_> {
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
