@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::append;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
-use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State};
+use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State, hash_of_pieces};
 use crate::lane::{Head, Lane};
 use crate::pending::PINNED_DIVISOR;
 use crate::policy::{Area, Candidate, STAYED_MAX, Selection};
@@ -271,6 +271,8 @@ fn copy(
     }
     let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
     if let Some(body) = loaded.body().filter(|_| with_body) {
+        // If the process is killed during the write, only the hash shows that it is incomplete.
+        head.header.body_hash.get_or_insert_with(|| hash_of_pieces(&[body]));
         let (file, layout) = append::append(shared, lane, &mut head, &[body])?;
         return Ok(Location::whole(&file, &layout, &head.header));
     }

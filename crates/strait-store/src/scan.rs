@@ -58,12 +58,10 @@ pub(crate) fn scan(shared: &Shared, files: &[Unscanned], in_order: bool) {
     let checkpoint = shared.durability.checkpoint().clone();
     let stop = StopCondition { shared, failed_reads: Cell::new(0) };
     let by_number = files.iter().map(|part| (part.file.number(), part.file.clone())).collect();
-    let (referring, lasts) = (Vec::new(), Vec::new());
-    let mut scan = Scan { shared, stop: &stop, checkpoint, files: by_number, referring, lasts };
+    let mut scan = Scan { shared, stop: &stop, checkpoint, files: by_number, referring: Vec::new() };
     let mut ends: Vec<u64> = files.iter().rev().map(|part| scan.scan_file(part)).collect();
     ends.reverse();
     scan.adopt_referring();
-    scan.check_lasts();
     for (part, end) in files.iter().zip(ends) {
         scan.queue_file(part, end, in_order);
     }
@@ -73,13 +71,6 @@ pub(crate) fn scan(shared: &Shared, files: &[Unscanned], in_order: bool) {
 struct Referring {
     header: RecordHeader,
     head: Arc<SegmentFile>,
-    offset: u64,
-}
-
-/// The last record of a segment.
-struct Last {
-    hash: u64,
-    file: Arc<SegmentFile>,
     offset: u64,
 }
 
@@ -110,7 +101,6 @@ struct Scan<'a> {
     /// Files by number.
     files: HashMap<u64, Arc<SegmentFile>>,
     referring: Vec<Referring>,
-    lasts: Vec<Last>,
 }
 
 impl Scan<'_> {
@@ -165,8 +155,9 @@ impl Scan<'_> {
             let next = at + header.extent_len;
             match header.state {
                 State::Committed => {
-                    last = Some((header.hash, at));
-                    self.adopt(header, file, at);
+                    if let Some((header, at)) = last.replace((header, at)) {
+                        self.adopt(header, file, at);
+                    }
                 }
                 State::Dead => self.forget_ended(&header, file, at),
                 State::Reserved => {}
@@ -177,7 +168,9 @@ impl Scan<'_> {
             }
             at = next;
         }
-        self.lasts.extend(last.map(|(hash, offset)| Last { hash, file: file.clone(), offset }));
+        if let Some((header, at)) = last {
+            self.adopt_last(header, file, at);
+        }
         Ok(end)
     }
 
@@ -203,6 +196,29 @@ impl Scan<'_> {
         let is_it =
             |record: &&Arc<Record>| record.location().is_some_and(|place| place.has_head(file, offset));
         of_hash.iter().filter(is_it).for_each(|record| self.shared.forget(record));
+    }
+
+    /// Adopts the last record of a segment, unless its write was interrupted. Reads it whole before a
+    /// copy of it is given up.
+    fn adopt_last(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
+        if self.stop.is_met() {
+            // The next session checks it.
+            return self.shared.unread.hold(file.number());
+        }
+        let (head_len, body_offset) = (header.head_len() as u32, header.body_offset);
+        let location = Location { head: file.clone(), offset, head_len, body: file.clone(), body_offset };
+        let record = Record::new(header.hash, header.sequence, header.body_len, location.clone());
+        let body_max = if header.body_file == 0 { LAST_BYTES_MAX } else { 0 };
+        let is_known = self.checkpoint.covers(file.number(), header.written);
+        let read = is_known.then(|| self.stop.count_failure(read::read(&location, &record, body_max)));
+        // An unreadable record stays, and is checked when it is loaded.
+        if let Some(Err(Error::Corrupt { .. })) = read {
+            self.shared.counters.corrupt.add(1);
+            self.shared.mark_dead(file, offset);
+        } else {
+            let _ = read.map(|read| self.shared.counted(read));
+            self.adopt(header, file, offset);
+        }
     }
 
     /// Adopts a record, unless it may be incomplete or is a copy.
@@ -255,25 +271,6 @@ impl Scan<'_> {
             }
         }
         self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, new));
-    }
-
-    /// Loads the last record of each segment whole: its write may have been interrupted.
-    fn check_lasts(&mut self) {
-        for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
-            let found = self.shared.index.find(hash);
-            let is_last =
-                |record: &Arc<Record>| record.location().is_some_and(|place| place.has_head(&file, offset));
-            let Some(record) = found.into_iter().find(is_last) else { continue };
-            if self.stop.is_met() {
-                // The next session checks it.
-                self.shared.unread.hold(file.number());
-                self.shared.forget(&record);
-            } else {
-                // An unreadable record stays, and is checked when it is loaded. A damaged one is
-                // removed.
-                let _ = self.stop.count_failure(read::load(self.shared, &record, LAST_BYTES_MAX));
-            }
-        }
     }
 
     /// Adopts the records with bodies in other files, now that all files are known.
