@@ -133,7 +133,7 @@ fn start(config: &Config, how: &str, count: u32) -> Result<(), Box<dyn std::erro
             match store.find(hash_of(&key(number))).into_iter().next() {
                 Some(record) => break record,
                 None if store.is_loaded() => return Err(format!("object {number} is lost").into()),
-                None => std::thread::yield_now(),
+                None => std::thread::sleep(Duration::from_micros(100)),
             }
         };
         store.load(&record, 1 << 20)?;

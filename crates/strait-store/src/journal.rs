@@ -214,6 +214,10 @@ pub(crate) fn cut(shared: &Shared, is_whole: bool) -> Batch {
     for lane in callers {
         drop(lock(lane));
     }
+    if shared.unread.any() {
+        // The index lacks the records that could not be read.
+        return Batch { number, ..Batch::default() };
+    }
     let changes = lock(&shared.journal.changes).take();
     let is_whole = is_whole || changes.is_lost || written.is_too_long(shared);
     let mut batch = Batch { number, is_whole, ..Batch::default() };

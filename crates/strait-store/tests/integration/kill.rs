@@ -20,6 +20,10 @@ use crate::rig::{Object, check_all, config, open};
 /// Environment variables with the directory and the first number of the process.
 const DIR: &str = "STRAIT_STORE_KILL_DIR";
 const FIRST: &str = "STRAIT_STORE_KILL_FIRST";
+/// Environment variable with the capacity of the store.
+const CAPACITY: &str = "STRAIT_STORE_KILL_CAPACITY";
+/// Capacity that is full at most kills, so that eviction moves and drops records.
+const SMALL_BYTES: u64 = 5 << 20;
 const KILLS: u64 = 300;
 /// Number of objects of one process; it is killed before it has stored all.
 const OBJECTS_MAX: u64 = 100_000;
@@ -39,8 +43,9 @@ enum Report {
 fn a_process_to_be_killed() {
     let (Ok(dir), Ok(first)) = (env::var(DIR), env::var(FIRST)) else { return };
     let first: u64 = first.parse().unwrap();
+    let capacity_bytes = env::var(CAPACITY).unwrap().parse().unwrap();
     // One after the other: long bodies are being written during many of the syncs.
-    let config = Config { sync_every: Some(Duration::ZERO), ..config(Path::new(&dir)) };
+    let config = Config { capacity_bytes, sync_every: Some(Duration::ZERO), ..config(Path::new(&dir)) };
     let store = strait_store::Store::open(config).unwrap();
     let say = |what: &str, number: u64| {
         let mut out = std::io::stdout().lock();
@@ -54,6 +59,9 @@ fn a_process_to_be_killed() {
             Err(error) => panic!("{error}"),
         };
         say("stored", number);
+        if number.is_multiple_of(4) {
+            store.touch(&record);
+        }
         if number.is_multiple_of(3) {
             let updated = store.update(0, &record, &Object { number, version: 1 }.meta());
             match updated {
@@ -69,16 +77,16 @@ fn a_process_to_be_killed() {
     }
 }
 
-fn start(dir: &Path, first: u64) -> Child {
+fn start(dir: &Path, first: u64, capacity_bytes: u64) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "kill::a_process_to_be_killed", "--nocapture"]);
-    command.env(DIR, dir).env(FIRST, first.to_string());
+    command.env(DIR, dir).env(FIRST, first.to_string()).env(CAPACITY, capacity_bytes.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// Runs the process, kills it after `lines` lines, and reads the rest of its output.
-fn run(dir: &Path, first: u64, lines: usize) -> Vec<Report> {
-    let mut child = start(dir, first);
+fn run(dir: &Path, first: u64, lines: usize, capacity_bytes: u64) -> Vec<Report> {
+    let mut child = start(dir, first, capacity_bytes);
     let mut reports = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
@@ -144,7 +152,7 @@ fn killed_process_leaves_intact_and_complete_objects() {
         // Each third process lives for some syncs.
         let factor = if round.is_multiple_of(3) { 6 } else { 1 };
         let lines = 1 + (round * round * 7 % 90 * factor) as usize;
-        let reports = run(dir.path(), first, lines);
+        let reports = run(dir.path(), first, lines, config(dir.path()).capacity_bytes);
         cut += usize::from(cuts(dir.path()) > 1);
         begun += usize::from(dir.path().join("index.new").exists());
         let [by_journal, by_scan] = by_journal_and_by_scan(dir.path());
@@ -187,4 +195,21 @@ fn killed_process_leaves_intact_and_complete_objects() {
     assert!(found > KILLS as usize);
     println!("{cut} killed after an appended batch, {begun} while the journal was replaced");
     assert!(cut > KILLS as usize / 10 && begun > 0, "{cut} {begun}");
+}
+
+#[test]
+fn killed_process_with_a_full_store_leaves_a_journal_that_agrees_with_a_scan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut stored, mut left) = (0, 0);
+    for round in 0..60 {
+        let lines = 100 + (round * round * 7 % 400) as usize;
+        let reports = run(dir.path(), round * OBJECTS_MAX, lines, SMALL_BYTES);
+        let [by_journal, by_scan] = by_journal_and_by_scan(dir.path());
+        assert_eq!(by_journal, by_scan);
+        let expected = expected(&reports);
+        assert!(by_scan.keys().all(|number| expected.get(number) != Some(&None)), "none was removed");
+        stored += expected.values().filter(|version| version.is_some()).count();
+        left = by_scan.len();
+    }
+    assert!(stored > 4 * left, "most of {stored} objects are evicted");
 }
