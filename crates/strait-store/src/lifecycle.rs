@@ -88,3 +88,33 @@ impl Lifecycle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn end_of_loading_wakes_each_waiting_task_once() {
+        let lifecycle = Lifecycle::default();
+        let counts = [Arc::<Count>::default(), Arc::<Count>::default()];
+        let wakers = counts.clone().map(Waker::from);
+        let poll = || wakers.each_ref().map(|waker| lifecycle.poll_loaded(&Context::from_waker(waker)));
+        assert_eq!((poll(), poll()), ([Poll::Pending; 2], [Poll::Pending; 2]));
+        lifecycle.set_loaded();
+        assert_eq!(counts.map(|count| count.0.load(Ordering::Relaxed)), [1, 1]);
+        assert_eq!(poll(), [Poll::Ready(()); 2]);
+    }
+}

@@ -198,8 +198,8 @@ impl Scan<'_> {
         of_hash.iter().filter(is_it).for_each(|record| self.shared.forget(record));
     }
 
-    /// Adopts the last record of a segment, unless its write was interrupted. Reads it whole before a
-    /// copy of it is given up.
+    /// Adopts the last record of a segment, unless its write was interrupted. Reads it whole before
+    /// a copy of it is given up.
     fn adopt_last(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
         if self.stop.is_met() {
             // The next session checks it.

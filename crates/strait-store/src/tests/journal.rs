@@ -11,7 +11,9 @@ use tempfile::TempDir;
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
 use crate::eviction::SPARES;
+use crate::file::name_of;
 use crate::format::journal::{BLOCK_BYTES, Block, Cut};
+use crate::format::{STATE_AT, State};
 use crate::policy::Area;
 use crate::{Config, Error, Store, append, eviction, hash_of};
 
@@ -265,4 +267,37 @@ fn journal_has_a_share_of_the_capacity() {
     };
     assert_eq!(store.stats().used_bytes, on_disk(dir.path()));
     assert_eq!(body_of(&store, &1_u64.to_le_bytes()), Some(fill_of(1, 1000)));
+}
+
+#[test]
+fn interrupted_copy_of_a_record_does_not_replace_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    // Without a hash of its body.
+    let writer = store.reserve(0, &1_u64.to_le_bytes(), b"meta", Some(1000)).unwrap();
+    rustix::io::pwrite(&*writer.extent().file, &fill_of(1, 1000), writer.extent().offset).unwrap();
+    let record = writer.commit(1000).unwrap();
+    let from = record.location().unwrap();
+    seal(&store);
+    store.sync().unwrap();
+    record.touch();
+    eviction::evict(&store.shared, Area::Main, &from.head);
+    let to = record.location().unwrap();
+    // The process is killed in the middle of the copy.
+    assert!(!to.has_head(&from.head, from.offset));
+    let committed = State::Committed.code().to_le_bytes();
+    rustix::io::pwrite(&*from.head, &committed, from.offset + STATE_AT).unwrap();
+    rustix::io::pwrite(&*to.body, &[0; 500], to.body_offset + 500).unwrap();
+    // The file is unlinked already, but open.
+    let image = killed(dir.path());
+    let bytes = from.head.read(from.head.share.bytes() as usize, 0).unwrap();
+    fs::write(image.path().join(name_of(&from.head.header)), bytes).unwrap();
+    for with_journal in [true, false] {
+        if !with_journal {
+            fs::remove_file(image.path().join("index")).unwrap();
+        }
+        let (_dir, after) = reopened(image.path(), &Disk::default());
+        assert!(has(&after, 1), "{with_journal}");
+        assert_eq!((after.stats().records, after.stats().corrupt), (1, 1));
+    }
 }
