@@ -1,4 +1,5 @@
-//! Fuzzes the store's files: headers of files and records, checkpoints, blocks of a snapshot.
+//! Fuzzes the store's files: headers of files and records, checkpoints, blocks of the index's
+//! journal.
 //! Accepted data is within its limits and encodes to the same bytes. Random bytes rarely have valid
 //! checksums, so they are also used as the numbers of a header, which is then encoded and decoded.
 
@@ -6,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use strait_store::format::checkpoint::Checkpoint;
-use strait_store::format::snapshot::{BLOCK_BYTES, Entry, Item, Totals, decode, encode};
+use strait_store::format::journal::{BLOCK_BYTES, Block, Cut, Entry, FileEntry, Item, Removal, encode};
 use strait_store::format::{
     BODY_BYTES_MAX, FileHeader, KEY_BYTES_MAX, Layout, META_BYTES_MAX, RECORD_ALIGN, RECORD_HEADER_BYTES,
     RecordHeader, State,
@@ -44,9 +45,10 @@ fuzz_target!(|data: &[u8]| {
     if let Some(decoded) = check(&header.encode(), header.tag, number(12)) {
         assert_eq!(decoded, header);
     }
-    blocks::<Totals>(data);
-    blocks::<FileHeader>(data);
+    blocks::<Cut>(data);
+    blocks::<FileEntry>(data);
     blocks::<Entry>(data);
+    blocks::<Removal>(data);
 });
 
 /// Checks that the parts of an accepted header are at valid places.
@@ -68,15 +70,16 @@ fn check(bytes: &[u8], tag: u64, offset: u64) -> Option<RecordHeader> {
 }
 
 /// Decodes the bytes as a block, and as the items of one.
-fn blocks<I: Item>(data: &[u8]) {
-    assert!(decode::<I>(data, 0, 0).is_none_or(|items| items.len() <= I::IN_BLOCK));
+fn blocks<I: Item + PartialEq>(data: &[u8]) {
+    assert!(Block::check(data, 0).is_none_or(|block| block.items::<I>().count() <= I::IN_BLOCK));
     let items: Vec<I> = data.chunks_exact(I::BYTES).filter_map(I::decode).take(I::IN_BLOCK).collect();
-    let block = encode(7, 3, &items);
+    let mut block = Vec::new();
+    encode(7, 3, &items, &mut block);
     assert_eq!(block.len(), BLOCK_BYTES);
-    assert_eq!(decode::<I>(&block, 7, 3).map(|items| items.len()), Some(items.len()));
-    assert!(decode::<I>(&block, 8, 3).is_none() && decode::<I>(&block, 7, 4).is_none());
-    let mut damaged = block;
+    let decoded = Block::check(&block, 3).expect("it is intact");
+    assert!(decoded.session == 7 && decoded.items::<I>().eq(items));
+    assert!(Block::check(&block, 4).is_none());
     let at = data.len() * 31 % BLOCK_BYTES;
-    damaged[at] ^= 1;
-    assert!(decode::<I>(&damaged, 7, 3).is_none());
+    block[at] ^= 1;
+    assert!(Block::check(&block, 3).is_none());
 }

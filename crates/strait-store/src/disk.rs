@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -14,6 +15,9 @@ pub(crate) use crate::tests::faults::Faults;
 
 /// Only the owner may read and write files.
 const FILE_MODE: u32 = 0o600;
+
+/// Limit of the parts of a file between holes. Further holes are read.
+const PARTS_MAX: usize = 4096;
 
 /// Limit of pieces in one call (`UIO_MAXIOV`, linux/uio.h).
 const PIECES_MAX: usize = 1024;
@@ -158,14 +162,23 @@ impl Disk {
         Ok(())
     }
 
-    /// Offset of the first data at or after `offset`; `None` if only holes follow. If the file
-    /// system does not support SEEK_DATA, returns `offset`.
-    pub(crate) fn next_data(file: &File, offset: u64) -> Option<u64> {
-        match seek(file, SeekFrom::Data(offset)) {
-            Ok(at) => Some(at),
-            Err(Errno::NXIO) => None,
-            Err(_) => Some(offset),
+    /// Parts of the file with data at or after `offset`: all of it if the file system does not
+    /// support SEEK_DATA. Find them before the file is read: allocated blocks count as a hole until
+    /// the kernel reads them ahead.
+    pub(crate) fn data_after(file: &File, offset: u64) -> Vec<Range<u64>> {
+        let (mut parts, mut offset) = (Vec::new(), offset);
+        while parts.len() < PARTS_MAX {
+            match seek(file, SeekFrom::Data(offset)) {
+                Ok(begin) => {
+                    offset = seek(file, SeekFrom::Hole(begin)).unwrap_or(u64::MAX);
+                    parts.push(begin..offset);
+                }
+                Err(Errno::NXIO) => return parts,
+                Err(_) => break,
+            }
         }
+        parts.push(offset..u64::MAX);
+        parts
     }
 
     /// Truncates the file to `bytes`.

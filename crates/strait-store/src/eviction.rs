@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::append;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
-use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State};
+use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State, hash_of_pieces};
 use crate::lane::{Head, Lane};
 use crate::pending::PINNED_DIVISOR;
 use crate::policy::{Area, Candidate, STAYED_MAX, Selection};
@@ -142,7 +142,6 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
             && pinned.files < shared.segments.budget.files_max / PINNED_DIVISOR as usize
     };
     let is_read = |file: &SegmentFile| file.readers.load(Ordering::Acquire) > 0;
-    let is_written = |file: &SegmentFile| file.writers.load(Ordering::Acquire) > 0;
     let wanted = shared.popularity.policy().area(shared.segments.window_bytes());
     let first = |is_free: &dyn Fn(&SegmentFile) -> bool| {
         [wanted, wanted.other()].into_iter().find_map(|area| {
@@ -150,8 +149,8 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
             Some((area, position, file))
         })
     };
-    first(&|file| !is_written(file) && !is_read(file))
-        .or_else(|| first(&|file| !is_written(file) && may_be_pinned(file)))
+    first(&|file| !file.has_writers() && !is_read(file))
+        .or_else(|| first(&|file| !file.has_writers() && may_be_pinned(file)))
 }
 
 /// Counts bytes that left the window, and halves the numbers of requests if that is due.
@@ -255,8 +254,11 @@ pub(crate) fn members(shared: &Shared, file: &Arc<SegmentFile>, hashes: &[u64]) 
 /// Copies a record, with its body or only its head, to the segment of eviction. The record
 /// keeps its identity.
 fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_body: bool) -> Result<()> {
-    let moved = read(location, record, READ_BYTES_MAX).and_then(|loaded| {
-        let new = copy(shared, record, location, &loaded, with_body)?;
+    let loaded = read(location, record, READ_BYTES_MAX);
+    // Until the record has its new location: a cut of the journal has both or neither.
+    let mut lane = shared.eviction_lane();
+    let moved = loaded.and_then(|loaded| {
+        let new = copy(shared, &mut lane, record, location, &loaded, with_body)?;
         Ok((new, loaded.header.body_hash.is_some()))
     });
     match &moved {
@@ -265,15 +267,8 @@ fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_bo
         _ => {}
     }
     let (new, has_hash) = moved?;
-    let mut now = lock(&record.location);
-    // Under the lock of the location, so that a concurrent removal marks the valid copy dead.
-    if let Some(now) = &mut *now {
-        let old = std::mem::replace(now, new);
-        shared.mark_dead(&old.head, old.offset);
-    } else {
-        shared.mark_dead(&new.head, new.offset);
-    }
-    drop(now);
+    shared.relocate(record, new);
+    drop(lane);
     if !has_hash {
         // If the old header has got the hash since it was read, the copy lacks it.
         shared.new_bodies.push(record);
@@ -283,21 +278,27 @@ fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_bo
 
 fn copy(
     shared: &Shared,
+    lane: &mut Lane,
     record: &Arc<Record>,
     location: &Location,
     loaded: &Loaded,
     with_body: bool,
 ) -> Result<Location> {
+    if loaded.header.state == State::Dead {
+        // It ended in an earlier session, after the last cut of the journal.
+        return Err(Error::Removed { operation: "move" });
+    }
     let mut head = Head { key: loaded.key(), meta: loaded.meta(), header: loaded.header };
-    let mut lane = shared.eviction_lane();
     if let Some(body) = loaded.body().filter(|_| with_body) {
-        let (file, layout) = append::append(shared, &mut lane, &mut head, &[body])?;
+        // If the process is killed during the write, only the hash shows that it is incomplete.
+        head.header.body_hash.get_or_insert_with(|| hash_of_pieces(&[body]));
+        let (file, layout) = append::append(shared, lane, &mut head, &[body])?;
         return Ok(Location::whole(&file, &layout, &head.header));
     }
     if with_body {
-        return copy_long(shared, &mut lane, record, location, loaded);
+        return copy_long(shared, lane, record, location, loaded);
     }
-    let (file, layout) = append::append(shared, &mut lane, &mut head, &[])?;
+    let (file, layout) = append::append(shared, lane, &mut head, &[])?;
     let (body, body_offset) = (location.body.clone(), location.body_offset);
     Ok(Location { body, body_offset, ..Location::whole(&file, &layout, &head.header) })
 }

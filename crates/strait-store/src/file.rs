@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -35,8 +36,8 @@ pub struct SegmentFile {
     /// Hashes of the records with their head or their body in this file; `None` once eviction of
     /// the file has begun.
     members: Mutex<Option<Vec<u64>>>,
-    /// Number of extents being filled.
-    pub(crate) writers: AtomicU32,
+    /// Offsets of the records whose extents are being filled.
+    open_extents: Mutex<Vec<u64>>,
     /// Number of extents being read or filled.
     pub(crate) readers: AtomicU32,
     /// True if the file was written to since its last sync.
@@ -108,7 +109,7 @@ impl SegmentFile {
             dir: dir.clone(),
             disk: disk.clone(),
             members: Mutex::new(Some(Vec::new())),
-            writers: AtomicU32::new(0),
+            open_extents: Mutex::default(),
             readers: AtomicU32::new(0),
             is_dirty: AtomicBool::new(false),
             is_released: AtomicBool::new(false),
@@ -150,6 +151,29 @@ impl SegmentFile {
         lock(&self.members).take().unwrap_or_default()
     }
 
+    /// Notes that the extent of the record at `offset` is being filled.
+    pub(crate) fn open_extent(&self, offset: u64) {
+        lock(&self.open_extents).push(offset);
+    }
+
+    /// Notes that the extent is not being filled any more.
+    pub(crate) fn close_extent(&self, offset: u64) {
+        let mut extents = lock(&self.open_extents);
+        if let Some(place) = extents.iter().position(|open| *open == offset) {
+            extents.swap_remove(place);
+        }
+    }
+
+    /// Lowest offset of a record whose extent is being filled, if there is one.
+    pub(crate) fn first_open_extent(&self) -> Option<u64> {
+        lock(&self.open_extents).iter().min().copied()
+    }
+
+    /// Returns true if an extent is being filled.
+    pub(crate) fn has_writers(&self) -> bool {
+        !lock(&self.open_extents).is_empty()
+    }
+
     /// Reads up to `bytes` bytes at `offset`; fewer only at the end of the file.
     pub(crate) fn read(&self, bytes: usize, offset: u64) -> Result<Vec<u8>> {
         let mut buffer = Vec::new();
@@ -187,9 +211,9 @@ impl SegmentFile {
         }
     }
 
-    /// Offset of the first data at or after `offset`; `None` if only holes follow.
-    pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
-        Disk::next_data(&self.file, offset)
+    /// Parts of the file with data at or after `offset`.
+    pub(crate) fn data_after(&self, offset: u64) -> Vec<Range<u64>> {
+        Disk::data_after(&self.file, offset)
     }
 
     pub(crate) fn sync(&self) -> Result<()> {

@@ -5,7 +5,7 @@
 //! limits and against each other.
 
 pub mod checkpoint;
-pub mod snapshot;
+pub mod journal;
 
 use rapidhash::v3::{DEFAULT_RAPID_SECRETS, RapidStreamHasherV3, rapidhash_v3};
 

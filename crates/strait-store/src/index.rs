@@ -48,6 +48,17 @@ impl Index {
         self.records.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Prepares for that many records in all, so that the tables do not grow one by one: each
+    /// growth reads all records of a shard.
+    pub(crate) fn reserve(&self, records: usize) {
+        // Some shards have more than others.
+        let of_shard = (records + records / 8) / SHARDS;
+        for shard in &self.shards {
+            let mut table = shard.write().unwrap_or_else(PoisonError::into_inner);
+            table.reserve(of_shard, |record| record.hash);
+        }
+    }
+
     /// Removes a record. Returns false if it was not in the index.
     pub(crate) fn remove(&self, record: &Arc<Record>) -> bool {
         let mut table = self.write(record.hash);

@@ -1,36 +1,65 @@
-//! Loading of the objects of earlier sessions, from the snapshot of the last one or by a scan.
+//! Loading of the objects of earlier sessions: from the journal of the index, and by a scan of the
+//! parts of the files that the journal does not know. Without a journal these are all files.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::file::{SegmentFile, name_of};
+use crate::format::journal::COMPLETE;
 use crate::format::{FILE_HEADER_BYTES, FileHeader};
 use crate::open::Earlier;
-use crate::policy::Area;
-use crate::scan::scan;
+use crate::recovery::Recovery;
+use crate::scan::{Unscanned, scan};
 use crate::shared::Shared;
-use crate::snapshot::Snapshot;
 use crate::unread::Found;
 
 /// Loads the records of earlier sessions. The store neither evicts nor syncs before that is done.
 pub(crate) fn load(shared: &Shared, earlier: Earlier) {
-    let last_session = shared.durability.checkpoint().session - 1;
-    let snapshot = Snapshot::take(&shared.segments.disk, &shared.segments.dir, last_session);
+    let checkpoint = shared.durability.checkpoint().clone();
+    let recovery = Recovery::open(&shared.segments.disk, &shared.segments.dir, &checkpoint);
+    shared.journal.keep(earlier.index);
     let mut files = Vec::with_capacity(earlier.files.len());
     for found in earlier.files {
         files.extend(open(shared, found));
     }
-    let left = match snapshot {
-        Some(snapshot) => adopt(shared, &snapshot, files),
-        None => Some(files),
-    };
-    drop(earlier.index);
-    if let Some(files) = left {
-        scan(shared, files);
-    }
+    let is_held = |number| checkpoint.held.iter().any(|held| held.file == number);
+    let unscanned = recovery.and_then(|recovery| recover(shared, &recovery, &files, is_held));
+    let in_order = unscanned.is_some();
+    let all = || files.iter().map(|file| Unscanned::all_of(file.clone())).collect();
+    scan(shared, &unscanned.unwrap_or_else(all), in_order);
     shared.settle();
+}
+
+/// Adds the records of the journal to the index. Returns the files in the order of eviction, with
+/// the part of each that is to be scanned; `None` if the journal turns out to be unreadable.
+fn recover(
+    shared: &Shared,
+    recovery: &Recovery,
+    files: &[Arc<SegmentFile>],
+    is_held: impl Fn(u64) -> bool,
+) -> Option<Vec<Unscanned>> {
+    let mut by_number: HashMap<_, _> = files.iter().map(|file| (file.number(), file)).collect();
+    let mut unscanned = Vec::with_capacity(files.len());
+    let mut of_journal = Vec::with_capacity(recovery.files.len());
+    for entry in &recovery.files {
+        let number = entry.header.number;
+        // The journal may lack records of a file that could not be read.
+        let file = by_number.remove(&number).filter(|file| file.header == entry.header && !is_held(number));
+        // An object's own file costs one read. Its header shows whether the object was removed and
+        // only its unlink is missing, so the space is freed at once.
+        let scan_from =
+            if file.is_some_and(|file| file.is_own()) { FILE_HEADER_BYTES } else { entry.scan_from };
+        let is_clean = recovery.is_closed && entry.scan_from == COMPLETE;
+        unscanned.extend(file.map(|file| Unscanned { file: file.clone(), scan_from, is_clean }));
+        of_journal.push(file.cloned());
+    }
+    recovery.load(shared, &of_journal)?;
+    // Files that the journal does not name are newer, except those held back.
+    let known: HashSet<_> = unscanned.iter().map(|known| known.file.number()).collect();
+    let others = files.iter().filter(|file| !known.contains(&file.number()));
+    unscanned.extend(others.map(|file| Unscanned::all_of(file.clone())));
+    Some(unscanned)
 }
 
 /// Opens a file. A file that cannot be opened is left for the next session. A file without a valid
@@ -66,33 +95,4 @@ pub(crate) fn open(shared: &Shared, found: Found) -> Option<Arc<SegmentFile>> {
         return None;
     }
     Some(file)
-}
-
-/// Adopts the index of a snapshot. Returns the files if the snapshot turns out to be unreadable.
-fn adopt(
-    shared: &Shared,
-    snapshot: &Snapshot,
-    files: Vec<Arc<SegmentFile>>,
-) -> Option<Vec<Arc<SegmentFile>>> {
-    let mut by_number: HashMap<_, _> = files.iter().map(|file| (file.number(), file)).collect();
-    let mut of_snapshot = Vec::with_capacity(snapshot.files.len());
-    for header in &snapshot.files {
-        let file = by_number.remove(&header.number);
-        of_snapshot.push(file.filter(|file| file.header == *header).cloned());
-    }
-    if snapshot.load(shared, &of_snapshot).is_none() {
-        return Some(files);
-    }
-    for file in of_snapshot.into_iter().flatten().filter(|file| shared.is_useful(file)) {
-        shared.segments.enlist(Area::Main, file);
-    }
-    // Remove files that the snapshot does not name or has no records in.
-    for file in files {
-        if !shared.is_useful(&file) {
-            shared.release_file(file);
-        } else if file.position.load(Ordering::Acquire) == 0 {
-            shared.segments.enlist_old(file);
-        }
-    }
-    None
 }

@@ -18,12 +18,12 @@ use crate::config::Config;
 use crate::disk::Disk;
 use crate::durability::{CHECKPOINT, Durability, write_checkpoint};
 use crate::error::{Error, Result};
-use crate::file::kind_and_number;
+use crate::file::{NEW, kind_and_number};
 use crate::format::FileKind;
 use crate::format::checkpoint::Checkpoint;
+use crate::journal::INDEX;
 use crate::segments::Segments;
 use crate::shared::Shared;
-use crate::snapshot::INDEX;
 use crate::unread::Found;
 
 /// Divisor of the process's descriptor limit for files of the store, and minimum number of files.
@@ -41,7 +41,7 @@ const LOCK: &str = "lock";
 pub(crate) struct Earlier {
     /// Ordered by age.
     pub(crate) files: Vec<Found>,
-    /// Share of the snapshot file, if it exists.
+    /// Share of the journal of the index, if it exists.
     pub(crate) index: Option<Share>,
 }
 
@@ -66,7 +66,10 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     if last.is_none() {
         // Without a checkpoint, complete and incomplete records look alike.
         remove_all(&disk, &dir)?;
+        remove(&disk, &dir.join(INDEX))?;
     }
+    // A journal that a killed process has not completed.
+    remove(&disk, &dir.join(INDEX).with_extension(NEW))?;
     let boot_id = config.boot_id.map_or_else(boot_id, Ok)?;
     let first = Checkpoint { boot_id, session: 0, boot_session: 0, durable: 0, held: Vec::new() };
     let checkpoint = last.unwrap_or(first).next(boot_id);
@@ -171,6 +174,10 @@ fn list(dir: &Path, budget: &Arc<Budget>) -> Result<Earlier> {
     files.sort_unstable_by_key(|file| file.number);
     let index = fs::metadata(dir.join(INDEX)).ok().map(|data| Share::of_existing(budget, data.len()));
     Ok(Earlier { files, index })
+}
+
+fn remove(disk: &Disk, path: &Path) -> Result<()> {
+    disk.unlink(path).map_err(|error| Error::io("unlink", path, &error))
 }
 
 fn remove_all(disk: &Disk, dir: &Path) -> Result<()> {

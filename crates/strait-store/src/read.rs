@@ -46,6 +46,12 @@ pub(crate) fn load(shared: &Shared, record: &Arc<Record>, body_max: usize) -> Re
     let loaded = read(&location, record, body_max);
     match &loaded {
         Err(error @ Error::Corrupt { .. }) => shared.end_corrupt(record, error),
+        // A record of this session gets another location, or none, before it is marked dead. This
+        // one ended in an earlier session, after the last cut of the journal.
+        Ok(loaded) if loaded.header.state == State::Dead && record.is_at(&location) => {
+            shared.forget(record);
+            return Err(Error::Removed { operation: "load" });
+        }
         Ok(loaded) if loaded.body.is_some() && loaded.header.body_hash.is_some() => record.set_checked(),
         _ => {}
     }

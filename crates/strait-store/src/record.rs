@@ -29,6 +29,11 @@ impl Location {
         Self { head, offset: layout.offset, head_len, body, body_offset: layout.body_offset }
     }
 
+    /// Returns true if the head is at `offset` of `file`.
+    pub(crate) fn has_head(&self, file: &Arc<SegmentFile>, offset: u64) -> bool {
+        Arc::ptr_eq(&self.head, file) && self.offset == offset
+    }
+
     /// Returns true if the body follows the head.
     pub(crate) fn is_whole(&self) -> bool {
         // A body is always older than a head that refers to it, so in one file it is before that
@@ -127,6 +132,11 @@ impl Record {
     /// Current location; `None` if the record is dead.
     pub(crate) fn location(&self) -> Option<Location> {
         lock(&self.location).clone()
+    }
+
+    /// Returns true if the head of the record is at `location`.
+    pub(crate) fn is_at(&self, location: &Location) -> bool {
+        lock(&self.location).as_ref().is_some_and(|now| now.has_head(&location.head, location.offset))
     }
 
     /// Marks the record as dead. Returns its location to the one caller that ended it.

@@ -1,5 +1,5 @@
-//! Recovery of the records of earlier sessions by reading the headers in all files. Used after a
-//! crash and if there is no snapshot.
+//! Recovery of the records of earlier sessions by reading headers: those behind the last cut of the
+//! index's journal after a crash, and all of them if there is no journal.
 //!
 //! A header is trusted if it repeats its file's tag and has the right checksum. If the machine has
 //! run since, all writes are in the page cache, in the order of the calls; only the last call on
@@ -9,14 +9,18 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::file::SegmentFile;
 use crate::format::checkpoint::Checkpoint;
+use crate::format::journal::COMPLETE;
 use crate::format::{
     FILE_HEADER_BYTES, PAGE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, State, align_up,
 };
+use crate::policy::Area;
 use crate::read;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -32,31 +36,41 @@ pub(crate) const FAILED_READS_MAX: u64 = 64;
 /// Limit of the body of a last record: longer bodies are not written together with their head.
 const LAST_BYTES_MAX: usize = 1 << 30;
 
-/// Adds the records in `files` to the index, newest file first, and queues the files for eviction.
-pub(crate) fn scan(shared: &Shared, files: Vec<Arc<SegmentFile>>) {
+/// A file, and the part of it that is to be scanned.
+pub(crate) struct Unscanned {
+    pub(crate) file: Arc<SegmentFile>,
+    /// Offset of the first record of that part; [`COMPLETE`] if there is none.
+    pub(crate) scan_from: u64,
+    /// True if all of the file is known to be on disk.
+    pub(crate) is_clean: bool,
+}
+
+impl Unscanned {
+    /// All of a file.
+    pub(crate) fn all_of(file: Arc<SegmentFile>) -> Self {
+        Self { file, scan_from: FILE_HEADER_BYTES, is_clean: false }
+    }
+}
+
+/// Adds the records in `files` to the index, those of the last file first, and queues the files for
+/// eviction: in their order if `in_order`, else by their numbers.
+pub(crate) fn scan(shared: &Shared, files: &[Unscanned], in_order: bool) {
     let checkpoint = shared.durability.checkpoint().clone();
     let stop = StopCondition { shared, failed_reads: Cell::new(0) };
-    let (referring, lasts) = (Vec::new(), Vec::new());
-    let mut scan = Scan { shared, stop: &stop, checkpoint, files: HashMap::new(), referring, lasts };
-    for file in files.into_iter().rev() {
-        scan.scan_file(file);
-    }
+    let by_number = files.iter().map(|part| (part.file.number(), part.file.clone())).collect();
+    let mut scan = Scan { shared, stop: &stop, checkpoint, files: by_number, referring: Vec::new() };
+    let mut ends: Vec<u64> = files.iter().rev().map(|part| scan.scan_file(part)).collect();
+    ends.reverse();
     scan.adopt_referring();
-    scan.check_lasts();
-    scan.queue_files();
+    for (part, end) in files.iter().zip(ends) {
+        scan.queue_file(part, end, in_order);
+    }
 }
 
 /// A record with its body in another file.
 struct Referring {
     header: RecordHeader,
     head: Arc<SegmentFile>,
-    offset: u64,
-}
-
-/// The last record of a segment.
-struct Last {
-    hash: u64,
-    file: Arc<SegmentFile>,
     offset: u64,
 }
 
@@ -84,42 +98,49 @@ struct Scan<'a> {
     shared: &'a Shared,
     stop: &'a StopCondition<'a>,
     checkpoint: Checkpoint,
-    /// Files by number, with the end of their useful bytes.
-    files: HashMap<u64, (Arc<SegmentFile>, u64)>,
+    /// Files by number.
+    files: HashMap<u64, Arc<SegmentFile>>,
     referring: Vec<Referring>,
-    lasts: Vec<Last>,
 }
 
 impl Scan<'_> {
-    fn scan_file(&mut self, file: Arc<SegmentFile>) {
-        let scanned = if self.stop.is_met() {
+    /// Scans a part of a file. Returns the end of the file's useful bytes.
+    fn scan_file(&mut self, part: &Unscanned) -> u64 {
+        let file = &part.file;
+        let scanned = if part.scan_from == COMPLETE {
+            Ok(Some(file.share.bytes()))
+        } else if self.stop.is_met() {
             Ok(None)
         } else if file.is_own() {
-            self.scan_object_file(&file)
+            self.scan_object_file(file)
         } else {
-            self.scan_segment(&file)
+            self.scan_segment(file, part.scan_from)
         };
-        let end = self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
+        self.shared.counted(scanned).ok().flatten().unwrap_or_else(|| {
             // The records found are valid, but the file may have others.
             self.shared.unread.hold(file.number());
             file.share.bytes()
-        });
-        self.files.insert(file.number(), (file, end));
+        })
     }
 
-    /// Adopts the records of a segment. Returns the end of the last one, or `None` if pages could
-    /// not be read.
-    fn scan_segment(&mut self, file: &Arc<SegmentFile>) -> Result<Option<u64>> {
-        let mut window = Window::new(file, self.stop);
-        let adopted = self.adopt_records(file, &mut window);
+    /// Adopts the records of a segment from an offset on. Returns the end of the last one, or
+    /// `None` if pages could not be read.
+    fn scan_segment(&mut self, file: &Arc<SegmentFile>, scan_from: u64) -> Result<Option<u64>> {
+        let mut window = Window::new(file, scan_from, self.stop);
+        let adopted = self.adopt_records(file, scan_from, &mut window);
         self.shared.counters.failed.add(window.unread_pages);
         let end = adopted?;
         Ok((window.unread_pages == 0).then_some(end))
     }
 
-    /// Adopts the readable records of a segment. Returns the end of the last one.
-    fn adopt_records(&mut self, file: &Arc<SegmentFile>, window: &mut Window<'_>) -> Result<u64> {
-        let (mut at, mut end, mut last) = (FILE_HEADER_BYTES, FILE_HEADER_BYTES, None);
+    /// Adopts the readable records of a segment from an offset on. Returns the end of the last one.
+    fn adopt_records(
+        &mut self,
+        file: &Arc<SegmentFile>,
+        scan_from: u64,
+        window: &mut Window<'_>,
+    ) -> Result<u64> {
+        let (mut at, mut end, mut last) = (scan_from, scan_from, None);
         while let Some((location, bytes)) = window.at(at)? {
             at = location;
             let header = RecordHeader::decode(bytes, file.header.tag, at);
@@ -132,9 +153,14 @@ impl Scan<'_> {
                 continue;
             };
             let next = at + header.extent_len;
-            if header.state == State::Committed {
-                last = Some((header.hash, at));
-                self.adopt(header, file, at);
+            match header.state {
+                State::Committed => {
+                    if let Some((header, at)) = last.replace((header, at)) {
+                        self.adopt(header, file, at);
+                    }
+                }
+                State::Dead => self.forget_ended(&header, file, at),
+                State::Reserved => {}
             }
             // A newer record may refer to the body of a dead one.
             if header.state != State::Reserved {
@@ -142,7 +168,9 @@ impl Scan<'_> {
             }
             at = next;
         }
-        self.lasts.extend(last.map(|(hash, offset)| Last { hash, file: file.clone(), offset }));
+        if let Some((header, at)) = last {
+            self.adopt_last(header, file, at);
+        }
         Ok(end)
     }
 
@@ -156,8 +184,41 @@ impl Scan<'_> {
         };
         if header.state == State::Committed {
             self.adopt(header, file, at);
+        } else {
+            self.forget_ended(&header, file, at);
         }
         Ok(Some(at + header.extent_len))
+    }
+
+    /// Removes the record of a dead header from the index, to which the journal has added it.
+    fn forget_ended(&self, header: &RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
+        let of_hash = self.shared.index.find(header.hash);
+        let is_it =
+            |record: &&Arc<Record>| record.location().is_some_and(|place| place.has_head(file, offset));
+        of_hash.iter().filter(is_it).for_each(|record| self.shared.forget(record));
+    }
+
+    /// Adopts the last record of a segment, unless its write was interrupted. Reads it whole before
+    /// a copy of it is given up.
+    fn adopt_last(&mut self, header: RecordHeader, file: &Arc<SegmentFile>, offset: u64) {
+        if self.stop.is_met() {
+            // The next session checks it.
+            return self.shared.unread.hold(file.number());
+        }
+        let (head_len, body_offset) = (header.head_len() as u32, header.body_offset);
+        let location = Location { head: file.clone(), offset, head_len, body: file.clone(), body_offset };
+        let record = Record::new(header.hash, header.sequence, header.body_len, location.clone());
+        let body_max = if header.body_file == 0 { LAST_BYTES_MAX } else { 0 };
+        let is_known = self.checkpoint.covers(file.number(), header.written);
+        let read = is_known.then(|| self.stop.count_failure(read::read(&location, &record, body_max)));
+        // An unreadable record stays, and is checked when it is loaded.
+        if let Some(Err(Error::Corrupt { .. })) = read {
+            self.shared.counters.corrupt.add(1);
+            self.shared.mark_dead(file, offset);
+        } else {
+            let _ = read.map(|read| self.shared.counted(read));
+            self.adopt(header, file, offset);
+        }
     }
 
     /// Adopts a record, unless it may be incomplete or is a copy.
@@ -181,15 +242,27 @@ impl Scan<'_> {
     }
 
     fn insert(&self, header: &RecordHeader, head: &Arc<SegmentFile>, offset: u64, body: &Arc<SegmentFile>) {
+        if body.is_released.load(Ordering::Acquire) {
+            // A caller has removed the record that this one has replaced.
+            self.shared.mark_dead(head, offset);
+            return;
+        }
+        let head_len = header.head_len() as u32;
+        let body_offset = header.body_offset;
+        let new = Location { head: head.clone(), offset, head_len, body: body.clone(), body_offset };
         for other in self.shared.index.find(header.hash) {
             let Some(location) = other.location() else { continue };
-            if Arc::ptr_eq(&location.head, head) && location.offset == offset {
+            if location.has_head(head, offset) {
                 return;
             }
+            if other.sequence() == header.sequence {
+                // The record was copied. The copy that the journal names may be marked dead
+                // already, this one is not.
+                return self.shared.relocate_earlier(&other, new);
+            }
             let shares_body = Arc::ptr_eq(&location.body, body) && location.body_offset == header.body_offset;
-            if other.sequence() == header.sequence || (shares_body && other.sequence() > header.sequence) {
-                // The record was copied or updated, and its old copy was not marked dead before the
-                // crash.
+            if shares_body && other.sequence() > header.sequence {
+                // The record was updated, and was not marked dead before the crash.
                 self.shared.mark_dead(head, offset);
                 return;
             }
@@ -197,39 +270,13 @@ impl Scan<'_> {
                 self.shared.end_head(&other);
             }
         }
-        let head_len = header.head_len() as u32;
-        let (head, body) = (head.clone(), body.clone());
-        let location = Location { head, offset, head_len, body, body_offset: header.body_offset };
-        self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, location));
-    }
-
-    /// Loads the last record of each segment whole: its write may have been interrupted.
-    fn check_lasts(&mut self) {
-        for Last { hash, file, offset } in std::mem::take(&mut self.lasts) {
-            let found = self.shared.index.find(hash);
-            let is_last =
-                |location: &Location| location.offset == offset && Arc::ptr_eq(&location.head, &file);
-            let Some(record) =
-                found.into_iter().find(|record| record.location().is_some_and(|location| is_last(&location)))
-            else {
-                continue;
-            };
-            if self.stop.is_met() {
-                // The next session checks it.
-                self.shared.unread.hold(file.number());
-                self.shared.forget(&record);
-            } else {
-                // An unreadable record stays, and is checked when it is loaded. A damaged one is
-                // removed.
-                let _ = self.stop.count_failure(read::load(self.shared, &record, LAST_BYTES_MAX));
-            }
-        }
+        self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, new));
     }
 
     /// Adopts the records with bodies in other files, now that all files are known.
     fn adopt_referring(&mut self) {
         for Referring { header, head, offset } in std::mem::take(&mut self.referring) {
-            let body = self.files.get(&header.body_file).map(|(file, _)| file.clone());
+            let body = self.files.get(&header.body_file).cloned();
             let body = body.filter(|file| header.body_offset + header.body_len <= file.share.bytes());
             match body {
                 // The body is older than the head, so a durable number of the body's file that
@@ -245,20 +292,24 @@ impl Scan<'_> {
         }
     }
 
-    /// Queues the files for eviction, each truncated to its useful bytes. Files without records are
+    /// Queues a file for eviction, truncated to its useful bytes. A file without records is
     /// released.
-    fn queue_files(&mut self) {
-        let mut files: Vec<_> = self.files.drain().map(|(_, file)| file).collect();
-        files.sort_unstable_by_key(|(file, _)| file.number());
-        for (file, end) in files {
-            if self.shared.is_useful(&file) {
-                file.cut(align_up(end, PAGE_BYTES).min(file.share.bytes()));
-                // The last session may have ended before it synced the file.
-                self.shared.durability.note_written(&file);
-                self.shared.segments.enlist_old(file);
-            } else {
-                self.shared.release_file(file);
-            }
+    fn queue_file(&self, part: &Unscanned, end: u64, in_order: bool) {
+        let file = &part.file;
+        if !self.shared.is_useful(file) {
+            return self.shared.release_file(file.clone());
+        }
+        if end < file.share.bytes() {
+            file.cut(align_up(end, PAGE_BYTES).min(file.share.bytes()));
+        }
+        if !part.is_clean {
+            // The last session may have ended before it synced the file.
+            self.shared.durability.note_written(file);
+        }
+        if in_order {
+            self.shared.segments.enlist(Area::Main, file.clone());
+        } else {
+            self.shared.segments.enlist_old(file.clone());
         }
     }
 }
@@ -267,6 +318,10 @@ impl Scan<'_> {
 struct Window<'a> {
     file: &'a SegmentFile,
     stop: &'a StopCondition<'a>,
+    /// Parts of the segment with data after that being read.
+    parts: std::vec::IntoIter<Range<u64>>,
+    /// Part being read.
+    part: Range<u64>,
     start: u64,
     bytes: Vec<u8>,
     /// Bytes of one read: a single page once a read has failed.
@@ -276,8 +331,10 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(file: &'a SegmentFile, stop: &'a StopCondition<'a>) -> Self {
-        Self { file, stop, start: 0, bytes: Vec::new(), step_bytes: WINDOW_BYTES, unread_pages: 0 }
+    fn new(file: &'a SegmentFile, scan_from: u64, stop: &'a StopCondition<'a>) -> Self {
+        let parts = file.data_after(scan_from).into_iter();
+        let (step_bytes, unread_pages) = (WINDOW_BYTES, 0);
+        Self { file, stop, parts, part: 0..0, start: 0, bytes: Vec::new(), step_bytes, unread_pages }
     }
 
     /// Returns the next possible offset of a header at or after `offset`, and the bytes there;
@@ -289,8 +346,11 @@ impl<'a> Window<'a> {
                 && offset + RECORD_HEADER_BYTES as u64 <= window.start + window.bytes.len() as u64
         };
         if !has(self, offset) {
-            let Some(data) = self.file.next_data(offset) else { return Ok(None) };
-            offset = align_up(data.max(offset), RECORD_ALIGN);
+            while offset >= self.part.end {
+                let Some(next) = self.parts.next() else { return Ok(None) };
+                self.part = next;
+                offset = align_up(self.part.start.max(offset), RECORD_ALIGN);
+            }
             self.start = offset;
             self.bytes = self.read(offset)?;
         }
@@ -305,6 +365,7 @@ impl<'a> Window<'a> {
     fn read(&mut self, offset: u64) -> Result<Vec<u8>> {
         loop {
             let end = (offset + self.step_bytes) & !(PAGE_BYTES - 1);
+            let end = end.min(align_up(self.part.end, PAGE_BYTES));
             match self.stop.count_failure(self.file.read((end - offset) as usize, offset)) {
                 Err(error) if self.stop.is_met() => return Err(error),
                 Err(_) if self.step_bytes > PAGE_BYTES => self.step_bytes = PAGE_BYTES,

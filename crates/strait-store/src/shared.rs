@@ -15,6 +15,7 @@ use crate::file::{SegmentFile, lock, name_of};
 use crate::format::checkpoint::Held;
 use crate::format::{FileHeader, RECORD_ALIGN, STATE_AT, State};
 use crate::index::Index;
+use crate::journal::Journal;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::new_bodies::NewBodies;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     /// Lanes of the callers; the last is that of eviction.
     pub(crate) lanes: Box<[Mutex<Lane>]>,
     pub(crate) durability: Durability,
+    pub(crate) journal: Journal,
     pub(crate) unread: Unread,
     pub(crate) demand: Demand,
     pub(crate) lifecycle: Lifecycle,
@@ -56,6 +58,7 @@ impl Shared {
             segments,
             lanes: callers.chain([of_eviction]).map(Mutex::new).collect(),
             durability,
+            journal: Journal::default(),
             unread: Unread::default(),
             demand: Demand::default(),
             lifecycle: Lifecycle::default(),
@@ -150,9 +153,15 @@ impl Shared {
         let of_dropped = self.popularity.requests_of_dropped(record.hash);
         record.set_hits(of_others.fold(of_dropped, u8::max));
         record.set_checked();
-        self.index.insert(record.clone());
+        self.insert(record);
         self.counters.stored.add(1);
         self.note_request(record);
+    }
+
+    /// Adds a new record to the index and to the journal.
+    pub(crate) fn insert(&self, record: &Arc<Record>) {
+        self.index.insert(record.clone());
+        self.journal.note_placed(record);
     }
 
     /// Counts a hit.
@@ -168,23 +177,47 @@ impl Shared {
 
     /// Adds a record of an earlier session to the index and to the lists of its files.
     pub(crate) fn admit(&self, record: &Arc<Record>) {
-        let Some(location) = record.location() else { return };
+        if let Some(location) = record.location() {
+            Self::list(record, &location);
+            self.index.insert(record.clone());
+        }
+    }
+
+    /// Gives a record of an earlier session the location of a copy that was made after the last cut
+    /// of the journal.
+    pub(crate) fn relocate_earlier(&self, record: &Arc<Record>, new: Location) {
+        Self::list(record, &new);
+        self.relocate(record, new);
+    }
+
+    fn list(record: &Record, location: &Location) {
         location.head.admit(record.hash);
         if !Arc::ptr_eq(&location.head, &location.body) {
             location.body.admit(record.hash);
         }
-        self.index.insert(record.clone());
     }
 
     /// Returns true if an old file must be kept. A file without records may have bodies that an
     /// unreadable file refers to.
     pub(crate) fn is_useful(&self, file: &SegmentFile) -> bool {
-        file.has_members() || self.unread.any()
+        // The records of a segment can end one by one. The space of an object's own file is freed
+        // with its last one.
+        let is_used = if file.is_own() {
+            let parts = file.members().into_iter().flat_map(|hash| self.index.find(hash));
+            let mut parts = parts.filter_map(|record| record.location());
+            parts.any(|place| [place.head.number(), place.body.number()].contains(&file.number()))
+        } else {
+            file.has_members()
+        };
+        is_used || self.unread.any()
     }
 
     /// Ends loading. Files that could not be read are held back in the checkpoint with their old
     /// durable number.
     pub(crate) fn settle(&self) {
+        if self.unread.any() {
+            self.journal.discard(self);
+        }
         let mut checkpoint = self.durability.checkpoint();
         let files = self.unread.take_held();
         checkpoint.held =
@@ -263,6 +296,7 @@ impl Shared {
     pub(crate) fn forget(&self, record: &Arc<Record>) {
         if record.kill().is_some() {
             self.index.remove(record);
+            self.journal.note_removed(record);
         }
     }
 
@@ -276,7 +310,21 @@ impl Shared {
         let location = record.kill()?;
         self.index.remove(record);
         self.mark_dead(&location.head, location.offset);
+        self.journal.note_removed(record);
         Some(location)
+    }
+
+    /// Gives a record a new location, to which its bytes have been copied.
+    pub(crate) fn relocate(&self, record: &Arc<Record>, new: Location) {
+        let mut now = lock(&record.location);
+        // Under the lock of the location, so that a concurrent removal marks the valid copy dead.
+        if let Some(now) = &mut *now {
+            let old = std::mem::replace(now, new);
+            self.mark_dead(&old.head, old.offset);
+            self.journal.note_placed(record);
+        } else {
+            self.mark_dead(&new.head, new.offset);
+        }
     }
 
     /// Marks the record at `offset` as dead on disk. Does nothing in a read-only store, and in a

@@ -1,5 +1,6 @@
 //! Public interface of the store.
 
+use std::future::poll_fn;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -87,6 +88,11 @@ impl Store {
     /// Waits up to `timeout` for the records of earlier sessions. Returns true if they are loaded.
     pub fn wait_loaded(&self, timeout: Duration) -> bool {
         self.shared.lifecycle.wait_loaded_for(timeout)
+    }
+
+    /// Waits for the records of earlier sessions without blocking the thread.
+    pub async fn loaded(&self) {
+        poll_fn(|context| self.shared.lifecycle.poll_loaded(context)).await;
     }
 
     /// Alive records with this hash of their key, newest first. The caller loads them and compares
@@ -204,7 +210,7 @@ impl Store {
         if record.is_checked() {
             updated.set_checked();
         }
-        self.shared.index.insert(updated.clone());
+        self.shared.insert(&updated);
         // After the insertion into the index, so that a concurrent eviction of the file finds the
         // record.
         if updated.body().is_some_and(|body| body.file.admit(header.hash)) {
@@ -315,8 +321,8 @@ impl Store {
         forget_all();
     }
 
-    /// Closes the store in order: refuses writes from now on, syncs, and writes the snapshot for
-    /// the next session. Reading continues to work. Blocks until the disk is done.
+    /// Closes the store in order: refuses writes from now on, syncs, and writes the whole
+    /// index for the next session. Reading continues to work. Blocks until the disk is done.
     pub fn close(&self) {
         self.shared.lifecycle.close();
         if let Some(background) = lock(&self.background).take() {

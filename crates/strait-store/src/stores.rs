@@ -145,6 +145,13 @@ impl Stores {
         self.all().all(|store| store.wait_loaded(timeout.saturating_sub(begin.elapsed())))
     }
 
+    /// As [`Store::loaded`], of all stores.
+    pub async fn loaded(&self) {
+        for store in self.all() {
+            store.loaded().await;
+        }
+    }
+
     /// Alive records with this hash of their key; those of one store newest first.
     pub fn find(&self, hash: u64) -> SmallVec<[Arc<Record>; 2]> {
         let mut all = self.all().map(|store| store.find(hash));

@@ -9,17 +9,34 @@ use crate::file::{SegmentFile, lock};
 use crate::format::PAGE_BYTES;
 use crate::format::checkpoint::{Checkpoint, HELD_MAX};
 use crate::shared::Shared;
-use crate::{append, eviction, snapshot};
+use crate::{append, eviction, journal};
 
-/// Syncs every file written to, including removals, and then advances the durable number past
-/// all writes that had ended before.
+/// Syncs every file written to, including removals, advances the durable number past all writes
+/// that had ended before, and then adds the changes of the index to its journal.
 pub(crate) fn sync(shared: &Shared) -> Result<()> {
+    sync_with(shared, false)
+}
+
+/// Like [`sync`], and replaces the journal if `is_last`.
+fn sync_with(shared: &Shared, is_last: bool) -> Result<()> {
     shared.retry_unlinks();
     let mut checkpoint = shared.durability.checkpoint();
-    let last = shared.durability.last_number();
-    // A write takes its number and ends under the lock of a lane, so after this loop all writes
-    // up to `last` have ended.
-    shared.lanes.iter().for_each(|lane| drop(lock(lane)));
+    let batch = journal::cut(shared, is_last);
+    // If a batch is not written, the next one is whole.
+    sync_files(shared, &mut checkpoint, batch.number).inspect_err(|_| shared.journal.lose())?;
+    if shared.unread.any() || checkpoint.durable < batch.number {
+        // The index lacks records that could not be read, or not all of it is durable.
+        shared.journal.lose();
+    } else {
+        // Without a batch the store works as well; the next start takes longer.
+        let _ = shared.counted(journal::write_batch(shared, checkpoint.session, &batch, is_last));
+    }
+    Ok(())
+}
+
+/// Syncs every file written to, and advances the durable number to `last`. All writes up to it have
+/// ended.
+fn sync_files(shared: &Shared, checkpoint: &mut Checkpoint, last: u64) -> Result<()> {
     let dirty = shared.durability.take_dirty();
     let mut has_unlinked = false;
     for file in dirty.iter().filter_map(std::sync::Weak::upgrade) {
@@ -75,11 +92,5 @@ pub(crate) fn finish(shared: &Shared) {
         shared.release_file(spare);
     }
     eviction::close_unlinked(shared);
-    let synced = shared.counted(sync(shared));
-    let session = shared.durability.checkpoint().session;
-    // A snapshot must not lack records that could not be read, or contain records that a power loss
-    // may remove.
-    if synced.is_ok() && !shared.unread.any() {
-        let _ = shared.counted(snapshot::write(&shared.segments, &shared.index, session));
-    }
+    let _ = shared.counted(sync_with(shared, true));
 }

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::append;
 use crate::budget::Share;
@@ -68,7 +67,7 @@ impl Writer {
         head.write(&file, &layout, &[])
             .inspect_err(|error| append::seal_failed(shared, &mut guard, error))?;
         guard.tail = layout.end;
-        file.writers.fetch_add(1, Ordering::AcqRel);
+        file.open_extent(layout.offset);
         drop(guard);
         Ok(Self::new(shared, lane, file, head, layout, body_len, Some(body_len)))
     }
@@ -90,7 +89,7 @@ impl Writer {
             shared.note_shortage(error, layout.body_offset);
             shared.release_file(file.clone());
         })?;
-        file.writers.fetch_add(1, Ordering::AcqRel);
+        file.open_extent(layout.offset);
         Ok(Self::new(shared, lane, file, head, layout, writable_bytes, body_len))
     }
 
@@ -261,7 +260,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.file.writers.fetch_sub(1, Ordering::AcqRel);
+        self.file.close_extent(self.layout.offset);
         if !self.is_committed && self.file.is_own() {
             self.shared.release_file(self.file.clone());
         }

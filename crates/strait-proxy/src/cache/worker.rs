@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
@@ -14,6 +15,7 @@ use strait_http::vary::Variant;
 use strait_store::Stores;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
+use tokio::time::Instant;
 
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
 use crate::cache::fill::Fills;
@@ -35,6 +37,11 @@ use crate::observe::report::Report;
 use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::{Pool, Upstream};
+
+/// Time after the start in which a miss waits for the store's index. A journal of 500,000 objects
+/// is loaded in less, so that none of them is fetched again. A scan of all records can take
+/// longer; after this time no request waits for it.
+const LOADING: Duration = Duration::from_millis(500);
 
 /// State that all workers share.
 #[derive(Debug)]
@@ -103,8 +110,10 @@ pub(crate) struct Local {
     key: RefCell<String>,
     random: RandomState,
     random_count: Cell<u64>,
-    /// True if the store was loaded at the last check.
+    /// True once the store is known to be loaded.
     is_loaded: Cell<bool>,
+    /// End of the time in which a miss waits for the store to be loaded.
+    loading_until: Instant,
 }
 
 /// Returns the budget of files that connections and pipes share. Pipes of all workers leave a part
@@ -136,6 +145,7 @@ impl Worker {
             random: RandomState::new(),
             random_count: Cell::default(),
             is_loaded: Cell::default(),
+            loading_until: Instant::now() + LOADING,
             shared,
             lane,
         });
@@ -334,12 +344,13 @@ impl Local {
         look(strait_store::hash_of(key.as_bytes()), &key)
     }
 
-    /// Returns true if the store's index is loaded.
-    pub(crate) fn is_loaded(&self) -> bool {
-        if !self.is_loaded.get() {
-            self.is_loaded.set(self.shared.store.as_ref().is_none_or(|store| store.is_loaded()));
-        }
-        self.is_loaded.get()
+    /// Waits until the store's index is loaded, at most to the end of the time for it. Returns
+    /// false if it was loaded before, so that a lookup has missed nothing.
+    pub(crate) async fn wait_loaded(&self) -> bool {
+        let Some(store) = self.shared.store.as_ref().filter(|_| !self.is_loaded.get()) else { return false };
+        let waited = tokio::time::timeout_at(self.loading_until, store.loaded()).await;
+        self.is_loaded.set(waited.is_ok());
+        true
     }
 
     /// Returns an object that memory alone holds with a new generation, for a validation that is

@@ -31,11 +31,6 @@ const SHARED_LOOKUPS_MAX: usize = 5;
 /// Maximum wait for the head of a response to another request. An origin may be slow for that
 /// request alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
-/// Time that a miss waits while the store's index is being loaded, and number of lookups in that
-/// time.
-const LOADING: Duration = Duration::from_secs(1);
-const LOADING_LOOKUPS: u32 = 100;
-
 /// Request in the course of its lookup.
 struct Attempt {
     /// Number of lookups so far.
@@ -273,16 +268,12 @@ fn may_send_body(exchange: &Exchange<'_, '_>, object: &Object, decision: Reuse) 
 }
 
 /// Finds the stored response. While the store's index is being loaded, a miss is looked up again
-/// for at most a second.
+/// when it is loaded.
 async fn find(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Arc<Object>, NotFound> {
     let (worker, request_fields) = (exchange.worker, &exchange.request.fields);
-    let mut found = worker.find(wanted.hash, &wanted.key, request_fields);
-    for _ in 0..LOADING_LOOKUPS {
-        if found.is_ok() || worker.is_loaded() {
-            break;
-        }
-        tokio::time::sleep(LOADING / LOADING_LOOKUPS).await;
-        found = worker.find(wanted.hash, &wanted.key, request_fields);
+    let found = worker.find(wanted.hash, &wanted.key, request_fields);
+    if found.is_ok() || !worker.wait_loaded().await {
+        return found;
     }
-    found
+    worker.find(wanted.hash, &wanted.key, request_fields)
 }

@@ -1,6 +1,10 @@
 //! Stored responses survive a kill, and the proxy a directory that disappears.
 
+use std::collections::HashSet;
+use std::path::Path;
+
 use lab::wait_until;
+use strait_store::format::journal::{BLOCK_BYTES, Block, Entry};
 
 use crate::body::Body;
 use crate::client::{Client, await_hit};
@@ -76,4 +80,61 @@ fn proxy_serves_while_a_directory_is_gone_and_uses_it_again() {
     assert!((100..200).contains(&asked), "{asked} requests");
     let finished = proxy.terminate();
     assert_eq!(finished.stderr.matches("the cache lost").count(), 1, "{}", finished.stderr);
+}
+
+/// Number of objects in the journal of the store's index.
+fn journaled(cache: &Path) -> usize {
+    let bytes = std::fs::read(cache.join("index")).unwrap_or_default();
+    let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(0..);
+    let blocks = blocks.filter_map(|(block, place)| Block::check(block, place));
+    blocks.flat_map(|block| block.items::<Entry>().map(|entry| entry.sequence)).collect::<HashSet<_>>().len()
+}
+
+#[test]
+fn synced_objects_are_hits_after_kills_and_an_unknown_one_is_fetched() {
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let objects = objects(200);
+    let start = || Setup::for_origin(origin.address).config("cache.sync = 1\n").start_in(cache.path());
+    let proxy = start();
+    let mut client = Client::connect(proxy.address).unwrap();
+    for object in &objects {
+        object.assert_whole(&client.fetch(&object.target(), "").unwrap().body);
+    }
+    for object in &objects {
+        await_hit(proxy.address, object);
+    }
+    assert!(wait_until(LIMIT, || journaled(cache.path()) >= objects.len()));
+    drop(client);
+    proxy.kill();
+
+    for round in 0..3 {
+        let asked = origin.asked().len();
+        let proxy = start();
+        let mut client = Client::connect(proxy.address).unwrap();
+        // Its index may still be loading.
+        let unknown = Body::new(1000 + round, 500);
+        let response = client.fetch(&unknown.target(), "").unwrap();
+        unknown.assert_whole(&response.body);
+        assert!(!response.head.is_hit());
+        for object in &objects {
+            // only-if-cached never asks the origin, even if this machine is too busy to load the
+            // index in time.
+            let is_hit = || {
+                let response = client.fetch(&object.target(), "Cache-Control: only-if-cached\r\n").unwrap();
+                response.head.is_hit() && {
+                    object.assert_whole(&response.body);
+                    true
+                }
+            };
+            assert!(wait_until(LIMIT, is_hit), "{} is lost", object.target());
+        }
+        for object in &objects {
+            assert!(client.fetch(&object.target(), "").unwrap().head.is_hit());
+        }
+        assert_eq!(origin.asked().len(), asked + 1);
+        drop(client);
+        // The last one at once, before its first sync.
+        proxy.kill();
+    }
 }

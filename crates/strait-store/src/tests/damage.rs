@@ -64,7 +64,7 @@ fn dir_and_config() -> (TempDir, Config) {
 }
 
 #[test]
-fn start_after_close_restores_hits_and_unlinks_the_snapshot() {
+fn start_after_close_restores_hits() {
     let (dir, config) = dir_and_config();
     filled(&config);
     let store = open(&config);
@@ -73,11 +73,10 @@ fn start_after_close_restores_hits_and_unlinks_the_snapshot() {
     assert!(dir.path().join("index").exists());
     let store = open(&config);
     assert_eq!(store.find(hash_of(b"key 3"))[0].hits(), 1, "a scan would not know");
-    assert!(!dir.path().join("index").exists());
 }
 
 #[test]
-fn without_a_valid_snapshot_a_scan_finds_everything() {
+fn without_a_valid_journal_a_scan_finds_everything() {
     let damages: [fn(&Path); 5] = [
         |path| fs::remove_file(path).unwrap(),
         |path| change(path, |bytes| bytes.truncate(bytes.len() / 2)),
@@ -94,7 +93,7 @@ fn without_a_valid_snapshot_a_scan_finds_everything() {
 }
 
 #[test]
-fn snapshot_of_an_earlier_session_is_ignored() {
+fn journal_of_an_earlier_session_restores_no_removed_object() {
     let (dir, config) = dir_and_config();
     let objects = filled(&config);
     let old = fs::read(dir.path().join("index")).unwrap();
@@ -103,7 +102,10 @@ fn snapshot_of_an_earlier_session_is_ignored() {
     store.close();
     fs::write(dir.path().join("index"), old).unwrap();
     let store = open(&config);
-    assert!(store.find(hash_of(b"key 4")).is_empty());
+    for record in store.find(hash_of(b"key 4")) {
+        assert!(matches!(store.load(&record, 1 << 20), Err(Error::Removed { .. })));
+    }
+    assert!(store.find(hash_of(b"key 4")).is_empty() && store.stats().corrupt == 0);
     assert_eq!(count_right(&store, &objects), objects.len() - 1);
 }
 

@@ -4,6 +4,7 @@ mod damage;
 mod failing;
 pub(crate) mod faults;
 mod full;
+mod journal;
 mod limit;
 mod model;
 mod pinned;

@@ -7,23 +7,45 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rustix::io::pwrite;
+use tempfile::TempDir;
 
-use super::{config, fill_of, open};
+use super::{config, fill_of, killed, open};
 use crate::eviction;
 use crate::format::PAGED_FROM_BYTES;
 use crate::policy::Area;
-use crate::{Config, Record, Scrub, Store, hash_of};
+use crate::{Config, Error, Record, Scrub, Store, hash_of};
 
 /// An operation on one of a few keys.
 #[derive(Clone, Debug)]
 enum Step {
-    Put { key: u8, size: usize },
-    Reserve { key: u8, size: usize, is_known: bool },
-    Abandon { key: u8, size: usize },
-    Update { key: u8 },
-    Remove { key: u8 },
-    Touch { key: u8 },
+    Put {
+        key: u8,
+        size: usize,
+    },
+    Reserve {
+        key: u8,
+        size: usize,
+        is_known: bool,
+    },
+    Abandon {
+        key: u8,
+        size: usize,
+    },
+    Update {
+        key: u8,
+    },
+    Remove {
+        key: u8,
+    },
+    Touch {
+        key: u8,
+    },
     Reopen,
+    Sync,
+    /// The process is killed, and the journal of the index lost from this part on.
+    Kill {
+        kept: u8,
+    },
     Evict,
 }
 
@@ -38,6 +60,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => key().prop_map(|key| Step::Remove { key }),
         1 => key().prop_map(|key| Step::Touch { key }),
         1 => Just(Step::Reopen),
+        2 => Just(Step::Sync),
+        1 => prop_oneof![Just(u8::MAX), any::<u8>()].prop_map(|kept| Step::Kill { kept }),
         1 => Just(Step::Evict),
     ]
 }
@@ -50,6 +74,8 @@ struct Pair {
     store: Arc<Store>,
     model: Model,
     count: u64,
+    /// Directories after kills.
+    dirs: Vec<TempDir>,
 }
 
 impl Pair {
@@ -99,7 +125,26 @@ impl Pair {
                 self.store.close();
                 self.store = open(&self.config);
             }
+            Step::Sync => self.store.sync().unwrap(),
+            Step::Kill { kept } => self.kill(kept),
             Step::Evict => self.evict(),
+        }
+    }
+
+    /// Continues with the files that a killed process would leave.
+    fn kill(&mut self, kept: u8) {
+        let dir = killed(&self.config.dir);
+        let index = dir.path().join("index");
+        if let Ok(bytes) = std::fs::read(&index) {
+            std::fs::write(index, &bytes[..bytes.len() * usize::from(kept) / usize::from(u8::MAX)]).unwrap();
+        }
+        self.config.dir = dir.path().into();
+        self.store = open(&self.config);
+        self.dirs.push(dir);
+        // Records that ended after the last cut of the journal are dropped when they are loaded.
+        for record in self.store.records() {
+            let loaded = self.store.load(&record, usize::MAX);
+            assert!(loaded.is_ok() || matches!(loaded, Err(Error::Removed { .. })), "{loaded:?}");
         }
     }
 
@@ -171,7 +216,7 @@ proptest! {
             scrub: Some(Scrub { bytes_per_second: u64::MAX, every: Duration::from_millis(1) }),
             ..config(&dir)
         };
-        let mut pair = Pair { store: open(&config), config, model: Model::new(), count: 0 };
+        let mut pair = Pair { store: open(&config), config, model: Model::new(), count: 0, dirs: Vec::new() };
         for step in &steps {
             pair.take(step);
             pair.check();

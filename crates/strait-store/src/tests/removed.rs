@@ -89,7 +89,7 @@ fn closing_syncs_the_last_removal() {
     store.close();
     assert!(is_clean(&head));
     drop((store, record, head));
-    // Without the snapshot, only the synced header keeps the record dead.
+    // Without the journal, only the synced header keeps the record dead.
     std::fs::remove_file(dir.path().join("index")).unwrap();
     assert_eq!(open(&config(&dir)).stats().records, 0);
 }
@@ -152,7 +152,7 @@ fn file_with_failed_unlinks_keeps_its_space_and_is_not_found_again() {
     store.remove(&record);
     wait_until(&store, || store.stats().failed > 0);
     store.sync().unwrap();
-    assert!(path.exists() && store.stats().used_bytes == used_bytes, "{:?}", store.stats());
+    assert!(path.exists() && store.stats().used_bytes >= used_bytes, "{:?}", store.stats());
     store.close();
     drop((store, record));
     let store = open(&config(&dir));

@@ -99,7 +99,7 @@ fn concurrent_threads_read_only_stored_bytes() {
     assert!(stats.corrupt == 0 && stats.failed == 0 && stats.evicted > 0, "{stats:?}");
     assert_eq!(store.verify().corrupt, 0);
     store.close();
-    // A scan finds the records of the snapshot, because each key is there once.
+    // A scan finds the records of the journal, because each key is there once.
     let counts: Vec<u64> = (0..2)
         .map(|round| {
             if round == 1 {

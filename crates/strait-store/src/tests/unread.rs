@@ -13,10 +13,10 @@ use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
 use crate::file::kind_and_number;
 use crate::open::Opened;
-use crate::scan::{FAILED_READS_MAX, scan};
+use crate::scan::{FAILED_READS_MAX, Unscanned, scan};
 use crate::{Config, Error, Store, hash_of};
 
-/// Opens before that of the oldest file: the checkpoint and the snapshot.
+/// Opens before that of the oldest file: the checkpoint and the journal.
 const OPENS_BEFORE: u32 = 2;
 /// Reads before those of records: the checkpoint and the header of the one file.
 const READS_BEFORE: u32 = 2;
@@ -208,10 +208,11 @@ fn scan_ends_when_the_store_is_closed() {
     to_be_scanned(&config);
     let disk = Disk::default();
     let Opened { shared, earlier, lock } = crate::open::open(disk.clone(), config.clone()).unwrap();
-    let files = earlier.files.into_iter().filter_map(|found| crate::load::open(&shared, found)).collect();
+    let files = earlier.files.into_iter().filter_map(|found| crate::load::open(&shared, found));
+    let files: Vec<_> = files.map(Unscanned::all_of).collect();
     let before = disk.faults.count(Call::Read);
     shared.lifecycle.close();
-    scan(&shared, files);
+    scan(&shared, &files, false);
     assert_eq!(disk.faults.count(Call::Read), before);
     assert!(shared.unread.any() && shared.index.len() == 0);
     drop((shared, lock));

@@ -1,22 +1,29 @@
-//! A process that stores, updates and removes objects is killed at many points. All operations that
-//! it reported are found afterwards, and all records found are intact.
+//! A process that stores, updates and removes objects is killed at many points, also while it
+//! writes the journal of the index. All operations that it reported are found afterwards, all
+//! records found are intact, and the journal leads to the same records as a scan.
 //!
 //! The process is this test program, started again for the one test `a_process_to_be_killed`, which
 //! otherwise does nothing.
 
 use std::collections::HashMap;
-use std::env;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{env, fs};
 
-use strait_store::{Error, Store, hash_of};
+use strait_store::format::journal::{BLOCK_BYTES, Block, Cut};
+use strait_store::{Config, Error, Store, hash_of};
 
 use crate::rig::{Object, check, check_all, config, is_hashed_by_scrub, open};
 
 /// Environment variables with the directory and the first number of the process.
 const DIR: &str = "STRAIT_STORE_KILL_DIR";
 const FIRST: &str = "STRAIT_STORE_KILL_FIRST";
+/// Environment variable with the capacity of the store.
+const CAPACITY: &str = "STRAIT_STORE_KILL_CAPACITY";
+/// Capacity that is full at most kills, so that eviction moves and drops records.
+const SMALL_BYTES: u64 = 5 << 20;
 const KILLS: u64 = 300;
 /// Number of objects of one process; it is killed before it has stored all.
 const OBJECTS_MAX: u64 = 100_000;
@@ -36,7 +43,10 @@ enum Report {
 fn a_process_to_be_killed() {
     let (Ok(dir), Ok(first)) = (env::var(DIR), env::var(FIRST)) else { return };
     let first: u64 = first.parse().unwrap();
-    let store = strait_store::Store::open(config(Path::new(&dir))).unwrap();
+    let capacity_bytes = env::var(CAPACITY).unwrap().parse().unwrap();
+    // One after the other: long bodies are being written during many of the syncs.
+    let config = Config { capacity_bytes, sync_every: Some(Duration::ZERO), ..config(Path::new(&dir)) };
+    let store = strait_store::Store::open(config).unwrap();
     let say = |what: &str, number: u64| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n{what} {number}").and_then(|()| out.flush()).unwrap();
@@ -49,6 +59,9 @@ fn a_process_to_be_killed() {
             Err(error) => panic!("{error}"),
         };
         say("stored", number);
+        if number.is_multiple_of(4) {
+            store.touch(&record);
+        }
         if number.is_multiple_of(3) {
             let updated = store.update(0, &record, &Object { number, version: 1 }.meta());
             match updated {
@@ -64,16 +77,16 @@ fn a_process_to_be_killed() {
     }
 }
 
-fn start(dir: &Path, first: u64) -> Child {
+fn start(dir: &Path, first: u64, capacity_bytes: u64) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "kill::a_process_to_be_killed", "--nocapture"]);
-    command.env(DIR, dir).env(FIRST, first.to_string());
+    command.env(DIR, dir).env(FIRST, first.to_string()).env(CAPACITY, capacity_bytes.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// Runs the process, kills it after `lines` lines, and reads the rest of its output.
-fn run(dir: &Path, first: u64, lines: usize) -> Vec<Report> {
-    let mut child = start(dir, first);
+fn run(dir: &Path, first: u64, lines: usize, capacity_bytes: u64) -> Vec<Report> {
+    let mut child = start(dir, first, capacity_bytes);
     let mut reports = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
@@ -116,23 +129,54 @@ fn hashes(dir: &Path) -> (u64, u64) {
     let verified = store.verify();
     assert_eq!((verified.corrupt, verified.unreadable), (0, 0));
     let records = store.records();
-    let of_scrub = records.iter().filter(|record| is_hashed_by_scrub(check(&store, record).0)).count() as u64;
+    let of_scrub = records
+        .iter()
+        .filter(|record| check(&store, record).is_some_and(|(number, _)| is_hashed_by_scrub(number)))
+        .count() as u64;
     (of_scrub.saturating_sub(verified.unhashed), verified.unhashed)
+}
+
+/// Number of the cuts in the journal of a store.
+fn cuts(dir: &Path) -> usize {
+    let bytes = fs::read(dir.join("index")).unwrap_or_default();
+    let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(0..);
+    blocks
+        .filter(|(block, place)| Block::check(block, *place).is_some_and(|it| it.items::<Cut>().count() == 1))
+        .count()
+}
+
+/// All records of a store, read by the journal of its index, and by a scan. Changes nothing.
+fn by_journal_and_by_scan(dir: &Path) -> [HashMap<u64, Vec<u64>>; 2] {
+    let read = || check_all(&Store::open_to_read(dir).unwrap());
+    let by_journal = read();
+    let (index, aside) = (dir.join("index"), dir.join("aside"));
+    let moved = fs::rename(&index, &aside);
+    let by_scan = read();
+    if moved.is_ok() {
+        fs::rename(aside, index).unwrap();
+    }
+    [by_journal, by_scan]
 }
 
 #[test]
 fn killed_process_leaves_intact_and_complete_objects() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut first, mut found) = (0, 0);
+    let (mut first, mut found, mut cut, mut begun) = (0, 0, 0, 0);
     let (mut scrubbed, mut unhashed) = (0, 0);
     for round in 0..KILLS {
-        let lines = 1 + (round * round * 7 % 90) as usize;
-        let reports = run(dir.path(), first, lines);
+        // Each third process lives for some syncs.
+        let factor = if round.is_multiple_of(3) { 6 } else { 1 };
+        let lines = 1 + (round * round * 7 % 90 * factor) as usize;
+        let reports = run(dir.path(), first, lines, config(dir.path()).capacity_bytes);
         if round % 4 == 1 {
             let (of_scrub, none) = hashes(dir.path());
             scrubbed += of_scrub;
             unhashed += none;
         }
+        cut += usize::from(cuts(dir.path()) > 1);
+        begun += usize::from(dir.path().join("index.new").exists());
+        let [by_journal, by_scan] = by_journal_and_by_scan(dir.path());
+        assert_eq!(by_journal, by_scan);
         let store = open(config(dir.path()));
         let there = check_all(&store);
         let stats = store.stats();
@@ -171,4 +215,23 @@ fn killed_process_leaves_intact_and_complete_objects() {
     assert!(found > KILLS as usize);
     println!("{scrubbed} hashes of killed scrubs, {unhashed} bodies without a hash");
     assert!(scrubbed > 0 && unhashed > 0, "kills before and after the writes of the scrub");
+    println!("{cut} killed after an appended batch, {begun} while the journal was replaced");
+    assert!(cut > KILLS as usize / 10 && begun > 0, "{cut} {begun}");
+}
+
+#[test]
+fn killed_process_with_a_full_store_leaves_a_journal_that_agrees_with_a_scan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut stored, mut left) = (0, 0);
+    for round in 0..60 {
+        let lines = 100 + (round * round * 7 % 400) as usize;
+        let reports = run(dir.path(), round * OBJECTS_MAX, lines, SMALL_BYTES);
+        let [by_journal, by_scan] = by_journal_and_by_scan(dir.path());
+        assert_eq!(by_journal, by_scan);
+        let expected = expected(&reports);
+        assert!(by_scan.keys().all(|number| expected.get(number) != Some(&None)), "none was removed");
+        stored += expected.values().filter(|version| version.is_some()).count();
+        left = by_scan.len();
+    }
+    assert!(stored > 4 * left, "most of {stored} objects are evicted");
 }

@@ -96,9 +96,12 @@ pub(crate) fn is_hashed_by_scrub(number: u64) -> bool {
 }
 
 /// Reads a record and compares all its bytes with those expected from its key and meta. Returns its
-/// number and version.
-pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
-    let loaded = store.load(record, 1 << 20).unwrap();
+/// number and version; `None` if it was removed after the journal of the index was last written.
+pub(crate) fn check(store: &Store, record: &Arc<Record>) -> Option<(u64, u64)> {
+    let loaded = match store.load(record, 1 << 20) {
+        Err(Error::Removed { .. }) if !record.is_alive() => return None,
+        loaded => loaded.unwrap(),
+    };
     let meta = String::from_utf8(loaded.meta().to_vec()).unwrap();
     let mut words = meta.split(' ').map(|word| word.parse().unwrap_or(0));
     let object = Object { number: words.next().unwrap(), version: words.next().unwrap() };
@@ -111,7 +114,7 @@ pub(crate) fn check(store: &Store, record: &Arc<Record>) -> (u64, u64) {
     assert_eq!(pread(&*extent.file, &mut body, extent.offset).unwrap_or(0), body.len(), "{meta}");
     assert!(body == object.body(), "the body of {} is right", object.number);
     assert!(loaded.body().is_none_or(|read| read == body));
-    (object.number, object.version)
+    Some((object.number, object.version))
 }
 
 /// Checks all records, by their contents and by their hashes. Returns the versions of each number,
@@ -121,7 +124,7 @@ pub(crate) fn check_all(store: &Store) -> std::collections::HashMap<u64, Vec<u64
     assert_eq!((verified.corrupt, verified.unreadable), (0, 0));
     let mut versions = std::collections::HashMap::<u64, Vec<u64>>::new();
     for record in store.records() {
-        let (number, version) = check(store, &record);
+        let Some((number, version)) = check(store, &record) else { continue };
         versions.entry(number).or_default().push(version);
     }
     versions
