@@ -16,7 +16,7 @@ use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
-use crate::cache::fill::Fills;
+use crate::cache::fills::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;

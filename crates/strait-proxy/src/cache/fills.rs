@@ -1,0 +1,143 @@
+//! Registry of the fills of all workers, by the key of their responses. [`crate::cache::fill`]
+//! describes one fill.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::cache::fill::{Fill, FillProgress};
+use crate::cache::hash::IdentityHasher;
+
+/// Fills of a key that are under way.
+pub(crate) type UnderWay = SmallVec<[Arc<Fill>; 1]>;
+
+type ByHash = HashMap<u64, UnderWay, BuildHasherDefault<IdentityHasher>>;
+
+/// The fills of all workers, by the hash of their key.
+#[derive(Debug, Default)]
+pub(crate) struct Fills(Mutex<ByHash>);
+
+impl Fills {
+    fn map(&self) -> MutexGuard<'_, ByHash> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a fill of a key. If fills that may answer are under way, returns these as the error,
+    /// the newest last. With a variant, only fills of that variant may answer.
+    pub(crate) fn begin(&self, hash: u64, key: &str, variant: Option<&str>) -> Result<Arc<Fill>, UnderWay> {
+        let mut map = self.map();
+        let fills = map.entry(hash).or_default();
+        let others: UnderWay = fills.iter().filter(|fill| fill.may_answer(key, variant)).cloned().collect();
+        if !others.is_empty() {
+            return Err(others);
+        }
+        let fill = Arc::new(Fill::new(key, variant));
+        fills.push(fill.clone());
+        Ok(fill)
+    }
+
+    /// Returns the progress of at most `most` fills.
+    pub(crate) fn list(&self, most: usize) -> Vec<FillProgress> {
+        self.map().values().flatten().take(most).map(|fill| fill.summary()).collect()
+    }
+
+    /// Returns the number of fills.
+    pub(crate) fn count(&self) -> usize {
+        self.map().values().map(SmallVec::len).sum()
+    }
+
+    /// Adds a fill to others of the key, which answer other requests.
+    pub(crate) fn add(&self, hash: u64, key: &str) -> Arc<Fill> {
+        let fill = Arc::new(Fill::new(key, None));
+        self.map().entry(hash).or_default().push(fill.clone());
+        fill
+    }
+
+    /// Returns the fills of a key that are under way.
+    pub(crate) fn of(&self, hash: u64, key: &str) -> UnderWay {
+        let map = self.map();
+        map.get(&hash).into_iter().flatten().filter(|fill| fill.key() == key).cloned().collect()
+    }
+
+    /// Invalidates the fills of a key: their objects are not stored, and no other request follows
+    /// them.
+    pub(crate) fn invalidate(&self, hash: u64, key: &str) {
+        for fill in self.of(hash, key) {
+            fill.invalidate();
+            self.remove(hash, &fill);
+        }
+    }
+
+    /// Invalidates the fills of all keys that match.
+    pub(crate) fn invalidate_matching(&self, is_match: impl Fn(&str) -> bool) {
+        let mut removed = Vec::new();
+        self.map().retain(|_, fills| {
+            removed.extend(fills.iter().filter(|fill| is_match(fill.key())).cloned());
+            fills.retain(|fill| !is_match(fill.key()));
+            !fills.is_empty()
+        });
+        // Not under the map's lock: `invalidate` can wait for a publication.
+        for fill in removed {
+            fill.invalidate();
+        }
+    }
+
+    /// Removes a fill, so that no other request follows it.
+    pub(crate) fn remove(&self, hash: u64, fill: &Arc<Fill>) {
+        let mut map = self.map();
+        let Some(fills) = map.get_mut(&hash) else { return };
+        fills.retain(|other| !Arc::ptr_eq(other, fill));
+        if fills.is_empty() {
+            map.remove(&hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_published_after_an_invalidation_has_returned() {
+        const ROUNDS: usize = 5_000;
+        let fills = Fills::default();
+        let cache = Mutex::new(None);
+        let start = std::sync::Barrier::new(2);
+        let mut stale = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    let fill = fills.add(1, "key");
+                    start.wait();
+                    fill.publish(|| {
+                        std::thread::yield_now();
+                        *cache.lock().unwrap() = Some(round);
+                        Some(())
+                    });
+                    start.wait();
+                }
+            });
+            for _ in 0..ROUNDS {
+                start.wait();
+                fills.invalidate(1, "key");
+                *cache.lock().unwrap() = None;
+                start.wait();
+                stale += usize::from(cache.lock().unwrap().is_some());
+            }
+        });
+        assert_eq!((stale, fills.count()), (0, 0));
+    }
+
+    #[test]
+    fn a_ban_invalidates_the_fills_of_matching_keys_alone() {
+        let fills = Fills::default();
+        let (banned, other) = (fills.add(1, "a"), fills.add(2, "b"));
+        fills.invalidate_matching(|key| key == "a");
+        assert_eq!(
+            (banned.publish(|| Some(1)), other.publish(|| Some(1)), fills.count()),
+            (None, Some(1), 1)
+        );
+    }
+}
