@@ -14,15 +14,27 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
 use crate::cache::object::Object;
 use crate::io::piece::Piece;
 use crate::upstream::incoming::Incoming;
+
+/// Bytes whose transfer costs about as much as a request of their own: its round trips, the slow
+/// start of its connection, and the bytes in flight that are lost when a connection is closed within
+/// a body (by default a receive buffer of up to 6 MiB). At 100 Mbit/s they take a third of a second.
+///
+/// A request waits for a fill that has fewer bytes to receive before the requested ones, and a fill
+/// reads shorter ranges that another fill receives as well.
+pub(crate) const REQUEST_BYTES: u64 = 4 << 20;
+/// Maximum of ranges of other fills that a fill remembers until its task takes note of them.
+const SKIPS_MAX: usize = 16;
 
 /// State of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +91,8 @@ pub(crate) struct Fill {
     /// Variant of the requests that this fill answers; `None` if the fields in Vary are not known
     /// yet.
     variant: Option<Box<str>>,
+    /// Response with the representation of which this fill requests a part.
+    base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
     /// True if the key was invalidated since the fill began. Locked during
@@ -91,7 +105,12 @@ struct State {
     view: View,
     /// From Waiting on.
     object: Option<Arc<Object>>,
+    /// The requested range before the head of a part was received; otherwise that of the response.
     range: Range<u64>,
+    /// Ranges of other fills in which this one may end.
+    skips: Vec<Range<u64>>,
+    /// True if the origin has answered a request for a part with the whole representation.
+    refuses_ranges: bool,
     followers: usize,
     failure: Option<Refusal>,
     remainder: Option<Box<Remainder>>,
@@ -131,12 +150,30 @@ impl Held {
 
 impl Fill {
     pub(crate) fn new(key: &str, variant: Option<&str>) -> Self {
-        let view = View { phase: Phase::Ready, stored: 0, source: None };
-        let state = State { view, object: None, range: 0..0, followers: 0, failure: None, remainder: None };
+        Self::with(key, variant, None, 0..0)
+    }
+
+    /// Fill of a part of a representation that is about to be requested.
+    pub(super) fn of_part(base: &Arc<Object>, range: Range<u64>) -> Self {
+        Self::with(&base.key, Some(base.variant()), Some(base.clone()), range)
+    }
+
+    fn with(key: &str, variant: Option<&str>, base: Option<Arc<Object>>, range: Range<u64>) -> Self {
+        let state = State {
+            view: View { phase: Phase::Ready, stored: 0, source: None },
+            object: None,
+            range,
+            skips: Vec::new(),
+            refuses_ranges: false,
+            followers: 0,
+            failure: None,
+            remainder: None,
+        };
         let variant = variant.map(Box::from);
         Self {
             key: key.into(),
             variant,
+            base,
             state: Mutex::new(state),
             changed: Notify::new(),
             is_invalidated: Mutex::default(),
@@ -147,6 +184,58 @@ impl Fill {
     /// unknown, each fill of the key may.
     pub(super) fn may_answer(&self, key: &str, variant: Option<&str>) -> bool {
         *self.key == *key && (variant.is_none() || self.variant.as_deref() == variant)
+    }
+
+    /// Returns true if it has bytes of the same representation as `object`, for the same requests.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        let own = self.object_now().or_else(|| self.base.clone());
+        own.is_some_and(|own| own.is_for_same(object) && own.combines_with(object))
+    }
+
+    /// Returns true if it has the byte `at`, or so few bytes precede it that waiting costs less
+    /// than a request.
+    pub(crate) fn has_soon(&self, at: u64) -> bool {
+        let state = self.state();
+        let next = state.view.stored.max(state.range.start);
+        state.range.contains(&at) && at.saturating_sub(next) < REQUEST_BYTES
+    }
+
+    /// Offers a range that another fill receives. The fill ends where it begins, unless it is short
+    /// or the fill has passed it by then.
+    pub(super) fn offer_skip(&self, range: Range<u64>) {
+        let mut state = self.state();
+        if state.range.contains(&range.start) && state.skips.len() < SKIPS_MAX {
+            state.skips.push(range);
+        }
+    }
+
+    /// Shortens the range to the bytes before the first one to skip; returns the new end, if there
+    /// is one. The bytes before `reached` were received.
+    pub(super) fn shorten(&self, reached: u64) -> Option<u64> {
+        let mut state = self.state();
+        let ends = std::mem::take(&mut state.skips).into_iter().filter_map(|skip| {
+            let start = skip.start.max(reached);
+            (skip.end.saturating_sub(start) >= REQUEST_BYTES).then_some(start)
+        });
+        let end = ends.min().filter(|end| *end < state.range.end)?;
+        state.range.end = end;
+        Some(end)
+    }
+
+    /// Shortens the range of a part that is about to be requested.
+    pub(crate) fn narrow(&self, end: u64) {
+        let mut state = self.state();
+        state.range.end = state.range.end.min(end);
+    }
+
+    /// Notes that the origin answers requests for parts with the whole representation.
+    pub(crate) fn refuse_ranges(&self) {
+        self.state().refuses_ranges = true;
+    }
+
+    /// Returns true if the origin has answered a request for a part with the whole representation.
+    pub(crate) fn refuses_ranges(&self) -> bool {
+        self.state().refuses_ranges
     }
 
     /// Returns its key.
@@ -246,6 +335,15 @@ impl Fill {
         }
     }
 
+    /// Waits for the head at most for `wait`, and subtracts the waiting time from it; `None` if the
+    /// head is later.
+    pub(crate) async fn object_within(&self, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
+        let begun = Instant::now();
+        let head = timeout(*wait, self.object()).await;
+        *wait = wait.saturating_sub(begun.elapsed());
+        head.ok()
+    }
+
     /// Waits until bytes after `at` are stored, or the fill has ended.
     pub(crate) async fn wait_beyond(&self, at: u64) -> View {
         loop {
@@ -261,7 +359,7 @@ impl Fill {
         }
     }
 
-    /// Returns the range of the representation in the response.
+    /// Returns the range of the representation that it has at its end.
     pub(crate) fn range(&self) -> Range<u64> {
         self.state().range.clone()
     }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use strait_http::partial::strong_validator;
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Fill, Held, Phase, Remainder};
+use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Object, Part};
@@ -143,7 +143,11 @@ impl FillTask {
 
     /// Publishes the head.
     pub(crate) fn begin(&self) {
-        self.guard.fill.begin(self.object.clone(), self.range.clone());
+        let FillGuard { worker, hash, fill, .. } = &self.guard;
+        fill.begin(self.object.clone(), self.range.clone());
+        if self.object.length > Some(REQUEST_BYTES) {
+            worker.shared.fills.skip(*hash, fill);
+        }
     }
 
     /// Moves the buffered bytes; returns true at the end of the body.
@@ -243,6 +247,7 @@ impl FillTask {
     async fn fill(&mut self) -> Result<(), FillError> {
         while !self.take_buffered()? {
             self.publish_progress();
+            self.end_before_skipped(0);
             self.check_followers()?;
             if self.moves_pieces() {
                 if self.copies() {
@@ -269,6 +274,18 @@ impl FillTask {
         if self.stored > 0 {
             self.guard.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
         }
+    }
+
+    /// Ends the body before bytes that another fill receives. `held` bytes are on their way into
+    /// the store. A chunked body is read to its end.
+    fn end_before_skipped(&mut self, held: u64) {
+        let Framed::Length(_) = self.incoming.framed else { return };
+        let at = self.range.start + self.stored;
+        let Some(end) = self.guard.fill.shorten(at + held) else { return };
+        self.range.end = end;
+        self.incoming.framed = Framed::Length(end - at);
+        // The origin sends the other bytes as well: they end with the connection.
+        self.incoming.keeps_alive = false;
     }
 
     /// Reads more of the body, unless the fill is abandoned.
@@ -339,6 +356,7 @@ impl FillTask {
                 return Ok(());
             }
             self.publish_progress();
+            self.end_before_skipped(0);
             self.check_followers()?;
             tokio::task::yield_now().await;
         }
@@ -417,6 +435,7 @@ impl FillTask {
             if is_broken {
                 return Err(FillError::Origin);
             }
+            self.end_before_skipped(pipe.held() as u64);
             self.check_followers()?;
             // Lets the followers run.
             tokio::task::yield_now().await;

@@ -3,17 +3,33 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use crate::cache::fill::{Fill, FillProgress};
 use crate::cache::hash::IdentityHasher;
+use crate::cache::object::Object;
+
+/// Maximum of fills of a key while parts are requested ahead of other fills.
+const FILLS_MAX: usize = 16;
 
 /// Fills of a key that are under way.
 pub(crate) type UnderWay = SmallVec<[Arc<Fill>; 1]>;
 
 type ByHash = HashMap<u64, UnderWay, BuildHasherDefault<IdentityHasher>>;
+
+/// Result of [`Fills::begin_part`].
+#[derive(Debug)]
+pub(crate) enum PartStep {
+    /// The fill has begun: request its range.
+    Begun(Arc<Fill>),
+    /// This fill has the first byte, or receives it soon.
+    UnderWay(Arc<Fill>),
+    /// Too many fills of the key are under way.
+    Full,
+}
 
 /// The fills of all workers, by the hash of their key.
 #[derive(Debug, Default)]
@@ -53,6 +69,41 @@ impl Fills {
         let fill = Arc::new(Fill::new(key, None));
         self.map().entry(hash).or_default().push(fill.clone());
         fill
+    }
+
+    /// Begins a fill of a gap in the representation of `base`, up to the first byte of another
+    /// fill.
+    pub(crate) fn begin_part(&self, hash: u64, base: &Arc<Object>, gap: Range<u64>) -> PartStep {
+        let mut map = self.map();
+        let fills = map.entry(hash).or_default();
+        let own: UnderWay = fills.iter().filter(|fill| fill.is_of(base)).cloned().collect();
+        if let Some(fill) = own.iter().rev().find(|fill| fill.has_soon(gap.start)) {
+            return PartStep::UnderWay(fill.clone());
+        }
+        if fills.len() >= FILLS_MAX {
+            return PartStep::Full;
+        }
+        let starts = own.iter().map(|fill| fill.range().start).filter(|start| *start > gap.start);
+        let fill = Arc::new(Fill::of_part(base, gap.start..starts.fold(gap.end, u64::min)));
+        fills.push(fill.clone());
+        PartStep::Begun(fill)
+    }
+
+    /// Lets fills of one representation skip each other's bytes, after `fill` has received its
+    /// head: the one that began at an earlier byte ends where the other one began.
+    pub(crate) fn skip(&self, hash: u64, fill: &Arc<Fill>) {
+        let Some(object) = fill.object_now() else { return };
+        for other in self.of(hash, fill.key()) {
+            if Arc::ptr_eq(&other, fill) || !other.is_of(&object) {
+                continue;
+            }
+            let (own, others) = (fill.range(), other.range());
+            if others.start < own.start {
+                other.offer_skip(own);
+            } else if own.start < others.start && other.object_now().is_some() {
+                fill.offer_skip(others);
+            }
+        }
     }
 
     /// Returns the fills of a key that are under way.

@@ -356,10 +356,15 @@ impl Object {
         size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body
     }
 
-    /// Number of stored bytes from `at` on in one part; `None` if no part has them.
+    /// Number of bytes from `at` on in memory or in one part; `None` if no part has them.
     pub(crate) fn stored_len(&self, at: u64) -> Option<u64> {
-        let Body::Stored(parts) = &self.body else { return None };
-        parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
+        match &self.body {
+            Body::Memory(bytes, _) => (bytes.len() as u64).checked_sub(at).filter(|len| *len > 0),
+            Body::Stored(parts) => {
+                parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
+            }
+            Body::Filling => None,
+        }
     }
 
     /// Pins the stored bytes of a range, so that they can be read to the end of a response though

@@ -16,6 +16,7 @@ use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow};
+use crate::serve::gaps::{GapRequest, run};
 use crate::serve::respond::{missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
@@ -208,7 +209,7 @@ async fn store_or_pass(
         }
     }
     match FillTask::new(guard, object, incoming, range) {
-        Ok(task) => fill(exchange, task, miss.why).await,
+        Ok(task) => fill(exchange, wanted, task, miss.why).await,
         Err((guard, incoming)) => {
             guard.end(Phase::NotShared);
             pass(exchange, incoming, miss.why).await
@@ -258,7 +259,12 @@ async fn pass(
 
 /// Starts the fill task and follows it like other clients. A body that is in the buffer already is
 /// stored and sent at once.
-async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Result<Lookup, ExchangeError> {
+async fn fill(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    task: FillTask,
+    why: Why,
+) -> Result<Lookup, ExchangeError> {
     let object = task.object.clone();
     let shown = for_its_client(&object, &task.incoming);
     let mut task = match task.store_at_once() {
@@ -279,10 +285,11 @@ async fn fill(exchange: &mut Exchange<'_, '_>, task: FillTask, why: Why) -> Resu
         task.stop_sharing();
     }
     let follower = task.guard.fill.follow();
+    let gaps = GapRequest::for_long(exchange, wanted, &task);
     task.begin();
-    tokio::task::spawn_local(task.run());
+    tokio::task::spawn_local(run(task, gaps));
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
-    match follow(exchange, &follower, &shown, answer).await? {
+    match follow(exchange, wanted, &follower, &shown, answer).await? {
         FillStep::Answered(stays) => Ok(Lookup::Answered(stays)),
         _ => match follower.fill().wait_beyond(u64::MAX).await.phase {
             Phase::Done => Ok(Lookup::Again),

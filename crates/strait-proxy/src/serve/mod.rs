@@ -4,6 +4,7 @@ pub(crate) mod bypass;
 pub(crate) mod deliver;
 pub(crate) mod exchange;
 pub(crate) mod follow;
+pub(crate) mod gaps;
 pub(crate) mod lookup;
 pub(crate) mod miss;
 pub(crate) mod ranges;

@@ -1,0 +1,209 @@
+//! Gaps: requests for missing bytes of a representation, made from the request of the client that
+//! needs them, or that has begun the fill before the gap. [`crate::serve::ranges`] sends the bytes.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use strait_http::cache_control::OfRequest;
+use strait_http::framing::BodyFraming;
+use strait_http::partial::strong_validator;
+use strait_http::storing::{StorableRequest, may_store};
+
+use crate::cache::fill::{Fill, Follower, Phase, REQUEST_BYTES};
+use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fills::PartStep;
+use crate::cache::object::{Object, RECORDS_MAX};
+use crate::cache::worker::Worker;
+use crate::config::file::Abandoned;
+use crate::io::gate::{Key, Permit};
+use crate::serve::exchange::Exchange;
+use crate::serve::route::read_request;
+use crate::serve::storing::object;
+use crate::serve::wanted::Wanted;
+use crate::upstream::fetch::fetch;
+use crate::upstream::origin_request::{OriginRequest, Purpose};
+
+/// Client's request from which gaps are requested.
+#[derive(Debug)]
+pub(crate) struct GapRequest {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) hash: u64,
+    key: String,
+    directives: OfRequest,
+    /// Head of the client's request.
+    head: Vec<u8>,
+    /// Request for the whole representation.
+    whole: OriginRequest,
+}
+
+/// Reason why a gap is not filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GapError {
+    /// The origin has answered with the whole representation, or with another one.
+    Whole,
+    /// The origin failed or refused the part, the part may not be stored, or a limit is reached.
+    Refused,
+}
+
+impl GapRequest {
+    pub(crate) fn new(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Self {
+        let mut whole = exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store);
+        whole.is_shared = true;
+        Self {
+            worker: exchange.worker.clone(),
+            hash: wanted.hash,
+            key: wanted.key.clone(),
+            directives: wanted.directives,
+            head: exchange.raw.to_vec(),
+            whole,
+        }
+    }
+
+    /// Returns the request for the gaps in a response whose fill may have to skip bytes; `None` if
+    /// the response is too short, or its parts cannot be combined.
+    pub(crate) fn for_long(
+        exchange: &Exchange<'_, '_>,
+        wanted: &Wanted<'_>,
+        task: &FillTask,
+    ) -> Option<Rc<Self>> {
+        let is_long = task.range.end < u64::MAX && task.range.end - task.range.start > 2 * REQUEST_BYTES;
+        let is_part = || strong_validator(&task.object.fields()).is_some();
+        (is_long && is_part()).then(|| Rc::new(Self::new(exchange, wanted)))
+    }
+
+    /// Request for the whole representation.
+    pub(crate) fn whole(&self) -> &OriginRequest {
+        &self.whole
+    }
+
+    /// Requests the gap for which the guard's fill has begun, and starts its fill task.
+    pub(crate) async fn fill(
+        self: &Rc<Self>,
+        guard: FillGuard,
+        base: &Object,
+        permit: Option<Permit>,
+    ) -> Result<Follower, GapError> {
+        Ok(self.begin(self.task(guard, base, permit).await?))
+    }
+
+    /// Starts the fill task of a part.
+    pub(crate) fn begin(self: &Rc<Self>, task: FillTask) -> Follower {
+        let follower = task.guard.fill.follow();
+        task.begin();
+        tokio::task::spawn_local(run(task, Some(self.clone())));
+        follower
+    }
+
+    /// Requests a gap. Its bytes must be the first ones of the gap, of the representation of
+    /// `base`.
+    async fn task(
+        &self,
+        guard: FillGuard,
+        base: &Object,
+        permit: Option<Permit>,
+    ) -> Result<FillTask, GapError> {
+        let (worker, gap) = (&self.worker, guard.fill.range());
+        let mut origin_request = self.whole.again();
+        origin_request.add_range(&gap, strong_validator(&base.fields()));
+        origin_request.client_permit = permit;
+        let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
+        let incoming = fetched.map_err(|_| GapError::Refused)?;
+        if incoming.status == 200 {
+            return Err(GapError::Whole);
+        }
+        let Ok(Some((request, _))) = read_request(worker.settings(), &self.head) else {
+            return Err(GapError::Refused);
+        };
+        let (part, range) = object(worker.settings(), true, &request, &self.directives, &self.key, &incoming)
+            .filter(|(part, range)| {
+                let is_of_base = part.is_for_same(base) && part.combines_with(base);
+                incoming.status == 206 && is_of_base && range.start == gap.start && range.end <= gap.end
+            })
+            .ok_or(GapError::Refused)?;
+        FillTask::new(guard, Arc::new(part), incoming, range).map_err(|_| GapError::Refused)
+    }
+
+    /// Returns true if parts in response to this request may be stored, as far as that shows before
+    /// the request: in particular, it has no Authorization, or the response allows it.
+    pub(crate) fn may_store(&self, base: &Object) -> bool {
+        let settings = self.worker.settings();
+        let Ok(Some((request, _))) = read_request(settings, &self.head) else { return false };
+        let (fields, directives) = (&request.fields, self.directives);
+        let storable = StorableRequest { method: request.method, fields, directives, is_range: true };
+        may_store(&settings.storing, &storable, base.status, &base.fields(), &base.directives).is_ok()
+    }
+
+    /// Returns the stored response with the same representation as `base`.
+    pub(crate) fn stored(&self, base: &Object) -> Option<Arc<Object>> {
+        let Ok(Some((request, _))) = read_request(self.worker.settings(), &self.head) else { return None };
+        let found = self.worker.find(self.hash, &self.key, &request.fields).ok()?;
+        (found.is_for_same(base) && found.combines_with(base)).then_some(found)
+    }
+
+    /// Returns true if the store may take another part for the key.
+    pub(crate) fn has_space(&self) -> bool {
+        let store = self.worker.shared.store.as_ref();
+        store.is_some_and(|store| store.find(self.hash).len() < RECORDS_MAX / 2)
+    }
+
+    /// Fills the gaps in `rest`, which `fill` has skipped, one after the other, while clients of that
+    /// fill need them or `cache.abandoned` lets it finish.
+    async fn fill_rest(&self, fill: &Fill, base: &Arc<Object>, rest: Range<u64>) {
+        let (worker, fills) = (&self.worker, &self.worker.shared.fills);
+        let mut at = rest.start;
+        for _ in 0..RECORDS_MAX {
+            let is_wanted = fill.followers() > 0 || worker.settings().abandoned == Abandoned::Finish;
+            if at >= rest.end || !is_wanted {
+                return;
+            }
+            let begun = match fills.begin_part(self.hash, base, at..rest.end) {
+                PartStep::Begun(begun) => begun,
+                // It has its own rest.
+                PartStep::UnderWay(other) => {
+                    at = other.range().end;
+                    continue;
+                }
+                PartStep::Full => return,
+            };
+            let guard = FillGuard::new(worker, self.hash, begun.clone());
+            let stored = self.stored(base);
+            if let Some(len) = stored.as_ref().and_then(|stored| stored.stored_len(at)) {
+                at += len;
+                continue;
+            }
+            if let Some(gap) = stored.and_then(|stored| stored.first_gap(&begun.range())) {
+                begun.narrow(gap.end);
+            }
+            let gate = Key::OriginOf(self.whole.server.clone(), self.whole.client);
+            // Without a permit, the next client requests the gap.
+            let Some(permit) = worker.shared.gates.try_enter(gate) else { return };
+            let Ok(task) = self.task(guard, base, Some(permit)).await else { return };
+            task.begin();
+            let stand_in = begun.follow();
+            let mut run = std::pin::pin!(task.run());
+            tokio::select! {
+                () = &mut run => {}
+                () = fill.abandoned() => {
+                    drop(stand_in);
+                    run.await;
+                }
+            }
+            if begun.view().phase != Phase::Done {
+                return;
+            }
+            at = begun.range().end;
+        }
+    }
+}
+
+/// Runs a fill to its end. If it ends before bytes that another fill receives, requests what
+/// follows these.
+pub(crate) async fn run(task: FillTask, request: Option<Rc<GapRequest>>) {
+    let (fill, base, end) = (task.guard.fill.clone(), task.object.clone(), task.range.end);
+    task.run().await;
+    let reached = fill.range().end;
+    if let Some(request) = request.filter(|_| reached < end && fill.view().phase == Phase::Done) {
+        request.fill_rest(&fill, &base, reached..end).await;
+    }
+}
