@@ -16,6 +16,7 @@ mod mistakes;
 mod origin;
 mod packages;
 mod rig;
+mod seeks;
 mod servers;
 mod service;
 mod sizes;

@@ -177,7 +177,12 @@ impl Gate {
 }
 
 /// Sends bytes of a body as far as the gate is open.
-fn trickle(body: &Body, range: std::ops::Range<u64>, gate: &Gate, mut to: impl Write) -> io::Result<()> {
+pub(crate) fn trickle(
+    body: &Body,
+    range: std::ops::Range<u64>,
+    gate: &Gate,
+    mut to: impl Write,
+) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
         let upto = gate.beyond(at)?.min(range.end);
