@@ -9,7 +9,7 @@ use strait_http::partial::strong_validator;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::vary::Variant;
 
-use crate::cache::fill::{Fill, Follower, Phase};
+use crate::cache::fill::{Fill, Follower, Phase, REQUEST_BYTES};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::io::socket::SocketError;
@@ -102,7 +102,7 @@ pub(crate) async fn follow_one(
         if let Some(stored) = assembled_from(exchange, miss, fill, &object) {
             match Box::pin(assemble(exchange, wanted, &stored, follower, wait)).await? {
                 Assembled::Answered => return Ok(FillStep::Answered(true)),
-                Assembled::Stored => return Ok(FillStep::Ended),
+                Assembled::Changed => return Ok(FillStep::Ended),
                 Assembled::Wait(waiting) => follower = waiting,
             }
         }
@@ -122,14 +122,15 @@ pub(crate) async fn follow_one(
 
 /// Returns the object from which range assembly answers a request, if that fill alone does not, or
 /// receives the requested bytes late: the stored response with a part of the same representation, or
-/// the response of the fill if the request begins in it.
+/// the response of the fill if the request begins in it. Short responses are requested again.
 fn assembled_from(
     exchange: &Exchange<'_, '_>,
     miss: &Miss,
     fill: &Fill,
     object: &Arc<Object>,
 ) -> Option<Arc<Object>> {
-    let length = object.length.filter(|_| strong_validator(&object.fields()).is_some())?;
+    let length = object.length.filter(|length| *length > REQUEST_BYTES)?;
+    strong_validator(&object.fields())?;
     let needed = match selected(exchange, object) {
         Selected::Whole => 0..length,
         Selected::Part(range) => range,

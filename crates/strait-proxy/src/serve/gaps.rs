@@ -19,10 +19,14 @@ use crate::config::file::Abandoned;
 use crate::io::gate::{Key, Permit};
 use crate::serve::exchange::Exchange;
 use crate::serve::route::read_request;
-use crate::serve::storing::object;
+use crate::serve::storing::{object, with_fields_of};
 use crate::serve::wanted::Wanted;
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::{OriginRequest, Purpose};
+
+/// Records of a key from which on no parts are requested ahead of a fill. It leaves space for those
+/// of the fill itself, and for other variants.
+const PARTS_MAX: usize = RECORDS_MAX / 2;
 
 /// Client's request from which gaps are requested.
 #[derive(Debug)]
@@ -30,9 +34,9 @@ pub(crate) struct GapRequest {
     pub(crate) worker: Rc<Worker>,
     pub(crate) hash: u64,
     key: String,
-    directives: OfRequest,
+    pub(crate) directives: OfRequest,
     /// Head of the client's request.
-    head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Request for the whole representation.
     whole: OriginRequest,
 }
@@ -48,15 +52,13 @@ pub(crate) enum GapError {
 
 impl GapRequest {
     pub(crate) fn new(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Self {
-        let mut whole = exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store);
-        whole.is_shared = true;
         Self {
             worker: exchange.worker.clone(),
             hash: wanted.hash,
             key: wanted.key.clone(),
             directives: wanted.directives,
             head: exchange.raw.to_vec(),
-            whole,
+            whole: exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store),
         }
     }
 
@@ -115,23 +117,32 @@ impl GapRequest {
         let Ok(Some((request, _))) = read_request(worker.settings(), &self.head) else {
             return Err(GapError::Refused);
         };
-        let (part, range) = object(worker.settings(), true, &request, &self.directives, &self.key, &incoming)
+        let settings = worker.settings();
+        let (part, range) = object(settings, true, &request, &self.directives, &self.key, &incoming)
             .filter(|(part, range)| {
-                let is_of_base = part.is_for_same(base) && part.combines_with(base);
-                incoming.status == 206 && is_of_base && range.start == gap.start && range.end <= gap.end
+                let is_in_gap = range.start == gap.start && range.end <= gap.end;
+                incoming.status == 206 && is_in_gap && part.combines_with(base)
             })
             .ok_or(GapError::Refused)?;
+        let part = with_fields_of(settings, &request, &part, range.start, base);
+        if !part.is_for_same(base) {
+            return Err(GapError::Refused);
+        }
         FillTask::new(guard, Arc::new(part), incoming, range).map_err(|_| GapError::Refused)
     }
 
-    /// Returns true if parts in response to this request may be stored, as far as that shows before
-    /// the request: in particular, it has no Authorization, or the response allows it.
-    pub(crate) fn may_store(&self, base: &Object) -> bool {
+    /// Returns true if a part of `base` may be requested as far as that shows before: the origin
+    /// accepts ranges, the part may be stored (the request has no Authorization, or the response
+    /// allows it), and the store may take another part for the key.
+    pub(crate) fn may_request(&self, base: &Object) -> bool {
         let settings = self.worker.settings();
         let Ok(Some((request, _))) = read_request(settings, &self.head) else { return false };
-        let (fields, directives) = (&request.fields, self.directives);
+        let (fields, directives, own) = (&request.fields, self.directives, base.fields());
         let storable = StorableRequest { method: request.method, fields, directives, is_range: true };
-        may_store(&settings.storing, &storable, base.status, &base.fields(), &base.directives).is_ok()
+        let store = self.worker.shared.store.as_ref();
+        store.is_some_and(|store| store.find(self.hash).len() < PARTS_MAX)
+            && !own.elements("accept-ranges").any(|unit| unit.eq_ignore_ascii_case("none"))
+            && may_store(&settings.storing, &storable, base.status, &own, &base.directives).is_ok()
     }
 
     /// Returns the stored response with the same representation as `base`.
@@ -139,12 +150,6 @@ impl GapRequest {
         let Ok(Some((request, _))) = read_request(self.worker.settings(), &self.head) else { return None };
         let found = self.worker.find(self.hash, &self.key, &request.fields).ok()?;
         (found.is_for_same(base) && found.combines_with(base)).then_some(found)
-    }
-
-    /// Returns true if the store may take another part for the key.
-    pub(crate) fn has_space(&self) -> bool {
-        let store = self.worker.shared.store.as_ref();
-        store.is_some_and(|store| store.find(self.hash).len() < RECORDS_MAX / 2)
     }
 
     /// Fills the gaps in `rest`, which `fill` has skipped, one after the other, while clients of that

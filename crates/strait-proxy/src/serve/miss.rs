@@ -192,7 +192,6 @@ async fn store_or_pass(
             worker.discard(wanted.hash, stored);
         }
     }
-    let object = Arc::new(object);
     if incoming.status == 206 {
         match &miss.stored {
             Some(stored) if stored.combines_with(&object) => {
@@ -208,7 +207,7 @@ async fn store_or_pass(
             }
         }
     }
-    match FillTask::new(guard, object, incoming, range) {
+    match FillTask::new(guard, Arc::new(object), incoming, range) {
         Ok(task) => fill(exchange, wanted, task, miss.why).await,
         Err((guard, incoming)) => {
             guard.end(Phase::NotShared);

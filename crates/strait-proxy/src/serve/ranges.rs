@@ -18,6 +18,7 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::gaps::{GapError, GapRequest};
 use crate::serve::respond::selected;
+use crate::serve::storing::with_fields_of;
 use crate::serve::wanted::{Lookup, Wanted};
 use crate::upstream::incoming::Incoming;
 
@@ -31,8 +32,8 @@ const ATTEMPTS_MAX: usize = 8;
 pub(crate) enum Assembled {
     /// The response was sent.
     Answered,
-    /// The store has all bytes now.
-    Stored,
+    /// The store or the fill has the bytes now, or the fill has ended: look up again.
+    Changed,
     /// The gap cannot be requested now: wait for the fill.
     Wait(Follower),
 }
@@ -51,6 +52,8 @@ struct Assembly<'a> {
     stored: &'a Arc<Object>,
     pinned: Pinned,
     request: Rc<GapRequest>,
+    /// True once the head is sent: then the response has no other source.
+    is_begun: bool,
 }
 
 /// Sends the selected bytes of `stored`; `incoming` has the first gap.
@@ -60,9 +63,11 @@ pub(crate) async fn complete(
     stored: &Arc<Object>,
     guard: FillGuard,
     incoming: Box<Incoming>,
-    part: (Arc<Object>, Range<u64>),
+    part: (Object, Range<u64>),
 ) -> Result<Lookup, ExchangeError> {
-    let Ok(task) = FillTask::new(guard, part.0, incoming, part.1) else {
+    let (part, range) = part;
+    let part = with_fields_of(exchange.worker.settings(), exchange.request, &part, range.start, stored);
+    let Ok(task) = FillTask::new(guard, Arc::new(part), incoming, range) else {
         // The store is full.
         exchange.worker.forget(wanted.hash, &wanted.key);
         return Ok(Lookup::Alone);
@@ -79,7 +84,7 @@ pub(crate) async fn complete(
         follower.fill().wait_beyond(u64::MAX).await;
         return Ok(Lookup::Again);
     };
-    let assembly = Assembly { stored, pinned, request };
+    let assembly = Assembly { stored, pinned, request, is_begun: true };
     send_head(exchange, stored, &selected, false).await?;
     assembly.send(exchange, range, Some(Piece::Filling(follower, true))).await?;
     Ok(Lookup::Answered(true))
@@ -87,7 +92,8 @@ pub(crate) async fn complete(
 
 /// Answers a request for bytes that `follower`'s fill does not have, or receives late: sends those
 /// that `stored` has or that other fills receive, and requests the gaps. The head is sent once the
-/// first gap is known to be filled.
+/// first gap is known to be filled. Until then the request can still wait for the fill, so it waits
+/// for no permit, and no longer than until the fill arrives.
 pub(crate) async fn assemble(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
@@ -97,20 +103,26 @@ pub(crate) async fn assemble(
 ) -> Result<Assembled, ExchangeError> {
     let selected = selected(exchange, stored);
     let request = Rc::new(GapRequest::new(exchange, wanted));
-    let may_request = !follower.fill().refuses_ranges() && request.has_space() && request.may_store(stored);
+    let may_request = !follower.fill().refuses_ranges() && request.may_request(stored);
     let Some(range) = range_of(stored, &selected).filter(|_| may_request) else {
         return Ok(Assembled::Wait(follower));
     };
     let (Some(gap), Some(pinned)) = (stored.first_gap(&range), stored.pin(&range)) else {
-        return Ok(Assembled::Stored);
+        return Ok(Assembled::Changed);
     };
-    let assembly = Assembly { stored, pinned, request };
-    let first = match assembly.find_or_request(exchange, gap.start..range.end, wait).await {
-        Ok(Piece::Stored(found, _)) if found.first_gap(&range).is_none() => return Ok(Assembled::Stored),
+    let mut assembly = Assembly { stored, pinned, request, is_begun: false };
+    let fill = follower.fill();
+    let found = tokio::select! {
+        biased;
+        found = assembly.find_or_request(exchange, gap.start..range.end, wait) => found,
+        _ = fill.wait_beyond(gap.start), if fill.range().contains(&gap.start) => return Ok(Assembled::Changed),
+    };
+    let first = match found {
+        Ok(Piece::Stored(found, _)) if found.first_gap(&range).is_none() => return Ok(Assembled::Changed),
         Ok(first) => first,
         Err(error) => {
             if error == GapError::Whole {
-                follower.fill().refuse_ranges();
+                fill.refuse_ranges();
             }
             return Ok(Assembled::Wait(follower));
         }
@@ -118,6 +130,7 @@ pub(crate) async fn assemble(
     // Without other followers, the fill is abandoned from here on.
     drop(follower);
     let is_collapsed = !matches!(first, Piece::Filling(_, true));
+    assembly.is_begun = true;
     send_head(exchange, stored, &selected, is_collapsed).await?;
     assembly.send(exchange, range, Some(first)).await?;
     Ok(Assembled::Answered)
@@ -131,7 +144,7 @@ pub(crate) async fn resume(
     rest: Range<u64>,
 ) -> Result<(), SocketError> {
     let request = Rc::new(GapRequest::new(exchange, wanted));
-    let assembly = Assembly { stored: object, pinned: Pinned::default(), request };
+    let assembly = Assembly { stored: object, pinned: Pinned::default(), request, is_begun: true };
     assembly.send(exchange, rest, None).await
 }
 
@@ -240,6 +253,9 @@ impl Assembly<'_> {
             }
             // Awaited before followers can wait for this client.
             drop(guard);
+            if !self.is_begun {
+                return Err(GapError::Refused);
+            }
             exchange.await_client_permit(self.request.whole()).await.map_err(|_| GapError::Refused)?;
         }
         Err(GapError::Refused)

@@ -265,6 +265,129 @@ fn film_that_is_requested_again_follows_the_part_under_way() {
 }
 
 #[test]
+fn seek_behind_a_part_under_way_ends_that_part() {
+    let sent = Gate::default();
+    let bytes = sent.clone();
+    let mut cinema = Cinema::new("", move |request, stream| {
+        let range = send_head(request, stream, FRESH)?;
+        if range.start == 16 * MIB {
+            return send_bytes(&request.body(), range, stream);
+        }
+        trickle(&request.body(), range, &bytes, stream)
+    });
+    let mut seeker = cinema.begin_seek(&format!("{}-", 8 * MIB), "");
+    assert_eq!(seeker.head().unwrap().status, 206);
+    sent.open(9 * MIB);
+    assert!(FILM.is(8 * MIB, &seeker.exactly(MIB).unwrap()));
+    assert_part(&cinema.seek(&format!("{}-", 16 * MIB)), 16 * MIB, 8 * MIB);
+    sent.open(16 * MIB);
+    assert!(FILM.is(9 * MIB, &seeker.exactly(15 * MIB).unwrap()));
+    cinema.gate.open(8 * MIB);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    let expected = [Some((8 * MIB, FILM.len - 1)), Some((16 * MIB, FILM.len - 1))];
+    assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn abandoned_part_is_completed_by_the_fill() {
+    let (sent, is_first) = (Gate::default(), AtomicUsize::new(0));
+    let bytes = sent.clone();
+    let mut cinema = Cinema::new("cache.abandoned = \"drop\"\n", move |request, stream| {
+        let range = send_head(request, stream, FRESH)?;
+        if is_first.fetch_add(1, Ordering::SeqCst) > 0 {
+            return send_bytes(&request.body(), range, stream);
+        }
+        trickle(&request.body(), range, &bytes, stream)
+    });
+    let mut seeker = cinema.begin_seek(&format!("{}-", 8 * MIB), "");
+    assert_eq!(seeker.head().unwrap().status, 206);
+    sent.open(9 * MIB);
+    assert!(FILM.is(8 * MIB, &seeker.exactly(MIB).unwrap()));
+    seeker.stream.shutdown(Shutdown::Both).unwrap();
+    let mut reached = 9 * MIB;
+    let is_stored = || {
+        // The proxy notices that the client has left when it sends more.
+        reached = (reached + 64 * 1024).min(12 * MIB);
+        sent.open(reached);
+        let fields = format!("Range: bytes={}-{}\r\nCache-Control: only-if-cached\r\n", 8 * MIB, 9 * MIB - 1);
+        get(cinema.proxy.address, &FILM.target(), &fields).head.is_hit()
+    };
+    assert!(wait_until(LIMIT, is_stored), "the part under way is not given up");
+    // The fill ends before the part that was begun, and requests what follows the stored bytes.
+    cinema.gate.open(8 * MIB);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    let [_, Some((first, last))] = cinema.parts()[..] else { panic!("{:?}", cinema.parts()) };
+    assert!((9 * MIB..=reached).contains(&first) && last == FILM.len - 1, "{first}-{last}");
+}
+
+#[test]
+fn client_without_a_free_connection_waits_for_the_fill() {
+    let cinema = Cinema::with_parts("limits.origin_connections_per_client = 1\n");
+    let client = cinema.begin_seek(&format!("{}-", 16 * MIB), "");
+    assert_waits(client, &cinema.gate, 16 * MIB, 8 * MIB);
+    assert_eq!(cinema.parts(), []);
+}
+
+#[test]
+fn fill_that_arrives_before_the_answer_to_a_seek_answers_it() {
+    let cinema = Cinema::new("", |_, stream| {
+        // Until the proxy gives the request up.
+        let mut stream = &*stream;
+        io::copy(&mut stream, &mut io::sink()).map(drop)
+    });
+    let mut client = cinema.begin_seek(&format!("{}-", 16 * MIB), "");
+    assert!(wait_until(LIMIT, || cinema.origin.asked().len() == 2));
+    cinema.gate.open(FILM.len);
+    let head = client.head().unwrap();
+    let body = client.body(&head).unwrap();
+    assert_part(&Response { head, body }, 16 * MIB, 8 * MIB);
+    assert_eq!(cinema.parts(), [Some((16 * MIB, FILM.len - 1))]);
+}
+
+#[test]
+fn origin_that_announces_no_ranges_is_not_asked_for_one() {
+    let gate = Gate::default();
+    let behind = gate.clone();
+    let origin = Origin::new(move |request, stream| {
+        let range = send_head(request, stream, &format!("{FRESH}Accept-Ranges: none\r\n"))?;
+        trickle(&request.body(), range, &behind, stream)
+    });
+    let proxy = Setup::for_origin(origin.address).start();
+    let viewer = begin(&proxy, &gate);
+    let cinema = Cinema { origin, gate, proxy, viewer };
+    let client = cinema.begin_seek(&format!("{}-", 16 * MIB), "");
+    assert_waits(client, &cinema.gate, 16 * MIB, 8 * MIB);
+    assert_eq!(cinema.parts(), []);
+}
+
+#[test]
+fn parts_keep_the_fields_that_the_origin_sends_with_the_whole_alone() {
+    let gate = Gate::default();
+    let behind = gate.clone();
+    let origin = Origin::new(move |request, stream| {
+        if request.field("range").is_some() {
+            // RFC 9110 s15.3.7: with If-Range, only the required fields.
+            return send_body(request, stream, FRESH);
+        }
+        let range = send_head(request, stream, &format!("{FRESH}Content-Type: video/mp4\r\n"))?;
+        trickle(&request.body(), range, &behind, stream)
+    });
+    let proxy = Setup::for_origin(origin.address).start();
+    let viewer = begin(&proxy, &gate);
+    let mut cinema = Cinema { origin, gate, proxy, viewer };
+    let is_film = |response: &Response| response.head.field("content-type") == Some("video/mp4");
+    let part = format!("{}-", 16 * MIB);
+    assert!(is_film(&cinema.seek(&part)));
+    assert!(is_film(&cinema.seek(&part)), "the stored part");
+    cinema.gate.open(16 * MIB);
+    cinema.continues();
+    cinema.await_stored();
+    assert!(is_film(&get(cinema.proxy.address, &FILM.target(), "")));
+}
+
+#[test]
 fn part_that_is_interrupted_is_requested_to_its_end() {
     let count = AtomicUsize::new(0);
     let mut cinema = Cinema::new("", move |request, stream| {
