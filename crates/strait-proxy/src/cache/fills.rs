@@ -149,6 +149,96 @@ impl Fills {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::fill::{REQUEST_BYTES, Source};
+    use crate::cache::meta::Meta;
+    use crate::cache::object::Body;
+
+    const LENGTH: u64 = 100 * REQUEST_BYTES;
+
+    /// Response with that entity tag, whose body is in a fill.
+    fn filling(tag: &str) -> Arc<Object> {
+        let head = format!("HTTP/1.1 200 OK\r\nETag: {tag}\r\n\r\n");
+        let length = Some(LENGTH);
+        let meta =
+            Meta { requested: 1, received: 1, age: 0, first: 0, length, variant: "", head: head.as_bytes() };
+        Arc::new(Object::new("key", &meta, Body::Filling).unwrap())
+    }
+
+    /// Begins a fill of `range`, and receives its head.
+    fn begun(fills: &Fills, object: &Arc<Object>, range: Range<u64>) -> Arc<Fill> {
+        let fill = fills.add(1, "key");
+        fill.begin(object.clone(), range);
+        fills.skip(1, &fill);
+        fill
+    }
+
+    fn receive(fill: &Fill, upto: u64) {
+        fill.progress(upto, Source::Memory(Arc::default(), 0));
+    }
+
+    /// Returns the range of the part that begins with a gap, or that of the fill under way.
+    fn part(fills: &Fills, object: &Arc<Object>, gap: Range<u64>) -> Result<Range<u64>, Range<u64>> {
+        match fills.begin_part(1, object, gap) {
+            PartStep::Begun(fill) => Ok(fill.range()),
+            PartStep::UnderWay(fill) => Err(fill.range()),
+            PartStep::Full => panic!("too many fills"),
+        }
+    }
+
+    #[test]
+    fn part_begins_where_no_fill_arrives_soon_and_ends_before_the_next_fill() {
+        let (fills, object) = (Fills::default(), filling("\"a\""));
+        let whole = begun(&fills, &object, 0..LENGTH);
+        receive(&whole, REQUEST_BYTES);
+        let ahead = 2 * REQUEST_BYTES;
+        assert_eq!(part(&fills, &object, ahead - 1..LENGTH), Err(0..LENGTH), "the whole arrives soon");
+        assert_eq!(part(&fills, &object, 50 * REQUEST_BYTES..LENGTH), Ok(50 * REQUEST_BYTES..LENGTH));
+        assert_eq!(part(&fills, &object, ahead..LENGTH), Ok(ahead..50 * REQUEST_BYTES));
+        // The parts have no head yet, and are shared.
+        assert_eq!(part(&fills, &object, ahead + 1..ahead + 2), Err(ahead..50 * REQUEST_BYTES));
+        assert_eq!(
+            part(&fills, &filling("\"b\""), ahead..LENGTH),
+            Ok(ahead..LENGTH),
+            "another representation"
+        );
+        assert_eq!(
+            part(&fills, &filling("W/\"a\""), ahead..LENGTH),
+            Ok(ahead..LENGTH),
+            "no strong validator"
+        );
+    }
+
+    #[test]
+    fn fills_of_a_key_are_bounded() {
+        let (fills, object) = (Fills::default(), filling("\"a\""));
+        for number in 0..FILLS_MAX as u64 {
+            let at = 2 * number * REQUEST_BYTES;
+            assert_eq!(part(&fills, &object, at..at + 1), Ok(at..at + 1));
+        }
+        assert!(matches!(fills.begin_part(1, &object, LENGTH - 1..LENGTH), PartStep::Full));
+        assert!(matches!(fills.begin_part(1, &object, 0..1), PartStep::UnderWay(_)));
+    }
+
+    #[test]
+    fn fill_ends_before_the_first_long_range_that_it_has_not_passed() {
+        let (fills, object) = (Fills::default(), filling("\"a\""));
+        let range = |first: u64, len: u64| first * REQUEST_BYTES..first * REQUEST_BYTES + len;
+        let short = begun(&fills, &object, range(10, REQUEST_BYTES - 1));
+        let passed = begun(&fills, &object, range(12, REQUEST_BYTES));
+        let far = begun(&fills, &object, range(60, 10 * REQUEST_BYTES));
+        let near = begun(&fills, &object, range(50, REQUEST_BYTES));
+        // Those that began before the whole are skipped as well as those that begin later.
+        let whole = begun(&fills, &object, 0..LENGTH);
+        let other = begun(&fills, &filling("\"b\""), range(20, 10 * REQUEST_BYTES));
+        assert_eq!(whole.shorten(13 * REQUEST_BYTES), Some(50 * REQUEST_BYTES));
+        assert_eq!((whole.range(), whole.shorten(13 * REQUEST_BYTES)), (0..50 * REQUEST_BYTES, None));
+        let late = begun(&fills, &object, range(20, 5 * REQUEST_BYTES));
+        // The fill has passed its beginning meanwhile, but most of it is still to come.
+        assert_eq!(whole.shorten(21 * REQUEST_BYTES), Some(21 * REQUEST_BYTES));
+        for fill in [short, passed, far, near, other, late] {
+            assert_eq!(fill.shorten(0), None);
+        }
+    }
 
     #[test]
     fn nothing_is_published_after_an_invalidation_has_returned() {

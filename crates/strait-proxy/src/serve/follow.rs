@@ -195,8 +195,9 @@ pub(crate) async fn follow(
     let rest =
         deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
     if !rest.is_empty() {
-        let base = fill.object_now().filter(|_| rest.start == fill.range().end);
-        let base = base.ok_or(SocketError::Closed)?;
+        // Otherwise the origin has failed.
+        let has_skipped = rest.start >= fill.range().end;
+        let base = fill.object_now().filter(|_| has_skipped).ok_or(SocketError::Closed)?;
         Box::pin(resume(exchange, wanted, &base, rest)).await?;
     }
     let stays_open = object.length.is_some() || exchange.options.version == Version::Http11;
