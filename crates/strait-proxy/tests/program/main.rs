@@ -21,3 +21,4 @@ mod servers;
 mod service;
 mod sizes;
 mod soak;
+mod viewers;
