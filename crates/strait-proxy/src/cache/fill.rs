@@ -1,7 +1,7 @@
 //! Fill: a response on its way from the origin into the store, and its followers.
 //!
 //! ```text
-//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done: the body is complete
+//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done: the body is complete, or another fill receives the rest
 //!
 //! Ready ──▶ Done: no body to move: a 304, a body that was stored at once, or the cache has changed
 //! Waiting ──▶ Done: an empty body
@@ -27,11 +27,12 @@ use crate::io::piece::Piece;
 use crate::upstream::incoming::Incoming;
 
 /// Bytes whose transfer costs about as much as a request of their own: its round trips, the slow
-/// start of its connection, and the bytes in flight that are lost when a connection is closed within
-/// a body (by default a receive buffer of up to 6 MiB). At 100 Mbit/s they take a third of a second.
+/// start of its connection, and the bytes in flight that are lost when a connection is closed
+/// within a body (by default a receive buffer of up to 6 MiB). At 100 Mbit/s they take a third of a
+/// second.
 ///
 /// A request waits for a fill that has fewer bytes to receive before the requested ones, and a fill
-/// reads shorter ranges that another fill receives as well.
+/// reads shorter ranges although another fill receives them as well.
 pub(crate) const REQUEST_BYTES: u64 = 4 << 20;
 /// Maximum of ranges of other fills that a fill remembers until its task takes note of them.
 const SKIPS_MAX: usize = 16;
@@ -45,7 +46,8 @@ pub(crate) enum Phase {
     Waiting,
     /// The body is being moved.
     Spliced,
-    /// The body is complete, or there was none to move: a 304, or the cache has changed.
+    /// The body is complete, it is received up to bytes that another fill receives, or there was
+    /// none to move: a 304, or the cache has changed.
     Done,
     /// The fill ended early: the origin failed or refused the range, the store refused the body, or
     /// the fill was abandoned.

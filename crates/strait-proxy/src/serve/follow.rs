@@ -121,8 +121,8 @@ pub(crate) async fn follow_one(
 }
 
 /// Returns the object from which range assembly answers a request, if that fill alone does not, or
-/// receives the requested bytes late: the stored response with a part of the same representation, or
-/// the response of the fill if the request begins in it. Short responses are requested again.
+/// receives the requested bytes late: the stored response with a part of the same representation,
+/// or the response of the fill if the request begins in it. Short responses are requested again.
 fn assembled_from(
     exchange: &Exchange<'_, '_>,
     miss: &Miss,

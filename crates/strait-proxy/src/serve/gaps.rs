@@ -152,8 +152,8 @@ impl GapRequest {
         (found.is_for_same(base) && found.combines_with(base)).then_some(found)
     }
 
-    /// Fills the gaps in `rest`, which `fill` has skipped, one after the other, while clients of that
-    /// fill need them or `cache.abandoned` lets it finish.
+    /// Fills the gaps in `rest`, which `fill` has skipped, one after the other, while clients of
+    /// that fill need them or `cache.abandoned` lets it finish.
     async fn fill_rest(&self, fill: &Fill, base: &Arc<Object>, rest: Range<u64>) {
         let (worker, fills) = (&self.worker, &self.worker.shared.fills);
         let mut at = rest.start;
