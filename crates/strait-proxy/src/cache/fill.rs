@@ -202,9 +202,9 @@ impl Fill {
         state.range.contains(&at) && at.saturating_sub(next) < REQUEST_BYTES
     }
 
-    /// Offers a range that another fill receives. The fill ends where it begins, unless it is short
-    /// or the fill has passed it by then.
-    pub(super) fn offer_skip(&self, range: Range<u64>) {
+    /// Offers a range that another fill receives, or that is stored. The fill ends where it begins,
+    /// unless it is short or the fill has passed it by then.
+    pub(crate) fn offer_skip(&self, range: Range<u64>) {
         let mut state = self.state();
         if state.range.contains(&range.start) && state.skips.len() < SKIPS_MAX {
             state.skips.push(range);
@@ -224,10 +224,10 @@ impl Fill {
         Some(end)
     }
 
-    /// Shortens the range of a part that is about to be requested.
-    pub(crate) fn narrow(&self, end: u64) {
-        let mut state = self.state();
-        state.range.end = state.range.end.min(end);
+    /// Changes the end of the range: of a part that is about to be requested, or of a fill that does
+    /// not end early after all.
+    pub(crate) fn set_end(&self, end: u64) {
+        self.state().range.end = end;
     }
 
     /// Notes that the origin answers requests for parts with the whole representation.

@@ -204,16 +204,38 @@ impl FillTask {
     }
 
     /// Moves the whole body and publishes it; if the transfer is interrupted, keeps the received
-    /// part.
-    pub(crate) async fn run(mut self) {
+    /// part. Returns the task when it arrives at bytes that another fill receives, and the range
+    /// from there on: then [`end_here`](Self::end_here) or [`read_on`](Self::read_on) decides.
+    pub(crate) async fn run(mut self) -> Option<(Self, Range<u64>)> {
+        let end = self.range.end;
         match self.fill().await {
             // The body is shorter than its head announced; dropping the guard marks the fill as
             // broken.
             Ok(()) if !self.is_of_length() => {}
+            Ok(()) if self.range.end < end => {
+                self.publish_progress();
+                let rest = self.range.end..end;
+                return Some((self, rest));
+            }
             Ok(()) => drop(self.finish()),
             Err(FillError::Origin | FillError::Abandoned) => self.keep_part(),
             Err(FillError::Store(held)) => self.hand_over(held),
         }
+        None
+    }
+
+    /// Ends the fill: others receive the rest.
+    pub(crate) fn end_here(mut self) {
+        // The origin sends the rest as well: it ends with the connection.
+        self.incoming.keeps_alive = false;
+        self.finish();
+    }
+
+    /// Makes it receive the rest, although another fill receives some of it.
+    pub(crate) fn read_on(&mut self, rest: Range<u64>) {
+        self.incoming.framed = Framed::Length(rest.end - rest.start);
+        self.range.end = rest.end;
+        self.guard.fill.set_end(rest.end);
     }
 
     fn is_of_length(&self) -> bool {
@@ -276,16 +298,14 @@ impl FillTask {
         }
     }
 
-    /// Ends the body before bytes that another fill receives. `held` bytes are on their way into
-    /// the store. A chunked body is read to its end.
+    /// Lets the body end before bytes that another fill receives. `held` bytes are on their way
+    /// into the store. A chunked body is read to its end.
     fn end_before_skipped(&mut self, held: u64) {
         let Framed::Length(_) = self.incoming.framed else { return };
         let at = self.range.start + self.stored;
         let Some(end) = self.guard.fill.shorten(at + held) else { return };
         self.range.end = end;
         self.incoming.framed = Framed::Length(end - at);
-        // The origin sends the other bytes as well: they end with the connection.
-        self.incoming.keeps_alive = false;
     }
 
     /// Reads more of the body, unless the fill is abandoned.

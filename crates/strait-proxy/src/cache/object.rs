@@ -287,8 +287,13 @@ impl Object {
 
     /// Returns the start of the next part after `at`.
     fn next_part(&self, at: u64) -> u64 {
-        let Body::Stored(parts) = &self.body else { return u64::MAX };
-        parts.iter().map(|part| part.range.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)
+        self.parts().map(|part| part.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns the ranges of its parts in the store.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Range<u64>> {
+        let parts: &[Part] = if let Body::Stored(parts) = &self.body { parts } else { &[] };
+        parts.iter().map(|part| part.range.clone())
     }
 
     /// Returns true if all its bytes are stored.

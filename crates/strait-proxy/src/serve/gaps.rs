@@ -10,7 +10,7 @@ use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
 use strait_http::storing::{StorableRequest, may_store};
 
-use crate::cache::fill::{Fill, Follower, Phase, REQUEST_BYTES};
+use crate::cache::fill::{Follower, REQUEST_BYTES};
 use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::fills::PartStep;
 use crate::cache::object::{Object, RECORDS_MAX};
@@ -152,63 +152,67 @@ impl GapRequest {
         (found.is_for_same(base) && found.combines_with(base)).then_some(found)
     }
 
-    /// Fills the gaps in `rest`, which `fill` has skipped, one after the other, while clients of
-    /// that fill need them or `cache.abandoned` lets it finish.
-    async fn fill_rest(&self, fill: &Fill, base: &Arc<Object>, rest: Range<u64>) {
+    /// Lets other fills receive the rest of a response: begins a fill of the first gap and all that
+    /// follows. Returns false if the task has to read on: it must not
+    /// give up its response before the origin has begun another one.
+    async fn begin_rest(self: &Rc<Self>, task: &FillTask, rest: Range<u64>) -> bool {
         let (worker, fills) = (&self.worker, &self.worker.shared.fills);
+        let (fill, base) = (&task.guard.fill, &task.object);
+        // Otherwise a later request completes the object.
+        let is_wanted = fill.followers() > 0 || worker.settings().abandoned == Abandoned::Finish;
         let mut at = rest.start;
         for _ in 0..RECORDS_MAX {
-            let is_wanted = fill.followers() > 0 || worker.settings().abandoned == Abandoned::Finish;
             if at >= rest.end || !is_wanted {
-                return;
+                return true;
             }
             let begun = match fills.begin_part(self.hash, base, at..rest.end) {
                 PartStep::Begun(begun) => begun,
-                // It has its own rest.
+                // Its own task cares for the bytes up to there.
                 PartStep::UnderWay(other) => {
                     at = other.range().end;
                     continue;
                 }
-                PartStep::Full => return,
+                PartStep::Full => return false,
             };
-            let guard = FillGuard::new(worker, self.hash, begun.clone());
+            let guard = FillGuard::new(worker, self.hash, begun);
             let stored = self.stored(base);
             if let Some(len) = stored.as_ref().and_then(|stored| stored.stored_len(at)) {
                 at += len;
                 continue;
             }
-            if let Some(gap) = stored.and_then(|stored| stored.first_gap(&begun.range())) {
-                begun.narrow(gap.end);
-            }
+            // It ends early in its turn.
+            guard.fill.set_end(rest.end);
             let gate = Key::OriginOf(self.whole.server.clone(), self.whole.client);
-            // Without a permit, the next client requests the gap.
-            let Some(permit) = worker.shared.gates.try_enter(gate) else { return };
-            let Ok(task) = self.task(guard, base, Some(permit)).await else { return };
-            task.begin();
-            let stand_in = begun.follow();
-            let mut run = std::pin::pin!(task.run());
-            tokio::select! {
-                () = &mut run => {}
-                () = fill.abandoned() => {
-                    drop(stand_in);
-                    run.await;
-                }
-            }
-            if begun.view().phase != Phase::Done {
-                return;
-            }
-            at = begun.range().end;
+            let Some(permit) = worker.shared.gates.try_enter(gate) else { return false };
+            let Ok(next) = self.task(guard, base, Some(permit)).await else { return false };
+            let parts = stored.iter().flat_map(|stored| stored.parts());
+            let stand_in = self.begin(next);
+            parts.for_each(|part| stand_in.fill().offer_skip(part));
+            // Clients of the first fill need the bytes of the next one.
+            let first = fill.clone();
+            tokio::task::spawn_local(async move {
+                first.abandoned().await;
+                drop(stand_in);
+            });
+            return true;
         }
+        false
     }
 }
 
-/// Runs a fill to its end. If it ends before bytes that another fill receives, requests what
-/// follows these.
-pub(crate) async fn run(task: FillTask, request: Option<Rc<GapRequest>>) {
-    let (fill, base, end) = (task.guard.fill.clone(), task.object.clone(), task.range.end);
-    task.run().await;
-    let reached = fill.range().end;
-    if let Some(request) = request.filter(|_| reached < end && fill.view().phase == Phase::Done) {
-        request.fill_rest(&fill, &base, reached..end).await;
+/// Runs a fill to its end, or up to bytes that another fill receives if what follows these is
+/// received by others.
+pub(crate) async fn run(mut task: FillTask, request: Option<Rc<GapRequest>>) {
+    while let Some((arrived, rest)) = task.run().await {
+        task = arrived;
+        let may_end = match &request {
+            Some(request) => request.begin_rest(&task, rest.clone()).await,
+            None => false,
+        };
+        if may_end {
+            task.end_here();
+            return;
+        }
+        task.read_on(rest);
     }
 }

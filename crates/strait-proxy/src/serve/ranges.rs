@@ -236,15 +236,13 @@ impl Assembly<'_> {
                 PartStep::Full => return Err(GapError::Refused),
             };
             let guard = FillGuard::new(worker, *hash, begun);
-            let stored = self.request.stored(self.stored);
-            let gap = stored.as_ref().map_or(Some(range.clone()), |stored| stored.first_gap(&range));
-            match (gap, stored) {
-                (Some(gap), _) if gap.start == range.start => guard.fill.narrow(gap.end),
-                (_, Some(stored)) => {
+            if let Some(stored) = self.request.stored(self.stored) {
+                let gap = stored.first_gap(&guard.fill.range());
+                let Some(gap) = gap.filter(|gap| gap.start == range.start) else {
                     let Some(pinned) = stored.pin(&range) else { continue };
                     return Ok(Piece::Stored(stored, pinned));
-                }
-                _ => return Err(GapError::Refused),
+                };
+                guard.fill.set_end(gap.end);
             }
             if exchange.has_client_permit(self.request.whole()) {
                 let permit = exchange.client_permit.take();

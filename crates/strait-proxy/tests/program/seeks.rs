@@ -154,6 +154,25 @@ fn fill_skips_a_part_and_fetches_what_follows() {
 }
 
 #[test]
+fn fill_reads_on_if_the_origin_refuses_what_follows() {
+    let count = AtomicUsize::new(0);
+    let mut cinema = Cinema::new("", move |request, stream| {
+        // Servers behind one name may have different tags.
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            return stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nETag: \"new\"\r\n\r\nnew bytes");
+        }
+        send_body(request, stream, FRESH)
+    });
+    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+    cinema.gate.open(FILM.len);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
+    assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
 fn fill_fetches_what_follows_without_clients() {
     let cinema = Cinema::with_parts("");
     assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
