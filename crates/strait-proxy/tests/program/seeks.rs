@@ -144,13 +144,15 @@ fn seek_to_the_end_is_answered_while_the_fill_waits() {
 
 #[test]
 fn fill_skips_a_part_and_fetches_what_follows() {
-    let mut cinema = Cinema::with_parts("");
-    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
-    cinema.gate.open(8 * MIB);
-    cinema.continues();
-    await_hit(cinema.proxy.address, &FILM);
-    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
-    assert_eq!(cinema.parts(), expected, "no byte is requested twice");
+    for config in ["", "transfer.fill = \"copy\"\n", "transfer.splice = false\n"] {
+        let mut cinema = Cinema::with_parts(config);
+        assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+        cinema.gate.open(8 * MIB);
+        cinema.continues();
+        await_hit(cinema.proxy.address, &FILM);
+        let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
+        assert_eq!(cinema.parts(), expected, "no byte is requested twice: {config}");
+    }
 }
 
 #[test]
