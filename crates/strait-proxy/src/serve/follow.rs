@@ -195,9 +195,11 @@ pub(crate) async fn follow(
     let rest =
         deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
     if !rest.is_empty() {
-        // Otherwise the origin has failed.
-        let has_skipped = rest.start >= fill.range().end;
-        let base = fill.object_now().filter(|_| has_skipped).ok_or(SocketError::Closed)?;
+        // A whole response that the origin has interrupted ends here. A part of a long one is
+        // continued: without the part, a fill of the whole might have answered the request.
+        let is_part =
+            object.length.is_some_and(|length| length > REQUEST_BYTES && fill.range() != (0..length));
+        let base = fill.object_now().filter(|_| is_part).ok_or(SocketError::Closed)?;
         Box::pin(resume(exchange, wanted, &base, rest)).await?;
     }
     let stays_open = object.length.is_some() || exchange.options.version == Version::Http11;

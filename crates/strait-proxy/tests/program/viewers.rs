@@ -1,7 +1,8 @@
-//! Many viewers of one film at a time, who seek while it is fetched: every byte is right, and the
-//! film is complete at the end.
+//! Many viewers of one film at a time, who seek while it is fetched, from an origin that interrupts
+//! some parts: every byte is right, and the film is complete at the end.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use crate::body::Body;
@@ -40,12 +41,17 @@ fn view(address: SocketAddr, gate: &Gate, mut state: u64) {
 
 #[test]
 fn viewers_who_seek_get_the_right_bytes() {
-    let gate = Gate::default();
+    let (gate, parts) = (Gate::default(), AtomicU64::new(0));
     let behind = gate.clone();
     let origin = Origin::new(move |request, stream| {
         let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
         if request.field("range").is_none() {
             return trickle(&request.body(), range, &behind, stream);
+        }
+        // One part in four ends early.
+        if parts.fetch_add(1, Ordering::SeqCst) % 4 == 0 {
+            send_bytes(&request.body(), range.start..range.end.min(range.start + 3 * MIB), &mut *stream)?;
+            return stream.shutdown(Shutdown::Both);
         }
         send_bytes(&request.body(), range, stream)
     });
