@@ -224,8 +224,8 @@ impl Fill {
         Some(end)
     }
 
-    /// Changes the end of the range: of a part that is about to be requested, or of a fill that does
-    /// not end early after all.
+    /// Changes the end of the range, of a part that is about to be requested, or of a fill that
+    /// reads on.
     pub(crate) fn set_end(&self, end: u64) {
         self.state().range.end = end;
     }
