@@ -1,7 +1,7 @@
 //! Fill: a response on its way from the origin into the store, and its followers.
 //!
 //! ```text
-//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done: the body is complete
+//! Ready ──▶ Waiting ──▶ Spliced ──▶ Done: the body is complete, or another fill receives the rest
 //!
 //! Ready ──▶ Done: no body to move: a 304, a body that was stored at once, or the cache has changed
 //! Waiting ──▶ Done: an empty body
@@ -12,21 +12,30 @@
 //! One worker's task moves the body. Every client, also the first one, is a follower with its own
 //! offset and speed.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
-use smallvec::SmallVec;
 use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
-use crate::cache::hash::IdentityHasher;
 use crate::cache::object::Object;
 use crate::io::piece::Piece;
 use crate::upstream::incoming::Incoming;
+
+/// Bytes whose transfer costs about as much as a request of their own: its round trips, the slow
+/// start of its connection, and the bytes in flight that are lost when a connection is closed
+/// within a body (by default a receive buffer of up to 6 MiB). At 100 Mbit/s they take a third of a
+/// second.
+///
+/// A request waits for a fill that has fewer bytes to receive before the requested ones, and a fill
+/// reads shorter ranges although another fill receives them as well.
+pub(crate) const REQUEST_BYTES: u64 = 4 << 20;
+/// Maximum of ranges of other fills that a fill remembers until its task takes note of them.
+const SKIPS_MAX: usize = 16;
 
 /// State of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +46,8 @@ pub(crate) enum Phase {
     Waiting,
     /// The body is being moved.
     Spliced,
-    /// The body is complete, or there was none to move: a 304, or the cache has changed.
+    /// The body is complete, it is received up to bytes that another fill receives, or there was
+    /// none to move: a 304, or the cache has changed.
     Done,
     /// The fill ended early: the origin failed or refused the range, the store refused the body, or
     /// the fill was abandoned.
@@ -83,6 +93,8 @@ pub(crate) struct Fill {
     /// Variant of the requests that this fill answers; `None` if the fields in Vary are not known
     /// yet.
     variant: Option<Box<str>>,
+    /// Response with the representation of which this fill requests a part.
+    base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
     /// True if the key was invalidated since the fill began. Locked during
@@ -95,7 +107,12 @@ struct State {
     view: View,
     /// From Waiting on.
     object: Option<Arc<Object>>,
+    /// The requested range before the head of a part was received; otherwise that of the response.
     range: Range<u64>,
+    /// Ranges of other fills in which this one may end.
+    skips: Vec<Range<u64>>,
+    /// True if the origin has answered a request for a part with the whole representation.
+    refuses_ranges: bool,
     followers: usize,
     failure: Option<Refusal>,
     remainder: Option<Box<Remainder>>,
@@ -135,12 +152,30 @@ impl Held {
 
 impl Fill {
     pub(crate) fn new(key: Arc<str>, variant: Option<&str>) -> Self {
-        let view = View { phase: Phase::Ready, stored: 0, source: None };
-        let state = State { view, object: None, range: 0..0, followers: 0, failure: None, remainder: None };
+        Self::with(key, variant, None, 0..0)
+    }
+
+    /// Fill of a part of a representation that is about to be requested.
+    pub(super) fn of_part(base: &Arc<Object>, range: Range<u64>) -> Self {
+        Self::with(base.key.clone(), Some(base.variant()), Some(base.clone()), range)
+    }
+
+    fn with(key: Arc<str>, variant: Option<&str>, base: Option<Arc<Object>>, range: Range<u64>) -> Self {
+        let state = State {
+            view: View { phase: Phase::Ready, stored: 0, source: None },
+            object: None,
+            range,
+            skips: Vec::new(),
+            refuses_ranges: false,
+            followers: 0,
+            failure: None,
+            remainder: None,
+        };
         let variant = variant.map(Box::from);
         Self {
             key,
             variant,
+            base,
             state: Mutex::new(state),
             changed: Notify::new(),
             is_invalidated: Mutex::default(),
@@ -149,8 +184,60 @@ impl Fill {
 
     /// Returns true if it may answer a request with that variant. While the variant of a request is
     /// unknown, each fill of the key may.
-    fn may_answer(&self, key: &str, variant: Option<&str>) -> bool {
+    pub(super) fn may_answer(&self, key: &str, variant: Option<&str>) -> bool {
         *self.key == *key && (variant.is_none() || self.variant.as_deref() == variant)
+    }
+
+    /// Returns true if it has bytes of the same representation as `object`, for the same requests.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        let own = self.object_now().or_else(|| self.base.clone());
+        own.is_some_and(|own| own.is_for_same(object) && own.combines_with(object))
+    }
+
+    /// Returns true if it has the byte `at`, or so few bytes precede it that waiting costs less
+    /// than a request.
+    pub(crate) fn has_soon(&self, at: u64) -> bool {
+        let state = self.state();
+        let next = state.view.stored.max(state.range.start);
+        state.range.contains(&at) && at.saturating_sub(next) < REQUEST_BYTES
+    }
+
+    /// Offers a range that another fill receives, or that is stored. The fill ends where it begins,
+    /// unless it is short or the fill has passed it by then.
+    pub(crate) fn offer_skip(&self, range: Range<u64>) {
+        let mut state = self.state();
+        if state.range.contains(&range.start) && state.skips.len() < SKIPS_MAX {
+            state.skips.push(range);
+        }
+    }
+
+    /// Shortens the range to the bytes before the first one to skip; returns the new end, if there
+    /// is one. The bytes before `reached` were received.
+    pub(super) fn shorten(&self, reached: u64) -> Option<u64> {
+        let mut state = self.state();
+        let ends = std::mem::take(&mut state.skips).into_iter().filter_map(|skip| {
+            let start = skip.start.max(reached);
+            (skip.end.saturating_sub(start) >= REQUEST_BYTES).then_some(start)
+        });
+        let end = ends.min().filter(|end| *end < state.range.end)?;
+        state.range.end = end;
+        Some(end)
+    }
+
+    /// Changes the end of the range, of a part that is about to be requested, or of a fill that
+    /// reads on.
+    pub(crate) fn set_end(&self, end: u64) {
+        self.state().range.end = end;
+    }
+
+    /// Notes that the origin answers requests for parts with the whole representation.
+    pub(crate) fn refuse_ranges(&self) {
+        self.state().refuses_ranges = true;
+    }
+
+    /// Returns true if the origin has answered a request for a part with the whole representation.
+    pub(crate) fn refuses_ranges(&self) -> bool {
+        self.state().refuses_ranges
     }
 
     /// Returns its key.
@@ -218,7 +305,7 @@ impl Fill {
     /// Marks the key as invalidated: nothing of this fill is published from now on. Waits for the
     /// end of a publication, so that the invalidation, which removes objects afterwards, removes
     /// the published one, too.
-    fn invalidate(&self) {
+    pub(super) fn invalidate(&self) {
         *self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
@@ -250,6 +337,15 @@ impl Fill {
         }
     }
 
+    /// Waits for the head at most for `wait`, and subtracts the waiting time from it; `None` if the
+    /// head is later.
+    pub(crate) async fn object_within(&self, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
+        let begun = Instant::now();
+        let head = timeout(*wait, self.object()).await;
+        *wait = wait.saturating_sub(begun.elapsed());
+        head.ok()
+    }
+
     /// Waits until bytes after `at` are stored, or the fill has ended.
     pub(crate) async fn wait_beyond(&self, at: u64) -> View {
         loop {
@@ -265,7 +361,7 @@ impl Fill {
         }
     }
 
-    /// Returns the range of the representation in the response.
+    /// Returns the range of the representation that it has at its end.
     pub(crate) fn range(&self) -> Range<u64> {
         self.state().range.clone()
     }
@@ -282,7 +378,7 @@ impl Fill {
     }
 
     /// Returns the progress for the admin page.
-    fn summary(&self) -> FillProgress {
+    pub(super) fn summary(&self) -> FillProgress {
         let state = self.state();
         FillProgress {
             uri: self.key.to_string(),
@@ -323,142 +419,5 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.0.state().followers -= 1;
         self.0.changed.notify_waiters();
-    }
-}
-
-/// Fills of a key that are under way.
-pub(crate) type UnderWay = SmallVec<[Arc<Fill>; 1]>;
-
-type ByHash = HashMap<u64, UnderWay, BuildHasherDefault<IdentityHasher>>;
-
-/// The fills of all workers, by the hash of their key.
-#[derive(Debug, Default)]
-pub(crate) struct Fills(Mutex<ByHash>);
-
-impl Fills {
-    fn map(&self) -> MutexGuard<'_, ByHash> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins a fill of a key. If fills that may answer are under way, returns these as the error,
-    /// the newest last. With a variant, only fills of that variant may answer.
-    pub(crate) fn begin(
-        &self,
-        hash: u64,
-        key: &Arc<str>,
-        variant: Option<&str>,
-    ) -> Result<Arc<Fill>, UnderWay> {
-        let mut map = self.map();
-        let fills = map.entry(hash).or_default();
-        let others: UnderWay = fills.iter().filter(|fill| fill.may_answer(key, variant)).cloned().collect();
-        if !others.is_empty() {
-            return Err(others);
-        }
-        let fill = Arc::new(Fill::new(key.clone(), variant));
-        fills.push(fill.clone());
-        Ok(fill)
-    }
-
-    /// Returns the progress of at most `most` fills.
-    pub(crate) fn list(&self, most: usize) -> Vec<FillProgress> {
-        self.map().values().flatten().take(most).map(|fill| fill.summary()).collect()
-    }
-
-    /// Returns the number of fills.
-    pub(crate) fn count(&self) -> usize {
-        self.map().values().map(SmallVec::len).sum()
-    }
-
-    /// Adds a fill to others of the key, which answer other requests.
-    pub(crate) fn add(&self, hash: u64, key: &Arc<str>) -> Arc<Fill> {
-        let fill = Arc::new(Fill::new(key.clone(), None));
-        self.map().entry(hash).or_default().push(fill.clone());
-        fill
-    }
-
-    /// Returns the fills of a key that are under way.
-    pub(crate) fn of(&self, hash: u64, key: &str) -> UnderWay {
-        let map = self.map();
-        map.get(&hash).into_iter().flatten().filter(|fill| &*fill.key == key).cloned().collect()
-    }
-
-    /// Invalidates the fills of a key: their objects are not stored, and no other request follows
-    /// them.
-    pub(crate) fn invalidate(&self, hash: u64, key: &str) {
-        for fill in self.of(hash, key) {
-            fill.invalidate();
-            self.remove(hash, &fill);
-        }
-    }
-
-    /// Invalidates the fills of all keys that match.
-    pub(crate) fn invalidate_matching(&self, is_match: impl Fn(&str) -> bool) {
-        let mut removed = Vec::new();
-        self.map().retain(|_, fills| {
-            removed.extend(fills.iter().filter(|fill| is_match(&fill.key)).cloned());
-            fills.retain(|fill| !is_match(&fill.key));
-            !fills.is_empty()
-        });
-        // Not under the map's lock: `invalidate` can wait for a publication.
-        for fill in removed {
-            fill.invalidate();
-        }
-    }
-
-    /// Removes a fill, so that no other request follows it.
-    pub(crate) fn remove(&self, hash: u64, fill: &Arc<Fill>) {
-        let mut map = self.map();
-        let Some(fills) = map.get_mut(&hash) else { return };
-        fills.retain(|other| !Arc::ptr_eq(other, fill));
-        if fills.is_empty() {
-            map.remove(&hash);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_published_after_an_invalidation_has_returned() {
-        const ROUNDS: usize = 5_000;
-        let fills = Fills::default();
-        let cache = Mutex::new(None);
-        let start = std::sync::Barrier::new(2);
-        let mut stale = 0;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for round in 0..ROUNDS {
-                    let fill = fills.add(1, &"key".into());
-                    start.wait();
-                    fill.publish(|| {
-                        std::thread::yield_now();
-                        *cache.lock().unwrap() = Some(round);
-                        Some(())
-                    });
-                    start.wait();
-                }
-            });
-            for _ in 0..ROUNDS {
-                start.wait();
-                fills.invalidate(1, "key");
-                *cache.lock().unwrap() = None;
-                start.wait();
-                stale += usize::from(cache.lock().unwrap().is_some());
-            }
-        });
-        assert_eq!((stale, fills.count()), (0, 0));
-    }
-
-    #[test]
-    fn a_ban_invalidates_the_fills_of_matching_keys_alone() {
-        let fills = Fills::default();
-        let (banned, other) = (fills.add(1, &"a".into()), fills.add(2, &"b".into()));
-        fills.invalidate_matching(|key| key == "a");
-        assert_eq!(
-            (banned.publish(|| Some(1)), other.publish(|| Some(1)), fills.count()),
-            (None, Some(1), 1)
-        );
     }
 }

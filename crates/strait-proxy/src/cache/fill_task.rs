@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use strait_http::partial::strong_validator;
 use strait_transfer::pipe::Pipe;
 
-use crate::cache::fill::{Fill, Held, Phase, Remainder};
+use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Object, Part};
@@ -181,7 +181,11 @@ impl FillTask {
 
     /// Publishes the head.
     pub(crate) fn begin(&self) {
-        self.guard.fill.begin(self.object.clone(), self.range.clone());
+        let FillGuard { worker, hash, fill, .. } = &self.guard;
+        fill.begin(self.object.clone(), self.range.clone());
+        if self.object.length > Some(REQUEST_BYTES) {
+            worker.shared.fills.skip(*hash, fill);
+        }
     }
 
     /// Moves the buffered bytes; returns true at the end of the body.
@@ -210,16 +214,38 @@ impl FillTask {
     }
 
     /// Moves the whole body and publishes it; if the transfer is interrupted, keeps the received
-    /// part.
-    pub(crate) async fn run(mut self) {
+    /// part. Returns the task when it arrives at bytes that another fill receives, and the range
+    /// from there on: then [`end_here`](Self::end_here) or [`read_on`](Self::read_on) decides.
+    pub(crate) async fn run(mut self) -> Option<(Self, Range<u64>)> {
+        let end = self.range.end;
         match self.fill().await {
             // The body is shorter than its head announced; dropping the guard marks the fill as
             // broken.
             Ok(()) if !self.is_of_length() => {}
+            Ok(()) if self.range.end < end => {
+                self.publish_progress();
+                let rest = self.range.end..end;
+                return Some((self, rest));
+            }
             Ok(()) => drop(self.finish()),
             Err(FillError::Origin | FillError::Abandoned) => self.keep_part(),
             Err(FillError::Store(held)) => self.hand_over(held),
         }
+        None
+    }
+
+    /// Ends the fill: others receive the rest.
+    pub(crate) fn end_here(mut self) {
+        // The origin sends the rest as well: it ends with the connection.
+        self.incoming.keeps_alive = false;
+        self.finish();
+    }
+
+    /// Makes it receive the rest, although another fill receives some of it.
+    pub(crate) fn read_on(&mut self, rest: Range<u64>) {
+        self.incoming.framed = Framed::Length(rest.end - rest.start);
+        self.range.end = rest.end;
+        self.guard.fill.set_end(rest.end);
     }
 
     fn is_of_length(&self) -> bool {
@@ -254,6 +280,7 @@ impl FillTask {
     async fn fill(&mut self) -> Result<(), FillError> {
         while !self.take_buffered()? {
             self.publish_progress();
+            self.end_before_skipped(0);
             self.check_followers()?;
             if self.moves_pieces() {
                 if self.copies() {
@@ -280,6 +307,16 @@ impl FillTask {
         if self.stored > 0 {
             self.guard.fill.progress(self.range.start + self.stored, self.sink.source(self.range.start));
         }
+    }
+
+    /// Lets the body end before bytes that another fill receives. `held` bytes are on their way
+    /// into the store. A chunked body is read to its end.
+    fn end_before_skipped(&mut self, held: u64) {
+        let Framed::Length(_) = self.incoming.framed else { return };
+        let at = self.range.start + self.stored;
+        let Some(end) = self.guard.fill.shorten(at + held) else { return };
+        self.range.end = end;
+        self.incoming.framed = Framed::Length(end - at);
     }
 
     /// Reads more of the body, unless the fill is abandoned.
@@ -350,6 +387,7 @@ impl FillTask {
                 return Ok(());
             }
             self.publish_progress();
+            self.end_before_skipped(0);
             self.check_followers()?;
             tokio::task::yield_now().await;
         }
@@ -428,6 +466,7 @@ impl FillTask {
             if is_broken {
                 return Err(FillError::Origin);
             }
+            self.end_before_skipped(pipe.held() as u64);
             self.check_followers()?;
             // Lets the followers run.
             tokio::task::yield_now().await;

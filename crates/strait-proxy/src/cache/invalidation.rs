@@ -26,7 +26,7 @@
 use strait_store::{Stores, hash_of};
 
 use crate::cache::disk;
-use crate::cache::fill::Fills;
+use crate::cache::fills::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::Object;

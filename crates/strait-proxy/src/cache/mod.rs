@@ -5,6 +5,7 @@ pub(crate) mod disk;
 pub(crate) mod fill;
 mod fill_sink;
 pub(crate) mod fill_task;
+pub(crate) mod fills;
 pub(crate) mod generation;
 pub(crate) mod hash;
 pub(crate) mod hit_for_miss;

@@ -301,8 +301,13 @@ impl Object {
 
     /// Returns the start of the next part after `at`.
     fn next_part(&self, at: u64) -> u64 {
-        let Body::Stored(parts) = &self.body else { return u64::MAX };
-        parts.iter().map(|part| part.range.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)
+        self.parts().map(|part| part.start).filter(|start| *start > at).min().unwrap_or(u64::MAX)
+    }
+
+    /// Returns the ranges of its parts in the store.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Range<u64>> {
+        let parts: &[Part] = if let Body::Stored(parts) = &self.body { parts } else { &[] };
+        parts.iter().map(|part| part.range.clone())
     }
 
     /// Returns true if all its bytes are stored.
@@ -382,10 +387,15 @@ impl Object {
         size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body
     }
 
-    /// Number of stored bytes from `at` on in one part; `None` if no part has them.
+    /// Number of bytes from `at` on in memory or in one part; `None` if no part has them.
     pub(crate) fn stored_len(&self, at: u64) -> Option<u64> {
-        let Body::Stored(parts) = &self.body else { return None };
-        parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
+        match &self.body {
+            Body::Memory(bytes, _) => (bytes.len() as u64).checked_sub(at).filter(|len| *len > 0),
+            Body::Stored(parts) => {
+                parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
+            }
+            Body::Filling => None,
+        }
     }
 
     /// Pins the stored bytes of a range, so that they can be read to the end of a response though

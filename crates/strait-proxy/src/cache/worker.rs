@@ -18,7 +18,7 @@ use strait_transfer::pipe::Pipes;
 use tokio::time::Instant;
 
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
-use crate::cache::fill::Fills;
+use crate::cache::fills::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;

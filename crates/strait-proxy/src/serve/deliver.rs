@@ -229,6 +229,7 @@ async fn send_parts(
 }
 
 /// Sends a response from a fill: the head, then the bytes of `range`, or all bytes, as they arrive.
+/// Returns the bytes that the fill has not received.
 pub(crate) async fn follow(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -237,7 +238,7 @@ pub(crate) async fn follow(
     range: Option<Range<u64>>,
     status: &CacheStatus<'_>,
     options: ResponseOptions,
-) -> Result<(), SocketError> {
+) -> Result<Range<u64>, SocketError> {
     let framing = object.length.map_or(Framing::unknown(options.version), Framing::Length);
     let answer = match (&range, object.length) {
         (Some(range), Some(length)) => Answer::Part(range, length),
@@ -258,15 +259,15 @@ pub(crate) async fn follow(
     }
     worker.heads.give_back(head);
     let Some(length) = object.length else {
-        return Box::pin(follow_unknown(worker, socket, follower, framing)).await;
+        return Box::pin(follow_unknown(worker, socket, follower, framing)).await.map(|()| 0..0);
     };
     let end = range.end.min(length);
     let reached = Box::pin(follow_range(worker, socket, follower, at..end)).await?;
-    if reached == end { Ok(()) } else { Err(SocketError::Closed) }
+    Ok(reached..end)
 }
 
 /// Sends bytes of a known range as they arrive. Returns the reached offset: the end of the range,
-/// unless the origin has failed.
+/// unless the origin has failed, or the fill has ended before bytes that another one receives.
 pub(crate) async fn follow_range(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -281,12 +282,12 @@ pub(crate) async fn follow_range(
         if upto > at {
             send_piece(worker, socket, view.source.as_ref(), at..upto).await?;
             at = upto;
-        } else if let Some(rest) = (range.end == fill.range().end).then(|| fill.take_over(at)).flatten() {
-            send_rest(worker, socket, *rest, Form::Data, Some(range.end - at)).await?;
-            return Ok(range.end);
-        } else {
-            break;
+            continue;
         }
+        let end = fill.range().end;
+        let Some(rest) = (range.end >= end).then(|| fill.take_over(at)).flatten() else { break };
+        send_rest(worker, socket, *rest, Form::Data, Some(end - at)).await?;
+        return Ok(end);
     }
     Ok(at)
 }

@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::head::Version;
+use strait_http::partial::strong_validator;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::vary::Variant;
-use tokio::time::{Instant, timeout};
 
-use crate::cache::fill::{Fill, Follower, Phase};
+use crate::cache::fill::{Fill, Follower, Phase, REQUEST_BYTES};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
+use crate::io::socket::SocketError;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
+use crate::serve::ranges::{Assembled, assemble, resume};
 use crate::serve::respond::{selected, send};
-use crate::serve::wanted::Wanted;
+use crate::serve::wanted::{Miss, Wanted};
 
 /// Answers HEAD from a fill that has its head.
 pub(crate) async fn head_of_fill(
@@ -60,6 +62,7 @@ pub(crate) enum FillStep {
 pub(crate) async fn follow_one(
     exchange: &mut Exchange<'_, '_>,
     wanted: &Wanted<'_>,
+    miss: &Miss,
     fills: &[Arc<Fill>],
     wait: &mut Duration,
 ) -> Result<FillStep, ExchangeError> {
@@ -74,8 +77,8 @@ pub(crate) async fn follow_one(
         _ => {}
     }
     for fill in with_head.into_iter().chain(without) {
-        let follower = fill.follow();
-        let Some(head) = head_within(fill, wait).await else { return Ok(FillStep::Alone) };
+        let mut follower = fill.follow();
+        let Some(head) = fill.object_within(wait).await else { return Ok(FillStep::Alone) };
         let Some(object) = head else {
             if let Some((status, why)) = fill.failure() {
                 return Err(ExchangeError::Refuse(status, why));
@@ -96,9 +99,16 @@ pub(crate) async fn follow_one(
         if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
             return Ok(FillStep::Alone);
         }
+        if let Some(stored) = assembled_from(exchange, miss, fill, &object) {
+            match Box::pin(assemble(exchange, wanted, &stored, follower, wait)).await? {
+                Assembled::Answered => return Ok(FillStep::Answered(true)),
+                Assembled::Changed => return Ok(FillStep::Ended),
+                Assembled::Wait(waiting) => follower = waiting,
+            }
+        }
         let why = Why::UriMiss;
         let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: true };
-        match follow(exchange, &follower, &object, answer).await? {
+        match follow(exchange, wanted, &follower, &object, answer).await? {
             FillStep::Outside => outcome = FillStep::Outside,
             FillStep::AtEnd => {
                 follower.fill().wait_beyond(u64::MAX).await;
@@ -110,13 +120,31 @@ pub(crate) async fn follow_one(
     Ok(outcome)
 }
 
-/// Waits for the head of a fill at most for `wait`, and subtracts the waiting time from it; `None`
-/// if the head is later.
-async fn head_within(fill: &Fill, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
-    let begun = Instant::now();
-    let head = timeout(*wait, fill.object()).await;
-    *wait = wait.saturating_sub(begun.elapsed());
-    head.ok()
+/// Returns the object from which range assembly answers a request, if that fill alone does not, or
+/// receives the requested bytes late: the stored response with a part of the same representation,
+/// or the response of the fill if the request begins in it. Short responses are requested again.
+fn assembled_from(
+    exchange: &Exchange<'_, '_>,
+    miss: &Miss,
+    fill: &Fill,
+    object: &Arc<Object>,
+) -> Option<Arc<Object>> {
+    let length = object.length.filter(|length| *length > REQUEST_BYTES)?;
+    strong_validator(&object.fields())?;
+    let needed = match selected(exchange, object) {
+        Selected::Whole => 0..length,
+        Selected::Part(range) => range,
+        Selected::Parts(_) | Selected::NotModified | Selected::Unsatisfiable => return None,
+    };
+    let available = fill.range();
+    if needed.end <= available.end && fill.has_soon(needed.start) {
+        return None;
+    }
+    let stored = miss
+        .stored
+        .as_ref()
+        .filter(|stored| miss.gap.is_some() && stored.is_for_same(object) && stored.combines_with(object));
+    stored.or_else(|| available.contains(&needed.start).then_some(object)).cloned()
 }
 
 /// Returns true if an object matches the request.
@@ -133,6 +161,7 @@ fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
 /// Sends the body of a fill as it arrives.
 pub(crate) async fn follow(
     exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
     follower: &Follower,
     object: &Arc<Object>,
     answer: Answer,
@@ -162,7 +191,17 @@ pub(crate) async fn follow(
         ttl: Some(object.times.ttl(worker.now())),
         detail: None,
     };
-    deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
+    let fill = follower.fill();
+    let rest =
+        deliver::follow(worker, exchange.client, follower, object, range, &status, exchange.options).await?;
+    if !rest.is_empty() {
+        // A whole response that the origin has interrupted ends here. A part of a long one is
+        // continued: without the part, a fill of the whole might have answered the request.
+        let is_part =
+            object.length.is_some_and(|length| length > REQUEST_BYTES && fill.range() != (0..length));
+        let base = fill.object_now().filter(|_| is_part).ok_or(SocketError::Closed)?;
+        Box::pin(resume(exchange, wanted, &base, rest)).await?;
+    }
     let stays_open = object.length.is_some() || exchange.options.version == Version::Http11;
     Ok(FillStep::Answered(stays_open))
 }

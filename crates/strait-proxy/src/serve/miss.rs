@@ -16,6 +16,7 @@ use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow};
+use crate::serve::gaps::{GapRequest, run};
 use crate::serve::respond::{missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
@@ -186,7 +187,6 @@ async fn store_or_pass(
             worker.discard(wanted.hash, stored);
         }
     }
-    let object = Arc::new(object);
     if incoming.status == 206 {
         match &miss.stored {
             Some(stored) if stored.combines_with(&object) => {
@@ -202,7 +202,7 @@ async fn store_or_pass(
             }
         }
     }
-    let (guard, object, incoming) = match store_at_once((guard, object, incoming), &range) {
+    let (guard, object, incoming) = match store_at_once((guard, Arc::new(object), incoming), &range) {
         Ok((stored, incoming)) => {
             let shown = for_its_client(&stored, &incoming);
             return send_buffered(exchange, &shown, incoming, miss.why).await;
@@ -210,7 +210,7 @@ async fn store_or_pass(
         Err(begun) => begun,
     };
     match FillTask::new(guard, object, incoming, range) {
-        Ok(task) => fill(exchange, task, miss.why).await,
+        Ok(task) => fill(exchange, wanted, task, miss.why).await,
         Err((guard, incoming)) => {
             guard.end(Phase::NotShared);
             pass(exchange, incoming, miss.why).await
@@ -280,6 +280,7 @@ async fn pass(
 /// becomes the object's at once.
 async fn fill(
     exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
     mut task: FillTask,
     why: Why,
 ) -> Result<Lookup, ExchangeError> {
@@ -296,10 +297,11 @@ async fn fill(
         task.stop_sharing();
     }
     let follower = task.guard.fill.follow();
+    let gaps = GapRequest::for_long(exchange, wanted, &task);
     task.begin();
-    tokio::task::spawn_local(task.run());
+    tokio::task::spawn_local(run(task, gaps));
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
-    match follow(exchange, &follower, &shown, answer).await? {
+    match follow(exchange, wanted, &follower, &shown, answer).await? {
         FillStep::Answered(stays) => Ok(Lookup::Answered(stays)),
         _ => match follower.fill().wait_beyond(u64::MAX).await.phase {
             Phase::Done => Ok(Lookup::Again),

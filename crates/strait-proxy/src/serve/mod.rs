@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod deliver;
 pub(crate) mod exchange;
 pub(crate) mod follow;
+pub(crate) mod gaps;
 pub(crate) mod lookup;
 pub(crate) mod miss;
 pub(crate) mod ranges;

@@ -9,7 +9,6 @@ use strait_http::cache_control::{OfRequest, OfResponse};
 use strait_http::cache_status::Why;
 use strait_http::conditional::is_not_modified;
 use strait_http::fields::{Field, Fields};
-use strait_http::framing::BodyFraming;
 use strait_http::freshness::Times;
 use strait_http::head::Request;
 use strait_http::storing::{NotStored, StorableRequest, may_store, storable_fields};
@@ -23,6 +22,7 @@ use crate::cache::object::{Object, stored_head};
 use crate::cache::worker::Worker;
 use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
+use crate::serve::gaps::{GapRequest, run};
 use crate::serve::route::read_request;
 use crate::serve::storing::{object, varies_with_dropped};
 use crate::serve::wanted::{Miss, Wanted, origin_request};
@@ -30,7 +30,7 @@ use crate::upstream::background::Fetch;
 use crate::upstream::error::FetchError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
-use crate::upstream::origin_request::{OriginRequest, Purpose};
+use crate::upstream::origin_request::OriginRequest;
 
 /// Returns true for a 304 that does not confirm the stored response.
 pub(crate) fn is_about_another(
@@ -202,7 +202,6 @@ pub(crate) fn validate_in_background(exchange: &Exchange<'_, '_>, wanted: &Wante
     let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut origin_request = origin_request(exchange, wanted, &miss, true);
-    let unconditional = exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store);
     let mut background = Fetch::new(&worker.shared.background, &origin_request.server, origin_request.client);
     // Beyond the limit, the next request begins the validation.
     if !background.begin(worker.settings().background) {
@@ -213,32 +212,32 @@ pub(crate) fn validate_in_background(exchange: &Exchange<'_, '_>, wanted: &Wante
     if origin_request.client_permit.is_none() {
         return;
     }
-    let (directives, head) = (wanted.directives, exchange.raw.to_vec());
+    let unconditional = Rc::new(GapRequest::new(exchange, wanted));
     tokio::task::spawn_local(async move {
-        validate(guard, [origin_request, unconditional], stored, directives, head).await;
+        validate(guard, origin_request, unconditional, stored).await;
         drop(background);
     });
 }
 
 /// Validates a stored response, or stores the one that replaces it. The unconditional request is
-/// sent if the first one gets a 304 that confirms no stored response. `head` is the head of the
-/// client's request.
+/// sent if the first one gets a 304 that confirms no stored response.
 async fn validate(
     guard: FillGuard,
-    [mut origin_request, mut unconditional]: [OriginRequest; 2],
+    mut origin_request: OriginRequest,
+    unconditional: Rc<GapRequest>,
     stored: Arc<Object>,
-    directives: OfRequest,
-    head: Vec<u8>,
 ) {
     let worker: Rc<Worker> = guard.worker.clone();
     // Without a response, the stored response stays.
     let Ok(mut incoming) = fetch(&worker.upstream(), &mut origin_request, None).await else { return };
-    let Ok(Some((request, _))) = read_request(worker.settings(), &head) else { return };
+    let Ok(Some((request, _))) = read_request(worker.settings(), &unconditional.head) else { return };
+    let directives = unconditional.directives;
     if confirms_another(&worker, guard.hash, &stored, &request.fields, &incoming) {
         // RFC 9111 s4.3.4: the 304 confirms no stored response. Finish it before another connection
         // is awaited: it may hold the only one.
         incoming.finish(&worker.upstream());
-        let Ok(other) = fetch(&worker.upstream(), &mut unconditional, None).await else { return };
+        let mut repeated = unconditional.whole().again();
+        let Ok(other) = fetch(&worker.upstream(), &mut repeated, None).await else { return };
         incoming = other;
         if incoming.status == 304 {
             worker.forget(guard.hash, &stored.key);
@@ -264,6 +263,6 @@ async fn validate(
         // Without a follower, a fill that never had a client would count as abandoned.
         let _follower = task.guard.fill.follow();
         task.begin();
-        task.run().await;
+        run(task, Some(unconditional.clone())).await;
     }
 }

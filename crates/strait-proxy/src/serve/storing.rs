@@ -13,6 +13,7 @@ use strait_http::head::{FIELDS_MAX, HEAD_BYTES_MAX, Request, Response};
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::poisoning::is_keyed;
 use strait_http::storing::{StorableRequest, is_useful, may_store, storable_fields};
+use strait_http::update::updated;
 use strait_http::vary::{self, Variant};
 
 use crate::cache::meta::Meta;
@@ -83,6 +84,27 @@ pub(crate) fn object(
 fn stored_directives(fields: &Fields<'_>, own: &OfResponse, stored: &Fields<'_>) -> OfResponse {
     let may_differ = matches!(own.private, Scope::Fields(_)) || fields.has("cdn-cache-control");
     if may_differ { OfResponse::of(stored) } else { own.clone() }
+}
+
+/// Returns a part from byte `first` on, with the fields of `base`, the response that it completes,
+/// where it has none itself (RFC 9111, section 3.4): with If-Range, an origin may omit fields such
+/// as Content-Type (RFC 9110, section 15.3.7).
+pub(crate) fn with_fields_of(
+    worker: &Worker,
+    request: &Request<'_>,
+    part: &Object,
+    first: u64,
+    base: &Object,
+) -> Object {
+    let (old, own) = (base.fields(), part.fields());
+    let fields = updated(&old, &own);
+    let variant = Variant::of(&fields, &request.fields, &worker.settings().key_fields);
+    let head = stored_head(part.status, fields.iter(), part.times.received);
+    let variant = variant.as_ref().map_or(&**part.variant(), Variant::text);
+    let meta = Meta { head: &head, variant, ..part.meta(first) };
+    let combined = Object::new(&part.key, &meta, Body::Filling);
+    // Does not fail, because the fields of both heads were parsed before.
+    combined.unwrap_or_else(|| part.with_body(part.length, Body::Filling))
 }
 
 /// Returns the object for its first client, with the fields that are for that client alone (RFC

@@ -79,12 +79,7 @@ pub(crate) fn origin_request(
     let Some(stored) = &miss.stored else { return origin_request };
     let own = stored.fields();
     match &miss.gap {
-        Some(gap) => {
-            origin_request.add("Range", format!("bytes={}-{}", gap.start, gap.end - 1).as_bytes());
-            if let Some(validator) = strong_validator(&own) {
-                origin_request.add("If-Range", validator.as_bytes());
-            }
-        }
+        Some(gap) => origin_request.add_range(gap, strong_validator(&own)),
         None => validators(&own).for_each(|(name, value)| origin_request.add(name, value.as_bytes())),
     }
     origin_request

@@ -11,7 +11,7 @@ use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, Site};
-use crate::cache::fill::Fills;
+use crate::cache::fills::Fills;
 use crate::cache::memory::MemoryCache;
 use crate::cache::worker::{Shared, descriptors};
 use crate::config::error::{Error, Result};

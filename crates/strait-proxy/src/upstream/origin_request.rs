@@ -1,6 +1,7 @@
 //! Request to an origin, made from a client's request.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use strait_http::fields::{Field, Fields};
 use strait_http::forward::forwarded_fields;
@@ -126,6 +127,20 @@ impl OriginRequest {
         push_field(&mut self.head, name, value);
         self.head.extend_from_slice(b"\r\n");
         self.is_conditional |= is_condition(name);
+    }
+
+    /// Makes it a request for a part of the representation with that strong validator, or for the
+    /// whole of another one.
+    pub(crate) fn add_range(&mut self, part: &Range<u64>, validator: Option<&str>) {
+        self.add("Range", format!("bytes={}-{}", part.start, part.end.saturating_sub(1)).as_bytes());
+        if let Some(validator) = validator {
+            self.add("If-Range", validator.as_bytes());
+        }
+    }
+
+    /// Returns the same request without the client's permit.
+    pub(crate) fn again(&self) -> Self {
+        Self { server: self.server.clone(), head: self.head.clone(), client_permit: None, ..*self }
     }
 
     /// Returns true for a 304 to a GET or HEAD that was sent without a condition. The client has no

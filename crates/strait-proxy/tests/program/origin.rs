@@ -161,6 +161,12 @@ impl Gate {
         self.0.1.notify_all();
     }
 
+    /// Opens the gate by `more`.
+    pub(crate) fn open_more(&self, more: u64) {
+        *lock(&self.0.0) += more;
+        self.0.1.notify_all();
+    }
+
     /// Waits until the gate is open beyond `at`, and returns the new limit; fails after a timeout.
     pub(crate) fn beyond(&self, at: u64) -> io::Result<u64> {
         let end = Instant::now() + LIMIT;
@@ -177,7 +183,12 @@ impl Gate {
 }
 
 /// Sends bytes of a body as far as the gate is open.
-fn trickle(body: &Body, range: std::ops::Range<u64>, gate: &Gate, mut to: impl Write) -> io::Result<()> {
+pub(crate) fn trickle(
+    body: &Body,
+    range: std::ops::Range<u64>,
+    gate: &Gate,
+    mut to: impl Write,
+) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
         let upto = gate.beyond(at)?.min(range.end);

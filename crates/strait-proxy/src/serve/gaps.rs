@@ -1,0 +1,219 @@
+//! Gaps: requests for missing bytes of a representation, made from the request of the client that
+//! needs them, or that has begun the fill before the gap. [`crate::serve::ranges`] sends the bytes.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use strait_http::cache_control::OfRequest;
+use strait_http::framing::BodyFraming;
+use strait_http::partial::strong_validator;
+use strait_http::storing::{StorableRequest, may_store};
+
+use crate::cache::fill::{Follower, REQUEST_BYTES};
+use crate::cache::fill_task::{FillGuard, FillTask};
+use crate::cache::fills::PartStep;
+use crate::cache::object::{Object, RECORDS_MAX};
+use crate::cache::worker::Worker;
+use crate::config::file::Abandoned;
+use crate::io::gate::{Key, Permit};
+use crate::serve::exchange::Exchange;
+use crate::serve::route::read_request;
+use crate::serve::storing::{object, with_fields_of};
+use crate::serve::wanted::Wanted;
+use crate::upstream::fetch::fetch;
+use crate::upstream::origin_request::{OriginRequest, Purpose};
+
+/// Records of a key from which on no parts are requested ahead of a fill. It leaves space for those
+/// of the fill itself, and for other variants.
+const PARTS_MAX: usize = RECORDS_MAX / 2;
+
+/// Client's request from which gaps are requested.
+#[derive(Debug)]
+pub(crate) struct GapRequest {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) hash: u64,
+    key: Arc<str>,
+    pub(crate) directives: OfRequest,
+    /// Head of the client's request.
+    pub(crate) head: Vec<u8>,
+    /// Request for the whole representation.
+    whole: OriginRequest,
+}
+
+/// Reason why a gap is not filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GapError {
+    /// The origin has answered with the whole representation, or with another one.
+    Whole,
+    /// The origin failed or refused the part, the part may not be stored, or a limit is reached.
+    Refused,
+}
+
+impl GapRequest {
+    pub(crate) fn new(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Self {
+        Self {
+            worker: exchange.worker.clone(),
+            hash: wanted.hash,
+            key: wanted.key.clone(),
+            directives: wanted.directives,
+            head: exchange.raw.to_vec(),
+            whole: exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store),
+        }
+    }
+
+    /// Returns the request for the gaps in a response whose fill may have to skip bytes; `None` if
+    /// the response is too short, or its parts cannot be combined.
+    pub(crate) fn for_long(
+        exchange: &Exchange<'_, '_>,
+        wanted: &Wanted<'_>,
+        task: &FillTask,
+    ) -> Option<Rc<Self>> {
+        let is_long = task.range.end < u64::MAX && task.range.end - task.range.start > 2 * REQUEST_BYTES;
+        let is_part = || strong_validator(&task.object.fields()).is_some();
+        (is_long && is_part()).then(|| Rc::new(Self::new(exchange, wanted)))
+    }
+
+    /// Request for the whole representation.
+    pub(crate) fn whole(&self) -> &OriginRequest {
+        &self.whole
+    }
+
+    /// Requests the gap for which the guard's fill has begun, and starts its fill task.
+    pub(crate) async fn fill(
+        self: &Rc<Self>,
+        guard: FillGuard,
+        base: &Object,
+        permit: Option<Permit>,
+    ) -> Result<Follower, GapError> {
+        Ok(self.begin(self.task(guard, base, permit).await?))
+    }
+
+    /// Starts the fill task of a part.
+    pub(crate) fn begin(self: &Rc<Self>, task: FillTask) -> Follower {
+        let follower = task.guard.fill.follow();
+        task.begin();
+        tokio::task::spawn_local(run(task, Some(self.clone())));
+        follower
+    }
+
+    /// Requests a gap. Its bytes must be the first ones of the gap, of the representation of
+    /// `base`.
+    async fn task(
+        &self,
+        guard: FillGuard,
+        base: &Object,
+        permit: Option<Permit>,
+    ) -> Result<FillTask, GapError> {
+        let (worker, gap) = (&self.worker, guard.fill.range());
+        let mut origin_request = self.whole.again();
+        origin_request.add_range(&gap, strong_validator(&base.fields()));
+        origin_request.client_permit = permit;
+        let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
+        let incoming = fetched.map_err(|_| GapError::Refused)?;
+        if incoming.status == 200 {
+            return Err(GapError::Whole);
+        }
+        let Ok(Some((request, _))) = read_request(worker.settings(), &self.head) else {
+            return Err(GapError::Refused);
+        };
+        let (directives, key) = (&self.directives, &self.key);
+        let made = object(worker, true, &request, directives, key, (&incoming, &incoming.response()));
+        let (part, range) = made
+            .filter(|(part, range)| {
+                let is_in_gap = range.start == gap.start && range.end <= gap.end;
+                incoming.status == 206 && is_in_gap && part.combines_with(base)
+            })
+            .ok_or(GapError::Refused)?;
+        let part = with_fields_of(worker, &request, &part, range.start, base);
+        if !part.is_for_same(base) {
+            return Err(GapError::Refused);
+        }
+        FillTask::new(guard, Arc::new(part), incoming, range).map_err(|_| GapError::Refused)
+    }
+
+    /// Returns true if a part of `base` may be requested as far as that shows before: the origin
+    /// accepts ranges, the part may be stored (the request has no Authorization, or the response
+    /// allows it), and the store may take another part for the key.
+    pub(crate) fn may_request(&self, base: &Object) -> bool {
+        let settings = self.worker.settings();
+        let Ok(Some((request, _))) = read_request(settings, &self.head) else { return false };
+        let (fields, directives, own) = (&request.fields, self.directives, base.fields());
+        let storable = StorableRequest { method: request.method, fields, directives, is_range: true };
+        let store = self.worker.shared.store.as_ref();
+        store.is_some_and(|store| store.find(self.hash).len() < PARTS_MAX)
+            && !own.elements("accept-ranges").any(|unit| unit.eq_ignore_ascii_case("none"))
+            && may_store(&settings.storing, &storable, base.status, &own, &base.directives).is_ok()
+    }
+
+    /// Returns the stored response with the same representation as `base`.
+    pub(crate) fn stored(&self, base: &Object) -> Option<Arc<Object>> {
+        let Ok(Some((request, _))) = read_request(self.worker.settings(), &self.head) else { return None };
+        let found = self.worker.find(self.hash, &self.key, &request.fields).ok()?;
+        (found.is_for_same(base) && found.combines_with(base)).then_some(found)
+    }
+
+    /// Lets other fills receive the rest of a response: begins a fill of the first gap and all that
+    /// follows. Returns false if the task has to read on: it must not
+    /// give up its response before the origin has begun another one.
+    async fn begin_rest(self: &Rc<Self>, task: &FillTask, rest: Range<u64>) -> bool {
+        let (worker, fills) = (&self.worker, &self.worker.shared.fills);
+        let (fill, base) = (&task.guard.fill, &task.object);
+        // Otherwise a later request completes the object.
+        let is_wanted = fill.followers() > 0 || worker.settings().abandoned == Abandoned::Finish;
+        let mut at = rest.start;
+        for _ in 0..RECORDS_MAX {
+            if at >= rest.end || !is_wanted {
+                return true;
+            }
+            let begun = match fills.begin_part(self.hash, base, at..rest.end) {
+                PartStep::Begun(begun) => begun,
+                // Its own task cares for the bytes up to there.
+                PartStep::UnderWay(other) => {
+                    at = other.range().end;
+                    continue;
+                }
+                PartStep::Full => return false,
+            };
+            let guard = FillGuard::new(worker, self.hash, begun);
+            let stored = self.stored(base);
+            if let Some(len) = stored.as_ref().and_then(|stored| stored.stored_len(at)) {
+                at += len;
+                continue;
+            }
+            // It ends early in its turn.
+            guard.fill.set_end(rest.end);
+            let gate = Key::OriginOf(self.whole.server.clone(), self.whole.client);
+            let Some(permit) = worker.shared.gates.try_enter(gate) else { return false };
+            let Ok(next) = self.task(guard, base, Some(permit)).await else { return false };
+            let parts = stored.iter().flat_map(|stored| stored.parts());
+            let stand_in = self.begin(next);
+            parts.for_each(|part| stand_in.fill().offer_skip(part));
+            // Clients of the first fill need the bytes of the next one.
+            let first = fill.clone();
+            tokio::task::spawn_local(async move {
+                first.abandoned().await;
+                drop(stand_in);
+            });
+            return true;
+        }
+        false
+    }
+}
+
+/// Runs a fill to its end, or up to bytes that another fill receives if what follows these is
+/// received by others.
+pub(crate) async fn run(mut task: FillTask, request: Option<Rc<GapRequest>>) {
+    while let Some((arrived, rest)) = task.run().await {
+        task = arrived;
+        let may_end = match &request {
+            Some(request) => request.begin_rest(&task, rest.clone()).await,
+            None => false,
+        };
+        if may_end {
+            task.end_here();
+            return;
+        }
+        task.read_on(rest);
+    }
+}
