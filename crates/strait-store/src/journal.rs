@@ -17,8 +17,8 @@ use crate::budget::Share;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::file::{NEW, SegmentFile, lock};
-use crate::format::FILE_HEADER_BYTES;
 use crate::format::journal::{BLOCK_BYTES, COMPLETE, Cut, Entry, FileEntry, Item, Removal, encode};
+use crate::format::{FILE_HEADER_BYTES, FileHeader};
 use crate::lane::Lane;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -171,7 +171,7 @@ impl FileTable {
         if let Some((index, _)) = self.known.get(&file.number()) {
             return *index;
         }
-        self.name(file, FILE_HEADER_BYTES, named)
+        self.name(file.header, FILE_HEADER_BYTES, named)
     }
 
     /// Returns true if the head of a record is behind the offset from which its file is scanned.
@@ -181,12 +181,12 @@ impl FileTable {
     }
 
     /// Names a file, unless it is known with this offset. Returns its index.
-    fn name(&mut self, file: &SegmentFile, scan_from: u64, named: &mut Vec<FileEntry>) -> u32 {
+    fn name(&mut self, header: FileHeader, scan_from: u64, named: &mut Vec<FileEntry>) -> u32 {
         let next = self.known.len() as u32;
-        let known = self.known.entry(file.number()).or_insert((next, 0));
+        let known = self.known.entry(header.number).or_insert((next, 0));
         if known.1 != scan_from {
             known.1 = scan_from;
-            named.push(FileEntry { header: file.header, scan_from });
+            named.push(FileEntry { header, scan_from });
         }
         known.0
     }
@@ -205,10 +205,16 @@ pub(crate) fn cut(shared: &Shared, is_whole: bool) -> Batch {
     for lane in &shared.lanes {
         positions.note_lane(&lock(lane));
     }
-    let queued = shared.segments.queued();
-    for file in &queued {
-        positions.note(file, COMPLETE);
-    }
+    // A file is not held further: that would keep an evicted one from being freed.
+    let queued: Vec<_> = shared
+        .segments
+        .queued()
+        .iter()
+        .map(|file| {
+            positions.note(file, COMPLETE);
+            file.number()
+        })
+        .collect();
     let number = shared.durability.last_number();
     // A write takes its number and ends under the lock of a lane, so after this loop all writes
     // up to `number` have ended. No other lane is locked meanwhile: a caller may wait in its lane
@@ -234,7 +240,7 @@ pub(crate) fn cut(shared: &Shared, is_whole: bool) -> Batch {
         changes.placed_once()
     };
     for (file, scan_from) in positions.in_order(&queued) {
-        written.files.name(&file, scan_from, &mut batch.files);
+        written.files.name(file, scan_from, &mut batch.files);
     }
     for record in records {
         // A record can be removed at any time, and a dead record has no location.
@@ -252,7 +258,7 @@ pub(crate) fn cut(shared: &Shared, is_whole: bool) -> Batch {
 
 /// Offset in each file from which it can have records that the cut does not know.
 #[derive(Default)]
-struct Positions(HashMap<u64, (Arc<SegmentFile>, u64)>);
+struct Positions(HashMap<u64, (FileHeader, u64)>);
 
 impl Positions {
     fn note_lane(&mut self, lane: &Lane) {
@@ -262,14 +268,14 @@ impl Positions {
     }
 
     /// Notes a file with records up to `end`. The first call for a file counts.
-    fn note(&mut self, file: &Arc<SegmentFile>, end: u64) {
+    fn note(&mut self, file: &SegmentFile, end: u64) {
         let scan_from = file.first_open_extent().map_or(end, |offset| offset.min(end));
-        self.0.entry(file.number()).or_insert_with(|| (file.clone(), scan_from));
+        self.0.entry(file.number()).or_insert((file.header, scan_from));
     }
 
-    /// Returns the files and their offsets, first those of `queued` in their order.
-    fn in_order(mut self, queued: &[Arc<SegmentFile>]) -> Vec<(Arc<SegmentFile>, u64)> {
-        let mut ordered: Vec<_> = queued.iter().filter_map(|file| self.0.remove(&file.number())).collect();
+    /// Returns the files and their offsets, first those with the numbers `queued` in their order.
+    fn in_order(mut self, queued: &[u64]) -> Vec<(FileHeader, u64)> {
+        let mut ordered: Vec<_> = queued.iter().filter_map(|number| self.0.remove(number)).collect();
         ordered.extend(self.0.into_values());
         ordered
     }
@@ -297,21 +303,19 @@ impl Written {
     }
 
     /// Takes a share of `bytes` for a new journal. In a full store eviction frees space step by
-    /// step, so the share grows at each sync until it is large enough.
+    /// step; if it does not free enough in time, the share continues to grow at the next sync.
     fn share(&mut self, shared: &Shared, bytes: u64) -> Result<Share> {
-        let refused = || shared.full("write the index", bytes);
-        let share = match self.reserved.take() {
-            Some(share) => share,
-            None => Share::take(&shared.segments.budget, 0).ok_or_else(refused)?,
-        };
-        share.shrink_to(bytes);
-        while share.bytes() < bytes {
-            if !share.grow(SHARE_STEP_BYTES.min(bytes - share.bytes())) {
-                self.reserved = Some(share);
-                return Err(refused());
+        shared.when_free("write the index", bytes, || {
+            let share = self.reserved.take().or_else(|| Share::take(&shared.segments.budget, 0))?;
+            share.shrink_to(bytes);
+            while share.bytes() < bytes {
+                if !share.grow(SHARE_STEP_BYTES.min(bytes - share.bytes())) {
+                    self.reserved = Some(share);
+                    return None;
+                }
             }
-        }
-        Ok(share)
+            Some(share)
+        })
     }
 
     /// Replaces the journal by one with `batch` only.
@@ -342,9 +346,7 @@ impl Written {
     fn append(&mut self, shared: &Shared, session: u64, batch: &Batch) -> Result<()> {
         let Some(journal) = &mut self.file else { return Ok(()) };
         let (blocks, bytes) = (batch.blocks(), batch.blocks() * BLOCK_BYTES as u64);
-        if !journal.share.grow(bytes) {
-            return Err(shared.full("write the index", bytes));
-        }
+        shared.when_free("write the index", bytes, || journal.share.grow(bytes).then_some(()))?;
         let written = write(&shared.segments.disk, &journal.file, (session, journal.blocks), batch, false);
         journal.blocks += blocks;
         written.map_err(|error| failed(shared, &shared.segments.dir.join(INDEX), bytes, &error))

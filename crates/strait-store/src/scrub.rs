@@ -62,9 +62,10 @@ impl Worker<'_> {
 
     /// Checks all records once. New bodies come first.
     fn pass(&mut self) {
-        let queued = self.shared.segments.queued();
-        let appended = self.shared.lanes.iter().filter_map(|lane| lock(lane).current.clone());
-        let mut files: Vec<_> = queued.into_iter().chain(appended).collect();
+        // Before the others are listed: a caller may wait in its lane for eviction to free them.
+        let appended: Vec<_> =
+            self.shared.lanes.iter().filter_map(|lane| lock(lane).current.clone()).collect();
+        let mut files: Vec<_> = self.shared.segments.queued().into_iter().chain(appended).collect();
         // Only the scrub checks parts of very long bodies, which have files of their own.
         files.sort_by_key(|file| !file.is_own());
         let files: Vec<_> = files.into_iter().map(|file| Arc::downgrade(&file)).collect();

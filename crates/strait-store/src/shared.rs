@@ -87,7 +87,7 @@ impl Shared {
         &self,
         operation: &'static str,
         bytes: u64,
-        take: impl Fn() -> Option<T>,
+        mut take: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         if let Some(taken) = take() {
             return Ok(taken);
@@ -100,8 +100,9 @@ impl Shared {
                 return Ok(taken);
             }
             self.lifecycle.wake();
-            // The thread that evicts loads the store first.
-            if !self.lifecycle.is_loaded() || !self.demand.wait_freed(since, deadline) {
+            // The thread that evicts loads the store before that, and closes it after that.
+            let evicts = self.lifecycle.is_loaded() && !self.lifecycle.is_closed();
+            if !evicts || !self.demand.wait_freed(since, deadline) {
                 return take().ok_or_else(|| self.full(operation, bytes));
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::durability::write_checkpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::{SegmentFile, lock};
 use crate::format::PAGE_BYTES;
 use crate::format::checkpoint::{Checkpoint, HELD_MAX};
@@ -28,8 +28,11 @@ fn sync_with(shared: &Shared, is_last: bool) -> Result<()> {
         // The index lacks records that could not be read, or not all of it is durable.
         shared.journal.lose();
     } else {
+        let written = journal::write_batch(shared, checkpoint.session, &batch, is_last);
         // Without a batch the store works as well; the next start takes longer.
-        let _ = shared.counted(journal::write_batch(shared, checkpoint.session, &batch, is_last));
+        if !matches!(written, Err(Error::Full { .. })) {
+            let _ = shared.counted(written);
+        }
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ fn full_disk_refuses_an_object_and_keeps_the_others() {
     let disk = Disk::default();
     let store = Store::open_on(disk.clone(), config(&dir)).unwrap();
     store.put(0, b"a", b"", &[b"kept"]).unwrap();
-    disk.faults.inject(Call::Write, 0, 1, rustix::io::Errno::NOSPC.raw_os_error());
+    disk.faults.inject_here(Call::Write, 0, 1, rustix::io::Errno::NOSPC.raw_os_error());
     let refused = store.put(0, b"b", b"", &[b"lost"]).unwrap_err();
     assert!(refused.to_string().contains("No space left"), "{refused}");
     disk.faults.clear();
