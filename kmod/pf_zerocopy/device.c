@@ -28,6 +28,8 @@ int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
 
+	if (nic->failed)
+		return -ENODEV;
 	if (queue >= nic->queue_count)
 		return -EINVAL;
 	return zc_queue_attach(&nic->queues[queue], zs);
@@ -443,6 +445,8 @@ static void resume_device(struct pci_dev *pdev)
 
 	pci_save_state(pdev); /* for slot_reset(): a restore may forget it */
 	rtnl_lock();
+	if (nic->failed)
+		goto unlock;
 	stop_nic(nic); /* a reset and an error of the bus may overlap */
 	if (netif_running(netdev)) {
 		if (start_nic(nic))
@@ -450,6 +454,7 @@ static void resume_device(struct pci_dev *pdev)
 		want_nic(nic);
 	}
 	netif_device_attach(netdev);
+unlock:
 	rtnl_unlock();
 }
 
@@ -467,19 +472,34 @@ static int resume(struct device *device)
 
 static DEFINE_SIMPLE_DEV_PM_OPS(zc_pm_ops, suspend, resume);
 
+/* For good: the kernel must find the device anew. */
+static pci_ers_result_t give_up(struct pci_dev *pdev)
+{
+	struct net_device *netdev = pci_get_drvdata(pdev);
+	struct zc_nic *nic = netdev_priv(netdev);
+
+	netdev_err(netdev, "the bus failed for good\n");
+	rtnl_lock();
+	nic->failed = true;
+	zc_sockets_lose(netdev);
+	rtnl_unlock();
+	return PCI_ERS_RESULT_DISCONNECT;
+}
+
 static pci_ers_result_t error_detected(struct pci_dev *pdev,
 				       pci_channel_state_t state)
 {
 	pause_device(pdev);
 	return state == pci_channel_io_perm_failure ?
-		       PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_NEED_RESET;
+		       give_up(pdev) : PCI_ERS_RESULT_NEED_RESET;
 }
 
+/* Not every kernel reports to a driver that the recovery failed. */
 static pci_ers_result_t slot_reset(struct pci_dev *pdev)
 {
 	pci_restore_state(pdev);
 	return pci_device_is_present(pdev) ? PCI_ERS_RESULT_RECOVERED :
-					     PCI_ERS_RESULT_DISCONNECT;
+					     give_up(pdev);
 }
 
 static const struct pci_error_handlers zc_error_handlers = {

@@ -90,6 +90,7 @@ struct zc_nic {
 	bool wanted;
 	bool running;
 	bool halted; /* by zc_nic_halt() */
+	bool failed; /* for good: it takes no socket */
 	struct delayed_work watchdog;
 	struct zc_queue queues[ZC_QUEUES_MAX];
 

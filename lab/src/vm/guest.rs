@@ -110,6 +110,18 @@ impl Guest {
         self.modules.insert(nic.driver());
     }
 
+    /// Adds a device without a driver beside the NIC `index`, an igb. After an error of the bus that
+    /// needs a reset Linux starts no device of a port if one of them has no driver.
+    #[must_use]
+    pub fn driverless_beside(mut self, index: usize) -> Self {
+        let device = format!("e1000e,bus=port{index},addr=0.1,romfile=");
+        let found = ["-global", "igb.multifunction=on", "-global", "igb.x-pcie-ari-nextfn-1=on"];
+        self.arguments.extend(found.map(str::to_owned));
+        self.arguments.push("-device".to_owned());
+        self.arguments.push(device);
+        self
+    }
+
     /// Adds a word to the kernel command line, such as `swiotlb=force`.
     #[must_use]
     pub fn kernel_argument(mut self, word: &str) -> Self {
