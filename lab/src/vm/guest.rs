@@ -139,7 +139,7 @@ impl Guest {
         self.kernel_argument("intel_iommu=on iommu.strict=1")
     }
 
-    /// Sets the number of processors, which a metered guest cannot have.
+    /// Sets the number of processors.
     #[must_use]
     pub fn processors(mut self, count: u32) -> Self {
         self.processors = count;
@@ -219,8 +219,7 @@ impl Guest {
         let initrd = folder.path().join("initrd");
         let log = folder.path().join("marks");
         if self.metered {
-            assert_eq!(self.processors, 1, "instructions are counted on one processor");
-            self.arguments.extend(meter::arguments(folder.path(), &log));
+            self.arguments.extend(meter::arguments(folder.path(), &log, self.processors));
         }
         if self.monitor {
             self.arguments.extend(monitor(&folder.path().join("monitor")));
