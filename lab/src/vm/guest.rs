@@ -110,8 +110,8 @@ impl Guest {
         self.modules.insert(nic.driver());
     }
 
-    /// Adds a device without a driver beside the NIC `index`, an igb. After an error of the bus that
-    /// needs a reset Linux starts no device of a port if one of them has no driver.
+    /// Adds a device without a driver beside the NIC `index`, an igb. After a reset of the bus for
+    /// an error, Linux starts no device of a port if one of them has no driver.
     #[must_use]
     pub fn driverless_beside(mut self, index: usize) -> Self {
         let device = format!("e1000e,bus=port{index},addr=0.1,romfile=");
