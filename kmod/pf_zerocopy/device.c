@@ -6,7 +6,6 @@
  * device that driver_override gives to it.
  */
 #include <linux/etherdevice.h>
-#include <linux/ethtool.h>
 #include <linux/module.h>
 #include <linux/rtnetlink.h>
 
@@ -29,6 +28,8 @@ int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs)
 {
 	struct zc_nic *nic = netdev_priv(netdev);
 
+	if (nic->failed)
+		return -ENODEV;
 	if (queue >= nic->queue_count)
 		return -EINVAL;
 	return zc_queue_attach(&nic->queues[queue], zs);
@@ -289,16 +290,7 @@ bool zc_nic_backs(const struct net_device *netdev)
 	return netdev->netdev_ops == &zc_netdev_ops;
 }
 
-/* ethtool. */
-
-static void get_channels(struct net_device *netdev,
-			 struct ethtool_channels *channels)
-{
-	const struct zc_nic *nic = netdev_priv(netdev);
-
-	channels->max_combined = nic->queues_max;
-	channels->combined_count = nic->queue_count;
-}
+/* The number of queues. */
 
 /* Starts the NIC, if it is to run, with this number of queues. */
 static int restart(struct zc_nic *nic, unsigned int queues)
@@ -312,76 +304,19 @@ static int restart(struct zc_nic *nic, unsigned int queues)
 	return nic->wanted ? start_nic(nic) : 0;
 }
 
-/* The number of queues; no socket may have one. Under RTNL. */
-static int set_channels(struct net_device *netdev,
-			struct ethtool_channels *channels)
+int zc_nic_set_queues(struct zc_nic *nic, unsigned int queues)
 {
-	struct zc_nic *nic = netdev_priv(netdev);
 	unsigned int before = nic->queue_count;
 	int err;
 
-	if (!channels->combined_count)
-		return -EINVAL;
-	if (zc_nic_any_owner(netdev))
+	if (zc_nic_any_owner(nic->netdev))
 		return -EBUSY;
 	stop_nic(nic);
-	err = restart(nic, channels->combined_count);
+	err = restart(nic, queues);
 	if (err && restart(nic, before))
-		netdev_err(netdev, "does not start\n");
+		netdev_err(nic->netdev, "does not start\n");
 	return err;
 }
-
-/* Names and order of the counters of a queue. */
-static const char *const counter_names[] = {
-	"rx_frames", "rx_bytes", "rx_errors", "rx_missed", "tx_frames", "tx_bytes",
-};
-
-static int get_sset_count(struct net_device *netdev, int set)
-{
-	const struct zc_nic *nic = netdev_priv(netdev);
-
-	if (set != ETH_SS_STATS)
-		return -EOPNOTSUPP;
-	return nic->queue_count * ARRAY_SIZE(counter_names);
-}
-
-static void get_strings(struct net_device *netdev, u32 set, u8 *data)
-{
-	const struct zc_nic *nic = netdev_priv(netdev);
-	unsigned int i, j;
-
-	for (i = 0; i < nic->queue_count; i++)
-		for (j = 0; j < ARRAY_SIZE(counter_names); j++)
-			ethtool_sprintf(&data, "queue_%u_%s", i,
-					counter_names[j]);
-}
-
-static void get_ethtool_stats(struct net_device *netdev,
-			      struct ethtool_stats *stats, u64 *data)
-{
-	const struct zc_nic *nic = netdev_priv(netdev);
-	unsigned int i;
-
-	for (i = 0; i < nic->queue_count; i++) {
-		const struct zc_queue *queue = &nic->queues[i];
-
-		*data++ = READ_ONCE(queue->rx_frames);
-		*data++ = READ_ONCE(queue->rx_bytes);
-		*data++ = READ_ONCE(queue->rx_errors);
-		*data++ = READ_ONCE(queue->rx_missed);
-		*data++ = READ_ONCE(queue->tx_frames);
-		*data++ = READ_ONCE(queue->tx_bytes);
-	}
-}
-
-static const struct ethtool_ops zc_ethtool_ops = {
-	.get_link = ethtool_op_get_link,
-	.get_channels = get_channels,
-	.set_channels = set_channels,
-	.get_sset_count = get_sset_count,
-	.get_strings = get_strings,
-	.get_ethtool_stats = get_ethtool_stats,
-};
 
 /* PCI. */
 
@@ -510,6 +445,8 @@ static void resume_device(struct pci_dev *pdev)
 
 	pci_save_state(pdev); /* for slot_reset(): a restore may forget it */
 	rtnl_lock();
+	if (nic->failed)
+		goto unlock;
 	stop_nic(nic); /* a reset and an error of the bus may overlap */
 	if (netif_running(netdev)) {
 		if (start_nic(nic))
@@ -517,6 +454,7 @@ static void resume_device(struct pci_dev *pdev)
 		want_nic(nic);
 	}
 	netif_device_attach(netdev);
+unlock:
 	rtnl_unlock();
 }
 
@@ -534,19 +472,34 @@ static int resume(struct device *device)
 
 static DEFINE_SIMPLE_DEV_PM_OPS(zc_pm_ops, suspend, resume);
 
+/* For good: the kernel must find the device anew. */
+static pci_ers_result_t give_up(struct pci_dev *pdev)
+{
+	struct net_device *netdev = pci_get_drvdata(pdev);
+	struct zc_nic *nic = netdev_priv(netdev);
+
+	netdev_err(netdev, "the bus failed for good\n");
+	rtnl_lock();
+	nic->failed = true;
+	zc_sockets_lose(netdev);
+	rtnl_unlock();
+	return PCI_ERS_RESULT_DISCONNECT;
+}
+
 static pci_ers_result_t error_detected(struct pci_dev *pdev,
 				       pci_channel_state_t state)
 {
 	pause_device(pdev);
 	return state == pci_channel_io_perm_failure ?
-		       PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_NEED_RESET;
+		       give_up(pdev) : PCI_ERS_RESULT_NEED_RESET;
 }
 
+/* Not every kernel reports to a driver that the recovery failed. */
 static pci_ers_result_t slot_reset(struct pci_dev *pdev)
 {
 	pci_restore_state(pdev);
 	return pci_device_is_present(pdev) ? PCI_ERS_RESULT_RECOVERED :
-					     PCI_ERS_RESULT_DISCONNECT;
+					     give_up(pdev);
 }
 
 static const struct pci_error_handlers zc_error_handlers = {

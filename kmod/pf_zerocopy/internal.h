@@ -128,7 +128,8 @@ struct zc_sock {
 	netdevice_tracker tracker;
 	/*
 	 * Reason of the end of traffic as an errno, 0 before. ENOTCONN:
-	 * not bound yet. ENETDOWN: the interface is down. ENODEV: it is gone.
+	 * not bound yet. ENETDOWN: the interface is down. ENODEV: it is gone,
+	 * or its device failed for good.
 	 * EPIPE: shut down. Written under RTNL, when the last frame is in.
 	 */
 	int ended;
@@ -146,6 +147,7 @@ void zc_socket_writable(struct zc_sock *zs);
 /* Under RTNL: */
 void zc_socket_up(struct zc_sock *zs);
 void zc_socket_error(struct zc_sock *zs, int error);
+void zc_sockets_lose(struct net_device *netdev);
 
 /* The device. Under RTNL: */
 bool zc_nic_backs(const struct net_device *netdev);

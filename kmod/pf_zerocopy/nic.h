@@ -3,6 +3,7 @@
  * A NIC: its queues, and the functions of its model.
  *
  *   device.c   the network device: its place on the bus, its interrupts
+ *   ethtool.c  what ethtool shows and sets
  *   queue.c    a queue: its owner, NAPI, start and stop
  *   intel.c    registers that the models below have in common
  *   e1000.c    82540EM: one queue, one interrupt line
@@ -89,6 +90,7 @@ struct zc_nic {
 	bool wanted;
 	bool running;
 	bool halted; /* by zc_nic_halt() */
+	bool failed; /* for good: it takes no socket */
 	struct delayed_work watchdog;
 	struct zc_queue queues[ZC_QUEUES_MAX];
 
@@ -194,8 +196,13 @@ bool zc_queue_others_receive(const struct zc_queue *queue);
 void zc_queue_schedule(struct zc_queue *queue);
 irqreturn_t zc_queue_interrupt(int irq, void *queue);
 
+/* ethtool.c */
+extern const struct ethtool_ops zc_ethtool_ops;
+
 /* device.c. Under RTNL: */
 void zc_nic_halt(struct zc_nic *nic);
+/* Fails if a queue has a socket. */
+int zc_nic_set_queues(struct zc_nic *nic, unsigned int queues);
 /* At any time: */
 void zc_nic_show_link(struct zc_nic *nic);
 

@@ -36,6 +36,9 @@
  *   the interface is down  ENETDOWN   ENETDOWN   POLLERR, once
  *   it was removed         ENODEV     ENODEV     POLLERR, once; POLLHUP, POLLRDHUP
  *   after shutdown()       0          EPIPE      POLLHUP, POLLRDHUP
+ *
+ * An error of the bus from which the device does not recover counts as removed,
+ * although the interface exists: bind() to it fails with ENODEV.
  */
 #ifndef _UAPI_PF_ZEROCOPY_H
 #define _UAPI_PF_ZEROCOPY_H

@@ -544,19 +544,25 @@ static const struct net_proto_family zc_family = {
 	.owner = THIS_MODULE,
 };
 
-/* Detaches the sockets of a device that is removed or moves to a namespace. */
-static int netdev_event(struct notifier_block *block, unsigned long event,
-			void *data)
+/* Detaches the sockets of a device; also called by it when it failed for good. */
+void zc_sockets_lose(struct net_device *netdev)
 {
-	struct net_device *netdev = netdev_notifier_info_to_dev(data);
 	struct zc_sock *zs;
 
-	if (event != NETDEV_UNREGISTER || !zc_nic_backs(netdev))
-		return NOTIFY_DONE;
 	while ((zs = zc_nic_any_owner(netdev))) {
 		unbind(zs);
 		zc_socket_error(zs, ENODEV);
 	}
+}
+
+/* The device is removed or moves to a namespace. */
+static int netdev_event(struct notifier_block *block, unsigned long event,
+			void *data)
+{
+	struct net_device *netdev = netdev_notifier_info_to_dev(data);
+
+	if (event == NETDEV_UNREGISTER && zc_nic_backs(netdev))
+		zc_sockets_lose(netdev);
 	return NOTIFY_DONE;
 }
 

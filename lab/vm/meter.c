@@ -8,6 +8,10 @@
  * found something; they are not logged. TAKEN is the count of the program's instructions between
  * them.
  *
+ * With the argument "calls" each instruction calls a function that counts it, as QEMU 10.0 crashes
+ * when the second processor of a guest starts with counts in the translated code. It runs all
+ * processors in one thread (-icount).
+ *
  * The lab compiles this file to meter a guest (lab/src/vm/meter.rs). The declarations are the
  * needed part of QEMU's plugin interface, version 4 (docs/devel/tcg-plugins.rst).
  */
@@ -50,15 +54,32 @@ int qemu_plugin_version = 4;
 #define MARK_TAKEN 4
 
 static counter kernel_count, user_count;
+static bool by_calls;
+static uint64_t kernel_calls, user_calls;
 static uint64_t poll_began, taken;
+
+static uint64_t kernel(void)
+{
+	return by_calls ? kernel_calls : qemu_plugin_u64_sum(kernel_count);
+}
+
+static uint64_t user(void)
+{
+	return by_calls ? user_calls : qemu_plugin_u64_sum(user_count);
+}
+
+static void called(unsigned int cpu, void *calls)
+{
+	(void)cpu;
+	++*(uint64_t *)calls;
+}
 
 static void log_mark(unsigned int low)
 {
 	char line[128];
 
 	snprintf(line, sizeof(line), "mark %u kernel %llu user %llu taken %llu\n", low,
-		 (unsigned long long)qemu_plugin_u64_sum(kernel_count),
-		 (unsigned long long)qemu_plugin_u64_sum(user_count), (unsigned long long)taken);
+		 (unsigned long long)kernel(), (unsigned long long)user(), (unsigned long long)taken);
 	qemu_plugin_outs(line);
 }
 
@@ -66,8 +87,8 @@ static void marked(unsigned int cpu, void *low)
 {
 	(void)cpu;
 	switch ((uintptr_t)low) {
-	case MARK_POLL: poll_began = qemu_plugin_u64_sum(user_count); break;
-	case MARK_TAKEN: taken += qemu_plugin_u64_sum(user_count) - poll_began; break;
+	case MARK_POLL: poll_began = user(); break;
+	case MARK_TAKEN: taken += user() - poll_began; break;
 	default: log_mark((uintptr_t)low);
 	}
 }
@@ -93,11 +114,15 @@ static void translated(uint64_t plugin, struct block *block)
 	for (size_t i = 0; i < count; i++) {
 		struct instruction *instruction = qemu_plugin_tb_get_insn(block, i);
 		/* The kernel has the upper half of the addresses. */
-		bool kernel = qemu_plugin_insn_vaddr(instruction) >> 63;
+		bool in_kernel = qemu_plugin_insn_vaddr(instruction) >> 63;
 		uintptr_t low;
 
-		qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(instruction, ADD_U64,
-								    kernel ? kernel_count : user_count, 1);
+		if (by_calls)
+			qemu_plugin_register_vcpu_insn_exec_cb(instruction, called, NO_REGISTERS,
+							       in_kernel ? &kernel_calls : &user_calls);
+		else
+			qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
+				instruction, ADD_U64, in_kernel ? kernel_count : user_count, 1);
 		if (is_mark(instruction, &low))
 			qemu_plugin_register_vcpu_insn_exec_cb(instruction, marked, NO_REGISTERS, (void *)low);
 	}
@@ -105,7 +130,8 @@ static void translated(uint64_t plugin, struct block *block)
 
 int qemu_plugin_install(uint64_t plugin, const struct info *info, int argc, char **argv)
 {
-	(void)info, (void)argc, (void)argv;
+	(void)info, (void)argv;
+	by_calls = argc > 0;
 	kernel_count = (counter){ .score = qemu_plugin_scoreboard_new(sizeof(uint64_t)) };
 	user_count = (counter){ .score = qemu_plugin_scoreboard_new(sizeof(uint64_t)) };
 	qemu_plugin_register_vcpu_tb_trans_cb(plugin, translated);

@@ -2,12 +2,16 @@
  * Minimal receiver with DPDK: it counts frames in the buffers where the NIC wrote them.
  *
  *     dpdk_recv -a PCI-ADDRESS [-c]
+ *     dpdk_recv -i INTERFACE [-c]
  *
- * -c copies each frame into a staging ring, the one copy of D3's applications. A guest of the lab
- * counts the instructions of polls that found frames: mark 3 is before each poll, mark 4 after
- * those (lab/vm/meter.c). After a poll without a frame the program sleeps, so that emulation does
- * not spend its time on such polls; DPDK's programs poll again at once. Prints one JSON object on
- * SIGINT.
+ * -a: DPDK drives the NIC. -i: the kernel drives it, and DPDK reads an AF_XDP socket (net_af_xdp),
+ * without busy polling: its driver waits in poll(2) for frames. -c copies each frame into a staging
+ * ring, the one copy of D3's applications.
+ *
+ * With -a a guest of the lab counts the instructions of polls that found frames: mark 3 is before
+ * each poll, mark 4 after those (lab/vm/meter.c). After a poll without a frame the program sleeps,
+ * so that emulation does not spend its time on such polls; DPDK's programs poll again at once.
+ * Prints one JSON object on SIGINT.
  */
 #include <rte_eal.h>
 #include <rte_ethdev.h>
@@ -19,6 +23,11 @@
 #define DESCRIPTORS 2048
 #define BUFFERS 8191 /* 2^n - 1, as rte_mempool.h advises */
 #define BUFFER_CACHE 256
+/*
+ * Room for a frame. AF_XDP takes a buffer with its headers as one chunk, of at most a page, and igb
+ * needs 2048 bytes behind the headers.
+ */
+#define BUFFER_BYTES (RTE_PKTMBUF_HEADROOM + 3584)
 #define POLL_FRAMES 32
 #define STAGING_SLOTS 2048
 #define STAGING_BYTES 2048
@@ -34,10 +43,11 @@ static void require(int result, const char *what)
     fail(what);
 }
 
-static void start_environment(const char *device)
+/* `option` is EAL's for `device`. */
+static void start_environment(const char *option, const char *device)
 {
     char *arguments[] = { "dpdk_recv", "--in-memory", "--no-telemetry", "-l", "0", "--log-level", "error",
-                          "-a", (char *)device, NULL };
+                          (char *)option, (char *)device, NULL };
     if (rte_eal_init(sizeof(arguments) / sizeof(arguments[0]) - 1, arguments) < 0) {
         fprintf(stderr, "rte_eal_init: %s\n", rte_strerror(rte_errno));
         exit(1);
@@ -52,7 +62,7 @@ static void start_port(uint16_t port)
 {
     struct rte_eth_conf conf = { 0 };
     struct rte_mempool *pool = rte_pktmbuf_pool_create("frames", BUFFERS, BUFFER_CACHE, 0,
-                                                       RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
+                                                       BUFFER_BYTES, SOCKET_ID_ANY);
     if (pool == NULL) {
         fprintf(stderr, "rte_pktmbuf_pool_create: %s\n", rte_strerror(rte_errno));
         exit(1);
@@ -83,20 +93,30 @@ static unsigned int take(uint16_t port, int copies)
 
 int main(int argc, char **argv)
 {
-    const char *device = NULL;
-    int copies = 0;
-    for (int option; (option = getopt(argc, argv, "a:c")) != -1;) {
+    const char *eal_option = NULL, *device = NULL;
+    char socket[128];
+    int copies = 0, polls = 1;
+    for (int option; (option = getopt(argc, argv, "a:i:c")) != -1;) {
         switch (option) {
-        case 'a': device = optarg; break;
+        case 'a':
+            eal_option = "-a";
+            device = optarg;
+            break;
+        case 'i':
+            snprintf(socket, sizeof(socket), "net_af_xdp0,iface=%s,busy_budget=0", optarg);
+            eal_option = "--vdev";
+            polls = 0;
+            device = socket;
+            break;
         case 'c': copies = 1; break;
         default: return 2;
         }
     }
     if (device == NULL) {
-        fputs("usage: dpdk_recv -a PCI-ADDRESS [-c]\n", stderr);
+        fputs("usage: dpdk_recv -a PCI-ADDRESS|-i INTERFACE [-c]\n", stderr);
         return 2;
     }
-    start_environment(device);
+    start_environment(eal_option, device);
     start_port(0);
     on_interrupt(note_interrupt);
     say_ready();
@@ -104,7 +124,7 @@ int main(int argc, char **argv)
         MARK(3);
         if (take(0, copies))
             MARK(4);
-        else
+        else if (polls)
             usleep(PAUSE_US);
     }
     printf("{\"delivered\":%llu,\"bytes\":%llu}\n", delivered, bytes);

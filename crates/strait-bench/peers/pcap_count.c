@@ -2,8 +2,9 @@
  * A libpcap program: counts packets. With -l it also measures their delays to this program, from
  * the generator's stamp and from the packet header's time.
  *
- *     pcap_count -i INTERFACE [-I] [-t MILLISECONDS] [-s SNAPLEN] [-l]
+ *     pcap_count -i INTERFACE [-I] [-n] [-t MILLISECONDS] [-s SNAPLEN] [-l]
  *
+ * -n requests timestamps in nanoseconds.
  * It runs on stock libpcap, and unchanged on Strait's drop-in. -I is immediate mode; without it
  * libpcap's ring and the read timeout delay packets. It opens the interface like tcpdump, and
  * prints one JSON object on SIGINT.
@@ -19,7 +20,7 @@
 
 struct options {
     const char *interface;
-    int immediate, timeout_ms, snaplen, delays;
+    int immediate, nanoseconds, timeout_ms, snaplen, delays;
 };
 
 static pcap_t *handle;
@@ -137,7 +138,7 @@ static void open_interface(const struct options *options)
     check(pcap_set_promisc(handle, 1), "promiscuous mode");
     check(pcap_set_timeout(handle, options->timeout_ms), "timeout");
     check(pcap_set_immediate_mode(handle, options->immediate), "immediate mode");
-    if (options->delays)
+    if (options->nanoseconds || options->delays)
         check(pcap_set_tstamp_precision(handle, PCAP_TSTAMP_PRECISION_NANO), "nanoseconds");
     check(pcap_activate(handle), "activate");
 }
@@ -145,10 +146,11 @@ static void open_interface(const struct options *options)
 static struct options parse(int argc, char **argv)
 {
     struct options options = { .timeout_ms = TIMEOUT_MS_DEFAULT, .snaplen = SNAPLEN_DEFAULT };
-    for (int option; (option = getopt(argc, argv, "i:It:s:l")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "i:Int:s:l")) != -1;) {
         switch (option) {
         case 'i': options.interface = optarg; break;
         case 'I': options.immediate = 1; break;
+        case 'n': options.nanoseconds = 1; break;
         case 't': options.timeout_ms = atoi(optarg); break;
         case 's': options.snaplen = atoi(optarg); break;
         case 'l': options.delays = 1; break;
@@ -156,7 +158,7 @@ static struct options parse(int argc, char **argv)
         }
     }
     if (options.interface == NULL) {
-        fputs("usage: pcap_count -i INTERFACE [-I] [-t MILLISECONDS] [-s SNAPLEN] [-l]\n", stderr);
+        fputs("usage: pcap_count -i INTERFACE [-I] [-n] [-t MILLISECONDS] [-s SNAPLEN] [-l]\n", stderr);
         exit(2);
     }
     return options;

@@ -28,13 +28,14 @@ pub struct Mark {
     pub taken: u64,
 }
 
-/// Returns QEMU's arguments for a metered guest with the marks in `log`.
-pub(super) fn arguments(folder: &Path, log: &Path) -> Vec<String> {
+/// Returns QEMU's arguments for a metered guest of `processors` with the marks in `log`.
+pub(super) fn arguments(folder: &Path, log: &Path, processors: u32) -> Vec<String> {
     let plugin = folder.join("meter.so");
     build(PLUGIN, &["-shared", "-fPIC"], &plugin);
     let words = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm", "-d", "plugin", "-D"];
     let mut arguments: Vec<String> = words.map(str::to_owned).into();
-    arguments.extend([path(log), "-plugin".to_owned(), path(&plugin)]);
+    let calls = if processors > 1 { ",calls=on" } else { "" };
+    arguments.extend([path(log), "-plugin".to_owned(), format!("{}{calls}", path(&plugin))]);
     arguments
 }
 

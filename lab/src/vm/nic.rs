@@ -48,8 +48,10 @@ impl Nic {
             format!("bus=port{index}")
         };
         let mac = format!("52:54:00:00:00:{:02x}", index + 1);
-        arguments
-            .extend(["-device".to_owned(), format!("{device},netdev=end{index},{place},mac={mac},romfile=")]);
+        arguments.extend([
+            "-device".to_owned(),
+            format!("{device},id=nic{index},netdev=end{index},{place},mac={mac},romfile="),
+        ]);
         arguments
     }
 }

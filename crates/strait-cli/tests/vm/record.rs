@@ -17,13 +17,16 @@ const TOLERANCE: f64 = 5.0;
 const RECORD: &str = "STRAIT_VM_RECORD";
 
 const ABOUT: &str = "Guest instructions per received frame, in the kernel and in the program; the instructions of the sender are \
-    subtracted. QEMU without KVM, one processor. Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
+    subtracted. QEMU without KVM. Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
 
 impl Axis {
     /// Returns what is special about its results, and the name of the axis.
     fn describe(self) -> (&'static str, &'static str) {
         match self {
             Self::Size => ("Bursts of 1000 frames; sizes include the check sequence.", "frame size, bytes"),
+            Self::Queues => {
+                ("Bursts of 1000 frames of 64 bytes with the check sequence, of 32 flows.", "queues")
+            }
             Self::Burst => ("Frames of 64 bytes with the check sequence.", "frames of a burst"),
         }
     }
@@ -59,7 +62,7 @@ fn results(nic: &str, axis: Axis, kernel: Kernel, commit: String, costs: &Costs)
         machine: Machine {
             kernel: format!("Linux {} in QEMU", kernel.version()),
             cpu: "emulated".to_owned(),
-            cpus: 1,
+            cpus: axis.processors(),
             ..machine
         },
         complete: true,

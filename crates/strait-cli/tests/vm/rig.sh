@@ -54,6 +54,14 @@ take_for_pump() {
     echo "$pump" >/sys/bus/pci/drivers/e1000/unbind
 }
 
+# queues COUNT: sets the number of the receiver's queues; it may have that number already.
+queues() {
+    up "$receiver"
+    ethtool -L "$receiver" combined "$1" 2>queues.err || cat queues.err
+    set -- "$1" /sys/class/net/"$receiver"/queues/rx-*
+    [ $# -eq $(($1 + 1)) ]
+}
+
 # promiscuous STATE: lets the receiver take all frames, or not. A program that drives its NIC does it itself.
 promiscuous() {
     [ -z "$receiver" ] || ip link set "$receiver" promisc "$1"

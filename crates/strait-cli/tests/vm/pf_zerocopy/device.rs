@@ -90,6 +90,65 @@ unharmed
     }
 }
 
+/// The kernel does not recover a device that shares its port with one without a driver. Linux 6.12
+/// does not report this to the other drivers.
+#[test]
+fn permanent_error_of_the_bus_ends_the_capture() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+capture failed --path zerocopy
+[ $(pinned) -gt 0 ]
+monitor 'pcie_aer_inject_error port1 DLP'
+ends failed 'the interface was removed'
+[ $(pinned) -eq 0 ]
+dmesg | grep 'the bus failed for good'
+# bind() fails with ENODEV, as for an interface that it cannot reach.
+misuse elsewhere $(cat /sys/class/net/zc0/ifindex)
+ip link set zc0 down
+misuse elsewhere $(cat /sys/class/net/zc0/ifindex)
+rmmod pf_zerocopy
+echo 1 >/sys/bus/pci/devices/$address/remove
+echo 1 >/sys/bus/pci/rescan
+up eth1
+take_for_zerocopy
+up zc0
+capture again --path zerocopy
+send 100 64
+until [ $(came) -ge 100 ]; do sleep 0.1; done
+end_capture
+cat again.json
+unharmed
+";
+    let guest = with_c_program(pair_with(kernels()[0], Nic::Igb), "misuse");
+    let run = run(guest.driverless_beside(1).monitor(), script);
+    assert_output(&run, &["misuse elsewhere: done", r#""delivered":100"#]);
+}
+
+#[test]
+fn unplugged_device_ends_the_capture() {
+    if !vm_or_skip() {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+capture unplugged --path zerocopy
+monitor 'device_del nic1'
+ends unplugged 'the interface was removed'
+until [ ! -e /sys/bus/pci/devices/$address ]; do sleep 0.1; done
+[ ! -e /sys/class/net/zc0 ]
+[ $(pinned) -eq 0 ]
+unharmed
+";
+    for kernel in kernels() {
+        let _ = run(pair_with(kernel, Nic::Igb).monitor(), script);
+    }
+}
+
 /// With an IOMMU the NIC reaches only memory that the module has mapped for it, and its addresses
 /// are not those of the memory.
 #[test]
