@@ -24,7 +24,9 @@ const FIRST: &str = "STRAIT_STORE_KILL_FIRST";
 const CAPACITY: &str = "STRAIT_STORE_KILL_CAPACITY";
 /// Capacity that is full at most kills, so that eviction moves and drops records.
 const SMALL_BYTES: u64 = 5 << 20;
-const KILLS: u64 = 300;
+/// Environment variable with the number of kills.
+const KILLS: &str = "STRAIT_STORE_KILLS";
+const KILLS_DEFAULT: u64 = 300;
 /// Number of objects of one process; it is killed before it has stored all.
 const OBJECTS_MAX: u64 = 100_000;
 
@@ -163,7 +165,8 @@ fn killed_process_leaves_intact_and_complete_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (mut first, mut found, mut cut, mut begun) = (0, 0, 0, 0);
     let (mut scrubbed, mut unhashed) = (0, 0);
-    for round in 0..KILLS {
+    let kills = env::var(KILLS).map_or(KILLS_DEFAULT, |kills| kills.parse().unwrap());
+    for round in 0..kills {
         // Each third process lives for some syncs.
         let factor = if round.is_multiple_of(3) { 6 } else { 1 };
         let lines = 1 + (round * round * 7 % 90 * factor) as usize;
@@ -212,11 +215,11 @@ fn killed_process_leaves_intact_and_complete_objects() {
             store.records().iter().for_each(|record| store.remove(record));
         }
     }
-    assert!(found > KILLS as usize);
+    assert!(found > kills as usize);
     println!("{scrubbed} hashes of killed scrubs, {unhashed} bodies without a hash");
     assert!(scrubbed > 0 && unhashed > 0, "kills before and after the writes of the scrub");
     println!("{cut} killed after an appended batch, {begun} while the journal was replaced");
-    assert!(cut > KILLS as usize / 10 && begun > 0, "{cut} {begun}");
+    assert!(cut > kills as usize / 10 && begun > 0, "{cut} {begun}");
 }
 
 #[test]
