@@ -146,14 +146,18 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
 
 /// Normalised value of a field, ASCII without line feeds; `None` if it is absent, which differs
 /// from empty: without Accept-Encoding any coding is acceptable, with an empty one none (RFC 9110,
-/// section 12.5.3). Lists of preferences are in lower case without spaces (RFC 9110, section 12.5).
+/// section 12.5.3). Lists of preferences are in lower case without spaces (RFC 9110, section 12.5),
+/// unless an origin could read them in another way: if they have bytes other than printable ASCII,
+/// strings, or spaces within a word.
 /// Codings and character sets are sorted. Languages are not, since many servers prefer the first.
 /// Several lines of other fields equal one (section 5.3).
 fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
     let mut value = SmallVec::new();
     match name {
         "forwarded" => value.extend_from_slice(poisoning::forwarded(request).as_bytes()),
-        "accept" | "accept-charset" | "accept-encoding" | "accept-language" => {
+        "accept" | "accept-charset" | "accept-encoding" | "accept-language"
+            if request.all(name).all(|line| is_plain_list(line.value)) =>
+        {
             push_preferences(&mut value, name, request);
         }
         _ => {
@@ -164,6 +168,26 @@ fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
         }
     }
     (!value.is_empty() || request.has(name)).then_some(value)
+}
+
+/// Returns true if a line is a list of words with parameters, and has spaces only next to commas,
+/// semicolons and equals signs.
+fn is_plain_list(line: &[u8]) -> bool {
+    let is_delimiter = |byte: u8| matches!(byte, b',' | b';' | b'=');
+    let mut last = b',';
+    let mut has_space = false;
+    for &byte in line {
+        if is_space(byte) {
+            has_space = true;
+            continue;
+        }
+        let is_printable = byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        if !is_printable || has_space && !is_delimiter(last) && !is_delimiter(byte) {
+            return false;
+        }
+        (last, has_space) = (byte, false);
+    }
+    true
 }
 
 /// Writes a list of preferences.
@@ -197,6 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fields::Field;
     use crate::fields::tests::fields;
 
     fn variant(vary: &str, request: &[(&str, &str)]) -> Option<Variant> {
@@ -343,6 +368,32 @@ mod tests {
             let [one, other] = [&one, &other].map(|value| value.iter().map(|value| (&*name, &**value)).collect::<Vec<_>>());
             let (first, second) = (variant(&vary, &one), variant(&vary, &other));
             prop_assert_eq!(first == second, matches_variant(&fields(&other), first.unwrap().text()));
+        }
+    }
+
+    #[test]
+    fn lists_that_an_origin_may_read_in_another_way_are_not_normalised() {
+        let same = |name: &str, one: &[&[u8]], other: &[&[u8]]| {
+            let request = |lines: &[&[u8]]| -> Fields<'static> {
+                let leaked = lines.iter().map(|line| &*line.to_vec().leak());
+                leaked.map(|value| Field { name: name.to_owned().leak(), value }).collect()
+            };
+            let vary = fields(&[("Vary", name)]);
+            let stored = Variant::of(&vary, &request(one), &[]).unwrap();
+            matches_variant(&request(other), stored.text())
+        };
+        assert!(same("Accept-Encoding", &[b"GZIP ; q=1, br"], &[b"br", b"gzip;q=1"]));
+        assert!(same("Accept", &[b"text/html, */* ; q=0.8"], &[b"text/html,*/*;q=0.8"]));
+        for (name, one, other) in [
+            ("Accept-Encoding", &[&b"gzip"[..], b"br, \xff"][..], &[&b"gzip"[..]][..]),
+            ("Accept", &[b"text/html", b"application/json, \xff"], &[b"text/html"]),
+            ("Accept", &[b"\xff"], &[b""]),
+            ("Accept-Language", &[b"d e"], &[b"de"]),
+            ("Accept-Encoding", &[b"g\tzip"], &[b"gzip"]),
+            ("Accept", &[b"text/html;a=\"b  c\""], &[b"text/html;a=\"bc\""]),
+        ] {
+            assert!(!same(name, one, other), "{name}: {one:?} {other:?}");
+            assert!(same(name, one, one));
         }
     }
 }

@@ -30,7 +30,7 @@ struct Progress {
     passes: u64,
     /// The last pass that found nothing to evict.
     futile: u64,
-    /// True if a wait has timed out since space was freed last.
+    /// True if a wait has timed out since a pass reached its goal.
     is_stalled: bool,
 }
 
@@ -71,11 +71,13 @@ impl Demand {
 
     /// Notes that space was freed.
     pub(crate) fn note_freed(&self) {
-        let mut progress = lock(&self.progress);
-        progress.freed += 1;
-        progress.is_stalled = false;
-        drop(progress);
+        lock(&self.progress).freed += 1;
         self.has_progressed.notify_all();
+    }
+
+    /// Notes that the current pass has freed all that was requested.
+    pub(crate) fn note_done(&self) {
+        lock(&self.progress).is_stalled = false;
     }
 
     /// Notes that the current pass can evict nothing.
@@ -94,7 +96,7 @@ impl Demand {
 
     /// Waits until space was freed since `since`. Returns false if a pass that began after it found
     /// nothing to evict, or if nothing was freed until `deadline`. After such a stall it does not
-    /// wait until eviction has freed space again.
+    /// wait until a pass has freed all that was requested.
     pub(crate) fn wait_freed(&self, since: Since, deadline: Instant) -> bool {
         let mut progress = lock(&self.progress);
         loop {

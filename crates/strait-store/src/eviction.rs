@@ -40,7 +40,10 @@ pub(crate) fn evict_ahead(shared: &Shared) {
                 shared.demand.note_futile();
                 return;
             }
-            None if expects_space(shared) => break,
+            None if expects_space(shared) => {
+                shared.demand.note_done();
+                break;
+            }
             None if evict_before(shared, u64::MAX).is_some() => {}
             None => {
                 shared.demand.note_futile();
@@ -258,6 +261,9 @@ fn move_away(shared: &Shared, record: &Arc<Record>, location: &Location, with_bo
     // Until the record has its new location: a cut of the journal has both or neither.
     let mut lane = shared.eviction_lane();
     let moved = loaded.and_then(|loaded| {
+        if !record.is_alive() {
+            return Err(Error::Removed { operation: "move" });
+        }
         let new = copy(shared, &mut lane, record, location, &loaded, with_body)?;
         Ok((new, loaded.header.body_hash.is_some()))
     });

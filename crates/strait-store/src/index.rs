@@ -80,11 +80,17 @@ impl Index {
 
     /// All records, newest first.
     pub(crate) fn all(&self) -> Vec<Arc<Record>> {
+        let mut all = self.all_unordered();
+        all.sort_unstable_by_key(|record| std::cmp::Reverse(record.sequence()));
+        all
+    }
+
+    /// All records.
+    pub(crate) fn all_unordered(&self) -> Vec<Arc<Record>> {
         let mut all = Vec::with_capacity(self.len());
         for shard in &self.shards {
             all.extend(shard.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         }
-        all.sort_unstable_by_key(|record| std::cmp::Reverse(record.sequence()));
         all
     }
 

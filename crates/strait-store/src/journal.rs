@@ -233,7 +233,7 @@ pub(crate) fn cut(shared: &Shared, is_whole: bool) -> Batch {
     let mut batch = Batch { number, is_whole, ..Batch::default() };
     let records = if is_whole {
         written.files = FileTable::default();
-        shared.index.all()
+        shared.index.all_unordered()
     } else {
         let known = changes.removed.iter().copied().filter(|sequence| *sequence <= written.number);
         batch.removals = known.map(Removal).collect();

@@ -62,7 +62,13 @@ pub(crate) fn open(disk: Disk, config: Config) -> Result<Opened> {
     created.map_err(|error| Error::io("make", &dir, &error))?;
     let lock = Some(lock_dir(&dir)?);
     let budget = Budget::new(config.capacity_bytes, files_max);
-    let last = if config.is_emptied { None } else { read_checkpoint(&disk, &dir)? };
+    if config.is_emptied {
+        // First, so that a start after a kill finds none of the records.
+        disk.unlink(&dir.join(CHECKPOINT))
+            .map_err(|error| Error::io("unlink", &dir.join(CHECKPOINT), &error))?;
+        disk.sync_dir(&dir).map_err(|error| Error::io("sync", &dir, &error))?;
+    }
+    let last = read_checkpoint(&disk, &dir)?;
     if last.is_none() {
         // Without a checkpoint, complete and incomplete records look alike.
         remove_all(&disk, &dir)?;
@@ -136,10 +142,14 @@ fn take_lock(dir: &Path, file: OwnedFd, operation: FlockOperation) -> Result<Own
     }
 }
 
+/// Open files that all stores of a process may have, if none are configured.
+pub(crate) fn files_allowed() -> usize {
+    (getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / FILES_PARTS) as usize
+}
+
 /// Limit of open files: at least the number of segments in the capacity.
 fn files_max(config: &Config, segment_bytes: u64) -> usize {
-    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let share = config.files_max.unwrap_or((allowed / FILES_PARTS) as usize);
+    let share = config.files_max.unwrap_or_else(files_allowed);
     share.max(FILES_MIN).max((config.capacity_bytes / segment_bytes) as usize)
 }
 

@@ -57,7 +57,11 @@ impl Queues {
         }
     }
 
+    /// Adds a file, unless it was released.
     fn insert(&mut self, area: Area, position: u64, file: Arc<SegmentFile>) {
+        if file.is_released.load(Ordering::Acquire) {
+            return;
+        }
         file.position.store(position, Ordering::Release);
         match area {
             Area::Window => {
@@ -146,9 +150,11 @@ impl Segments {
 
     /// Moves a queued file to the end of main's queue. Returns false if it is not queued.
     pub(crate) fn requeue(&self, file: &Arc<SegmentFile>) -> bool {
-        let is_queued = lock(&self.queues).remove(file);
+        let position = self.next_number();
+        let mut queues = lock(&self.queues);
+        let is_queued = queues.remove(file);
         if is_queued {
-            self.enlist(Area::Main, file.clone());
+            queues.insert(Area::Main, position, file.clone());
         }
         is_queued
     }
@@ -189,8 +195,10 @@ impl Segments {
     /// Takes a file out of the queue and adds it to the pending unlinks. Returns false if it was
     /// released before.
     pub(crate) fn release(&self, file: Arc<SegmentFile>) -> bool {
-        lock(&self.queues).remove(&file);
+        let mut queues = lock(&self.queues);
+        queues.remove(&file);
         let is_first = !file.is_released.swap(true, Ordering::AcqRel);
+        drop(queues);
         if is_first {
             self.unlinks.push(file);
         }

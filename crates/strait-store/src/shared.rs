@@ -25,8 +25,10 @@ use crate::segments::Segments;
 use crate::stats::Counters;
 use crate::unread::{Found, Unread};
 
-/// Longest wait for eviction. A disk that takes longer must not hold up the callers.
+/// Longest wait for eviction to free any space, and longest wait in all. A disk that takes longer
+/// must not hold up the callers.
 const SPACE_WAIT_MAX: Duration = Duration::from_secs(1);
+const SPACE_WAITS_MAX: Duration = Duration::from_secs(5);
 
 /// State of a store.
 #[derive(Debug)]
@@ -93,8 +95,9 @@ impl Shared {
             return Ok(taken);
         }
         let _request = self.demand.request(bytes);
-        let deadline = Instant::now() + SPACE_WAIT_MAX;
+        let end = Instant::now() + SPACE_WAITS_MAX;
         loop {
+            let deadline = end.min(Instant::now() + SPACE_WAIT_MAX);
             let since = self.demand.now();
             if let Some(taken) = take() {
                 return Ok(taken);

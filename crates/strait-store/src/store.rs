@@ -315,9 +315,11 @@ impl Store {
     pub(crate) fn abandon(&self) {
         let forget_all = || self.records().iter().for_each(|record| self.shared.forget(record));
         self.shared.lifecycle.abandon();
-        // First those that the failed disk would be read for; at last those of calls under way.
+        // First those that the failed disk would be read for; at last those of the calls that had a
+        // lane then.
         forget_all();
         self.close();
+        self.shared.lanes.iter().for_each(|lane| drop(lock(lane)));
         forget_all();
     }
 

@@ -10,19 +10,22 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::check::{Check, Verified};
 use crate::config::Config;
 use crate::disk::Disk;
+use crate::durability::CHECKPOINT;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
+use crate::open::files_allowed;
 use crate::read::Loaded;
 use crate::record::Record;
 use crate::stats::Stats;
@@ -68,8 +71,15 @@ struct Member {
     closed: Condvar,
 }
 
-/// Identity of a directory: device and inode.
-type Identity = (u64, u64);
+/// Identity of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    owner: u32,
+    /// True if its path is a symbolic link.
+    is_link: bool,
+}
 
 impl Stores {
     /// Opens the stores of several directories, and watches these. `on_change` gets each change of
@@ -78,7 +88,11 @@ impl Stores {
     /// # Errors
     /// As of [`Store::open`]. If there are several directories, those that fail with
     /// [`Error::System`] count as lost, unless all do.
-    pub fn open(configs: Vec<Config>, on_change: &OnChange) -> Result<Arc<Self>> {
+    pub fn open(mut configs: Vec<Config>, on_change: &OnChange) -> Result<Arc<Self>> {
+        let files_max = files_allowed() / configs.len().max(1);
+        for config in &mut configs {
+            config.files_max.get_or_insert(files_max);
+        }
         Self::open_on(configs.into_iter().map(|config| (Disk::default(), config)).collect(), on_change)
     }
 
@@ -87,22 +101,27 @@ impl Stores {
             members.into_iter().map(|(disk, config)| Arc::new(Member::new(disk, config))).collect();
         let mut failed = None;
         for member in &members {
-            match member.open(false) {
+            match member.open(member.is_noted_in(&members)) {
+                Ok(()) => {}
                 Err(error @ Error::System(_)) => {
                     on_change(&Change::Lost(&member.config.dir, &error));
                     failed = Some(error);
                 }
-                opened => opened?,
+                Err(error) => return Err(error),
             }
+        }
+        for member in &members {
+            let is_lost = member.store().is_none();
+            if is_lost { member.note_lost(&members) } else { member.forget_lost(&members) }
         }
         if let Some(error) = failed.filter(|_| members.iter().all(|member| member.store().is_none())) {
             return Err(error);
         }
         let stores = Self { members, watches: Mutex::default() };
         for member in &stores.members {
-            let (own, on_change) = (member.clone(), on_change.clone());
-            let watch =
-                thread::Builder::new().name("strait-disk".into()).spawn(move || own.watch(&on_change));
+            let (own, all, on_change) = (member.clone(), stores.members.clone(), on_change.clone());
+            let watch = thread::Builder::new().name("strait-disk".into());
+            let watch = watch.spawn(move || own.watch(&all, &on_change));
             let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
             lock(&stores.watches).push(watch);
         }
@@ -316,14 +335,48 @@ impl Member {
         waited.is_ok_and(|(is_closed, _)| !*is_closed)
     }
 
+    /// Path of the note in the directory of `other` that this one was lost.
+    fn note_in(&self, other: &Self) -> PathBuf {
+        other.config.dir.join(format!("lost-{:016x}", self.hash))
+    }
+
+    /// The others of `all` that are not lost.
+    fn others<'a>(&'a self, all: &'a [Arc<Self>]) -> impl Iterator<Item = &'a Arc<Self>> {
+        all.iter().filter(|other| other.hash != self.hash && other.store().is_some())
+    }
+
+    /// Returns true if another directory has a note that this one was lost.
+    fn is_noted_in(&self, all: &[Arc<Self>]) -> bool {
+        all.iter().any(|other| other.hash != self.hash && self.note_in(other).exists())
+    }
+
+    /// Notes in the other directories that this one was lost, so that it is emptied also after a
+    /// restart: otherwise objects that were removed meanwhile would be found again.
+    fn note_lost(&self, all: &[Arc<Self>]) {
+        for other in self.others(all) {
+            // One that cannot be written to is lost as well, by its own check.
+            let _ = other.disk.create(&self.note_in(other));
+            let _ = other.disk.sync_dir(&other.config.dir);
+        }
+    }
+
+    /// Removes these notes.
+    fn forget_lost(&self, all: &[Arc<Self>]) {
+        for other in self.others(all) {
+            // A note that stays empties the directory once more.
+            let _ = other.disk.unlink(&self.note_in(other));
+        }
+    }
+
     /// Checks the directory regularly until the stores are closed.
-    fn watch(&self, on_change: &OnChange) {
+    fn watch(&self, all: &[Arc<Self>], on_change: &OnChange) {
         let dir = &*self.config.dir;
         let mut identity = self.store().and_then(|_| identity(dir).ok());
         let mut failed = 0;
         while self.wait() {
             let Some(store) = self.store() else {
                 if self.come_back(identity).is_ok() {
+                    self.forget_lost(all);
                     identity = self::identity(dir).ok();
                     on_change(&Change::Back(dir));
                 }
@@ -333,8 +386,9 @@ impl Member {
             let has_failed = counted > std::mem::replace(&mut failed, counted);
             if let Err(error) = self.check(identity, has_failed) {
                 failed = 0;
+                self.note_lost(all);
+                self.give_up(&store, identity);
                 on_change(&Change::Lost(dir, &error));
-                self.give_up(&store);
             }
         }
     }
@@ -344,7 +398,8 @@ impl Member {
     fn check(&self, expected: Option<Identity>, has_failed: bool) -> Result<()> {
         let dir = &*self.config.dir;
         let found = identity(dir).map_err(|error| Error::io("find", dir, &error))?;
-        if expected.is_some_and(|expected| expected != found) {
+        let is_same = |expected: Identity| (expected.device, expected.inode) == (found.device, found.inode);
+        if !expected.is_none_or(is_same) {
             let replaced = io::Error::other("the directory was replaced");
             return Err(Error::io("find", dir, &replaced));
         }
@@ -365,16 +420,19 @@ impl Member {
             self.disk.unlink(&path).and(tried)
         });
         match probed {
-            // A full file system is no failed one: eviction frees space.
-            Err(error) if is_full(&error) => Ok(()),
+            Err(error) if is_shortage(&error) => Ok(()),
             other => other.map_err(|error| Error::io("write", &path, &error)),
         }
     }
 
     /// Ends the store of a lost directory.
-    fn give_up(&self, store: &Arc<Store>) {
+    fn give_up(&self, store: &Arc<Store>, expected: Option<Identity>) {
         self.set(None);
         store.abandon();
+        if identity(&self.config.dir).ok().is_some_and(|found| expected == Some(found)) {
+            // A restart must not find the objects either. The disk may refuse it.
+            let _ = self.disk.unlink(&self.config.dir.join(CHECKPOINT));
+        }
         let stats = store.stats();
         let mut ended = lock(&self.ended);
         *ended = ended.and(Stats {
@@ -388,14 +446,19 @@ impl Member {
     }
 
     /// Opens a new store in a lost directory, if that is on the same file system as before: the
-    /// place where a missing disk is mounted is on another one.
+    /// place where a missing disk is mounted is on another one. A directory of another user, or a
+    /// link in place of the directory, is not used.
     fn come_back(&self, before: Option<Identity>) -> Result<()> {
         let dir = &*self.config.dir;
+        let lost = || Error::Lost { operation: "open the store" };
         let existing = dir.ancestors().find_map(|path| identity(path).ok());
-        if before.is_some_and(|(device, _)| existing.is_none_or(|(now, _)| now != device)) {
-            return Err(Error::Lost { operation: "open the store" });
+        if before.is_some_and(|before| existing.is_none_or(|now| now.device != before.device)) {
+            return Err(lost());
         }
-        if identity(dir).is_ok() {
+        if let Ok(now) = identity(dir) {
+            if before.is_some_and(|before| (now.owner, now.is_link) != (before.owner, before.is_link)) {
+                return Err(lost());
+            }
             self.probe()?;
         }
         self.open(true)
@@ -404,9 +467,13 @@ impl Member {
 
 fn identity(dir: &Path) -> io::Result<Identity> {
     let found = std::fs::metadata(dir)?;
-    Ok((found.dev(), found.ino()))
+    let is_link = std::fs::symlink_metadata(dir)?.is_symlink();
+    Ok(Identity { device: found.dev(), inode: found.ino(), owner: found.uid(), is_link })
 }
 
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// Returns true if a call failed for lack of disk space, descriptors or memory, which is no failure
+/// of the disk.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|code| shortages.map(Errno::raw_os_error).contains(&code))
 }

@@ -42,7 +42,12 @@ fn sync_with(shared: &Shared, is_last: bool) -> Result<()> {
 fn sync_files(shared: &Shared, checkpoint: &mut Checkpoint, last: u64) -> Result<()> {
     let dirty = shared.durability.take_dirty();
     let mut has_unlinked = false;
-    for file in dirty.iter().filter_map(std::sync::Weak::upgrade) {
+    for file in &dirty {
+        let Some(file) = file.upgrade() else {
+            // It was unlinked and closed.
+            has_unlinked = true;
+            continue;
+        };
         // A sync of an unlinked file is useless and would delay its close. A released file that
         // still has its name is synced: otherwise a power loss would bring a removed record
         // back.

@@ -168,7 +168,7 @@ impl MemoryCache {
             let wanted = self.popularity.policy().area(window_bytes as u64);
             let area = if shard.queue(wanted).entries.is_empty() { wanted.other() } else { wanted };
             let (batch, bytes) = shard.take_batch(area);
-            if batch.is_empty() && shard.queue(area).entries.is_empty() {
+            if batch.is_empty() && shard.window.entries.is_empty() && shard.main.entries.is_empty() {
                 return;
             }
             if area == Area::Window {

@@ -348,6 +348,10 @@ impl Local {
     /// false if it was loaded before, so that a lookup has missed nothing.
     pub(crate) async fn wait_loaded(&self) -> bool {
         let Some(store) = self.shared.store.as_ref().filter(|_| !self.is_loaded.get()) else { return false };
+        if Instant::now() >= self.loading_until {
+            self.is_loaded.set(store.is_loaded());
+            return false;
+        }
         let waited = tokio::time::timeout_at(self.loading_until, store.loaded()).await;
         self.is_loaded.set(waited.is_ok());
         true

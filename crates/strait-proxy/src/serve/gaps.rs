@@ -26,7 +26,7 @@ use crate::upstream::origin_request::{OriginRequest, Purpose};
 
 /// Records of a key from which on no parts are requested ahead of a fill. It leaves space for those
 /// of the fill itself, and for other variants.
-const PARTS_MAX: usize = RECORDS_MAX / 2;
+pub(crate) const PARTS_MAX: usize = RECORDS_MAX / 2;
 
 /// Client's request from which gaps are requested.
 #[derive(Debug)]

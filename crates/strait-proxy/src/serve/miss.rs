@@ -16,6 +16,7 @@ use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow};
+use crate::serve::gaps::PARTS_MAX;
 use crate::serve::gaps::{GapRequest, run};
 use crate::serve::respond::{missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
@@ -36,8 +37,8 @@ pub(crate) async fn forward(
     guard: Option<FillGuard>,
 ) -> Result<Lookup, ExchangeError> {
     let worker = exchange.worker;
-    if lacks_bytes(exchange, &miss) {
-        miss.stored = None;
+    if lacks_bytes(exchange, &miss) || is_scattered(&miss) {
+        miss = Miss { stored: None, gap: None, ..miss };
     }
     miss.stored = miss.stored.map(|stored| worker.with_new_generation(wanted.hash, stored));
     let mut origin_request = origin_request(exchange, wanted, &miss, guard.is_some());
@@ -131,6 +132,14 @@ fn lacks_bytes(exchange: &Exchange<'_, '_>, miss: &Miss) -> bool {
     missing(stored, &selected(exchange, stored), exchange.options.is_head).is_some()
 }
 
+/// Returns true if a gap is missing in a response of so many parts that the whole is requested
+/// instead, which replaces them. Otherwise a client could store so many short parts that the gaps
+/// between them exceed the records of a key, and no request would complete the response.
+fn is_scattered(miss: &Miss) -> bool {
+    let stored = miss.stored.as_ref().filter(|_| miss.gap.is_some());
+    stored.is_some_and(|stored| stored.parts().count() >= PARTS_MAX)
+}
+
 /// Returns the client's error. Followers get the same if their own requests would fail as well.
 fn refused(error: FetchError, guard: Option<FillGuard>) -> ExchangeError {
     let is_for_all = matches!(&error, FetchError::Origin(failure) if failure.is_for_all());
@@ -189,6 +198,13 @@ async fn store_or_pass(
     }
     if incoming.status == 206 {
         match &miss.stored {
+            // An origin that limits the length of parts (RFC 9110, section 15.3.7) would need too many
+            // requests to complete the response.
+            Some(stored) if stored.combines_with(&object) && ends_early(&miss, &range) => {
+                guard.end(Phase::NotShared);
+                worker.forget(wanted.hash, &wanted.key);
+                return Ok(Lookup::Alone);
+            }
             Some(stored) if stored.combines_with(&object) => {
                 return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
             }
@@ -257,6 +273,11 @@ async fn pass_part(
         }
         _ => Ok(Lookup::Alone),
     }
+}
+
+/// Returns true if a part ends before the gap for which it was requested.
+fn ends_early(miss: &Miss, range: &Range<u64>) -> bool {
+    miss.gap.as_ref().is_some_and(|gap| range.end < gap.end)
 }
 
 /// Returns true if the range has the bytes that the request selects.

@@ -142,6 +142,61 @@ fn objects_of_a_failed_disk_are_misses_until_it_comes_back_empty() {
 }
 
 #[test]
+fn lost_directory_is_emptied_also_after_a_restart() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (bad, changes) = (Disk::default(), Changes::default());
+    let members = vec![(Disk::default(), config(&dirs[0])), (bad.clone(), config(&dirs[1]))];
+    let stores = Stores::open_on(members, &changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    put_all(&stores);
+    let of_good = stores.all().next().unwrap().stats().records;
+    for call in [Call::Write, Call::Create, Call::Sync, Call::Unlink] {
+        bad.faults.inject(call, 0, u32::MAX, Errno::IO.raw_os_error());
+    }
+    while put(&stores, OBJECTS).is_ok() {}
+    changes.wait_for(1);
+    // Objects that are removed now are not found in the lost directory.
+    stores.close();
+    let configs: Vec<_> = dirs.iter().map(config).collect();
+    for _ in 0..2 {
+        let stores = self::stores(&configs, &changes);
+        assert_eq!((found(&stores).len() as u64, stores.stats().lost), (of_good, 0));
+        stores.close();
+    }
+    assert!(
+        fs::read_dir(dirs[0].path())
+            .unwrap()
+            .all(|entry| { !entry.unwrap().file_name().to_string_lossy().starts_with("lost") })
+    );
+}
+
+#[test]
+fn shortage_of_descriptors_loses_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, changes) = (Disk::default(), Changes::default());
+    let stores = Stores::open_on(vec![(disk.clone(), config(&dir))], &changes.callback()).unwrap();
+    assert!(stores.wait_loaded(PATIENCE));
+    put(&stores, 0).unwrap();
+    let creates = disk.faults.count(Call::Create);
+    disk.faults.inject(Call::Create, 0, u32::MAX, Errno::MFILE.raw_os_error());
+    disk.faults.inject_here(Call::Write, 0, 1, Errno::IO.raw_os_error());
+    assert!(put(&stores, 1).is_err());
+    let begin = Instant::now();
+    while disk.faults.count(Call::Create) < creates + 2 {
+        assert!(begin.elapsed() < PATIENCE);
+        // Counts a failure again.
+        disk.faults.inject_here(Call::Write, 0, 1, Errno::IO.raw_os_error());
+        let _ = put(&stores, 1);
+        thread::sleep(Duration::from_millis(5));
+    }
+    disk.faults.clear();
+    put(&stores, 1).unwrap();
+    assert_eq!(stores.find(hash_of(&0_u64.to_le_bytes())).len(), 1);
+    stores.close();
+    assert!(lock(&changes.0).is_empty(), "{:?}", changes.0);
+}
+
+#[test]
 fn one_failed_call_loses_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, changes) = (Disk::default(), Changes::default());
