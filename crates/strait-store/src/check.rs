@@ -23,6 +23,8 @@ pub struct Check {
     hasher: Hasher,
     /// Bytes of the body that were read.
     body_bytes: u64,
+    /// Result, once all was read.
+    outcome: Option<Outcome>,
 }
 
 /// Step of a check.
@@ -45,7 +47,7 @@ pub(crate) enum Outcome {
 
 impl Check {
     pub(crate) fn new(record: &Arc<Record>) -> Self {
-        Self { record: record.clone(), header: None, hasher: Hasher::new(), body_bytes: 0 }
+        Self { record: record.clone(), header: None, hasher: Hasher::new(), body_bytes: 0, outcome: None }
     }
 
     /// The record.
@@ -68,6 +70,15 @@ impl Check {
     /// # Errors
     /// [`Error::Corrupt`] if the record is damaged; it is then removed.
     pub(crate) fn step(&mut self, shared: &Shared) -> Result<Step> {
+        if self.outcome.is_some() {
+            return Ok(Step { bytes: 0, outcome: self.outcome });
+        }
+        let step = self.read_next(shared)?;
+        self.outcome = step.outcome;
+        Ok(step)
+    }
+
+    fn read_next(&mut self, shared: &Shared) -> Result<Step> {
         let Some(header) = self.header else { return self.read_head(shared) };
         let location = self.record.location().ok_or(Error::Removed { operation: "check" })?;
         let bytes = (self.record.body_len() - self.body_bytes).min(PIECE_BYTES);
