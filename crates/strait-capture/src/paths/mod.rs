@@ -18,6 +18,7 @@ pub(crate) mod request;
 pub(crate) mod spec;
 #[cfg(test)]
 mod staged;
+pub(crate) mod stamp;
 pub(crate) mod v2;
 pub(crate) mod v3;
 pub(crate) mod xdp;
