@@ -58,10 +58,10 @@ fn seen(captured: &[Captured]) -> Vec<&Seen> {
     captured.iter().map(|captured| &captured.seen).collect()
 }
 
-/// Compares every path with `recv`. The packet sockets capture at the same time, AF_XDP alone,
+/// Compares every path with `recv`. Packet sockets and tap capture at the same time, AF_XDP alone,
 /// because its frames do not reach other sockets.
 fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
-    let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
+    let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Auto], filter, snaplen);
     let xdp = capture(wire, &[Path::Xdp], filter, snaplen);
     let (reference, _) = &sockets[0];
     for (captured, (began_ns, arrived_ns)) in sockets.iter().chain(&xdp) {
