@@ -92,6 +92,7 @@ fn lanes_opened_and_stopped_amid_traffic_count_each_frame_once() {
             capture_amid_traffic(path, lanes);
         }
     }
+    capture_amid_traffic(Path::Tap, 1);
 }
 
 #[test]

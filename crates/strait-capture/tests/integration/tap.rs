@@ -3,15 +3,16 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::{End, Offload, Wire};
-use strait_capture::{Directions, ErrorKind, Path, Queues, Session};
+use strait_capture::{Directions, ErrorKind, Path, Queues, Session, Wait};
 use strait_sys::bpf::{Classifier, Link, TcxHook, program_info, tcx_programs};
 
 use crate::corpus::frames;
 use crate::rig::{Capture, incoming, send};
 
+const LIMIT: Duration = Duration::from_secs(20);
 /// `r0 = TCX_PASS; exit`: later programs do not run.
 const PASS: [u64; 2] = [0x0000_0000_0000_00b7, 0x95];
 
@@ -148,6 +149,57 @@ fn connections_of_the_host_are_captured_as_on_packet_sockets() {
         assert_eq!(tap.0.len(), sockets.0.len());
         assert_eq!(tap.1.len(), sockets.1.len());
         assert!(tap == sockets, "{snaplen}: the captures differ");
+    }
+}
+
+/// Each frame arrives at a reader that sleeps until the doorbell rings: one that is not woken waits
+/// to its deadline.
+#[test]
+fn frame_wakes_a_reader_that_sleeps() {
+    const ROUNDS: usize = 300;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let frame = &frames()[..1];
+    for wait in [Wait::Latency, Wait::Balanced] {
+        let mut session = wire.right().run(|| tap().wait(wait).open()).unwrap();
+        let mut lane = session.take_lanes().remove(0);
+        let counters = lane.live_counters();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let batch = lane.next_batch(Instant::now() + LIMIT).unwrap().unwrap();
+                    assert_eq!(batch.len(), 1, "{wait:?}, round {round}: the reader was not woken");
+                }
+            });
+            for round in 0..ROUNDS {
+                // In half of the rounds the reader is probably asleep, in the others on its way.
+                if round % 2 == 0 {
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+                send(&wire, frame);
+                let arrived = || counters.read().unwrap().received > round as u64 || reader.is_finished();
+                assert!(lab::wait_until(LIMIT, arrived));
+            }
+            reader.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn descriptor_reports_a_frame_after_the_lane_prepared_to_wait() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let mut session = wire.right().run(|| tap().open()).unwrap();
+    let mut lane = session.take_lanes().remove(0);
+    for round in 0..20 {
+        assert!(!lane.prepare_to_wait().unwrap(), "round {round}");
+        let readable = |lane: &strait_capture::Lane, timeout| {
+            let [doorbell] = strait_os::wait::readable([Some(lane.descriptors()[0])], timeout).unwrap();
+            doorbell.readable
+        };
+        assert!(!readable(&lane, Duration::ZERO), "round {round}");
+        send(&wire, &frames()[..1]);
+        assert!(readable(&lane, LIMIT), "round {round}");
+        assert!(lane.prepare_to_wait().unwrap(), "round {round}: the frame is ready");
+        assert_eq!(lane.next_batch(Instant::now()).unwrap().unwrap().frames().count(), 1);
     }
 }
 
