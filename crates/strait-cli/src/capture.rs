@@ -249,7 +249,7 @@ impl Args {
             ));
         }
         if self.kernel.fanout.is_some() && path == Path::Tap {
-            let reason = "the tap has one lane, which reads the rings of all CPUs";
+            let reason = "a lane of the tap has the packets of its CPUs";
             return usage(format!(
                 "--fanout works with packet sockets only: {reason}; omit --fanout, or use --path v3"
             ));

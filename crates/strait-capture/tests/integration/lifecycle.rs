@@ -50,6 +50,7 @@ fn options_out_of_range_are_usage_errors() {
         incoming().queues(Queues::These(vec![])),
         incoming().path(Path::Xdp).queues(Queues::These(vec![7])),
         incoming().path(Path::Xdp).directions(Directions::Out),
+        incoming().path(Path::Tap).queues(Queues::These((0..64).collect())),
     ] {
         let error = error_of(&wire, builder);
         assert_eq!(error.kind(), Kind::Usage, "{error}");

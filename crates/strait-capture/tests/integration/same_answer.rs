@@ -38,7 +38,7 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
 fn lanes_divide_the_frames() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let frames = frames();
-    for path in [Path::Recv, Path::V2, Path::V3] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
         let builder = incoming().path(path).queues(Queues::These(vec![0, 1, 2]));
         let capture = Capture::open(wire.right(), builder).unwrap();
         let before = wire.right().stats().rx_packets;

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use strait_capture::probe;
+use strait_os::ethtool::{Ethtool, Offload};
 use strait_os::interface::Interface;
 use strait_os::netlink::Netlink;
 
@@ -24,6 +25,13 @@ pub(super) fn examine(interface: &Interface, areas: &[Area], recorder: &mut Reco
             recorder.better(SUBJECT, message, privilege::for_af_xdp(areas));
         }
         Err(error) => recorder.unknown(SUBJECT, &error),
+    }
+    let cuts = Ethtool::open(name).and_then(|ethtool| ethtool.offload(Offload::Tso));
+    if matches!(cuts, Ok(false)) {
+        let message = format!(
+            "{name} does not segment: the tap captures sent packets before the kernel cuts them and fills in their checksums"
+        );
+        recorder.ok("tap segments", message);
     }
     // The finding "xdp program" names the program.
     if Netlink::open().is_ok_and(|mut netlink| matches!(netlink.xdp(interface.index), Ok(Some(_)))) {

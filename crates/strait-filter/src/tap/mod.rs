@@ -35,13 +35,14 @@ use crate::translate::{self, Context, Filter};
 
 /// Options of a tap program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TapOptions {
+pub struct TapOptions<'a> {
     /// The interface and the hook: [`Context::Received`] or [`Context::Sent`].
     pub interface: translate::Options,
     /// Descriptor of the array of rings, one value of [`layout::value_bytes`] for each possible CPU.
     pub rings_fd: i32,
-    /// Descriptor of the ring buffer that is the doorbell.
-    pub doorbell_fd: i32,
+    /// Descriptors of the ring buffers that are the doorbells of the lanes, at least one. Lane n has
+    /// the CPUs with a number of n modulo the number of lanes.
+    pub doorbells: &'a [i32],
     /// Size of a ring, a power of two from 4 KiB to 1 GiB.
     pub ring_bytes: u32,
     /// Maximum number of captured bytes of a frame, without its VLAN tag.
@@ -79,7 +80,7 @@ struct Exits {
 /// # Errors
 /// [`Error::Untranslatable`] if the filter loads a value that a classifier cannot read, or the
 /// filter's refusal.
-pub fn tap_program(filter: &Program, options: &TapOptions) -> Result<Vec<Instruction>, Error> {
+pub fn tap_program(filter: &Program, options: &TapOptions<'_>) -> Result<Vec<Instruction>, Error> {
     let mut asm = Assembler::new();
     let matched = asm.label();
     let exits = Exits { full: asm.label(), next: asm.label() };
@@ -104,7 +105,7 @@ pub fn tap_program(filter: &Program, options: &TapOptions) -> Result<Vec<Instruc
 }
 
 /// R7 = the number of bytes to copy, at least 1, from the filter's result in R0.
-fn limit(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
+fn limit(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     let (whole, bounded) = (asm.label(), asm.label());
     asm.alu32(Operation::Mov, R7, R0);
     asm.load(Size::W, R1, R6, op::SKB_LEN);
@@ -118,7 +119,7 @@ fn limit(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
 }
 
 /// R8 = the ring of this CPU.
-fn find_ring(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
+fn find_ring(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     asm.call(op::GET_SMP_PROCESSOR_ID);
     asm.store(Size::W, R10, KEY, R0);
     asm.load_map(R1, options.rings_fd);
@@ -151,7 +152,7 @@ fn read_tag(asm: &mut Assembler) {
 }
 
 /// R9 = the record's place in the ring, which has room for R2 captured bytes.
-fn reserve(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
+fn reserve(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     let align = layout::RECORD_ALIGN as i32;
     asm.alu(Operation::Add, R2, FRAME + align - 1);
     asm.alu(Operation::And, R2, -align);
@@ -168,7 +169,7 @@ fn reserve(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
     asm.alu(Operation::Add, R9, layout::DATA as i32);
 }
 
-fn write_header(asm: &mut Assembler, options: &TapOptions) {
+fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
     let untagged = asm.label();
     asm.call(op::KTIME_GET_NS);
     asm.store(Size::Dw, R9, TIME, R0);
@@ -225,7 +226,7 @@ fn copy(asm: &mut Assembler, from: i32, to: i32, exits: Exits) {
 }
 
 /// Publishes the record, and rings the doorbell if the reader requested it.
-fn publish(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
+fn publish(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     add_one(asm, layout::FRAMES);
     // The atomic addition with a result is a full barrier: the record is written before it, and
     // the request is loaded after it.
@@ -235,13 +236,32 @@ fn publish(asm: &mut Assembler, options: &TapOptions, exits: Exits) {
     asm.jump_if(Condition::Equal, R1, 0, exits.next);
     asm.store(Size::W, R8, layout::WAKEUP as i16, 0);
     asm.store(Size::Dw, R10, STACK_BELL, 0);
-    asm.load_map(R1, options.doorbell_fd);
+    select_doorbell(asm, options.doorbells, exits);
     asm.mov(R2, R10);
     asm.alu(Operation::Add, R2, i32::from(STACK_BELL));
     asm.mov(R3, BELL_BYTES);
     asm.mov(R4, op::RB_FORCE_WAKEUP);
     asm.call(op::RINGBUF_OUTPUT);
     asm.jump(exits.next);
+}
+
+/// R1 = the doorbell of this CPU's lane.
+fn select_doorbell(asm: &mut Assembler, doorbells: &[i32], exits: Exits) {
+    if let [doorbell] = doorbells {
+        return asm.load_map(R1, *doorbell);
+    }
+    let found = asm.label();
+    asm.load(Size::W, R2, R10, KEY);
+    asm.alu(Operation::Mod, R2, doorbells.len() as i32);
+    for (lane, doorbell) in doorbells.iter().enumerate() {
+        let other = asm.label();
+        asm.jump_if(Condition::NotEqual, R2, lane as i32, other);
+        asm.load_map(R1, *doorbell);
+        asm.jump(found);
+        asm.bind(other);
+    }
+    asm.jump(exits.next);
+    asm.bind(found);
 }
 
 /// Adds one to a 64-bit field of the ring that only this CPU writes.

@@ -30,12 +30,12 @@ fn last_record_ends_within_the_value() {
 }
 
 #[test]
-fn program_assembles_for_both_hooks() {
-    for context in [Context::Received, Context::Sent] {
+fn program_assembles_for_both_hooks_and_several_lanes() {
+    for (context, doorbells) in [(Context::Received, &[4][..]), (Context::Sent, &[4, 5, 6])] {
         let options = TapOptions {
             interface: Options { context, ..Options::default() },
             rings_fd: 3,
-            doorbell_fd: 4,
+            doorbells,
             ring_bytes: 1 << 20,
             frame_bytes_max: 1514,
             rx_hash: true,

@@ -21,7 +21,8 @@ use crate::error::Error;
 pub(super) struct Template {
     pub(super) interface: Interface,
     pub(super) rings: Map,
-    pub(super) doorbell: Arc<Doorbell>,
+    /// One for each lane.
+    pub(super) doorbells: Vec<Arc<Doorbell>>,
     pub(super) ring_bytes: u32,
     pub(super) frame_bytes_max: u32,
     pub(super) rx_hash: bool,
@@ -33,6 +34,7 @@ impl Template {
             TcxHook::Ingress => Context::Received,
             TcxHook::Egress => Context::Sent,
         };
+        let doorbells: Vec<i32> = self.doorbells.iter().map(|bell| bell.as_fd().as_raw_fd()).collect();
         let options = TapOptions {
             interface: translate::Options {
                 context,
@@ -41,7 +43,7 @@ impl Template {
                 ..translate::Options::default()
             },
             rings_fd: self.rings.as_fd().as_raw_fd(),
-            doorbell_fd: self.doorbell.as_fd().as_raw_fd(),
+            doorbells: &doorbells,
             ring_bytes: self.ring_bytes,
             frame_bytes_max: self.frame_bytes_max,
             rx_hash: self.rx_hash,

@@ -1,4 +1,4 @@
-//! Counters of the programs, summed over the rings.
+//! Counters of the programs, summed over the rings of a lane.
 
 use std::sync::Arc;
 
@@ -12,6 +12,9 @@ use crate::live_counters::{KernelCounters, Reading};
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) rings: Arc<Rings>,
+    /// Number of the lane, which has every `lanes`th ring from this one on.
+    pub(super) lane: usize,
+    pub(super) lanes: usize,
 }
 
 impl Counts {
@@ -26,7 +29,7 @@ impl Counts {
     }
 
     fn sum(&self, field: usize) -> u64 {
-        (0..self.rings.count()).map(|ring| self.rings.counter(ring, field)).sum()
+        (self.lane..self.rings.count()).step_by(self.lanes).map(|ring| self.rings.counter(ring, field)).sum()
     }
 }
 

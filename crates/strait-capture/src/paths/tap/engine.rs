@@ -28,7 +28,7 @@ pub(super) const BATCH_MAX: usize = 256;
 /// Bytes of a frame of minimum size.
 const FRAME_BYTES_MIN: u32 = 60;
 
-/// Rings of all CPUs.
+/// Rings of a lane's CPUs.
 pub(crate) struct Engine {
     pub(super) cursors: Vec<Cursor>,
     pub(super) merge: Merge,

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use strait_filter::tap::layout;
-use strait_os::ethtool::{Ethtool, Offload};
-use strait_os::interface::Interface;
 use strait_os::process;
 use strait_sys::bpf::{Doorbell, Map, RingLayout, Rings};
 use strait_sys::packet;
@@ -34,6 +33,10 @@ const RING_BYTES_MIN: u32 = 1 << 20;
 /// Largest ring that the program can address.
 const RING_BYTES_LIMIT: usize = 1 << 30;
 
+/// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
+/// for each lane.
+const LANES_MAX: usize = 63;
+
 /// Opens the capture. A filter that the programs cannot run runs in this process.
 pub(super) fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
     let Request { interface, link, program, .. } = request;
@@ -42,8 +45,9 @@ pub(super) fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
             "the tap is for one interface, because its programs are attached to one, not for {ANY}: use --path v3"
         )));
     }
-    if request.lane_numbers()?.len() != 1 {
-        return Err(Error::Usage("the tap has one lane: leave out --queues, or use --path v3".into()));
+    if !interface.is_up() {
+        let down = strait_sys::Error::os("capture on", &*interface.name, Errno::NETDOWN.raw_os_error());
+        return Err(down.remedy(format!("bring it up: ip link set {} up", interface.name)).into());
     }
     let split = link.split(program, Directions::Both)?;
     let in_kernel = split.userspace.is_none();
@@ -66,7 +70,6 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let Split { kernels, userspace, userspace_reason } = split;
     let mut notes = Vec::new();
     filter::note(&mut notes, userspace_reason);
-    notes.extend(note_on_segments(interface, options.directions));
     // A filter in this process, now or later, must see the bytes that it would see in the kernel.
     let frame_bytes_max = request.frame_bytes_max() as u32;
     let cpus = process::possible_cpus()?;
@@ -74,35 +77,53 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let value_bytes = layout::value_bytes(ring_bytes, frame_bytes_max);
     let map = Map::mappable_array("strait_tap", value_bytes as u32, cpus)?;
     let (rings, readers) = Rings::map(&map, ring_layout(ring_bytes, value_bytes))?;
-    let doorbell = Arc::new(Doorbell::new("strait_tap_bell")?);
+    let numbers = request.lane_numbers()?;
+    if numbers.len() > LANES_MAX {
+        let count = numbers.len();
+        return Err(Error::Usage(format!(
+            "{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues"
+        )));
+    }
+    let bell = |_: &u32| Doorbell::new("strait_tap_bell").map(Arc::new);
+    let doorbells = numbers.iter().map(bell).collect::<Result<Vec<_>, _>>()?;
     let watch = LinkWatch::open(interface)?;
     let socket = socket(request)?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
+    let mut lanes: Vec<Vec<Cursor>> = numbers.iter().map(|_| Vec::new()).collect();
+    for reader in readers {
+        let lane = reader.ring() % numbers.len();
+        lanes[lane].push(Cursor::new(reader));
+    }
+    let mut engines = Vec::with_capacity(numbers.len());
+    for (lane, (cursors, number)) in lanes.into_iter().zip(&numbers).enumerate() {
+        let engine = Engine {
+            merge: Merge::new(cursors.len(), BATCH_MAX),
+            rate: Rate::new(cursors.len()),
+            cursors,
+            doorbell: Arc::clone(&doorbells[lane]),
+            counts: Arc::new(Counts { rings: Arc::clone(&rings), lane, lanes: numbers.len() }),
+            clock: Clock::new(),
+            socket: socket.try_clone()?,
+            name: interface.name.clone(),
+            interface: interface.index,
+            ring_bytes: ring_bytes as usize,
+            frame_bytes_max,
+            spins: 0,
+        };
+        engines.push((engine, *number));
+    }
     let template = Template {
         interface: interface.clone(),
         rings: map,
-        doorbell: Arc::clone(&doorbell),
+        // Lanes beyond the number of CPUs have no ring.
+        doorbells: doorbells.into_iter().take(cpus as usize).collect(),
         ring_bytes,
         frame_bytes_max,
         rx_hash: options.rx_hash,
     };
     let attachment = Attachment::open(template, kernels, options.directions)?;
-    let engine = Engine {
-        merge: Merge::new(readers.len(), BATCH_MAX),
-        rate: Rate::new(readers.len()),
-        cursors: readers.into_iter().map(Cursor::new).collect(),
-        doorbell,
-        counts: Arc::new(Counts { rings }),
-        clock: Clock::new(),
-        socket,
-        name: interface.name.clone(),
-        interface: interface.index,
-        ring_bytes: ring_bytes as usize,
-        frame_bytes_max,
-        spins: 0,
-    };
     Ok(Opened {
-        engines: vec![(engine, 0)],
+        engines,
         source: Box::new(TapSource { attachment, counters }),
         watch,
         userspace,
@@ -110,18 +131,6 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         mode: "copy",
         ring: format!("{cpus} rings of {} KiB, one for each CPU", ring_bytes >> 10),
         notes,
-    })
-}
-
-/// Returns the note on sent frames of an interface that does not cut them itself.
-fn note_on_segments(interface: &Interface, directions: Directions) -> Option<String> {
-    let cuts = Ethtool::open(&interface.name).and_then(|ethtool| ethtool.offload(Offload::Tso));
-    let differs = directions != Directions::In && matches!(cuts, Ok(false));
-    differs.then(|| {
-        format!(
-            "{} does not segment: the tap captures sent frames before the kernel cuts them and computes their checksums",
-            interface.name
-        )
     })
 }
 
