@@ -1,5 +1,5 @@
-//! Several lanes of packet sockets and of the tap: each frame is counted and borrowed once, from the first to the
-//! last.
+//! Several lanes of packet sockets and of the tap: each frame is counted and borrowed once, from
+//! the first to the last.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

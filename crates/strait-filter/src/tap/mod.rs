@@ -38,10 +38,11 @@ use crate::translate::{self, Context, Filter};
 pub struct TapOptions<'a> {
     /// The interface and the hook: [`Context::Received`] or [`Context::Sent`].
     pub interface: translate::Options,
-    /// Descriptor of the array of rings, one value of [`layout::value_bytes`] for each possible CPU.
+    /// Descriptor of the array of rings, one value of [`layout::value_bytes`] for each possible
+    /// CPU.
     pub rings_fd: i32,
-    /// Descriptors of the ring buffers that are the doorbells of the lanes, at least one. Lane n has
-    /// the CPUs with a number of n modulo the number of lanes.
+    /// Descriptors of the ring buffers that are the doorbells of the lanes, at least one. Lane n
+    /// has the CPUs with a number of n modulo the number of lanes.
     pub doorbells: &'a [i32],
     /// Size of a ring, a power of two from 4 KiB to 1 GiB.
     pub ring_bytes: u32,

@@ -50,7 +50,8 @@ impl Body<'_, '_, '_> {
         Ok(())
     }
 
-    /// R0 = an ancillary value that is a field of `struct __sk_buff`. Returns false for other values.
+    /// R0 = an ancillary value that is a field of `struct __sk_buff`. Returns false for other
+    /// values.
     fn skb_field(&mut self, k: u32) -> bool {
         let (field, is_big_endian) = match k.wrapping_sub(cop::SKF_AD_OFF as u32) {
             // The kernel marks sent frames for packet sockets only after tcx.

@@ -1,18 +1,23 @@
-//! Translation of classic BPF to eBPF for XDP and tcx, with the results of a packet socket's filter.
+//! Translation of classic BPF to eBPF for XDP and tcx, with the results of a packet socket's
+//! filter.
 //!
 //! A tcx program ([`Context::Received`], [`Context::Sent`]) has the `sk_buff` that a packet socket
-//! has: ancillary values come from it, and the VLAN tag is already in its metadata. An XDP program sees the frame before the kernel has processed it: the VLAN tag is still in its
+//! has: ancillary values come from it, and the VLAN tag is already in its metadata.
+//!
+//! An XDP program sees the frame before the kernel has processed it: the VLAN tag is still in its
 //! bytes, and there is no `sk_buff` with its metadata. The translation therefore contains the
 //! program twice: once for frames without a tag, and once for frames with one, where offsets from
-//! 12 on are 4 bytes higher. Every load is checked against the end of the frame. As in classic BPF,
-//! a load beyond it is no match.
+//! 12 on are 4 bytes higher.
+//!
+//! Every load is checked against the end of the frame. As in classic BPF, a load beyond it is no
+//! match.
 //!
 //! | register | holds |
 //! |---|---|
 //! | R0 | A, and the result |
 //! | R1 to R5 | nothing between two classic instructions |
 //! | R6 | the context, `struct xdp_md` or `struct __sk_buff` |
-//! | R7 | XDP: the VLAN tag: type in bits 16 to 31, control information in bits 0 to 15; 0 is none |
+//! | R7 | XDP: VLAN tag, type in bits 16 to 31, control information in bits 0 to 15; 0 is none |
 //! | R8 | `data_end` |
 //! | R9 | X |
 //!

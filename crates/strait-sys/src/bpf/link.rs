@@ -1,5 +1,5 @@
-//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP and tcx: a program on an interface, detached with
-//! its descriptor.
+//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP and tcx: a program on an interface, detached
+//! with its descriptor.
 //!
 //! The capture engine holds one link for each session. If the process dies, the kernel closes the
 //! descriptor and detaches the program, so no program is left on the interface. Netlink, not this
