@@ -106,8 +106,11 @@ fn links_without_a_header_are_captured_and_unknown_links_are_refused() {
     let ip = |line: &str| wire.right().command("ip").args(line.split(' ')).run(LIMIT).unwrap().success();
     ip("tuntap add mode tun name plain");
     ip("link set plain up");
-    let session = wire.right().run(|| Session::builder("plain").filter("udp port 53").open()).unwrap();
-    assert_eq!(session.link_type(), 101, "LINKTYPE_RAW");
+    for path in [Path::Auto, Path::Tap] {
+        let builder = Session::builder("plain").path(path).filter("udp port 53");
+        let session = wire.right().run(|| builder.open()).unwrap();
+        assert_eq!(session.link_type(), 101, "{path:?}: LINKTYPE_RAW");
+    }
     let error = error_of(&wire, Session::builder("plain").path(Path::Xdp));
     assert!(error.to_string().contains("--path v3"), "{error}");
 }

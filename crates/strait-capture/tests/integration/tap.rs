@@ -12,6 +12,8 @@ use strait_sys::bpf::{Classifier, Link, TcxHook, program_info, tcx_programs};
 use crate::corpus::frames;
 use crate::rig::{Capture, incoming, send};
 
+/// `r0 = TC_ACT_SHOT; exit`.
+const DROP: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
 const LIMIT: Duration = Duration::from_secs(20);
 /// `r0 = TCX_PASS; exit`: later programs do not run.
 const PASS: [u64; 2] = [0x0000_0000_0000_00b7, 0x95];
@@ -63,6 +65,28 @@ fn taps_and_other_programs_run_beside_each_other() {
     assert!((1..all.capture.delivered).contains(&udp.capture.delivered), "{udp}");
     assert_eq!(udp.capture.check_balance(), Ok(()), "{udp}");
     assert_eq!(programs(wire.right(), TcxHook::Ingress), [id], "the other program stays");
+    drop(link);
+}
+
+/// A program that drops every packet runs after the tap, so that the tap captures them.
+#[test]
+fn packets_that_a_later_program_drops_are_captured() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let index = wire.right().interface().index;
+    let dropping = Classifier::load("dropping", &DROP).unwrap();
+    let link = wire.right().run(|| Link::attach_tcx(&dropping, index, TcxHook::Ingress)).unwrap();
+    let capture = Capture::open(wire.right(), tap()).unwrap();
+    let receiver = wire.right().run(|| UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+    receiver.set_nonblocking(true).unwrap();
+    let sender = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+    let before = wire.right().stats().rx_packets;
+    for _ in 0..3 {
+        sender.send_to(b"not for the host", receiver.local_addr().unwrap()).unwrap();
+    }
+    wire.await_arrival(before, 3);
+    let (captured, report) = capture.finish(wire.right());
+    assert_eq!(captured.len(), 3, "{report}");
+    assert!(receiver.recv(&mut [0; 64]).is_err(), "the other program dropped them");
     drop(link);
 }
 
