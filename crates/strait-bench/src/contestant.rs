@@ -31,8 +31,16 @@ pub enum Way {
 }
 
 /// Strait's paths that can be measured, in the order of results.
-const PATHS: [Path; 7] =
-    [Path::Recv, Path::V2, Path::V3, Path::XdpGeneric, Path::XdpNative, Path::XdpZeroCopy, Path::Xdp];
+const PATHS: [Path; 8] = [
+    Path::Recv,
+    Path::V2,
+    Path::V3,
+    Path::Tap,
+    Path::XdpGeneric,
+    Path::XdpNative,
+    Path::XdpZeroCopy,
+    Path::Xdp,
+];
 const OTHERS: [(&str, Way); 5] = [
     ("libpcap", Way::Libpcap { immediate: false }),
     ("libpcap-immediate", Way::Libpcap { immediate: true }),

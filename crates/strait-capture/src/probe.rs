@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use strait_os::Result;
 use strait_os::interface::Interface;
-use strait_sys::bpf::{self, Map};
+use strait_sys::bpf::{self, Map, TcxHook};
 use strait_sys::packet::{Fanout, Socket, v2, v3};
 use strait_sys::pf_zerocopy;
 pub use strait_sys::xdp::ENOTSUPP;
@@ -47,6 +47,22 @@ pub fn fanout(interface: &str) -> Result<()> {
 /// that the kernel refuses without privileges.
 pub fn xdp_map() -> Result<()> {
     Map::xskmap("strait_doctor", 1).map(drop)
+}
+
+/// Returns the names of the programs on the tcx hooks of the interface `ifindex`, ingress first, in
+/// the order in which they run.
+///
+/// # Errors
+/// EINVAL if the kernel has no tcx; EPERM without `CAP_NET_ADMIN`.
+pub fn tcx_programs(ifindex: u32) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for hook in [TcxHook::Ingress, TcxHook::Egress] {
+        for id in bpf::tcx_programs(ifindex, hook)? {
+            // A program may have ended meanwhile, or may not be visible.
+            names.push(bpf_program_name(id).unwrap_or_else(|_| format!("program {id}")));
+        }
+    }
+    Ok(names)
 }
 
 /// Returns the name of the loaded BPF program `id`.

@@ -248,6 +248,12 @@ impl Args {
                  packets over its queues (ethtool -X); omit --fanout, or use --path v3"
             ));
         }
+        if self.kernel.fanout.is_some() && path == Path::Tap {
+            let reason = "a lane of the tap has the packets of its CPUs";
+            return usage(format!(
+                "--fanout works with packet sockets only: {reason}; omit --fanout, or use --path v3"
+            ));
+        }
         if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
             return usage(format!("{word}: options must precede the filter"));
         }

@@ -16,6 +16,7 @@ mod proxy;
 mod queues;
 mod route;
 mod send;
+mod tap;
 mod xdp;
 mod zerocopy;
 

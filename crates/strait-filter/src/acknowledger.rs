@@ -27,15 +27,6 @@ pub const NEXT_BYTE: usize = 0;
 /// the peer's port. Both are in host order.
 pub const OWN_BYTE: usize = 1;
 
-/// `struct __sk_buff` of linux/bpf.h.
-const SKB_LEN: i16 = 0;
-const SKB_DATA: i16 = 76;
-const SKB_DATA_END: i16 = 80;
-
-/// Return values: run the next program, or drop (`TCX_NEXT`, `TC_ACT_SHOT`).
-const NEXT: i32 = -1;
-const SHOT: i32 = 2;
-
 /// Offsets in the frame: Ethernet, IPv4 without options (RFC 791), TCP (RFC 9293).
 const IP: i16 = 14;
 const TCP: i16 = 34;
@@ -55,18 +46,18 @@ pub fn program(map: i32) -> Result<Vec<u64>, Error> {
     let mut asm = Assembler::new();
     let next = asm.label();
     asm.mov(R6, R1);
-    asm.load(Size::W, R7, R6, SKB_DATA);
-    asm.load(Size::W, R2, R6, SKB_DATA_END);
+    asm.load(Size::W, R7, R6, op::SKB_DATA);
+    asm.load(Size::W, R2, R6, op::SKB_DATA_END);
     asm.mov(R3, R7);
     asm.alu(Operation::Add, R3, HEADERS);
     asm.jump_if(Condition::Greater, R3, R2, next);
     take_segment(&mut asm, next);
     find_entry(&mut asm, map, next);
     write_entry(&mut asm);
-    asm.mov(R0, SHOT);
+    asm.mov(R0, op::TC_ACT_SHOT);
     asm.exit();
     asm.bind(next);
-    asm.mov(R0, NEXT);
+    asm.mov(R0, op::TCX_NEXT);
     asm.exit();
     Ok(encode(&asm.finish()?))
 }
@@ -87,7 +78,7 @@ fn take_segment(asm: &mut Assembler, next: Label) {
     asm.load(Size::B, R8, R7, TCP + 12);
     asm.alu(Operation::Rsh, R8, 4);
     asm.alu(Operation::Lsh, R8, 2);
-    asm.load(Size::W, R9, R6, SKB_LEN);
+    asm.load(Size::W, R9, R6, op::SKB_LEN);
     asm.alu(Operation::Sub, R9, i32::from(TCP));
     asm.alu(Operation::Sub, R9, R8);
     asm.jump_if(Condition::Equal, R9, 0, next);

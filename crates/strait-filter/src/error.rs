@@ -89,8 +89,8 @@ pub enum Error {
     /// The last instruction is not a return.
     #[error("the filter program does not end in a return")]
     NoReturn,
-    /// A load of a value that is not available to an XDP program.
-    #[error("filter instruction {at}: an XDP program cannot read {what}")]
+    /// A load of a value that is not available to an XDP or tcx program.
+    #[error("filter instruction {at}: an eBPF program cannot read {what}")]
     Untranslatable {
         /// Index of the instruction.
         at: usize,

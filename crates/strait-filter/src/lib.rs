@@ -1,9 +1,10 @@
-//! Classic BPF programs: check, interpret, translate to eBPF and XDP.
+//! Classic BPF programs: check, interpret, translate to eBPF for XDP and tcx.
 //!
 //! A filter must give the same result on every capture path. The kernel runs classic BPF on packet
-//! sockets. AF_XDP has no such hook, so this crate assembles an XDP program with the same result.
+//! sockets. AF_XDP and the tap have no such hook, so this crate assembles an XDP or a tcx program
+//! with the same result.
 //! Three executions of a [`cbpf::Program`] must therefore agree: the kernel's,
-//! [`cbpf::Program::run`] here, and the eBPF of [`translate`] and [`xdp`].
+//! [`cbpf::Program::run`] here, and the eBPF of [`translate`], [`tap`] and [`xdp`].
 //!
 //! **The filter's view.** On every live path a filter sees the frame as a packet socket's filter
 //! does: the outermost VLAN tag is removed and visible only through the `SKF_AD_VLAN_*` loads,
@@ -20,6 +21,7 @@ pub mod cbpf;
 pub mod ebpf;
 mod error;
 mod interpret;
+pub mod tap;
 pub mod translate;
 pub mod xdp;
 

@@ -62,6 +62,14 @@ impl Namespace {
         )
     }
 
+    /// Returns true if the calling thread is in this namespace.
+    pub fn is_current(&self) -> Result<bool> {
+        let failed = |errno: rustix::io::Errno| Error::os("stat", CURRENT, errno.raw_os_error());
+        let own = rustix::fs::fstat(&self.fd).map_err(failed)?;
+        let current = rustix::fs::stat(CURRENT).map_err(failed)?;
+        Ok((own.st_dev, own.st_ino) == (current.st_dev, current.st_ino))
+    }
+
     /// Runs `work` on a thread inside this namespace and waits for it. Its sockets stay in the
     /// namespace, and its threads and processes start there. A panic in `work` continues in the
     /// caller.

@@ -57,6 +57,19 @@ pub fn check_cpu(cpu: u32) -> Result<()> {
     Err(Error::new(Kind::Usage, operation, subject, cause).remedy("`taskset -cp $$` lists the allowed CPUs"))
 }
 
+/// Returns the number of CPUs that the kernel can ever have: the highest number of a CPU, plus one.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub fn possible_cpus() -> Result<u32> {
+    const PATH: &str = "/sys/devices/system/cpu/possible";
+    let text = std::fs::read_to_string(PATH).map_err(|error| Error::from_io("read", PATH, &error))?;
+    // Ranges in rising order, as in "0-3" or "0,2-5".
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
+    let unknown = || Error::new(Kind::Failed, "read", PATH, "its format is unknown");
+    last.and_then(|last| last.checked_add(1)).ok_or_else(unknown)
+}
+
 /// Returns the number of this machine's CPUs, including those that this process may not use; 0 if
 /// /proc/cpuinfo cannot be read or has no `processor` lines.
 pub fn cpus() -> u32 {

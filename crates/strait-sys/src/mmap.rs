@@ -32,6 +32,11 @@ impl Mapping {
         Self::map(len, READ_WRITE, flags, fd.as_raw_fd(), offset)
     }
 
+    /// `mmap(len, PROT_READ, MAP_SHARED, fd, offset)`: memory that only the kernel writes.
+    pub(crate) fn shared_read_only(fd: BorrowedFd<'_>, len: usize, offset: i64) -> Result<Self> {
+        Self::map(len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset)
+    }
+
     /// `mmap(len, PROT_READ, MAP_PRIVATE, fd, 0)`: the first `len` bytes of a file, on its own
     /// pages. A write through the mapping faults. The caller must ensure that the file never
     /// shrinks.

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use strait_os::netlink::Netlink;
 use strait_os::netns::Namespace;
 use strait_sys::bpf::{
-    AttachMode, Link, LoadOptions, Map, SocketFilter, TestRun, XdpContext, XdpProgram, program_info,
-    program_info_by_id,
+    AttachMode, Classifier, Doorbell, Link, LoadOptions, Map, RingLayout, Rings, SocketFilter, TcxHook,
+    TestRun, XdpContext, XdpProgram, program_info, program_info_by_id, tcx_programs,
 };
 use strait_sys::{Kind, Result};
 
@@ -105,4 +105,105 @@ fn a_link_holds_the_interface_until_it_is_dropped() {
             Link::attach_xdp(&program, loopback, AttachMode::Generic).unwrap();
         })
         .unwrap();
+}
+
+const LAYOUT: RingLayout =
+    RingLayout { producer: 0, consumer: 8, wakeup: 16, data: 64, ring_bytes: 128, value_bytes: 256 };
+
+/// Writes a ring's value as a program would: `produced` bytes, all of them `byte`.
+fn produce(map: &Map, produced: u64, byte: u8) {
+    let mut value = [byte; 256];
+    value[..64].fill(0);
+    value[..8].copy_from_slice(&produced.to_ne_bytes());
+    map.set(1, &value).unwrap();
+}
+
+#[test]
+fn ring_lends_published_bytes_until_they_are_returned() {
+    let Some(map) = or_skip(Map::mappable_array("test", 256, 2)) else { return };
+    let (rings, mut readers) = Rings::map(&map, LAYOUT).unwrap();
+    assert_eq!((rings.count(), readers.len()), (2, 2));
+    let reader = &mut readers[1];
+    assert_eq!((reader.poll(), reader.bytes(0, 1)), (0, None), "nothing was published");
+    produce(&map, 100, 7);
+    assert_eq!(reader.bytes(0, 1), None, "not polled");
+    assert_eq!(reader.poll(), 100);
+    assert_eq!(reader.bytes(40, 60), Some(&[7; 60][..]));
+    assert_eq!(reader.bytes(40, 61), None, "beyond the last published byte");
+    assert_eq!(reader.bytes(u64::MAX, 2), None);
+    reader.advance(90);
+    assert_eq!((reader.consumed(), rings.counter(1, LAYOUT.consumer)), (90, 90));
+    assert_eq!((reader.bytes(80, 10), reader.bytes(90, 10)), (None, Some(&[7; 10][..])));
+    produce(&map, 200, 8);
+    assert_eq!(reader.poll(), 200);
+    assert_eq!(reader.bytes(120, 72), Some(&[8; 72][..]), "behind the end of the ring");
+    assert_eq!(reader.bytes(120, 73), None, "behind the end of the value");
+    produce(&map, 300, 9);
+    assert_eq!(reader.poll(), 200, "a program that overran the ring");
+    reader.advance(1000);
+    assert_eq!(reader.consumed(), 200, "no further than published");
+    assert_eq!((rings.counter(2, 0), rings.counter(0, 64)), (0, 0), "there is no such counter");
+}
+
+#[test]
+fn ring_layout_that_does_not_fit_is_a_usage_error() {
+    let Some(map) = or_skip(Map::mappable_array("test", 256, 1)) else { return };
+    for layout in [
+        RingLayout { producer: 60, ..LAYOUT },
+        RingLayout { consumer: 64, ..LAYOUT },
+        RingLayout { ring_bytes: 100, ..LAYOUT },
+        RingLayout { ring_bytes: 256, ..LAYOUT },
+        RingLayout { data: usize::MAX, ..LAYOUT },
+    ] {
+        assert_eq!(Rings::map(&map, layout).unwrap_err().kind(), Kind::Usage, "{layout:?}");
+    }
+}
+
+#[test]
+fn wakeup_is_requested_for_one_ring() {
+    let Some(map) = or_skip(Map::mappable_array("test", 256, 2)) else { return };
+    let (rings, readers) = Rings::map(&map, LAYOUT).unwrap();
+    readers[1].request_wakeup(true);
+    assert_eq!((rings.counter(0, LAYOUT.wakeup), rings.counter(1, LAYOUT.wakeup)), (0, 1));
+    readers[1].request_wakeup(false);
+    assert_eq!(rings.counter(1, LAYOUT.wakeup), 0);
+}
+
+#[test]
+fn tcx_programs_are_listed_in_their_order_until_their_links_close() {
+    /// `r0 = TCX_NEXT; exit`.
+    const NEXT: [u64; 2] = [0xffff_ffff_0000_00b7, EXIT];
+    let Some(first) = or_skip(Classifier::load("first", &NEXT)) else { return };
+    let second = Classifier::load("second", &NEXT).unwrap();
+    let Some(namespace) = or_skip(Namespace::new()) else { return };
+    let id = |program: &Classifier| program_info(program.as_fd()).unwrap().id;
+    namespace
+        .run(|| {
+            let lo = Netlink::open().unwrap().interface("lo").unwrap().index;
+            let list = |hook| tcx_programs(lo, hook).unwrap();
+            assert!(list(TcxHook::Ingress).is_empty());
+            let links =
+                [&first, &second].map(|program| Link::attach_tcx(program, lo, TcxHook::Ingress).unwrap());
+            assert_eq!(list(TcxHook::Ingress), [id(&second), id(&first)], "the last one runs first");
+            assert!(list(TcxHook::Egress).is_empty());
+            drop(links);
+            assert!(list(TcxHook::Ingress).is_empty());
+        })
+        .unwrap();
+}
+
+#[test]
+fn silent_doorbell_is_not_readable() {
+    let Some(doorbell) = or_skip(Doorbell::new("test")) else { return };
+    doorbell.silence();
+    let [bell] = strait_sys::wait::readable([Some(doorbell.as_fd())], std::time::Duration::ZERO).unwrap();
+    assert!(!bell.readable && !bell.failed);
+}
+
+#[test]
+fn classifier_test_run_returns_its_result() {
+    /// `r0 = *(u32 *)(r1 + 0); exit`: the length.
+    const LENGTH: [u64; 2] = [0x0000_0000_0000_1061, EXIT];
+    let Some(program) = or_skip(Classifier::load("test", &LENGTH)) else { return };
+    assert_eq!(program.test_run(&[0; 60]).unwrap(), 60);
 }

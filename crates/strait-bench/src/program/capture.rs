@@ -29,9 +29,9 @@ struct Common {
     /// Interface to send on
     #[arg(short = 'o', long, value_name = "TX", requires = "interface")]
     send_on: Option<String>,
-    /// Ways to capture: recv, v2, v3, xdp-generic, xdp-native, xdp-zc, xdp (the best of the three),
-    /// libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default: all
-    /// on this machine]
+    /// Ways to capture: recv, v2, v3, tap, xdp-generic, xdp-native, xdp-zc, xdp (the best of the
+    /// three), libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default:
+    /// all on this machine]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
     /// CPUs of the receivers [default: all but the first]

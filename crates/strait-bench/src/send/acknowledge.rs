@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use strait_filter::acknowledger::{self, CONNECTIONS, ENTRY_BYTES, NEXT_BYTE, OWN_BYTE};
 use strait_os::interface::Interface;
 use strait_packet::checksum::checksum;
-use strait_sys::bpf::{Classifier, Link, Map};
+use strait_sys::bpf::{Classifier, Link, Map, TcxHook};
 use strait_sys::packet::Socket;
 
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ impl Acknowledger {
         let map = Map::mappable_array("segments", ENTRY_BYTES, CONNECTIONS)?;
         let program = acknowledger::program(map.as_fd().as_raw_fd())
             .map_err(|error| Error::Invalid(format!("the acknowledging program: {error}")))?;
-        let program = Link::attach_ingress(&Classifier::load("acknowledge", &program)?, index)?;
+        let program = Link::attach_tcx(&Classifier::load("acknowledge", &program)?, index, TcxHook::Ingress)?;
         let socket = Socket::open(interface)?;
         socket.bind_for_sending(index)?;
         Ok(Self { _program: program, map, socket, ends })

@@ -18,6 +18,8 @@ pub(crate) mod request;
 pub(crate) mod spec;
 #[cfg(test)]
 mod staged;
+pub(crate) mod stamp;
+pub(crate) mod tap;
 pub(crate) mod v2;
 pub(crate) mod v3;
 pub(crate) mod xdp;
@@ -207,6 +209,7 @@ paths! {
         XdpNative = NATIVE: "AF_XDP: native XDP with copies only",
         XdpGeneric = GENERIC: "AF_XDP: generic XDP only"
     };
+    Tap(tap) { Tap = SPEC: "tcx program that copies matching packets and lets all of them pass" };
     ZeroCopy(zerocopy) { ZeroCopy = SPEC: "PF_ZEROCOPY, on a NIC bound to the driver pf_zerocopy" };
     File(file) {};
     #[cfg(test)]

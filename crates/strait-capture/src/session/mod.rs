@@ -69,7 +69,8 @@ impl Session {
         &self.info.interface
     }
 
-    /// Returns the path that runs: `recv`, `v2`, `v3`, `xdp`, `zerocopy` or `file`.
+    /// Returns the path that runs: `recv`, `v2`, `v3`, `tap`, `xdp`,
+    /// `zerocopy` or `file`.
     pub fn path(&self) -> &'static str {
         self.info.path
     }

@@ -11,6 +11,7 @@ mod kernel;
 mod probes;
 mod programs;
 mod rng;
+mod tcx;
 mod texts;
 mod wire;
 mod xdp;

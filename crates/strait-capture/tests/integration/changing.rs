@@ -10,7 +10,7 @@ use strait_sys::libpcap::Compiler;
 
 use crate::rig::{drain, incoming};
 
-const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
+const PATHS: [Path; 5] = [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp];
 const FRAMES: u64 = 60;
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -72,7 +72,7 @@ fn new_filter_applies_to_every_frame_lent_later() {
 }
 
 #[test]
-fn without_privilege_packet_sockets_change_the_filter_and_af_xdp_keeps_it() {
+fn without_privilege_af_xdp_alone_keeps_the_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let udp = compiled(&wire, "udp and inbound");
     for path in PATHS {
@@ -175,7 +175,7 @@ fn reported_count_does_not_decrease_with_a_userspace_filter() {
 fn new_direction_applies_to_every_frame_lent_later() {
     const UDP: u8 = 17;
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
-    for path in [Path::Recv, Path::V2, Path::V3] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
         let (mut session, mut lanes) = open(&wire, path);
         send(&wire);
         session.set_directions(&mut lanes, Directions::Out).unwrap();

@@ -1,5 +1,5 @@
-//! Several lanes of packet sockets: each frame is counted and borrowed once, from the first to the
-//! last.
+//! Several lanes of packet sockets and of the tap: each frame is counted and borrowed once, from
+//! the first to the last.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -87,8 +87,9 @@ fn capture_amid_traffic(path: Path, lanes: u32) {
 
 #[test]
 fn lanes_opened_and_stopped_amid_traffic_count_each_frame_once() {
-    for path in [Path::Recv, Path::V2, Path::V3] {
-        for lanes in [1, 4, 16, 64] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
+        let most = if path == Path::Tap { 63 } else { 64 };
+        for lanes in [1, 4, 16, most] {
             capture_amid_traffic(path, lanes);
         }
     }
@@ -97,7 +98,7 @@ fn lanes_opened_and_stopped_amid_traffic_count_each_frame_once() {
 #[test]
 fn group_of_lanes_captures_only_the_requested_direction() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
-    for path in [Path::Recv, Path::V2, Path::V3] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
         let builder = incoming().path(path).queues(Queues::These(vec![0, 1])).filter("udp");
         let mut capture = Capture::open(wire.right(), builder).unwrap();
         send_both_ways(&wire);

@@ -7,7 +7,7 @@ use strait_packet::traffic::{Kind, Traffic};
 
 use crate::rig::{Capture, incoming, send};
 
-const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
+const PATHS: [Path; 5] = [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp];
 
 fn traffic(count: u64) -> Vec<Vec<u8>> {
     let kinds = [Kind::Udp4, Kind::Tcp4, Kind::Udp6];

@@ -50,6 +50,7 @@ fn options_out_of_range_are_usage_errors() {
         incoming().queues(Queues::These(vec![])),
         incoming().path(Path::Xdp).queues(Queues::These(vec![7])),
         incoming().path(Path::Xdp).directions(Directions::Out),
+        incoming().path(Path::Tap).queues(Queues::These((0..64).collect())),
     ] {
         let error = error_of(&wire, builder);
         assert_eq!(error.kind(), Kind::Usage, "{error}");
@@ -66,7 +67,7 @@ fn zero_copy_is_refused_without_driver_support() {
 #[test]
 fn frames_sent_by_the_host_have_direction_out() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
-    for path in [Path::Recv, Path::V2, Path::V3] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
         let builder = Session::builder("left").path(path).directions(Directions::Out).filter("udp");
         let capture = Capture::open(wire.left(), builder).unwrap();
         let before = wire.right().stats().rx_packets;
@@ -83,7 +84,7 @@ fn frames_sent_by_the_host_have_direction_out() {
 #[test]
 fn loopback_delivers_each_frame_once() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    for path in [Path::Recv, Path::V2, Path::V3] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
         let capture = Capture::open(wire.left(), Session::builder("lo").path(path).filter("udp")).unwrap();
         let socket = wire.left().run(|| std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap());
         let address = socket.local_addr().unwrap();
@@ -105,8 +106,11 @@ fn links_without_a_header_are_captured_and_unknown_links_are_refused() {
     let ip = |line: &str| wire.right().command("ip").args(line.split(' ')).run(LIMIT).unwrap().success();
     ip("tuntap add mode tun name plain");
     ip("link set plain up");
-    let session = wire.right().run(|| Session::builder("plain").filter("udp port 53").open()).unwrap();
-    assert_eq!(session.link_type(), 101, "LINKTYPE_RAW");
+    for path in [Path::Auto, Path::Tap] {
+        let builder = Session::builder("plain").path(path).filter("udp port 53");
+        let session = wire.right().run(|| builder.open()).unwrap();
+        assert_eq!(session.link_type(), 101, "{path:?}: LINKTYPE_RAW");
+    }
     let error = error_of(&wire, Session::builder("plain").path(Path::Xdp));
     assert!(error.to_string().contains("--path v3"), "{error}");
 }
@@ -180,7 +184,7 @@ fn survive_flaps(path: Path, wait: Wait, lanes: u32) {
 
 #[test]
 fn capture_continues_after_its_link_was_down() {
-    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Latency, Wait::Busy] {
             survive_flaps(path, wait, 1);
         }
@@ -233,7 +237,7 @@ fn flap(end: &End) {
 
 #[test]
 fn every_short_flap_is_counted() {
-    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(report) = count_short_flaps(path, wait, |wire| flap(wire.right())) else { return };
             assert_eq!(report.capture.events.carrier_losses, 0, "{path:?}, {wait:?}: {report}");
@@ -243,7 +247,7 @@ fn every_short_flap_is_counted() {
 
 #[test]
 fn every_short_carrier_loss_is_counted() {
-    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(report) = count_short_flaps(path, wait, |wire| flap(wire.left())) else { return };
             assert_eq!(report.capture.events.link_downs, 0, "{path:?}, {wait:?}: {report}");
@@ -274,7 +278,7 @@ fn carrier_loss_is_distinguished_from_link_down() {
 
 #[test]
 fn removed_interface_is_reported_after_its_last_frame() {
-    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp] {
         for wait in [Wait::Balanced, Wait::Busy] {
             let Some(wire) = Wire::builder().or_skip() else { return };
             let (delivered, error) = until_failure(&wire, path, wait, || wire.right().delete());
@@ -294,7 +298,7 @@ const SLOW_READER: Duration = Duration::from_millis(120);
 #[test]
 fn slow_reader_gets_every_frame_of_a_link_that_is_deleted() {
     let sent = frames().len() as u64;
-    for path in [Path::Recv, Path::V2, Path::V3, Path::Xdp] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp] {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let mut session = wire.right().run(|| incoming().path(path).open()).unwrap();
         let mut lane = session.take_lanes().remove(0);

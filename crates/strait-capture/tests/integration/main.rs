@@ -8,4 +8,5 @@ mod ledger;
 mod lifecycle;
 mod rig;
 mod same_answer;
+mod tap;
 mod userspace;

@@ -38,7 +38,7 @@ fn capture(wire: &Wire, paths: &[Path], filter: &str, snaplen: u32) -> Vec<(Vec<
 fn lanes_divide_the_frames() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let frames = frames();
-    for path in [Path::Recv, Path::V2, Path::V3] {
+    for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {
         let builder = incoming().path(path).queues(Queues::These(vec![0, 1, 2]));
         let capture = Capture::open(wire.right(), builder).unwrap();
         let before = wire.right().stats().rx_packets;
@@ -58,10 +58,10 @@ fn seen(captured: &[Captured]) -> Vec<&Seen> {
     captured.iter().map(|captured| &captured.seen).collect()
 }
 
-/// Compares every path with `recv`. The packet sockets capture at the same time, AF_XDP alone,
+/// Compares every path with `recv`. Packet sockets and tap capture at the same time, AF_XDP alone,
 /// because its frames do not reach other sockets.
 fn compare(wire: &Wire, filter: &str, snaplen: u32) -> usize {
-    let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Auto], filter, snaplen);
+    let sockets = capture(wire, &[Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Auto], filter, snaplen);
     let xdp = capture(wire, &[Path::Xdp], filter, snaplen);
     let (reference, _) = &sockets[0];
     for (captured, (began_ns, arrived_ns)) in sockets.iter().chain(&xdp) {

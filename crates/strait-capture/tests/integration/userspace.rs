@@ -10,7 +10,7 @@ use strait_ledger::Report;
 
 use crate::rig::{Capture, drain, incoming, send};
 
-const SOCKETS: [Path; 3] = [Path::Recv, Path::V2, Path::V3];
+const PASSING: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Tap];
 const CHAIN: &str = "ip6 protochain 17";
 /// Frames of each kind.
 const EACH: usize = 50;
@@ -81,7 +81,7 @@ fn has_note(session: &Session, reason: &str) -> bool {
 #[test]
 fn filter_with_a_loop_runs_in_this_process_and_counts_rejected_frames() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    for path in SOCKETS {
+    for path in PASSING {
         // The snaplen applies to matched frames: the filter sees the whole chain.
         let (session, lanes) = open(&wire, incoming().path(path).filter(CHAIN).snaplen(20));
         assert!(has_note(&session, "loop"), "{path:?}: {:?}", session.notes());
@@ -99,7 +99,7 @@ fn filter_with_a_loop_runs_in_this_process_and_counts_rejected_frames() {
 #[test]
 fn filter_above_the_kernels_limit_runs_in_this_process() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    for path in SOCKETS {
+    for path in PASSING {
         let (session, lanes) = open(&wire, incoming().path(path).program(long()));
         assert!(has_note(&session, "5004 instructions"), "{path:?}: {:?}", session.notes());
         send_all(&wire);
@@ -122,7 +122,7 @@ fn filter_above_the_sockets_memory_runs_in_this_process_from_the_start() {
         return lab::skip("net.core.optmem_max is not visible in a namespace");
     };
     wire.right().run(|| std::fs::write(optmem, "4096")).unwrap();
-    for path in SOCKETS {
+    for path in [Path::Recv, Path::V2, Path::V3] {
         let opened = wire.right().run(|| incoming().path(path).program(program.clone()).open());
         let mut session = opened.unwrap();
         let lanes = session.take_lanes();
@@ -136,7 +136,7 @@ fn filter_above_the_sockets_memory_runs_in_this_process_from_the_start() {
 #[test]
 fn changed_filter_moves_to_this_process_and_back() {
     let Some(wire) = Wire::builder().or_skip() else { return };
-    for path in SOCKETS {
+    for path in PASSING {
         let (mut session, mut lanes) = open(&wire, incoming().path(path));
         for _ in 0..3 {
             wire.right().run(|| session.set_filter(&mut lanes, &long())).unwrap();
@@ -157,7 +157,7 @@ fn changed_filter_moves_to_this_process_and_back() {
 fn filter_set_while_the_link_is_down_runs_in_the_kernel() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let is_running = || [wire.left(), wire.right()].iter().all(|end| end.interface().is_running());
-    for path in SOCKETS {
+    for path in PASSING {
         let (mut session, mut lanes) = open(&wire, incoming().path(path));
         wire.right().set_up(false);
         wire.right().run(|| session.set_filter(&mut lanes, &Program::reject_all())).unwrap();

@@ -9,7 +9,7 @@ use strait_os::netlink::PacketRing;
 
 use super::args::{Area, Args};
 use super::finding::{self, Finding, Recorder};
-use super::{link, privilege, processor, xdp, zerocopy};
+use super::{link, privilege, processor, tap, xdp, zerocopy};
 use crate::Error;
 
 /// Memory of one AF_XDP queue by default.
@@ -42,6 +42,7 @@ pub(super) fn examine(
     if let Some(interface) = interface {
         link::examine(interface, args, &mut recorder)?;
         xdp::examine(interface, args, &mut recorder)?;
+        tap::examine(interface, &args.areas, &mut recorder);
     }
     Ok(())
 }

@@ -310,6 +310,26 @@ fn process_that_holds_the_xdp_program_is_named() {
 }
 
 #[test]
+fn programs_on_the_hooks_of_the_tap_are_named() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let tap = || {
+        let (found, _) = at(wire.right(), &[]);
+        let (state, message, _) = finding(&found, "capture", "tap");
+        assert_eq!(state, "ok", "{message}");
+        message
+    };
+    assert!(tap().contains("no other program is there"));
+    let capture = Capture::start(wire.right(), &["--path", "tap", "--json"]);
+    assert!(tap().ends_with("of right (strait_tap, strait_tap)"));
+    capture.finish();
+    let capture = Capture::start(wire.right(), &["--path", "xdp-generic", "--json"]);
+    let (found, _) = at(wire.right(), &[]);
+    let (_, message, _) = finding(&found, "capture", "tap packets");
+    assert!(message.contains("runs before the tap"), "{message}");
+    capture.finish();
+}
+
+#[test]
 fn sysfs_settings_are_read_in_the_namespace_of_the_interface() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("unshare")) else { return };
     let has = |finished: &Finished| {

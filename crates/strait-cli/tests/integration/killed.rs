@@ -6,6 +6,7 @@ use std::path::Path;
 use lab::{Wire, wait_until};
 use rustix::process::Signal;
 use strait_capture::file::FileReader;
+use strait_capture::probe;
 
 use crate::rig::{Capture, LIMIT, ledger, numbered, run, send, sequence, strait};
 use crate::tools::{self, capinfos, tcpdump, tshark};
@@ -97,4 +98,17 @@ fn part_of_a_killed_capture_is_set_aside_by_the_next() {
     let aside = directory.path().join("capture.part.1");
     assert_eq!(len(&aside), 100_000);
     assert!(stderr.contains(&format!("is kept as {}\n", aside.display())), "{stderr}");
+}
+
+/// The programs of a tap are held by descriptors of its process alone.
+#[test]
+fn killed_tap_leaves_no_program_on_its_interface() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let index = wire.right().interface().index;
+    let programs = || wire.right().run(|| probe::tcx_programs(index)).unwrap();
+    let capture = Capture::start(wire.right(), &["--path", "tap", "--json"]);
+    assert_eq!(programs(), ["strait_tap", "strait_tap"]);
+    let finished = capture.end(Signal::KILL);
+    assert_eq!(finished.status.code(), None);
+    assert!(wait_until(LIMIT, || programs().is_empty()), "{:?}", programs());
 }

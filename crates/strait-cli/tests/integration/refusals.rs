@@ -325,6 +325,7 @@ fn contradictory_options_are_refused_before_any_file_is_opened() {
         (&["-i", "lo", "--huge-pages"], "--huge-pages is for --path xdp"),
         (&["-i", "lo", "-p", "xdp", "--fanout", "cpu"], "--fanout works with packet sockets only"),
         (&["-i", "lo", "-p", "xdp-generic", "--fanout", "hash"], "--fanout works with packet sockets only"),
+        (&["-i", "lo", "-p", "tap", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["-i", "lo", "-p", "zerocopy", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["lo"], "lo is an interface: use -i lo"),
         (&["lo", "tcp", "port", "80"], "lo is an interface: use -i lo"),

@@ -22,7 +22,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(100);
 /// Capture paths of packet sockets.
 pub(crate) const SOCKET_PATHS: [&str; 3] = ["recv", "v2", "v3"];
 /// All paths of a live capture on a veth pair.
-pub(crate) const PATHS: [&str; 4] = ["recv", "v2", "v3", "xdp"];
+pub(crate) const PATHS: [&str; 5] = ["recv", "v2", "v3", "tap", "xdp"];
 
 /// Returns a command that runs `strait` in `end`'s namespace.
 pub(crate) fn strait<'a>(end: &'a End, arguments: &[&str]) -> Launch<'a> {

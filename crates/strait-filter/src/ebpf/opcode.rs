@@ -50,8 +50,10 @@ pub const KTIME_GET_NS: i32 = 5;
 pub const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
 pub const REDIRECT: i32 = 23;
+pub const SKB_LOAD_BYTES: i32 = 26;
 pub const REDIRECT_MAP: i32 = 51;
 pub const XDP_ADJUST_META: i32 = 54;
+pub const RINGBUF_OUTPUT: i32 = 130;
 pub const XDP_GET_BUFF_LEN: i32 = 188;
 pub const XDP_LOAD_BYTES: i32 = 189;
 
@@ -61,6 +63,28 @@ pub const XDP_MD_DATA_END: i16 = 4;
 pub const XDP_MD_DATA_META: i16 = 8;
 pub const XDP_MD_INGRESS_IFINDEX: i16 = 12;
 pub const XDP_MD_RX_QUEUE_INDEX: i16 = 16;
+
+/// Offsets in `struct __sk_buff`.
+pub const SKB_LEN: i16 = 0;
+pub const SKB_PKT_TYPE: i16 = 4;
+pub const SKB_MARK: i16 = 8;
+pub const SKB_QUEUE_MAPPING: i16 = 12;
+pub const SKB_PROTOCOL: i16 = 16;
+pub const SKB_VLAN_PRESENT: i16 = 20;
+pub const SKB_VLAN_TCI: i16 = 24;
+pub const SKB_VLAN_PROTO: i16 = 28;
+pub const SKB_IFINDEX: i16 = 40;
+pub const SKB_HASH: i16 = 68;
+pub const SKB_DATA: i16 = 76;
+pub const SKB_DATA_END: i16 = 80;
+
+/// Result of a classifier that runs the next program, and of one that drops the packet (`TCX_NEXT`,
+/// `TC_ACT_SHOT`).
+pub const TCX_NEXT: i32 = -1;
+pub const TC_ACT_SHOT: i32 = 2;
+
+/// Flag of `bpf_ringbuf_output`.
+pub const RB_FORCE_WAKEUP: i32 = 1 << 1;
 
 /// `enum xdp_action`.
 pub const XDP_DROP: i32 = 1;

@@ -1,10 +1,12 @@
-//! Ancillary values of a frame that an XDP program can determine.
+//! Ancillary values of a frame that a program can determine.
 //!
 //! Each value equals that of `convert_bpf_extensions` of net/core/filter.c on a packet socket.
-//! Values that are not available to XDP are refused at translation time, not at run time.
+//! A tcx program reads most of them from its context. Values that are not available are refused at
+//! translation time, not at run time.
 
 use super::body::Body;
 use super::layout::{HEADER, RESULTS, View};
+use super::options::Context;
 use crate::cbpf::opcode as cop;
 use crate::ebpf::{
     Condition, Operation,
@@ -22,6 +24,9 @@ const AFTER_TYPE: i16 = HEADER + ETHERNET_HEADER_LEN as i16;
 impl Body<'_, '_, '_> {
     /// R0 = the ancillary value at absolute offset `k`, which is in the ancillary area.
     pub(super) fn ancillary(&mut self, at: usize, k: u32) -> Result<(), Error> {
+        if self.filter.options.context.is_skb() && self.skb_field(k) {
+            return Ok(());
+        }
         let hatype = i32::from(self.filter.options.hatype);
         match k.wrapping_sub(cop::SKF_AD_OFF as u32) {
             cop::SKF_AD_PROTOCOL => self.protocol(),
@@ -43,6 +48,33 @@ impl Body<'_, '_, '_> {
             _ => return Err(untranslatable(at, "this ancillary value")),
         }
         Ok(())
+    }
+
+    /// R0 = an ancillary value that is a field of `struct __sk_buff`. Returns false for other
+    /// values.
+    fn skb_field(&mut self, k: u32) -> bool {
+        let (field, is_big_endian) = match k.wrapping_sub(cop::SKF_AD_OFF as u32) {
+            // The kernel marks sent frames for packet sockets only after tcx.
+            cop::SKF_AD_PKTTYPE if self.filter.options.context == Context::Sent => {
+                self.asm.mov(R0, cop::PACKET_OUTGOING as i32);
+                return true;
+            }
+            cop::SKF_AD_PKTTYPE => (op::SKB_PKT_TYPE, false),
+            cop::SKF_AD_PROTOCOL => (op::SKB_PROTOCOL, true),
+            cop::SKF_AD_IFINDEX => (op::SKB_IFINDEX, false),
+            cop::SKF_AD_QUEUE => (op::SKB_QUEUE_MAPPING, false),
+            cop::SKF_AD_RXHASH => (op::SKB_HASH, false),
+            cop::SKF_AD_MARK => (op::SKB_MARK, false),
+            cop::SKF_AD_VLAN_TAG => (op::SKB_VLAN_TCI, false),
+            cop::SKF_AD_VLAN_TAG_PRESENT => (op::SKB_VLAN_PRESENT, false),
+            cop::SKF_AD_VLAN_TPID => (op::SKB_VLAN_PROTO, true),
+            _ => return false,
+        };
+        self.asm.load(Size::W, R0, R6, field);
+        if is_big_endian {
+            self.asm.swap_big_endian(R0, 16);
+        }
+        true
     }
 
     /// R0 = the ethertype, or the kind of 802.3 frame if the type field is a length.

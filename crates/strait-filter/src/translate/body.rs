@@ -76,6 +76,9 @@ impl Body<'_, '_, '_> {
     /// `dst` = the length of the frame without its tag.
     fn load_len(&mut self, dst: Register) {
         let asm = &mut *self.asm;
+        if self.filter.options.context.is_skb() {
+            return asm.load(Size::W, dst, R6, op::SKB_LEN);
+        }
         if self.filter.options.fragments {
             asm.store(Size::W, R10, SAVED_A, R0);
             asm.mov(R1, R6);

@@ -108,11 +108,20 @@ impl Filter<'_> {
             asm.store(Size::Dw, R10, HEADER + HEADER_BYTES as i16, 0);
         }
     }
+
+    /// Returns `result` for every frame with a complete header. The kernel passes no other frames
+    /// to a packet socket's filter.
+    pub(super) fn emit_constant(&self, asm: &mut Assembler, result: i32, matched: Label, unmatched: Label) {
+        if !self.options.context.is_skb() {
+            check_header(asm, unmatched);
+        }
+        asm.mov(R0, result);
+        asm.jump(if result == 0 { unmatched } else { matched });
+    }
 }
 
-/// Returns `result` for every frame with a complete header. The kernel passes no other frames to a
-/// packet socket's filter.
-pub(super) fn emit_constant(asm: &mut Assembler, result: i32, matched: Label, unmatched: Label) {
+/// Jumps to `unmatched` unless the frame has a complete header.
+fn check_header(asm: &mut Assembler, unmatched: Label) {
     let whole = asm.label();
     asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
     asm.load(Size::W, R3, R6, op::XDP_MD_DATA_END);
@@ -125,8 +134,6 @@ pub(super) fn emit_constant(asm: &mut Assembler, result: i32, matched: Label, un
         asm.jump_if(Condition::Equal, R3, i32::from(tag.to_be()), unmatched);
     }
     asm.bind(whole);
-    asm.mov(R0, result);
-    asm.jump(if result == 0 { unmatched } else { matched });
 }
 
 /// Copies words of the frame at R1 to the header on the stack, at the same offsets.

@@ -8,11 +8,12 @@
 
 use super::body::Body;
 use super::layout::{HEADER, OFFSET_MAX, SAVED_A, View, check_bounds};
+use super::options::Options;
 use crate::cbpf::opcode as cop;
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{self, R0, R1, R2, R3, R4, R5, R6, R8, R9, R10},
-    Size, opcode as op,
+    Size,
 };
 use crate::interpret::{ETHERNET_HEADER_LEN, ETHERTYPE_OFFSET, TAG_LEN, resolve};
 
@@ -55,9 +56,9 @@ impl Body<'_, '_, '_> {
             return;
         }
         let (slow, next) = (self.asm.label(), self.asm.label());
-        let beyond = if self.filter.options.fragments { slow } else { self.unmatched };
+        let beyond = if self.filter.options.is_scattered() { slow } else { self.unmatched };
         self.load_in_range(self.view.on_wire(at), size, dst, beyond);
-        if self.filter.options.fragments {
+        if self.filter.options.is_scattered() {
             self.asm.jump(next);
             self.asm.bind(slow);
             self.asm.mov(R2, at as i32);
@@ -69,8 +70,9 @@ impl Body<'_, '_, '_> {
     /// Emits: `dst` = the value at offset `at` of the frame's bytes; jumps to `beyond` if it is out
     /// of range. Clobbers R1 and R2.
     fn load_in_range(&mut self, at: usize, size: Size, dst: Register, beyond: Label) {
+        let data = self.filter.options.context.data();
         let asm = &mut *self.asm;
-        asm.load(Size::W, R1, R6, op::XDP_MD_DATA);
+        asm.load(Size::W, R1, R6, data);
         let far = at > DISPLACEMENT_MAX;
         if far {
             asm.alu(Operation::Add, R1, at as i32);
@@ -97,18 +99,19 @@ impl Body<'_, '_, '_> {
     pub(super) fn load_indirect(&mut self, k: u32, size: Size) {
         let bytes = size.bytes() as usize;
         let (slow, next) = (self.asm.label(), self.asm.label());
-        let beyond = if self.filter.options.fragments { slow } else { self.unmatched };
+        let beyond = if self.filter.options.is_scattered() { slow } else { self.unmatched };
         // In a tagged frame, count from the tag's offset, so that offsets before it become large
         // numbers.
         let (before, skipped) = match self.view {
             View::Untagged => (0, 0),
             View::Tagged => (ETHERTYPE_OFFSET, ETHERTYPE_OFFSET + TAG_LEN),
         };
+        let data = self.filter.options.context.data();
         let asm = &mut *self.asm;
         add_to_x(asm, R1, k.wrapping_sub(before as u32));
         asm.jump_if(Condition::Greater, R1, VARIABLE_MAX, slow);
         bound(asm, R1, VARIABLE_MAX);
-        asm.load(Size::W, R3, R6, op::XDP_MD_DATA);
+        asm.load(Size::W, R3, R6, data);
         asm.alu(Operation::Add, R3, R1);
         check_bounds(asm, R3, skipped + bytes, R8, beyond);
         asm.load(size, R0, R3, skipped as i16);
@@ -145,8 +148,9 @@ impl Body<'_, '_, '_> {
 
 /// Emits the function that loads `size` at the classic offset R2 of the frame with context R1 and
 /// header R3. It returns -1 if the offset is out of range.
-pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments: bool) {
+pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, options: &Options) {
     let (bad, beyond) = (asm.label(), asm.label());
+    let outside = if options.is_scattered() { beyond } else { bad };
     asm.mov(R6, R1);
     resolve_at_run_time(asm, bad);
     if view == View::Tagged {
@@ -157,19 +161,19 @@ pub(super) fn emit_loader(asm: &mut Assembler, view: View, size: Size, fragments
         asm.bind(after_addresses);
         asm.alu(Operation::Add, R2, TAG_LEN as i32);
     }
-    asm.jump_if(Condition::Greater, R2, VARIABLE_MAX, if fragments { beyond } else { bad });
+    asm.jump_if(Condition::Greater, R2, VARIABLE_MAX, outside);
     bound(asm, R2, VARIABLE_MAX);
-    asm.load(Size::W, R3, R6, op::XDP_MD_DATA);
-    asm.load(Size::W, R4, R6, op::XDP_MD_DATA_END);
+    asm.load(Size::W, R3, R6, options.context.data());
+    asm.load(Size::W, R4, R6, options.context.data_end());
     asm.alu(Operation::Add, R3, R2);
     asm.mov(R5, R3);
     asm.alu(Operation::Add, R5, size.bytes());
-    asm.jump_if(Condition::Greater, R5, R4, if fragments { beyond } else { bad });
+    asm.jump_if(Condition::Greater, R5, R4, outside);
     asm.load(size, R0, R3, 0);
     to_host_order(asm, R0, size);
     asm.exit();
     asm.bind(beyond);
-    load_from_fragments(asm, size, bad);
+    load_from_fragments(asm, size, options.context.load_bytes(), bad);
     asm.bind(bad);
     asm.mov(R0, -1);
     asm.exit();
@@ -201,14 +205,14 @@ fn load_from_header(asm: &mut Assembler, size: Size) {
     asm.exit();
 }
 
-/// Emits: R0 = bytes at R2 by `bpf_xdp_load_bytes`, then exit; jumps to `bad` if it fails.
-fn load_from_fragments(asm: &mut Assembler, size: Size, bad: Label) {
+/// Emits: R0 = bytes at R2 by the helper `load_bytes`, then exit; jumps to `bad` if it fails.
+fn load_from_fragments(asm: &mut Assembler, size: Size, load_bytes: i32, bad: Label) {
     asm.store(Size::Dw, R10, -8, 0);
     asm.mov(R1, R6);
     asm.mov(R3, R10);
     asm.alu(Operation::Add, R3, -8);
     asm.mov(R4, size.bytes());
-    asm.call(op::XDP_LOAD_BYTES);
+    asm.call(load_bytes);
     asm.jump_if(Condition::NotEqual, R0, 0, bad);
     asm.load(size, R0, R10, -8);
     to_host_order(asm, R0, size);

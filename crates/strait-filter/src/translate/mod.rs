@@ -1,17 +1,23 @@
-//! Translation of classic BPF to eBPF for XDP, with the results of a packet socket's filter.
+//! Translation of classic BPF to eBPF for XDP and tcx, with the results of a packet socket's
+//! filter.
+//!
+//! A tcx program ([`Context::Received`], [`Context::Sent`]) has the `sk_buff` that a packet socket
+//! has: ancillary values come from it, and the VLAN tag is already in its metadata.
 //!
 //! An XDP program sees the frame before the kernel has processed it: the VLAN tag is still in its
 //! bytes, and there is no `sk_buff` with its metadata. The translation therefore contains the
 //! program twice: once for frames without a tag, and once for frames with one, where offsets from
-//! 12 on are 4 bytes higher. Every load is checked against the end of the frame. As in classic BPF,
-//! a load beyond it is no match.
+//! 12 on are 4 bytes higher.
+//!
+//! Every load is checked against the end of the frame. As in classic BPF, a load beyond it is no
+//! match.
 //!
 //! | register | holds |
 //! |---|---|
 //! | R0 | A, and the result |
 //! | R1 to R5 | nothing between two classic instructions |
-//! | R6 | the context, `struct xdp_md` |
-//! | R7 | the VLAN tag: type in bits 16 to 31, control information in bits 0 to 15; 0 is none |
+//! | R6 | the context, `struct xdp_md` or `struct __sk_buff` |
+//! | R7 | XDP: VLAN tag, type in bits 16 to 31, control information in bits 0 to 15; 0 is none |
 //! | R8 | `data_end` |
 //! | R9 | X |
 //!
@@ -35,16 +41,16 @@ mod tests;
 pub(crate) use self::filter::Filter;
 use self::layout::View;
 pub(crate) use self::layout::{DEVICE_TAG, STACK_BYTES};
-pub use self::options::{MetadataFunctions, Options};
+pub use self::options::{Context, MetadataFunctions, Options};
 use crate::cbpf::Program;
 use crate::ebpf::{
     Assembler, Instruction, Label,
-    Register::{R0, R1, R6},
+    Register::{R0, R1, R6, R8},
     Size,
 };
 use crate::error::Error;
 
-/// Returns an XDP program that returns the filter's result, for tests and measurements.
+/// Returns a program that returns the filter's result, for tests and measurements.
 pub fn translate(program: &Program, options: &Options) -> Result<Vec<Instruction>, Error> {
     let mut asm = Assembler::new();
     let (matched, unmatched) = (asm.label(), asm.label());
@@ -74,8 +80,12 @@ impl Filter<'_> {
             return Err(refusal.clone());
         }
         if let Some(result) = self.constant() {
-            entry::emit_constant(asm, result, matched, unmatched);
+            self.emit_constant(asm, result, matched, unmatched);
             return Ok(());
+        }
+        if self.options.context.is_skb() {
+            asm.load(Size::W, R8, R6, self.options.context.data_end());
+            return self.emit_body(asm, View::Untagged, matched, unmatched);
         }
         let (untagged, tagged) = (asm.label(), asm.label());
         self.emit_entry(asm, untagged, tagged, unmatched);
@@ -123,7 +133,7 @@ impl Filter<'_> {
     pub(crate) fn emit_functions(&self, asm: &mut Assembler) {
         for (view, size, label) in &self.loaders {
             asm.bind(*label);
-            load::emit_loader(asm, *view, *size, self.options.fragments);
+            load::emit_loader(asm, *view, *size, self.options);
         }
     }
 }

@@ -12,11 +12,13 @@ use strait_packet::traffic::{Kind, Sizes, Traffic};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
-/// Paths that do not take packets from others, so that stock libpcap can capture at the same time.
+/// Paths of packet sockets.
 pub(crate) const SOCKETS: [&str; 3] = ["recv", "v2", "v3"];
+/// Paths that do not take packets from others, so that stock libpcap can capture at the same time.
+pub(crate) const PASSING: [&str; 4] = ["recv", "v2", "v3", "tap"];
 /// Stock libpcap, then every path.
-pub(crate) const STOCK_AND_PATHS: [Option<&str>; 5] =
-    [None, Some("recv"), Some("v2"), Some("v3"), Some("xdp")];
+pub(crate) const STOCK_AND_PATHS: [Option<&str>; 6] =
+    [None, Some("recv"), Some("v2"), Some("v3"), Some("tap"), Some("xdp")];
 
 /// Directory of the tests' programs in C and Python.
 pub(crate) const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration");

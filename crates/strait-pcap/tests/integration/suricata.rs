@@ -8,7 +8,7 @@ use std::time::Duration;
 use lab::{Process, Wire, wait_until};
 use strait_packet::traffic::{Kind, Traffic};
 
-use crate::rig::{LIMIT, SOCKETS, SOURCES, assert_took, fetched_or_skip, on_with, send_traffic};
+use crate::rig::{LIMIT, PASSING, SOURCES, assert_took, fetched_or_skip, on_with, send_traffic};
 
 const FLOWS: u32 = 32;
 const FRAMES: u64 = 640;
@@ -25,7 +25,7 @@ fn suricata_reports_the_same_alerts_and_flows_as_with_stock_libpcap() {
         fs::create_dir(place(path)).unwrap();
         (path, start(&wire, &program, path, &place(path)))
     };
-    let running: Vec<_> = [None].into_iter().chain(SOCKETS.map(Some)).map(launch).collect();
+    let running: Vec<_> = [None].into_iter().chain(PASSING.map(Some)).map(launch).collect();
     let traffic = Traffic::builder().flows(FLOWS).kinds(&[Kind::Udp4, Kind::Tcp4]).build().unwrap();
     send_traffic(&wire, &traffic, FRAMES, Duration::ZERO, || false);
     for (path, process) in running {

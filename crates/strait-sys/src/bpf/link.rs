@@ -1,5 +1,5 @@
-//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP: a program on an interface, detached with its
-//! descriptor.
+//! `BPF_LINK_CREATE` and `BPF_LINK_UPDATE` for XDP and tcx: a program on an interface, detached
+//! with its descriptor.
 //!
 //! The capture engine holds one link for each session. If the process dies, the kernel closes the
 //! descriptor and detaches the program, so no program is left on the interface. Netlink, not this
@@ -13,8 +13,11 @@ use crate::error::{Kind, Result};
 
 /// `BPF_XDP` of `enum bpf_attach_type`.
 pub(super) const BPF_XDP: u32 = 37;
-/// `BPF_TCX_INGRESS` of `enum bpf_attach_type`.
+/// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS` of `enum bpf_attach_type`.
 const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
+/// The program becomes the first of its hook.
+const BPF_F_BEFORE: u32 = 1 << 3;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
@@ -35,6 +38,24 @@ impl AttachMode {
             Self::Auto => 0,
             Self::Native => XDP_FLAGS_DRV_MODE,
             Self::Generic => XDP_FLAGS_SKB_MODE,
+        }
+    }
+}
+
+/// Hook of tcx programs (Linux 6.6). Several programs run there one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcxHook {
+    /// Received packets, after packet sockets and before the host's network stack.
+    Ingress,
+    /// Sent packets, before the queueing discipline.
+    Egress,
+}
+
+impl TcxHook {
+    fn attach_type(self) -> u32 {
+        match self {
+            Self::Ingress => BPF_TCX_INGRESS,
+            Self::Egress => BPF_TCX_EGRESS,
         }
     }
 }
@@ -61,6 +82,47 @@ struct LinkUpdate {
 
 // SAFETY: mirrors the struct for BPF_LINK_UPDATE in linux/bpf.h: four u32, no addresses.
 unsafe impl Attribute for LinkUpdate {}
+
+#[repr(C)]
+struct ProgramQuery {
+    target_ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    program_ids: u64,
+    count: u32,
+    pad: u32,
+}
+
+// SAFETY: mirrors the head of the struct for BPF_PROG_QUERY in linux/bpf.h; `pad` is the kernel's
+// own alignment hole.
+unsafe impl Attribute for ProgramQuery {}
+
+/// Maximum number of programs on a hook (`BPF_MPROG_MAX`).
+const TCX_PROGRAMS_MAX: usize = 64;
+
+/// Returns the identifiers of the programs on a hook of the interface, in the order in which they
+/// run.
+///
+/// # Errors
+/// EINVAL if the kernel has no tcx; EPERM without CAP_NET_ADMIN.
+pub fn tcx_programs(ifindex: u32, hook: TcxHook) -> Result<Vec<u32>> {
+    let mut ids = [0_u32; TCX_PROGRAMS_MAX];
+    let mut attribute = ProgramQuery {
+        target_ifindex: ifindex,
+        attach_type: hook.attach_type(),
+        query_flags: 0,
+        attach_flags: 0,
+        program_ids: ids.as_mut_ptr() as u64,
+        count: ids.len() as u32,
+        pad: 0,
+    };
+    match bpf(Command::ProgramQuery, &mut attribute) {
+        Ok(_) => Ok(ids.iter().copied().take(attribute.count as usize).collect()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
+        Err(error) => Err(explain("list the programs of", format!("interface {ifindex}"), &error)),
+    }
+}
 
 /// Attached program; dropping the link detaches it.
 #[derive(Debug)]
@@ -93,20 +155,26 @@ impl Link {
         Ok(Self { fd })
     }
 
-    /// Attaches `program` to the ingress of an interface, before the host's own network stack (tcx;
-    /// Linux 6.6).
+    /// Attaches `program` to a hook of an interface, before the other programs there.
     ///
     /// # Errors
-    /// EINVAL if the kernel has no tcx.
-    pub fn attach_ingress(program: &Classifier, ifindex: u32) -> Result<Self> {
+    /// EINVAL ([`Kind::Refused`]) if the kernel has no tcx; ERANGE if the hook has as many programs
+    /// as the kernel allows (64).
+    pub fn attach_tcx(program: &Classifier, ifindex: u32, hook: TcxHook) -> Result<Self> {
         let mut attribute = LinkCreate {
             prog_fd: program.as_fd().as_raw_fd() as u32,
             target_ifindex: ifindex,
-            attach_type: BPF_TCX_INGRESS,
-            flags: 0,
+            attach_type: hook.attach_type(),
+            flags: BPF_F_BEFORE,
         };
-        let fd = bpf_fd(Command::LinkCreate, &mut attribute)
-            .map_err(|error| explain("attach a program to", format!("interface {ifindex}"), &error))?;
+        let fd = bpf_fd(Command::LinkCreate, &mut attribute).map_err(|error| {
+            let explained = explain("attach a program to", format!("interface {ifindex}"), &error);
+            match error.raw_os_error() {
+                Some(libc::EINVAL) => explained.with_kind(Kind::Refused).remedy("needs Linux 6.6 (tcx)"),
+                Some(libc::ERANGE) => explained.remedy("the hook is full: detach a program"),
+                _ => explained,
+            }
+        })?;
         Ok(Self { fd })
     }
 
@@ -116,7 +184,7 @@ impl Link {
     /// # Errors
     /// EPERM without the privilege to use BPF; EINVAL if the programs differ in their support of
     /// fragments.
-    pub fn update(&self, program: &XdpProgram) -> Result<()> {
+    pub fn update(&self, program: &impl AsFd) -> Result<()> {
         let mut attribute = LinkUpdate {
             link_fd: self.fd.as_raw_fd() as u32,
             new_prog_fd: program.as_fd().as_raw_fd() as u32,
@@ -125,7 +193,7 @@ impl Link {
         };
         bpf(Command::LinkUpdate, &mut attribute)
             .map(drop)
-            .map_err(|error| explain("replace the attached XDP program", "", &error))
+            .map_err(|error| explain("replace the attached program", "", &error))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::mmap::Mapping;
 
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_MAP_TYPE_RINGBUF: u32 = 27;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 #[repr(C)]
@@ -69,10 +70,16 @@ impl Map {
         Self::create(name, BPF_MAP_TYPE_XSKMAP, size_of::<u32>() as u32, queues, 0)
     }
 
+    /// Makes a `BPF_MAP_TYPE_RINGBUF` of `bytes`, a power of two and a multiple of the page size.
+    pub fn ring_buffer(name: &str, bytes: u32) -> Result<Self> {
+        Self::create(name, BPF_MAP_TYPE_RINGBUF, 0, bytes, 0)
+    }
+
     fn create(name: &str, map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> Result<Self> {
         let mut attribute = MapCreate {
             map_type,
-            key_size: size_of::<u32>() as u32,
+            // A ring buffer has neither keys nor values.
+            key_size: if value_size == 0 { 0 } else { size_of::<u32>() as u32 },
             value_size,
             max_entries,
             map_flags,

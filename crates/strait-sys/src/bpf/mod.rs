@@ -3,7 +3,9 @@
 //! - [`Map`]: arrays of counters for an XDP program, and the XSKMAP from it to AF_XDP sockets.
 //! - [`XdpProgram`], [`SocketFilter`]: eBPF that the verifier accepted; [`XdpProgram::test_run`]
 //!   runs it on given bytes or sends live frames.
-//! - [`Link`]: an XDP program on an interface, for as long as the link is held.
+//! - [`Classifier`]: a program for tcx, which sees packets and lets them pass.
+//! - [`Rings`]: byte rings that a program fills and this process reads.
+//! - [`Link`]: a program on an interface, for as long as the link is held.
 //! - [`btf`]: the kernel functions that an XDP program may call for hardware metadata.
 //!
 //! The capture engine and the filter's tests call it. Programs come as finished eBPF instructions,
@@ -13,13 +15,15 @@ pub mod btf;
 mod link;
 mod map;
 mod program;
+mod rings;
 
-pub use link::{AttachMode, Link};
+pub use link::{AttachMode, Link, TcxHook, tcx_programs};
 pub use map::{Map, MappedArray};
 pub use program::{
     Classifier, LoadOptions, ProgramInfo, SocketFilter, TestOutcome, TestRun, XdpContext, XdpProgram,
     program_info, program_info_by_id,
 };
+pub use rings::{Doorbell, RingLayout, RingReader, Rings};
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -46,6 +50,7 @@ enum Command {
     ProgramTestRun = 10,
     ProgramFdById = 13,
     ObjectInfo = 15,
+    ProgramQuery = 16,
     LinkCreate = 28,
     LinkUpdate = 29,
 }

@@ -294,6 +294,23 @@ impl Classifier {
         let attribute = ProgramLoad { prog_type: BPF_PROG_TYPE_SCHED_CLS, ..ProgramLoad::default() };
         Ok(Self { fd: load(name, instructions, attribute)? })
     }
+
+    /// Runs the program on a frame of the loopback interface and returns its result.
+    ///
+    /// # Errors
+    /// EINVAL for a frame under 14 bytes or longer than a page.
+    pub fn test_run(&self, frame: &[u8]) -> Result<u32> {
+        let mut attribute = ProgramTest {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_size_in: frame.len() as u32,
+            data_in: frame.as_ptr() as u64,
+            ..ProgramTest::default()
+        };
+        bpf(Command::ProgramTestRun, &mut attribute).map_err(|error| {
+            explain("test-run the classifier on", format!("{} bytes", frame.len()), &error)
+        })?;
+        Ok(attribute.retval)
+    }
 }
 
 impl AsFd for Classifier {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 use strait_filter::cbpf::Program;
-use strait_filter::translate::{self, MetadataFunctions};
+use strait_filter::translate::{self, Context, MetadataFunctions};
 use strait_filter::xdp::{CaptureOptions, Counters, capture_program};
 use strait_os::interface::Interface;
 use strait_os::process;
@@ -48,6 +48,7 @@ impl Template {
 
     fn load(&self, filter: &Program) -> Result<XdpProgram, Error> {
         let interface = translate::Options {
+            context: Context::Xdp,
             fragments: self.fragments,
             device_mac: self.interface.mac,
             hatype: self.interface.hardware_type,

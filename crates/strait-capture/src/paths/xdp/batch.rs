@@ -5,10 +5,10 @@ use strait_os::clock;
 use strait_sys::xdp::{RxBatch, RxFrame};
 
 use super::join::{Item, Joiner, parse};
-use super::stamp::Clock;
 use crate::booking::Booking;
 use crate::frame::Frame;
 use crate::paths::engine::Lent;
+use crate::paths::stamp::Clock;
 
 /// Lent frames; dropping them returns their chunks.
 pub(crate) struct Batch<'a> {

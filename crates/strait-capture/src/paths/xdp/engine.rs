@@ -15,11 +15,11 @@ use strait_sys::xdp::{Receiver, RxBatch, Socket};
 use super::account::{self, Known, Seen};
 use super::batch::{Batch, monotonic_ns};
 use super::join::{Joiner, parse};
-use super::stamp::Clock;
 use crate::booking::Copies;
 use crate::error::Error;
 use crate::live_counters::{KernelCounters, Reading};
 use crate::paths::engine::{self, Lend, Lent as _};
+use crate::paths::stamp::Clock;
 use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
 
 /// Maximum number of descriptors in a batch: enough to make the cost per batch negligible, few

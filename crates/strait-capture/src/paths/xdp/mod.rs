@@ -14,7 +14,6 @@ mod join;
 mod open;
 mod ring_size;
 mod session;
-mod stamp;
 #[cfg(test)]
 mod tests;
 

@@ -35,9 +35,9 @@ use super::attachment::{Attachment, Template};
 use super::bind::{bind, is_unsupported};
 use super::engine::{BATCH_MAX, Counts, Engine, Features};
 use super::join::Joiner;
-use super::stamp::Clock;
 use crate::error::Error;
 use crate::link;
+use crate::paths::stamp::Clock;
 use crate::wait::Wait;
 
 /// Ethernet header and two VLAN tags beyond the MTU; XDP sees no frame check sequence.

@@ -9,7 +9,7 @@ use std::{fmt, fs};
 use lab::{Process, Wire, program_or_skip, wait_until};
 use strait_packet::traffic::Kind;
 
-use crate::rig::{LIMIT, SOCKETS, assert_took, reporting_on, send_mixed};
+use crate::rig::{LIMIT, PASSING, SOCKETS, assert_took, reporting_on, send_mixed};
 use crate::savefile::Savefile;
 
 /// A command line, and the number of packets that it captures from the traffic.
@@ -117,7 +117,8 @@ fn run_cases(cases: &[Case]) {
         return;
     }
     for case in cases {
-        let beside: Vec<_> = [None].into_iter().chain(SOCKETS.map(Some)).collect();
+        let paths = if case.device == "any" { &SOCKETS[..] } else { &PASSING };
+        let beside: Vec<_> = [None].into_iter().chain(paths.iter().copied().map(Some)).collect();
         let mut written = capture(case, &beside);
         if case.xdp {
             written.extend(capture(case, &[Some("xdp")]));

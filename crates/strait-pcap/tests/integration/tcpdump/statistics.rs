@@ -8,7 +8,7 @@ use lab::{Process, Wire, program_or_skip, wait_until};
 use rustix::process::Signal;
 use strait_packet::traffic::Kind;
 
-use crate::rig::{LIMIT, SOCKETS, on, send};
+use crate::rig::{LIMIT, PASSING, on, send};
 use crate::savefile::Savefile;
 
 #[test]
@@ -17,7 +17,7 @@ fn tcpdump_prints_exact_counts_on_request_and_at_its_end() {
         return;
     }
     let Some(wire) = Wire::builder().or_skip() else { return };
-    let beside: Vec<_> = [None].into_iter().chain(SOCKETS.map(Some)).collect();
+    let beside: Vec<_> = [None].into_iter().chain(PASSING.map(Some)).collect();
     ask_and_interrupt(&wire, &beside);
     ask_and_interrupt(&wire, &[Some("xdp")]);
 }

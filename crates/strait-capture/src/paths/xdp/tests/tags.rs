@@ -13,9 +13,9 @@ use strait_sys::xdp::{Binding, Geometry, Mode, Socket, Umem};
 
 use super::{LIMIT, builder, frame, open, send};
 use crate::paths::engine::{Lend, Lent};
+use crate::paths::stamp::Clock;
 use crate::paths::xdp::engine::{BATCH_MAX, Counts, Engine, Features};
 use crate::paths::xdp::join::Joiner;
-use crate::paths::xdp::stamp::Clock;
 use crate::{InjectPath, Injector, Vlan};
 
 /// Returns a program that redirects every frame and reports that the device removed tag 5 from it.

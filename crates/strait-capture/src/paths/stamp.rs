@@ -1,4 +1,4 @@
-//! Conversion of the XDP program's timestamps (`CLOCK_MONOTONIC`) to those of captures
+//! Conversion of the timestamps of XDP and tap programs (`CLOCK_MONOTONIC`) to those of captures
 //! (`CLOCK_REALTIME`).
 //!
 //! The offset between the clocks changes when the wall clock is set or slewed, so it is measured
@@ -11,20 +11,20 @@ const REFRESH_NS: u64 = 1_000_000_000;
 
 /// Offset between the clocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     offset_ns: i64,
     measured_ns: u64,
 }
 
 impl Clock {
     /// Measures the offset.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { offset_ns: clock::realtime_offset_ns(), measured_ns: clock::monotonic_ns() }
     }
 
     /// Measures the offset again if a second has passed at `monotonic_ns`.
     #[inline]
-    pub(super) fn refresh(&mut self, monotonic_ns: u64) {
+    pub(crate) fn refresh(&mut self, monotonic_ns: u64) {
         if monotonic_ns.saturating_sub(self.measured_ns) >= REFRESH_NS {
             *self = Self { offset_ns: clock::realtime_offset_ns(), measured_ns: monotonic_ns };
         }
@@ -32,7 +32,7 @@ impl Clock {
 
     /// Converts a time to nanoseconds since the epoch.
     #[inline]
-    pub(super) fn realtime_ns(&self, monotonic_ns: u64) -> u64 {
+    pub(crate) fn realtime_ns(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns.wrapping_add_signed(self.offset_ns)
     }
 }

@@ -1,0 +1,134 @@
+//! Programs on the hooks of the interface, until they are detached.
+//!
+//! They are attached with BPF links, which are descriptors of this process: the kernel detaches the
+//! programs when the process ends, even if it is killed.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use strait_filter::cbpf::Program;
+use strait_filter::ebpf;
+use strait_filter::tap::{TapOptions, tap_program};
+use strait_filter::translate::{self, Context};
+use strait_os::interface::Interface;
+use strait_os::netns::Namespace;
+use strait_sys::bpf::{Classifier, Doorbell, Link, Map, TcxHook};
+
+use crate::directions::Directions;
+use crate::error::Error;
+
+/// Parts of a program besides its filter.
+pub(super) struct Template {
+    pub(super) interface: Interface,
+    pub(super) rings: Map,
+    /// One for each lane.
+    pub(super) doorbells: Vec<Arc<Doorbell>>,
+    pub(super) ring_bytes: u32,
+    pub(super) frame_bytes_max: u32,
+    pub(super) rx_hash: bool,
+}
+
+impl Template {
+    fn load(&self, filter: &Program, hook: TcxHook) -> Result<Classifier, Error> {
+        let context = match hook {
+            TcxHook::Ingress => Context::Received,
+            TcxHook::Egress => Context::Sent,
+        };
+        let doorbells: Vec<i32> = self.doorbells.iter().map(|bell| bell.as_fd().as_raw_fd()).collect();
+        let options = TapOptions {
+            interface: translate::Options {
+                context,
+                hatype: self.interface.hardware_type,
+                device_mac: self.interface.mac,
+                ..translate::Options::default()
+            },
+            rings_fd: self.rings.as_fd().as_raw_fd(),
+            doorbells: &doorbells,
+            ring_bytes: self.ring_bytes,
+            frame_bytes_max: self.frame_bytes_max,
+            rx_hash: self.rx_hash,
+        };
+        let program = tap_program(filter, &options).map_err(|error| Error::Filter(error.to_string()))?;
+        Ok(Classifier::load("strait_tap", &ebpf::encode(&program))?)
+    }
+}
+
+/// Attached programs with their filter.
+pub(super) struct Attachment {
+    template: Template,
+    filter: Program,
+    /// The interface's namespace, because the directions can be changed in another one.
+    namespace: Namespace,
+    links: Vec<(TcxHook, Link)>,
+}
+
+impl Attachment {
+    /// Attaches programs with `filter` for `directions`.
+    pub(super) fn open(template: Template, filter: Program, directions: Directions) -> Result<Self, Error> {
+        let namespace = Namespace::current()?;
+        let mut attachment = Self { template, filter, namespace, links: Vec::new() };
+        attachment.set_directions(directions)?;
+        Ok(attachment)
+    }
+
+    /// Attaches and detaches programs, so that frames of `directions` are captured. After an error
+    /// the earlier programs are attached.
+    pub(super) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {
+        let hooks: &[TcxHook] = match directions {
+            Directions::In => &[TcxHook::Ingress],
+            Directions::Out => &[TcxHook::Egress],
+            Directions::Both => &[TcxHook::Ingress, TcxHook::Egress],
+        };
+        let mut added = Vec::new();
+        for hook in hooks.iter().filter(|hook| !self.links.iter().any(|(attached, _)| attached == *hook)) {
+            added.push((*hook, self.attach(*hook)?));
+        }
+        self.links.append(&mut added);
+        self.links.retain(|(hook, _)| hooks.contains(hook));
+        Ok(())
+    }
+
+    fn attach(&self, hook: TcxHook) -> Result<Link, Error> {
+        let program = self.template.load(&self.filter, hook)?;
+        let attach = || Link::attach_tcx(&program, self.template.interface.index, hook);
+        let attached = if self.namespace.is_current()? { attach() } else { self.namespace.run(attach)? };
+        Ok(attached?)
+    }
+
+    /// Returns the number of bytes to which the programs cut each frame, if they match all frames.
+    pub(super) fn accepted_bytes(&self) -> Option<u32> {
+        let bytes = self.filter.constant()?.min(self.template.frame_bytes_max);
+        (bytes > 0).then_some(bytes)
+    }
+
+    /// Returns the number of bytes of the longest frame.
+    pub(super) fn frame_bytes_max(&self) -> u32 {
+        self.template.frame_bytes_max
+    }
+
+    /// Replaces the programs by those of another filter, each between two frames.
+    ///
+    /// # Errors
+    /// The kernel or the translation refuses the filter, or the privilege to load programs has been
+    /// dropped. The earlier filter stays.
+    pub(super) fn set_filter(&mut self, filter: &Program) -> Result<(), Error> {
+        if *filter == self.filter {
+            return Ok(());
+        }
+        let mut programs = Vec::with_capacity(self.links.len());
+        for (hook, _) in &self.links {
+            programs.push(self.template.load(filter, *hook)?);
+        }
+        for ((_, link), program) in self.links.iter().zip(&programs) {
+            link.update(program)?;
+        }
+        self.filter = filter.clone();
+        Ok(())
+    }
+
+    /// Detaches the programs. No frame enters the rings after this: the kernel waits for the
+    /// programs that run.
+    pub(super) fn stop(&mut self) {
+        self.links.clear();
+    }
+}

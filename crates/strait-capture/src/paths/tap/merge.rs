@@ -1,0 +1,233 @@
+//! Frames of several rings, in the order of their timestamps.
+//!
+//! A batch takes only frames with a timestamp before its start. So no frame of another CPU with an
+//! earlier timestamp can be published later, but for one: a program reads the clock, then copies
+//! its frame and publishes it. Frames of different CPUs can therefore be out of order by the time
+//! of that copy, less than a microsecond on a machine that is not interrupted. Frames of one CPU
+//! are always in order.
+
+use strait_filter::tap::layout::Record;
+use strait_sys::bpf::RingReader;
+
+/// Ring with the position of its next frame.
+pub(super) struct Cursor {
+    pub(super) reader: RingReader,
+    /// Position after the last frame that was taken. Frames before it are lent or were returned.
+    next: u64,
+}
+
+impl Cursor {
+    pub(super) fn new(reader: RingReader) -> Self {
+        Self { next: reader.consumed(), reader }
+    }
+
+    /// Returns true if frames were published that were not taken.
+    #[inline]
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.reader.poll() > self.next
+    }
+
+    /// Returns the record at `position`.
+    #[inline]
+    fn record(&self, position: u64) -> Option<Record> {
+        let header = self.reader.bytes(position, Record::BYTES)?;
+        Some(Record::parse(header.first_chunk()?))
+    }
+
+    /// Returns the space of taken frames to the program.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        if self.next != self.reader.consumed() {
+            self.reader.advance(self.next);
+        }
+    }
+}
+
+/// Frame in a ring.
+#[derive(Clone, Copy)]
+pub(super) struct Item {
+    ring: u32,
+    position: u64,
+}
+
+impl Item {
+    /// Returns the frame's header and its captured bytes.
+    #[inline]
+    pub(super) fn read(self, cursors: &[Cursor]) -> Option<(Record, &[u8])> {
+        let cursor = cursors.get(self.ring as usize)?;
+        let record = cursor.record(self.position)?;
+        let bytes = cursor.reader.bytes(self.position + Record::BYTES as u64, record.captured as usize)?;
+        Some((record, bytes))
+    }
+}
+
+/// Ring with frames to take, and the header of the next one.
+#[derive(Clone, Copy)]
+struct Head {
+    ring: usize,
+    record: Record,
+}
+
+/// Merge of rings. Its memory is reused from batch to batch.
+pub(super) struct Merge {
+    heads: Vec<Head>,
+    items: Vec<Item>,
+}
+
+impl Merge {
+    /// Returns a merge of `rings` rings for batches of at most `batch_max` frames.
+    pub(super) fn new(rings: usize, batch_max: usize) -> Self {
+        Self { heads: Vec::with_capacity(rings), items: Vec::with_capacity(batch_max) }
+    }
+
+    /// Takes the frames stamped up to `until_ns`, the earliest first and at most `limit`. Returns
+    /// the timestamp of the last one; 0 if there is none.
+    pub(super) fn take(&mut self, cursors: &mut [Cursor], until_ns: u64, limit: usize) -> u64 {
+        let limit = limit.min(self.items.capacity());
+        self.items.clear();
+        self.heads.clear();
+        for (ring, cursor) in cursors.iter_mut().enumerate() {
+            if cursor.is_ready()
+                && let Some(record) = cursor.record(cursor.next)
+                && record.timestamp_ns <= until_ns
+            {
+                self.heads.push(Head { ring, record });
+            }
+        }
+        let mut last_ns = 0;
+        while self.items.len() < limit
+            && let Some((at, yield_ns)) = self.earliest(until_ns)
+        {
+            let next;
+            (last_ns, next) = self.take_run(cursors, at, yield_ns, limit);
+            match next.filter(|next| next.timestamp_ns <= until_ns) {
+                Some(next) => self.heads[at].record = next,
+                None => drop(self.heads.swap_remove(at)),
+            }
+        }
+        last_ns
+    }
+
+    /// Returns the frames of the last [`Merge::take`].
+    pub(super) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Returns the head with the earliest frame, and the timestamp up to which its ring can be read
+    /// before another ring has an earlier frame.
+    #[inline]
+    fn earliest(&self, until_ns: u64) -> Option<(usize, u64)> {
+        let (mut first, mut yield_ns) = (0, until_ns);
+        let mut first_ns = self.heads.first()?.record.timestamp_ns;
+        for (at, head) in self.heads.iter().enumerate().skip(1) {
+            let head_ns = head.record.timestamp_ns;
+            if head_ns < first_ns {
+                yield_ns = yield_ns.min(first_ns);
+                (first, first_ns) = (at, head_ns);
+            } else {
+                yield_ns = yield_ns.min(head_ns);
+            }
+        }
+        Some((first, yield_ns))
+    }
+
+    /// Takes frames of the head `at` up to `yield_ns`, at least one. Returns the timestamp of the
+    /// last frame, and the next record of the ring.
+    #[inline]
+    fn take_run(
+        &mut self,
+        cursors: &mut [Cursor],
+        at: usize,
+        yield_ns: u64,
+        limit: usize,
+    ) -> (u64, Option<Record>) {
+        let Head { ring, mut record } = self.heads[at];
+        let cursor = &mut cursors[ring];
+        loop {
+            self.items.push(Item { ring: ring as u32, position: cursor.next });
+            cursor.next += record.stride() as u64;
+            let last_ns = record.timestamp_ns;
+            match cursor.record(cursor.next) {
+                Some(next) if next.timestamp_ns <= yield_ns && self.items.len() < limit => record = next,
+                next => return (last_ns, next),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_filter::tap::layout;
+    use strait_sys::Kind;
+    use strait_sys::bpf::{Map, RingLayout, Rings};
+
+    use super::*;
+
+    const RING_BYTES: u32 = 4096;
+    const VALUE_BYTES: usize = layout::value_bytes(RING_BYTES, 64);
+
+    /// Returns rings of records with these timestamps and without bytes; `None` without privilege.
+    fn cursors(rings: &[&[u64]]) -> Option<Vec<Cursor>> {
+        let map = match Map::mappable_array("test", VALUE_BYTES as u32, rings.len() as u32) {
+            Err(error) if error.kind() == Kind::Refused => {
+                lab::skip(error.to_string());
+                return None;
+            }
+            map => map.unwrap(),
+        };
+        for (ring, times) in rings.iter().enumerate() {
+            let mut value = vec![0; VALUE_BYTES];
+            let mut at = layout::DATA;
+            for time in *times {
+                value[at + 8..at + 16].copy_from_slice(&time.to_ne_bytes());
+                at += Record::BYTES;
+            }
+            let produced = (at - layout::DATA) as u64;
+            value[layout::PRODUCER..layout::PRODUCER + 8].copy_from_slice(&produced.to_ne_bytes());
+            map.set(ring as u32, &value).unwrap();
+        }
+        let layout = RingLayout {
+            producer: layout::PRODUCER,
+            consumer: layout::CONSUMER,
+            wakeup: layout::WAKEUP,
+            data: layout::DATA,
+            ring_bytes: RING_BYTES as usize,
+            value_bytes: VALUE_BYTES,
+        };
+        let (_, readers) = Rings::map(&map, layout).unwrap();
+        Some(readers.into_iter().map(Cursor::new).collect())
+    }
+
+    fn take(merge: &mut Merge, cursors: &mut [Cursor], until_ns: u64, limit: usize) -> Vec<u64> {
+        let last_ns = merge.take(cursors, until_ns, limit);
+        let times = merge.items().iter().map(|item| item.read(cursors).unwrap().0.timestamp_ns);
+        let times: Vec<_> = times.collect();
+        assert_eq!(times.last().copied().unwrap_or(0), last_ns);
+        times
+    }
+
+    #[test]
+    fn frames_of_all_rings_are_in_the_order_of_their_times() {
+        let rings: [&[u64]; 4] = [&[1, 4, 5, 9], &[2, 3, 10], &[], &[6, 7, 7, 8]];
+        let Some(mut cursors) = cursors(&rings) else { return };
+        let mut merge = Merge::new(4, 100);
+        let times = take(&mut merge, &mut cursors, 100, usize::MAX);
+        assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10]);
+        assert_eq!(take(&mut merge, &mut cursors, 100, usize::MAX), []);
+    }
+
+    #[test]
+    fn batch_ends_at_its_limit_and_before_later_frames() {
+        let Some(mut cursors) = cursors(&[&[1, 4, 5, 9], &[2, 3, 10]]) else { return };
+        let mut merge = Merge::new(2, 3);
+        assert_eq!(take(&mut merge, &mut cursors, 100, 2), [1, 2]);
+        cursors.iter_mut().for_each(Cursor::release);
+        assert_eq!(take(&mut merge, &mut cursors, 100, usize::MAX), [3, 4, 5], "no more than its memory");
+        cursors.iter_mut().for_each(Cursor::release);
+        assert_eq!(take(&mut merge, &mut cursors, 9, usize::MAX), [9]);
+        assert_eq!(take(&mut merge, &mut cursors, 9, usize::MAX), []);
+        assert!(cursors[1].is_ready(), "the frame of time 10 stays");
+        let consumed = |cursor: &Cursor| cursor.reader.consumed() / Record::BYTES as u64;
+        assert_eq!(cursors.iter().map(consumed).collect::<Vec<_>>(), [3, 2], "frames not released stay");
+    }
+}

@@ -1,0 +1,164 @@
+//! Opens a session on the tap: rings, doorbell, programs.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use strait_filter::tap::layout;
+use strait_os::process;
+use strait_sys::bpf::{Doorbell, Map, RingLayout, Rings};
+use strait_sys::packet;
+
+use super::PATH;
+use super::attachment::{Attachment, Template};
+use super::counts::Counts;
+use super::engine::{BATCH_MAX, Engine, Rate};
+use super::merge::{Cursor, Merge};
+use super::source::{TapSource, runs_in_process};
+use crate::counters::Counters;
+use crate::directions::Directions;
+use crate::error::Error;
+use crate::filter;
+use crate::link::{self, ANY, Split};
+use crate::paths::request::Request;
+use crate::paths::spec::Opened;
+use crate::paths::stamp::Clock;
+use crate::watch::LinkWatch;
+
+/// Default size in bytes of all rings together.
+const RINGS_BYTES: u32 = 64 << 20;
+/// Default size in bytes of a CPU's ring: at most 11 ms of full frames at one million a second, and
+/// at least one burst of them.
+const RING_BYTES_MAX: u32 = 16 << 20;
+const RING_BYTES_MIN: u32 = 1 << 20;
+/// Largest ring that the program can address.
+const RING_BYTES_LIMIT: usize = 1 << 30;
+
+/// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
+/// for each lane.
+const LANES_MAX: usize = 63;
+
+/// Opens the capture. A filter that the programs cannot run runs in this process.
+pub(super) fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
+    let Request { interface, link, program, .. } = request;
+    if interface.index == 0 {
+        return Err(Error::Usage(format!(
+            "the tap is for one interface, because its programs are attached to one, not for {ANY}: use --path v3"
+        )));
+    }
+    if !interface.is_up() {
+        let down = strait_sys::Error::os("capture on", &*interface.name, Errno::NETDOWN.raw_os_error());
+        return Err(down.remedy(format!("bring it up: ip link set {} up", interface.name)).into());
+    }
+    let split = link.split(program, Directions::Both)?;
+    let in_kernel = split.userspace.is_none();
+    match open_filtered(request, split) {
+        Err(error) if in_kernel && request.filters() && is_filters_fault(&error) => {
+            let split = link.split_to_userspace(program, Directions::Both, &error)?;
+            open_filtered(request, split).map_err(|_| error)
+        }
+        opened => opened,
+    }
+}
+
+/// Returns true if the kernel refused the program and not the capture.
+fn is_filters_fault(error: &Error) -> bool {
+    runs_in_process(error) && error.kind() != strait_sys::Kind::Refused
+}
+
+fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, Error> {
+    let Request { options, interface, link, .. } = request;
+    let Split { kernels, userspace, userspace_reason } = split;
+    let mut notes = Vec::new();
+    filter::note(&mut notes, userspace_reason);
+    // A filter in this process, now or later, must see the bytes that it would see in the kernel.
+    let frame_bytes_max = request.frame_bytes_max() as u32;
+    let cpus = process::possible_cpus()?;
+    let ring_bytes = ring_bytes(options.ring_bytes, cpus);
+    let value_bytes = layout::value_bytes(ring_bytes, frame_bytes_max);
+    let map = Map::mappable_array("strait_tap", value_bytes as u32, cpus)?;
+    let (rings, readers) = Rings::map(&map, ring_layout(ring_bytes, value_bytes))?;
+    let numbers = request.lane_numbers()?;
+    if numbers.len() > LANES_MAX {
+        let count = numbers.len();
+        return Err(Error::Usage(format!(
+            "{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues"
+        )));
+    }
+    let bell = |_: &u32| Doorbell::new("strait_tap_bell").map(Arc::new);
+    let doorbells = numbers.iter().map(bell).collect::<Result<Vec<_>, _>>()?;
+    let watch = LinkWatch::open(interface)?;
+    let socket = socket(request)?;
+    let counters = Counters::start(interface, *link, options.directions, request.filters())?;
+    let mut lanes: Vec<Vec<Cursor>> = numbers.iter().map(|_| Vec::new()).collect();
+    for reader in readers {
+        let lane = reader.ring() % numbers.len();
+        lanes[lane].push(Cursor::new(reader));
+    }
+    let mut engines = Vec::with_capacity(numbers.len());
+    for (lane, (cursors, number)) in lanes.into_iter().zip(&numbers).enumerate() {
+        let engine = Engine {
+            merge: Merge::new(cursors.len(), BATCH_MAX),
+            rate: Rate::new(cursors.len()),
+            cursors,
+            doorbell: Arc::clone(&doorbells[lane]),
+            counts: Arc::new(Counts { rings: Arc::clone(&rings), lane, lanes: numbers.len() }),
+            clock: Clock::new(),
+            socket: socket.try_clone()?,
+            name: interface.name.clone(),
+            interface: interface.index,
+            ring_bytes: ring_bytes as usize,
+            frame_bytes_max,
+            spins: 0,
+        };
+        engines.push((engine, *number));
+    }
+    let template = Template {
+        interface: interface.clone(),
+        rings: map,
+        // Lanes beyond the number of CPUs have no ring.
+        doorbells: doorbells.into_iter().take(cpus as usize).collect(),
+        ring_bytes,
+        frame_bytes_max,
+        rx_hash: options.rx_hash,
+    };
+    let attachment = Attachment::open(template, kernels, options.directions)?;
+    Ok(Opened {
+        engines,
+        source: Box::new(TapSource { attachment, counters }),
+        watch,
+        userspace,
+        path: PATH,
+        mode: "copy",
+        ring: format!("{cpus} rings of {} KiB, one for each CPU", ring_bytes >> 10),
+        notes,
+    })
+}
+
+/// Returns a socket that receives nothing, in the interface's namespace. It keeps the interface
+/// promiscuous if that was requested.
+fn socket(request: &Request<'_>) -> Result<packet::Socket, Error> {
+    if request.options.promiscuous {
+        return link::promiscuous(&request.interface);
+    }
+    Ok(packet::Socket::open(&request.interface.name)?)
+}
+
+/// Returns the size of a CPU's ring, a power of two.
+fn ring_bytes(requested: Option<usize>, cpus: u32) -> u32 {
+    let bytes = match requested {
+        Some(bytes) => bytes.min(RING_BYTES_LIMIT) as u32,
+        None => (RINGS_BYTES / cpus).clamp(RING_BYTES_MIN, RING_BYTES_MAX),
+    };
+    1 << bytes.max(1).ilog2()
+}
+
+fn ring_layout(ring_bytes: u32, value_bytes: usize) -> RingLayout {
+    RingLayout {
+        producer: layout::PRODUCER,
+        consumer: layout::CONSUMER,
+        wakeup: layout::WAKEUP,
+        data: layout::DATA,
+        ring_bytes: ring_bytes as usize,
+        value_bytes,
+    }
+}

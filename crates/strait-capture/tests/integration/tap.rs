@@ -1,0 +1,238 @@
+//! The tap leaves the host's traffic and the other programs on its hooks alone.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use lab::{End, Offload, Wire};
+use strait_capture::{Directions, ErrorKind, Path, Session, Wait};
+use strait_sys::bpf::{Classifier, Link, TcxHook, program_info, tcx_programs};
+
+use crate::corpus::frames;
+use crate::rig::{Capture, incoming, send};
+
+/// `r0 = TC_ACT_SHOT; exit`.
+const DROP: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
+const LIMIT: Duration = Duration::from_secs(20);
+/// `r0 = TCX_PASS; exit`: later programs do not run.
+const PASS: [u64; 2] = [0x0000_0000_0000_00b7, 0x95];
+
+fn programs(end: &End, hook: TcxHook) -> Vec<u32> {
+    let index = end.interface().index;
+    end.run(|| tcx_programs(index, hook)).unwrap()
+}
+
+fn tap() -> strait_capture::Builder {
+    incoming().path(Path::Tap)
+}
+
+#[test]
+fn each_direction_has_a_program_until_the_capture_ends() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let attached = || [TcxHook::Ingress, TcxHook::Egress].map(|hook| programs(wire.right(), hook).len());
+    for (directions, expected) in
+        [(Directions::In, [1, 0]), (Directions::Out, [0, 1]), (Directions::Both, [1, 1])]
+    {
+        let mut capture = Capture::open(wire.right(), tap().directions(directions)).unwrap();
+        assert_eq!(attached(), expected, "{directions:?}");
+        wire.right().run(|| capture.set_directions(Directions::Out));
+        assert_eq!(attached(), [0, 1], "{directions:?}, then Out");
+        capture.finish(wire.right());
+        assert_eq!(attached(), [0, 0], "{directions:?}");
+    }
+    let session = wire.right().run(|| tap().open()).unwrap();
+    assert_eq!(attached(), [1, 0]);
+    drop(session);
+    assert_eq!(attached(), [0, 0], "a session that was not stopped");
+}
+
+#[test]
+fn taps_and_other_programs_run_beside_each_other() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let index = wire.right().interface().index;
+    let other = Classifier::load("other", &PASS).unwrap();
+    let link = wire.right().run(|| Link::attach_tcx(&other, index, TcxHook::Ingress)).unwrap();
+    let id = program_info(other.as_fd()).unwrap().id;
+    let taps = [tap(), tap().filter("udp")].map(|builder| Capture::open(wire.right(), builder).unwrap());
+    let order = programs(wire.right(), TcxHook::Ingress);
+    assert_eq!((order.len(), order.last()), (3, Some(&id)), "taps come before the other program");
+    let before = wire.right().stats().rx_packets;
+    send(&wire, &frames());
+    wire.await_arrival(before, frames().len() as u64);
+    let [all, udp] = taps.map(|tap| tap.finish(wire.right()).1);
+    assert_eq!(all.capture.delivered, frames().len() as u64, "{all}");
+    assert!((1..all.capture.delivered).contains(&udp.capture.delivered), "{udp}");
+    assert_eq!(udp.capture.check_balance(), Ok(()), "{udp}");
+    assert_eq!(programs(wire.right(), TcxHook::Ingress), [id], "the other program stays");
+    drop(link);
+}
+
+/// A program that drops every packet runs after the tap, so that the tap captures them.
+#[test]
+fn packets_that_a_later_program_drops_are_captured() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let index = wire.right().interface().index;
+    let dropping = Classifier::load("dropping", &DROP).unwrap();
+    let link = wire.right().run(|| Link::attach_tcx(&dropping, index, TcxHook::Ingress)).unwrap();
+    let capture = Capture::open(wire.right(), tap()).unwrap();
+    let receiver = wire.right().run(|| UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+    receiver.set_nonblocking(true).unwrap();
+    let sender = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+    let before = wire.right().stats().rx_packets;
+    for _ in 0..3 {
+        sender.send_to(b"not for the host", receiver.local_addr().unwrap()).unwrap();
+    }
+    wire.await_arrival(before, 3);
+    let (captured, report) = capture.finish(wire.right());
+    assert_eq!(captured.len(), 3, "{report}");
+    assert!(receiver.recv(&mut [0; 64]).is_err(), "the other program dropped them");
+    drop(link);
+}
+
+/// Frames reach the host's own sockets and other captures, byte for byte and in order.
+#[test]
+fn host_receives_every_frame_unchanged() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let tapped = Capture::open(wire.right(), tap()).unwrap();
+    let witness = Capture::open(wire.right(), incoming().path(Path::Recv)).unwrap();
+    let receiver = wire.right().run(|| UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let sender = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+    for number in 0..200_u32 {
+        let payload = [number.to_be_bytes().as_slice(), &vec![number as u8; 1000]].concat();
+        sender.send_to(&payload, receiver.local_addr().unwrap()).unwrap();
+        let mut received = vec![0; 2000];
+        let len = receiver.recv(&mut received).unwrap();
+        assert_eq!(received[..len], payload, "datagram {number}");
+    }
+    let before = wire.right().stats().rx_packets;
+    send(&wire, &frames());
+    wire.await_arrival(before, frames().len() as u64);
+    let (captured, report) = tapped.finish(wire.right());
+    let (witnessed, _) = witness.finish(wire.right());
+    let bytes = |captured: &[crate::rig::Captured]| -> Vec<_> {
+        captured.iter().map(|captured| captured.seen.clone()).collect()
+    };
+    assert!(captured.len() > 200, "{report}");
+    assert_eq!(bytes(&captured), bytes(&witnessed));
+}
+
+/// A full ring costs the capture frames, and the host none.
+#[test]
+fn stopped_reader_loses_frames_of_the_capture_only() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let capture = Capture::open(wire.right(), tap().ring(256 << 10)).unwrap();
+    let receiver = wire.right().run(|| UdpSocket::bind((wire.right().ipv4(), 0)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let sender = wire.left().run(|| UdpSocket::bind((wire.left().ipv4(), 0)).unwrap());
+    let mut received = [0; 2000];
+    for number in 0..1000 {
+        sender.send_to(&[0; 1000], receiver.local_addr().unwrap()).unwrap();
+        assert_eq!(receiver.recv(&mut received).unwrap(), 1000, "datagram {number}");
+    }
+    let (captured, report) = capture.finish(wire.right());
+    let account = &report.capture;
+    assert!(account.lost.ring_full > 500, "{report}");
+    assert_eq!(account.received, captured.len() as u64 + account.lost.ring_full, "{report}");
+    assert!(account.received >= 1000, "{report}");
+    assert_eq!(account.check_balance(), Ok(()), "{report}");
+}
+
+/// A TCP connection with frames that segmentation offload cuts later, in both directions.
+#[test]
+fn connections_of_the_host_are_captured_as_on_packet_sockets() {
+    const BYTES: usize = 1 << 20;
+    let offloads = &[Offload::Gro, Offload::Gso, Offload::Tso, Offload::TxChecksum];
+    let Some(wire) = Wire::builder().ipv4().offloads(offloads).or_skip() else { return };
+    for snaplen in [262_144, 60] {
+        let open = |path| {
+            let builder = Session::builder("left").path(path).filter("tcp").snaplen(snaplen);
+            Capture::open(wire.left(), builder).unwrap()
+        };
+        let captures = [Path::V3, Path::Tap].map(open);
+        let listener = wire.right().run(|| TcpListener::bind((wire.right().ipv4(), 0)).unwrap());
+        let address = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), BYTES as u64);
+            });
+            let mut stream = wire.left().run(|| TcpStream::connect(address).unwrap());
+            stream.write_all(&vec![7; BYTES]).unwrap();
+        });
+        let [sockets, tap] = captures.map(|capture| {
+            let (captured, report) = capture.finish(wire.left());
+            assert_eq!(report.capture.lost.total(), 0, "{report}");
+            let (received, sent): (Vec<_>, Vec<_>) =
+                captured.into_iter().map(|captured| captured.seen).partition(|seen| seen.received);
+            (received, sent)
+        });
+        assert!(sockets.1.iter().any(|seen| seen.wire_len > 10_000), "no frame is longer than the MTU");
+        assert!(!sockets.0.is_empty());
+        assert_eq!(tap.0.len(), sockets.0.len());
+        assert_eq!(tap.1.len(), sockets.1.len());
+        assert!(tap == sockets, "{snaplen}: the captures differ");
+    }
+}
+
+/// Each frame arrives at a reader that sleeps until the doorbell rings: one that is not woken waits
+/// to its deadline.
+#[test]
+fn frame_wakes_a_reader_that_sleeps() {
+    const ROUNDS: usize = 300;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let frame = &frames()[..1];
+    for wait in [Wait::Latency, Wait::Balanced] {
+        let mut session = wire.right().run(|| tap().wait(wait).open()).unwrap();
+        let mut lane = session.take_lanes().remove(0);
+        let counters = lane.live_counters();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let batch = lane.next_batch(Instant::now() + LIMIT).unwrap().unwrap();
+                    assert_eq!(batch.len(), 1, "{wait:?}, round {round}: the reader was not woken");
+                }
+            });
+            for round in 0..ROUNDS {
+                // In half of the rounds the reader is probably asleep, in the others on its way.
+                if round % 2 == 0 {
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+                send(&wire, frame);
+                let arrived = || counters.read().unwrap().received > round as u64 || reader.is_finished();
+                assert!(lab::wait_until(LIMIT, arrived));
+            }
+            reader.join().unwrap();
+        });
+    }
+}
+
+#[test]
+fn descriptor_reports_a_frame_after_the_lane_prepared_to_wait() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let mut session = wire.right().run(|| tap().open()).unwrap();
+    let mut lane = session.take_lanes().remove(0);
+    for round in 0..20 {
+        assert!(!lane.prepare_to_wait().unwrap(), "round {round}");
+        let readable = |lane: &strait_capture::Lane, timeout| {
+            let [doorbell] = strait_os::wait::readable([Some(lane.descriptors()[0])], timeout).unwrap();
+            doorbell.readable
+        };
+        assert!(!readable(&lane, Duration::ZERO), "round {round}");
+        send(&wire, &frames()[..1]);
+        assert!(readable(&lane, LIMIT), "round {round}");
+        assert!(lane.prepare_to_wait().unwrap(), "round {round}: the frame is ready");
+        assert_eq!(lane.next_batch(Instant::now()).unwrap().unwrap().frames().count(), 1);
+    }
+}
+
+#[test]
+fn all_interfaces_are_refused_with_a_remedy() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Err(error) = wire.right().run(|| Session::builder("any").path(Path::Tap).open()) else {
+        panic!("it opened");
+    };
+    assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+    assert!(error.to_string().contains("use --path v3"), "{error}");
+}

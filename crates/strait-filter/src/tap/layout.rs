@@ -1,0 +1,103 @@
+//! Memory that a tap's program shares with its reader: rings and records.
+//!
+//! Each CPU has a ring of its own. It is one value of an array map (`BPF_F_MMAPABLE`), so that the
+//! program finds it without a hash and the reader maps all of them at once.
+//!
+//! ```text
+//!   0 producer, frames | 128 consumer | 256 drops | 384 wakeup | 512 ring ........... | spare |
+//!                                                                ^ position mod its size
+//! ```
+//!
+//! Fields that different CPUs write have cache lines of their own, and are two lines apart because
+//! processors prefetch lines in pairs. The spare bytes let the last record of the ring end behind
+//! it, so no record wraps.
+
+/// Offset of the position after the last published record, 64 bits. Positions only grow.
+pub const PRODUCER: usize = 0;
+/// Offset of the number of published records, 64 bits.
+pub const FRAMES: usize = 8;
+/// Offset of the position after the last record that the reader returned, 64 bits.
+pub const CONSUMER: usize = 128;
+/// Offset of the number of matched frames without a record because the ring was full, 64 bits.
+pub const DROPS: usize = 256;
+/// Offset of the reader's request to be woken by the next record, 32 bits. The program clears it.
+pub const WAKEUP: usize = 384;
+/// Offset of the ring.
+pub const DATA: usize = 512;
+
+/// Alignment of records.
+pub const RECORD_ALIGN: usize = 8;
+/// Bytes of a VLAN tag.
+const TAG_BYTES: usize = 4;
+
+/// Header of a record, followed by the captured bytes. Fields are in host order, because writer and
+/// reader are on one machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Bytes 0 to 3: number of captured bytes, with the VLAN tag in its place.
+    pub captured: u32,
+    /// Lower 31 bits of bytes 4 to 7: bytes of the frame, with its VLAN tag.
+    pub wire_len: u32,
+    /// Highest bit of bytes 4 to 7: this host sent the frame.
+    pub is_sent: bool,
+    /// Bytes 8 to 15: `CLOCK_MONOTONIC` in nanoseconds.
+    pub timestamp_ns: u64,
+    /// Bytes 16 to 19: type (upper half) and control information of the tag that was in the
+    /// frame's metadata; 0 if there was none.
+    pub tag: u32,
+    /// Bytes 20 to 23: flow hash, if it was requested.
+    pub rx_hash: u32,
+}
+
+impl Record {
+    /// Size of the header.
+    pub const BYTES: usize = 24;
+    /// Bit of bytes 4 to 7 of a sent frame.
+    pub(super) const SENT: u32 = 1 << 31;
+
+    /// Returns the header in `bytes`.
+    #[inline]
+    pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
+        let word = |at: i16| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&bytes[at as usize..at as usize + 4]);
+            u32::from_ne_bytes(word)
+        };
+        let mut time = [0; 8];
+        time.copy_from_slice(&bytes[TIME as usize..TIME as usize + 8]);
+        let wire = word(WIRE);
+        Self {
+            captured: word(CAPTURED),
+            wire_len: wire & !Self::SENT,
+            is_sent: wire & Self::SENT != 0,
+            timestamp_ns: u64::from_ne_bytes(time),
+            tag: word(TAG),
+            rx_hash: word(HASH),
+        }
+    }
+
+    /// Returns the bytes from this record to the next one.
+    #[inline]
+    pub fn stride(&self) -> usize {
+        stride(self.captured as usize)
+    }
+}
+
+pub(super) const CAPTURED: i16 = 0;
+pub(super) const WIRE: i16 = 4;
+pub(super) const TIME: i16 = 8;
+pub(super) const TAG: i16 = 16;
+pub(super) const HASH: i16 = 20;
+
+/// Returns the size of a record of `captured` bytes.
+#[inline]
+fn stride(captured: usize) -> usize {
+    (Record::BYTES + captured).next_multiple_of(RECORD_ALIGN)
+}
+
+/// Returns the size of a CPU's value: fields, a ring of `ring_bytes`, and space behind it for a
+/// record of a frame with `frame_bytes_max` captured bytes.
+pub const fn value_bytes(ring_bytes: u32, frame_bytes_max: u32) -> usize {
+    let record = Record::BYTES + frame_bytes_max as usize + TAG_BYTES;
+    (DATA + ring_bytes as usize + record).next_multiple_of(64)
+}

@@ -1,0 +1,273 @@
+//! Tap program: copies each frame that matches the filter once, into a ring that the reader maps,
+//! and lets the frame pass.
+//!
+//! ```text
+//!   frame -> filter -- no match ------------------------------------------------> TCX_NEXT
+//!               |
+//!             match -> ring of this CPU -- no room --> drops += 1 --------------> TCX_NEXT
+//!                        |
+//!                        room -> header, bytes -> publish -> wakeup requested? -> TCX_NEXT
+//!                                                               |
+//!                                                               yes -> ring the doorbell
+//! ```
+//!
+//! The capture engine's `tap` path loads it for tcx ingress and egress. It never changes, drops or
+//! redirects a frame, and the next program on the hook runs after it. Its rings are those of
+//! [`layout`].
+//!
+//! A ring has one producer: softirqs do not nest, and frames are sent with softirqs disabled, so
+//! programs of both hooks run one after the other on a CPU.
+
+pub mod layout;
+#[cfg(test)]
+mod tests;
+
+use self::layout::{CAPTURED, HASH, Record, TAG, TIME, WIRE};
+use crate::cbpf::Program;
+use crate::ebpf::{
+    Assembler, Condition, Instruction, Label, Operation,
+    Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
+    Size, opcode as op,
+};
+use crate::error::Error;
+use crate::interpret::{ETHERTYPE_OFFSET, TAG_LEN};
+use crate::translate::{self, Context, Filter};
+
+/// Options of a tap program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapOptions<'a> {
+    /// The interface and the hook: [`Context::Received`] or [`Context::Sent`].
+    pub interface: translate::Options,
+    /// Descriptor of the array of rings, one value of [`layout::value_bytes`] for each possible
+    /// CPU.
+    pub rings_fd: i32,
+    /// Descriptors of the ring buffers that are the doorbells of the lanes, at least one. Lane n
+    /// has the CPUs with a number of n modulo the number of lanes.
+    pub doorbells: &'a [i32],
+    /// Size of a ring, a power of two from 4 KiB to 1 GiB.
+    pub ring_bytes: u32,
+    /// Maximum number of captured bytes of a frame, without its VLAN tag.
+    pub frame_bytes_max: u32,
+    /// Record the flow hash.
+    pub rx_hash: bool,
+}
+
+/// Stack slots below the filter's.
+const KEY: i16 = -translate::STACK_BYTES - 8;
+const STACK_TAG: i16 = KEY - 8;
+const STACK_CAPTURED: i16 = STACK_TAG - 8;
+const STACK_STRIDE: i16 = STACK_CAPTURED - 8;
+/// Entry of the doorbell.
+const STACK_BELL: i16 = STACK_STRIDE - 8;
+const BELL_BYTES: i32 = 8;
+
+/// Offset of the frame in a record.
+const FRAME: i32 = Record::BYTES as i32;
+/// Bytes before the place of a VLAN tag.
+const ADDRESSES: i32 = ETHERTYPE_OFFSET as i32;
+const TAG_BYTES: i32 = TAG_LEN as i32;
+
+/// Places outside the straight path of a captured frame.
+#[derive(Clone, Copy)]
+struct Exits {
+    /// The ring is full.
+    full: Label,
+    /// The end of the program.
+    next: Label,
+}
+
+/// Returns a program that copies the frames that match `filter`.
+///
+/// # Errors
+/// [`Error::Untranslatable`] if the filter loads a value that a classifier cannot read, or the
+/// filter's refusal.
+pub fn tap_program(filter: &Program, options: &TapOptions<'_>) -> Result<Vec<Instruction>, Error> {
+    let mut asm = Assembler::new();
+    let matched = asm.label();
+    let exits = Exits { full: asm.label(), next: asm.label() };
+    asm.mov(R6, R1);
+    let mut filter = Filter::new(filter, &options.interface);
+    filter.emit(&mut asm, matched, exits.next)?;
+    asm.bind(matched);
+    limit(&mut asm, options, exits);
+    find_ring(&mut asm, options, exits);
+    read_tag(&mut asm);
+    reserve(&mut asm, options, exits);
+    write_header(&mut asm, options);
+    copy_frame(&mut asm, exits);
+    publish(&mut asm, options, exits);
+    asm.bind(exits.full);
+    add_one(&mut asm, layout::DROPS);
+    asm.bind(exits.next);
+    asm.mov(R0, op::TCX_NEXT);
+    asm.exit();
+    filter.emit_functions(&mut asm);
+    asm.finish()
+}
+
+/// R7 = the number of bytes to copy, at least 1, from the filter's result in R0.
+fn limit(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
+    let (whole, bounded) = (asm.label(), asm.label());
+    asm.alu32(Operation::Mov, R7, R0);
+    asm.load(Size::W, R1, R6, op::SKB_LEN);
+    asm.jump_if(Condition::LessOrEqual, R7, R1, whole);
+    asm.mov(R7, R1);
+    asm.bind(whole);
+    asm.jump_if(Condition::LessOrEqual, R7, options.frame_bytes_max as i32, bounded);
+    asm.mov(R7, options.frame_bytes_max as i32);
+    asm.bind(bounded);
+    asm.jump_if(Condition::Less, R7, 1, exits.next);
+}
+
+/// R8 = the ring of this CPU.
+fn find_ring(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
+    asm.call(op::GET_SMP_PROCESSOR_ID);
+    asm.store(Size::W, R10, KEY, R0);
+    asm.load_map(R1, options.rings_fd);
+    asm.mov(R2, R10);
+    asm.alu(Operation::Add, R2, i32::from(KEY));
+    asm.call(op::MAP_LOOKUP_ELEM);
+    asm.jump_if(Condition::Equal, R0, 0, exits.next);
+    asm.mov(R8, R0);
+}
+
+/// Stores the tag in the frame's metadata, and the number of captured bytes with it.
+fn read_tag(asm: &mut Assembler) {
+    let (untagged, counted) = (asm.label(), asm.label());
+    asm.mov(R9, 0);
+    asm.mov(R2, R7);
+    asm.load(Size::W, R1, R6, op::SKB_VLAN_PRESENT);
+    asm.jump_if(Condition::Equal, R1, 0, untagged);
+    asm.load(Size::W, R9, R6, op::SKB_VLAN_PROTO);
+    asm.swap_big_endian(R9, 16);
+    asm.alu(Operation::Lsh, R9, 16);
+    asm.load(Size::W, R1, R6, op::SKB_VLAN_TCI);
+    asm.alu(Operation::Or, R9, R1);
+    // A frame that is cut within its addresses has no place for the tag.
+    asm.jump_if(Condition::Less, R7, ADDRESSES, counted);
+    asm.alu(Operation::Add, R2, TAG_BYTES);
+    asm.bind(untagged);
+    asm.bind(counted);
+    asm.store(Size::Dw, R10, STACK_TAG, R9);
+    asm.store(Size::Dw, R10, STACK_CAPTURED, R2);
+}
+
+/// R9 = the record's place in the ring, which has room for R2 captured bytes.
+fn reserve(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
+    let align = layout::RECORD_ALIGN as i32;
+    asm.alu(Operation::Add, R2, FRAME + align - 1);
+    asm.alu(Operation::And, R2, -align);
+    asm.store(Size::Dw, R10, STACK_STRIDE, R2);
+    asm.load(Size::Dw, R3, R8, layout::PRODUCER as i16);
+    asm.load(Size::Dw, R4, R8, layout::CONSUMER as i16);
+    asm.mov(R5, R3);
+    asm.alu(Operation::Sub, R5, R4);
+    asm.alu(Operation::Add, R5, R2);
+    asm.jump_if(Condition::Greater, R5, options.ring_bytes as i32, exits.full);
+    asm.alu(Operation::And, R3, options.ring_bytes as i32 - align);
+    asm.mov(R9, R8);
+    asm.alu(Operation::Add, R9, R3);
+    asm.alu(Operation::Add, R9, layout::DATA as i32);
+}
+
+fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
+    let untagged = asm.label();
+    asm.call(op::KTIME_GET_NS);
+    asm.store(Size::Dw, R9, TIME, R0);
+    asm.load(Size::Dw, R1, R10, STACK_CAPTURED);
+    asm.store(Size::W, R9, CAPTURED, R1);
+    asm.load(Size::W, R1, R6, op::SKB_LEN);
+    asm.load(Size::Dw, R2, R10, STACK_TAG);
+    asm.store(Size::W, R9, TAG, R2);
+    asm.jump_if(Condition::Equal, R2, 0, untagged);
+    asm.alu(Operation::Add, R1, TAG_BYTES);
+    asm.bind(untagged);
+    if options.interface.context == Context::Sent {
+        asm.alu32(Operation::Or, R1, Record::SENT as i32);
+    }
+    asm.store(Size::W, R9, WIRE, R1);
+    if options.rx_hash {
+        asm.load(Size::W, R1, R6, op::SKB_HASH);
+        asm.store(Size::W, R9, HASH, R1);
+    } else {
+        asm.store(Size::W, R9, HASH, 0);
+    }
+}
+
+/// Copies the frame, with its tag after the addresses.
+fn copy_frame(asm: &mut Assembler, exits: Exits) {
+    let (plain, done) = (asm.label(), asm.label());
+    asm.load(Size::Dw, R1, R10, STACK_TAG);
+    asm.jump_if(Condition::Equal, R1, 0, plain);
+    asm.jump_if(Condition::Less, R7, ADDRESSES, plain);
+    asm.swap_big_endian(R1, 32);
+    asm.store(Size::W, R9, (FRAME + ADDRESSES) as i16, R1);
+    asm.mov(R4, ADDRESSES);
+    copy(asm, 0, FRAME, exits);
+    asm.mov(R4, R7);
+    asm.alu(Operation::Sub, R4, ADDRESSES);
+    asm.jump_if(Condition::Less, R4, 1, done);
+    copy(asm, ADDRESSES, FRAME + ADDRESSES + TAG_BYTES, exits);
+    asm.jump(done);
+    asm.bind(plain);
+    asm.mov(R4, R7);
+    copy(asm, 0, FRAME, exits);
+    asm.bind(done);
+}
+
+/// Copies R4 bytes of the frame from the offset `from` to the offset `to` of the record.
+fn copy(asm: &mut Assembler, from: i32, to: i32, exits: Exits) {
+    asm.mov(R1, R6);
+    asm.mov(R2, from);
+    asm.mov(R3, R9);
+    asm.alu(Operation::Add, R3, to);
+    asm.call(op::SKB_LOAD_BYTES);
+    // The bytes are within the frame, so this is the loss of a frame that the kernel cannot read.
+    asm.jump_if(Condition::NotEqual, R0, 0, exits.full);
+}
+
+/// Publishes the record, and rings the doorbell if the reader requested it.
+fn publish(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
+    add_one(asm, layout::FRAMES);
+    // The atomic addition with a result is a full barrier: the record is written before it, and
+    // the request is loaded after it.
+    asm.load(Size::Dw, R1, R10, STACK_STRIDE);
+    asm.atomic_fetch_add(R8, layout::PRODUCER as i16, R1);
+    asm.load(Size::W, R1, R8, layout::WAKEUP as i16);
+    asm.jump_if(Condition::Equal, R1, 0, exits.next);
+    asm.store(Size::W, R8, layout::WAKEUP as i16, 0);
+    asm.store(Size::Dw, R10, STACK_BELL, 0);
+    select_doorbell(asm, options.doorbells, exits);
+    asm.mov(R2, R10);
+    asm.alu(Operation::Add, R2, i32::from(STACK_BELL));
+    asm.mov(R3, BELL_BYTES);
+    asm.mov(R4, op::RB_FORCE_WAKEUP);
+    asm.call(op::RINGBUF_OUTPUT);
+    asm.jump(exits.next);
+}
+
+/// R1 = the doorbell of this CPU's lane.
+fn select_doorbell(asm: &mut Assembler, doorbells: &[i32], exits: Exits) {
+    if let [doorbell] = doorbells {
+        return asm.load_map(R1, *doorbell);
+    }
+    let found = asm.label();
+    asm.load(Size::W, R2, R10, KEY);
+    asm.alu(Operation::Mod, R2, doorbells.len() as i32);
+    for (lane, doorbell) in doorbells.iter().enumerate() {
+        let other = asm.label();
+        asm.jump_if(Condition::NotEqual, R2, lane as i32, other);
+        asm.load_map(R1, *doorbell);
+        asm.jump(found);
+        asm.bind(other);
+    }
+    asm.jump(exits.next);
+    asm.bind(found);
+}
+
+/// Adds one to a 64-bit field of the ring that only this CPU writes.
+fn add_one(asm: &mut Assembler, field: usize) {
+    asm.load(Size::Dw, R1, R8, field as i16);
+    asm.alu(Operation::Add, R1, 1);
+    asm.store(Size::Dw, R8, field as i16, R1);
+}

@@ -1,0 +1,46 @@
+//! Layout of records. The kernel runs the programs in the tests of the capture crate.
+
+use super::layout::{Record, value_bytes};
+use super::{TapOptions, tap_program};
+use crate::cbpf::Program;
+use crate::translate::{Context, Options};
+
+#[test]
+fn record_has_the_documented_layout() {
+    let mut bytes = [0; Record::BYTES];
+    bytes[0..4].copy_from_slice(&60_u32.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&(0x8000_05ea_u32).to_ne_bytes());
+    bytes[8..16].copy_from_slice(&7_u64.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&0x8100_0064_u32.to_ne_bytes());
+    bytes[20..24].copy_from_slice(&9_u32.to_ne_bytes());
+    let record = Record::parse(&bytes);
+    let expected =
+        Record { captured: 60, wire_len: 1514, is_sent: true, timestamp_ns: 7, tag: 0x8100_0064, rx_hash: 9 };
+    assert_eq!(record, expected);
+    assert_eq!(record.stride(), 88, "24 + 60 bytes, aligned to 8");
+}
+
+#[test]
+fn last_record_ends_within_the_value() {
+    for (ring, frame) in [(1 << 12, 1), (1 << 22, 1514), (1 << 25, 262_144)] {
+        let longest = Record { captured: frame + 4, ..Record::default() };
+        let last = super::layout::DATA + ring as usize - 8;
+        assert!(last + longest.stride() <= value_bytes(ring, frame) + 7, "{ring} {frame}");
+    }
+}
+
+#[test]
+fn program_assembles_for_both_hooks_and_several_lanes() {
+    for (context, doorbells) in [(Context::Received, &[4][..]), (Context::Sent, &[4, 5, 6])] {
+        let options = TapOptions {
+            interface: Options { context, ..Options::default() },
+            rings_fd: 3,
+            doorbells,
+            ring_bytes: 1 << 20,
+            frame_bytes_max: 1514,
+            rx_hash: true,
+        };
+        let program = tap_program(&Program::accept_all(96), &options).unwrap();
+        assert!(program.len() > 60, "{} instructions", program.len());
+    }
+}
