@@ -4,7 +4,7 @@
 //! The origin sends the whole film only as far as the test opens the gate, so bytes beyond it come
 //! from requests for parts.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -172,6 +172,36 @@ fn fill_reads_on_if_the_origin_refuses_what_follows() {
     await_hit(cinema.proxy.address, &FILM);
     let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
     assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn connection_of_a_fill_that_the_store_refuses_before_a_part_carries_no_other_request() {
+    let gate = Gate::default();
+    let behind = gate.clone();
+    let origin = Origin::new(move |request, stream| {
+        let range = send_head(request, stream, FRESH)?;
+        if range != (0..FILM.len) {
+            return send_bytes(&request.body(), range, stream);
+        }
+        trickle(&FILM, 0..16 * MIB, &behind, &mut *stream)?;
+        // The rest is late: another request would get it.
+        if stream.read(&mut [0])? > 0 { send_bytes(&FILM, 16 * MIB..FILM.len, stream) } else { Ok(()) }
+    });
+    let proxy = Setup::for_origin(origin.address).config("workers = 1\n").start();
+    let viewer = begin(&proxy, &gate);
+    let mut cinema = Cinema { origin, gate, proxy, viewer };
+    assert_part(&cinema.seek(&format!("{}-", 16 * MIB)), 16 * MIB, 8 * MIB);
+    cinema.gate.open(2 * MIB);
+    assert!(FILM.is(BEGINNING, &cinema.viewer.exactly(MIB).unwrap()));
+    // The fill ends before the part now.
+    cinema.proxy.reload("workers = 1\nname = \"small\"\ncache.object = \"2MiB\"\n");
+    let short = |id| get(cinema.proxy.address, &Body::new(id, 1000).target(), "");
+    let is_reloaded = || short(4).head.field("via").is_some_and(|via| via.ends_with(" small"));
+    assert!(wait_until(LIMIT, is_reloaded));
+    cinema.gate.open(16 * MIB);
+    let rest = cinema.viewer.exactly(FILM.len - 2 * MIB).unwrap();
+    assert!(FILM.is(2 * MIB, &rest), "the client that takes over gets the part as well");
+    Body::new(5, 1000).assert_whole(&short(5).body);
 }
 
 #[test]
