@@ -5,7 +5,7 @@
 //! from requests for parts.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lab::wait_until;
@@ -172,6 +172,24 @@ fn fill_reads_on_if_the_origin_refuses_what_follows() {
     await_hit(cinema.proxy.address, &FILM);
     let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
     assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn fill_reads_on_without_a_free_connection_to_the_origin() {
+    // A wait for one would last for an hour.
+    let config =
+        "limits.origin_connections = 2\nlimits.origin_connections_per_client = 2\ntimeouts.connect = 3600\n";
+    let mut cinema = Cinema::with_parts(config);
+    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+    // The client's own share is not used up.
+    let other = IpAddr::from(Ipv4Addr::new(127, 0, 0, 2));
+    let mut other = Client::connect_from(other, cinema.proxy.address).unwrap();
+    other.ask("GET", &Body::new(4, 32 * MIB).target(), "").unwrap();
+    assert!(wait_until(LIMIT, || cinema.origin.asked().len() == 3));
+    cinema.gate.open(FILM.len);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    assert_eq!(cinema.parts(), [Some((8 * MIB, 14 * MIB - 1)), None]);
 }
 
 #[test]
