@@ -104,9 +104,9 @@ impl Fills {
             }
             let (own, others) = (fill.range(), other.range());
             if others.start < own.start {
-                other.offer_skip(own);
+                other.offer_skip(own, Some(fill));
             } else if own.start < others.start && other.object_now().is_some() {
-                fill.offer_skip(others);
+                fill.offer_skip(others, Some(&other));
             }
         }
     }
@@ -238,8 +238,11 @@ mod tests {
         assert_eq!(whole.shorten(13 * REQUEST_BYTES), Some(50 * REQUEST_BYTES));
         assert_eq!((whole.range(), whole.shorten(13 * REQUEST_BYTES)), (0..50 * REQUEST_BYTES, None));
         let late = begun(&fills, &object, range(20, 5 * REQUEST_BYTES));
-        // The fill has passed its beginning meanwhile, but most of it is still to come.
-        assert_eq!(whole.shorten(21 * REQUEST_BYTES), Some(21 * REQUEST_BYTES));
+        // The fill has passed its beginning meanwhile, and receives what the part has not.
+        assert_eq!((whole.shorten(21 * REQUEST_BYTES), whole.range().end), (None, 50 * REQUEST_BYTES));
+        fills.skip(1, &late);
+        receive(&late, 20 * REQUEST_BYTES + 1);
+        assert_eq!(whole.shorten(21 * REQUEST_BYTES), Some(21 * REQUEST_BYTES), "the part is near");
         for fill in [short, passed, far, near, other, late] {
             assert_eq!(fill.shorten(0), None);
         }

@@ -197,7 +197,7 @@ impl GapRequest {
             let Ok(next) = self.task(guard, base, permits).await else { return false };
             let parts = stored.iter().flat_map(|stored| stored.parts());
             let stand_in = self.begin(next);
-            parts.for_each(|part| stand_in.fill().offer_skip(part));
+            parts.for_each(|part| stand_in.fill().offer_skip(part, None));
             // Clients of the first fill need the bytes of the next one.
             let first = fill.clone();
             tokio::task::spawn_local(async move {
