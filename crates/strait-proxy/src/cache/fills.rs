@@ -79,9 +79,15 @@ impl Fills {
     /// Begins a fill of a gap in the representation of `base`, up to the first byte of another
     /// fill.
     pub(crate) fn begin_part(&self, hash: u64, base: &Arc<Object>, gap: Range<u64>) -> PartStep {
+        // Parses the heads of the fills before it locks the map. Only fills that have begun in
+        // between are compared under the lock.
+        let (same, others): (UnderWay, UnderWay) =
+            self.of(hash, &base.key).into_iter().partition(|fill| fill.is_of(base));
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
-        let own: UnderWay = fills.iter().filter(|fill| fill.is_of(base)).cloned().collect();
+        let is_in = |list: &UnderWay, fill: &Arc<Fill>| list.iter().any(|other| Arc::ptr_eq(other, fill));
+        let is_own = |fill: &&Arc<Fill>| is_in(&same, fill) || (!is_in(&others, fill) && fill.is_of(base));
+        let own: UnderWay = fills.iter().filter(is_own).cloned().collect();
         if let Some(fill) = own.iter().rev().find(|fill| fill.has_soon(gap.start)) {
             return PartStep::UnderWay(fill.clone());
         }
