@@ -93,8 +93,8 @@ impl Check {
         Ok(Step { bytes, outcome: Some(Outcome::Hashed) })
     }
 
-    /// Takes the next step in the body of a record that was removed or evicted since the first step:
-    /// `body` is its body, pinned by the caller. Returns true at the end: the body is intact.
+    /// Takes the next step in the body of a record that was removed or evicted since the first
+    /// step: `body` is its body, pinned by the caller. Returns true at the end: the body is intact.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the body is damaged, and [`Error::Removed`] if there is no hash to
