@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::file::lock;
+use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{Hasher, RECORD_HEADER_BYTES, RecordHeader, SUMMED_AT};
 use crate::read;
 use crate::record::{Location, Record};
@@ -13,6 +13,10 @@ use crate::shared::Shared;
 
 /// Bytes of the body that are read in one step.
 const PIECE_BYTES: u64 = 256 << 10;
+
+const REMOVED: Error = Error::Removed { operation: "check" };
+const CUT_BODY: &str = "the file ends in its body";
+const DAMAGED_BODY: &str = "its body is damaged";
 
 /// Check of one record. [`Store::check_next`](crate::Store::check_next) takes a step.
 #[derive(Debug)]
@@ -80,21 +84,17 @@ impl Check {
 
     fn read_next(&mut self, shared: &Shared) -> Result<Step> {
         let Some(header) = self.header else { return self.read_head(shared) };
-        let location = self.record.location().ok_or(Error::Removed { operation: "check" })?;
-        let bytes = (self.record.body_len() - self.body_bytes).min(PIECE_BYTES);
-        let piece = location.body.read(bytes as usize, location.body_offset + self.body_bytes);
-        let piece = shared.counted(piece)?;
-        if (piece.len() as u64) < bytes {
-            return Err(self.damaged(shared, &location, "the file ends in its body"));
-        }
-        self.hasher.write(&piece);
-        self.body_bytes += bytes;
+        let location = self.record.location().ok_or(REMOVED)?;
+        let read = self.read_piece(&location.body, location.body_offset);
+        let Some(bytes) = shared.counted(read)? else {
+            return Err(self.damaged(shared, &location, CUT_BODY));
+        };
         if self.body_bytes < self.record.body_len() {
             return Ok(Step { bytes, outcome: None });
         }
         let hash = self.hasher.finish();
         if header.body_hash.is_some_and(|expected| expected != hash) {
-            return Err(self.damaged(shared, &location, "its body is damaged"));
+            return Err(self.damaged(shared, &location, DAMAGED_BODY));
         }
         self.record.set_checked();
         if header.body_hash.is_some() {
@@ -102,6 +102,36 @@ impl Check {
         }
         self.add_hash(shared, hash)?;
         Ok(Step { bytes, outcome: Some(Outcome::Hashed) })
+    }
+
+    /// Takes the next step in the body of a record that was removed or evicted since the first
+    /// step: `body` is its body, pinned by the caller. Returns true at the end: the body is intact.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the body is damaged, and [`Error::Removed`] if there is no hash to
+    /// compare it with.
+    pub fn next_in(&mut self, body: &Extent) -> Result<bool> {
+        let hash = self.header.and_then(|header| header.body_hash).ok_or(REMOVED)?;
+        let corrupt = |what| Error::Corrupt { file: body.file.path(), offset: body.offset, what };
+        self.read_piece(&body.file, body.offset)?.ok_or_else(|| corrupt(CUT_BODY))?;
+        let is_over = self.body_bytes == self.record.body_len();
+        if is_over && self.hasher.finish() != hash {
+            return Err(corrupt(DAMAGED_BODY));
+        }
+        Ok(is_over)
+    }
+
+    /// Reads the next piece of the body, which begins at `offset` of `file`. Returns its length;
+    /// `None` if the file ends before.
+    fn read_piece(&mut self, file: &SegmentFile, offset: u64) -> Result<Option<u64>> {
+        let bytes = (self.record.body_len() - self.body_bytes).min(PIECE_BYTES);
+        let piece = file.read(bytes as usize, offset + self.body_bytes)?;
+        if (piece.len() as u64) < bytes {
+            return Ok(None);
+        }
+        self.hasher.write(&piece);
+        self.body_bytes += bytes;
+        Ok(Some(bytes))
     }
 
     /// Reads the head, and a short body with it.
@@ -138,7 +168,7 @@ impl Check {
             return Ok(());
         }
         let place = lock(&self.record.location);
-        let Some(location) = place.clone() else { return Err(Error::Removed { operation: "check" }) };
+        let Some(location) = place.clone() else { return Err(REMOVED) };
         let is_right = shared.counted(write_hash(shared, &self.record, &location, hash));
         drop(place);
         if is_right? { Ok(()) } else { Err(self.damaged(shared, &location, "its header or body is damaged")) }

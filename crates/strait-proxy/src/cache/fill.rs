@@ -13,7 +13,7 @@
 //! offset and speed.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -109,13 +109,33 @@ struct State {
     object: Option<Arc<Object>>,
     /// The requested range before the head of a part was received; otherwise that of the response.
     range: Range<u64>,
-    /// Ranges of other fills in which this one may end.
-    skips: Vec<Range<u64>>,
+    skips: Vec<Skip>,
     /// True if the origin has answered a request for a part with the whole representation.
     refuses_ranges: bool,
     followers: usize,
     failure: Option<Refusal>,
     remainder: Option<Box<Remainder>>,
+}
+
+/// Range in which a fill may end.
+#[derive(Debug)]
+struct Skip {
+    range: Range<u64>,
+    /// Fill that receives it; `None` if it is stored.
+    receiver: Option<Weak<Fill>>,
+}
+
+impl Skip {
+    /// Returns the end of a fill that has received the bytes before `reached`: the beginning of the
+    /// range, or `reached` if the fill has passed that. `None` if the rest of the range is short,
+    /// or if its receiver is far behind: then clients would wait, or request the bytes between.
+    fn end(&self, reached: u64) -> Option<u64> {
+        let end = self.range.start.max(reached);
+        let is_long = self.range.end.saturating_sub(end) >= REQUEST_BYTES;
+        // The bytes of a receiver that has gone are stored, or requested as a gap.
+        let receiver = self.receiver.as_ref().and_then(Weak::upgrade);
+        (is_long && receiver.is_none_or(|fill| fill.has_soon(end))).then_some(end)
+    }
 }
 
 /// Status and reason of the proxy's own response.
@@ -202,24 +222,25 @@ impl Fill {
         state.range.contains(&at) && at.saturating_sub(next) < REQUEST_BYTES
     }
 
-    /// Offers a range that another fill receives, or that is stored. The fill ends where it begins,
+    /// Offers a range that `receiver` receives, or that is stored. The fill ends where it begins,
     /// unless it is short or the fill has passed it by then.
-    pub(crate) fn offer_skip(&self, range: Range<u64>) {
+    pub(crate) fn offer_skip(&self, range: Range<u64>, receiver: Option<&Arc<Self>>) {
         let mut state = self.state();
         if state.range.contains(&range.start) && state.skips.len() < SKIPS_MAX {
-            state.skips.push(range);
+            state.skips.push(Skip { range, receiver: receiver.map(Arc::downgrade) });
         }
     }
 
     /// Shortens the range to the bytes before the first one to skip; returns the new end, if there
     /// is one. The bytes before `reached` were received.
     pub(super) fn shorten(&self, reached: u64) -> Option<u64> {
+        let skips = std::mem::take(&mut self.state().skips);
+        // Without the lock: the state of the other fills is looked at.
+        let end = skips.iter().filter_map(|skip| skip.end(reached)).min()?;
         let mut state = self.state();
-        let ends = std::mem::take(&mut state.skips).into_iter().filter_map(|skip| {
-            let start = skip.start.max(reached);
-            (skip.end.saturating_sub(start) >= REQUEST_BYTES).then_some(start)
-        });
-        let end = ends.min().filter(|end| *end < state.range.end)?;
+        if end >= state.range.end {
+            return None;
+        }
         state.range.end = end;
         Some(end)
     }

@@ -229,7 +229,12 @@ impl FillTask {
             }
             Ok(()) => drop(self.finish()),
             Err(FillError::Origin | FillError::Abandoned) => self.keep_part(),
-            Err(FillError::Store(held)) => self.hand_over(held),
+            Err(FillError::Store(held)) => {
+                // After a shortened range, the origin sends the rest as well: it ends with the
+                // connection.
+                self.incoming.keeps_alive &= self.range.end == end;
+                self.hand_over(held);
+            }
         }
         None
     }

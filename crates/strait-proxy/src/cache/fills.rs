@@ -79,9 +79,15 @@ impl Fills {
     /// Begins a fill of a gap in the representation of `base`, up to the first byte of another
     /// fill.
     pub(crate) fn begin_part(&self, hash: u64, base: &Arc<Object>, gap: Range<u64>) -> PartStep {
+        // Parses the heads of the fills before it locks the map. Only fills that have begun in
+        // between are compared under the lock.
+        let (same, others): (UnderWay, UnderWay) =
+            self.of(hash, &base.key).into_iter().partition(|fill| fill.is_of(base));
         let mut map = self.map();
         let fills = map.entry(hash).or_default();
-        let own: UnderWay = fills.iter().filter(|fill| fill.is_of(base)).cloned().collect();
+        let is_in = |list: &UnderWay, fill: &Arc<Fill>| list.iter().any(|other| Arc::ptr_eq(other, fill));
+        let is_own = |fill: &&Arc<Fill>| is_in(&same, fill) || (!is_in(&others, fill) && fill.is_of(base));
+        let own: UnderWay = fills.iter().filter(is_own).cloned().collect();
         if let Some(fill) = own.iter().rev().find(|fill| fill.has_soon(gap.start)) {
             return PartStep::UnderWay(fill.clone());
         }
@@ -104,9 +110,9 @@ impl Fills {
             }
             let (own, others) = (fill.range(), other.range());
             if others.start < own.start {
-                other.offer_skip(own);
+                other.offer_skip(own, Some(fill));
             } else if own.start < others.start && other.object_now().is_some() {
-                fill.offer_skip(others);
+                fill.offer_skip(others, Some(&other));
             }
         }
     }
@@ -238,8 +244,11 @@ mod tests {
         assert_eq!(whole.shorten(13 * REQUEST_BYTES), Some(50 * REQUEST_BYTES));
         assert_eq!((whole.range(), whole.shorten(13 * REQUEST_BYTES)), (0..50 * REQUEST_BYTES, None));
         let late = begun(&fills, &object, range(20, 5 * REQUEST_BYTES));
-        // The fill has passed its beginning meanwhile, but most of it is still to come.
-        assert_eq!(whole.shorten(21 * REQUEST_BYTES), Some(21 * REQUEST_BYTES));
+        // The fill has passed its beginning meanwhile, and receives what the part has not.
+        assert_eq!((whole.shorten(21 * REQUEST_BYTES), whole.range().end), (None, 50 * REQUEST_BYTES));
+        fills.skip(1, &late);
+        receive(&late, 20 * REQUEST_BYTES + 1);
+        assert_eq!(whole.shorten(21 * REQUEST_BYTES), Some(21 * REQUEST_BYTES), "the part is near");
         for fill in [short, passed, far, near, other, late] {
             assert_eq!(fill.shorten(0), None);
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use strait_http::cache_status::CacheStatus;
 use strait_http::multipart::{Boundary, Multipart};
-use strait_store::{Extent, Record};
+use strait_store::{Error, Extent, Record};
 
 use crate::cache::fill::{Follower, Held, Phase, Remainder, Source};
 use crate::cache::object::{Body, Object, Pinned};
@@ -138,7 +138,8 @@ async fn send_with_head(
 }
 
 /// Sends a whole body, and checks each piece before it is sent. A damaged body is cut off before
-/// its last piece, so that the client does not take it as complete.
+/// its last piece, so that the client does not take it as complete. If the record is removed or
+/// evicted meanwhile, the check goes on in the pinned bytes: damage may be the reason.
 async fn send_checked(
     worker: &Worker,
     socket: &mut ClientSocket,
@@ -150,7 +151,11 @@ async fn send_checked(
     let mut check = store.check(record);
     let mut sent = 0;
     loop {
-        let is_over = store.check_next(&mut check).map_err(|_| SocketError::Closed)?;
+        let next = match (store.check_next(&mut check), pinned.at(0)) {
+            (Err(Error::Removed { .. }), Some((body, _))) => check.next_in(&body),
+            (next, _) => next,
+        };
+        let is_over = next.map_err(|_| SocketError::Closed)?;
         let upto = if is_over { record.body_len() } else { check.body_bytes() };
         send_range(worker, socket, object, pinned, sent..upto).await?;
         if is_over {

@@ -86,7 +86,7 @@ impl GapRequest {
         base: &Object,
         permit: Option<Permit>,
     ) -> Result<Follower, GapError> {
-        Ok(self.begin(self.task(guard, base, permit).await?))
+        Ok(self.begin(self.task(guard, base, (permit, None)).await?))
     }
 
     /// Starts the fill task of a part.
@@ -98,17 +98,18 @@ impl GapRequest {
     }
 
     /// Requests a gap. Its bytes must be the first ones of the gap, of the representation of
-    /// `base`.
+    /// `base`. Waits for the permits of the client's and of the origin's gate that are missing.
     async fn task(
         &self,
         guard: FillGuard,
         base: &Object,
-        permit: Option<Permit>,
+        (client_permit, origin_permit): (Option<Permit>, Option<Permit>),
     ) -> Result<FillTask, GapError> {
         let (worker, gap) = (&self.worker, guard.fill.range());
         let mut origin_request = self.whole.again();
         origin_request.add_range(&gap, strong_validator(&base.fields()));
-        origin_request.client_permit = permit;
+        origin_request.client_permit = client_permit;
+        origin_request.origin_permit = origin_permit;
         let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
         let incoming = fetched.map_err(|_| GapError::Refused)?;
         if incoming.status == 200 {
@@ -153,6 +154,15 @@ impl GapRequest {
         (found.is_for_same(base) && found.combines_with(base)).then_some(found)
     }
 
+    /// Takes the permits of both gates if they are free. A fill holds a connection itself: waiting
+    /// fills could use up the gates and would wait for each other.
+    fn try_enter(&self) -> Option<(Option<Permit>, Option<Permit>)> {
+        let (gates, server) = (&self.worker.shared.gates, &self.whole.server);
+        let client = gates.try_enter(Key::OriginOf(server.clone(), self.whole.client))?;
+        let origin = gates.try_enter(Key::Origin(server.clone()))?;
+        Some((Some(client), Some(origin)))
+    }
+
     /// Lets other fills receive the rest of a response: begins a fill of the first gap and all that
     /// follows. Returns false if the task has to read on: it must not
     /// give up its response before the origin has begun another one.
@@ -183,12 +193,11 @@ impl GapRequest {
             }
             // It ends early in its turn.
             guard.fill.set_end(rest.end);
-            let gate = Key::OriginOf(self.whole.server.clone(), self.whole.client);
-            let Some(permit) = worker.shared.gates.try_enter(gate) else { return false };
-            let Ok(next) = self.task(guard, base, Some(permit)).await else { return false };
+            let Some(permits) = self.try_enter() else { return false };
+            let Ok(next) = self.task(guard, base, permits).await else { return false };
             let parts = stored.iter().flat_map(|stored| stored.parts());
             let stand_in = self.begin(next);
-            parts.for_each(|part| stand_in.fill().offer_skip(part));
+            parts.for_each(|part| stand_in.fill().offer_skip(part, None));
             // Clients of the first fill need the bytes of the next one.
             let first = fill.clone();
             tokio::task::spawn_local(async move {

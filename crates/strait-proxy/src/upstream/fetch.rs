@@ -52,8 +52,8 @@ pub(crate) async fn fetch(
     request: &mut OriginRequest,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
-    let client_permit = request.client_permit.take();
-    let connection = Connection::to(upstream, &request.server, request.client, client_permit).await?;
+    let permits = (request.client_permit.take(), request.origin_permit.take());
+    let connection = Connection::to(upstream, &request.server, request.client, permits).await?;
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let may_repeat = connection.is_used && is_idempotent(request.method()) && !has_body;
     let first = client.as_mut().map(Client::reborrow);

@@ -38,6 +38,8 @@ pub(crate) struct OriginRequest {
     pub(crate) client: gate::Client,
     /// Permit of the client's gate to the server, if it was taken before.
     pub(crate) client_permit: Option<Permit>,
+    /// Permit of the server's gate, if it was taken before.
+    pub(crate) origin_permit: Option<Permit>,
 }
 
 /// Purpose of a request, which decides the fields that are sent to the origin.
@@ -112,6 +114,7 @@ impl OriginRequest {
             is_shared: false,
             client: gate::Client::of(client_request.client),
             client_permit: None,
+            origin_permit: None,
         }
     }
 
@@ -138,9 +141,10 @@ impl OriginRequest {
         }
     }
 
-    /// Returns the same request without the client's permit.
+    /// Returns the same request without permits.
     pub(crate) fn again(&self) -> Self {
-        Self { server: self.server.clone(), head: self.head.clone(), client_permit: None, ..*self }
+        let (server, head) = (self.server.clone(), self.head.clone());
+        Self { server, head, client_permit: None, origin_permit: None, ..*self }
     }
 
     /// Returns true for a 304 to a GET or HEAD that was sent without a condition. The client has no

@@ -158,14 +158,14 @@ impl Pool {
 
 impl Connection {
     /// Returns an idle or a new connection to `server` on behalf of `client`, which may have taken
-    /// a permit of its own gate already.
+    /// permits of its own gate and of the server's already.
     pub(crate) async fn to(
         upstream: &Upstream<'_>,
         server: &Server,
         client: Client,
-        client_permit: Option<Permit>,
+        permits: (Option<Permit>, Option<Permit>),
     ) -> Result<Box<Self>, OriginError> {
-        let slot = enter(upstream, server, client, client_permit).await?;
+        let slot = enter(upstream, server, client, permits).await?;
         let idle = upstream.pool.borrow_mut().take(upstream, server);
         match idle {
             Some(mut connection) => {
@@ -183,7 +183,7 @@ impl Connection {
         server: &Server,
         client: Client,
     ) -> Result<Box<Self>, OriginError> {
-        let slot = enter(upstream, server, client, None).await?;
+        let slot = enter(upstream, server, client, (None, None)).await?;
         Self::open_with(upstream, server, slot).await
     }
 
@@ -233,20 +233,23 @@ impl Connection {
     }
 }
 
-/// Waits for a permit at the client's gate, then at the origin's.
+/// Waits for a permit at the client's gate, then at the origin's, unless they were taken before.
 async fn enter(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
-    client_permit: Option<Permit>,
+    (client_permit, origin_permit): (Option<Permit>, Option<Permit>),
 ) -> Result<Slot, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
     let client_permit = match client_permit {
         Some(permit) => permit,
         None => enter_as_client(upstream, server, client, deadline).await?,
     };
-    let permit = upstream.gates.enter(Key::Origin(server.clone()), deadline).await;
-    Ok(Slot { client, _permits: [permit.ok_or(OriginError::Full)?, client_permit] })
+    let origin_permit = match origin_permit {
+        Some(permit) => Some(permit),
+        None => upstream.gates.enter(Key::Origin(server.clone()), deadline).await,
+    };
+    Ok(Slot { client, _permits: [origin_permit.ok_or(OriginError::Full)?, client_permit] })
 }
 
 /// Waits for a permit at a client's gate to an origin.

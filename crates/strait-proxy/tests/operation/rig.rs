@@ -171,12 +171,22 @@ impl Client {
 
     /// Reads a response; `None` if the connection has ended.
     pub(crate) fn answer(&mut self) -> Option<Answer> {
-        let head = read_head(&mut self.0)?;
-        let mut answer = Answer { head, body: Vec::new() };
+        let mut answer = self.head()?;
         let length = answer.field("content-length").map_or(0, |length| length.parse().unwrap());
-        answer.body.resize(length, 0);
-        self.0.read_exact(&mut answer.body).ok()?;
+        answer.body = self.exactly(length)?;
         Some(answer)
+    }
+
+    /// Reads the head of a response; `None` if the connection has ended.
+    pub(crate) fn head(&mut self) -> Option<Answer> {
+        Some(Answer { head: read_head(&mut self.0)?, body: Vec::new() })
+    }
+
+    /// Reads `len` bytes; `None` if the connection ends before.
+    pub(crate) fn exactly(&mut self, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact(&mut bytes).ok()?;
+        Some(bytes)
     }
 
     /// Returns true if the connection ends without another byte.

@@ -2,11 +2,11 @@
 //! before the origin sent more.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use lab::wait_until;
 use rustix::buffer::spare_capacity;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketType, recv};
 
 use crate::body::Body;
 use crate::rig::LIMIT;
@@ -57,7 +57,18 @@ pub(crate) fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
+        Self::of(TcpStream::connect(address)?)
+    }
+
+    /// Connects from another address of this machine.
+    pub(crate) fn connect_from(own: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        net::bind(&socket, &SocketAddr::new(own, 0))?;
+        net::connect(&socket, &address)?;
+        Self::of(socket.into())
+    }
+
+    fn of(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         Ok(Self { stream, came: Vec::new() })

@@ -3,6 +3,7 @@
 
 mod body;
 mod browser;
+mod cinema;
 mod client;
 mod commands;
 mod crowds;

@@ -1,121 +1,17 @@
 //! Seeks in a film that is being fetched: a range ahead of a running fill is requested on its own,
 //! stored, and skipped by the fill.
-//!
-//! The origin sends the whole film only as far as the test opens the gate, so bytes beyond it come
-//! from requests for parts.
 
-use std::io::{self, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Shutdown};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lab::wait_until;
 
 use crate::body::Body;
+use crate::cinema::{BEGINNING, Cinema, FILM, FRESH, MIB, assert_part, assert_waits, begin};
 use crate::client::{Client, Response, await_hit, get};
-use crate::origin::{Gate, Origin, Request, send_body, send_bytes, send_head, trickle};
-use crate::rig::{LIMIT, Proxy, Setup};
-
-const MIB: u64 = 1 << 20;
-const FILM: Body = Body::new(3, 24 * MIB);
-/// Bytes that the origin sends before it pauses.
-const BEGINNING: u64 = MIB;
-const FRESH: &str = "Cache-Control: max-age=3600\r\n";
-
-/// Range of a request for a part, first and last byte.
-type Asked = Option<(u64, u64)>;
-
-/// Origin that pauses within the film, a proxy, and a client that is sent the beginning.
-struct Cinema {
-    origin: Origin,
-    gate: Gate,
-    proxy: Proxy,
-    viewer: Client,
-}
-
-impl Cinema {
-    /// Opens it with an origin that answers requests for parts by `answer`.
-    fn new(
-        config: &str,
-        answer: impl Fn(&Request, &mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
-    ) -> Self {
-        let gate = Gate::default();
-        let behind = gate.clone();
-        let origin = Origin::new(move |request, stream| {
-            if request.field("range").is_some() {
-                return answer(request, stream);
-            }
-            let range = send_head(request, stream, FRESH)?;
-            trickle(&request.body(), range, &behind, stream)
-        });
-        let proxy = Setup::for_origin(origin.address).config(config).start();
-        let viewer = begin(&proxy, &gate);
-        Self { origin, gate, proxy, viewer }
-    }
-
-    /// Opens it with an origin that sends parts at once.
-    fn with_parts(config: &str) -> Self {
-        Self::new(config, |request, stream| send_body(request, stream, FRESH))
-    }
-
-    /// Requests a part on a connection of its own.
-    fn seek(&self, range: &str) -> Response {
-        get(self.proxy.address, &FILM.target(), &format!("Range: bytes={range}\r\n"))
-    }
-
-    /// Requests a part, with further fields, and reads the head of the response.
-    fn begin_seek(&self, range: &str, fields: &str) -> Client {
-        let mut client = Client::connect(self.proxy.address).unwrap();
-        client.ask("GET", &FILM.target(), &format!("Range: bytes={range}\r\n{fields}")).unwrap();
-        client
-    }
-
-    /// Checks that the first client gets the rest of the film.
-    #[track_caller]
-    fn continues(&mut self) {
-        let rest = self.viewer.exactly(FILM.len - BEGINNING).unwrap();
-        assert!(FILM.is(BEGINNING, &rest), "the bytes of the rest");
-    }
-
-    /// Returns the ranges of the requests for parts, after that for the whole film.
-    #[track_caller]
-    fn parts(&self) -> Vec<Asked> {
-        let asked = self.origin.asked();
-        assert_eq!(asked[0].field("range"), None);
-        asked[1..].iter().map(Request::range).collect()
-    }
-
-    /// Waits until a request that the origin must not answer is a hit.
-    fn await_stored(&self) {
-        let is_stored = || get(self.proxy.address, &FILM.target(), "Cache-Control: only-if-cached\r\n");
-        assert!(wait_until(LIMIT, || is_stored().head.status == 200), "the film stays incomplete");
-    }
-}
-
-/// Connects a client that requests the film and reads its beginning.
-fn begin(proxy: &Proxy, gate: &Gate) -> Client {
-    let mut client = Client::connect(proxy.address).unwrap();
-    client.ask("GET", &FILM.target(), "").unwrap();
-    gate.open(BEGINNING);
-    assert_eq!(client.head().unwrap().len(), Some(FILM.len));
-    assert!(FILM.is(0, &client.exactly(BEGINNING).unwrap()));
-    client
-}
-
-#[track_caller]
-fn assert_part(response: &Response, first: u64, len: u64) {
-    let range = format!("bytes {first}-{}/{}", first + len - 1, FILM.len);
-    assert_eq!((response.head.status, response.head.field("content-range")), (206, Some(&*range)));
-    assert!(response.body.len() as u64 == len && FILM.is(first, &response.body), "{range}");
-}
-
-/// Reads the response to a seek that has to wait for the fill: its head comes before its bytes.
-#[track_caller]
-fn assert_waits(mut client: Client, gate: &Gate, first: u64, len: u64) {
-    let head = client.head().unwrap();
-    gate.open(FILM.len);
-    let body = client.body(&head).unwrap();
-    assert_part(&Response { head, body }, first, len);
-}
+use crate::origin::{Gate, Origin, send_body, send_bytes, send_head, trickle};
+use crate::rig::{LIMIT, Setup};
 
 #[test]
 fn seek_to_the_end_is_answered_while_the_fill_waits() {
@@ -172,6 +68,54 @@ fn fill_reads_on_if_the_origin_refuses_what_follows() {
     await_hit(cinema.proxy.address, &FILM);
     let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
     assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn fill_reads_on_without_a_free_connection_to_the_origin() {
+    // A wait for one would last for an hour.
+    let config =
+        "limits.origin_connections = 2\nlimits.origin_connections_per_client = 2\ntimeouts.connect = 3600\n";
+    let mut cinema = Cinema::with_parts(config);
+    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+    // The client's own share is not used up.
+    let other = IpAddr::from(Ipv4Addr::new(127, 0, 0, 2));
+    let mut other = Client::connect_from(other, cinema.proxy.address).unwrap();
+    other.ask("GET", &Body::new(4, 32 * MIB).target(), "").unwrap();
+    assert!(wait_until(LIMIT, || cinema.origin.asked().len() == 3));
+    cinema.gate.open(FILM.len);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    assert_eq!(cinema.parts(), [Some((8 * MIB, 14 * MIB - 1)), None]);
+}
+
+#[test]
+fn connection_of_a_fill_that_the_store_refuses_before_a_part_carries_no_other_request() {
+    let gate = Gate::default();
+    let behind = gate.clone();
+    let origin = Origin::new(move |request, stream| {
+        let range = send_head(request, stream, FRESH)?;
+        if range != (0..FILM.len) {
+            return send_bytes(&request.body(), range, stream);
+        }
+        trickle(&FILM, 0..16 * MIB, &behind, &mut *stream)?;
+        // The rest is late: another request would get it.
+        if stream.read(&mut [0])? > 0 { send_bytes(&FILM, 16 * MIB..FILM.len, stream) } else { Ok(()) }
+    });
+    let proxy = Setup::for_origin(origin.address).config("workers = 1\n").start();
+    let viewer = begin(&proxy, &gate);
+    let mut cinema = Cinema { origin, gate, proxy, viewer };
+    assert_part(&cinema.seek(&format!("{}-", 16 * MIB)), 16 * MIB, 8 * MIB);
+    cinema.gate.open(2 * MIB);
+    assert!(FILM.is(BEGINNING, &cinema.viewer.exactly(MIB).unwrap()));
+    // The fill ends before the part now.
+    cinema.proxy.reload("workers = 1\nname = \"small\"\ncache.object = \"2MiB\"\n");
+    let short = |id| get(cinema.proxy.address, &Body::new(id, 1000).target(), "");
+    let is_reloaded = || short(4).head.field("via").is_some_and(|via| via.ends_with(" small"));
+    assert!(wait_until(LIMIT, is_reloaded));
+    cinema.gate.open(16 * MIB);
+    let rest = cinema.viewer.exactly(FILM.len - 2 * MIB).unwrap();
+    assert!(FILM.is(2 * MIB, &rest), "the client that takes over gets the part as well");
+    Body::new(5, 1000).assert_whole(&short(5).body);
 }
 
 #[test]

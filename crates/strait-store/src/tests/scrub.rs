@@ -12,7 +12,7 @@ use super::{PATIENCE, config, fill_of, killed, open};
 use crate::check::{Check, Verified};
 use crate::disk::{Call, Disk};
 use crate::policy::Area;
-use crate::{Config, Record, Scrub, Store, Writer, eviction, hash_of};
+use crate::{Config, Error, Record, Scrub, Store, Writer, eviction, hash_of};
 
 /// A scrub without a limit, with one pass.
 const ONCE: Option<Scrub> = Some(Scrub { bytes_per_second: u64::MAX, every: Duration::from_hours(1) });
@@ -129,6 +129,34 @@ fn record_moved_during_its_check_gets_the_hash_at_its_new_place() {
     while check.step(&store.shared).unwrap().outcome.is_none() {}
     wait_for("the copy has a hash", || has_hash(&store, &record));
     assert_eq!(verified(&store), (1, 0, 0, 0));
+}
+
+#[test]
+fn check_goes_on_in_the_pinned_body_of_a_removed_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&larger(&dir));
+    let body = fill_of(1, 600_000);
+    for is_damaged in [false, true] {
+        let mut writer = written(&store, b"key", b"meta", &body, true);
+        writer.hash(0, &body);
+        let record = writer.commit(600_000).unwrap();
+        let pinned = record.body().unwrap();
+        let mut check = Check::new(&record);
+        assert!(matches!(check.next_in(&pinned), Err(Error::Removed { .. })), "the hash is not known yet");
+        // The head, and the first piece.
+        (0..2).for_each(|_| assert!(!store.check_next(&mut check).unwrap()));
+        if is_damaged {
+            let last = pinned.after(599_999);
+            assert_eq!(pwrite(&*last.file, &[!body[599_999]], last.offset).unwrap(), 1);
+        }
+        store.remove(&record);
+        assert!(matches!(store.check_next(&mut check), Err(Error::Removed { .. })));
+        assert!(!check.next_in(&pinned).unwrap());
+        match check.next_in(&pinned) {
+            Err(Error::Corrupt { .. }) => assert!(is_damaged),
+            end => assert!(end.unwrap() && !is_damaged),
+        }
+    }
 }
 
 #[test]
