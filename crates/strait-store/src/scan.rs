@@ -306,7 +306,8 @@ impl Scan<'_> {
             // The last session may have ended before it synced the file.
             self.shared.durability.note_written(file);
         }
-        // Files that could not be read have no place in the order, and are evicted by their numbers.
+        // Files that could not be read have no place in the order, and are evicted by their
+        // numbers.
         if in_order && !self.shared.unread.any() {
             self.shared.segments.enlist(Area::Main, file.clone());
         } else {

@@ -18,8 +18,8 @@ const ABOUT: &str = "Guest instructions per received frame, in the kernel and in
     subtracted. QEMU without KVM. Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
 
 impl Axis {
-    /// Tolerated increase of a cost above the recorded figure, in percent. The processors of a guest
-    /// take turns differently in each run.
+    /// Tolerated increase of a cost above the recorded figure, in percent. The processors of a
+    /// guest take turns differently in each run.
     fn tolerance_percent(self) -> f64 {
         if matches!(self, Self::Queues) { 10.0 } else { 5.0 }
     }
