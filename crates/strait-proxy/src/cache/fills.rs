@@ -127,9 +127,14 @@ impl Fills {
     /// them.
     pub(crate) fn invalidate(&self, hash: u64, key: &str) {
         for fill in self.of(hash, key) {
-            fill.invalidate();
-            self.remove(hash, &fill);
+            self.keep_out(hash, &fill);
         }
+    }
+
+    /// Invalidates one fill: its object is not stored, and no other request follows it.
+    pub(crate) fn keep_out(&self, hash: u64, fill: &Arc<Fill>) {
+        fill.invalidate();
+        self.remove(hash, fill);
     }
 
     /// Invalidates the fills of all keys that match.

@@ -10,9 +10,10 @@ use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
 use strait_http::storing::{StorableRequest, may_store};
 
-use crate::cache::fill::{Follower, REQUEST_BYTES};
+use crate::cache::fill::{Fill, Follower, REQUEST_BYTES};
 use crate::cache::fill_task::{FillGuard, FillTask};
 use crate::cache::fills::PartStep;
+use crate::cache::generation::Generation;
 use crate::cache::object::{Object, RECORDS_MAX};
 use crate::cache::worker::Worker;
 use crate::config::file::Abandoned;
@@ -34,6 +35,8 @@ pub(crate) struct GapRequest {
     pub(crate) worker: Rc<Worker>,
     pub(crate) hash: u64,
     key: Arc<str>,
+    /// Generation of the key at the time of the request.
+    generation: Generation,
     pub(crate) directives: OfRequest,
     /// Head of the client's request.
     pub(crate) head: Vec<u8>,
@@ -44,7 +47,8 @@ pub(crate) struct GapRequest {
 /// Reason why a gap is not filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GapError {
-    /// The origin has answered with the whole representation, or with another one.
+    /// The origin has answered with the whole representation, with another one, or with a shorter
+    /// part.
     Whole,
     /// The origin failed or refused the part, the part may not be stored, or a limit is reached.
     Refused,
@@ -56,6 +60,7 @@ impl GapRequest {
             worker: exchange.worker.clone(),
             hash: wanted.hash,
             key: wanted.key.clone(),
+            generation: wanted.generation.clone(),
             directives: wanted.directives,
             head: exchange.raw.to_vec(),
             whole: exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store),
@@ -122,10 +127,13 @@ impl GapRequest {
         let made = object(worker, true, &request, directives, key, (&incoming, &incoming.response()));
         let (part, range) = made
             .filter(|(part, range)| {
-                let is_in_gap = range.start == gap.start && range.end <= gap.end;
-                incoming.status == 206 && is_in_gap && part.combines_with(base)
+                incoming.status == 206 && range.start == gap.start && part.combines_with(base)
             })
             .ok_or(GapError::Refused)?;
+        // An origin that limits the length of parts would need too many requests.
+        if range.end != gap.end {
+            return Err(GapError::Whole);
+        }
         let part = with_fields_of(worker, &request, &part, range.start, base);
         if !part.is_for_same(base) {
             return Err(GapError::Refused);
@@ -152,6 +160,15 @@ impl GapRequest {
         let Ok(Some((request, _))) = read_request(self.worker.settings(), &self.head) else { return None };
         let found = self.worker.find(self.hash, &self.key, &request.fields).ok()?;
         (found.is_for_same(base) && found.combines_with(base)).then_some(found)
+    }
+
+    /// Returns the guard of a fill of a part. If the key was invalidated since the request, the
+    /// part gets fields of a removed response: it is sent, but neither stored nor shared.
+    pub(crate) fn guard(&self, fill: Arc<Fill>) -> FillGuard {
+        if !self.generation.holds(&self.key) {
+            self.worker.shared.fills.keep_out(self.hash, &fill);
+        }
+        FillGuard::new(&self.worker, self.hash, fill)
     }
 
     /// Takes the permits of both gates if they are free. A fill holds a connection itself: waiting
@@ -185,7 +202,7 @@ impl GapRequest {
                 }
                 PartStep::Full => return false,
             };
-            let guard = FillGuard::new(worker, self.hash, begun);
+            let guard = self.guard(begun);
             let stored = self.stored(base);
             if let Some(len) = stored.as_ref().and_then(|stored| stored.stored_len(at)) {
                 at += len;

@@ -50,7 +50,8 @@ pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Re
     let worker = exchange.worker;
     let (hash, key) = worker.with_key(uri, |hash, key| (hash, Arc::from(key)));
     let directives = worker.directives(exchange.peer.ip(), &exchange.request.fields);
-    let wanted = Wanted { uri, key, hash, directives };
+    let generation = worker.shared.generations.take(hash);
+    let wanted = Wanted { uri, key, hash, directives, generation };
     // A fill is requested without Expect: an expectation that the origin may refuse is for this
     // client's request alone.
     let is_alone = exchange.options.is_head

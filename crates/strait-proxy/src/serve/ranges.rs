@@ -235,7 +235,7 @@ impl Assembly<'_> {
                 }
                 PartStep::Full => return Err(GapError::Refused),
             };
-            let guard = FillGuard::new(worker, *hash, begun);
+            let guard = self.request.guard(begun);
             if let Some(stored) = self.request.stored(self.stored) {
                 let gap = stored.first_gap(&guard.fill.range());
                 let Some(gap) = gap.filter(|gap| gap.start == range.start) else {

@@ -11,6 +11,7 @@ use strait_http::partial::strong_validator;
 use strait_http::target::Uri;
 
 use crate::cache::fill_task::FillGuard;
+use crate::cache::generation::Generation;
 use crate::cache::object::Object;
 use crate::serve::exchange::Exchange;
 use crate::upstream::origin_request::{OriginRequest, Purpose};
@@ -22,6 +23,8 @@ pub(crate) struct Wanted<'u> {
     pub(crate) key: Arc<str>,
     pub(crate) hash: u64,
     pub(crate) directives: OfRequest,
+    /// Generation of the key at the time of the request.
+    pub(crate) generation: Generation,
 }
 
 /// Miss, from which the request to the origin is made.

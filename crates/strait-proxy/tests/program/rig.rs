@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lab::{Finished, Launch, Process, wait_until};
 use rustix::process::Signal;
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::TempDir;
 
 /// Program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_strait-proxy");
@@ -82,7 +82,7 @@ impl Setup {
 
     /// Starts it with a store in `cache`, and waits until it listens.
     pub(crate) fn start_in(self, cache: &Path) -> Proxy {
-        let config = NamedTempFile::new().unwrap();
+        let config = tempfile::NamedTempFile::new().unwrap();
         fs::write(config.path(), &self.config).unwrap();
         let words: Vec<_> = self.launcher.iter().map(String::as_str).chain([PROGRAM]).collect();
         let launch = Launch::new(words[0]).args(&words[1..]).args(["--listen", "127.0.0.1:0"]);
@@ -96,7 +96,7 @@ impl Setup {
             address.is_some()
         });
         assert!(is_listening, "{}", process.stderr());
-        Proxy { address: address.unwrap(), process, config, _cache: None }
+        Proxy { address: address.unwrap(), process, _cache: None }
     }
 
     /// Starts it with a store of its own, which is removed with it.
@@ -118,7 +118,6 @@ fn listening_on(output: &str) -> Option<SocketAddr> {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     process: Process,
-    config: NamedTempFile,
     /// Store of its own.
     _cache: Option<TempDir>,
 }
@@ -135,12 +134,6 @@ impl Proxy {
     pub(crate) fn terminate(self) -> Finished {
         self.process.signal(Signal::TERM);
         self.process.wait(LIMIT).unwrap().success()
-    }
-
-    /// Replaces its `strait.toml`, and lets it reload that. Workers apply it a moment later.
-    pub(crate) fn reload(&self, config: &str) {
-        fs::write(self.config.path(), config).unwrap();
-        self.process.signal(Signal::HUP);
     }
 
     /// Waits until it has printed a text to standard error.

@@ -1,7 +1,7 @@
 //! Seeks in a film that is being fetched: a range ahead of a running fill is requested on its own,
 //! stored, and skipped by the fill.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -86,36 +86,6 @@ fn fill_reads_on_without_a_free_connection_to_the_origin() {
     cinema.continues();
     await_hit(cinema.proxy.address, &FILM);
     assert_eq!(cinema.parts(), [Some((8 * MIB, 14 * MIB - 1)), None]);
-}
-
-#[test]
-fn connection_of_a_fill_that_the_store_refuses_before_a_part_carries_no_other_request() {
-    let gate = Gate::default();
-    let behind = gate.clone();
-    let origin = Origin::new(move |request, stream| {
-        let range = send_head(request, stream, FRESH)?;
-        if range != (0..FILM.len) {
-            return send_bytes(&request.body(), range, stream);
-        }
-        trickle(&FILM, 0..16 * MIB, &behind, &mut *stream)?;
-        // The rest is late: another request would get it.
-        if stream.read(&mut [0])? > 0 { send_bytes(&FILM, 16 * MIB..FILM.len, stream) } else { Ok(()) }
-    });
-    let proxy = Setup::for_origin(origin.address).config("workers = 1\n").start();
-    let viewer = begin(&proxy, &gate);
-    let mut cinema = Cinema { origin, gate, proxy, viewer };
-    assert_part(&cinema.seek(&format!("{}-", 16 * MIB)), 16 * MIB, 8 * MIB);
-    cinema.gate.open(2 * MIB);
-    assert!(FILM.is(BEGINNING, &cinema.viewer.exactly(MIB).unwrap()));
-    // The fill ends before the part now.
-    cinema.proxy.reload("workers = 1\nname = \"small\"\ncache.object = \"2MiB\"\n");
-    let short = |id| get(cinema.proxy.address, &Body::new(id, 1000).target(), "");
-    let is_reloaded = || short(4).head.field("via").is_some_and(|via| via.ends_with(" small"));
-    assert!(wait_until(LIMIT, is_reloaded));
-    cinema.gate.open(16 * MIB);
-    let rest = cinema.viewer.exactly(FILM.len - 2 * MIB).unwrap();
-    assert!(FILM.is(2 * MIB, &rest), "the client that takes over gets the part as well");
-    Body::new(5, 1000).assert_whole(&short(5).body);
 }
 
 #[test]
