@@ -16,6 +16,7 @@ mod git;
 mod mistakes;
 mod origin;
 mod packages;
+mod parts;
 mod rig;
 mod seeks;
 mod servers;
