@@ -85,8 +85,11 @@ impl PendingUnlinks {
         let mut read = Vec::new();
         for pending in pending {
             if !pending.file.is_unlinked.load(Ordering::Acquire) {
-                if count(pending.file.unlink()).is_err() {
+                let unlinked = pending.file.unlink();
+                if unlinked.is_err() {
+                    // Before it is counted: who sees the count can rely on the retry.
                     lock(&self.failed).push(pending);
+                    let _ = count(unlinked);
                     continue;
                 }
                 pending.set_unlinked();
