@@ -120,8 +120,10 @@ impl Stores {
         let stores = Self { members, watches: Mutex::default() };
         for member in &stores.members {
             let (own, all, on_change) = (member.clone(), stores.members.clone(), on_change.clone());
+            // Before the thread runs, which may be late.
+            let opened = member.store().and_then(|_| identity(&member.config.dir).ok());
             let watch = thread::Builder::new().name("strait-disk".into());
-            let watch = watch.spawn(move || own.watch(&all, &on_change));
+            let watch = watch.spawn(move || own.watch(&all, opened, &on_change));
             let watch = watch.map_err(|error| Error::io("start a thread for", &member.config.dir, &error))?;
             lock(&stores.watches).push(watch);
         }
@@ -368,10 +370,10 @@ impl Member {
         }
     }
 
-    /// Checks the directory regularly until the stores are closed.
-    fn watch(&self, all: &[Arc<Self>], on_change: &OnChange) {
+    /// Checks the directory, which was `identity` when it was opened, regularly until the stores
+    /// are closed.
+    fn watch(&self, all: &[Arc<Self>], mut identity: Option<Identity>, on_change: &OnChange) {
         let dir = &*self.config.dir;
-        let mut identity = self.store().and_then(|_| identity(dir).ok());
         let mut failed = 0;
         while self.wait() {
             let Some(store) = self.store() else {
