@@ -15,7 +15,7 @@ mod wait;
 mod wire;
 
 pub use compiler::compile;
-pub use process::{Finished, Launch, Process};
+pub use process::{Finished, Launch, Process, deleted_files};
 pub use wait::{locked_memory_or_skip, program_or_skip, root_or_skip, skip, wait_until};
 pub use wire::{End, Offload, Wire, WireBuilder};
 

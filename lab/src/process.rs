@@ -5,8 +5,10 @@
 //! id only.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -322,6 +324,18 @@ impl SharedOutput {
 
 fn contains(bytes: &[u8], words: &[u8]) -> bool {
     words.is_empty() || bytes.windows(words.len()).any(|window| window == words)
+}
+
+/// Counts the deleted files below `dir` that this process has open.
+///
+/// # Panics
+/// `/proc` is not mounted.
+pub fn deleted_files(dir: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    let targets = links.filter_map(|link| fs::read_link(link.expect("/proc is readable").path()).ok());
+    targets
+        .filter(|target| target.starts_with(dir) && target.to_string_lossy().ends_with(" (deleted)"))
+        .count()
 }
 
 #[cfg(test)]

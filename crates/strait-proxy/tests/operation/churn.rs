@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use lab::wait_until;
+use lab::{deleted_files, wait_until};
 use strait_proxy::Report;
 
 use crate::rig::{Client, LIMIT, Rig};
@@ -70,14 +70,6 @@ fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Counts the deleted files below `dir` that this process has open.
-fn deleted_files(dir: &str) -> usize {
-    let links = std::fs::read_dir("/proc/self/fd").unwrap();
-    let targets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
-    let is_deleted = |target: &str| target.starts_with(dir) && target.ends_with(" (deleted)");
-    targets.filter(|target| target.to_str().is_some_and(is_deleted)).count()
-}
-
 fn scale() -> usize {
     std::env::var("STRAIT_CHURN_SCALE").map_or(1, |scale| scale.parse().unwrap())
 }
@@ -117,7 +109,6 @@ fn a_working_set_larger_than_the_disk_keeps_the_store_full() {
     let (disk, memory, objects) = (scale * DISK_MIB, scale * MEMORY_MIB, scale * OBJECTS);
     let rig =
         Rig::start(&format!("cache.size = \"{disk}MiB\"\ncache.memory = \"{memory}MiB\"\nworkers = 2\n"));
-    let dir = rig.dir.path().to_str().unwrap().to_owned();
     let (zipf, next) = (Zipf::new(objects), AtomicU64::new(0));
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| rig.client()).collect();
     let (mut full, mut rounds_full) = (0, 0);
@@ -127,7 +118,7 @@ fn a_working_set_larger_than_the_disk_keeps_the_store_full() {
         assert!(scale > 1 || wait_until(LIMIT, eviction_sleeps), "{:?}", rig.proxy.report());
         let report = rig.proxy.report();
         let store = report.store.unwrap();
-        let deleted = deleted_files(&dir);
+        let deleted = deleted_files(rig.dir.path());
         println!(
             "{} requests, {} % hits: {} records, {} evicted, {} refused, {} bytes pinned, {deleted} deleted files open",
             report.requests,

@@ -10,7 +10,7 @@ use lab::wait_until;
 
 use crate::body::Body;
 use crate::client::{Client, Response, get};
-use crate::origin::{Gate, Origin, Request, send_body, send_head, trickle};
+use crate::origin::{Gate, Origin, Request, send_body, send_body_behind};
 use crate::rig::{LIMIT, Proxy, Setup};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -42,8 +42,7 @@ impl Cinema {
             if request.field("range").is_some() {
                 return answer(request, stream);
             }
-            let range = send_head(request, stream, FRESH)?;
-            trickle(&request.body(), range, &behind, stream)
+            send_body_behind(&behind, request, stream, FRESH)
         });
         let proxy = Setup::for_origin(origin.address).config(config).start();
         let viewer = begin(&proxy, &gate);

@@ -74,8 +74,7 @@ impl Origin {
     pub(crate) fn of_bodies_behind(gate: &Gate) -> Self {
         let gate = gate.clone();
         Self::new(move |request, stream| {
-            let range = send_head(request, stream, "Cache-Control: max-age=3600\r\n")?;
-            trickle(&request.body(), range, &gate, stream)
+            send_body_behind(&gate, request, stream, "Cache-Control: max-age=3600\r\n")
         })
     }
 
@@ -115,6 +114,17 @@ fn serve(stream: TcpStream, answer: &Answer, log: &Mutex<Vec<Request>>) -> io::R
 pub(crate) fn send_body(request: &Request, stream: &mut TcpStream, fields: &str) -> io::Result<()> {
     let range = send_head(request, stream, fields)?;
     if request.method == "HEAD" { Ok(()) } else { send_bytes(&request.body(), range, stream) }
+}
+
+/// Sends that response, the body up to the gate.
+pub(crate) fn send_body_behind(
+    gate: &Gate,
+    request: &Request,
+    stream: &mut TcpStream,
+    fields: &str,
+) -> io::Result<()> {
+    let range = send_head(request, stream, fields)?;
+    trickle(&request.body(), range, gate, stream)
 }
 
 /// Sends the head of that response, and returns the range of the bytes to send.

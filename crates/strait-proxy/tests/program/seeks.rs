@@ -10,7 +10,7 @@ use lab::wait_until;
 use crate::body::Body;
 use crate::cinema::{BEGINNING, Cinema, FILM, FRESH, MIB, assert_part, assert_waits, begin};
 use crate::client::{Client, Response, await_hit, get};
-use crate::origin::{Gate, Origin, send_body, send_bytes, send_head, trickle};
+use crate::origin::{Gate, Origin, send_body, send_body_behind, send_bytes, send_head, trickle};
 use crate::rig::{LIMIT, Setup};
 
 #[test]
@@ -139,8 +139,7 @@ fn clients_that_seek_to_the_same_place_share_one_request() {
     let (heads, bytes) = (parts.clone(), sent.clone());
     let mut cinema = Cinema::new("", move |request, stream| {
         heads.beyond(0)?;
-        let range = send_head(request, stream, FRESH)?;
-        trickle(&request.body(), range, &bytes, stream)
+        send_body_behind(&bytes, request, stream, FRESH)
     });
     let place = format!("{}-", 16 * MIB);
     let mut clients: Vec<_> = (0..3).map(|_| cinema.begin_seek(&place, "")).collect();
@@ -172,10 +171,7 @@ fn clients_that_seek_to_the_same_place_share_one_request() {
 fn film_that_is_requested_again_follows_the_part_under_way() {
     let sent = Gate::default();
     let bytes = sent.clone();
-    let mut cinema = Cinema::new("", move |request, stream| {
-        let range = send_head(request, stream, FRESH)?;
-        trickle(&request.body(), range, &bytes, stream)
-    });
+    let mut cinema = Cinema::new("", move |request, stream| send_body_behind(&bytes, request, stream, FRESH));
     let mut seeker = cinema.begin_seek(&format!("{}-", 8 * MIB), "");
     assert_eq!(seeker.head().unwrap().status, 206);
     cinema.gate.open(8 * MIB);
@@ -286,8 +282,7 @@ fn origin_that_announces_no_ranges_is_not_asked_for_one() {
     let gate = Gate::default();
     let behind = gate.clone();
     let origin = Origin::new(move |request, stream| {
-        let range = send_head(request, stream, &format!("{FRESH}Accept-Ranges: none\r\n"))?;
-        trickle(&request.body(), range, &behind, stream)
+        send_body_behind(&behind, request, stream, &format!("{FRESH}Accept-Ranges: none\r\n"))
     });
     let proxy = Setup::for_origin(origin.address).start();
     let viewer = begin(&proxy, &gate);
@@ -306,8 +301,7 @@ fn parts_keep_the_fields_that_the_origin_sends_with_the_whole_alone() {
             // RFC 9110 s15.3.7: with If-Range, only the required fields.
             return send_body(request, stream, FRESH);
         }
-        let range = send_head(request, stream, &format!("{FRESH}Content-Type: video/mp4\r\n"))?;
-        trickle(&request.body(), range, &behind, stream)
+        send_body_behind(&behind, request, stream, &format!("{FRESH}Content-Type: video/mp4\r\n"))
     });
     let proxy = Setup::for_origin(origin.address).start();
     let viewer = begin(&proxy, &gate);

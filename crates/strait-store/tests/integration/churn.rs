@@ -4,11 +4,11 @@
 //! `STRAIT_CHURN_SECONDS` lengthens the test.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lab::{deleted_files, wait_until};
 use strait_store::{Config, Extent, Store, hash_of};
 
 use crate::rig::{Object, PATIENCE, check_all, config, open};
@@ -29,15 +29,6 @@ const READERS_TO_THE_END: usize = 6;
 fn duration() -> Duration {
     std::env::var("STRAIT_CHURN_SECONDS")
         .map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds.parse().unwrap()))
-}
-
-/// Number of files below `dir` that this process has open, and that have no name any more.
-fn deleted_files(dir: &Path) -> usize {
-    let links = std::fs::read_dir("/proc/self/fd").unwrap();
-    let targets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
-    targets
-        .filter(|target| target.starts_with(dir) && target.to_string_lossy().ends_with(" (deleted)"))
-        .count()
 }
 
 /// Requests objects, popular ones more often, and stores the missing ones, with slow readers of
@@ -69,15 +60,6 @@ fn produce(store: &Store, lane: usize, is_over: impl Fn(u64) -> bool) -> u64 {
     stored
 }
 
-/// Waits until no file is open that has lost its name.
-fn wait_until_none_is_deleted(store: &Store, dir: &Path) {
-    let begin = Instant::now();
-    while deleted_files(dir) > 0 {
-        assert!(begin.elapsed() < PATIENCE, "{} deleted files: {:?}", deleted_files(dir), store.stats());
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn no_put_is_refused_under_churn_with_slow_readers() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +83,7 @@ fn no_put_is_refused_under_churn_with_slow_readers() {
     assert_eq!((stats.refused, stats.failed, stats.corrupt), (0, 0, 0), "{stats:?}");
     assert!(stats.evicted >= STORED_MIN, "{stats:?}");
     // Files with readers were not evicted.
-    wait_until_none_is_deleted(&store, dir.path());
+    assert!(wait_until(PATIENCE, || deleted_files(dir.path()) == 0), "{:?}", store.stats());
     assert!(readers.iter().all(|(record, _)| record.is_alive()));
     drop(readers);
     check_all(&store);
