@@ -51,7 +51,7 @@ const FIRST: object::Object = object::Object { size: 16, id: 0, cacheable: false
 /// TCP congestion control on a private pair: it does not pace, unlike bbr.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// Limit of memory beside a cache on disk whose hit ratio is measured, in bytes.
+/// Memory cache of a proxy with a cache on disk during a replay, in bytes.
 const MEMORY_BESIDE_BYTES: u64 = 1 << 20;
 
 /// Default limits of a cache on disk and in memory, in MiB.

@@ -229,7 +229,6 @@ fn evict_with(
     // First, so that the dropped records need not be marked dead in it one by one. A file that
     // cannot be unlinked is tried again.
     if shared.counted(file.unlink()).is_ok() {
-        file.is_unlinked.store(true, Ordering::Release);
         shared.segments.note_name();
     }
     let evicted = dropped.iter().filter(|record| shared.end(record)).count();

@@ -36,7 +36,7 @@ pub struct SegmentFile {
     /// Hashes of the records with their head or their body in this file; `None` once eviction of
     /// the file has begun.
     members: Mutex<Option<Vec<u64>>>,
-    /// Offsets of the records whose extents are being filled.
+    /// Offsets of the records of open writers.
     open_extents: Mutex<Vec<u64>>,
     /// Number of extents being read or filled.
     pub(crate) readers: AtomicU32,
@@ -164,7 +164,7 @@ impl SegmentFile {
         }
     }
 
-    /// Lowest offset of a record whose extent is being filled, if there is one.
+    /// Lowest offset of the record of an open writer; `None` without a writer.
     pub(crate) fn first_open_extent(&self) -> Option<u64> {
         lock(&self.open_extents).iter().min().copied()
     }
@@ -220,10 +220,12 @@ impl SegmentFile {
         self.disk.sync(&self.file).map_err(|error| Error::io("sync", &self.path(), &error))
     }
 
-    /// Unlinks the file.
+    /// Unlinks the file, and marks it only then: a sync skips marked files.
     pub(crate) fn unlink(&self) -> Result<()> {
         let path = self.path();
-        self.disk.unlink(&path).map_err(|error| Error::io("unlink", &path, &error))
+        self.disk.unlink(&path).map_err(|error| Error::io("unlink", &path, &error))?;
+        self.is_unlinked.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Marks the file as dirty. Returns true if it was clean.

@@ -166,7 +166,7 @@ impl Changes {
 }
 
 impl FileTable {
-    /// Returns the index of a file. A new one is to be scanned from its begin.
+    /// Returns the index of a file. A start scans a new one from its first record.
     fn index(&mut self, file: &SegmentFile, named: &mut Vec<FileEntry>) -> u32 {
         if let Some((index, _)) = self.known.get(&file.number()) {
             return *index;

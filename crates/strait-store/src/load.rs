@@ -32,7 +32,7 @@ pub(crate) fn load(shared: &Shared, earlier: Earlier) {
 }
 
 /// Adds the records of the journal to the index. Returns the files in the order of eviction, with
-/// the part of each that is to be scanned; `None` if the journal turns out to be unreadable.
+/// the part of each to scan; `None` if the journal turns out to be unreadable.
 fn recover(
     shared: &Shared,
     recovery: &Recovery,

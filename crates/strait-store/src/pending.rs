@@ -92,7 +92,6 @@ impl PendingUnlinks {
                     let _ = count(unlinked);
                     continue;
                 }
-                pending.set_unlinked();
                 has_unlinked = true;
             }
             if Arc::strong_count(&pending.file) > 1 {
@@ -117,7 +116,6 @@ impl PendingUnlinks {
             if count(pending.file.unlink()).is_err() {
                 lock(&self.failed).push(pending);
             } else {
-                pending.set_unlinked();
                 lock(&self.files).push(pending);
                 has_unlinked = true;
             }
@@ -143,13 +141,6 @@ impl PendingUnlinks {
             space.add(&pending.file);
         }
         space
-    }
-}
-
-impl PendingUnlink {
-    /// Set only after the unlink, because a sync skips files with this flag.
-    fn set_unlinked(&self) {
-        self.file.is_unlinked.store(true, Ordering::Release);
     }
 }
 

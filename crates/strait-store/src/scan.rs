@@ -36,7 +36,7 @@ pub(crate) const FAILED_READS_MAX: u64 = 64;
 /// Limit of the body of a last record: longer bodies are not written together with their head.
 const LAST_BYTES_MAX: usize = 1 << 30;
 
-/// A file, and the part of it that is to be scanned.
+/// Part of a file to scan.
 pub(crate) struct Unscanned {
     pub(crate) file: Arc<SegmentFile>,
     /// Offset of the first record of that part; [`COMPLETE`] if there is none.
@@ -62,6 +62,8 @@ pub(crate) fn scan(shared: &Shared, files: &[Unscanned], in_order: bool) {
     let mut ends: Vec<u64> = files.iter().rev().map(|part| scan.scan_file(part)).collect();
     ends.reverse();
     scan.adopt_referring();
+    // Files that could not be read have no place in the order, and are evicted by their numbers.
+    let in_order = in_order && !shared.unread.any();
     for (part, end) in files.iter().zip(ends) {
         scan.queue_file(part, end, in_order);
     }
@@ -306,9 +308,7 @@ impl Scan<'_> {
             // The last session may have ended before it synced the file.
             self.shared.durability.note_written(file);
         }
-        // Files that could not be read have no place in the order, and are evicted by their
-        // numbers.
-        if in_order && !self.shared.unread.any() {
+        if in_order {
             self.shared.segments.enlist(Area::Main, file.clone());
         } else {
             self.shared.segments.enlist_old(file.clone());

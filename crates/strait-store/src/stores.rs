@@ -22,6 +22,7 @@ use crate::check::{Check, Verified};
 use crate::config::Config;
 use crate::disk::Disk;
 use crate::durability::CHECKPOINT;
+use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
@@ -421,9 +422,9 @@ impl Member {
             });
             self.disk.unlink(&path).and(tried)
         });
-        match probed {
-            Err(error) if is_shortage(&error) => Ok(()),
-            other => other.map_err(|error| Error::io("write", &path, &error)),
+        match probed.map_err(|error| Error::io("write", &path, &error)) {
+            Err(error) if is_no_space(&error) || lacks_resources(&error) => Ok(()),
+            probed => probed,
         }
     }
 
@@ -473,9 +474,9 @@ fn identity(dir: &Path) -> io::Result<Identity> {
     Ok(Identity { device: found.dev(), inode: found.ino(), owner: found.uid(), is_link })
 }
 
-/// Returns true if a call failed for lack of disk space, descriptors or memory, which is no failure
-/// of the disk.
-fn is_shortage(error: &io::Error) -> bool {
-    let shortages = [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
-    error.raw_os_error().is_some_and(|code| shortages.map(Errno::raw_os_error).contains(&code))
+/// Returns true if a call failed for lack of descriptors or memory, not because of the disk.
+fn lacks_resources(error: &Error) -> bool {
+    let Error::System(error) = error else { return false };
+    let lacking = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    error.errno().is_some_and(|errno| lacking.contains(&errno))
 }

@@ -181,8 +181,8 @@ impl GapRequest {
     }
 
     /// Lets other fills receive the rest of a response: begins a fill of the first gap and all that
-    /// follows. Returns false if the task has to read on: it must not
-    /// give up its response before the origin has begun another one.
+    /// follows. Returns false if the task has to read on, because the origin has not begun another
+    /// response.
     async fn begin_rest(self: &Rc<Self>, task: &FillTask, rest: Range<u64>) -> bool {
         let (worker, fills) = (&self.worker, &self.worker.shared.fills);
         let (fill, base) = (&task.guard.fill, &task.object);

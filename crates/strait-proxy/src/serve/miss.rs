@@ -198,14 +198,14 @@ async fn store_or_pass(
     }
     if incoming.status == 206 {
         match &miss.stored {
-            // An origin that limits the length of parts (RFC 9110, section 15.3.7) would need too
-            // many requests to complete the response.
-            Some(stored) if stored.combines_with(&object) && ends_early(&miss, &range) => {
-                guard.end(Phase::NotShared);
-                worker.forget(wanted.hash, &wanted.key);
-                return Ok(Lookup::Alone);
-            }
             Some(stored) if stored.combines_with(&object) => {
+                if ends_early(&miss, &range) {
+                    // An origin that limits the length of parts (RFC 9110, section 15.3.7) would
+                    // need too many requests to complete the response.
+                    guard.end(Phase::NotShared);
+                    worker.forget(wanted.hash, &wanted.key);
+                    return Ok(Lookup::Alone);
+                }
                 return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
             }
             // This part begins a new object.

@@ -1,5 +1,5 @@
-//! Range assembly: sends a response whose bytes are partly stored or on their way in several fills,
-//! and requests its gaps from the origin one by one.
+//! Range assembly: sends a response from stored parts and from fills under way, and requests its
+//! gaps from the origin one by one.
 
 use std::ops::Range;
 use std::rc::Rc;
