@@ -8,7 +8,7 @@ use strait_ledger::{self as ledger, Report};
 use strait_os::clock;
 
 /// Properties by which captures are compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen {
     pub(crate) bytes: Vec<u8>,
     pub(crate) wire_len: u32,
