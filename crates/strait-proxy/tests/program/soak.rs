@@ -285,11 +285,12 @@ fn mixed_load_with_aborts_leaks_no_resources() {
     let listeners = proxy.descriptors().sockets;
     let mut disk = run(&proxy, &origin, cache.path(), &tally, span / 4, 1 << 40);
     let before = quiet(&proxy, listeners);
+    let peak = proxy.memory_peak();
     disk = disk.max(run(&proxy, &origin, cache.path(), &tally, span * 3 / 4, 2 << 40));
     let after = quiet(&proxy, listeners);
 
     println!(
-        "{tally:?}\nafter a quarter: {before:?}\nat the end: {after:?}\ndisk: {} MiB at most",
+        "{tally:?}\nafter a quarter: {before:?}, {peak} bytes of memory at most\nat the end: {after:?}\ndisk: {} MiB at most",
         disk >> 20
     );
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -301,6 +302,7 @@ fn mixed_load_with_aborts_leaks_no_resources() {
     assert!(after.descriptors.others <= on_disk + FILES_BESIDE, "{on_disk} files on disk, {after:?}");
     // The proxy closes removed files within moments.
     assert!(wait_until(Duration::from_secs(10), || proxy.descriptors().deleted == 0), "{after:?}");
-    assert!(after.memory_bytes <= before.memory_bytes * 5 / 4 + (8 << 20), "{before:?} {after:?}");
+    // The allocator may keep what a load needed at its peak, but more of the load adds nothing.
+    assert!(after.memory_bytes <= peak * 5 / 4, "{peak} {before:?} {after:?}");
     assert!(disk <= DISK_BYTES + BESIDE_BYTES, "{disk} bytes of disk");
 }
