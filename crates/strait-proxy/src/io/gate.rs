@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rapidhash::fast::RandomState;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -82,7 +83,7 @@ pub(crate) struct Gates(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    gates: HashMap<Key, Gate>,
+    gates: HashMap<Key, Gate, RandomState>,
     limits: GateLimits,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct Permit {
 
 impl Gates {
     pub(crate) fn new(limits: GateLimits) -> Self {
-        Self(Mutex::new(State { gates: HashMap::new(), limits }))
+        Self(Mutex::new(State { gates: HashMap::default(), limits }))
     }
 
     /// Sets other limits. Waiters get the added permits; permits in use stay.

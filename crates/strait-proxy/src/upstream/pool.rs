@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rapidhash::fast::RandomState;
 use rustix::io::Errno;
 use strait_ledger::SingleWriterCounter;
 use strait_transfer::descriptors::{Budget, Share};
@@ -98,7 +99,7 @@ struct Slot {
 /// Idle connections of a worker, by server.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    idle: HashMap<Server, Vec<(Box<Connection>, Instant)>>,
+    idle: HashMap<Server, Vec<(Box<Connection>, Instant)>, RandomState>,
     each_max: usize,
     count: usize,
 }
@@ -110,7 +111,7 @@ const ADDRESS_LEAST: Duration = Duration::from_millis(250);
 
 impl Pool {
     pub(crate) fn new(each_max: usize) -> Self {
-        Self { idle: HashMap::new(), each_max, count: 0 }
+        Self { idle: HashMap::default(), each_max, count: 0 }
     }
 
     /// Sets the maximum of idle connections to one server.
