@@ -10,6 +10,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use strait_os::clock::thread_cpu_time;
+
 use crate::check::{Check, Step};
 use crate::config::Scrub;
 use crate::eviction;
@@ -29,7 +31,8 @@ pub(crate) fn run(shared: &Shared, config: Scrub) {
     // Without the lower priority it works as well.
     let _ = rustix::process::setpriority_process(None, NICE);
     shared.lifecycle.wait_loaded();
-    let mut worker = Worker { shared, pace: Pace::new(config.bytes_per_second) };
+    let (pace, cpu) = (Pace::new(config.bytes_per_second), thread_cpu_time());
+    let mut worker = Worker { shared, pace, cpu };
     let mut due = Instant::now();
     loop {
         worker.add_hashes();
@@ -50,6 +53,8 @@ pub(crate) fn run(shared: &Shared, config: Scrub) {
 struct Worker<'a> {
     shared: &'a Shared,
     pace: Pace,
+    /// CPU time of the thread at the last count.
+    cpu: Duration,
 }
 
 impl Worker<'_> {
@@ -117,8 +122,10 @@ impl Worker<'_> {
         }
     }
 
-    fn count(&self, step: &Step) {
+    fn count(&mut self, step: &Step) {
         let counters = &self.shared.counters;
+        let before = std::mem::replace(&mut self.cpu, thread_cpu_time());
+        counters.scrub_cpu_ns.add(self.cpu.saturating_sub(before).as_nanos() as u64);
         counters.scrubbed_bytes.add(step.bytes);
         counters.scrubbed.add(step.outcome.is_some().into());
     }

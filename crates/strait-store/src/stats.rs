@@ -29,6 +29,7 @@ pub(crate) struct Counters {
     pub(crate) corrupt: Counter,
     pub(crate) scrubbed: Counter,
     pub(crate) scrubbed_bytes: Counter,
+    pub(crate) scrub_cpu_ns: Counter,
     pub(crate) unsynced: Counter,
     pub(crate) refused: Counter,
     pub(crate) failed: Counter,
@@ -65,6 +66,8 @@ pub struct Stats {
     pub scrubbed: u64,
     /// Bytes that the scrub has read.
     pub scrubbed_bytes: u64,
+    /// CPU time of the scrub in nanoseconds; the metric is in seconds.
+    pub scrub_cpu_ns: u64,
     /// Records dropped at loading because a power loss may have damaged them.
     pub unsynced: u64,
     /// Reservations refused for lack of space.
@@ -94,6 +97,7 @@ impl Stats {
             corrupt: self.corrupt + other.corrupt,
             scrubbed: self.scrubbed + other.scrubbed,
             scrubbed_bytes: self.scrubbed_bytes + other.scrubbed_bytes,
+            scrub_cpu_ns: self.scrub_cpu_ns + other.scrub_cpu_ns,
             unsynced: self.unsynced + other.unsynced,
             refused: self.refused + other.refused,
             failed: self.failed + other.failed,

@@ -297,6 +297,7 @@ impl Store {
             corrupt: counters.corrupt.get(),
             scrubbed: counters.scrubbed.get(),
             scrubbed_bytes: counters.scrubbed_bytes.get(),
+            scrub_cpu_ns: counters.scrub_cpu_ns.get(),
             unsynced: counters.unsynced.get(),
             refused: counters.refused.get(),
             failed: counters.failed.get(),

@@ -58,25 +58,26 @@ pub struct Optimised {
     pub sendfile: bool,
     /// splice(2) and tee(2) for misses.
     pub splice: bool,
-    /// splice(2) into the store, not copies of large pieces.
-    pub splice_fills: bool,
+    /// `transfer.fill`: how misses move into the store.
+    pub fill: &'static str,
 }
 
 /// Strait's proxy as it is by default.
-pub(crate) const STRAIT: Contestant = strait(true, true, true);
+pub(crate) const STRAIT: Contestant = strait(true, true, "auto");
 
-const fn strait(sendfile: bool, splice: bool, splice_fills: bool) -> Contestant {
-    Contestant::Strait(Optimised { sendfile, splice, splice_fills })
+const fn strait(sendfile: bool, splice: bool, fill: &'static str) -> Contestant {
+    Contestant::Strait(Optimised { sendfile, splice, fill })
 }
 
 /// All contestants by name.
-pub const CONTESTANTS: [(&str, Contestant); 14] = [
+pub const CONTESTANTS: [(&str, Contestant); 15] = [
     ("direct", Contestant::Direct),
     ("strait", STRAIT),
-    ("strait-copy-fills", strait(true, true, false)),
-    ("strait-no-sendfile", strait(false, true, true)),
-    ("strait-no-splice", strait(true, false, false)),
-    ("strait-copies", strait(false, false, false)),
+    ("strait-splice-fills", strait(true, true, "splice")),
+    ("strait-copy-fills", strait(true, true, "copy")),
+    ("strait-no-sendfile", strait(false, true, "auto")),
+    ("strait-no-splice", strait(true, false, "copy")),
+    ("strait-copies", strait(false, false, "copy")),
     ("nginx", Contestant::Nginx),
     ("squid", Contestant::Squid),
     ("squid-aufs", Contestant::SquidAufs),
@@ -161,10 +162,10 @@ impl Contestant {
             format!("--cache-size={}", setting.disk_bytes),
             format!("--memory={}", setting.memory_bytes),
             "--workers=1".into(),
+            format!("--fill={}", optimised.fill),
         ]);
         arguments.extend((!optimised.sendfile).then(|| "--no-sendfile".into()));
         arguments.extend((!optimised.splice).then(|| "--no-splice".into()));
-        arguments.extend((!optimised.splice_fills).then(|| "--copy-fills".into()));
         Ok((None, setting.launcher.strait(arguments)))
     }
 }

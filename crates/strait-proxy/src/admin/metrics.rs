@@ -1,5 +1,7 @@
 //! Metrics in the text format of Prometheus (exposition formats, version 0.0.4).
 
+use std::time::Duration;
+
 use strait_ledger::prometheus::Text;
 
 use crate::cache::worker::Shared;
@@ -108,6 +110,8 @@ fn store(out: &mut Text, stats: &strait_store::Stats) {
         ("lost", "gauge", "Directories that cannot be used.", stats.lost),
     ];
     out.single("strait_store", &[], &numbers);
+    out.family("strait_store_scrub_cpu_seconds_total", "counter", "CPU time of the scrub.");
+    out.sample("", &[], Duration::from_nanos(stats.scrub_cpu_ns).as_secs_f64());
 }
 
 fn times(out: &mut Text, cache: &str, times: &Durations) {

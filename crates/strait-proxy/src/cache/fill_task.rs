@@ -10,6 +10,7 @@ use strait_http::partial::strong_validator;
 use strait_transfer::pipe::Pipe;
 
 use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
+use crate::cache::fill_costs::{MEASURED_BYTES_MIN, with_cpu_time};
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::generation::Generation;
 use crate::cache::object::{Body, Object, Part};
@@ -126,6 +127,9 @@ pub(crate) struct FillTask {
     sink: Sink,
     /// Number of stored bytes.
     stored: u64,
+    /// How pieces move, of two methods, and whether the CPU time is measured.
+    method: FillMethod,
+    is_measured: bool,
 }
 
 impl FillTask {
@@ -155,7 +159,11 @@ impl FillTask {
         match sink {
             Some(sink) => {
                 incoming.connection.watch(&worker.upstream());
-                Ok(Self { guard, object, incoming, range, sink, stored: 0 })
+                // What the kernel decrypts can only be spliced.
+                let is_encrypted = incoming.connection.socket.is_encrypted();
+                let (method, is_measured) =
+                    if is_encrypted { (FillMethod::Splice, false) } else { worker.fill_method(len) };
+                Ok(Self { guard, object, incoming, range, sink, stored: 0, method, is_measured })
             }
             None => Err((guard, incoming)),
         }
@@ -218,7 +226,7 @@ impl FillTask {
     /// from there on: then [`end_here`](Self::end_here) or [`read_on`](Self::read_on) decides.
     pub(crate) async fn run(mut self) -> Option<(Self, Range<u64>)> {
         let end = self.range.end;
-        match self.fill().await {
+        match self.fill_measured().await {
             // The body is shorter than its head announced; dropping the guard marks the fill as
             // broken.
             Ok(()) if !self.is_of_length() => {}
@@ -282,13 +290,28 @@ impl FillTask {
         guard.end(Phase::Broken);
     }
 
+    /// Moves the whole body, and measures the CPU time if the method depends on it.
+    async fn fill_measured(&mut self) -> Result<(), FillError> {
+        if !self.is_measured {
+            return self.fill().await;
+        }
+        let before = self.stored;
+        let (filled, cpu) = with_cpu_time(self.fill()).await;
+        let moved = self.stored - before;
+        // A short piece of a body costs more than the rest.
+        if self.is_measured && moved >= MEASURED_BYTES_MIN {
+            self.guard.worker.fill_costs.borrow_mut().add(self.method, moved, cpu);
+        }
+        filled
+    }
+
     async fn fill(&mut self) -> Result<(), FillError> {
         while !self.take_buffered()? {
             self.publish_progress();
             self.end_before_skipped(0);
             self.check_followers()?;
             if self.moves_pieces() {
-                if self.copies() {
+                if self.method == FillMethod::Copy {
                     self.copy().await?;
                 } else {
                     self.splice().await?;
@@ -351,13 +374,6 @@ impl FillTask {
             && buffer.is_empty()
             && (!socket.is_encrypted() || transfer.splice && socket.can_splice())
             && ahead >= transfer.splice_from.as_u64().max(1)
-    }
-
-    /// Returns true if pieces are copied instead of spliced.
-    fn copies(&self) -> bool {
-        let transfer = &self.guard.worker.settings().transfer;
-        let prefers_copies = !transfer.splice || transfer.fill == FillMethod::Copy;
-        prefers_copies && !self.incoming.connection.socket.is_encrypted()
     }
 
     /// Copies data until framing has to be read.
@@ -489,6 +505,7 @@ impl FillTask {
 
     /// Copies some bytes if no pipe is free.
     async fn copy_some(&mut self) -> Result<(), FillError> {
+        self.is_measured = false;
         let read = self.read().await?;
         if read.map_err(|_| FillError::Origin)? == 0 {
             self.connection_ended()?;
@@ -521,7 +538,7 @@ impl FillTask {
 
     /// Publishes the complete body.
     pub(crate) fn finish(self) -> Option<Arc<Object>> {
-        let Self { guard, object, incoming, range, sink, stored } = self;
+        let Self { guard, object, incoming, range, sink, stored, .. } = self;
         let worker = guard.worker.clone();
         let source = sink.source(range.start);
         let published = guard.publish(|| {

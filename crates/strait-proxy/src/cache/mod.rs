@@ -3,6 +3,7 @@
 pub(crate) mod contents;
 pub(crate) mod disk;
 pub(crate) mod fill;
+pub(crate) mod fill_costs;
 mod fill_sink;
 pub(crate) mod fill_task;
 pub(crate) mod fills;

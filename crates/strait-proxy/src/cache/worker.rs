@@ -18,12 +18,13 @@ use strait_transfer::pipe::Pipes;
 use tokio::time::Instant;
 
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
+use crate::cache::fill_costs::{FillCosts, MEASURED_BYTES_MIN};
 use crate::cache::fills::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
-use crate::config::file::Format;
+use crate::config::file::{FillMethod, Format};
 use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
 use crate::io::clock::Clock;
@@ -104,6 +105,7 @@ pub(crate) struct Local {
     pub(crate) dns: Dns,
     pub(crate) pipes: RefCell<Pipes>,
     pub(crate) hit_for_miss: HitForMiss,
+    pub(crate) fill_costs: RefCell<FillCosts>,
     /// Lines of the access log.
     pub(crate) lines: Gathered,
     pub(crate) heads: Heads,
@@ -137,6 +139,7 @@ impl Worker {
         let local = Rc::new(Local {
             pool: RefCell::new(Pool::new(settings.origin_idle_max)),
             dns: Dns::default(),
+            fill_costs: RefCell::default(),
             pipes: RefCell::new(Pipes::sharing(shared.descriptors.clone())),
             hit_for_miss: HitForMiss::default(),
             lines: Gathered::default(),
@@ -299,6 +302,22 @@ impl Worker {
     /// Returns the pipes and the settings for their use.
     pub(crate) fn splicing(&self) -> Splicing<'_> {
         Splicing { pipes: &self.pipes, transfer: &self.settings.transfer }
+    }
+
+    /// Returns how a body of `len` bytes moves into the store: the method, which is not `Auto`, and
+    /// whether its CPU time is to be measured.
+    pub(crate) fn fill_method(&self, len: u64) -> (FillMethod, bool) {
+        let transfer = &self.settings.transfer;
+        match transfer.fill {
+            _ if !transfer.splice => (FillMethod::Copy, false),
+            FillMethod::Auto if len < MEASURED_BYTES_MIN => (FillMethod::Splice, false),
+            FillMethod::Auto => {
+                let stats = self.shared.store.as_ref().map(|store| store.stats()).unwrap_or_default();
+                let hash_ns_per_byte = stats.scrub_cpu_ns as f64 / stats.scrubbed_bytes.max(1) as f64;
+                (self.fill_costs.borrow_mut().choose(hash_ns_per_byte), true)
+            }
+            method => (method, false),
+        }
     }
 
     /// Returns true if exchanges are logged.

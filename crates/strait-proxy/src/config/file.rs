@@ -288,8 +288,10 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FillMethod {
-    /// Through a pipe: one copy, in the kernel.
+    /// The one that takes less CPU time, which each worker measures.
     #[default]
+    Auto,
+    /// Through a pipe: one copy, in the kernel.
     Splice,
     /// Through memory, in pieces of 256 KiB: two copies.
     Copy,

@@ -95,7 +95,7 @@ const KEYS: &[(&str, Kind)] = &[
     ("transfer.sendfile_from", Kind::Size),
     ("transfer.splice", Kind::Bool),
     ("transfer.splice_from", Kind::Size),
-    ("transfer.fill", Kind::OneOf(&["splice", "copy"])),
+    ("transfer.fill", Kind::OneOf(&["auto", "splice", "copy"])),
     ("tls.listen", Kind::Addresses),
     ("tls.certificate", Kind::Path),
     ("tls.key", Kind::Path),

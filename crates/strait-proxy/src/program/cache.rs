@@ -63,6 +63,7 @@ Output of stats, with counts since the start of the proxy:
   corrupt         records with a wrong checksum or head, dropped
   scrubbed        records that the scrub has found intact
   scrubbed_bytes  bytes that the scrub has read
+  scrub_cpu_ns    CPU time of the scrub in nanoseconds
   unsynced        records that a power loss may have damaged, dropped at the start
   refused         responses not stored for lack of space; clients got them
   failed          failed calls to the file system

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use clap::Args as ClapArgs;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use strait_os::{process, service};
 use strait_program::files::{HELP_TO_LISTEN, allow_files};
 use strait_program::output::{account_text, print_account, print_stderr, print_text, warn};
@@ -75,9 +76,9 @@ pub(crate) struct Args {
     /// Move no bodies by splice, to compare
     #[arg(long)]
     no_splice: bool,
-    /// Copy bodies into the store in large pieces in place of splice, to compare
-    #[arg(long)]
-    copy_fills: bool,
+    /// Move bodies into the store by splice or copy in place of the cheaper of both, to compare
+    #[arg(long, value_name = "METHOD", value_parser = fill_methods())]
+    fill: Option<FillMethod>,
 }
 
 impl Args {
@@ -86,6 +87,15 @@ impl Args {
         let prints = self.print_default_config || self.check_config;
         Streams::output(prints || self.json || self.log.as_deref() == Some(Path::new("-")))
     }
+}
+
+/// Names of the methods that move bodies into the store.
+fn fill_methods() -> impl TypedValueParser<Value = FillMethod> {
+    PossibleValuesParser::new(["auto", "splice", "copy"]).map(|name| match &*name {
+        "splice" => FillMethod::Splice,
+        "copy" => FillMethod::Copy,
+        _ => FillMethod::Auto,
+    })
 }
 
 /// Parses the size of an option.
@@ -352,8 +362,6 @@ fn with_options(mut config: Config, args: &Args) -> Config {
     config.log.access = args.log.clone().or(config.log.access);
     config.transfer.sendfile &= !args.no_sendfile;
     config.transfer.splice &= !args.no_splice;
-    if args.copy_fills {
-        config.transfer.fill = FillMethod::Copy;
-    }
+    config.transfer.fill = args.fill.unwrap_or(config.transfer.fill);
     config
 }

@@ -26,7 +26,7 @@ fn stats(proxy: &Proxy) -> Stats {
 /// Stores bodies of these lengths, stops the proxy, adds the missing checksums, and calls
 /// `meanwhile` with the directory. Returns a rig with a new proxy for that directory.
 fn restarted(lengths: &[usize], toml: &str, meanwhile: impl Fn(&Path)) -> Rig {
-    let rig = Rig::start("cache.scrub = \"1TiB\"");
+    let rig = Rig::start("cache.scrub = \"1TiB\"\ntransfer.fill = \"splice\"");
     let mut client = rig.client();
     for length in lengths {
         assert!(client.get(&path(*length)).body == body(*length));

@@ -7,6 +7,7 @@ mod changes;
 mod churn;
 mod clients;
 mod damage;
+mod fills;
 mod log;
 mod origins;
 mod rig;

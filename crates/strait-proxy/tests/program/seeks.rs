@@ -40,7 +40,8 @@ fn seek_to_the_end_is_answered_while_the_fill_waits() {
 
 #[test]
 fn fill_skips_a_part_and_fetches_what_follows() {
-    for config in ["", "transfer.fill = \"copy\"\n", "transfer.splice = false\n"] {
+    for config in ["transfer.fill = \"splice\"\n", "transfer.fill = \"copy\"\n", "transfer.splice = false\n"]
+    {
         let mut cinema = Cinema::with_parts(config);
         assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
         cinema.gate.open(8 * MIB);

@@ -302,7 +302,8 @@ fn mixed_load_with_aborts_leaks_no_resources() {
     assert!(after.descriptors.others <= on_disk + FILES_BESIDE, "{on_disk} files on disk, {after:?}");
     // The proxy closes removed files within moments.
     assert!(wait_until(Duration::from_secs(10), || proxy.descriptors().deleted == 0), "{after:?}");
-    // The allocator may keep what a load needed at its peak, but more of the load adds nothing.
-    assert!(after.memory_bytes <= peak * 5 / 4, "{peak} {before:?} {after:?}");
+    // The allocator may keep what a load needed at its peak, which a short load does not reach in
+    // its first quarter. In ten minutes, a hundred lost bytes per request exceed this limit.
+    assert!(after.memory_bytes <= peak + (64 << 20), "{peak} {before:?} {after:?}");
     assert!(disk <= DISK_BYTES + BESIDE_BYTES, "{disk} bytes of disk");
 }
