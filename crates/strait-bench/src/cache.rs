@@ -175,7 +175,7 @@ fn replay(rig: &Rig<'_>, proxy: peer::Contestant, trace: &Trace, capacity_bytes:
 }
 
 fn simulate(trace: &Trace, capacity_bytes: u64) -> Figures {
-    let mut simulation = Simulation::new(capacity_bytes, capacity_bytes / SEGMENTS).tuned();
+    let mut simulation = Simulation::new(capacity_bytes, capacity_bytes / SEGMENTS);
     for Request { object, bytes } in trace {
         simulation.request(strait_store::hash_of(&object.to_le_bytes()), *bytes);
     }

@@ -124,7 +124,8 @@ pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
         }
         let Some((area, _, file)) = next else { break };
         if area == Area::Window {
-            count_written(shared, file.share.bytes());
+            shared.popularity.count_written(file.share.bytes(), shared.index.len());
+            shared.index.age_to(shared.popularity.agings());
         }
         match score_if_kept(shared, area, &file) {
             Some(score) if area == Area::Main => stayed.push((score, file)),
@@ -154,13 +155,6 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
     };
     first(&|file| !file.has_writers() && !is_read(file))
         .or_else(|| first(&|file| !file.has_writers() && may_be_pinned(file)))
-}
-
-/// Counts bytes that left the window, and halves the numbers of requests if that is due.
-fn count_written(shared: &Shared, bytes: u64) {
-    if shared.popularity.count_written(bytes, shared.index.len()) {
-        shared.index.age();
-    }
 }
 
 /// Moves a file of its own to the end of main if its object is to stay, and returns the object's

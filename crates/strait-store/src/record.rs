@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{Layout, RecordHeader};
+use crate::policy::REQUEST;
 
 /// Location of a record on disk. Eviction changes it.
 #[derive(Clone, Debug)]
@@ -103,13 +104,13 @@ impl Record {
         // to its cache line.
         let hits = self.hits.load(Ordering::Relaxed);
         if hits < u8::MAX {
-            self.hits.store(hits + 1, Ordering::Relaxed);
+            self.hits.store(hits.saturating_add(REQUEST), Ordering::Relaxed);
         }
     }
 
-    /// Halves the number of hits.
-    pub(crate) fn age(&self) {
-        self.set_hits(self.hits() / 2);
+    /// Halves the number of hits that many times.
+    pub(crate) fn age(&self, times: u32) {
+        self.set_hits(self.hits().checked_shr(times).unwrap_or(0));
     }
 
     /// Current location of the body; `None` if the record is dead. The extent holds the file: keep
@@ -147,15 +148,15 @@ impl Record {
         self.is_alive.swap(false, Ordering::AcqRel).then(|| location.take())?
     }
 
-    /// Number of requests for the object, without the one that stored it. It is halved now and
-    /// then, and has a maximum.
+    /// Number of requests for the object, without the one that stored it, in units of [`REQUEST`].
+    /// It is halved now and then, and has a maximum.
     pub fn hits(&self) -> u8 {
         self.hits.load(Ordering::Relaxed)
     }
 
-    /// Number of requests for the object, with the one that stored it.
+    /// Number of requests for the object, with the one that stored it, in units of [`REQUEST`].
     pub(crate) fn requests(&self) -> u8 {
-        self.hits().saturating_add(1)
+        self.hits().saturating_add(REQUEST)
     }
 
     pub(crate) fn set_hits(&self, hits: u8) {

@@ -19,7 +19,7 @@ use crate::journal::Journal;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::new_bodies::NewBodies;
-use crate::policy::{Area, Popularity};
+use crate::policy::{Area, Popularity, REQUEST};
 use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::stats::Counters;
@@ -153,12 +153,13 @@ impl Shared {
     /// object.
     pub(crate) fn add(&self, record: &Arc<Record>) {
         let others = self.index.find(record.hash);
-        let of_others = others.iter().map(|other| other.hits().saturating_add(1));
+        let of_others = others.iter().map(|other| other.hits().saturating_add(REQUEST));
         let of_dropped = self.popularity.requests_of_dropped(record.hash);
         record.set_hits(of_others.fold(of_dropped, u8::max));
         record.set_checked();
         self.insert(record);
         self.counters.stored.add(1);
+        self.popularity.note_objects(self.index.len(), self.segments.budget.used_bytes());
         self.note_request(record);
     }
 

@@ -1,25 +1,23 @@
-//! Size of the window, chosen by simulation: each candidate size runs in a small cache of its own,
-//! which gets the requests for a sample of the objects (Waldspurger et al., "Cache Modeling and
-//! Optimization using Miniature Simulations", 2017).
+//! Balance of recency and frequency, chosen by simulation: each candidate runs in a small cache of
+//! its own, which gets the requests for a sample of the objects (Waldspurger et al., "Cache
+//! Modeling and Optimization using Miniature Simulations", 2017).
 
-use super::{Simulation, WINDOW_SHARE};
+use super::{Balance, Simulation};
 
-/// Candidate shares of the window in the capacity. A small one is best for steady popularity, a
-/// large one for popularity that shifts.
-const SHARES: [f64; 4] = [0.02, WINDOW_SHARE, 0.3, 0.6];
-/// Index of the share at the begin.
+/// Candidates: window's share and half-life. The first is best for loops, the last for popularity
+/// that shifts fast.
+const BALANCES: [(f64, f64); 4] = [(0.02, 8.0), (0.1, 8.0), (0.1, 2.0), (0.6, 0.125)];
+/// Index of the candidate at the begin: [`Balance::default`].
 const FIRST: usize = 1;
 /// Objects in each of the small caches, about.
 const OBJECTS: u64 = 2048;
 /// Segments of a small cache.
 const SEGMENTS: u64 = 64;
-/// The shares are compared each time that many requests were simulated.
-const PERIOD_REQUESTS: u64 = 2 * OBJECTS;
-/// Periods until the small caches are full.
-const COLD_PERIODS: u64 = 3;
+/// The candidates are compared each time that many requests were simulated.
+const PERIOD_REQUESTS: u64 = OBJECTS / 2;
 /// Weight of earlier periods.
 const MEMORY: f64 = 0.9;
-/// Another share is chosen if it has more hits by this factor.
+/// Another candidate is chosen if it has more hits by this factor.
 const GAIN_MIN: f64 = 1.005;
 /// Odd factor that makes the sample independent of the bits that tables use.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -49,18 +47,18 @@ impl Sample {
     }
 }
 
-/// Chooses the window's share.
+/// Chooses the balance.
 #[derive(Debug)]
-pub struct WindowTuner {
-    candidates: Vec<CandidateShare>,
+pub struct Tuner {
+    candidates: Vec<Candidate>,
     chosen: usize,
     sample: Sample,
     requests: u64,
 }
 
 #[derive(Debug)]
-struct CandidateShare {
-    share: f64,
+struct Candidate {
+    balance: Balance,
     simulation: Simulation,
     /// Hits at the begin of the period.
     hits_before: u64,
@@ -68,22 +66,22 @@ struct CandidateShare {
     hits: f64,
 }
 
-impl WindowTuner {
+impl Tuner {
     /// Tuner for a cache of `capacity_bytes` that holds about `objects`.
     pub fn new(capacity_bytes: u64, objects: u64) -> Self {
         let sample = Sample((objects / OBJECTS).max(1).ilog2());
         let capacity_bytes = capacity_bytes >> sample.0;
-        let candidate = |share| {
-            let mut simulation = Simulation::new(capacity_bytes, capacity_bytes / SEGMENTS);
-            simulation.set_window_share(share);
-            CandidateShare { share, simulation, hits_before: 0, hits: 0.0 }
+        let candidate = |(window_share, half_life)| {
+            let balance = Balance { window_share, half_life };
+            let simulation = Simulation::with_balance(capacity_bytes, capacity_bytes / SEGMENTS, balance);
+            Candidate { balance, simulation, hits_before: 0, hits: 0.0 }
         };
-        Self { candidates: SHARES.map(candidate).into(), chosen: FIRST, sample, requests: 0 }
+        Self { candidates: BALANCES.map(candidate).into(), chosen: FIRST, sample, requests: 0 }
     }
 
-    /// Returns the chosen share.
-    pub fn share(&self) -> f64 {
-        self.candidates[self.chosen].share
+    /// Returns the chosen balance.
+    pub fn balance(&self) -> Balance {
+        self.candidates[self.chosen].balance
     }
 
     /// Returns the sample of the simulated objects.
@@ -91,8 +89,8 @@ impl WindowTuner {
         self.sample
     }
 
-    /// Simulates a request for an object of the sample. Returns the share if it has changed.
-    pub fn request(&mut self, hash: u64, bytes: u64) -> Option<f64> {
+    /// Simulates a request for an object of the sample. Returns the balance if it has changed.
+    pub fn request(&mut self, hash: u64, bytes: u64) -> Option<Balance> {
         for candidate in &mut self.candidates {
             candidate.simulation.request(hash, bytes);
         }
@@ -100,12 +98,11 @@ impl WindowTuner {
         self.requests.is_multiple_of(PERIOD_REQUESTS).then(|| self.compare())?
     }
 
-    fn compare(&mut self) -> Option<f64> {
-        let is_cold = self.requests <= COLD_PERIODS * PERIOD_REQUESTS;
+    fn compare(&mut self) -> Option<Balance> {
         for candidate in &mut self.candidates {
             let hits = candidate.simulation.totals().hits;
             let in_period = (hits - candidate.hits_before) as f64;
-            candidate.hits = if is_cold { 0.0 } else { MEMORY * candidate.hits + in_period };
+            candidate.hits = MEMORY * candidate.hits + in_period;
             candidate.hits_before = hits;
         }
         let by_hits =
@@ -114,7 +111,7 @@ impl WindowTuner {
         let is_better = self.candidates[best].hits > GAIN_MIN * self.candidates[self.chosen].hits;
         is_better.then(|| {
             self.chosen = best;
-            self.candidates[best].share
+            self.candidates[best].balance
         })
     }
 }
