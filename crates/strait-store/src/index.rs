@@ -72,7 +72,7 @@ impl Index {
         true
     }
 
-    /// Halves the hits of all records once for each aging since the last call.
+    /// Halves the numbers of requests of all records once for each aging since the last call.
     pub(crate) fn age_to(&self, agings: u32) {
         let due = agings.wrapping_sub(self.agings.swap(agings, Ordering::AcqRel));
         if due == 0 {

@@ -153,9 +153,9 @@ impl Shared {
     /// object.
     pub(crate) fn add(&self, record: &Arc<Record>) {
         let others = self.index.find(record.hash);
-        let of_others = others.iter().map(|other| other.hits().saturating_add(REQUEST));
+        let of_others = others.iter().map(|other| other.requests());
         let of_dropped = self.popularity.requests_of_dropped(record.hash);
-        record.set_hits(of_others.fold(of_dropped, u8::max));
+        record.set_requests(of_others.fold(of_dropped, u8::max).saturating_add(REQUEST));
         record.set_checked();
         self.insert(record);
         self.counters.stored.add(1);
