@@ -26,8 +26,8 @@ use crate::proxy::{Rig, peer};
 use crate::results::{Figures, Results};
 use crate::rounds::{self, Definition, Report};
 
-/// Divisor of the capacity for the size of a simulated segment, as in the store.
-const SEGMENTS: u64 = 128;
+/// Divisor of the capacity for the size of a simulated segment, as in a store below 1 GiB.
+const SEGMENTS: u64 = 256;
 
 /// Policy or cache that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -185,8 +185,8 @@ fn open_files_have_a_limit() {
 #[test]
 fn too_small_capacity_is_refused_and_the_minimum_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let tried = Store::open(Config { capacity_bytes: 3 << 20, ..Config::new(dir.path()) });
-    assert!(tried.unwrap_err().to_string().contains("configure at least 7340032 bytes"));
+    let tried = Store::open(Config { capacity_bytes: 1 << 20, ..Config::new(dir.path()) });
+    assert!(tried.unwrap_err().to_string().contains("configure at least 1835008 bytes"));
 }
 
 #[test]
