@@ -18,7 +18,7 @@ const PERIOD_REQUESTS: u64 = OBJECTS / 2;
 /// Weight of earlier periods.
 const MEMORY: f64 = 0.9;
 /// Another candidate is chosen if it has more hits by this factor.
-const GAIN_MIN: f64 = 1.005;
+const GAIN_MIN: f64 = 1.01;
 /// Odd factor that makes the sample independent of the bits that tables use.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
