@@ -19,8 +19,8 @@ const SEGMENT_BYTES_MAX: u64 = 256 << 20;
 /// Range of the configurable segment size in bytes.
 const CONFIGURED_BYTES_MIN: u64 = 64 << 10;
 const CONFIGURED_BYTES_MAX: u64 = 4 << 30;
-/// Segments in addition to those of the lanes: two of eviction, the spares, and some full ones.
-const SEGMENTS_EXTRA: u64 = 6;
+/// Segments in addition to those of the lanes: three of eviction, the spares, and some full ones.
+const SEGMENTS_EXTRA: u64 = 7;
 
 /// Rate and period of the background check of stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use crate::demand::Demand;
 use crate::durability::Durability;
 use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
+use crate::eviction::RESERVES;
 use crate::file::{SegmentFile, lock, name_of};
 use crate::format::checkpoint::Held;
 use crate::format::{FileHeader, RECORD_ALIGN, STATE_AT, State};
@@ -54,6 +55,7 @@ impl Shared {
     pub(crate) fn new(segments: Segments, durability: Durability, lanes: usize) -> Self {
         let callers = (0..lanes.max(1)).map(|_| Lane::default());
         let of_eviction = Lane { area: Area::Main, ..Lane::default() };
+        segments.budget.reserve(RESERVES as u64 * segments.segment_bytes);
         Self {
             index: Index::new(),
             popularity: Popularity::new(segments.budget.capacity_bytes),
