@@ -115,3 +115,40 @@ impl Tuner {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OBJECT_BYTES: u64 = 1000;
+
+    /// Returns the balance after these requests, for a cache of so many objects that all are in the
+    /// sample.
+    fn balance_after(requests: impl Iterator<Item = u64>) -> Balance {
+        let mut tuner = Tuner::new(OBJECTS * OBJECT_BYTES, OBJECTS);
+        assert_eq!(tuner.sample(), Sample(0));
+        for object in requests {
+            tuner.request(object.wrapping_mul(MIX), OBJECT_BYTES);
+        }
+        tuner.balance()
+    }
+
+    #[test]
+    fn loop_over_more_objects_than_fit_makes_the_window_small() {
+        let balance = balance_after((0..40 * OBJECTS).map(|number| number % (OBJECTS * 5 / 4)));
+        assert_eq!(balance, Balance { window_share: 0.02, half_life: 8.0 });
+    }
+
+    #[test]
+    fn objects_that_are_requested_for_a_short_time_make_the_half_life_short() {
+        // Each object is requested once in a while, until as many others were new as fill half the
+        // cache.
+        let requests = (0..40 * OBJECTS).map(|number| number / 4 + (number * 7919) % (OBJECTS / 2));
+        assert_eq!(balance_after(requests), Balance { window_share: 0.6, half_life: 0.125 });
+    }
+
+    #[test]
+    fn requests_without_hits_change_nothing() {
+        assert_eq!(balance_after(0..10 * OBJECTS), Balance::default());
+    }
+}
