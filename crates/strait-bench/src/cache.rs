@@ -26,8 +26,8 @@ use crate::proxy::{Rig, peer};
 use crate::results::{Figures, Results};
 use crate::rounds::{self, Definition, Report};
 
-/// Divisor of the capacity for the size of a simulated segment, as in the store.
-const SEGMENTS: u64 = 128;
+/// Divisor of the capacity for the size of a simulated segment, as in a store below 1 GiB.
+const SEGMENTS: u64 = 256;
 
 /// Policy or cache that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +175,7 @@ fn replay(rig: &Rig<'_>, proxy: peer::Contestant, trace: &Trace, capacity_bytes:
 }
 
 fn simulate(trace: &Trace, capacity_bytes: u64) -> Figures {
-    let mut simulation = Simulation::new(capacity_bytes, capacity_bytes / SEGMENTS).tuned();
+    let mut simulation = Simulation::new(capacity_bytes, capacity_bytes / SEGMENTS);
     for Request { object, bytes } in trace {
         simulation.request(strait_store::hash_of(&object.to_le_bytes()), *bytes);
     }

@@ -89,10 +89,11 @@ pub(crate) fn seal(shared: &Shared, lane: &mut Lane) {
     shared.segments.enlist(lane.area, file);
 }
 
-/// Returns the reserve of the lane or a spare segment, or creates one. Waits for eviction while
+/// Returns a reserve of the lane or a spare segment, or creates one. Waits for eviction while
 /// there is no space, but not in the lane of eviction.
 fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
-    if let Some(reserve) = lane.reserve.take() {
+    if let Some(reserve) = lane.reserves.pop() {
+        shared.segments.budget.reserve(shared.segments.segment_bytes);
         return Ok(reserve);
     }
     let ready = || shared.segments.take_spare().map(Ok).or_else(|| make_segment(shared));
@@ -109,6 +110,13 @@ fn next_segment(shared: &Shared, lane: &mut Lane) -> Result<Arc<SegmentFile>> {
 pub(crate) fn make_segment(shared: &Shared) -> Option<Result<Arc<SegmentFile>>> {
     let share = Share::take(&shared.segments.budget, shared.segments.segment_bytes)?;
     Some(make_file(shared, FileKind::Segment, share))
+}
+
+/// Creates a segment for eviction, from the bytes that the budget has reserved for it.
+pub(crate) fn make_reserve(shared: &Shared) -> Option<Result<Arc<SegmentFile>>> {
+    let (budget, bytes) = (&shared.segments.budget, shared.segments.segment_bytes);
+    let share = Share::take_reserved(budget, bytes)?;
+    Some(make_file(shared, FileKind::Segment, share).inspect_err(|_| budget.reserve(bytes)))
 }
 
 /// Creates a file with a new number and tag.

@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) struct Budget {
     pub(crate) capacity_bytes: u64,
     used_bytes: AtomicU64,
+    /// Bytes that only eviction may use.
+    reserved_bytes: AtomicU64,
     pub(crate) files_max: usize,
     files: AtomicUsize,
 }
 
 impl Budget {
     pub(crate) fn new(capacity_bytes: u64, files_max: usize) -> Arc<Self> {
-        let (used_bytes, files) = (AtomicU64::new(0), AtomicUsize::new(0));
-        Arc::new(Self { capacity_bytes, used_bytes, files_max, files })
+        let (used_bytes, reserved_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { capacity_bytes, used_bytes, reserved_bytes, files_max, files: AtomicUsize::new(0) })
     }
 
     /// Used bytes.
@@ -39,9 +41,17 @@ impl Budget {
         self.files_max.saturating_sub(self.files())
     }
 
-    /// Reserves `bytes`. Reserves nothing and returns false if that exceeds the limit.
-    fn take(&self, bytes: u64) -> bool {
-        let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.capacity_bytes);
+    /// Reserves `bytes` for eviction.
+    pub(crate) fn reserve(&self, bytes: u64) {
+        self.reserved_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Takes `bytes`. Takes nothing and returns false if that exceeds the limit or, except for
+    /// eviction, leaves less than the reserved bytes.
+    fn take(&self, bytes: u64, is_reserved: bool) -> bool {
+        let left = if is_reserved { 0 } else { self.reserved_bytes.load(Ordering::Acquire) };
+        let bytes_max = self.capacity_bytes.saturating_sub(left);
+        let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= bytes_max);
         self.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).is_ok()
     }
 }
@@ -56,10 +66,23 @@ pub(crate) struct Share {
 impl Share {
     /// Share of a new file of `bytes`; `None` if it exceeds a limit.
     pub(crate) fn take(budget: &Arc<Budget>, bytes: u64) -> Option<Self> {
+        let share = Self::of_new_file(budget)?;
+        share.grow(bytes).then_some(share)
+    }
+
+    /// Share of a new file of `bytes` that were reserved for eviction.
+    pub(crate) fn take_reserved(budget: &Arc<Budget>, bytes: u64) -> Option<Self> {
+        let share = Self::of_new_file(budget)?;
+        share.add(bytes, true).then(|| {
+            budget.reserved_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            share
+        })
+    }
+
+    fn of_new_file(budget: &Arc<Budget>) -> Option<Self> {
         let within = |files: usize| (files < budget.files_max).then_some(files + 1);
         budget.files.fetch_update(Ordering::AcqRel, Ordering::Acquire, within).ok()?;
-        let share = Self { budget: budget.clone(), bytes: AtomicU64::new(0) };
-        share.grow(bytes).then_some(share)
+        Some(Self { budget: budget.clone(), bytes: AtomicU64::new(0) })
     }
 
     /// Share of an existing file, counted even if it exceeds a limit.
@@ -76,7 +99,11 @@ impl Share {
 
     /// Adds `more` bytes; returns false, and adds none, if that exceeds the limit.
     pub(crate) fn grow(&self, more: u64) -> bool {
-        let taken = self.budget.take(more);
+        self.add(more, false)
+    }
+
+    fn add(&self, more: u64, is_reserved: bool) -> bool {
+        let taken = self.budget.take(more, is_reserved);
         if taken {
             self.bytes.fetch_add(more, Ordering::AcqRel);
         }

@@ -8,16 +8,19 @@ use crate::error::{Error, Result};
 /// Minimum number of segments in a capacity, if no segment size is configured. Eviction frees one
 /// segment at a time.
 const SEGMENTS_MIN: u64 = 128;
+/// The same below [`SMALL_BYTES`]: lanes and eviction hold some segments that have few objects.
+const SMALL_SEGMENTS_MIN: u64 = 256;
+const SMALL_BYTES: u64 = 1 << 30;
 /// Minimum number of segments for each lane. Each lane holds one that is not full.
 const SEGMENTS_PER_LANE_MIN: u64 = 8;
 /// Range of the default segment size in bytes.
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 const SEGMENT_BYTES_MAX: u64 = 256 << 20;
 /// Range of the configurable segment size in bytes.
 const CONFIGURED_BYTES_MIN: u64 = 64 << 10;
 const CONFIGURED_BYTES_MAX: u64 = 4 << 30;
-/// Segments in addition to those of the lanes: two of eviction, the spares, and some full ones.
-const SEGMENTS_EXTRA: u64 = 6;
+/// Segments in addition to those of the lanes: three of eviction, the spares, and some full ones.
+const SEGMENTS_EXTRA: u64 = 7;
 
 /// Rate and period of the background check of stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +39,8 @@ pub struct Config {
     pub dir: PathBuf,
     /// Limit of the bytes of all files together, at all times.
     pub capacity_bytes: u64,
-    /// Bytes of a segment file. `None`: 1/128 of the capacity, or less with many lanes, between 1
-    /// and 256 MiB.
+    /// Bytes of a segment file. `None`: 1/128 of the capacity, or 1/256 of one below 1 GiB, or less
+    /// with many lanes, between 256 KiB and 256 MiB.
     pub segment_bytes: Option<u64>,
     /// Number of writing threads, each with a segment of its own.
     pub lanes: usize,
@@ -73,7 +76,8 @@ impl Config {
     /// Bytes of a segment, rounded down to whole pages.
     pub(crate) fn segment_bytes(&self) -> Result<u64> {
         let lanes = self.lanes.max(1) as u64;
-        let share = self.capacity_bytes / SEGMENTS_MIN.max(lanes * SEGMENTS_PER_LANE_MIN);
+        let segments = if self.capacity_bytes < SMALL_BYTES { SMALL_SEGMENTS_MIN } else { SEGMENTS_MIN };
+        let share = self.capacity_bytes / segments.max(lanes * SEGMENTS_PER_LANE_MIN);
         let bytes = match self.segment_bytes {
             Some(bytes) => bytes.clamp(CONFIGURED_BYTES_MIN, CONFIGURED_BYTES_MAX),
             None => share.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),

@@ -17,6 +17,9 @@ use crate::shared::Shared;
 
 /// Number of spare segments.
 pub(crate) const SPARES: usize = 2;
+/// Number of segments that eviction has for itself. The eviction of a file fills less than one, but
+/// may free less than the next one takes.
+pub(crate) const RESERVES: usize = 2;
 /// Limit of files evicted at a time for one shortage.
 const SHORTAGE_FILES_MAX: usize = 8;
 /// Eviction for one shortage frees at most the used bytes divided by this.
@@ -32,9 +35,8 @@ pub(crate) fn evict_ahead(shared: &Shared) {
     evict_for_shortage(shared);
     while !shared.lifecycle.is_closed() {
         close_unlinked(shared);
-        let made = if lacking_segments(shared) > 0 { append::make_segment(shared) } else { None };
-        match made.map(|made| shared.counted(made)) {
-            Some(Ok(spare)) => add_ready(shared, spare),
+        match make_lacking(shared).map(|made| shared.counted(made)) {
+            Some(Ok(())) => {}
             Some(Err(_)) if evict_for_shortage(shared) => {}
             Some(Err(_)) => {
                 shared.demand.note_futile();
@@ -56,19 +58,24 @@ pub(crate) fn evict_ahead(shared: &Shared) {
 
 /// Number of segments to make.
 fn lacking_segments(shared: &Shared) -> usize {
-    let lacks_reserve = shared.eviction_lane().reserve.is_none();
-    usize::from(lacks_reserve) + SPARES.saturating_sub(shared.segments.spares())
+    let reserves = shared.eviction_lane().reserves.len();
+    RESERVES.saturating_sub(reserves) + SPARES.saturating_sub(shared.segments.spares())
 }
 
-/// Adds a new segment: as the reserve of eviction if that is missing, else as a spare.
-fn add_ready(shared: &Shared, segment: Arc<SegmentFile>) {
-    let reserve = &mut shared.eviction_lane().reserve;
-    if reserve.is_none() {
-        *reserve = Some(segment);
-    } else {
-        shared.segments.add_spare(segment);
-        shared.demand.note_freed();
+/// Makes a segment: a reserve of eviction if one is lacking, else a spare. Returns `None` if none
+/// is lacking, or if the budget does not allow it.
+fn make_lacking(shared: &Shared) -> Option<Result<()>> {
+    if shared.eviction_lane().reserves.len() < RESERVES {
+        let made = append::make_reserve(shared)?;
+        return Some(made.map(|reserve| shared.eviction_lane().reserves.push(reserve)));
     }
+    if shared.segments.spares() >= SPARES {
+        return None;
+    }
+    Some(append::make_segment(shared)?.map(|spare| {
+        shared.segments.add_spare(spare);
+        shared.demand.note_freed();
+    }))
 }
 
 /// Returns true if the requested space is free, or will be once pending unlinks are closed.
@@ -124,7 +131,8 @@ pub(crate) fn evict_before(shared: &Shared, end: u64) -> Option<u64> {
         }
         let Some((area, _, file)) = next else { break };
         if area == Area::Window {
-            count_written(shared, file.share.bytes());
+            shared.popularity.count_written(file.share.bytes(), shared.index.len());
+            shared.index.age_to(shared.popularity.agings());
         }
         match score_if_kept(shared, area, &file) {
             Some(score) if area == Area::Main => stayed.push((score, file)),
@@ -154,13 +162,6 @@ fn first_before(shared: &Shared, end: u64) -> Option<(Area, u64, Arc<SegmentFile
     };
     first(&|file| !file.has_writers() && !is_read(file))
         .or_else(|| first(&|file| !file.has_writers() && may_be_pinned(file)))
-}
-
-/// Counts bytes that left the window, and halves the numbers of requests if that is due.
-fn count_written(shared: &Shared, bytes: u64) {
-    if shared.popularity.count_written(bytes, shared.index.len()) {
-        shared.index.age();
-    }
 }
 
 /// Moves a file of its own to the end of main if its object is to stay, and returns the object's

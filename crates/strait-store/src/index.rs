@@ -1,7 +1,7 @@
 //! Index from a key's hash to its records. A lookup holds a shared lock of one of 1,024 shards for
 //! a few nanoseconds. Only an insertion or a removal in that shard blocks it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hashbrown::HashTable;
@@ -18,12 +18,14 @@ type Table = HashTable<Arc<Record>>;
 pub(crate) struct Index {
     shards: Box<[RwLock<Table>]>,
     records: AtomicUsize,
+    /// Agings that the records have had.
+    agings: AtomicU32,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::new(Table::new())).collect();
-        Self { shards, records: AtomicUsize::new(0) }
+        Self { shards, records: AtomicUsize::new(0), agings: AtomicU32::new(0) }
     }
 
     /// Number of records.
@@ -70,11 +72,15 @@ impl Index {
         true
     }
 
-    /// Halves the hits of all records.
-    pub(crate) fn age(&self) {
+    /// Halves the numbers of requests of all records once for each aging since the last call.
+    pub(crate) fn age_to(&self, agings: u32) {
+        let due = agings.wrapping_sub(self.agings.swap(agings, Ordering::AcqRel));
+        if due == 0 {
+            return;
+        }
         for shard in &self.shards {
             let table = shard.read().unwrap_or_else(PoisonError::into_inner);
-            table.iter().for_each(|record| record.age());
+            table.iter().for_each(|record| record.age(due));
         }
     }
 

@@ -291,7 +291,7 @@ fn entry(record: &Record, place: &Location, files: &mut FileTable, named: &mut V
         head_file: files.index(&place.head, named),
         body_file: files.index(&place.body, named),
         head_len: place.head_len,
-        hits: u32::from(record.hits()),
+        hits: u32::from(record.requests()),
     }
 }
 

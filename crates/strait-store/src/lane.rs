@@ -25,8 +25,8 @@ pub(crate) struct Lane {
     pub(crate) tail: u64,
     /// Area of its segments.
     pub(crate) area: Area,
-    /// Next segment, in the lane of eviction only: eviction must not depend on free space.
-    pub(crate) reserve: Option<Arc<SegmentFile>>,
+    /// Next segments, in the lane of eviction only: eviction must not depend on free space.
+    pub(crate) reserves: Vec<Arc<SegmentFile>>,
 }
 
 /// Key and meta of a new record, and its header except for the fields that depend on its position.

@@ -1,10 +1,11 @@
-//! Index entry of a record: its location and its hits. Key and meta stay on disk.
+//! Index entry of a record: its location and its number of requests. Key and meta stay on disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{Layout, RecordHeader};
+use crate::policy::REQUEST;
 
 /// Location of a record on disk. Eviction changes it.
 #[derive(Clone, Debug)]
@@ -58,7 +59,7 @@ pub struct Record {
     is_checked: AtomicBool,
     /// True while a [`Checking`] exists.
     is_being_checked: AtomicBool,
-    hits: AtomicU8,
+    requests: AtomicU8,
 }
 
 impl Record {
@@ -71,7 +72,7 @@ impl Record {
             is_alive: AtomicBool::new(true),
             is_checked: AtomicBool::new(false),
             is_being_checked: AtomicBool::new(false),
-            hits: AtomicU8::new(0),
+            requests: AtomicU8::new(REQUEST),
         })
     }
 
@@ -101,15 +102,15 @@ impl Record {
     pub(crate) fn touch(&self) {
         // Losing a hit in a race is harmless. The check keeps hits on a popular record from writing
         // to its cache line.
-        let hits = self.hits.load(Ordering::Relaxed);
-        if hits < u8::MAX {
-            self.hits.store(hits + 1, Ordering::Relaxed);
+        let requests = self.requests();
+        if requests < u8::MAX {
+            self.set_requests(requests.saturating_add(REQUEST));
         }
     }
 
-    /// Halves the number of hits.
-    pub(crate) fn age(&self) {
-        self.set_hits(self.hits() / 2);
+    /// Halves the number of requests that many times.
+    pub(crate) fn age(&self, times: u32) {
+        self.set_requests(self.requests().checked_shr(times).unwrap_or(0));
     }
 
     /// Current location of the body; `None` if the record is dead. The extent holds the file: keep
@@ -147,19 +148,14 @@ impl Record {
         self.is_alive.swap(false, Ordering::AcqRel).then(|| location.take())?
     }
 
-    /// Number of requests for the object, without the one that stored it. It is halved now and
-    /// then, and has a maximum.
-    pub fn hits(&self) -> u8 {
-        self.hits.load(Ordering::Relaxed)
+    /// Number of requests for the object, with the one that stored it, in units of [`REQUEST`]. It
+    /// is halved now and then, and has a maximum.
+    pub fn requests(&self) -> u8 {
+        self.requests.load(Ordering::Relaxed)
     }
 
-    /// Number of requests for the object, with the one that stored it.
-    pub(crate) fn requests(&self) -> u8 {
-        self.hits().saturating_add(1)
-    }
-
-    pub(crate) fn set_hits(&self, hits: u8) {
-        self.hits.store(hits, Ordering::Relaxed);
+    pub(crate) fn set_requests(&self, requests: u8) {
+        self.requests.store(requests, Ordering::Relaxed);
     }
 }
 

@@ -159,6 +159,6 @@ fn admit(shared: &Shared, entry: &Entry, files: &[Option<Arc<SegmentFile>>]) {
     let Entry { offset, head_len, body_offset, .. } = *entry;
     let location = Location { head, offset, head_len, body, body_offset };
     let record = Record::new(entry.hash, entry.sequence, entry.body_len, location);
-    record.set_hits(entry.hits.min(u32::from(u8::MAX)) as u8);
+    record.set_requests(entry.hits.min(u32::from(u8::MAX)) as u8);
     shared.admit(&record);
 }

@@ -11,6 +11,7 @@ use crate::demand::Demand;
 use crate::durability::Durability;
 use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
+use crate::eviction::RESERVES;
 use crate::file::{SegmentFile, lock, name_of};
 use crate::format::checkpoint::Held;
 use crate::format::{FileHeader, RECORD_ALIGN, STATE_AT, State};
@@ -19,7 +20,7 @@ use crate::journal::Journal;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::new_bodies::NewBodies;
-use crate::policy::{Area, Popularity};
+use crate::policy::{Area, Popularity, REQUEST};
 use crate::record::{Location, Record};
 use crate::segments::Segments;
 use crate::stats::Counters;
@@ -54,6 +55,7 @@ impl Shared {
     pub(crate) fn new(segments: Segments, durability: Durability, lanes: usize) -> Self {
         let callers = (0..lanes.max(1)).map(|_| Lane::default());
         let of_eviction = Lane { area: Area::Main, ..Lane::default() };
+        segments.budget.reserve(RESERVES as u64 * segments.segment_bytes);
         Self {
             index: Index::new(),
             popularity: Popularity::new(segments.budget.capacity_bytes),
@@ -153,12 +155,13 @@ impl Shared {
     /// object.
     pub(crate) fn add(&self, record: &Arc<Record>) {
         let others = self.index.find(record.hash);
-        let of_others = others.iter().map(|other| other.hits().saturating_add(1));
+        let of_others = others.iter().map(|other| other.requests());
         let of_dropped = self.popularity.requests_of_dropped(record.hash);
-        record.set_hits(of_others.fold(of_dropped, u8::max));
+        record.set_requests(of_others.fold(of_dropped, u8::max).saturating_add(REQUEST));
         record.set_checked();
         self.insert(record);
         self.counters.stored.add(1);
+        self.popularity.note_objects(self.index.len(), self.segments.budget.used_bytes());
         self.note_request(record);
     }
 

@@ -173,7 +173,7 @@ impl Store {
             let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(removed()));
             (self.shared.counted(updated)?, self.shared.end_head(record))
         };
-        updated.set_hits(record.hits());
+        updated.set_requests(record.requests());
         if !ended {
             // A concurrent removal ended it, and must also end its successor.
             self.shared.end_head(&updated);

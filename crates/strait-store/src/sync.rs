@@ -92,7 +92,7 @@ pub(crate) fn finish(shared: &Shared) {
     for lane in &shared.lanes {
         let mut lane = lock(lane);
         append::seal(shared, &mut lane);
-        if let Some(reserve) = lane.reserve.take() {
+        for reserve in lane.reserves.drain(..) {
             shared.release_file(reserve);
         }
     }

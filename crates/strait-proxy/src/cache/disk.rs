@@ -184,7 +184,8 @@ pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String
     }
     // Clients choose the values of keyed fields; many values must not remove the record that plain
     // requests share.
-    others.sort_by_key(|(record, other)| Reverse((other.is_plain(keys), record.hits(), record.sequence())));
+    others
+        .sort_by_key(|(record, other)| Reverse((other.is_plain(keys), record.requests(), record.sequence())));
     let room = RECORDS_MAX.saturating_sub(object.records().count());
     others.iter().skip(room).for_each(|(record, _)| store.remove(record));
     let rivals = rivals(object, others.iter().map(|(_, other)| other), keys);

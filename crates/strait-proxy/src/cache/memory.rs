@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strait_http::fields::Fields;
-use strait_store::policy::{Area, Popularity};
+use strait_store::policy::{Area, Popularity, REQUEST};
 
 pub use self::shard::MemoryEntry;
 use self::shard::{Shard, Slot};
@@ -146,7 +146,7 @@ impl MemoryCache {
         keys: &[String],
     ) {
         self.popularity.note_request(hash, object.memory_bytes() as u64);
-        let requests = self.popularity.requests_of_dropped(hash).saturating_add(1);
+        let requests = self.popularity.requests_of_dropped(hash).saturating_add(REQUEST);
         let slot = Slot {
             hash,
             object,
@@ -156,6 +156,8 @@ impl MemoryCache {
             hits: AtomicU64::new(hits),
         };
         shard.insert(slot, keys);
+        let shards = self.shards.len();
+        self.popularity.note_objects(shard.count * shards, (shard.bytes * shards) as u64);
         self.evict(shard);
     }
 

@@ -19,8 +19,8 @@ use crate::config::limits::BUFFER_BYTES;
 const WORKERS_MAX: usize = 256;
 /// Largest object in memory: it is read in one piece.
 const MEMORY_OBJECT_MAX: ByteSize = ByteSize::mib(16);
-/// Segments of the store, 1 MiB or more each, that it needs in addition to one per worker.
-const SEGMENTS_EXTRA: u64 = 6;
+/// MiB of the store in addition to one per worker: more than the segments that it needs.
+const MIB_EXTRA: u64 = 6;
 
 /// Returns an error with a line for each problem, if there are any.
 pub(crate) fn refused(problems: &[String]) -> Result<()> {
@@ -105,7 +105,7 @@ fn too_small(config: &Config) -> Option<String> {
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         workers => workers.min(WORKERS_MAX),
     };
-    let mib_min = workers as u64 + SEGMENTS_EXTRA;
+    let mib_min = workers as u64 + MIB_EXTRA;
     let has = config.cache.size;
     (has < ByteSize::mib(mib_min))
         .then(|| format!("cache.size = {}: the minimum is {mib_min}MiB with {workers} workers", size(has)))

@@ -2,50 +2,48 @@
 //! carries them out, and [`Simulation`] runs the same code on traces.
 //!
 //! ```text
-//!               requested more often than the cut?
-//!   new ──► window ──────────── yes ──────────► main ──┐ best part of a file,
-//!              │                                 ▲ │    │ if it reaches half the cut
-//!              no                                └─┼────┘
-//!              ▼                                   ▼
+//!               score above the cut?
+//!   new ──► window ───── yes ─────► main ──┐ score above the cut?
+//!              │                     ▲ │   │ best part of a file
+//!              no                    └─┼───┘
+//!              ▼                       ▼
 //!           dropped; its number of requests is remembered
 //! ```
 //!
 //! It is TinyLFU's admission (Einziger, Friedman, Manes, 2017) on files instead of objects. Both
 //! areas are queues of files, and the first file of one of them is evicted as a whole. The cut is a
-//! moving average of the scores of the best objects that main dropped. An object leaves the window
-//! for main only if its score is higher, so main seldom has to be evicted, and few bytes are
-//! written twice. Numbers of requests are halved once the cache has been written some times over.
+//! moving average of the scores of the best objects that main dropped. An object moves to main, or
+//! stays in it, only if its score is higher, so main seldom has to be evicted, and few bytes are
+//! written twice. Numbers of requests are halved each time that a part of the capacity was written.
+//! The [`Tuner`] chooses that part and the size of the window, which together are a [`Balance`].
 
 mod dropped;
 mod popularity;
 mod simulation;
-mod window;
+mod tuner;
 
 use std::cmp::Reverse;
 
 pub use self::dropped::Dropped;
 pub use self::popularity::Popularity;
 pub use self::simulation::{Simulation, Totals};
-pub use self::window::{Sample, WindowTuner};
+pub use self::tuner::{Sample, Tuner};
 
-/// Share of the window in the capacity, until requests show a better one.
-const WINDOW_SHARE: f64 = 0.1;
+/// One request in the numbers of requests. They count quarters, so that halved numbers keep their
+/// order.
+pub const REQUEST: u8 = 4;
 /// Weight of a new value in the cut's moving average.
 const CUT_WEIGHT: f64 = 0.05;
-/// An object moves to main if its score exceeds the cut by this factor. Without it, objects of
-/// equal popularity would replace each other.
-const ADMISSION_FACTOR: f64 = 1.1;
-/// Objects of main stay in it down to this part of the cut.
-const STAY_FACTOR: f64 = 0.5;
+/// An object moves to main if its score exceeds the cut by this factor. It stays there down to the
+/// cut. Without the difference, objects of about equal popularity would replace each other.
+const ADMISSION_FACTOR: f64 = 1.25;
 /// Weight of the score of an object that stays in main in a file of its own.
 const STAYED_WEIGHT: f64 = 0.02;
 /// The search for a victim ends when that many files of their own stayed in main: then the one with
 /// the lowest score goes.
 pub const STAYED_MAX: usize = 16;
 /// Eviction of a segment keeps at most this part of its size, so that it frees some space.
-const KEPT_SHARE: f64 = 0.75;
-/// Numbers of requests are halved after this many capacities were written.
-const AGING_CAPACITIES: u64 = 8;
+const KEPT_SHARE: f64 = 0.85;
 /// Objects below this size have about the same score.
 const SCORE_BYTES: f64 = 4096.0;
 
@@ -70,12 +68,28 @@ impl Area {
     }
 }
 
+/// Balance of recency and frequency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Balance {
+    /// Share of the window in the capacity, from 0 to 1.
+    pub window_share: f64,
+    /// Numbers of requests are halved each time that this multiple of the capacity was written.
+    pub half_life: f64,
+}
+
+impl Default for Balance {
+    /// For popularity that neither shifts nor is steady.
+    fn default() -> Self {
+        Self { window_share: 0.1, half_life: 8.0 }
+    }
+}
+
 /// Object that is considered for eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate<T> {
     /// The object.
     pub object: T,
-    /// Number of its requests, aged.
+    /// Number of its requests, aged, in units of [`REQUEST`].
     pub requests: u8,
     /// Bytes that it uses.
     pub bytes: u64,
@@ -102,7 +116,7 @@ pub struct Selection<T> {
 #[derive(Clone, Debug)]
 pub struct Policy {
     capacity_bytes: u64,
-    window_share: f64,
+    balance: Balance,
     /// Score that an object must exceed to be admitted to main.
     cut: f64,
     /// Bytes written since the last aging.
@@ -112,7 +126,7 @@ pub struct Policy {
 impl Policy {
     /// Policy of a cache of `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { capacity_bytes, window_share: WINDOW_SHARE, cut: 0.0, written_bytes: 0 }
+        Self { capacity_bytes, balance: Balance::default(), cut: 0.0, written_bytes: 0 }
     }
 
     /// Returns the capacity of the cache in bytes.
@@ -125,20 +139,21 @@ impl Policy {
         self.capacity_bytes = capacity_bytes;
     }
 
-    /// Sets the share of the window in the capacity, from 0 to 1.
-    pub fn set_window_share(&mut self, share: f64) {
-        self.window_share = share;
+    /// Sets the balance of recency and frequency.
+    pub fn set_balance(&mut self, balance: Balance) {
+        self.balance = balance;
     }
 
     /// Returns the area to evict from, with that many bytes in the window.
     pub fn area(&self, window_bytes: u64) -> Area {
-        let window_bytes_max = self.window_share * self.capacity_bytes as f64;
+        let window_bytes_max = self.balance.window_share * self.capacity_bytes as f64;
         if window_bytes as f64 > window_bytes_max { Area::Window } else { Area::Main }
     }
 
-    /// Returns true if an object may move from the window to main.
-    pub fn admits<T>(&self, candidate: &Candidate<T>) -> bool {
-        candidate.score() > self.cut * ADMISSION_FACTOR
+    /// Returns true if an object of an area may move to main, or stay in it.
+    pub fn admits<T>(&self, area: Area, candidate: &Candidate<T>) -> bool {
+        let factor = if area == Area::Window { ADMISSION_FACTOR } else { 1.0 };
+        candidate.score() > self.cut * factor
     }
 
     /// Selects the objects of a segment of `segment_bytes` that stay.
@@ -150,11 +165,10 @@ impl Policy {
     ) -> Selection<T> {
         // Scores are not negative, so their bits have their order.
         candidates.sort_by_cached_key(|candidate| Reverse(candidate.score().to_bits()));
-        let least = self.cut * if area == Area::Window { ADMISSION_FACTOR } else { STAY_FACTOR };
         let mut left = (segment_bytes as f64 * KEPT_SHARE) as u64;
         let mut selection = Selection { kept: Vec::new(), dropped: Vec::new() };
         for candidate in candidates {
-            if candidate.score() > least && candidate.bytes <= left {
+            if candidate.bytes <= left && self.admits(area, &candidate) {
                 left -= candidate.bytes;
                 selection.kept.push(candidate);
             } else {
@@ -172,24 +186,18 @@ impl Policy {
     /// Returns true if an object with a file of its own stays: its file then moves to the end of
     /// main's queue.
     pub fn keeps<T>(&mut self, area: Area, candidate: &Candidate<T>) -> bool {
-        let score = candidate.score();
-        match area {
-            Area::Window => self.admits(candidate),
-            Area::Main if score > self.cut => {
-                self.cut += STAYED_WEIGHT * (score - self.cut);
-                true
-            }
-            Area::Main => {
-                self.cut += CUT_WEIGHT * (score - self.cut);
-                false
-            }
+        let stays = self.admits(area, candidate);
+        if area == Area::Main {
+            let weight = if stays { STAYED_WEIGHT } else { CUT_WEIGHT };
+            self.cut += weight * (candidate.score() - self.cut);
         }
+        stays
     }
 
-    /// Counts bytes of new objects. Returns true if all numbers of requests must be halved now.
+    /// Counts bytes that left the window. Returns true if all numbers of requests must be halved now.
     pub fn count_written(&mut self, bytes: u64) -> bool {
         self.written_bytes += bytes;
-        let is_due = self.written_bytes >= AGING_CAPACITIES * self.capacity_bytes;
+        let is_due = self.written_bytes as f64 >= self.balance.half_life * self.capacity_bytes as f64;
         if is_due {
             self.written_bytes = 0;
             self.cut /= 2.0;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Area, Candidate, Dropped, Policy, STAYED_MAX, Selection, WindowTuner};
+use super::{Area, Balance, Candidate, Popularity, REQUEST, STAYED_MAX, Selection};
 
 /// Divisor of the segment size: a longer object gets a file of its own.
 const OWN_FILE_DIVISOR: u64 = 4;
@@ -10,8 +10,9 @@ const OWN_FILE_DIVISOR: u64 = 4;
 /// Simulated cache. It groups objects in segments as the store does.
 #[derive(Debug)]
 pub struct Simulation {
-    policy: Policy,
-    dropped: Dropped,
+    popularity: Popularity,
+    /// Agings of the objects' numbers of requests.
+    agings: u32,
     capacity_bytes: u64,
     segment_bytes: u64,
     objects: HashMap<u64, Object>,
@@ -19,16 +20,6 @@ pub struct Simulation {
     main: Queue,
     next_file: u64,
     totals: Totals,
-    tuning: Tuning,
-}
-
-#[derive(Debug)]
-enum Tuning {
-    /// The window keeps its size.
-    Off,
-    /// The tuner is made once the cache is full.
-    Due,
-    On(Box<WindowTuner>),
 }
 
 /// Counts of a simulation.
@@ -74,9 +65,19 @@ struct File {
 impl Simulation {
     /// Cache of `capacity_bytes` with segments of `segment_bytes`.
     pub fn new(capacity_bytes: u64, segment_bytes: u64) -> Self {
+        Self::with_popularity(Popularity::new(capacity_bytes), capacity_bytes, segment_bytes)
+    }
+
+    /// Cache with a fixed balance.
+    pub(super) fn with_balance(capacity_bytes: u64, segment_bytes: u64, balance: Balance) -> Self {
+        let popularity = Popularity::with_balance(capacity_bytes, balance);
+        Self::with_popularity(popularity, capacity_bytes, segment_bytes)
+    }
+
+    fn with_popularity(popularity: Popularity, capacity_bytes: u64, segment_bytes: u64) -> Self {
         Self {
-            policy: Policy::new(capacity_bytes),
-            dropped: Dropped::default(),
+            popularity,
+            agings: 0,
             capacity_bytes,
             segment_bytes,
             objects: HashMap::new(),
@@ -84,19 +85,7 @@ impl Simulation {
             main: Queue { open: File { number: 1, ..File::default() }, ..Queue::default() },
             next_file: 2,
             totals: Totals::default(),
-            tuning: Tuning::Off,
         }
-    }
-
-    /// Lets the window adapt to the requests, as in the store.
-    #[must_use]
-    pub fn tuned(self) -> Self {
-        Self { tuning: Tuning::Due, ..self }
-    }
-
-    /// Sets the share of the window in the capacity.
-    pub fn set_window_share(&mut self, share: f64) {
-        self.policy.set_window_share(share);
     }
 
     /// Returns the counts so far.
@@ -108,22 +97,18 @@ impl Simulation {
     pub fn request(&mut self, hash: u64, bytes: u64) -> bool {
         self.totals.requests += 1;
         self.totals.requested_bytes += bytes;
-        if let Tuning::On(tuner) = &mut self.tuning
-            && tuner.sample().has(hash)
-            && let Some(share) = tuner.request(hash, bytes)
-        {
-            self.policy.set_window_share(share);
-        }
+        self.popularity.note_request(hash, bytes);
         if let Some(object) = self.objects.get_mut(&hash) {
-            object.requests = object.requests.saturating_add(1);
+            object.requests = object.requests.saturating_add(REQUEST);
             self.totals.hits += 1;
             self.totals.hit_bytes += bytes;
             return true;
         }
         if bytes <= self.capacity_bytes {
             self.totals.new_bytes += bytes;
-            let requests = self.dropped.requests(hash).saturating_add(1);
+            let requests = self.popularity.requests_of_dropped(hash).saturating_add(REQUEST);
             self.put(Area::Window, Candidate { object: hash, requests, bytes });
+            self.popularity.note_objects(self.objects.len(), self.window.bytes + self.main.bytes);
             self.evict();
         }
         false
@@ -161,7 +146,7 @@ impl Simulation {
     fn evict(&mut self) {
         let mut stayed: Vec<Candidate<u64>> = Vec::new();
         while self.window.bytes + self.main.bytes > self.capacity_bytes {
-            let wanted = self.policy.area(self.window.bytes);
+            let wanted = self.popularity.policy().area(self.window.bytes);
             let found =
                 [wanted, wanted.other()].map(|area| (!self.queue(area).files.is_empty()).then_some(area));
             let Some(area) = found.into_iter().flatten().next() else { return };
@@ -182,20 +167,19 @@ impl Simulation {
 
     /// Counts the bytes of a file that leaves an area.
     fn begin_eviction(&mut self, area: Area, file: &File) {
-        if area == Area::Window && self.policy.count_written(file.bytes) {
-            self.objects.values_mut().for_each(|object| object.requests /= 2);
-            self.dropped.age();
-        }
-        self.dropped.grow(self.objects.len());
-        if matches!(self.tuning, Tuning::Due) {
-            let tuner = WindowTuner::new(self.capacity_bytes, self.objects.len() as u64);
-            self.tuning = Tuning::On(Box::new(tuner));
+        if area == Area::Window {
+            self.popularity.count_written(file.bytes, self.objects.len());
+            let agings = self.popularity.agings();
+            if std::mem::replace(&mut self.agings, agings) != agings {
+                self.objects.values_mut().for_each(|object| object.requests /= 2);
+            }
         }
         self.queue(area).bytes -= file.bytes;
     }
 
     fn evict_segment(&mut self, area: Area, candidates: Vec<Candidate<u64>>) {
-        let Selection { kept, dropped } = self.policy.select(area, candidates, self.segment_bytes);
+        let Selection { kept, dropped } =
+            self.popularity.policy().select(area, candidates, self.segment_bytes);
         self.totals.moved_bytes += kept.iter().map(|candidate| candidate.bytes).sum::<u64>();
         for candidate in kept {
             self.put(Area::Main, candidate);
@@ -209,7 +193,7 @@ impl Simulation {
     /// stayed during this search for space.
     fn evict_own(&mut self, area: Area, candidates: Vec<Candidate<u64>>, stayed: &mut Vec<Candidate<u64>>) {
         let Some(candidate) = candidates.into_iter().next() else { return };
-        if !self.policy.keeps(area, &candidate) {
+        if !self.popularity.policy().keeps(area, &candidate) {
             return self.drop_object(&candidate);
         }
         self.put(Area::Main, candidate);
@@ -233,7 +217,7 @@ impl Simulation {
     }
 
     fn drop_object(&mut self, candidate: &Candidate<u64>) {
-        self.dropped.remember(candidate.object, candidate.requests);
+        self.popularity.remember([(candidate.object, candidate.requests)]);
     }
 
     /// Takes an object that is still in that file.

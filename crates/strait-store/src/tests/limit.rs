@@ -11,6 +11,7 @@ use rustix::io::pwrite;
 
 use super::faults::bytes_in;
 use super::{PATIENCE, body_of, config, fill_of, open};
+use crate::budget::{Budget, Share};
 use crate::policy::Area;
 use crate::{Config, Error, Store, append, eviction, hash_of};
 
@@ -185,8 +186,42 @@ fn open_files_have_a_limit() {
 #[test]
 fn too_small_capacity_is_refused_and_the_minimum_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let tried = Store::open(Config { capacity_bytes: 3 << 20, ..Config::new(dir.path()) });
-    assert!(tried.unwrap_err().to_string().contains("configure at least 7340032 bytes"));
+    let tried = Store::open(Config { capacity_bytes: 1 << 20, ..Config::new(dir.path()) });
+    assert!(tried.unwrap_err().to_string().contains("configure at least 2097152 bytes"));
+}
+
+#[test]
+fn reserved_bytes_are_left_to_eviction() {
+    let budget = Budget::new(2000, 5);
+    budget.reserve(500);
+    assert!(Share::take(&budget, 1600).is_none());
+    let share = Share::take(&budget, 1000).unwrap();
+    assert!(share.grow(500) && !share.grow(1));
+    let reserve = Share::take_reserved(&budget, 500).unwrap();
+    assert!(Share::take_reserved(&budget, 1).is_none());
+    drop((share, reserve));
+    assert!(Share::take(&budget, 2000).is_some());
+}
+
+#[test]
+fn requested_objects_outlast_a_scan_that_eviction_cannot_keep_up_with() {
+    const COUNT: u64 = 800;
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { capacity_bytes: 16 << 20, segment_bytes: Some(64 << 10), ..config(&dir) };
+    let store = open(&config);
+    let put = |number: u64| store.put(0, &number.to_le_bytes(), b"", &[&[0; 4000]]).map(drop).unwrap();
+    let find = |number: u64| store.find(hash_of(&number.to_le_bytes())).into_iter().next();
+    // A third of the objects of each file is requested, so that eviction can keep all of them.
+    (0..3 * COUNT).for_each(put);
+    for number in 3 * COUNT..30 * COUNT {
+        put(number);
+        if let Some(record) = find(number % COUNT * 3) {
+            store.touch(&record);
+        }
+    }
+    let found = (0..COUNT).filter(|number| find(number * 3).is_some()).count();
+    assert_eq!(found as u64, COUNT, "{:?}", store.stats());
+    store.close();
 }
 
 #[test]
@@ -204,7 +239,6 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn budget_is_the_sum_of_its_shares(steps in prop::collection::vec((0_u8..4, 1_u64..500), 1..60)) {
-        use crate::budget::{Budget, Share};
         let budget = Budget::new(2000, 5);
         let mut shares: Vec<(Share, u64)> = Vec::new();
         for (step, bytes) in steps {

@@ -167,7 +167,7 @@ impl Pair {
         let next = self.store.shared.segments.queued().into_iter().next();
         let is_admitted = |record: &Arc<Record>| {
             let candidate = eviction::candidate(record, &record.location().unwrap());
-            self.store.shared.popularity.policy().admits(&candidate)
+            self.store.shared.popularity.policy().admits(Area::Main, &candidate)
         };
         let admitted: Vec<u8> =
             (0..6).filter(|key| self.record(*key).as_ref().is_some_and(is_admitted)).collect();

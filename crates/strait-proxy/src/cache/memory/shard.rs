@@ -10,7 +10,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
 use strait_http::vary::matches_variant;
-use strait_store::policy::{Area, Candidate};
+use strait_store::policy::{Area, Candidate, REQUEST};
 
 use crate::cache::hash::IdentityHasher;
 use crate::cache::object::{Body, Object, RECORDS_MAX, Rivals};
@@ -60,7 +60,7 @@ pub(super) struct Slot {
     pub(super) hash: u64,
     pub(super) object: Arc<Object>,
     pub(super) rivals: Rivals,
-    /// Number of requests for the eviction policy, halved now and then.
+    /// Number of requests for the eviction policy, in units of [`REQUEST`], halved now and then.
     pub(super) requests: AtomicU8,
     /// Number of the last lookup that found it.
     pub(super) used: AtomicU64,
@@ -154,7 +154,7 @@ impl Shard {
         }
         // Losing a request in a race is harmless.
         let requests = slot.requests.load(Ordering::Relaxed);
-        slot.requests.store(requests.saturating_add(1), Ordering::Relaxed);
+        slot.requests.store(requests.saturating_add(REQUEST), Ordering::Relaxed);
         slot.used.store(self.found.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         slot.hits.fetch_add(1, Ordering::Relaxed);
         Some(&slot.object)
@@ -179,7 +179,7 @@ impl Shard {
         let replaced = |other: &&Arc<Slot>| other.object.is_for_same(&slot.object);
         let earlier = self.by_hash.get(&hash).into_iter().flatten().find(replaced);
         let earlier = earlier.map_or(0, |earlier| earlier.requests.load(Ordering::Relaxed));
-        slot.requests.fetch_max(earlier.saturating_add(1), Ordering::Relaxed);
+        slot.requests.fetch_max(earlier.saturating_add(REQUEST), Ordering::Relaxed);
         self.remove(hash, |other| other.is_for_same(&slot.object));
         let slot = Arc::new(slot);
         self.bytes += slot.object.memory_bytes();
