@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lab::program_or_skip;
-use lab::vm::{Nic, Run, vm_or_skip};
+use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 
-use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_module};
+use super::{kernels, ledger, line, machines, pair_with, with_c_program, with_module};
 use crate::{assert_output, guest, run};
 
 /// Time limit of a guest in the stress test.
@@ -239,8 +239,9 @@ fn everything_happens_at_once() {
         return;
     }
     // Seconds, and what must happen in them at least: frames and binds.
-    let [amounts, leaks] =
-        if has_debug_kernel() { ["600 1000000 1000", NOTHING_LEAKED] } else { ["15 1000 10", ""] };
+    let kernel = kernels()[0];
+    let amounts = if kernel.is_checking() { "600 1000000 1000" } else { "15 1000 10" };
+    let leaks = if kernel == Kernel::Debug { NOTHING_LEAKED } else { "" };
     let sizes = "60 594 ".repeat(16);
     let script = format!(
         "
@@ -257,7 +258,7 @@ wait $sent || true
 unharmed
 {leaks}"
     );
-    let guest = with_c_program(pair_with(kernels()[0], Nic::Igb).pump(), "stress").processors(4);
+    let guest = with_c_program(pair_with(kernel, Nic::Igb).pump(), "stress").processors(4);
     let run = run(guest.limit(STRESS_LIMIT), &script);
     println!("{}", line(&run, "stress: "));
 }
