@@ -18,6 +18,9 @@
  *
  * poll() and recvmsg() give returned receive slots to the NIC and wait for
  * frames; sendmsg() gives filled transmit slots to the NIC and waits for room.
+ * SO_RCVLOWAT sets the number of frames that poll() and recvmsg() wait for, at
+ * most half of the ring; SO_RCVTIMEO, or the timeout of poll(), how long. Frames
+ * are readable before that, too.
  * Neither moves bytes of its message, so a message with a buffer is refused
  * (EOPNOTSUPP), and success is 0. The states show the readable and the free
  * descriptors, and ZEROCOPY_STATISTICS has the totals.

@@ -346,6 +346,35 @@ unharmed
 }
 
 #[test]
+fn receiver_waits_for_as_many_frames_as_it_requests() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    // Eight frames end the first wait, and three the second, as the link goes down.
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+ip link set zc0 promisc on
+low_water $(cat /sys/class/net/zc0/ifindex) >low_water.out 2>&1 &
+receiving=$!
+send 7 64
+until grep -q 'seven wake no one' low_water.out; do sleep 0.1; done
+send 1 64
+until grep -q 'eight are received' low_water.out; do sleep 0.1; done
+send 3 64
+until grep -q 'three wake no one' low_water.out; do sleep 0.1; done
+ip link set zc0 down
+wait $receiving || { cat low_water.out; exit 1; }
+cat low_water.out
+unharmed
+";
+    for (kernel, nic) in machines() {
+        let run = run(with_c_program(pair_with(kernel, nic), "low_water"), script);
+        assert_output(&run, &["low_water: three are received at the end"]);
+    }
+}
+
+#[test]
 fn misuse_is_refused_and_affects_no_other_program() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
