@@ -122,8 +122,9 @@ struct zerocopy_ring {
 	 * Index that the NIC fills or sends next. Once it is loaded with acquire
 	 * semantics, the received descriptors before it are readable. If it is
 	 * that of the process, the ring is empty or full: full if the descriptor
-	 * before it is readable. The state of the descriptor at it does not tell:
-	 * it becomes readable before this index is stored.
+	 * before it is readable, and this index is the same if it is then loaded
+	 * again. The state of the descriptor at it does not tell: it becomes
+	 * readable before this index is stored.
 	 */
 	__u32 write;
 	__u32 padding2[15];

@@ -95,12 +95,18 @@ pub(super) trait Shared {
     /// Returns the number of readable slots from `next` on, which this side reads next.
     #[inline]
     fn readable(&self, next: u32) -> u32 {
-        match self.after(self.written(), 0_u32.wrapping_sub(next)) {
+        let count = || self.after(self.written(), 0_u32.wrapping_sub(next));
+        match count() {
             // Both indices are equal in an empty ring and in a full one. The first descriptor does
             // not tell: the kernel makes descriptors readable before it publishes its index. The
             // last one does: the NIC never has all slots at once, so that the kernel has published
-            // others before it.
-            0 if self.has_state(self.after(next, self.mask()), READABLE) => self.slots(),
+            // others before it. So its index is loaded again. If it has moved, it is not yet that
+            // of the last descriptor, and this side must not pass it: it would take old frames for
+            // new ones.
+            0 if self.has_state(self.after(next, self.mask()), READABLE) => match count() {
+                0 => self.slots(),
+                published => published,
+            },
             count => count,
         }
     }
