@@ -233,6 +233,13 @@ cat /sys/kernel/debug/kmemleak
 unharmed
 ";
 
+/// Reports how many accesses the detector of data races has watched, which is none if it is off.
+const RACES_WATCHED: &str = "
+mount -t debugfs debug /sys/kernel/debug
+grep setup_watchpoints /sys/kernel/debug/kcsan
+[ \"$(sed -n 's/setup_watchpoints: *//p' /sys/kernel/debug/kcsan)\" -gt 1000 ]
+";
+
 #[test]
 fn everything_happens_at_once() {
     if !vm_or_skip() || !program_or_skip("cc") {
@@ -241,7 +248,11 @@ fn everything_happens_at_once() {
     // Seconds, and what must happen in them at least: frames and binds.
     let kernel = kernels()[0];
     let amounts = if kernel.is_checking() { "600 1000000 1000" } else { "15 1000 10" };
-    let leaks = if kernel == Kernel::Debug { NOTHING_LEAKED } else { "" };
+    let checks = match kernel {
+        Kernel::Debug => NOTHING_LEAKED,
+        Kernel::Kcsan => RACES_WATCHED,
+        _ => "",
+    };
     let sizes = "60 594 ".repeat(16);
     let script = format!(
         "
@@ -256,7 +267,7 @@ kill $sent
 wait $sent || true
 [ $(pinned) -eq 0 ]
 unharmed
-{leaks}"
+{checks}"
     );
     let guest = with_c_program(pair_with(kernel, Nic::Igb).pump(), "stress").processors(4);
     let run = run(guest.limit(STRESS_LIMIT), &script);
