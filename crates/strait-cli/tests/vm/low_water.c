@@ -1,6 +1,6 @@
 /*
- * A receiver that waits for eight frames (SO_RCVLOWAT) on a PF_ZEROCOPY socket. Runs in a guest of the
- * lab, as root; its script sends the frames.
+ * A receiver that waits for eight frames (SO_RCVLOWAT) on a PF_ZEROCOPY socket. Runs in a guest of
+ * the lab, as root; its script sends the frames.
  *
  *   low_water IFINDEX
  */

@@ -1,9 +1,9 @@
-//! Receive ring under every interleaving of the kernel and the reader: `RUSTFLAGS="--cfg loom" cargo
-//! test -p strait-sys --lib --release loom`
+//! Receive ring under every interleaving of the kernel and the reader: `RUSTFLAGS="--cfg loom"
+//! cargo test -p strait-sys --lib --release loom`
 //!
-//! The reader's side is that of [`Shared`]. The kernel's side follows `kmod/pf_zerocopy/datapath.h`,
-//! with one order of slots. Slots are loom's cells, so that the test fails if both sides can access
-//! one at the same time, or without an order.
+//! The reader's side is that of [`Shared`]. The kernel's side follows
+//! `kmod/pf_zerocopy/datapath.h`, with one order of slots. Slots are loom's cells, so that the test
+//! fails if both sides can access one at the same time, or without an order.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

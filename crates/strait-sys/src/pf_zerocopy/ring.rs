@@ -31,8 +31,8 @@ const READ_OFFSET: usize = 0;
 const WRITE_OFFSET: usize = 64;
 pub(super) const DESCRIPTORS_OFFSET: usize = 128;
 
-/// Words of a ring that both sides access, and their order. The mapped ring has them, and a model of
-/// it under loom.
+/// Words of a ring that both sides access, and their order. The mapped ring has them, and a model
+/// of it under loom.
 pub(super) trait Shared {
     /// Storage of a word.
     type Word: Index;
