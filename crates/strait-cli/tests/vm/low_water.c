@@ -106,6 +106,7 @@ int main(int argc, char **argv)
 	setlinebuf(stdout);
 	/* More than half of the ring: the module takes half. */
 	open_socket(atoi(argv[1]), SLOTS);
+	puts("low_water: bound");
 	await_frames(WANTED - 1);
 	expect_no_wake();
 	puts("low_water: seven wake no one");

@@ -350,19 +350,26 @@ fn receiver_waits_for_as_many_frames_as_it_requests() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    // Eight frames end the first wait, and three the second, as the link goes down.
     let script = "
 take_for_zerocopy
 up eth0 zc0
 ip link set zc0 promisc on
 low_water $(cat /sys/class/net/zc0/ifindex) >low_water.out 2>&1 &
 receiving=$!
+# reports WORDS: waits until it has printed WORDS.
+reports() {
+    until grep -q \"$1\" low_water.out; do
+        kill -0 $receiving || { cat low_water.out; return 1; }
+        sleep 0.1
+    done
+}
+reports bound
 send 7 64
-until grep -q 'seven wake no one' low_water.out; do sleep 0.1; done
+reports 'seven wake no one'
 send 1 64
-until grep -q 'eight are received' low_water.out; do sleep 0.1; done
+reports 'eight are received'
 send 3 64
-until grep -q 'three wake no one' low_water.out; do sleep 0.1; done
+reports 'three wake no one'
 ip link set zc0 down
 wait $receiving || { cat low_water.out; exit 1; }
 cat low_water.out
