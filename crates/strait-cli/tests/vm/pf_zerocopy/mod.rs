@@ -363,7 +363,7 @@ reports() {
         sleep 0.1
     done
 }
-reports bound
+reports bound; sleep 2
 send 7 64
 reports 'seven wake no one'
 send 1 64
