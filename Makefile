@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup demo install dist test-packages test test-vm test-vm-debug test-arm64 bench ci msrv audit docs book fuzz miri release-check reference
+.PHONY: help setup demo install dist test-packages test test-vm test-vm-debug test-vm-kcsan test-arm64 bench ci msrv audit docs book fuzz miri release-check reference
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-vm: ## run the tests in virtual machines: other kernels, emulated NICs, ins
 
 test-vm-debug: ## run the tests of the kernel module on a kernel that checks itself (builds it: 20 minutes)
 	@scripts/test-vm --debug-kernel
+
+test-vm-kcsan: ## run them on a kernel that finds data races in the module (builds it: 15 minutes)
+	@scripts/test-vm --kcsan-kernel
 
 bench: ## measure Strait and compare it with other programs (BENCH_ARGS="..."); results are in bench/results/
 	@scripts/setup bench

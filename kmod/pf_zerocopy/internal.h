@@ -111,6 +111,18 @@ static inline u32 zc_ring_state(const struct zc_ring *ring, u32 slot)
 	return smp_load_acquire(&ring->shared->desc[slot].state);
 }
 
+/*
+ * Returns true if the next @frames descriptors of the process have frames: then
+ * the last of them has one, as they become readable in order.
+ */
+static inline bool zc_ring_readable(const struct zc_ring *ring, u32 frames)
+{
+	u32 next = READ_ONCE(ring->shared->read);
+
+	return zc_ring_state(ring, (next + frames - 1) & ring->mask) ==
+	       ZEROCOPY_READABLE;
+}
+
 /* Gives a slot to the process, with all earlier writes to it. */
 static inline void zc_ring_hand_over(struct zc_ring *ring, u32 slot, u32 state)
 {
@@ -142,7 +154,7 @@ static inline struct zc_sock *zc_sk(struct sock *sk)
 
 int zc_socket_register(void);
 void zc_socket_unregister(void);
-void zc_socket_readable(struct zc_sock *zs);
+void zc_socket_received(struct zc_sock *zs);
 void zc_socket_writable(struct zc_sock *zs);
 /* Under RTNL: */
 void zc_socket_up(struct zc_sock *zs);
@@ -156,8 +168,9 @@ int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs);
 void zc_nic_detach(struct net_device *netdev, u16 queue);
 /* Returns a socket of the device, or NULL if it has none. */
 struct zc_sock *zc_nic_any_owner(struct net_device *netdev);
+/* In system calls: */
+void zc_ring_refill(struct zc_ring *rx);
 /* With the ring's lock: */
-void zc_queue_refill(struct zc_queue *queue, struct zc_ring *rx);
 int zc_queue_send(struct zc_queue *queue, struct zc_ring *tx);
 bool zc_queue_await_room(struct zc_queue *queue, struct zc_ring *tx);
 void zc_queue_read_losses(struct zc_queue *queue, struct zc_ring *rx);

@@ -18,6 +18,9 @@
  *
  * poll() and recvmsg() give returned receive slots to the NIC and wait for
  * frames; sendmsg() gives filled transmit slots to the NIC and waits for room.
+ * SO_RCVLOWAT sets the number of frames that poll() and recvmsg() wait for, at
+ * most half of the ring; SO_RCVTIMEO, or the timeout of poll(), how long. Frames
+ * are readable before that, too.
  * Neither moves bytes of its message, so a message with a buffer is refused
  * (EOPNOTSUPP), and success is 0. The states show the readable and the free
  * descriptors, and ZEROCOPY_STATISTICS has the totals.
@@ -119,8 +122,9 @@ struct zerocopy_ring {
 	 * Index that the NIC fills or sends next. Once it is loaded with acquire
 	 * semantics, the received descriptors before it are readable. If it is
 	 * that of the process, the ring is empty or full: full if the descriptor
-	 * before it is readable. The state of the descriptor at it does not tell:
-	 * it becomes readable before this index is stored.
+	 * before it is readable, and this index is the same if it is then loaded
+	 * again. The state of the descriptor at it does not tell: it becomes
+	 * readable before this index is stored.
 	 */
 	__u32 write;
 	__u32 padding2[15];

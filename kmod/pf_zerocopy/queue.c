@@ -8,9 +8,16 @@
 
 /* Receiving and sending. */
 
-void zc_queue_refill(struct zc_queue *queue, struct zc_ring *rx)
+/*
+ * Gives returned slots to the NIC. A NIC without a writable slot raises no
+ * interrupt, so every call must do this before it waits.
+ */
+void zc_ring_refill(struct zc_ring *rx)
 {
-	queue->nic->ops->refill(queue, rx);
+	spin_lock_bh(&rx->lock);
+	if (rx->queue)
+		rx->queue->nic->ops->refill(rx->queue, rx);
+	spin_unlock_bh(&rx->lock);
 }
 
 int zc_queue_send(struct zc_queue *queue, struct zc_ring *tx)
@@ -60,7 +67,7 @@ static int receive(struct zc_queue *queue, struct zc_sock *zs, int budget)
 {
 	const struct zc_nic_ops *ops = queue->nic->ops;
 	struct zc_ring *rx = zs->rx;
-	bool readable;
+	bool received;
 	int count;
 	u32 head;
 
@@ -69,12 +76,12 @@ static int receive(struct zc_queue *queue, struct zc_sock *zs, int budget)
 	spin_lock(&rx->lock);
 	head = rx->head;
 	count = ops->harvest(queue, rx, budget);
-	readable = rx->head != head;
+	received = rx->head != head;
 	ops->refill(queue, rx);
 	queue->room = (rx->tail - rx->head) & rx->mask;
 	spin_unlock(&rx->lock);
-	if (readable)
-		zc_socket_readable(zs);
+	if (received)
+		zc_socket_received(zs);
 	return count;
 }
 
@@ -285,7 +292,7 @@ static void keep_received(struct zc_queue *queue, struct zc_ring *rx)
 		spin_unlock_bh(&rx->lock);
 		cond_resched(); /* a filter may be long */
 	} while (count == NAPI_POLL_WEIGHT);
-	zc_socket_readable(queue->owner);
+	zc_socket_received(queue->owner);
 }
 
 /* Slots that were given to the NIC and not sent are lost. */

@@ -37,12 +37,6 @@ static struct zc_ring *tx_ring(struct zc_sock *zs)
 	return smp_load_acquire(&zs->tx); /* of set_ring() */
 }
 
-/* Called by the device when frames have become readable. */
-void zc_socket_readable(struct zc_sock *zs)
-{
-	zs->sk.sk_data_ready(&zs->sk);
-}
-
 /* Called by the device when slots have become writable. */
 void zc_socket_writable(struct zc_sock *zs)
 {
@@ -63,6 +57,25 @@ void zc_socket_writable(struct zc_sock *zs)
 static int ended(const struct zc_sock *zs)
 {
 	return smp_load_acquire(&zs->ended); /* of set_ended() */
+}
+
+/*
+ * Returns true if as many frames are readable as the process waits for, or if any
+ * is and no other will come. At most half of the ring: the NIC needs slots to
+ * receive, and to raise an interrupt.
+ */
+static bool readable(const struct zc_sock *zs, const struct zc_ring *rx)
+{
+	u32 wanted = ended(zs) ? 1 : READ_ONCE(zs->sk.sk_rcvlowat);
+
+	return zc_ring_readable(rx, min(wanted, (rx->mask + 1) / 2));
+}
+
+/* Called by the device when frames have become readable. */
+void zc_socket_received(struct zc_sock *zs)
+{
+	if (readable(zs, zs->rx))
+		zs->sk.sk_data_ready(&zs->sk);
 }
 
 /* Also wakes waiting calls. */
@@ -300,36 +313,14 @@ static int zc_mmap(struct file *file, struct socket *sock,
 }
 
 /*
- * Gives returned slots to the NIC, and returns true if the next descriptor of
- * the process has a frame. A NIC without a writable slot raises no interrupt, so
- * every call must call this before it waits.
- */
-static bool readable(struct zc_sock *zs)
-{
-	struct zc_ring *rx = rx_ring(zs);
-	u32 slot;
-
-	if (!rx)
-		return false;
-	spin_lock_bh(&rx->lock);
-	if (rx->queue)
-		zc_queue_refill(rx->queue, rx);
-	slot = READ_ONCE(rx->shared->read) & rx->mask;
-	spin_unlock_bh(&rx->lock);
-	return zc_ring_state(rx, slot) == ZEROCOPY_READABLE;
-}
-
-/*
- * 0 if a frame is readable, or if none will come because the socket was shut
+ * 0 if frames are readable, or if none will come because the socket was shut
  * down; EAGAIN if the caller has to wait; or the error that ended the traffic.
  */
 static int receive(struct zc_sock *zs)
 {
 	int why = ended(zs);
 
-	if (!rx_ring(zs))
-		return -ENOTCONN;
-	if (readable(zs))
+	if (readable(zs, zs->rx))
 		return 0;
 	if (!why)
 		return -EAGAIN;
@@ -389,6 +380,7 @@ static __poll_t zc_poll(struct file *file, struct socket *sock,
 {
 	__poll_t events = poll_requested_events(wait);
 	struct zc_sock *zs = zc_sk(sock->sk);
+	struct zc_ring *rx = rx_ring(zs);
 	__poll_t mask = 0;
 	int why;
 
@@ -399,8 +391,11 @@ static __poll_t zc_poll(struct file *file, struct socket *sock,
 		mask |= EPOLLHUP | EPOLLRDHUP;
 	if (READ_ONCE(sock->sk->sk_err))
 		mask |= EPOLLERR;
-	if (readable(zs))
-		mask |= EPOLLIN | EPOLLRDNORM;
+	if (rx) {
+		zc_ring_refill(rx);
+		if (readable(zs, rx))
+			mask |= EPOLLIN | EPOLLRDNORM;
+	}
 	if (events & (EPOLLOUT | EPOLLWRNORM) && writable(zs))
 		mask |= EPOLLOUT | EPOLLWRNORM;
 	return mask;
@@ -449,8 +444,13 @@ static int wait_until(struct sock *sk, int (*attempt)(struct zc_sock *zs),
 static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 		      int flags)
 {
+	struct zc_ring *rx = rx_ring(zc_sk(sock->sk));
+
 	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT) || length)
 		return -EOPNOTSUPP;
+	if (!rx)
+		return -ENOTCONN;
+	zc_ring_refill(rx);
 	return wait_until(sock->sk, receive,
 			  sock_rcvtimeo(sock->sk, flags & MSG_DONTWAIT));
 }

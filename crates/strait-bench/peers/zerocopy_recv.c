@@ -1,19 +1,21 @@
 /*
  * Minimal capture on a PF_ZEROCOPY socket: it counts frames in the slots where the NIC wrote them.
  *
- *     zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p]
+ *     zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p | -t]
  *     zerocopy_recv -s
  *
  * -c copies each frame into a staging ring, the one copy of D3's applications. -r sets a filter
  * that rejects all frames. -p polls: a guest of the lab counts the instructions of polls that found
  * frames, and after the others the program sleeps, as dpdk_recv does. -s does what -p does, without
- * a socket, for the cost of these sleeps. Prints one JSON object on SIGINT.
+ * a socket, for the cost of these sleeps. -t waits until half of the ring is full, for a second at
+ * most, as libpcap does by default. Prints one JSON object on SIGINT.
  */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <net/if.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "peer.h"
@@ -46,6 +48,16 @@ static void reject_all(int fd)
     struct sock_fprog program = { .len = sizeof(code) / sizeof(code[0]), .filter = code };
     if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
         fail("SO_ATTACH_FILTER");
+}
+
+static void wait_for_many(int fd)
+{
+    int frames = SLOTS / 2;
+    struct timeval timeout = { .tv_sec = 1 };
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &frames, sizeof(frames)) != 0)
+        fail("SO_RCVLOWAT");
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) != 0)
+        fail("SO_RCVTIMEO");
 }
 
 static int open_socket(const char *interface, unsigned int queue)
@@ -105,7 +117,7 @@ static void poll_ring(int copies)
 static void wait_and_take(int fd, int copies)
 {
     while (!interrupted) {
-        if (recv(fd, NULL, 0, 0) < 0 && errno != EINTR)
+        if (recv(fd, NULL, 0, 0) < 0 && errno != EINTR && errno != EAGAIN)
             fail("recv");
         take(copies);
     }
@@ -135,25 +147,28 @@ int main(int argc, char **argv)
 {
     const char *interface = NULL;
     unsigned int queue = 0;
-    int copies = 0, rejects = 0, polls = 0;
-    for (int option; (option = getopt(argc, argv, "i:q:crps")) != -1;) {
+    int copies = 0, rejects = 0, polls = 0, waits = 0;
+    for (int option; (option = getopt(argc, argv, "i:q:crpts")) != -1;) {
         switch (option) {
         case 'i': interface = optarg; break;
         case 'q': queue = (unsigned int)atoi(optarg); break;
         case 'c': copies = 1; break;
         case 'r': rejects = 1; break;
         case 'p': polls = 1; break;
+        case 't': waits = 1; break;
         case 's': return poll_without_socket();
         default: return 2;
         }
     }
     if (interface == NULL) {
-        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p]\n", stderr);
+        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p | -t]\n", stderr);
         return 2;
     }
     int fd = open_socket(interface, queue);
     if (rejects)
         reject_all(fd);
+    if (waits)
+        wait_for_many(fd);
     on_interrupt(note_interrupt);
     say_ready();
     if (polls)

@@ -10,6 +10,7 @@
 pub mod bpf;
 pub mod buffer;
 mod error;
+mod index;
 pub mod inherited;
 pub mod libpcap;
 pub mod link_type;

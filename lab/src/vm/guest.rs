@@ -26,8 +26,8 @@ const NO_SAMPLING: &str = "damon_stat.enabled=0";
 const MEMORY_MIB: u32 = 1024;
 /// Default time limit of a guest.
 const LIMIT: Duration = Duration::from_mins(8);
-/// Time limit of a guest with the debug kernel, which is ten times slower.
-const LIMIT_DEBUG: Duration = Duration::from_mins(40);
+/// Time limit of a guest with a checking kernel, which is ten times slower.
+const LIMIT_CHECKING: Duration = Duration::from_mins(40);
 /// Lines that [`INIT`] prints before and after the script.
 const START: &str = "guest: start\n";
 const END: &str = "guest: exit ";
@@ -70,7 +70,7 @@ impl Guest {
             nics: Vec::new(),
             modules,
             initramfs,
-            limit: if kernel == Kernel::Debug { LIMIT_DEBUG } else { LIMIT },
+            limit: if kernel.is_checking() { LIMIT_CHECKING } else { LIMIT },
             processors: 1,
             command_line: KERNEL_ARGUMENTS.to_owned(),
             arguments: Vec::new(),

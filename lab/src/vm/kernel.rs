@@ -32,15 +32,24 @@ pub enum Kernel {
     /// Linux 7.2 that checks itself (KASAN, lockdep, DMA debugging, kmemleak), built by
     /// `scripts/setup-vm --debug-kernel`.
     Debug,
+    /// Linux 7.2 that finds data races in other modules than its own (KCSAN), built by
+    /// `scripts/setup-vm --kcsan-kernel`.
+    Kcsan,
 }
 
 impl Kernel {
-    /// Returns the version, such as `7.2`, or `debug`.
+    /// Returns true if the kernel checks itself or its modules. It was built for the lab.
+    pub fn is_checking(self) -> bool {
+        matches!(self, Self::Debug | Self::Kcsan)
+    }
+
+    /// Returns the version, such as `7.2`, or the checks of the kernel, such as `debug`.
     pub fn version(self) -> &'static str {
         match self {
             Self::V7_2 => "7.2",
             Self::V6_12 => "6.12",
             Self::Debug => "debug",
+            Self::Kcsan => "kcsan",
         }
     }
 
@@ -48,10 +57,10 @@ impl Kernel {
         parts::part(&format!("linux-{}", self.version()))
     }
 
-    /// Returns the path of its image: an ELF, or a bzImage for the debug kernel, which has no PVH.
+    /// Returns the path of its image: an ELF, or a bzImage for a checking kernel, which has no PVH.
     pub(super) fn image(self) -> PathBuf {
         let folder = self.folder();
-        if self == Self::Debug {
+        if self.is_checking() {
             return folder.join("bzImage");
         }
         let image = folder.join("vmlinux");
@@ -71,15 +80,15 @@ impl Kernel {
         loaded
     }
 
-    /// Returns the module `name`; none if the debug kernel, which has few modules, contains it.
+    /// Returns the module `name`; none if a checking kernel, which has few modules, contains it.
     fn read_module(self, name: &str) -> Option<Vec<u8>> {
         let file = format!("{name}.ko");
-        if self == Self::Debug {
+        if self.is_checking() {
             let module = find_part(&self.folder(), &file);
             let builtin = fs::read_to_string(self.folder().join("build/modules.builtin"));
-            let builtin = builtin.expect("the debug kernel lists what it contains");
+            let builtin = builtin.expect("a checking kernel lists what it contains");
             let contained = builtin.lines().any(|line| line.ends_with(&format!("/{file}")));
-            assert!(module.is_some() || contained, "lab/vm/debug.config leaves {name} out");
+            assert!(module.is_some() || contained, "lab/vm/guest.config leaves {name} out");
             return module.map(|path| fs::read(path).expect("a module can be read"));
         }
         let packed = find_part(&self.folder(), &format!("{name}.ko.xz"))

@@ -76,6 +76,8 @@ const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 const BARE: Contestant = ("zerocopy, bare reader", "zerocopy_recv -i $receiver");
 const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_recv -i $receiver -c");
 const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
+/// A reader that waits for half of the ring, for a second at most, as [`LIBPCAP`] does.
+const BARE_TIMEOUT: Contestant = ("zerocopy, bare reader, timeout", "zerocopy_recv -i $receiver -t");
 /// A reader that polls, and the sleeps between its polls alone.
 const BARE_POLL: Contestant = ("zerocopy, bare reader that polls", "zerocopy_recv -i $receiver -p");
 const BARE_POLL_SLEEPS: Contestant = ("no receiver, sleeps of a poller", "zerocopy_recv -s");
@@ -91,7 +93,7 @@ const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
 /// BPF programs that DPDK's driver for AF_XDP loads, by libxdp.
 const XDP_PROGRAMS: &str = "usr/lib/x86_64-linux-gnu/bpf";
 /// Contestants that need the module's driver.
-const TAKERS: [Contestant; 9] = [
+const TAKERS: [Contestant; 10] = [
     PCAP_ZERO_COPY,
     ZERO_COPY,
     ZERO_COPY_FILTER,
@@ -99,6 +101,7 @@ const TAKERS: [Contestant; 9] = [
     BARE,
     BARE_COPY,
     BARE_REJECT,
+    BARE_TIMEOUT,
     BARE_POLL,
     BARE_POLL_SLEEPS,
 ];
@@ -446,7 +449,7 @@ fn igb_bursts() {
         Nic::Igb,
         Axis::Burst,
         &[XDP_ZERO_COPY, XDP_BARE, LIBPCAP, LIBPCAP_IMMEDIATE],
-        &[ZERO_COPY, BARE, BARE_REJECT],
+        &[ZERO_COPY, BARE, BARE_TIMEOUT, BARE_REJECT],
     );
     costs.extend(measure_bare_poll(Nic::Igb, Axis::Burst));
     print("igb", &costs);
@@ -489,7 +492,12 @@ fn e1000_bursts() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let costs = measure_both(Nic::E1000, Axis::Burst, &[V3, LIBPCAP, LIBPCAP_IMMEDIATE], &[ZERO_COPY, BARE]);
+    let costs = measure_both(
+        Nic::E1000,
+        Axis::Burst,
+        &[V3, LIBPCAP, LIBPCAP_IMMEDIATE],
+        &[ZERO_COPY, BARE, BARE_TIMEOUT],
+    );
     print("e1000", &costs);
     compare("e1000-bursts", Axis::Burst, Kernel::V7_2, &costs);
 }

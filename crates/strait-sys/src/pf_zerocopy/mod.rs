@@ -22,5 +22,7 @@ pub const SLOTS_MIN: u32 = 8;
 /// Maximum number of slots of a ring (`ZEROCOPY_SLOTS_MAX`).
 pub const SLOTS_MAX: u32 = 4096;
 
+#[cfg(all(test, loom))]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::SLOT_BYTES;
+use crate::index::Index;
 use crate::mmap::Mapping;
 
 /// `ZEROCOPY_WRITABLE`
@@ -30,6 +31,87 @@ const READ_OFFSET: usize = 0;
 const WRITE_OFFSET: usize = 64;
 pub(super) const DESCRIPTORS_OFFSET: usize = 128;
 
+/// Words of a ring that both sides access, and their order. The mapped ring has them, and a model
+/// of it under loom.
+pub(super) trait Shared {
+    /// Storage of a word.
+    type Word: Index;
+
+    /// Returns the number of slots, a power of two, less one.
+    fn mask(&self) -> u32;
+    /// Returns the state of the slot at `index` modulo the number of slots.
+    fn state(&self, index: u32) -> &Self::Word;
+    /// Returns the index that this process reads next: poll(2) checks the state of that slot.
+    fn position(&self) -> &Self::Word;
+    /// Returns the index that the kernel fills next.
+    fn kernel_position(&self) -> &Self::Word;
+
+    /// Returns the number of slots.
+    #[inline]
+    fn slots(&self) -> u32 {
+        self.mask() + 1
+    }
+
+    /// Returns the index of the slot `count` slots after `slot`, around the ring.
+    #[inline]
+    fn after(&self, slot: u32, count: u32) -> u32 {
+        slot.wrapping_add(count) & self.mask()
+    }
+
+    /// Returns true if the slot's state is `state`, which names its owner.
+    #[inline]
+    fn has_state(&self, slot: u32, state: u32) -> bool {
+        // Acquire pairs with the kernel's release: its earlier writes to the slot are visible.
+        self.state(slot).load(Ordering::Acquire) == state
+    }
+
+    /// Hands the slot over to the owner that `state` names.
+    #[inline]
+    fn set_state(&self, slot: u32, state: u32) {
+        // Release: this side's accesses to the slot are complete before the other side sees the
+        // state.
+        self.state(slot).store(state, Ordering::Release);
+    }
+
+    /// Publishes the slot that this side reads next.
+    #[inline]
+    fn publish_position(&self, slot: u32) {
+        self.position().store(slot, Ordering::Release);
+    }
+
+    /// Returns the index that the kernel fills next: the descriptors of this process end before it.
+    #[inline]
+    fn written(&self) -> u32 {
+        // Acquire pairs with the kernel's release: its writes to the slots before it are visible.
+        self.kernel_position().load(Ordering::Acquire) & self.mask()
+    }
+
+    /// Stores the index that the kernel fills next, as the kernel does.
+    #[cfg(test)]
+    fn publish_written(&self, slot: u32) {
+        self.kernel_position().store(slot, Ordering::Release);
+    }
+
+    /// Returns the number of readable slots from `next` on, which this side reads next.
+    #[inline]
+    fn readable(&self, next: u32) -> u32 {
+        let count = || self.after(self.written(), 0_u32.wrapping_sub(next));
+        match count() {
+            // Both indices are equal in an empty ring and in a full one. The first descriptor does
+            // not tell: the kernel makes descriptors readable before it publishes its index. The
+            // last one does: the NIC never has all slots at once, so that the kernel has published
+            // others before it. So its index is loaded again. If it has moved, it is not yet that
+            // of the last descriptor, and this side must not pass it: it would take old frames for
+            // new ones.
+            0 if self.has_state(self.after(next, self.mask()), READABLE) => match count() {
+                0 => self.slots(),
+                published => published,
+            },
+            count => count,
+        }
+    }
+}
+
 /// Ring of `slots` slots, a power of two.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -51,17 +133,6 @@ impl Ring {
     /// Returns the bytes of the descriptors of `slots` slots.
     pub(super) fn shared_bytes(slots: u32) -> usize {
         DESCRIPTORS_OFFSET + slots as usize * size_of::<Descriptor>()
-    }
-
-    /// Returns the number of slots.
-    pub(super) fn slots(&self) -> u32 {
-        self.mask + 1
-    }
-
-    /// Returns the index of the slot `count` slots after `slot`, around the ring.
-    #[inline]
-    pub(super) fn after(&self, slot: u32, count: u32) -> u32 {
-        slot.wrapping_add(count) & self.mask
     }
 
     #[inline]
@@ -90,47 +161,6 @@ impl Ring {
         }
     }
 
-    /// Returns true if the slot's state is `state`, which names its owner.
-    #[inline]
-    pub(super) fn has_state(&self, slot: u32, state: u32) -> bool {
-        // Acquire pairs with the kernel's release: its earlier writes to the slot are visible.
-        self.descriptor(slot).state.load(Ordering::Acquire) == state
-    }
-
-    /// Hands the slot over to the owner that `state` names.
-    #[inline]
-    pub(super) fn set_state(&self, slot: u32, state: u32) {
-        // Release: this side's accesses to the slot are complete before the other side sees the
-        // state.
-        self.descriptor(slot).state.store(state, Ordering::Release);
-    }
-
-    /// Publishes the slot that this side reads next: poll(2) checks the state of that slot.
-    #[inline]
-    pub(super) fn publish_position(&self, slot: u32) {
-        // SAFETY: the position is a u32 at the start of the mapping; both sides access it
-        // atomically.
-        let position = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(READ_OFFSET).cast()) };
-        position.store(slot, Ordering::Release);
-    }
-
-    /// Returns the index that the kernel fills next: the descriptors of this process end before it.
-    #[inline]
-    pub(super) fn written(&self) -> u32 {
-        // SAFETY: the position is a u32 in the mapping; both sides access it atomically.
-        let position = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(WRITE_OFFSET).cast()) };
-        // Acquire pairs with the kernel's release: its writes to the slots before it are visible.
-        position.load(Ordering::Acquire) & self.mask
-    }
-
-    /// Stores the index that the kernel fills next, as the kernel does.
-    #[cfg(test)]
-    pub(super) fn publish_written(&self, slot: u32) {
-        // SAFETY: as in `written`.
-        let position = unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(WRITE_OFFSET).cast()) };
-        position.store(slot, Ordering::Release);
-    }
-
     /// Returns the first byte of slot `slot`, which is [`SLOT_BYTES`] long.
     #[inline]
     pub(super) fn memory(&self, slot: u32) -> *mut u8 {
@@ -144,6 +174,33 @@ impl Ring {
     pub(super) fn received(&self) -> ReceivedSlots<'_> {
         let last = self.mask as usize * SLOT_BYTES;
         ReceivedSlots { start: self.buffer.as_ptr(), last, _ring: PhantomData }
+    }
+}
+
+impl Shared for Ring {
+    type Word = AtomicU32;
+
+    #[inline]
+    fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    #[inline]
+    fn state(&self, index: u32) -> &AtomicU32 {
+        &self.descriptor(index).state
+    }
+
+    #[inline]
+    fn position(&self) -> &AtomicU32 {
+        // SAFETY: the position is a u32 at the start of the mapping; both sides access it
+        // atomically.
+        unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(READ_OFFSET).cast()) }
+    }
+
+    #[inline]
+    fn kernel_position(&self) -> &AtomicU32 {
+        // SAFETY: the position is a u32 in the mapping; both sides access it atomically.
+        unsafe { AtomicU32::from_ptr(self.shared.as_ptr().add(WRITE_OFFSET).cast()) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::SLOT_BYTES;
-use super::ring::{Descriptor, READABLE, ReceivedSlots, Ring, WRITABLE};
+use super::ring::{Descriptor, ReceivedSlots, Ring, Shared as _, WRITABLE};
 
 /// Receive ring.
 #[derive(Debug)]
@@ -47,16 +47,7 @@ impl Receiver {
     /// Returns the number of readable frames that are not borrowed.
     #[inline]
     pub fn waiting(&self) -> u32 {
-        match self.ring.after(self.ring.written(), 0_u32.wrapping_sub(self.next)) {
-            // Both indices are equal in an empty ring and in a full one. The first descriptor does
-            // not tell: the kernel makes descriptors readable before it publishes its index. The
-            // last one does: the NIC never has all slots at once, so that the kernel has published
-            // others before it.
-            0 if self.ring.has_state(self.ring.after(self.next, self.ring.slots() - 1), READABLE) => {
-                self.ring.slots()
-            }
-            count => count,
-        }
+        self.ring.readable(self.next)
     }
 }
 

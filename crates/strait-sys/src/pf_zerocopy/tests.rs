@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::ring::{DESCRIPTORS_OFFSET, Descriptor, READABLE, Ring, WRITABLE};
+use super::ring::{DESCRIPTORS_OFFSET, Descriptor, READABLE, Ring, Shared as _, WRITABLE};
 use super::{Receiver, SLOT_BYTES, Transmitter};
 use crate::mmap::Mapping;
 

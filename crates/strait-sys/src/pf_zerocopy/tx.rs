@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::SLOT_BYTES;
-use super::ring::{READABLE, Ring, WRITABLE};
+use super::ring::{READABLE, Ring, Shared as _, WRITABLE};
 use super::socket::Socket;
 use crate::error::Result;
 

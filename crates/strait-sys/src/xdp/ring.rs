@@ -14,27 +14,9 @@
 //! which no other side stores, relaxed.
 
 use std::slice;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Index shared by both sides.
-pub(super) trait Index {
-    /// Loads the index.
-    fn load(&self, order: Ordering) -> u32;
-    /// Stores the index.
-    fn store(&self, value: u32, order: Ordering);
-}
-
-impl Index for AtomicU32 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u32 {
-        AtomicU32::load(self, order)
-    }
-
-    #[inline]
-    fn store(&self, value: u32, order: Ordering) {
-        AtomicU32::store(self, value, order);
-    }
-}
+use crate::index::Index;
 
 /// Shared memory of a ring: indices, flags and a power of two of slots.
 ///

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lab::program_or_skip;
-use lab::vm::{Nic, Run, vm_or_skip};
+use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 
-use super::{has_debug_kernel, kernels, ledger, line, machines, pair_with, with_c_program, with_module};
+use super::{kernels, ledger, line, machines, pair_with, with_c_program, with_module};
 use crate::{assert_output, guest, run};
 
 /// Time limit of a guest in the stress test.
@@ -233,14 +233,26 @@ cat /sys/kernel/debug/kmemleak
 unharmed
 ";
 
+/// Reports how many accesses the detector of data races has watched, which is none if it is off.
+const RACES_WATCHED: &str = "
+mount -t debugfs debug /sys/kernel/debug
+grep setup_watchpoints /sys/kernel/debug/kcsan
+[ \"$(sed -n 's/setup_watchpoints: *//p' /sys/kernel/debug/kcsan)\" -gt 1000 ]
+";
+
 #[test]
 fn everything_happens_at_once() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
     // Seconds, and what must happen in them at least: frames and binds.
-    let [amounts, leaks] =
-        if has_debug_kernel() { ["600 1000000 1000", NOTHING_LEAKED] } else { ["15 1000 10", ""] };
+    let kernel = kernels()[0];
+    let amounts = if kernel.is_checking() { "600 1000000 1000" } else { "15 1000 10" };
+    let checks = match kernel {
+        Kernel::Debug => NOTHING_LEAKED,
+        Kernel::Kcsan => RACES_WATCHED,
+        _ => "",
+    };
     let sizes = "60 594 ".repeat(16);
     let script = format!(
         "
@@ -255,9 +267,9 @@ kill $sent
 wait $sent || true
 [ $(pinned) -eq 0 ]
 unharmed
-{leaks}"
+{checks}"
     );
-    let guest = with_c_program(pair_with(kernels()[0], Nic::Igb).pump(), "stress").processors(4);
+    let guest = with_c_program(pair_with(kernel, Nic::Igb).pump(), "stress").processors(4);
     let run = run(guest.limit(STRESS_LIMIT), &script);
     println!("{}", line(&run, "stress: "));
 }

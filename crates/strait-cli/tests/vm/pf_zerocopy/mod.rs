@@ -15,12 +15,14 @@ use super::{assert_output, guest, run};
 
 /// Returns the kernels under test.
 fn kernels() -> Vec<Kernel> {
-    if has_debug_kernel() { vec![Kernel::Debug] } else { vec![Kernel::V7_2, Kernel::V6_12] }
+    checking_kernel().map_or(vec![Kernel::V7_2, Kernel::V6_12], |kernel| vec![kernel])
 }
 
-/// Returns true if the tests run on the debug kernel, as in `make test-vm-debug`.
-fn has_debug_kernel() -> bool {
-    env::var_os("STRAIT_VM_DEBUG").is_some()
+/// Returns the checking kernel that the tests run on, as in `make test-vm-debug`.
+fn checking_kernel() -> Option<Kernel> {
+    let name = env::var("STRAIT_VM_KERNEL").ok()?;
+    let known = [Kernel::Debug, Kernel::Kcsan].into_iter().find(|kernel| kernel.version() == name);
+    Some(known.unwrap_or_else(|| panic!("STRAIT_VM_KERNEL={name}: give debug or kcsan")))
 }
 
 /// Adds the module for the guest's kernel.
@@ -37,8 +39,8 @@ pub(super) fn repository() -> &'static Path {
 
 /// Returns kernels and NICs for tests of functions that each NIC has in its own way.
 fn machines() -> Vec<(Kernel, Nic)> {
-    if has_debug_kernel() {
-        return vec![(Kernel::Debug, Nic::E1000), (Kernel::Debug, Nic::Igb)];
+    if let Some(kernel) = checking_kernel() {
+        return vec![(kernel, Nic::E1000), (kernel, Nic::Igb)];
     }
     vec![(Kernel::V7_2, Nic::E1000), (Kernel::V6_12, Nic::E1000), (Kernel::V7_2, Nic::Igb)]
 }
@@ -51,8 +53,8 @@ fn pair(kernel: Kernel) -> Guest {
 /// Returns a guest with an e1000 and `nic`, which scripts bind to the module.
 fn pair_with(kernel: Kernel, nic: Nic) -> Guest {
     let guest = guest(kernel).wire(Nic::E1000, nic);
-    // Errors of the debug kernel that only several processors show are what it is for.
-    let guest = if has_debug_kernel() { guest.processors(4) } else { guest };
+    // Errors that only several processors show are what a checking kernel is for.
+    let guest = if kernel.is_checking() { guest.processors(4) } else { guest };
     with_module(guest, kernel)
 }
 
@@ -344,6 +346,42 @@ unharmed
 }
 
 #[test]
+fn receiver_waits_for_as_many_frames_as_it_requests() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    let script = "
+take_for_zerocopy
+up eth0 zc0
+ip link set zc0 promisc on
+low_water $(cat /sys/class/net/zc0/ifindex) >low_water.out 2>&1 &
+receiving=$!
+# reports WORDS: waits until it has printed WORDS.
+reports() {
+    until grep -q \"$1\" low_water.out; do
+        kill -0 $receiving || { cat low_water.out; return 1; }
+        sleep 0.1
+    done
+}
+reports bound; sleep 2
+send 7 64
+reports 'seven wake no one'
+send 1 64
+reports 'eight are received'
+send 3 64
+reports 'three wake no one'
+ip link set zc0 down
+wait $receiving || { cat low_water.out; exit 1; }
+cat low_water.out
+unharmed
+";
+    for (kernel, nic) in machines() {
+        let run = run(with_c_program(pair_with(kernel, nic), "low_water"), script);
+        assert_output(&run, &["low_water: three are received at the end"]);
+    }
+}
+
+#[test]
 fn misuse_is_refused_and_affects_no_other_program() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
@@ -371,7 +409,7 @@ echo pinned $(pinned)
 ";
     for (kernel, nic) in machines() {
         // A queue is not enough to see what two of them do to each other.
-        let guest = with_c_program(pair_with(kernel, nic), "misuse").processors(if has_debug_kernel() {
+        let guest = with_c_program(pair_with(kernel, nic), "misuse").processors(if kernel.is_checking() {
             4
         } else {
             2

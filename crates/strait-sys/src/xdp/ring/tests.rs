@@ -253,19 +253,9 @@ mod interleavings {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU32;
 
-    use super::super::{Consumer, Index, Ordering, Producer, Region};
+    use super::super::{Consumer, Producer, Region};
 
     const SLOTS: usize = 2;
-
-    impl Index for AtomicU32 {
-        fn load(&self, order: Ordering) -> u32 {
-            AtomicU32::load(self, order)
-        }
-
-        fn store(&self, value: u32, order: Ordering) {
-            AtomicU32::store(self, value, order);
-        }
-    }
 
     /// Ring memory with loom's access checks; concurrent accesses to a slot fail the test.
     #[derive(Debug)]
