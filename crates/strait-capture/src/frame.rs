@@ -23,6 +23,10 @@ pub struct Frame<'a> {
     /// Time at which the NIC received the frame, in nanoseconds of the NIC's clock; 0 if the NIC
     /// does not report it or it was not requested.
     pub hardware_ns: u64,
+    /// Process that owns the frame's socket, by its identifier in the initial namespace of
+    /// processes; 0 if it is unknown or was not requested. See
+    /// [`Owners::of`](crate::owners::Owners::of).
+    pub owner: u32,
 }
 
 /// 802.1Q or 802.1ad tag.
@@ -48,6 +52,7 @@ impl<'a> Frame<'a> {
             direction: Direction::In,
             rx_hash: 0,
             hardware_ns: 0,
+            owner: 0,
         }
     }
 

@@ -39,6 +39,7 @@ mod lane;
 pub mod libpcap;
 mod link;
 mod live_counters;
+pub mod owners;
 mod paths;
 mod placing;
 pub mod probe;

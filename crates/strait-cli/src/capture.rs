@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use serde::Serialize;
+use strait_capture::owners::Select;
 use strait_capture::{Directions, Fanout, Path, Queues, Session, Wait};
 use strait_program::{Failure as _, Streams};
 
@@ -61,6 +63,16 @@ pub(crate) struct Args {
     /// address the port is on 127.0.0.1; port 0 selects a free port
     #[arg(long, value_name = "ADDR", value_parser = crate::parse::local, conflicts_with = "read")]
     metrics: Option<SocketAddr>,
+    /// Report the process, user and cgroup of each packet's socket, and the container or pod; uses
+    /// the tap
+    #[arg(long, conflicts_with = "read")]
+    owner: bool,
+    /// Capture the packets of one process, by its number, or of all with this name
+    #[arg(long, value_name = "NAME|PID", conflicts_with = "read")]
+    process: Option<String>,
+    /// Capture the packets of a running container, by its name, its identifier or the start of it
+    #[arg(long, value_name = "ID|NAME", conflicts_with_all = ["read", "process"])]
+    container: Option<String>,
     #[command(flatten, next_help_heading = "Kernel path")]
     kernel: KernelArgs,
     #[command(flatten, next_help_heading = "Files")]
@@ -179,13 +191,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
     // the process by its default action. The kernel then releases rings and programs.
     let terminated = strait_os::process::on_termination()?;
-    let mut output = args.output.open(&output::Source {
+    let mut output = args.output.open(output::Source {
         interface: source,
         filter: &filter,
         snaplen: args.snaplen(),
         link_type: session.link_type(),
         silent: args.is_silent(),
         lines: args.lines,
+        owners: session.owners(),
     })?;
     let metrics = Metrics::open(args.metrics)?;
     args.drop_privileges()?;
@@ -194,8 +207,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let live = if output.prints_packets() { None } else { LiveLine::on_terminal() };
     let limits = Limits { count: args.count, duration: args.time_limit(), terminated };
     let (report, failure) = lanes::run(session, &mut output, &limits, live, metrics.as_ref());
+    if let Some(losses) = output.owner_losses() {
+        print_stderr(format_args!("strait: note: {losses}\n"));
+    }
+    let owners = output.owners();
     let summary = output.close(&report);
-    print_report(&report, args.json)?;
+    print_report(&report, args.json, owners)?;
     let result = summary.map(|summary| {
         // With --json only after a failure, to name the remaining files.
         if let Some(summary) = summary.filter(|_| !args.json || failure.is_some()) {
@@ -214,13 +231,28 @@ fn is_option(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c == '-' || c.is_ascii_alphabetic()))
 }
 
-fn print_report(report: &strait_ledger::Report, json: bool) -> Result<(), Error> {
+fn print_report(
+    report: &strait_ledger::Report,
+    json: bool,
+    owners: Option<serde_json::Value>,
+) -> Result<(), Error> {
     if json {
-        let text = serde_json::to_string(report).map_err(|error| Error::Failed(error.to_string()))?;
+        let object = JsonReport { report, owners };
+        let text = serde_json::to_string(&object).map_err(|error| Error::Failed(error.to_string()))?;
         return Ok(output::print_line(&text)?);
     }
     print_stderr(format_args!("{report}"));
     Ok(())
+}
+
+/// Object of `--json`.
+#[derive(Serialize)]
+struct JsonReport<'a> {
+    #[serde(flatten)]
+    report: &'a strait_ledger::Report,
+    /// Packets by owner, with `--owner` and without `-w`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owners: Option<serde_json::Value>,
 }
 
 impl Args {
@@ -292,6 +324,12 @@ impl Args {
         [self.duration, all_files].into_iter().flatten().min()
     }
 
+    /// Returns the owners whose packets are captured.
+    fn select(&self) -> Option<Select> {
+        let process = self.process.clone().map(Select::Process);
+        process.or(self.container.clone().map(Select::Container))
+    }
+
     fn open(&self, source: &str, filter: &str) -> Result<Session, Error> {
         let kernel = &self.kernel;
         let builder = Session::builder(source)
@@ -304,6 +342,8 @@ impl Args {
             .cpus(kernel.cpus.clone().map_or_else(Vec::new, |list| list.0))
             .promiscuous(!self.no_promisc)
             .huge_pages(kernel.huge_pages)
+            .owners(self.owner)
+            .select(self.select())
             // A capture that only counts packets needs no timestamps.
             .timestamps(!self.output.counts_only(self.is_silent()))
             .filter(filter);

@@ -3,10 +3,12 @@
 mod file;
 mod lines;
 mod origin;
+mod owners;
 
 use std::time::Instant;
 
 use strait_capture::Frame;
+use strait_capture::owners::Owners;
 use strait_capture::sink::Summary;
 use strait_ledger::Report;
 pub(crate) use strait_program::output::{
@@ -17,6 +19,8 @@ use self::file::FileOutput;
 pub(crate) use self::file::{Args, files_line};
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
+use self::owners::Tally;
+pub(crate) use self::owners::{owner_json, process_name};
 use crate::Error;
 use crate::sink::Sink;
 
@@ -34,12 +38,16 @@ pub(crate) struct Source<'a> {
     pub(crate) silent: bool,
     /// Format of the printed packets.
     pub(crate) lines: Lines,
+    /// Owners of the packets, if they are reported.
+    pub(crate) owners: Option<Owners>,
 }
 
 /// An output of captured packets.
 pub(crate) enum Output {
     File(Box<FileOutput>),
     Text(Box<Text>),
+    /// Counts the packets of each owner.
+    Owners(Box<Tally>),
     Nothing,
 }
 
@@ -49,13 +57,32 @@ impl Output {
         matches!(self, Self::Text(_))
     }
 
+    /// Returns a notice of owners that could not be reported, if there are any.
+    pub(crate) fn owner_losses(&self) -> Option<String> {
+        let owners = match self {
+            Self::File(file) => file.owners(),
+            Self::Text(text) => text.owners(),
+            Self::Owners(tally) => Some(tally.owners()),
+            Self::Nothing => None,
+        };
+        owners.and_then(owners::losses)
+    }
+
+    /// Returns the packets and bytes of each owner as JSON, if they are counted.
+    pub(crate) fn owners(&self) -> Option<serde_json::Value> {
+        match self {
+            Self::Owners(tally) => Some(tally.json()),
+            Self::File(_) | Self::Text(_) | Self::Nothing => None,
+        }
+    }
+
     /// Completes the output: writes a file's statistics and gives it its final name, or flushes
     /// text. Returns a summary of the files.
     pub(crate) fn close(self, report: &Report) -> Result<Option<Summary>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),
             Self::Text(mut text) => text.flush().map(|()| None),
-            Self::Nothing => Ok(None),
+            Self::Owners(_) | Self::Nothing => Ok(None),
         }
     }
 }
@@ -65,6 +92,7 @@ impl Sink for Output {
         match self {
             Self::File(file) => file.take(frame),
             Self::Text(text) => text.take(frame),
+            Self::Owners(tally) => tally.take(frame),
             Self::Nothing => Ok(()),
         }
     }
@@ -76,7 +104,7 @@ impl Sink for Output {
     fn end_batch(&mut self) -> Result<(), Error> {
         match self {
             Self::File(file) => file.end_batch(),
-            Self::Text(_) | Self::Nothing => Ok(()),
+            Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
         }
     }
 
@@ -84,7 +112,7 @@ impl Sink for Output {
         match self {
             Self::File(file) => file.idle(now),
             Self::Text(text) => text.flush(),
-            Self::Nothing => Ok(()),
+            Self::Owners(_) | Self::Nothing => Ok(()),
         }
     }
 
@@ -92,7 +120,7 @@ impl Sink for Output {
         match self {
             Self::File(file) => file.flush(),
             Self::Text(text) => text.flush(),
-            Self::Nothing => Ok(()),
+            Self::Owners(_) | Self::Nothing => Ok(()),
         }
     }
 
@@ -100,14 +128,14 @@ impl Sink for Output {
         match self {
             Self::File(file) => file.lost(),
             Self::Text(text) => text.lost(),
-            Self::Nothing => 0,
+            Self::Owners(_) | Self::Nothing => 0,
         }
     }
 
     fn written_bytes(&self) -> Option<u64> {
         match self {
             Self::File(file) => Some(file.written_bytes()),
-            Self::Text(_) | Self::Nothing => None,
+            Self::Text(_) | Self::Owners(_) | Self::Nothing => None,
         }
     }
 }

@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Maximum flows in a JSON object; flow_count is the number of all flows
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     flows: u32,
+    /// Report the process of each flow; uses the tap
+    #[arg(long)]
+    owner: bool,
     /// Print one JSON object per interval instead
     #[arg(long)]
     json: bool,
@@ -84,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         .wait(args.wait)
         .queues(args.queues.clone().unwrap_or_default())
         .filter(filter.clone())
+        .owners(args.owner)
         .open()?;
     // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
     // the process by its default action.

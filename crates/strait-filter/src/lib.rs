@@ -21,6 +21,7 @@ pub mod cbpf;
 pub mod ebpf;
 mod error;
 mod interpret;
+pub mod owner;
 pub mod tap;
 pub mod translate;
 pub mod xdp;

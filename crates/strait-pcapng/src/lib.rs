@@ -35,3 +35,17 @@ pub const OPTION_BYTES_MAX: usize = 65_535;
 /// Maximum number of bytes that a packet takes in addition to its own: the fixed fields, padding
 /// and options of a block.
 pub const PACKET_OVERHEAD_MAX: usize = 64;
+
+/// Maximum number of bytes of a comment that an encoder writes. Readers accept longer ones.
+pub const COMMENT_BYTES_MAX: usize = 2048;
+
+/// Returns the maximum number of bytes that an encoder adds to the bytes of `packet`.
+#[inline]
+pub fn packet_overhead(packet: &Packet<'_>) -> usize {
+    /// Code, length and padding.
+    const OPTION_OVERHEAD_MAX: usize = 4 + 3;
+    match packet.comment {
+        None => PACKET_OVERHEAD_MAX,
+        Some(comment) => PACKET_OVERHEAD_MAX + OPTION_OVERHEAD_MAX + comment.len().min(COMMENT_BYTES_MAX),
+    }
+}

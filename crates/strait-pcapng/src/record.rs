@@ -21,6 +21,9 @@ pub struct Packet<'a> {
     pub direction: Option<Direction>,
     /// Receive queue of the interface, if the file has it.
     pub queue: Option<u32>,
+    /// First comment on the packet, if the file has one. An encoder cuts it to
+    /// [`COMMENT_BYTES_MAX`](crate::COMMENT_BYTES_MAX).
+    pub comment: Option<&'a str>,
 }
 
 /// Direction of a packet as seen from the capturing host (pcapng s4.3.1, bits 0 and 1).

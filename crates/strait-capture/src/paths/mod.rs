@@ -242,6 +242,20 @@ impl Path {
         self.about().takes_frames
     }
 
+    /// Returns the path that records the owners of frames when this one is requested.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: only the tap records owners.
+    pub(crate) fn with_owners(self) -> Result<Self, Error> {
+        match self {
+            Self::Auto | Self::Tap => Ok(Self::Tap),
+            other => Err(Error::Usage(format!(
+                "--path {} does not record the owners of packets: use --path tap",
+                other.name()
+            ))),
+        }
+    }
+
     /// Refuses a filter that no session on this path accepts, see [`crate::Session::set_filter`].
     ///
     /// # Errors

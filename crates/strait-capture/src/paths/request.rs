@@ -1,6 +1,9 @@
 //! Options of a capture and the interface that it opens, as the paths receive them.
 
+use std::sync::Arc;
+
 use strait_filter::cbpf::Program;
+use strait_filter::owner::Selection;
 use strait_os::ethtool::{Ethtool, Offload};
 use strait_os::interface::Interface;
 use strait_sys::packet::Fanout;
@@ -9,6 +12,7 @@ use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter::SNAPLEN_MAX;
 use crate::link::Link;
+use crate::owners::{Hooks, Select};
 use crate::queues::Queues;
 use crate::wait::Wait;
 
@@ -37,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) timestamps: bool,
     pub(crate) huge_pages: bool,
     pub(crate) sends: bool,
+    pub(crate) owners: bool,
+    pub(crate) select: Option<Select>,
 }
 
 impl Default for Options {
@@ -57,6 +63,8 @@ impl Default for Options {
             timestamps: true,
             huge_pages: false,
             sends: false,
+            owners: false,
+            select: None,
         }
     }
 }
@@ -67,6 +75,17 @@ pub(crate) struct Request<'a> {
     pub(crate) interface: Interface,
     pub(crate) link: Link,
     pub(crate) program: Program,
+    /// Recording of owners, if it was requested.
+    pub(crate) attribution: Option<Attribution>,
+}
+
+/// Recording of the owners of packets, for the tap.
+#[derive(Clone)]
+pub(crate) struct Attribution {
+    pub(crate) hooks: Arc<Hooks>,
+    pub(crate) selection: Option<Selection>,
+    /// The capture has both directions of a flow.
+    pub(crate) sees_both: bool,
 }
 
 impl Request<'_> {

@@ -1,5 +1,7 @@
 //! Options of a session, checked before the interface is opened.
 
+use std::sync::Arc;
+
 use strait_filter::cbpf::Program;
 use strait_sys::packet::Fanout;
 
@@ -10,7 +12,8 @@ use crate::error::Error;
 use crate::filter::{self, SNAPLEN_MAX};
 use crate::lane::{Lane, Shared};
 use crate::link::{self, Link};
-use crate::paths::request::{Options, Request};
+use crate::owners::{self, Hooks, Select};
+use crate::paths::request::{Attribution, Options, Request};
 use crate::paths::spec::Opened;
 use crate::paths::{AnyEngine, Path, file};
 use crate::queues::Queues;
@@ -161,6 +164,21 @@ impl Builder {
         self
     }
 
+    /// Records the process that owns each frame's socket ([`Frame::owner`](crate::Frame::owner)).
+    /// Default: off. It needs the tap, which is then the default path.
+    #[must_use]
+    pub fn owners(mut self, owners: bool) -> Self {
+        self.options.owners = owners;
+        self
+    }
+
+    /// Captures only frames of selected owners, which implies [`Builder::owners`].
+    #[must_use]
+    pub fn select(mut self, select: Option<Select>) -> Self {
+        self.options.select = select;
+        self
+    }
+
     /// Opens the capture, which receives frames from here on.
     ///
     /// # Errors
@@ -171,13 +189,20 @@ impl Builder {
         let interface = link::find(&self.interface)?;
         let link = Link::of(&interface)?;
         let options = &mut self.options;
-        options.directions = options.directions.without_duplicates(interface.is_loopback());
+        let owners = options.owners || options.select.is_some();
+        let path = if owners { self.path.with_owners()? } else { self.path };
+        options.directions = match (options.directions, owners && interface.is_loopback()) {
+            // Only a sent frame has its socket with it.
+            (Directions::Both, true) => Directions::Out,
+            (directions, _) => directions.without_duplicates(interface.is_loopback()),
+        };
         let program = match &options.program {
             Some(program) => filter::cut(program, options.snaplen)?,
             None => filter::live(&self.interface, link, options.filter.as_deref(), options.snaplen)?,
         };
-        let request = Request { options, interface, link, program };
-        let opened = self.path.open(&request)?;
+        let attribution = if owners { Some(attribution(options)?) } else { None };
+        let request = Request { options, interface, link, program, attribution };
+        let opened = path.open(&request)?;
         Ok(session(&self.interface, request, opened))
     }
 
@@ -220,9 +245,16 @@ impl Builder {
     }
 }
 
+/// Starts to record the owners of sockets.
+fn attribution(options: &Options) -> Result<Attribution, Error> {
+    let selection = options.select.as_ref().map(owners::resolve).transpose()?;
+    let sees_both = options.directions == Directions::Both;
+    Ok(Attribution { hooks: Arc::new(Hooks::attach()?), selection, sees_both })
+}
+
 /// Makes a session of an open path on `interface`.
 fn session(interface: &str, request: Request<'_>, opened: Opened<AnyEngine>) -> Session {
-    let Request { options, link, program, .. } = request;
+    let Request { options, link, program, attribution, .. } = request;
     let Opened { engines, source, watch, userspace, path, mode, ring, notes } = opened;
     let shared = Shared::new(watch);
     let cpu = |i: usize| (!options.cpus.is_empty()).then(|| options.cpus[i % options.cpus.len()]);
@@ -247,5 +279,6 @@ fn session(interface: &str, request: Request<'_>, opened: Opened<AnyEngine>) -> 
         snaplen: options.snaplen,
         notes,
     };
-    Session::new(info, lanes, Some(source), shared)
+    let hooks = attribution.map(|attribution| attribution.hooks);
+    Session { hooks, ..Session::new(info, lanes, Some(source), shared) }
 }

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::filter;
 use crate::lane::{Lane, Shared};
 use crate::link::{Link, Split};
+use crate::owners::{Hooks, Owners};
 use crate::paths::spec::{FilterChange, Lanes, Source};
 use crate::placing::Replaced;
 use crate::sender::Sender;
@@ -32,6 +33,8 @@ pub struct Session {
     /// None for a file.
     source: Option<Box<dyn Source>>,
     shared: Arc<Shared>,
+    /// Recording of owners, if it was requested.
+    hooks: Option<Arc<Hooks>>,
     opened: Instant,
     elapsed: Option<Duration>,
 }
@@ -43,7 +46,7 @@ impl Session {
     }
 
     fn new(info: Info, lanes: Vec<Lane>, source: Option<Box<dyn Source>>, shared: Arc<Shared>) -> Self {
-        Self { info, lanes, source, shared, opened: Instant::now(), elapsed: None }
+        Self { info, lanes, source, shared, hooks: None, opened: Instant::now(), elapsed: None }
     }
 
     /// Takes the lanes, one for each queue. Each can move to its own thread. Later calls return
@@ -62,6 +65,13 @@ impl Session {
             Some(source) => source.take_sender(&self.info.interface),
             None => Err(Error::Usage("frames cannot be sent to a capture file".into())),
         }
+    }
+
+    /// Returns the owners of the session's frames; `None` if they are not recorded
+    /// ([`Builder::owners`]). The programs stay attached as long as the result lives.
+    pub fn owners(&self) -> Option<Owners> {
+        let hooks = Arc::clone(self.hooks.as_ref()?);
+        Some(Owners::new(hooks, self.info.link_type, self.info.is_loopback))
     }
 
     /// Returns the name of the interface or file.

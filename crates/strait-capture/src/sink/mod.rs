@@ -28,7 +28,7 @@ use crate::frame::{Direction, Frame};
 use blocks::Blocks;
 use output::{Complete, Output};
 use series::Series;
-use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
+use strait_pcapng::{PACKET_OVERHEAD_MAX, SNAPLEN_MAX, packet_overhead};
 
 /// Bytes of whole blocks that are buffered before a `write(2)`: few enough to be still in a 1 MiB
 /// second-level cache when they are copied into the page cache, and so many that the system calls
@@ -235,7 +235,7 @@ impl FileSink {
     #[inline]
     fn is_past_a_limit(&self, frame: &FrameRef<'_>) -> bool {
         let written = self.output.as_ref().map_or(0, Output::bytes);
-        let block = (frame.bytes.len() + PACKET_OVERHEAD_MAX) as u64;
+        let block = (frame.bytes.len() + packet_overhead(frame)) as u64;
         let after = written + self.buffer.len() as u64 + block + self.blocks.closing_bytes();
         after > self.rotate_bytes || frame.timestamp_ns >= self.rotate_at_ns
     }
@@ -371,6 +371,7 @@ pub fn frame_ref<'a>(frame: &Frame<'a>, interface: u32) -> FrameRef<'a> {
             Direction::Unknown => None,
         },
         queue: Some(frame.queue),
+        comment: None,
     }
 }
 

@@ -21,8 +21,10 @@ use super::xdp::Port;
 /// returns `None`.
 fn functions() -> Option<MetadataFunctions> {
     let names = ["bpf_xdp_metadata_rx_timestamp", "bpf_xdp_metadata_rx_hash", "bpf_xdp_metadata_rx_vlan_tag"];
-    let [rx_timestamp, rx_hash, rx_vlan_tag] =
-        btf::kernel_functions(names).map_err(|error| lab::skip(error.to_string())).ok()?;
+    let [rx_timestamp, rx_hash, rx_vlan_tag] = btf::Types::of_kernel()
+        .and_then(|types| types.functions(names))
+        .map_err(|error| lab::skip(error.to_string()))
+        .ok()?;
     if [rx_timestamp, rx_hash, rx_vlan_tag].contains(&None) {
         lab::skip("this kernel has no XDP metadata functions");
         return None;

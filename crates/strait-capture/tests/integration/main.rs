@@ -6,6 +6,7 @@ mod corpus;
 mod lanes;
 mod ledger;
 mod lifecycle;
+mod owners;
 mod rig;
 mod same_answer;
 mod tap;

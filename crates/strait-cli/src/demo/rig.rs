@@ -88,6 +88,7 @@ impl Rig {
 
     fn source<'a>(session: &Session, args: &'a Args) -> output::Source<'a> {
         output::Source {
+            owners: None,
             lines: output::Lines::default(),
             interface: "receiver",
             filter: args.filter(),

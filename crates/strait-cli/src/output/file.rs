@@ -1,5 +1,6 @@
 //! `-w`: writes packets to a pcapng or pcap file.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +9,16 @@ use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, ValueEnum};
 use strait_capture::Frame;
+use strait_capture::owners::Owners;
 use strait_capture::sink::{
-    FileSink, Format, LinkType, Renamed, SinkInterface, SinkOptions, Statistics, Summary, Target, frame_ref,
+    FileSink, Format, FrameRef, LinkType, Renamed, SinkInterface, SinkOptions, Statistics, Summary, Target,
+    frame_ref,
 };
 use strait_ledger::{Grouped, Report};
 use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use strait_os::{clock, output};
 
+use super::owners::{OwnerText, Tally};
 use super::{Output, Source, Text, print_stderr};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
@@ -127,10 +131,16 @@ impl Args {
     }
 
     /// Opens the output for the options.
-    pub(crate) fn open(&self, source: &Source<'_>) -> Result<Output, Error> {
+    pub(crate) fn open(&self, mut source: Source<'_>) -> Result<Output, Error> {
+        let owners = source.owners.take();
         let Some(file) = &self.write else {
-            let text = || Ok(Output::Text(Box::new(Text::open(source.link_type, source.lines)?)));
-            return if source.silent { Ok(Output::Nothing) } else { text() };
+            return Ok(match (source.silent, owners) {
+                (false, owners) => {
+                    Output::Text(Box::new(Text::open(source.link_type, source.lines, owners)?))
+                }
+                (true, Some(owners)) => Output::Owners(Box::new(Tally::new(owners))),
+                (true, None) => Output::Nothing,
+            });
         };
         let options = SinkOptions {
             format: match self.format {
@@ -142,16 +152,16 @@ impl Args {
             rotate_every: self.rotate_s,
             ring_files: self.ring_files(),
             files_max: self.files_limit().map(|(files, _)| files.into()),
-            ..options(Target::parse(file), source)
+            ..options(Target::parse(file), &source)
         };
-        FileOutput::create(options, self.packet_buffered)
+        FileOutput::create(options, self.packet_buffered, owners)
     }
 }
 
 impl Output {
     /// Opens an output to one pcapng file.
     pub(crate) fn to_file(path: &std::path::Path, source: &Source<'_>) -> Result<Self, Error> {
-        FileOutput::create(options(Target::Path(path.to_owned()), source), false)
+        FileOutput::create(options(Target::Path(path.to_owned()), source), false, None)
     }
 }
 
@@ -186,12 +196,15 @@ pub(crate) struct FileOutput {
     sink: FileSink,
     /// True if each batch is flushed: the output is a pipe, or the user requested it.
     streams: bool,
+    /// Owners of the packets, and the text of the last comment.
+    owners: Option<(Owners, String)>,
 }
 
 impl FileOutput {
-    fn create(options: SinkOptions, prompt: bool) -> Result<Output, Error> {
+    fn create(options: SinkOptions, prompt: bool, owners: Option<Owners>) -> Result<Output, Error> {
         let streams = prompt || options.target == Target::Stdout;
-        let mut file = Self { sink: FileSink::create(options)?, streams };
+        let owners = owners.map(|owners| (owners, String::new()));
+        let mut file = Self { sink: FileSink::create(options)?, streams, owners };
         file.report_set_aside();
         Ok(Output::File(Box::new(file)))
     }
@@ -207,7 +220,19 @@ impl FileOutput {
     }
 
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        Ok(self.sink.write(&frame_ref(frame, 0))?)
+        let packet = frame_ref(frame, 0);
+        let Some((owners, text)) = &mut self.owners else { return Ok(self.sink.write(&packet)?) };
+        text.clear();
+        if let Some(found) = owners.of(frame)?.filter(|found| found.is_first) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "owner {}", OwnerText(&found.owner));
+        }
+        let comment = Some(&**text).filter(|text| !text.is_empty());
+        Ok(self.sink.write(&FrameRef { comment, ..packet })?)
+    }
+
+    pub(super) fn owners(&self) -> Option<&Owners> {
+        self.owners.as_ref().map(|(owners, _)| owners)
     }
 
     /// Flushes the batch if the output streams.

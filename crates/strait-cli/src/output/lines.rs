@@ -1,15 +1,18 @@
 //! One line per packet on standard output, in tcpdump's format and with tcpdump's options.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use clap::{ArgAction, Args as ClapArgs};
 use strait_capture::Frame;
+use strait_capture::owners::Owners;
 use strait_os::clock;
 use strait_packet::summary::{self, Detail, Dump};
 
 use super::origin::Origin;
+use super::owners::OwnerText;
 use crate::Error;
 
 /// Options for the lines of packets.
@@ -87,6 +90,8 @@ pub(crate) struct Text {
     zone: (u64, i64),
     /// Names of interfaces, for a capture on all interfaces.
     origin: Option<Origin>,
+    /// Owners of the packets, if they are reported.
+    owners: Option<Owners>,
     /// Timestamps of the previous and the first packet.
     before_ns: Option<u64>,
     first_ns: Option<u64>,
@@ -99,7 +104,7 @@ const BUFFERED_BYTES_MAX: usize = 1 << 16;
 
 impl Text {
     /// Opens an output of lines on standard output.
-    pub(crate) fn open(link_type: u32, shown: Lines) -> Result<Self, Error> {
+    pub(crate) fn open(link_type: u32, shown: Lines, owners: Option<Owners>) -> Result<Self, Error> {
         let origin = Origin::of(link_type);
         let out = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Output)?.into();
         let link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
@@ -113,6 +118,7 @@ impl Text {
             lost: 0,
             zone: (u64::MAX, 0),
             origin,
+            owners,
             before_ns: None,
             first_ns: None,
         })
@@ -123,6 +129,10 @@ impl Text {
         self.lost
     }
 
+    pub(super) fn owners(&self) -> Option<&Owners> {
+        self.owners.as_ref()
+    }
+
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         self.time(frame.timestamp_ns);
         if let Some(origin) = &mut self.origin {
@@ -131,6 +141,12 @@ impl Text {
         let detail = self.shown.detail();
         // Writing to a String cannot fail.
         let _ = summary::write_detailed(&mut self.lines, frame.bytes, frame.wire_len, &self.options, detail);
+        if let Some(owners) = &mut self.owners {
+            let _ = match owners.of(frame)? {
+                Some(found) => write!(self.lines, ", owner {}", OwnerText(&found.owner)),
+                None => write!(self.lines, ", owner unknown"),
+            };
+        }
         if let Some((form, whole)) = self.shown.dump() {
             let header = summary::link_header_len(self.options.link_type, frame.bytes);
             let bytes = &frame.bytes[if whole { 0 } else { header }..];

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+use strait_capture::owners::Owner;
 use strait_ledger::{Histogram, Report};
 use strait_packet::FlowKey;
 
@@ -11,6 +13,7 @@ use super::keyboard::{Code, Key};
 use super::reader::Sample;
 use super::tally::{Count, Tally};
 use crate::Error;
+use crate::output::owner_json;
 
 /// Intervals in the curve of the rate.
 const HISTORY: usize = 240;
@@ -75,6 +78,7 @@ pub(super) struct Model {
     pub(super) other_flows: Flow,
     seconds: f64,
     flows: HashMap<FlowKey, Flow>,
+    owners: HashMap<FlowKey, Arc<Owner>>,
     /// Flows counted during a pause.
     unseen: Tally,
 }
@@ -100,6 +104,7 @@ impl Model {
             other_flows: Flow::default(),
             seconds: 1.0,
             flows: HashMap::new(),
+            owners: HashMap::new(),
             unseen: Tally::default(),
         }
     }
@@ -127,6 +132,8 @@ impl Model {
         self.other_flows.last = tally.other_flows;
         self.other_flows.total.add(tally.other_flows);
         self.other_flows.total.add(unseen.other_flows);
+        self.owners.extend(unseen.owners);
+        self.owners.extend(tally.owners);
         self.take_flows(tally.flows, unseen.flows);
     }
 
@@ -145,6 +152,12 @@ impl Model {
         }
         let limit = if self.flows.len() > FLOWS_MAX { 0 } else { IDLE_MAX };
         self.flows.retain(|_, flow| flow.idle <= limit);
+        self.owners.retain(|key, _| self.flows.contains_key(key));
+    }
+
+    /// Returns the owner of a flow, if it is known.
+    pub(super) fn owner(&self, key: &FlowKey) -> Option<&Owner> {
+        self.owners.get(key).map(|owner| &**owner)
     }
 
     /// Returns the number of distinct flows.
@@ -242,7 +255,13 @@ impl Model {
             with(object, "bytes", json!(flow.total.bytes))
         };
         let sorted = self.sorted_flows(0, flows).into_iter();
-        let flows = sorted.map(|(key, flow)| with(totals(flow), "flow", json!(key.to_string())));
+        let flows = sorted.map(|(key, flow)| {
+            let object = with(totals(flow), "flow", json!(key.to_string()));
+            match self.owner(key) {
+                Some(owner) => with(object, "owner", owner_json(owner)),
+                None => object,
+            }
+        });
         let lost: serde_json::Map<String, Value> = self
             .report
             .capture

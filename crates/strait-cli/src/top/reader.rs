@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use strait_capture::owners::Owners;
 use strait_capture::{FilterCompiler, Lane, Session};
 use strait_ledger::Report;
 use strait_os::clock;
@@ -37,6 +38,7 @@ pub(super) struct Source {
     session: Session,
     lanes: Vec<Lane>,
     compiler: Result<FilterCompiler, String>,
+    owners: Option<Owners>,
 }
 
 /// The reading thread.
@@ -79,7 +81,7 @@ impl Source {
         let lanes = session.take_lanes();
         // Opened while the privilege exists, to compile later filters.
         let compiler = FilterCompiler::open(interface).map_err(|error| error.to_string());
-        Self { session, lanes, compiler }
+        Self { owners: session.owners(), session, lanes, compiler }
     }
 }
 
@@ -180,7 +182,8 @@ impl Work {
         // Link types of live captures fit in 16 bits.
         let link_type = self.source.session.link_type() as u16;
         let mut more = false;
-        for lane in &mut self.source.lanes {
+        let Source { session, lanes, owners, .. } = &mut self.source;
+        for lane in lanes {
             let mut batch = match lane.next_batch(Instant::now() + timeout) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => continue,
@@ -193,11 +196,12 @@ impl Work {
             let now_ns = clock::realtime_ns();
             let mut counts = self.shared.counts();
             batch.try_each(usize::MAX, |frame| {
-                counts.tally.add(frame, link_type, now_ns);
+                let owner = owners.as_mut().map(|owners| owners.of(frame)).transpose()?.flatten();
+                counts.tally.add(frame, link_type, now_ns, owner.map(|found| found.owner));
                 Ok::<_, Error>(())
             })?;
         }
-        let link = self.source.session.link();
+        let link = session.link();
         self.shared.counts().is_down = link.is_down || link.has_no_carrier;
         Ok(more)
     }

@@ -1,8 +1,10 @@
 //! Counts of packets by flow and by protocol, and their delay to the program.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use strait_capture::Frame;
+use strait_capture::owners::Owner;
 use strait_ledger::Histogram;
 use strait_packet::FlowKey;
 use strait_packet::protocol::{ether_type, ip};
@@ -35,6 +37,8 @@ impl Count {
 pub(super) struct Tally {
     pub(super) all: Count,
     pub(super) flows: HashMap<FlowKey, Count>,
+    /// Last known owner of each flow, if owners are recorded.
+    pub(super) owners: HashMap<FlowKey, Arc<Owner>>,
     /// Packets of flows beyond [`FLOWS_MAX`].
     pub(super) other_flows: Count,
     pub(super) protocols: HashMap<&'static str, Count>,
@@ -44,7 +48,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Counts a frame that was read at `now_ns` and begins with a header of `link_type`.
-    pub(super) fn add(&mut self, frame: &Frame<'_>, link_type: u16, now_ns: u64) {
+    pub(super) fn add(&mut self, frame: &Frame<'_>, link_type: u16, now_ns: u64, owner: Option<Arc<Owner>>) {
         let one = Count { packets: 1, bytes: frame.wire_len.into() };
         if self.all.packets.is_multiple_of(DELAY_SAMPLING) {
             self.delay.record(now_ns.saturating_sub(frame.timestamp_ns));
@@ -61,7 +65,11 @@ impl Tally {
         if let Some(flow) = flow {
             // A cooked header does not contain the VLAN tag.
             let vlan = flow.vlan.or(frame.vlan.map(|vlan| vlan.tci & VLAN_ID));
-            self.add_flow(FlowKey { vlan, ..flow }, one);
+            let flow = FlowKey { vlan, ..flow };
+            self.add_flow(flow, one);
+            if let Some(owner) = owner.filter(|_| self.flows.contains_key(&flow)) {
+                self.owners.insert(flow, owner);
+            }
         }
     }
 
@@ -79,6 +87,8 @@ impl Tally {
         for (flow, count) in later.flows {
             self.add_flow(flow, count);
         }
+        let flows = &self.flows;
+        self.owners.extend(later.owners.into_iter().filter(|(flow, _)| flows.contains_key(flow)));
         self.other_flows.add(later.other_flows);
     }
 }
@@ -108,7 +118,7 @@ pub(super) mod tests {
         let mut bytes = [0; 2048];
         for sequence in 0..packets {
             let len = traffic.write_frame(sequence, 0, &mut bytes);
-            tally.add(&frame(&bytes[..len]), link_type::ETHERNET, 1_050_000);
+            tally.add(&frame(&bytes[..len]), link_type::ETHERNET, 1_050_000, None);
         }
         tally
     }
@@ -124,6 +134,7 @@ pub(super) mod tests {
             direction: Direction::In,
             rx_hash: 0,
             hardware_ns: 0,
+            owner: 0,
         }
     }
 
@@ -141,8 +152,8 @@ pub(super) mod tests {
     #[test]
     fn malformed_frames_are_counted() {
         let mut tally = Tally::default();
-        tally.add(&frame(&[0; 6]), link_type::ETHERNET, 0);
-        tally.add(&frame(&[0; 60]), link_type::LINUX_SLL2, 0);
+        tally.add(&frame(&[0; 6]), link_type::ETHERNET, 0, None);
+        tally.add(&frame(&[0; 60]), link_type::LINUX_SLL2, 0, None);
         assert_eq!((tally.protocols["malformed"].packets, tally.protocols["other"].packets), (1, 1));
         assert_eq!(tally.other_flows.packets, 0);
     }
@@ -155,7 +166,7 @@ pub(super) mod tests {
         let cooked = [&[8, 0], &[0; 18][..], &ethernet[14..len]].concat();
         let vlan = Some(Vlan { tci: 0x6005, tpid: 0x8100 });
         let mut tally = Tally::default();
-        tally.add(&Frame { vlan, ..frame(&cooked) }, link_type::LINUX_SLL2, 0);
+        tally.add(&Frame { vlan, ..frame(&cooked) }, link_type::LINUX_SLL2, 0, None);
         let untagged = FlowKey::of(&ethernet[..len]).unwrap();
         assert_eq!(tally.flows.keys().collect::<Vec<_>>(), [&FlowKey { vlan: Some(5), ..untagged }]);
     }

@@ -19,6 +19,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table};
 use strait_packet::FlowKey;
 
 use super::model::{Flow, Model, Sort};
+use crate::output::process_name;
 
 /// Upper limits of the histogram's bars, with their labels.
 const DELAYS: [(u64, &str); 6] = [
@@ -174,7 +175,7 @@ fn flow_table(model: &Model, area: Rect) -> Table<'_> {
     let flows = model.sorted_flows(model.scroll, room).into_iter();
     let columns = usize::from(area.width.saturating_sub(3 * (NUMBER + 1)));
     let rows =
-        others.into_iter().chain(flows.map(|(key, flow)| flow_row(model, flow_name(key, columns), flow)));
+        others.into_iter().chain(flows.map(|(key, flow)| flow_row(model, named(model, key, columns), flow)));
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(NUMBER),
@@ -189,6 +190,13 @@ fn flow_row(model: &Model, name: String, flow: &Flow) -> Row<'static> {
     let numbers =
         [bits, packets, flow.total.bytes as f64].map(|number| Cell::from(format!("{:>10}", short(number))));
     Row::new([Cell::from(name)].into_iter().chain(numbers))
+}
+
+/// Returns the name of a flow in `columns`, and its owner if that is known.
+fn named(model: &Model, key: &FlowKey, columns: usize) -> String {
+    let Some(owner) = model.owner(key) else { return flow_name(key, columns) };
+    let owner = process_name(owner);
+    format!("{}  {owner}", flow_name(key, columns.saturating_sub(owner.chars().count() + 2)))
 }
 
 /// Returns the name of a flow in `columns`. Addresses are shortened as needed, ports never.

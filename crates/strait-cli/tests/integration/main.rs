@@ -14,6 +14,7 @@ mod interrupted;
 mod killed;
 mod links;
 mod metrics;
+mod owners;
 mod pipes;
 mod planted;
 mod reading;

@@ -46,6 +46,7 @@ pub const PSEUDO_KFUNC_CALL: u8 = 2;
 
 /// Helper functions, `enum bpf_func_id`.
 pub const MAP_LOOKUP_ELEM: i32 = 1;
+pub const MAP_UPDATE_ELEM: i32 = 2;
 pub const KTIME_GET_NS: i32 = 5;
 pub const GET_PRANDOM_U32: i32 = 7;
 pub const GET_SMP_PROCESSOR_ID: i32 = 8;
@@ -53,7 +54,15 @@ pub const REDIRECT: i32 = 23;
 pub const SKB_LOAD_BYTES: i32 = 26;
 pub const REDIRECT_MAP: i32 = 51;
 pub const XDP_ADJUST_META: i32 = 54;
+pub const SK_LOOKUP_TCP: i32 = 84;
+pub const SK_LOOKUP_UDP: i32 = 85;
+pub const SK_RELEASE: i32 = 86;
+pub const GET_LISTENER_SOCK: i32 = 98;
+pub const SK_STORAGE_GET: i32 = 107;
+pub const PROBE_READ_KERNEL: i32 = 113;
 pub const RINGBUF_OUTPUT: i32 = 130;
+pub const GET_CURRENT_TASK_BTF: i32 = 158;
+pub const SOCK_FROM_FILE: i32 = 162;
 pub const XDP_GET_BUFF_LEN: i32 = 188;
 pub const XDP_LOAD_BYTES: i32 = 189;
 
@@ -77,11 +86,28 @@ pub const SKB_IFINDEX: i16 = 40;
 pub const SKB_HASH: i16 = 68;
 pub const SKB_DATA: i16 = 76;
 pub const SKB_DATA_END: i16 = 80;
+pub const SKB_SK: i16 = 168;
+
+/// Offset in `struct bpf_sock`, and offsets in `struct bpf_sock_addr`.
+pub const SOCK_TYPE: i16 = 8;
+pub const SOCK_ADDR_TYPE: i16 = 32;
+pub const SOCK_ADDR_SK: i16 = 64;
 
 /// Result of a classifier that runs the next program, and of one that drops the packet (`TCX_NEXT`,
 /// `TC_ACT_SHOT`).
 pub const TCX_NEXT: i32 = -1;
 pub const TC_ACT_SHOT: i32 = 2;
+
+/// Network namespace of a socket lookup: that of the packet's interface.
+pub const CURRENT_NETNS: i32 = -1;
+
+/// Flag of `bpf_sk_storage_get`.
+pub const SK_STORAGE_CREATE: i32 = 1;
+
+/// `SOCK_STREAM`, and the address families of sockets.
+pub const SOCK_STREAM: i32 = 1;
+pub const AF_INET: i32 = 2;
+pub const AF_INET6: i32 = 10;
 
 /// Flag of `bpf_ringbuf_output`.
 pub const RB_FORCE_WAKEUP: i32 = 1 << 1;

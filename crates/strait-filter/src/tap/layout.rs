@@ -45,8 +45,8 @@ pub struct Record {
     /// Bytes 16 to 19: type (upper half) and control information of the tag that was in the
     /// frame's metadata; 0 if there was none.
     pub tag: u32,
-    /// Bytes 20 to 23: flow hash, if it was requested.
-    pub rx_hash: u32,
+    /// Bytes 20 to 23: flow hash or process identifier of the owner, if one was requested.
+    pub mark: u32,
 }
 
 impl Record {
@@ -72,7 +72,7 @@ impl Record {
             is_sent: wire & Self::SENT != 0,
             timestamp_ns: u64::from_ne_bytes(time),
             tag: word(TAG),
-            rx_hash: word(HASH),
+            mark: word(MARK),
         }
     }
 
@@ -87,7 +87,7 @@ pub(super) const CAPTURED: i16 = 0;
 pub(super) const WIRE: i16 = 4;
 pub(super) const TIME: i16 = 8;
 pub(super) const TAG: i16 = 16;
-pub(super) const HASH: i16 = 20;
+pub(super) const MARK: i16 = 20;
 
 /// Returns the size of a record of `captured` bytes.
 #[inline]

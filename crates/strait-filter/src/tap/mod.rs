@@ -22,7 +22,7 @@ pub mod layout;
 #[cfg(test)]
 mod tests;
 
-use self::layout::{CAPTURED, HASH, Record, TAG, TIME, WIRE};
+use self::layout::{CAPTURED, MARK, Record, TAG, TIME, WIRE};
 use crate::cbpf::Program;
 use crate::ebpf::{
     Assembler, Condition, Instruction, Label, Operation,
@@ -31,6 +31,7 @@ use crate::ebpf::{
 };
 use crate::error::Error;
 use crate::interpret::{ETHERTYPE_OFFSET, TAG_LEN};
+use crate::owner::{self, Lookup};
 use crate::translate::{self, Context, Filter};
 
 /// Options of a tap program.
@@ -50,6 +51,8 @@ pub struct TapOptions<'a> {
     pub frame_bytes_max: u32,
     /// Record the flow hash.
     pub rx_hash: bool,
+    /// Record the process that owns the packet's socket, instead of the flow hash.
+    pub owner: Option<Lookup<'a>>,
 }
 
 /// Stack slots below the filter's.
@@ -60,6 +63,11 @@ const STACK_STRIDE: i16 = STACK_CAPTURED - 8;
 /// Entry of the doorbell.
 const STACK_BELL: i16 = STACK_STRIDE - 8;
 const BELL_BYTES: i32 = 8;
+/// Process identifier of the owner.
+const STACK_OWNER: i16 = STACK_BELL - 8;
+const _: () = assert!(owner::STACK_BYTES - STACK_BELL <= STACK_BYTES_MAX);
+/// `MAX_BPF_STACK`.
+const STACK_BYTES_MAX: i16 = 512;
 
 /// Offset of the frame in a record.
 const FRAME: i32 = Record::BYTES as i32;
@@ -90,6 +98,9 @@ pub fn tap_program(filter: &Program, options: &TapOptions<'_>) -> Result<Vec<Ins
     filter.emit(&mut asm, matched, exits.next)?;
     asm.bind(matched);
     limit(&mut asm, options, exits);
+    if let Some(lookup) = &options.owner {
+        owner::find(&mut asm, lookup, options.interface.context, STACK_BELL, exits.next);
+    }
     find_ring(&mut asm, options, exits);
     read_tag(&mut asm);
     reserve(&mut asm, options, exits);
@@ -186,11 +197,14 @@ fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
         asm.alu32(Operation::Or, R1, Record::SENT as i32);
     }
     asm.store(Size::W, R9, WIRE, R1);
-    if options.rx_hash {
+    if options.owner.is_some() {
+        asm.load(Size::W, R1, R10, STACK_OWNER);
+        asm.store(Size::W, R9, MARK, R1);
+    } else if options.rx_hash {
         asm.load(Size::W, R1, R6, op::SKB_HASH);
-        asm.store(Size::W, R9, HASH, R1);
+        asm.store(Size::W, R9, MARK, R1);
     } else {
-        asm.store(Size::W, R9, HASH, 0);
+        asm.store(Size::W, R9, MARK, 0);
     }
 }
 

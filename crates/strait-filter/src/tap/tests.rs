@@ -15,7 +15,7 @@ fn record_has_the_documented_layout() {
     bytes[20..24].copy_from_slice(&9_u32.to_ne_bytes());
     let record = Record::parse(&bytes);
     let expected =
-        Record { captured: 60, wire_len: 1514, is_sent: true, timestamp_ns: 7, tag: 0x8100_0064, rx_hash: 9 };
+        Record { captured: 60, wire_len: 1514, is_sent: true, timestamp_ns: 7, tag: 0x8100_0064, mark: 9 };
     assert_eq!(record, expected);
     assert_eq!(record.stride(), 88, "24 + 60 bytes, aligned to 8");
 }
@@ -39,6 +39,7 @@ fn program_assembles_for_both_hooks_and_several_lanes() {
             ring_bytes: 1 << 20,
             frame_bytes_max: 1514,
             rx_hash: true,
+            owner: None,
         };
         let program = tap_program(&Program::accept_all(96), &options).unwrap();
         assert!(program.len() > 60, "{} instructions", program.len());

@@ -200,6 +200,7 @@ impl File {
         while let Some(value) = options.next()? {
             match value.code {
                 option::EPB_FLAGS => packet.direction = direction(self.order.u32(&value.fixed::<4>()?, 0)),
+                option::COMMENT if packet.comment.is_none() => packet.comment = Some(value.text()),
                 option::EPB_QUEUE if kind == block::ENHANCED_PACKET => {
                     packet.queue = Some(self.order.u32(&value.fixed::<4>()?, 0));
                 }

@@ -8,7 +8,7 @@
 use super::{BYTE_ORDER_MAGIC, FRAMING_BYTES, block, option, padding};
 use crate::error::Error;
 use crate::record::{Direction, Interface, Packet, Section, Statistics};
-use crate::{INTERFACES_MAX, OPTION_BYTES_MAX, PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
+use crate::{COMMENT_BYTES_MAX, INTERFACES_MAX, OPTION_BYTES_MAX, PACKET_OVERHEAD_MAX, SNAPLEN_MAX};
 
 /// Timestamps count units of 10^-9 s (`if_tsresol`, s4.2).
 const NANOSECONDS: u8 = 9;
@@ -94,6 +94,10 @@ impl Encoder {
         if packet.bytes.len() > SNAPLEN_MAX as usize {
             return Err(Error::PacketTooLong { bytes: packet.bytes.len(), max: SNAPLEN_MAX });
         }
+        if let Some(comment) = packet.comment {
+            commented(out, packet, comment);
+            return Ok(());
+        }
         let (tail, tail_bytes) = packet_tail(packet);
         out.reserve(packet.bytes.len() + PACKET_OVERHEAD_MAX);
         out.extend_from_slice(&packet_head(packet, tail_bytes));
@@ -137,6 +141,22 @@ impl Encoder {
 
 /// Maximum number of bytes that [`Encoder::statistics`] writes for an interface.
 pub const STATISTICS_BYTES_MAX: usize = FRAMING_BYTES + 12 + 7 * 12 + 4;
+
+/// Writes a packet with a comment, which few packets have.
+#[cold]
+fn commented(out: &mut Vec<u8>, packet: &Packet<'_>, comment: &str) {
+    let start = out.len();
+    // The lengths are filled in at the end.
+    out.extend_from_slice(&packet_head(packet, 0));
+    out.extend_from_slice(packet.bytes);
+    let (tail, tail_bytes) = packet_tail(packet);
+    // Padding and options, without the end of options and the trailing length.
+    let options_end = if packet.direction.is_some() || packet.queue.is_some() { 4 + 4 } else { 4 };
+    out.extend_from_slice(&tail[..tail_bytes - options_end]);
+    value(out, option::COMMENT, &[clip(comment, COMMENT_BYTES_MAX)]);
+    value(out, option::END, &[]);
+    close(out, start);
+}
 
 /// Returns the number of bytes that [`Encoder::packet`] writes for this packet.
 #[inline]

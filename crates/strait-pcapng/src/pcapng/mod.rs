@@ -22,6 +22,7 @@ pub(crate) mod block {
 /// Option codes (s3.5, s4.1, s4.2, s4.3, s4.6).
 mod option {
     pub(super) const END: u16 = 0;
+    pub(super) const COMMENT: u16 = 1;
     pub(super) const SHB_HARDWARE: u16 = 2;
     pub(super) const SHB_OS: u16 = 3;
     pub(super) const SHB_USERAPPL: u16 = 4;

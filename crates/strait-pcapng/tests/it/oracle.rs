@@ -41,8 +41,15 @@ fn pcapng_file() -> Vec<u8> {
         let (timestamp_ns, bytes, wire_len) = frame(number);
         let direction = [None, Some(Direction::In), Some(Direction::Out)][number as usize % 3];
         let queue = (number % 5 == 0).then_some(number);
-        let packet =
-            Packet { timestamp_ns, bytes: &bytes, wire_len, interface: number % 2, direction, queue };
+        let packet = Packet {
+            timestamp_ns,
+            bytes: &bytes,
+            wire_len,
+            interface: number % 2,
+            direction,
+            queue,
+            comment: None,
+        };
         encoder.packet(&mut file, &packet).unwrap();
     }
     for interface in 0..2 {

@@ -21,6 +21,7 @@ pub(crate) struct OwnedPacket {
     pub(crate) interface: u32,
     pub(crate) direction: Option<Direction>,
     pub(crate) queue: Option<u32>,
+    pub(crate) comment: Option<String>,
     pub(crate) linktype: LinkType,
 }
 
@@ -38,6 +39,7 @@ impl From<Record<'_>> for Owned {
                 interface: packet.interface,
                 direction: packet.direction,
                 queue: packet.queue,
+                comment: own(packet.comment),
                 linktype,
             }),
             Record::Interface { index, interface } => Self::Interface {

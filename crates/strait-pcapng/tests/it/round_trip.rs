@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use strait_pcapng::pcap::Precision;
 use strait_pcapng::{
-    Direction, Error, INTERFACES_MAX, Interface, LinkType, Packet, SNAPLEN_MAX, Section, Statistics, pcap,
-    pcapng,
+    COMMENT_BYTES_MAX, Direction, Error, INTERFACES_MAX, Interface, LinkType, Packet, SNAPLEN_MAX, Section,
+    Statistics, packet_overhead, pcap, pcapng,
 };
 
 use crate::owned::{Owned, OwnedPacket, decode, decode_in_pieces, only_packets, packets};
@@ -12,11 +12,12 @@ use crate::owned::{Owned, OwnedPacket, decode, decode_in_pieces, only_packets, p
 fn a_packet() -> impl Strategy<Value = OwnedPacket> {
     let direction = prop_oneof![Just(None), Just(Some(Direction::In)), Just(Some(Direction::Out))];
     let bytes = prop::collection::vec(any::<u8>(), 0..200);
-    (any::<u64>(), bytes, 0u32..70_000, 0u32..3, direction, any::<Option<u32>>()).prop_map(
-        |(timestamp_ns, bytes, cut, interface, direction, queue)| {
+    let comment = prop::option::of("[^\0]{0,40}");
+    (any::<u64>(), bytes, 0u32..70_000, 0u32..3, direction, any::<Option<u32>>(), comment).prop_map(
+        |(timestamp_ns, bytes, cut, interface, direction, queue, comment)| {
             let wire_len = bytes.len() as u32 + cut;
             let linktype = LinkType(interface as u16);
-            OwnedPacket { timestamp_ns, bytes, wire_len, interface, direction, queue, linktype }
+            OwnedPacket { timestamp_ns, bytes, wire_len, interface, direction, queue, comment, linktype }
         },
     )
 }
@@ -29,6 +30,7 @@ fn borrow(packet: &OwnedPacket) -> Packet<'_> {
         interface: packet.interface,
         direction: packet.direction,
         queue: packet.queue,
+        comment: packet.comment.as_deref(),
     }
 }
 
@@ -72,7 +74,7 @@ proptest! {
             encoder.packet(&mut file, &borrow(&packet)).unwrap();
             packet.timestamp_ns -= packet.timestamp_ns % unit;
             expected.push(OwnedPacket {
-                interface: 0, direction: None, queue: None, linktype: LinkType::RAW, ..packet
+                interface: 0, direction: None, queue: None, comment: None, linktype: LinkType::RAW, ..packet
             });
         }
         let (records, end) = decode_in_pieces(&file, piece);
@@ -162,4 +164,17 @@ fn interfaces_of_all_sections_have_one_limit() {
     let offset = file.len() as u64 + 28;
     file.extend(&section);
     assert_eq!(decode(&file).1, Err(Error::TooManyInterfaces { offset, max: INTERFACES_MAX as u32 }));
+}
+
+#[test]
+fn long_comment_is_cut_and_within_the_announced_overhead() {
+    let comment = "ü".repeat(COMMENT_BYTES_MAX);
+    let mut file = Vec::new();
+    let encoder = three_interfaces(&mut file);
+    let before = file.len();
+    let packet = Packet { bytes: b"abc", wire_len: 3, comment: Some(&comment), ..Packet::default() };
+    encoder.packet(&mut file, &packet).unwrap();
+    assert!(file.len() - before <= packet.bytes.len() + packet_overhead(&packet));
+    let read = packets(&file);
+    assert_eq!(read[0].comment.as_deref(), Some(&comment[..COMMENT_BYTES_MAX]));
 }

@@ -5,6 +5,7 @@
 //! descriptor and detaches the program, so no program is left on the interface. Netlink, not this
 //! module, reports a program that is already attached.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::program::{Classifier, XdpProgram};
@@ -131,6 +132,18 @@ pub struct Link {
 }
 
 impl Link {
+    /// Makes a link of a descriptor that the kernel returned for it.
+    pub(super) fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Attaches a program to a target without flags.
+    pub(super) fn create(program: BorrowedFd<'_>, target: u32, attach_type: u32) -> io::Result<Self> {
+        let prog_fd = program.as_raw_fd() as u32;
+        let mut attribute = LinkCreate { prog_fd, target_ifindex: target, attach_type, flags: 0 };
+        Ok(Self { fd: bpf_fd(Command::LinkCreate, &mut attribute)? })
+    }
+
     /// Attaches `program` to the interface with index `ifindex` in the calling thread's network
     /// namespace.
     ///

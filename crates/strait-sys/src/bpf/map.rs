@@ -1,4 +1,5 @@
-//! eBPF maps with 32-bit keys: arrays, XSKMAPs, and arrays mapped into this process.
+//! eBPF maps with 32-bit keys: arrays, XSKMAPs, hashes, storage of sockets, and arrays mapped into
+//! this process.
 //!
 //! An XDP program counts in an array; [`MappedArray`] reads such counters without a system call.
 //! The capture engine and the tests make them. A map is freed with its last descriptor, here or in
@@ -8,13 +9,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Attribute, Command, NAME_LEN, bpf, bpf_fd, explain, object_name};
+use super::{Attribute, Command, NAME_LEN, bpf, bpf_fd, btf, explain, object_name};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
 
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_MAP_TYPE_LRU_HASH: u32 = 9;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_MAP_TYPE_SK_STORAGE: u32 = 24;
 const BPF_MAP_TYPE_RINGBUF: u32 = 27;
+const BPF_F_NO_PREALLOC: u32 = 1 << 0;
+const BPF_F_CLONE: u32 = 1 << 9;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 #[repr(C)]
@@ -27,9 +32,13 @@ struct MapCreate {
     inner_map_fd: u32,
     numa_node: u32,
     map_name: [u8; NAME_LEN],
+    map_ifindex: u32,
+    btf_fd: u32,
+    btf_key_type_id: u32,
+    btf_value_type_id: u32,
 }
 
-// SAFETY: mirrors the struct for BPF_MAP_CREATE in linux/bpf.h; seven u32 and 16 bytes leave no
+// SAFETY: mirrors the struct for BPF_MAP_CREATE in linux/bpf.h; eleven u32 and 16 bytes leave no
 // padding.
 unsafe impl Attribute for MapCreate {}
 
@@ -75,8 +84,36 @@ impl Map {
         Self::create(name, BPF_MAP_TYPE_RINGBUF, 0, bytes, 0)
     }
 
+    /// Makes a `BPF_MAP_TYPE_LRU_HASH` of `entries`: a new key replaces one that was not used for
+    /// long if there is no room.
+    pub fn lru_hash(name: &str, value_bytes: u32, entries: u32) -> Result<Self> {
+        Self::create(name, BPF_MAP_TYPE_LRU_HASH, value_bytes, entries, 0)
+    }
+
+    /// Makes a `BPF_MAP_TYPE_SK_STORAGE`: a value for each socket, which the kernel frees with the
+    /// socket and copies from a listening socket to the sockets of its connections. `value_bytes`
+    /// is a multiple of 4.
+    ///
+    /// # Errors
+    /// EINVAL or EPERM if the kernel does not accept the description of the values.
+    pub fn socket_storage(name: &str, value_bytes: u32) -> Result<Self> {
+        let types = btf::words(value_bytes / size_of::<u32>() as u32)?;
+        let flags = BPF_F_NO_PREALLOC | BPF_F_CLONE;
+        let attribute = MapCreate {
+            btf_fd: types.as_raw_fd() as u32,
+            btf_key_type_id: btf::WORD,
+            btf_value_type_id: btf::WORDS,
+            ..Self::attribute(name, BPF_MAP_TYPE_SK_STORAGE, value_bytes, 0, flags)
+        };
+        Self::create_with(name, attribute)
+    }
+
     fn create(name: &str, map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> Result<Self> {
-        let mut attribute = MapCreate {
+        Self::create_with(name, Self::attribute(name, map_type, value_size, max_entries, map_flags))
+    }
+
+    fn attribute(name: &str, map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> MapCreate {
+        MapCreate {
             map_type,
             // A ring buffer has neither keys nor values.
             key_size: if value_size == 0 { 0 } else { size_of::<u32>() as u32 },
@@ -86,10 +123,17 @@ impl Map {
             inner_map_fd: 0,
             numa_node: 0,
             map_name: object_name(name),
-        };
+            map_ifindex: 0,
+            btf_fd: 0,
+            btf_key_type_id: 0,
+            btf_value_type_id: 0,
+        }
+    }
+
+    fn create_with(name: &str, mut attribute: MapCreate) -> Result<Self> {
         let fd = bpf_fd(Command::MapCreate, &mut attribute)
             .map_err(|error| explain("create the BPF map", name, &error))?;
-        Ok(Self { fd, value_bytes: value_size, entries: max_entries })
+        Ok(Self { fd, value_bytes: attribute.value_size, entries: attribute.max_entries })
     }
 
     /// Writes the value at `index` of an array. A wrong length or index is [`Kind::Usage`].
@@ -109,6 +153,19 @@ impl Map {
         self.check_access(index, value.len())?;
         self.element(Command::MapLookup, index, value.as_mut_ptr() as u64)
             .map_err(|e| Self::failed("read", index, &e))
+    }
+
+    /// Reads the value of `key` of a hash into `value`. Returns false if there is none.
+    pub fn look_up(&self, key: u32, value: &mut [u8]) -> Result<bool> {
+        if value.len() != self.value_bytes as usize {
+            let has = format!("it has values of {} bytes", self.value_bytes);
+            return Err(Error::new(Kind::Usage, "look up in the BPF map", format!("key {key}"), has));
+        }
+        match self.element(Command::MapLookup, key, value.as_mut_ptr() as u64) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(explain("look up in the BPF map", format!("key {key}"), &error)),
+        }
     }
 
     /// Maps a [`Map::mappable_array`] into this process.

@@ -5,8 +5,10 @@
 //!   runs it on given bytes or sends live frames.
 //! - [`Classifier`]: a program for tcx, which sees packets and lets them pass.
 //! - [`Rings`]: byte rings that a program fills and this process reads.
+//! - [`TracepointProgram`], [`CgroupProgram`], [`IteratorProgram`]: programs that follow which
+//!   process uses a socket.
 //! - [`Link`]: a program on an interface, for as long as the link is held.
-//! - [`btf`]: the kernel functions that an XDP program may call for hardware metadata.
+//! - [`btf`]: the kernel's functions and the layout of its structures.
 //!
 //! The capture engine and the filter's tests call it. Programs come as finished eBPF instructions,
 //! 64 bits each, and are not interpreted here. Nothing here pins objects that outlive the process.
@@ -16,6 +18,7 @@ mod link;
 mod map;
 mod program;
 mod rings;
+mod tracing;
 
 pub use link::{AttachMode, Link, TcxHook, tcx_programs};
 pub use map::{Map, MappedArray};
@@ -24,6 +27,7 @@ pub use program::{
     program_info, program_info_by_id,
 };
 pub use rings::{Doorbell, RingLayout, RingReader, Rings};
+pub use tracing::{CgroupHook, CgroupProgram, IteratorProgram, TracepointProgram};
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -51,8 +55,11 @@ enum Command {
     ProgramFdById = 13,
     ObjectInfo = 15,
     ProgramQuery = 16,
+    RawTracepointOpen = 17,
+    BtfLoad = 18,
     LinkCreate = 28,
     LinkUpdate = 29,
+    IterCreate = 33,
 }
 
 /// Member of `union bpf_attr`.

@@ -33,7 +33,7 @@ const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct ProgramLoad {
+pub(super) struct ProgramLoad {
     prog_type: u32,
     insn_cnt: u32,
     insns: u64,
@@ -46,11 +46,29 @@ struct ProgramLoad {
     prog_name: [u8; NAME_LEN],
     prog_ifindex: u32,
     expected_attach_type: u32,
+    prog_btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    line_info_rec_size: u32,
+    line_info: u64,
+    line_info_cnt: u32,
+    attach_btf_id: u32,
+    attach_btf_obj_fd: u32,
+    core_relo_cnt: u32,
 }
 
 // SAFETY: mirrors the head of the struct for BPF_PROG_LOAD in linux/bpf.h, where every u64 falls on
 // 8 bytes.
 unsafe impl Attribute for ProgramLoad {}
+
+impl ProgramLoad {
+    /// Returns the attributes of a program for a hook, and for the type with the identifier
+    /// `btf_id` there, if the hook needs one.
+    pub(super) fn attached(prog_type: u32, expected_attach_type: u32, btf_id: i32) -> Self {
+        Self { prog_type, expected_attach_type, attach_btf_id: btf_id as u32, ..Self::default() }
+    }
+}
 
 #[repr(C)]
 #[derive(Default)]
@@ -352,7 +370,7 @@ fn xdp_md(context: &XdpContext, data_bytes: usize) -> XdpMd {
     }
 }
 
-fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<OwnedFd> {
+pub(super) fn load(name: &str, instructions: &[u64], mut attribute: ProgramLoad) -> Result<OwnedFd> {
     attribute.insn_cnt = u32::try_from(instructions.len())
         .map_err(|_| Error::new(Kind::Usage, "load the BPF program", name, "the program is too long"))?;
     attribute.insns = instructions.as_ptr() as u64;

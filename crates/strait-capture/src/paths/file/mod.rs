@@ -192,6 +192,7 @@ impl<'a> Iterator for Frames<'a> {
             direction: header.direction,
             rx_hash: 0,
             hardware_ns: 0,
+            owner: 0,
         })
     }
 }

@@ -51,5 +51,6 @@ fn frame(raw: RawFrame<'_>) -> Frame<'_> {
         direction: if sent { Direction::Out } else { Direction::In },
         rx_hash: raw.rx_hash,
         hardware_ns: 0,
+        owner: 0,
     }
 }

@@ -16,6 +16,7 @@ use strait_sys::bpf::{Classifier, Doorbell, Link, Map, TcxHook};
 
 use crate::directions::Directions;
 use crate::error::Error;
+use crate::paths::request::Attribution;
 
 /// Parts of a program besides its filter.
 pub(super) struct Template {
@@ -26,6 +27,7 @@ pub(super) struct Template {
     pub(super) ring_bytes: u32,
     pub(super) frame_bytes_max: u32,
     pub(super) rx_hash: bool,
+    pub(super) attribution: Option<Attribution>,
 }
 
 impl Template {
@@ -47,9 +49,23 @@ impl Template {
             ring_bytes: self.ring_bytes,
             frame_bytes_max: self.frame_bytes_max,
             rx_hash: self.rx_hash,
+            owner: self.attribution.as_ref().map(|Attribution { hooks, selection, sees_both }| {
+                let interface = &self.interface;
+                hooks.lookup(link_header(interface), interface.is_loopback(), *sees_both, selection.as_ref())
+            }),
         };
         let program = tap_program(filter, &options).map_err(|error| Error::Filter(error.to_string()))?;
         Ok(Classifier::load("strait_tap", &ebpf::encode(&program))?)
+    }
+}
+
+/// Returns the bytes before the network header of a received frame; `None` if they are unknown.
+fn link_header(interface: &Interface) -> Option<u8> {
+    const ETHERNET: u8 = 14;
+    match interface.link_type()? {
+        1 => Some(ETHERNET),
+        101 => Some(0),
+        _ => None,
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Batch<'a> {
     pub(super) items: &'a [Item],
     pub(super) clock: &'a Clock,
     pub(super) interface: u32,
+    /// The programs record owners and not flow hashes.
+    pub(super) owners: bool,
 }
 
 impl Drop for Batch<'_> {
@@ -39,6 +41,7 @@ impl Lent for Batch<'_> {
             items: self.items.iter(),
             clock: self.clock,
             interface: self.interface,
+            owners: self.owners,
         }
     }
 }
@@ -49,6 +52,7 @@ pub(crate) struct Frames<'a> {
     items: std::slice::Iter<'a, Item>,
     clock: &'a Clock,
     interface: u32,
+    owners: bool,
 }
 
 impl<'a> Iterator for Frames<'a> {
@@ -65,8 +69,9 @@ impl<'a> Iterator for Frames<'a> {
             queue: 0,
             vlan: tag(&record),
             direction: if record.is_sent { Direction::Out } else { Direction::In },
-            rx_hash: record.rx_hash,
+            rx_hash: if self.owners { 0 } else { record.mark },
             hardware_ns: 0,
+            owner: if self.owners { record.mark } else { 0 },
         })
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     pub(super) socket: packet::Socket,
     pub(super) name: String,
     pub(super) interface: u32,
+    /// The programs record owners and not flow hashes.
+    pub(super) owners: bool,
     pub(super) ring_bytes: usize,
     pub(super) frame_bytes_max: u32,
     pub(super) rate: Rate,
@@ -124,6 +126,7 @@ impl Lend for Engine {
             items: self.merge.items(),
             clock: &self.clock,
             interface: self.interface,
+            owners: self.owners,
         }
     }
 }

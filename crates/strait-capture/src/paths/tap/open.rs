@@ -106,6 +106,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
             socket: socket.try_clone()?,
             name: interface.name.clone(),
             interface: interface.index,
+            owners: request.attribution.is_some(),
             ring_bytes: ring_bytes as usize,
             frame_bytes_max,
             spins: 0,
@@ -120,6 +121,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         ring_bytes,
         frame_bytes_max,
         rx_hash: options.rx_hash,
+        attribution: request.attribution.clone(),
     };
     let attachment = Attachment::open(template, kernels, options.directions)?;
     Ok(Opened {

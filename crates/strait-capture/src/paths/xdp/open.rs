@@ -277,7 +277,9 @@ fn driver_functions(options: &Options<'_>, way: Way) -> MetadataFunctions {
         return MetadataFunctions::default();
     }
     let names = ["bpf_xdp_metadata_rx_vlan_tag", "bpf_xdp_metadata_rx_hash", "bpf_xdp_metadata_rx_timestamp"];
-    let Ok([rx_vlan_tag, rx_hash, rx_timestamp]) = btf::kernel_functions(names) else {
+    let Ok([rx_vlan_tag, rx_hash, rx_timestamp]) =
+        btf::Types::of_kernel().and_then(|types| types.functions(names))
+    else {
         return MetadataFunctions::default();
     };
     let reported = xdp_abilities(options.interface.index).ok().and_then(|features| features.metadata);

@@ -22,7 +22,7 @@ const PATH: &str = "xdp";
 
 /// Opens the queues of the request.
 pub(super) fn open(request: &Request<'_>, required: Required) -> Result<Opened<Engine>, Error> {
-    let Request { options, interface, link, program } = request;
+    let Request { options, interface, link, program, .. } = request;
     if interface.index == 0 {
         return Err(Error::Usage(format!("AF_XDP is for one interface, not for {ANY}: use --path v3")));
     }

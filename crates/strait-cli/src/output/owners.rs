@@ -1,0 +1,187 @@
+//! Owners of packets as text, `curl[4711] user alice cgroup /user.slice`, and as JSON.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use strait_capture::Frame;
+use strait_capture::owners::{Container, Details, Losses, Owner, Owners};
+use strait_program::output::printable;
+
+use crate::Error;
+
+/// Digits of a container's identifier in text, as other programs abbreviate it.
+const ID_DIGITS: usize = 12;
+
+/// Owner as text. Control characters of names are replaced.
+pub(crate) struct OwnerText<'a>(pub(crate) &'a Owner);
+
+impl fmt::Display for OwnerText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", process_name(self.0))?;
+        let Some(Details { uid, user, cgroup, container, .. }) = &self.0.details else { return Ok(()) };
+        write!(f, " user ")?;
+        match user {
+            Some(user) => write!(f, "{}", one_line(user))?,
+            None => write!(f, "{uid}")?,
+        }
+        if let Some(cgroup) = cgroup {
+            write!(f, " cgroup {}", one_line(cgroup))?;
+        }
+        container.as_deref().map_or(Ok(()), |container| write_container(f, container))
+    }
+}
+
+fn write_container(f: &mut fmt::Formatter<'_>, container: &Container) -> fmt::Result {
+    let Container { id, name, pod } = container;
+    write!(f, " container {}", one_line(id.get(..ID_DIGITS).unwrap_or(id)))?;
+    if let Some(name) = name {
+        write!(f, " ({})", one_line(name))?;
+    }
+    let Some(pod) = pod else { return Ok(()) };
+    match (&pod.namespace, &pod.name) {
+        (Some(namespace), Some(name)) => write!(f, " pod {}/{}", one_line(namespace), one_line(name)),
+        _ => write!(f, " pod {}", one_line(&pod.uid)),
+    }
+}
+
+/// Returns name and identifier of a process, `curl[4711]`.
+pub(crate) fn process_name(owner: &Owner) -> String {
+    match &owner.details {
+        Some(details) => format!("{}[{}]", one_line(&details.command), owner.pid),
+        None => format!("process {}", owner.pid),
+    }
+}
+
+/// Replaces control characters, also line ends, which a process can have in its name.
+fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
+/// Returns a notice of the owners that could not be reported, if there are any.
+pub(super) fn losses(owners: &Owners) -> Option<String> {
+    match owners.losses() {
+        Losses { failures: 0, evicted: 0 } => None,
+        Losses { failures, evicted } => Some(format!(
+            "{failures} sockets have no recorded owner, because the kernel had no memory; of the process of {evicted} \
+             packets only the number is known, because too many other processes used sockets since"
+        )),
+    }
+}
+
+/// Returns the fields of an owner in JSON.
+pub(crate) fn owner_json(owner: &Owner) -> Value {
+    let Owner { pid, details } = owner;
+    let Some(Details { command, uid, user, cgroup, container }) = details else {
+        return json!({ "pid": pid });
+    };
+    let mut fields = json!({
+        "pid": pid,
+        "command": command,
+        "uid": uid,
+        "user": user.as_deref(),
+        "cgroup": cgroup.as_deref(),
+    });
+    if let Some(Container { id, name, pod }) = container.as_deref() {
+        fields["container"] = json!({ "id": id, "name": name });
+        if let Some(pod) = pod {
+            fields["pod"] = json!({ "uid": pod.uid, "name": pod.name, "namespace": pod.namespace });
+        }
+    }
+    fields
+}
+
+/// Maximum number of owners that are counted separately.
+const OWNERS_MAX: usize = 1 << 16;
+
+/// Packets and bytes of each owner.
+pub(crate) struct Tally {
+    owners: Owners,
+    /// Owners by process identifier.
+    counted: HashMap<u32, Counted>,
+    /// Owners with an identifier that a later process has, and programs that a process executed
+    /// before its present one.
+    earlier: Vec<Counted>,
+    unknown: Count,
+    /// Owners beyond [`OWNERS_MAX`].
+    others: Count,
+}
+
+struct Counted {
+    owner: Arc<Owner>,
+    count: Count,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Count {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, frame: &Frame<'_>) {
+        self.packets += 1;
+        self.bytes += u64::from(frame.wire_len);
+    }
+
+    fn json(self) -> Value {
+        json!({ "packets": self.packets, "bytes": self.bytes })
+    }
+}
+
+impl Tally {
+    pub(super) fn new(owners: Owners) -> Self {
+        let (unknown, others) = (Count::default(), Count::default());
+        Self { owners, counted: HashMap::new(), earlier: Vec::new(), unknown, others }
+    }
+
+    pub(super) fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        let Some(found) = self.owners.of(frame)? else {
+            self.unknown.add(frame);
+            return Ok(());
+        };
+        let is_full = self.counted.len() + self.earlier.len() >= OWNERS_MAX;
+        let owner = found.owner;
+        match self.counted.get_mut(&owner.pid) {
+            Some(counted) if Arc::ptr_eq(&counted.owner, &owner) || counted.owner == owner => {
+                counted.count.add(frame);
+            }
+            _ if is_full => self.others.add(frame),
+            _ => {
+                let pid = owner.pid;
+                let mut counted = Counted { owner, count: Count::default() };
+                counted.count.add(frame);
+                self.earlier.extend(self.counted.insert(pid, counted));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the counts, the owner with the most bytes first.
+    pub(super) fn json(&self) -> Value {
+        let mut all: Vec<_> = self.counted.values().chain(&self.earlier).collect();
+        all.sort_by_key(|counted| (Reverse(counted.count.bytes), counted.owner.pid));
+        let known: Vec<_> = all.iter().map(|counted| counted_json(counted)).collect();
+        let losses = self.owners.losses();
+        json!({
+            "known": known,
+            "unknown": self.unknown.json(),
+            "others": self.others.json(),
+            "failures": losses.failures,
+            "evicted": losses.evicted,
+        })
+    }
+}
+
+fn counted_json(counted: &Counted) -> Value {
+    let mut fields = owner_json(&counted.owner);
+    fields["packets"] = counted.count.packets.into();
+    fields["bytes"] = counted.count.bytes.into();
+    fields
+}
