@@ -9,4 +9,5 @@ mod lifecycle;
 mod rig;
 mod same_answer;
 mod tap;
+mod tap_devices;
 mod userspace;

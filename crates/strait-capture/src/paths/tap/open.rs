@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use strait_filter::tap::layout::{self, Sizes};
+use strait_os::ethtool::Ethtool;
 use strait_os::process;
 use strait_sys::bpf::{Doorbell, Map, RingLayout, Rings};
 use strait_sys::packet;
@@ -75,6 +76,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let Split { kernels, userspace, userspace_reason } = split;
     let mut notes = Vec::new();
     filter::note(&mut notes, userspace_reason);
+    notes.extend(cost_of_a_bridge(&interface.name));
     // A filter in this process, now or later, must see the bytes that it would see in the kernel.
     let frame_bytes_max = request.frame_bytes_max() as u32;
     let cpus = process::possible_cpus()?;
@@ -136,6 +138,17 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         mode: "copy",
         ring: describe(&sizes, cpus),
         notes,
+    })
+}
+
+/// Returns a note for a bridge: it passes each packet that it forwards to the host's stack too while
+/// it is promiscuous.
+fn cost_of_a_bridge(name: &str) -> Option<String> {
+    let driver = Ethtool::open(name).and_then(|ethtool| ethtool.driver()).ok()?.name;
+    (driver == "bridge").then(|| {
+        format!(
+            "{name} is a bridge: a capture on its ports (bridge link) costs packets that it forwards less"
+        )
     })
 }
 
