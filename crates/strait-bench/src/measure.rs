@@ -10,7 +10,7 @@ use strait_os::wait;
 use crate::child::{Child, Cost, Launcher, Program, parse};
 use crate::contestant::{Contestant, Way};
 use crate::error::{Error, Result};
-use crate::receiver::{self, Account, Delays, MEASURED_MAC, WARM_UP_MAC};
+use crate::receiver::{self, Account, Captured, Delays, MEASURED_MAC, WARM_UP_MAC};
 use crate::rounds;
 use crate::wire::Wires;
 
@@ -49,15 +49,6 @@ pub struct Rig<'a> {
     pub capture: Captured,
     /// Set by a signal; no further measurement is then made.
     pub terminated: &'a AtomicBool,
-}
-
-/// Captured part of the traffic.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Captured {
-    /// Snapshot length in bytes; whole frames if absent.
-    pub snaplen: Option<u32>,
-    /// Filter in libpcap's language that rejects all frames; every frame matches if absent.
-    pub rejecting: Option<&'static str>,
 }
 
 /// Path of the generator.

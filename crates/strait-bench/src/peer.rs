@@ -4,8 +4,7 @@
 
 use crate::child::{Child, Output, Program};
 use crate::error::{Error, Result};
-use crate::measure::Captured;
-use crate::receiver::{Account, Delays};
+use crate::receiver::{Account, Captured, Delays};
 
 /// Snapshot length of whole frames, the default of tcpdump.
 const SNAPLEN: u32 = 262_144;

@@ -49,6 +49,15 @@ pub struct Options {
     pub delay_of_each: u64,
 }
 
+/// Captured part of the traffic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Captured {
+    /// Snapshot length in bytes; whole frames if absent.
+    pub snaplen: Option<u32>,
+    /// Filter in libpcap's language that rejects all frames; every frame matches if absent.
+    pub rejecting: Option<&'static str>,
+}
+
 /// Receive path and its options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum By {

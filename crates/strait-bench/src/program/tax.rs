@@ -24,7 +24,8 @@ pub(crate) struct Args {
     /// three), libpcap, libpcap-immediate, tcpdump, netsniff-ng [default: all on this machine]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
-    /// Traffic: frames (captured), rejected (by the filter), bridge (forwarded), tcp (the host's own)
+    /// Traffic: frames (captured), rejected (by the filter), bridge (forwarded), tcp (the host's
+    /// own)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = Traffic::ALL)]
     traffic: Vec<Traffic>,
     /// Wait policies of Strait's paths

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::contestant::Way;
-use crate::measure::Captured;
+use crate::receiver::Captured;
 
 /// Kind of traffic, as on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,8 +45,8 @@ fn kernels_run_every_program_of_the_tap() {
     }
 }
 
-/// Frames of one NIC are received on all processors (RPS), by flow. The capture has all of them, and
-/// those of a flow in their order.
+/// Frames of one NIC are received on all processors (RPS), by flow. The capture has all of them,
+/// and those of a flow in their order.
 #[test]
 fn frames_of_eight_processors_are_captured_in_the_order_of_each_flow() {
     if !vm_or_skip() {

@@ -1,16 +1,16 @@
 //! Memory that a tap's program shares with its reader: rings and records.
 //!
-//! Each CPU has two rings of its own. They are one value of an array map (`BPF_F_MMAPABLE`), so that
-//! the program finds it without a hash and the reader maps all of them at once.
+//! Each CPU has two rings of its own. They are one value of an array map (`BPF_F_MMAPABLE`), so
+//! that the program finds it without a hash and the reader maps all of them at once.
 //!
 //! ```text
-//!   0 positions, frames | 128 returned | 256 drops | 384 wakeup | 512 ring | spare | spill | spare |
-//!                                                                 ^ position mod its size
+//!   0 positions, frames | 128 returned | 256 drops | 384 wakeup | 512 ring, spare | spill, spare |
+//!                                                                     ^ position mod its size
 //! ```
 //!
-//! The first ring is small and stays in the CPU's cache while the reader keeps up. A frame that does
-//! not fit goes to the spill ring, and so do all later frames until the reader has returned all of
-//! it. So every frame in the first ring is older than every frame in the spill ring.
+//! The first ring is small and stays in the CPU's cache while the reader keeps up. A frame that
+//! does not fit goes to the spill ring, and so do all later frames until the reader has returned
+//! all of it. So every frame in the first ring is older than every frame in the spill ring.
 //!
 //! Fields that different CPUs write have cache lines of their own, and are two lines apart because
 //! processors prefetch lines in pairs. The spare bytes let the last record of a ring end behind it,

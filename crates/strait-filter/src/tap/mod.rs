@@ -15,8 +15,8 @@
 //! redirects a frame, and the next program on the hook runs after it. Its rings are those of
 //! [`layout`].
 //!
-//! The rings have one producer: softirqs do not nest, and frames are sent with softirqs disabled, so
-//! programs of both hooks run one after the other on a CPU.
+//! The rings have one producer: softirqs do not nest, and frames are sent with softirqs disabled,
+//! so programs of both hooks run one after the other on a CPU.
 
 pub mod layout;
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //! program wakes it.
 //!
 //! The rings are in the values of a mapped array: one or several in each, with one producer, the
-//! program on one CPU, and one consumer each, a [`RingReader`]. The program publishes a record by adding its length to
-//! the producer's position after it wrote the record; the reader returns space by storing the
-//! consumer's position. Positions only grow; their lower bits are the place in the ring. Bytes
-//! behind the end of a ring let the last record end there, so no record wraps.
+//! program on one CPU, and one consumer each, a [`RingReader`]. The program publishes a record by
+//! adding its length to the producer's position after it wrote the record; the reader returns space
+//! by storing the consumer's position. Positions only grow; their lower bits are the place in the
+//! ring. Bytes behind the end of a ring let the last record end there, so no record wraps.
 //!
 //! The tap of the capture engine is the caller. It defines the records. Nothing here interprets or
 //! waits.
@@ -36,7 +36,8 @@ pub struct RingLayout {
 }
 
 impl RingLayout {
-    /// Returns true if the fields lie before `fields_end`, and the ring and the bytes behind it after.
+    /// Returns true if the fields lie before `fields_end`, and the ring and the bytes behind it
+    /// after.
     fn fits(&self, fields_end: usize) -> bool {
         let Self { producer, consumer, wakeup, data, ring_bytes, end } = *self;
         let fit = [producer, consumer, wakeup].iter().all(|at| at.is_multiple_of(8) && at + 8 <= fields_end);
@@ -73,8 +74,8 @@ pub struct Rings {
 
 impl Rings {
     /// Maps the values of `map`, a [`Map::mappable_array`], as rings: in each value one ring for
-    /// each of `layouts`, ordered by their offsets. Returns the readers of the first layout's rings,
-    /// then those of the next one's.
+    /// each of `layouts`, ordered by their offsets. Returns the readers of the first layout's
+    /// rings, then those of the next one's.
     ///
     /// # Errors
     /// A layout that does not fit ([`Kind::Usage`]), or no memory.

@@ -67,8 +67,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sleeps while frames gather. A first ring must not fill up meanwhile, so the pause is a part of
-    /// the time in which it would, at the rate since the last pause.
+    /// Sleeps while frames gather. A first ring must not fill up meanwhile, so the pause is a part
+    /// of the time in which it would, at the rate since the last pause.
     fn gather(&mut self, pause: Duration) {
         let (spill, first) = self.cursors.split_at(self.cursors.len() / 2);
         let consumed =

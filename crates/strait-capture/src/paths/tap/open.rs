@@ -141,8 +141,8 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     })
 }
 
-/// Returns a note for a bridge: it passes each packet that it forwards to the host's stack too while
-/// it is promiscuous.
+/// Returns a note for a bridge: it passes each packet that it forwards to the host's stack too
+/// while it is promiscuous.
 fn cost_of_a_bridge(name: &str) -> Option<String> {
     let driver = Ethtool::open(name).and_then(|ethtool| ethtool.driver()).ok()?.name;
     (driver == "bridge").then(|| {
