@@ -36,7 +36,9 @@ fn devices_above_an_interface_are_captured_as_on_packet_sockets() {
         ("bridge", &["link add upper type bridge mcast_snooping 0", "link set right master upper"]),
     ] {
         let Some(wire) = Wire::builder().or_skip().filter(|_| lab::program_or_skip("ip")) else { return };
-        commands.iter().for_each(|line| ip(&wire, &line.replace("MAC", ADDRESS)));
+        for line in commands {
+            ip(&wire, &line.replace("MAC", ADDRESS));
+        }
         ip(&wire, "link set upper up");
         let open = |path| {
             let builder = Session::builder("upper").path(path).directions(Directions::In);
