@@ -71,7 +71,7 @@ fn about(rig: &Rig<'_>, plan: &Plan) -> String {
     format!(
         "Highest rate without loss, and with 0.1 % of loss, by bisection to {:.0} % on {wire}, in packets/s; UDP over \
          IPv4 in 1,024 flows by strait generate --path {}. The rate without loss is that of a run of its own, which lost \
-         nothing; CPU, cycles and delay are of that run. Each receiver is a program that {copy}; netsniff-ng and testpmd \
+         nothing; CPU, cycles and delay are of that run. Each receiver is a program that {copy}; tcpdump, netsniff-ng and testpmd \
          only count, without a warm-up. CPU is the receiver's own: what the kernel does for it on the generator's CPU is not in it.",
         plan.limits.resolution * 100.0,
         rig.generator,
@@ -163,7 +163,16 @@ mod tests {
     fn outcome(offered_pps: f64, lost: u64) -> Outcome {
         let cost = Cost { cpu: Duration::from_secs(1), cycles: None };
         let (delay, got) = (Delays::default(), String::new());
-        Outcome { offered: 1_000_000, offered_pps, delivered: 1_000_000 - lost, cost, delay, got }
+        let generator_cpu = Duration::ZERO;
+        Outcome {
+            offered: 1_000_000,
+            offered_pps,
+            delivered: 1_000_000 - lost,
+            cost,
+            generator_cpu,
+            delay,
+            got,
+        }
     }
 
     /// Result of confirming a loss-free rate of 1 million/s when the receiver takes `limit` and the

@@ -13,6 +13,8 @@ use crate::receiver::By;
 /// Read timeout of stock libpcap: between tcpdump's second and the few milliseconds of an
 /// interactive program.
 const LIBPCAP_TIMEOUT: Duration = Duration::from_millis(100);
+/// Read timeout of tcpdump.
+const TCPDUMP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the last packets to reach a program that is woken for each packet or polls.
 const DRAIN: Duration = Duration::from_millis(30);
 
@@ -41,9 +43,10 @@ const PATHS: [Path; 8] = [
     Path::XdpZeroCopy,
     Path::Xdp,
 ];
-const OTHERS: [(&str, Way); 5] = [
+const OTHERS: [(&str, Way); 6] = [
     ("libpcap", Way::Libpcap { immediate: false }),
     ("libpcap-immediate", Way::Libpcap { immediate: true }),
+    ("tcpdump", Way::Peer(Peer::Tcpdump)),
     ("netsniff-ng", Way::Peer(Peer::NetsniffNg)),
     ("testpmd-af-packet", Way::Peer(Peer::TestpmdAfPacket)),
     ("testpmd-af-xdp", Way::Peer(Peer::TestpmdAfXdp)),
@@ -84,10 +87,16 @@ impl Way {
         !matches!(self, Self::Peer(_))
     }
 
+    /// Returns true if the receiver can have a filter.
+    pub fn filters(self) -> bool {
+        !matches!(self, Self::Peer(Peer::TestpmdAfPacket | Peer::TestpmdAfXdp))
+    }
+
     /// Returns the time after the last packet until all have been delivered.
     pub(crate) fn drain(self) -> Duration {
         match self {
             Self::Libpcap { immediate: false } | Self::Peer(Peer::NetsniffNg) => LIBPCAP_TIMEOUT + DRAIN,
+            Self::Peer(Peer::Tcpdump) => TCPDUMP_TIMEOUT + DRAIN,
             _ => DRAIN,
         }
     }

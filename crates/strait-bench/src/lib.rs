@@ -1,11 +1,11 @@
-//! Benchmarks on this machine: capture paths (D3), capture delay (D2), sends (D5) and proxies (D4),
-//! and checks of claims about speed.
+//! Benchmarks on this machine: capture paths (D3), capture delay (D2), cost of a capture to its
+//! host, sends (D5) and proxies (D4), and checks of claims about speed.
 //!
-//! [`capture`], [`latency`], [`send`], [`proxy`] and [`cache`] are the benchmarks; [`claims`]
-//! adds comparisons with other programs. They create a [`wire`] and run receivers and generators
-//! as separate programs ([`measure`], [`child`]). [`results`] holds the figures; [`table`],
-//! [`report`] and [`mod@compare`] show them. The program `strait-bench` is the entry point. Only
-//! the measured programs ([`receiver`] and others) print.
+//! [`capture`], [`latency`], [`tax`], [`send`], [`proxy`] and [`cache`] are the benchmarks;
+//! [`claims`] adds comparisons with other programs. They create a [`wire`] and run receivers and
+//! generators as separate programs ([`measure`], [`child`]). [`results`] holds the figures;
+//! [`table`], [`report`] and [`mod@compare`] show them. The program `strait-bench` is the entry
+//! point. Only the measured programs ([`receiver`] and others) print.
 
 pub mod cache;
 pub mod capture;
@@ -31,6 +31,7 @@ pub mod send;
 mod stage;
 mod stats;
 pub mod table;
+pub mod tax;
 pub mod wire;
 
 pub use error::{Error, Result};

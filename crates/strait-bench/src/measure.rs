@@ -10,7 +10,7 @@ use strait_os::wait;
 use crate::child::{Child, Cost, Launcher, Program, parse};
 use crate::contestant::{Contestant, Way};
 use crate::error::{Error, Result};
-use crate::receiver::{self, Account, Delays, MEASURED_MAC, WARM_UP_MAC};
+use crate::receiver::{self, Account, Captured, Delays, MEASURED_MAC, WARM_UP_MAC};
 use crate::rounds;
 use crate::wire::Wires;
 
@@ -45,6 +45,8 @@ pub struct Rig<'a> {
     pub seconds: f64,
     /// True if receivers copy each packet into a staging ring.
     pub stage: bool,
+    /// What the receivers capture.
+    pub capture: Captured,
     /// Set by a signal; no further measurement is then made.
     pub terminated: &'a AtomicBool,
 }
@@ -102,6 +104,8 @@ pub struct Outcome {
     /// Cost of the receiver, from before the start of the generator until the last packet could be
     /// read.
     pub cost: Cost,
+    /// CPU time of the generator, with the kernel's work for its packets in its context.
+    pub generator_cpu: Duration,
     /// Delays of packets.
     pub delay: Delays,
     /// Path and mode that the receiver got.
@@ -115,11 +119,16 @@ impl Outcome {
     }
 }
 
-/// Output of `strait generate --json`.
-#[derive(Deserialize)]
-struct Sent {
-    frames: u64,
-    achieved_pps: f64,
+/// Output of `strait generate --json`, and its cost.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Sent {
+    /// Number of sent packets.
+    pub(crate) frames: u64,
+    /// Achieved rate in packets/s.
+    pub(crate) achieved_pps: f64,
+    /// CPU time of the generator's whole life.
+    #[serde(skip)]
+    pub(crate) cpu: Duration,
 }
 
 impl Rig<'_> {
@@ -136,55 +145,66 @@ impl Rig<'_> {
         rounds::attempt(self.terminated, || self.attempt(contestant, load))
     }
 
-    fn attempt(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
-        let limit = Duration::from_secs_f64(load.seconds) + SLACK;
+    /// Sends packets without a receiver.
+    pub(crate) fn send_alone(&self, load: &Load) -> Result<Sent> {
+        rounds::attempt(self.terminated, || self.send(1, load, MEASURED_MAC, time_limit(load)))
+    }
+
+    /// Starts the receiver of a contestant; its packets count when this returns.
+    pub(crate) fn start(&self, contestant: Contestant, load: &Load) -> Result<Receiving> {
         let program = self.receiver(contestant, load);
-        let wire = self.wires.of(contestant.lanes);
-        let mut receiving = self.launcher.start(wire.receiver(), &program, &self.receiver_cpus, limit * 2)?;
-        receiving.wait_until(READY_MAX, |child| match contestant.way {
+        let end = self.wires.of(contestant.lanes).receiver();
+        let mut child = self.launcher.start(end, &program, &self.receiver_cpus, time_limit(load) * 2)?;
+        child.wait_until(READY_MAX, |child| match contestant.way {
             Way::Peer(peer) => peer.is_ready(child),
             _ => Ok(child.stderr()?.contains(receiver::READY)),
         })?;
-        // Other programs count every packet, so they get no warm-up.
-        if !matches!(contestant.way, Way::Peer(_)) {
-            self.send(contestant, &WARM_UP, WARM_UP_MAC, limit)?;
-            wait::sleep(contestant.way.drain());
-        }
-        let before = receiving.cost()?;
-        let sent = self.send(contestant, load, MEASURED_MAC, limit)?;
-        wait::sleep(contestant.way.drain());
-        let cost = receiving.cost()?.since(before);
-        let output = receiving.interrupt(limit)?;
-        let account = match contestant.way {
-            Way::Peer(peer) => peer.account(&output)?,
-            _ => parse(&program, &output.stdout)?,
-        };
-        judge(&sent, account, cost)
+        Ok(Receiving { child, program, way: contestant.way })
     }
 
-    fn send(&self, contestant: Contestant, load: &Load, to: [u8; 6], limit: Duration) -> Result<Sent> {
+    fn attempt(&self, contestant: Contestant, load: &Load) -> Result<Outcome> {
+        let (limit, lanes) = (time_limit(load), contestant.lanes);
+        let receiving = self.start(contestant, load)?;
+        // Other programs count every packet, so they get no warm-up.
+        if !matches!(contestant.way, Way::Peer(_)) {
+            self.send(lanes, &WARM_UP, WARM_UP_MAC, limit)?;
+            wait::sleep(contestant.way.drain());
+        }
+        let before = receiving.child.cost()?;
+        let sent = self.send(lanes, load, MEASURED_MAC, limit)?;
+        wait::sleep(contestant.way.drain());
+        let cost = receiving.child.cost()?.since(before);
+        judge(&sent, receiving.finish(limit)?, cost, self.capture)
+    }
+
+    fn send(&self, lanes: u32, load: &Load, to: [u8; 6], limit: Duration) -> Result<Sent> {
         let rate = load.rate_pps.map_or("max".to_owned(), |rate| format!("{rate:.0}"));
         let (size, seconds) = (load.size_bytes.to_string(), load.seconds.to_string());
         let to = to.map(|byte| format!("{byte:02x}")).join(":");
-        let sender = self.wires.of(contestant.lanes).sender();
+        let sender = self.wires.of(lanes).sender();
         let path = self.generator.path(load);
         let arguments = ["generate", "-o", sender.interface(), "--path", path, "--rate", &rate];
         let more = ["--size", &size, "--duration", &seconds, "--destination-mac", &to, "--json"];
         let program = self.launcher.strait([&arguments[..], &more].concat());
         let sending: Child = self.launcher.start(sender, &program, &self.generator_cpus, limit)?;
-        parse(&program, &sending.finish(limit)?.stdout)
+        let output = sending.finish(limit)?;
+        Ok(Sent { cpu: output.usage.cpu, ..parse(&program, &output.stdout)? })
     }
 
     fn receiver(&self, contestant: Contestant, load: &Load) -> Program {
         let interface = self.wires.of(contestant.lanes).receiver().interface();
+        let Captured { snaplen, rejecting } = self.capture;
         if let Way::Peer(peer) = contestant.way {
-            return peer.program(interface, &self.receiver_cpus);
+            return peer.program(interface, &self.receiver_cpus, self.capture);
         }
         let (way, lanes) = (contestant.way.to_string(), contestant.lanes.to_string());
         let delays = load.delay_of_each.to_string();
-        let snaplen = SNAPLEN.max(load.size_bytes).to_string();
+        let snaplen = snaplen.unwrap_or(SNAPLEN.max(load.size_bytes)).to_string();
         let mut arguments = vec!["receive", "-i", interface, "--path", &way, "--delay-of-each", &delays];
         arguments.extend(["--wait", contestant.wait.name(), "--lanes", &lanes, "--snaplen", &snaplen]);
+        if let Some(filter) = rejecting {
+            arguments.extend(["--filter", filter]);
+        }
         if !contestant.timestamps {
             arguments.push("--no-timestamps");
         }
@@ -195,13 +215,39 @@ impl Rig<'_> {
     }
 }
 
+/// Running receiver of a contestant.
+pub(crate) struct Receiving {
+    pub(crate) child: Child,
+    program: Program,
+    way: Way,
+}
+
+impl Receiving {
+    /// Ends the receiver and returns its counts.
+    pub(crate) fn finish(self, limit: Duration) -> Result<Account> {
+        let output = self.child.interrupt(limit)?;
+        match self.way {
+            Way::Peer(peer) => peer.account(&output),
+            _ => parse(&self.program, &output.stdout),
+        }
+    }
+}
+
+/// Returns the time limit of a program that runs during `load`.
+pub(crate) fn time_limit(load: &Load) -> Duration {
+    Duration::from_secs_f64(load.seconds) + SLACK
+}
+
 /// Checks the counts; an error if they are not plausible.
-fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
+fn judge(sent: &Sent, account: Account, cost: Cost, captured: Captured) -> Result<Outcome> {
     let (offered, delivered) = (sent.frames, account.delivered);
     if offered == 0 {
         return Err(Error::Invalid("the generator sent nothing".into()));
     }
-    if delivered == 0 {
+    if captured.rejecting.is_some() && delivered > 0 {
+        return Err(Error::Invalid(format!("the receiver's filter let {delivered} packets pass")));
+    }
+    if captured.rejecting.is_none() && delivered == 0 {
         return Err(Error::Invalid(format!("the receiver got none of {offered} packets")));
     }
     if delivered > offered {
@@ -210,5 +256,6 @@ fn judge(sent: &Sent, account: Account, cost: Cost) -> Result<Outcome> {
         )));
     }
     let (delay, got) = (account.delay, account.got);
-    Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, delay, got })
+    let generator_cpu = sent.cpu;
+    Ok(Outcome { offered, offered_pps: sent.achieved_pps, delivered, cost, generator_cpu, delay, got })
 }

@@ -4,11 +4,16 @@
 
 use crate::child::{Child, Output, Program};
 use crate::error::{Error, Result};
-use crate::receiver::{Account, Delays};
+use crate::receiver::{Account, Captured, Delays};
+
+/// Snapshot length of whole frames, the default of tcpdump.
+const SNAPLEN: u32 = 262_144;
 
 /// Program and its receive path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
+    /// tcpdump(1) that writes to /dev/null.
+    Tcpdump,
     /// netsniff-ng(8) with a TPACKET_V3 ring.
     NetsniffNg,
     /// DPDK's testpmd with its polling AF_PACKET driver.
@@ -18,10 +23,19 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Returns the program that receives on `interface` and `cpus` until SIGINT.
-    pub(crate) fn program(self, interface: &str, cpus: &[u32]) -> Program {
+    /// Returns the program that receives on `interface` and `cpus` until SIGINT. netsniff-ng and
+    /// testpmd have no snapshot length, and testpmd has no filter.
+    pub(crate) fn program(self, interface: &str, cpus: &[u32], captured: Captured) -> Program {
+        let Captured { snaplen, rejecting } = captured;
         match self {
-            Self::NetsniffNg => Program::new("netsniff-ng", ["--in", interface, "--silent", "--no-sock-mem"]),
+            Self::Tcpdump => {
+                let snaplen = snaplen.unwrap_or(SNAPLEN).to_string();
+                // It stays root: another user may not be permitted to open /dev/null for writing.
+                let arguments = ["-i", interface, "-n", "-Z", "root", "-s", &snaplen, "-w", "/dev/null"];
+                Program::new("tcpdump", arguments).with(rejecting)
+            }
+            Self::NetsniffNg => Program::new("netsniff-ng", ["--in", interface, "--silent", "--no-sock-mem"])
+                .with(rejecting.into_iter().flat_map(|filter| ["--filter", filter])),
             Self::TestpmdAfPacket => testpmd(&format!("net_af_packet0,iface={interface}"), cpus),
             Self::TestpmdAfXdp => testpmd(&format!("net_af_xdp0,iface={interface}"), cpus),
         }
@@ -30,6 +44,7 @@ impl Peer {
     /// Returns true if packets count from now on.
     pub(crate) fn is_ready(self, child: &Child) -> Result<bool> {
         let words = match self {
+            Self::Tcpdump => return Ok(child.stderr()?.contains("listening on")),
             Self::NetsniffNg => "Running!",
             Self::TestpmdAfPacket | Self::TestpmdAfXdp => "rxonly packet forwarding - ports",
         };
@@ -40,6 +55,9 @@ impl Peer {
     pub(crate) fn account(self, output: &Output) -> Result<Account> {
         let all = format!("{}\n{}", output.stdout, output.stderr);
         let delivered = match self {
+            Self::Tcpdump => {
+                number_before(&all, "packets captured").or_else(|| number_before(&all, "packet captured"))
+            }
             // Frames in the ring; dropped frames are not included.
             Self::NetsniffNg => number_before(&all, "packets incoming"),
             Self::TestpmdAfPacket | Self::TestpmdAfXdp => number_after(&all, "RX-packets:"),
@@ -106,6 +124,8 @@ mod tests {
         assert_eq!(Peer::NetsniffNg.account(&output(netsniff)).unwrap().delivered, 660_854);
         let testpmd = "  RX-packets: 7 RX-dropped: 0 RX-total: 7\n+++ Accumulated\n  RX-packets: 12345          RX-dropped: 0             RX-total: 12345\n";
         assert_eq!(Peer::TestpmdAfXdp.account(&output(testpmd)).unwrap().delivered, 12_345);
+        let tcpdump = "tcpdump: listening on lo\n12 packets captured\n14 packets received by filter\n";
+        assert_eq!(Peer::Tcpdump.account(&output(tcpdump)).unwrap().delivered, 12);
         assert!(Peer::NetsniffNg.account(&output("nothing")).is_err());
     }
 }

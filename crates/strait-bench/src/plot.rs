@@ -53,7 +53,8 @@ impl Scale {
     /// Returns the position of a value: 0 at the bottom, 1 at the top.
     fn place(self, value: f64) -> f64 {
         match self {
-            Self::Linear { most } => value / most,
+            // A capture that takes packets from the host has a negative cost.
+            Self::Linear { most } => value.max(0.0) / most,
             Self::Logarithmic { least, most } => (value.max(least) / least).ln() / (most / least).ln(),
         }
     }

@@ -41,10 +41,21 @@ pub struct Options {
     pub lanes: u32,
     /// Snapshot length in bytes, which also sizes the rings.
     pub snaplen: u32,
+    /// Filter in libpcap's language; none for all packets.
+    pub filter: Option<String>,
     /// True if each packet is copied into a staging ring.
     pub stage: bool,
     /// Delay is measured for one packet of a lane in this many; 0 measures none.
     pub delay_of_each: u64,
+}
+
+/// Captured part of the traffic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Captured {
+    /// Snapshot length in bytes; whole frames if absent.
+    pub snaplen: Option<u32>,
+    /// Filter in libpcap's language that rejects all frames; every frame matches if absent.
+    pub rejecting: Option<&'static str>,
 }
 
 /// Receive path and its options.
@@ -161,14 +172,17 @@ fn by_strait(
     if Way::Strait(path).is_xdp() {
         check_queues(options)?;
     }
-    let mut session = Session::builder(options.interface.clone())
+    let builder = Session::builder(options.interface.clone())
         .path(path)
         .wait(wait)
         .timestamps(timestamps)
         .directions(Directions::In)
         .snaplen(options.snaplen)
-        .queues(Queues::These((0..options.lanes).collect()))
-        .open()?;
+        .queues(Queues::These((0..options.lanes).collect()));
+    let mut session = match &options.filter {
+        Some(filter) => builder.filter(filter).open()?,
+        None => builder.open()?,
+    };
     let lanes = session.take_lanes();
     let (mut delivered, mut delays) = (0, Histogram::new());
     std::thread::scope(|scope| {
@@ -238,6 +252,9 @@ fn by_libpcap(
         &options.interface,
         libpcap::Options { snaplen: options.snaplen, timeout, immediate, promiscuous: true },
     )?;
+    if let Some(filter) = &options.filter {
+        reader.set_filter(filter)?;
+    }
     let breaker = reader.breaker();
     let mut work = Work::new(options);
     std::thread::scope(|scope| {

@@ -29,7 +29,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// `capture`, `latency`, `proxy`, `send` and the load, `claims` and their subject, or
+    /// `capture`, `latency`, `tax`, `proxy`, `send` and the load, `claims` and their subject, or
     /// `instructions` and the NIC.
     pub benchmark: String,
     /// Description of the measurement.

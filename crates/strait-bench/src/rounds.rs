@@ -76,7 +76,7 @@ pub(crate) fn run<C: Copy + Display>(
         seconds: definition.seconds,
         ..Results::default()
     };
-    let measurable = measurable_contestants(definition.contestants, probe, &mut results.skipped)?;
+    let measurable = self::measurable(definition.contestants, probe, &mut results.skipped)?;
     let point = &point;
     let at = |place: u32, contestant: C| Point {
         contestant: contestant.to_string(),
@@ -110,7 +110,7 @@ pub(crate) fn measure(
 }
 
 /// Returns the contestants that can be measured here; adds the others to `skipped`.
-fn measurable_contestants<C: Copy + Display>(
+pub(crate) fn measurable<C: Copy + Display>(
     contestants: &[C],
     probe: impl Fn(C) -> Result<()>,
     skipped: &mut Vec<Skipped>,

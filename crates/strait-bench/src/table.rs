@@ -51,6 +51,20 @@ pub const LATENCY: [Shown; 5] = [
     shown("loss_percent", "loss, %", 1.0, 3, false),
 ];
 
+/// Figures of a tax benchmark.
+pub const TAX: [Shown; 10] = [
+    shown("tax_us", "tax, CPU microseconds per packet above no capture", 1.0, 3, false),
+    shown("host_us", "of these on the host's packet path", 1.0, 3, false),
+    shown("reader_us", "of these in the reader", 1.0, 3, false),
+    shown("host_cpu_us", "generator and packet path, CPU microseconds per packet", 1.0, 3, false),
+    shown("loss_percent", "loss, %", 1.0, 3, false),
+    shown("offered_pps", "sent, million packets/s", 1e-6, 3, true),
+    shown("forwarded_pps", "forwarded by the bridge, million packets/s", 1e-6, 3, true),
+    shown("tcp_bytes_per_s", "TCP of the host, Gbit/s", 8e-9, 2, true),
+    shown("p99_us", "round trip of the host's TCP, 99th percentile, us", 1.0, 1, false),
+    shown("reader_percent", "reader during TCP, % of a CPU", 1.0, 1, false),
+];
+
 /// Figures of a send benchmark.
 pub const SEND: [Shown; 5] = [
     shown("lent_percent", "lent to the kernel, % of the bytes", 1.0, 1, true),
@@ -140,6 +154,7 @@ const RATIOS: [&str; 4] = ["requests_per_s", "cpu_us_per_request", "cpu_s_per_gb
 pub fn figures(results: &Results) -> Vec<Shown> {
     let all: &[Shown] = match results.benchmark.split_once(' ').unwrap_or((&results.benchmark, "")) {
         ("latency", _) => &LATENCY,
+        ("tax", _) => &TAX,
         ("cache", _) => &CACHE,
         ("send", _) => &SEND,
         ("proxy", "") => &PROXY,

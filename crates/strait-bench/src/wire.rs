@@ -1,6 +1,6 @@
 //! Links to measure on, one for each number of lanes.
 
-pub use strait_os::wire::{End, Reception, Wire};
+pub use strait_os::wire::{Bridge, End, Reception, Wire};
 
 use crate::error::{Error, Result};
 
@@ -33,6 +33,11 @@ impl Wires {
     /// Those of [`Wire::of`].
     pub fn cabled(sender: &str, receiver: &str) -> Result<Self> {
         Ok(Self { wires: vec![(1, Wire::of(sender, receiver)?)] })
+    }
+
+    /// Uses one wire for any number of lanes.
+    pub(crate) fn single(wire: Wire) -> Self {
+        Self { wires: vec![(1, wire)] }
     }
 
     /// Returns the wire for a receiver with this number of lanes.

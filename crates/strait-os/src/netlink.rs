@@ -60,6 +60,9 @@ const VETH_INFO_PEER: u16 = 1;
 /// `NLMSGERR_ATTR_MSG` (linux/netlink.h): the kernel's error message.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
+/// Attribute of a bridge in linux/if_link.h.
+const IFLA_BR_MCAST_SNOOPING: u16 = 23;
+
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
 const CHANGE: u16 = REQUEST | libc::NLM_F_ACK as u16;
 const CREATE: u16 = CHANGE | (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
@@ -186,6 +189,26 @@ impl Netlink {
             });
         });
         self.change(&mut request, "add veth", end.name)
+    }
+
+    /// Creates the bridge `name`, down and without ports. It does not snoop for multicast groups,
+    /// for which a bridge sends reports of its own.
+    pub fn add_bridge(&mut self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let mut request = self.request(libc::RTM_NEWLINK, CREATE, &link_header(0, 0, 0));
+        request.attribute_str(libc::IFLA_IFNAME, name).nested(libc::IFLA_LINKINFO, |info| {
+            info.attribute(libc::IFLA_INFO_KIND, b"bridge").nested(libc::IFLA_INFO_DATA, |data| {
+                data.attribute(IFLA_BR_MCAST_SNOOPING, &[0]);
+            });
+        });
+        self.change(&mut request, "add bridge", name)
+    }
+
+    /// Makes link `index` a port of the bridge `bridge`.
+    pub fn add_port(&mut self, bridge: u32, index: u32) -> Result<()> {
+        let mut request = self.request(libc::RTM_NEWLINK, CHANGE, &link_header(index, 0, 0));
+        request.attribute_u32(libc::IFLA_MASTER, bridge);
+        self.change(&mut request, "add a port of a bridge", &subject(index))
     }
 
     /// Deletes link `index`, and a veth's peer with it.

@@ -52,6 +52,12 @@ impl Namespace {
         Ok(Self { fd })
     }
 
+    /// Returns another handle of this namespace.
+    pub fn try_clone(&self) -> Result<Self> {
+        let failed = |error: io::Error| Error::from_io("duplicate", "a network namespace", &error);
+        Ok(Self { fd: self.fd.try_clone().map_err(failed)? })
+    }
+
     /// `setns(fd, CLONE_NEWNET)`: moves the calling thread, and its later children, permanently.
     pub fn enter(&self) -> Result<()> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network)).map_err(

@@ -5,8 +5,10 @@
 //! names, so they vanish with this process even if it is killed. A private link is silent: every
 //! frame on it comes from its user.
 
+mod bridge;
+
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::ethtool::{Ethtool, Offload};
@@ -15,6 +17,8 @@ use crate::netlink::{LinkStats, Netlink, VethEnd};
 use crate::netns::{self, Namespace};
 use crate::wait;
 use crate::{Error, Kind, Result};
+
+pub use self::bridge::Bridge;
 
 /// Timeout of bringing a link up.
 const UP_MAX: Duration = Duration::from_secs(10);
@@ -220,6 +224,16 @@ impl End {
     pub fn namespace_path(&self) -> Option<String> {
         let namespace = self.namespace.as_ref()?;
         Some(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd()))
+    }
+
+    /// Returns another interface of this end's namespace.
+    fn sibling(&self, interface: &str) -> Result<Self> {
+        let namespace = self.namespace.as_ref().map(Namespace::try_clone).transpose()?;
+        Ok(Self { namespace, interface: interface.into() })
+    }
+
+    fn namespace_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.namespace.as_ref().map(Namespace::as_fd)
     }
 
     fn is_running(&self) -> Result<bool> {

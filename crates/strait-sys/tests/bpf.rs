@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use strait_os::netlink::Netlink;
 use strait_os::netns::Namespace;
 use strait_sys::bpf::{
-    AttachMode, Classifier, Doorbell, Link, LoadOptions, Map, RingLayout, Rings, SocketFilter, TcxHook,
-    TestRun, XdpContext, XdpProgram, program_info, program_info_by_id, tcx_programs,
+    AttachMode, Classifier, Doorbell, Link, LoadOptions, Map, RingLayout, RingReader, Rings, SocketFilter,
+    TcxHook, TestRun, XdpContext, XdpProgram, program_info, program_info_by_id, tcx_programs,
 };
 use strait_sys::{Kind, Result};
 
@@ -108,7 +108,7 @@ fn a_link_holds_the_interface_until_it_is_dropped() {
 }
 
 const LAYOUT: RingLayout =
-    RingLayout { producer: 0, consumer: 8, wakeup: 16, data: 64, ring_bytes: 128, value_bytes: 256 };
+    RingLayout { producer: 0, consumer: 8, wakeup: 16, data: 64, ring_bytes: 128, end: 256 };
 
 /// Writes a ring's value as a program would: `produced` bytes, all of them `byte`.
 fn produce(map: &Map, produced: u64, byte: u8) {
@@ -121,7 +121,7 @@ fn produce(map: &Map, produced: u64, byte: u8) {
 #[test]
 fn ring_lends_published_bytes_until_they_are_returned() {
     let Some(map) = or_skip(Map::mappable_array("test", 256, 2)) else { return };
-    let (rings, mut readers) = Rings::map(&map, LAYOUT).unwrap();
+    let (rings, mut readers) = Rings::map(&map, &[LAYOUT]).unwrap();
     assert_eq!((rings.count(), readers.len()), (2, 2));
     let reader = &mut readers[1];
     assert_eq!((reader.poll(), reader.bytes(0, 1)), (0, None), "nothing was published");
@@ -146,6 +146,26 @@ fn ring_lends_published_bytes_until_they_are_returned() {
 }
 
 #[test]
+fn rings_of_a_value_have_positions_and_bytes_of_their_own() {
+    let Some(map) = or_skip(Map::mappable_array("test", 256, 2)) else { return };
+    let first = RingLayout { ring_bytes: 64, end: 136, ..LAYOUT };
+    let second = RingLayout { producer: 24, consumer: 32, data: 136, ring_bytes: 64, end: 256, ..LAYOUT };
+    let (_, mut readers) = Rings::map(&map, &[first, second]).unwrap();
+    assert_eq!(readers.iter().map(RingReader::value).collect::<Vec<_>>(), [0, 1, 0, 1]);
+    let mut value = [1; 256];
+    value[..64].fill(0);
+    value[136..].fill(2);
+    value[0] = 40;
+    value[24] = 50;
+    map.set(1, &value).unwrap();
+    assert_eq!((readers[1].poll(), readers[3].poll()), (40, 50));
+    assert_eq!(readers[1].bytes(0, 40), Some(&[1; 40][..]));
+    assert_eq!(readers[3].bytes(0, 50), Some(&[2; 50][..]));
+    readers[3].advance(50);
+    assert_eq!((readers[1].consumed(), readers[3].consumed()), (0, 50));
+}
+
+#[test]
 fn ring_layout_that_does_not_fit_is_a_usage_error() {
     let Some(map) = or_skip(Map::mappable_array("test", 256, 1)) else { return };
     for layout in [
@@ -154,15 +174,19 @@ fn ring_layout_that_does_not_fit_is_a_usage_error() {
         RingLayout { ring_bytes: 100, ..LAYOUT },
         RingLayout { ring_bytes: 256, ..LAYOUT },
         RingLayout { data: usize::MAX, ..LAYOUT },
+        RingLayout { end: 264, ..LAYOUT },
     ] {
-        assert_eq!(Rings::map(&map, layout).unwrap_err().kind(), Kind::Usage, "{layout:?}");
+        assert_eq!(Rings::map(&map, &[layout]).unwrap_err().kind(), Kind::Usage, "{layout:?}");
+    }
+    for layouts in [&[][..], &[LAYOUT, LAYOUT], &[LAYOUT, RingLayout { data: 250, ..LAYOUT }]] {
+        assert_eq!(Rings::map(&map, layouts).unwrap_err().kind(), Kind::Usage, "{layouts:?}");
     }
 }
 
 #[test]
 fn wakeup_is_requested_for_one_ring() {
     let Some(map) = or_skip(Map::mappable_array("test", 256, 2)) else { return };
-    let (rings, readers) = Rings::map(&map, LAYOUT).unwrap();
+    let (rings, readers) = Rings::map(&map, &[LAYOUT]).unwrap();
     readers[1].request_wakeup(true);
     assert_eq!((rings.counter(0, LAYOUT.wakeup), rings.counter(1, LAYOUT.wakeup)), (0, 1));
     readers[1].request_wakeup(false);

@@ -9,6 +9,7 @@ use strait_bench::capture::{self, SIZES};
 use strait_bench::contestant::{Contestant, Way};
 use strait_bench::machine::Machine;
 use strait_bench::measure::{Generator, Rig};
+use strait_bench::receiver::Captured;
 use strait_bench::results::Results;
 use strait_bench::search::Limits;
 use strait_bench::wire::{Reception, Wires};
@@ -30,8 +31,8 @@ struct Common {
     #[arg(short = 'o', long, value_name = "TX", requires = "interface")]
     send_on: Option<String>,
     /// Ways to capture: recv, v2, v3, tap, xdp-generic, xdp-native, xdp-zc, xdp (the best of the
-    /// three), libpcap, libpcap-immediate, netsniff-ng, testpmd-af-packet, testpmd-af-xdp [default:
-    /// all on this machine]
+    /// three), libpcap, libpcap-immediate, tcpdump, netsniff-ng, testpmd-af-packet, testpmd-af-xdp
+    /// [default: all on this machine]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     paths: Vec<Way>,
     /// CPUs of the receivers [default: all but the first]
@@ -124,7 +125,7 @@ pub(crate) fn run_latency(args: &LatencyArgs) -> Result<(), Error> {
         let contestants: Vec<_> = ways.flat_map(|way| with_waits(way, &args.wait, 1)).collect();
         if contestants.is_empty() {
             return Err(strait_bench::Error::Usage(
-                "netsniff-ng and testpmd measure no delays: give other --paths".into(),
+                "tcpdump, netsniff-ng and testpmd measure no delays: give other --paths".into(),
             ));
         }
         let plan = latency::Plan {
@@ -153,7 +154,7 @@ impl CaptureArgs {
 }
 
 /// Returns a contestant for each wait policy, or one if wait policies do not apply.
-fn with_waits(way: Way, waits: &[Wait], lanes: u32) -> Vec<Contestant> {
+pub(crate) fn with_waits(way: Way, waits: &[Wait], lanes: u32) -> Vec<Contestant> {
     let waits = if way.is_straits() { waits } else { &[Wait::Balanced] };
     waits.iter().map(|&wait| Contestant { way, wait, lanes, timestamps: true }).collect()
 }
@@ -206,6 +207,7 @@ impl Common {
             receiver_cpus: given_or(self.cpus.as_ref(), others),
             seconds: self.options.seconds,
             stage,
+            capture: Captured::default(),
             terminated,
         })
     }

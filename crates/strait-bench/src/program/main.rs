@@ -10,6 +10,7 @@ mod proxy;
 mod report;
 mod send;
 mod start;
+mod tax;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,8 @@ enum Command {
     Capture(capture::CaptureArgs),
     /// Delay of packets for each path and wait policy, by rate
     Latency(capture::LatencyArgs),
+    /// Cost of a capture to its host, compared with no capture
+    Tax(tax::Args),
     /// Cost of sends with and without a copy, over loopback, veth and a route that copies nothing
     Send(send::Args),
     /// Response time, throughput and CPU time of caching proxies by Web Polygraph's axes
@@ -84,6 +87,7 @@ impl Command {
         match self {
             Self::Capture(args) => capture::run_capture(args),
             Self::Latency(args) => capture::run_latency(args),
+            Self::Tax(args) => tax::run(args),
             Self::Send(args) => send::run(args),
             Self::Proxy(args) => proxy::run(args),
             Self::Cache(args) => cache::run(args),

@@ -39,6 +39,9 @@ pub(crate) struct ReceiveArgs {
     /// Snapshot length in bytes
     #[arg(long, default_value_t = 2048)]
     snaplen: u32,
+    /// Filter in libpcap's language
+    #[arg(long)]
+    filter: Option<String>,
     /// Do not copy packets into a staging ring
     #[arg(long)]
     no_stage: bool,
@@ -147,6 +150,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
         by,
         lanes: args.lanes,
         snaplen: args.snaplen,
+        filter: args.filter.clone(),
         stage: !args.no_stage,
         delay_of_each: args.delay_of_each,
     };

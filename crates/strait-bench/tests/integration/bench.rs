@@ -73,6 +73,45 @@ fn latency_benchmark_shows_the_timeout_of_libpcap() {
     assert!(median("libpcap") > median("v3"), "{results}");
 }
 
+/// A private bridge, a wire and a connection carry traffic with each capture and without one.
+#[test]
+fn tax_benchmark_compares_each_capture_with_none() {
+    if !root_or_skip() {
+        return;
+    }
+    let arguments =
+        ["tax", "--paths", "v3,libpcap,tcpdump,xdp-native", "--rounds", "1", "--seconds", "0.1", "--json"];
+    let results: Value = serde_json::from_str(&run(&arguments).success().text()).unwrap();
+    let labels = results["labels"].as_array().unwrap();
+    let at = |label: &str| labels.iter().position(|place| place == label).unwrap() as f64;
+    let skipped = results["skipped"].as_array().unwrap();
+    for place in ["60 B", "1514 B", "60 B, rejected", "bridge", "port, rejected"] {
+        let base = figure(&results, "no capture", at(place), "host_cpu_us");
+        assert!(base > 0.0 && figure(&results, "no capture", at(place), "offered_pps") > 0.0);
+        for contestant in ["v3", "libpcap"] {
+            let of = |name| figure(&results, contestant, at(place), name);
+            // The figures' decimal digits are rounded.
+            assert!((of("host_us") - (of("host_cpu_us") - base)).abs() < 1e-9, "{place}: {results}");
+            assert!((of("tax_us") - (of("host_us") + of("reader_us"))).abs() < 1e-9, "{place}: {results}");
+        }
+    }
+    for contestant in ["no capture", "v3", "libpcap"] {
+        assert!(figure(&results, contestant, at("bridge"), "forwarded_pps") > 0.0, "{contestant}");
+        for place in ["TCP, 96 B", "TCP", "TCP, rejected"] {
+            assert!(
+                figure(&results, contestant, at(place), "tcp_bytes_per_s") > 0.0,
+                "{contestant}, {place}"
+            );
+        }
+    }
+    if !skipped.iter().any(|skipped| skipped["contestant"] == "xdp-native") {
+        assert!(figure(&results, "xdp-native", at("TCP, rejected"), "tcp_bytes_per_s") > 0.0);
+        let series = results["series"].as_array().unwrap();
+        let took = |series: &Value| series["contestant"] == "xdp-native" && series["at"] == at("TCP");
+        assert!(!series.iter().any(took), "it takes the host's packets: {results}");
+    }
+}
+
 /// Runs a short benchmark of sends and returns its results.
 fn bench_send(arguments: &[&str]) -> Value {
     let quick = ["--rounds", "1", "--seconds", "0.3", "--json"];

@@ -65,6 +65,16 @@ fn zero_copy_is_refused_without_driver_support() {
 }
 
 #[test]
+fn native_program_on_a_veth_notes_its_cost_to_the_host() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let warns = |path| {
+        let session = wire.right().run(|| incoming().path(path).open()).unwrap();
+        session.notes().iter().any(|note| note.contains("right is a veth") && note.contains("--path tap"))
+    };
+    assert_eq!([Path::XdpNative, Path::XdpGeneric, Path::Tap].map(warns), [true, false, false]);
+}
+
+#[test]
 fn frames_sent_by_the_host_have_direction_out() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     for path in [Path::Recv, Path::V2, Path::V3, Path::Tap] {

@@ -10,4 +10,5 @@ mod owners;
 mod rig;
 mod same_answer;
 mod tap;
+mod tap_devices;
 mod userspace;

@@ -45,6 +45,10 @@ impl Capture {
         self.session.set_directions(&mut self.lanes, directions).unwrap();
     }
 
+    pub(crate) fn notes(&self) -> &[String] {
+        self.session.notes()
+    }
+
     pub(crate) fn mode(&self) -> &str {
         self.session.mode()
     }

@@ -26,6 +26,14 @@ pub(super) fn examine(interface: &Interface, areas: &[Area], recorder: &mut Reco
         }
         Err(error) => recorder.unknown(SUBJECT, &error),
     }
+    if is_bridge(name) {
+        let message = format!(
+            "a capture on the bridge {name} makes it promiscuous: each packet that it forwards is then also passed to the \
+             host's own network stack. This costs more than a capture on its ports, even if the filter matches nothing"
+        );
+        let fix = "capture on the ports (bridge link), with --path tap";
+        recorder.better("bridge", message, fix);
+    }
     let cuts = Ethtool::open(name).and_then(|ethtool| ethtool.offload(Offload::Tso));
     if matches!(cuts, Ok(false)) {
         let message = format!(
@@ -41,6 +49,10 @@ pub(super) fn examine(interface: &Interface, areas: &[Area], recorder: &mut Reco
         );
         recorder.better("tap packets", message, "");
     }
+}
+
+fn is_bridge(name: &str) -> bool {
+    Ethtool::open(name).and_then(|ethtool| ethtool.driver()).is_ok_and(|driver| driver.name == "bridge")
 }
 
 /// Describes the hooks. `programs` are the names of the programs there.

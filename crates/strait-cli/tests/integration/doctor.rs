@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lab::{End, Finished, Launch, Wire, program_or_skip, root_or_skip};
 use serde_json::Value;
+use strait_os::netlink::Netlink;
 
 use crate::rig::{Capture, LIMIT, STRAIT, run, strait};
 
@@ -327,6 +328,20 @@ fn programs_on_the_hooks_of_the_tap_are_named() {
     let (_, message, _) = finding(&found, "capture", "tap packets");
     assert!(message.contains("runs before the tap"), "{message}");
     capture.finish();
+}
+
+#[test]
+fn cost_of_a_capture_to_the_host_is_explained() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let (found, _) = at(wire.right(), &[]);
+    let (state, message, _) = finding(&found, "capture", "xdp host");
+    assert!(state == "ok" && message.contains("veth right") && message.contains("--path tap"), "{message}");
+    assert!(!found.iter().any(|finding| finding["subject"] == "bridge"), "{found:?}");
+    wire.right().run(|| Netlink::open().unwrap().add_bridge("br0").unwrap());
+    let arguments = ["doctor", "br0", "--json", "--for", "capture"];
+    let (found, _) = findings(&strait(wire.right(), &arguments).run(LIMIT).unwrap());
+    let (state, message, fix) = finding(&found, "capture", "bridge");
+    assert!(state == "better" && message.contains("br0") && fix.contains("ports"), "{message}: {fix}");
 }
 
 #[test]

@@ -205,9 +205,11 @@ pub(crate) fn count(ledger: &Value, name: &str) -> u64 {
     ledger[name].as_u64().unwrap_or_else(|| panic!("{name} of {ledger}"))
 }
 
-/// Removes the notes about missing zero-copy, which an AF_XDP capture prints first.
+/// Removes the notes that an AF_XDP capture on a veth prints first.
 pub(crate) fn without_notes(stderr: &str) -> String {
-    stderr.split_inclusive('\n').filter(|line| !line.starts_with("strait: no zero-copy: ")).collect()
+    const NOTES: [&str; 2] = ["strait: no zero-copy: ", "strait: right is a veth: "];
+    let is_note = |line: &str| NOTES.iter().any(|note| line.starts_with(note));
+    stderr.split_inclusive('\n').filter(|line| !is_note(line)).collect()
 }
 
 /// Returns the exit code and the error, which is the only line beside the ledger and the notes.

@@ -10,6 +10,7 @@ mod drop_in;
 mod pf_zerocopy;
 mod record;
 mod send;
+mod tap;
 mod tls;
 mod xdp;
 

@@ -1,28 +1,38 @@
 //! Memory that a tap's program shares with its reader: rings and records.
 //!
-//! Each CPU has a ring of its own. It is one value of an array map (`BPF_F_MMAPABLE`), so that the
-//! program finds it without a hash and the reader maps all of them at once.
+//! Each CPU has two rings of its own. They are one value of an array map (`BPF_F_MMAPABLE`), so
+//! that the program finds it without a hash and the reader maps all of them at once.
 //!
 //! ```text
-//!   0 producer, frames | 128 consumer | 256 drops | 384 wakeup | 512 ring ........... | spare |
-//!                                                                ^ position mod its size
+//!   0 positions, frames | 128 returned | 256 drops | 384 wakeup | 512 ring, spare | spill, spare |
+//!                                                                     ^ position mod its size
 //! ```
 //!
+//! The first ring is small and stays in the CPU's cache while the reader keeps up. A frame that
+//! does not fit goes to the spill ring, and so do all later frames until the reader has returned
+//! all of it. So every frame in the first ring is older than every frame in the spill ring.
+//!
 //! Fields that different CPUs write have cache lines of their own, and are two lines apart because
-//! processors prefetch lines in pairs. The spare bytes let the last record of the ring end behind
-//! it, so no record wraps.
+//! processors prefetch lines in pairs. The spare bytes let the last record of a ring end behind it,
+//! so no record wraps.
 
-/// Offset of the position after the last published record, 64 bits. Positions only grow.
+/// Offset of the position after the last published record of the first ring, 64 bits. Positions
+/// only grow.
 pub const PRODUCER: usize = 0;
-/// Offset of the number of published records, 64 bits.
+/// Offset of the number of published records of both rings, 64 bits.
 pub const FRAMES: usize = 8;
-/// Offset of the position after the last record that the reader returned, 64 bits.
+/// Offset of the position after the last published record of the spill ring.
+pub const SPILL_PRODUCER: usize = 16;
+/// Offset of the position after the last record of the first ring that the reader returned, 64
+/// bits.
 pub const CONSUMER: usize = 128;
-/// Offset of the number of matched frames without a record because the ring was full, 64 bits.
+/// Offset of that position of the spill ring.
+pub const SPILL_CONSUMER: usize = 136;
+/// Offset of the number of matched frames without a record because the rings were full, 64 bits.
 pub const DROPS: usize = 256;
 /// Offset of the reader's request to be woken by the next record, 32 bits. The program clears it.
 pub const WAKEUP: usize = 384;
-/// Offset of the ring.
+/// Offset of the first ring.
 pub const DATA: usize = 512;
 
 /// Alignment of records.
@@ -95,9 +105,31 @@ fn stride(captured: usize) -> usize {
     (Record::BYTES + captured).next_multiple_of(RECORD_ALIGN)
 }
 
-/// Returns the size of a CPU's value: fields, a ring of `ring_bytes`, and space behind it for a
-/// record of a frame with `frame_bytes_max` captured bytes.
-pub const fn value_bytes(ring_bytes: u32, frame_bytes_max: u32) -> usize {
-    let record = Record::BYTES + frame_bytes_max as usize + TAG_BYTES;
-    (DATA + ring_bytes as usize + record).next_multiple_of(64)
+/// Sizes of a CPU's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Size of the first ring, a power of two from 4 KiB to 1 GiB.
+    pub ring_bytes: u32,
+    /// Size of the spill ring, a power of two from 4 KiB to 1 GiB.
+    pub spill_bytes: u32,
+    /// Maximum number of captured bytes of a frame, without its VLAN tag.
+    pub frame_bytes_max: u32,
+}
+
+impl Sizes {
+    /// Returns the offset behind the first ring and the longest record at its end, which is that of
+    /// the spill ring.
+    pub const fn spill(&self) -> usize {
+        self.end_of(DATA, self.ring_bytes)
+    }
+
+    /// Returns the size of the value.
+    pub const fn value_bytes(&self) -> usize {
+        self.end_of(self.spill(), self.spill_bytes)
+    }
+
+    const fn end_of(&self, data: usize, ring_bytes: u32) -> usize {
+        let record = Record::BYTES + self.frame_bytes_max as usize + TAG_BYTES;
+        (data + ring_bytes as usize + record).next_multiple_of(64)
+    }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   frame -> filter -- no match ------------------------------------------------> TCX_NEXT
 //!               |
-//!             match -> ring of this CPU -- no room --> drops += 1 --------------> TCX_NEXT
+//!             match -> rings of this CPU - no room --> drops += 1 --------------> TCX_NEXT
 //!                        |
 //!                        room -> header, bytes -> publish -> wakeup requested? -> TCX_NEXT
 //!                                                               |
@@ -15,14 +15,14 @@
 //! redirects a frame, and the next program on the hook runs after it. Its rings are those of
 //! [`layout`].
 //!
-//! A ring has one producer: softirqs do not nest, and frames are sent with softirqs disabled, so
-//! programs of both hooks run one after the other on a CPU.
+//! The rings have one producer: softirqs do not nest, and frames are sent with softirqs disabled,
+//! so programs of both hooks run one after the other on a CPU.
 
 pub mod layout;
 #[cfg(test)]
 mod tests;
 
-use self::layout::{CAPTURED, MARK, Record, TAG, TIME, WIRE};
+use self::layout::{CAPTURED, MARK, Record, Sizes, TAG, TIME, WIRE};
 use crate::cbpf::Program;
 use crate::ebpf::{
     Assembler, Condition, Instruction, Label, Operation,
@@ -39,16 +39,13 @@ use crate::translate::{self, Context, Filter};
 pub struct TapOptions<'a> {
     /// The interface and the hook: [`Context::Received`] or [`Context::Sent`].
     pub interface: translate::Options,
-    /// Descriptor of the array of rings, one value of [`layout::value_bytes`] for each possible
-    /// CPU.
+    /// Descriptor of the array of rings, one value of [`Sizes::value_bytes`] for each possible CPU.
     pub rings_fd: i32,
     /// Descriptors of the ring buffers that are the doorbells of the lanes, at least one. Lane n
     /// has the CPUs with a number of n modulo the number of lanes.
     pub doorbells: &'a [i32],
-    /// Size of a ring, a power of two from 4 KiB to 1 GiB.
-    pub ring_bytes: u32,
-    /// Maximum number of captured bytes of a frame, without its VLAN tag.
-    pub frame_bytes_max: u32,
+    /// Sizes of a CPU's rings.
+    pub sizes: Sizes,
     /// Record the flow hash.
     pub rx_hash: bool,
     /// Record the process that owns the packet's socket, instead of the flow hash.
@@ -60,8 +57,10 @@ const KEY: i16 = -translate::STACK_BYTES - 8;
 const STACK_TAG: i16 = KEY - 8;
 const STACK_CAPTURED: i16 = STACK_TAG - 8;
 const STACK_STRIDE: i16 = STACK_CAPTURED - 8;
+/// Address of the position of the ring that has the record.
+const STACK_PRODUCER: i16 = STACK_STRIDE - 8;
 /// Entry of the doorbell.
-const STACK_BELL: i16 = STACK_STRIDE - 8;
+const STACK_BELL: i16 = STACK_PRODUCER - 8;
 const BELL_BYTES: i32 = 8;
 /// Process identifier of the owner.
 const STACK_OWNER: i16 = STACK_BELL - 8;
@@ -78,7 +77,7 @@ const TAG_BYTES: i32 = TAG_LEN as i32;
 /// Places outside the straight path of a captured frame.
 #[derive(Clone, Copy)]
 struct Exits {
-    /// The ring is full.
+    /// The rings are full.
     full: Label,
     /// The end of the program.
     next: Label,
@@ -124,13 +123,13 @@ fn limit(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     asm.jump_if(Condition::LessOrEqual, R7, R1, whole);
     asm.mov(R7, R1);
     asm.bind(whole);
-    asm.jump_if(Condition::LessOrEqual, R7, options.frame_bytes_max as i32, bounded);
-    asm.mov(R7, options.frame_bytes_max as i32);
+    asm.jump_if(Condition::LessOrEqual, R7, options.sizes.frame_bytes_max as i32, bounded);
+    asm.mov(R7, options.sizes.frame_bytes_max as i32);
     asm.bind(bounded);
     asm.jump_if(Condition::Less, R7, 1, exits.next);
 }
 
-/// R8 = the ring of this CPU.
+/// R8 = the rings of this CPU.
 fn find_ring(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     asm.call(op::GET_SMP_PROCESSOR_ID);
     asm.store(Size::W, R10, KEY, R0);
@@ -163,22 +162,47 @@ fn read_tag(asm: &mut Assembler) {
     asm.store(Size::Dw, R10, STACK_CAPTURED, R2);
 }
 
-/// R9 = the record's place in the ring, which has room for R2 captured bytes.
+/// R9 = the record's place in a ring that has room for R2 captured bytes.
 fn reserve(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
-    let align = layout::RECORD_ALIGN as i32;
+    let (align, sizes) = (layout::RECORD_ALIGN as i32, &options.sizes);
+    let (spilled, reserved) = (asm.label(), asm.label());
     asm.alu(Operation::Add, R2, FRAME + align - 1);
     asm.alu(Operation::And, R2, -align);
     asm.store(Size::Dw, R10, STACK_STRIDE, R2);
-    asm.load(Size::Dw, R3, R8, layout::PRODUCER as i16);
-    asm.load(Size::Dw, R4, R8, layout::CONSUMER as i16);
+    // While the spill ring has frames, later ones follow there, so that they stay in order.
+    asm.load(Size::Dw, R3, R8, layout::SPILL_PRODUCER as i16);
+    asm.load(Size::Dw, R4, R8, layout::SPILL_CONSUMER as i16);
+    asm.jump_if(Condition::NotEqual, R3, R4, spilled);
+    let first = (layout::PRODUCER, layout::CONSUMER, layout::DATA);
+    place_in(asm, first, sizes.ring_bytes, spilled);
+    asm.jump(reserved);
+    asm.bind(spilled);
+    let spill = (layout::SPILL_PRODUCER, layout::SPILL_CONSUMER, sizes.spill());
+    place_in(asm, spill, sizes.spill_bytes, exits.full);
+    asm.bind(reserved);
+    asm.store(Size::Dw, R10, STACK_PRODUCER, R1);
+}
+
+/// R9 = the place of R2 bytes in a ring, R1 = the address of its producer's position. Jumps to
+/// `full` if it has no room.
+fn place_in(
+    asm: &mut Assembler,
+    (producer, consumer, data): (usize, usize, usize),
+    ring_bytes: u32,
+    full: Label,
+) {
+    asm.load(Size::Dw, R3, R8, producer as i16);
+    asm.load(Size::Dw, R4, R8, consumer as i16);
     asm.mov(R5, R3);
     asm.alu(Operation::Sub, R5, R4);
     asm.alu(Operation::Add, R5, R2);
-    asm.jump_if(Condition::Greater, R5, options.ring_bytes as i32, exits.full);
-    asm.alu(Operation::And, R3, options.ring_bytes as i32 - align);
+    asm.jump_if(Condition::Greater, R5, ring_bytes as i32, full);
+    asm.alu(Operation::And, R3, ring_bytes as i32 - layout::RECORD_ALIGN as i32);
     asm.mov(R9, R8);
     asm.alu(Operation::Add, R9, R3);
-    asm.alu(Operation::Add, R9, layout::DATA as i32);
+    asm.alu(Operation::Add, R9, data as i32);
+    asm.mov(R1, R8);
+    asm.alu(Operation::Add, R1, producer as i32);
 }
 
 fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
@@ -246,7 +270,8 @@ fn publish(asm: &mut Assembler, options: &TapOptions<'_>, exits: Exits) {
     // The atomic addition with a result is a full barrier: the record is written before it, and
     // the request is loaded after it.
     asm.load(Size::Dw, R1, R10, STACK_STRIDE);
-    asm.atomic_fetch_add(R8, layout::PRODUCER as i16, R1);
+    asm.load(Size::Dw, R2, R10, STACK_PRODUCER);
+    asm.atomic_fetch_add(R2, 0, R1);
     asm.load(Size::W, R1, R8, layout::WAKEUP as i16);
     asm.jump_if(Condition::Equal, R1, 0, exits.next);
     asm.store(Size::W, R8, layout::WAKEUP as i16, 0);

@@ -1,6 +1,6 @@
 //! Layout of records. The kernel runs the programs in the tests of the capture crate.
 
-use super::layout::{Record, value_bytes};
+use super::layout::{DATA, Record, Sizes};
 use super::{TapOptions, tap_program};
 use crate::cbpf::Program;
 use crate::translate::{Context, Options};
@@ -21,11 +21,13 @@ fn record_has_the_documented_layout() {
 }
 
 #[test]
-fn last_record_ends_within_the_value() {
-    for (ring, frame) in [(1 << 12, 1), (1 << 22, 1514), (1 << 25, 262_144)] {
-        let longest = Record { captured: frame + 4, ..Record::default() };
-        let last = super::layout::DATA + ring as usize - 8;
-        assert!(last + longest.stride() <= value_bytes(ring, frame) + 7, "{ring} {frame}");
+fn last_record_of_each_ring_ends_before_the_next_field() {
+    for (ring_bytes, frame_bytes_max) in [(1 << 12, 1), (1 << 22, 1514), (1 << 25, 262_144)] {
+        let sizes = Sizes { ring_bytes, spill_bytes: ring_bytes * 4, frame_bytes_max };
+        let longest = Record { captured: frame_bytes_max + 4, ..Record::default() };
+        let end = |data: usize, ring_bytes: u32| data + ring_bytes as usize - 8 + longest.stride();
+        assert!(end(DATA, ring_bytes) <= sizes.spill() + 7, "{sizes:?}");
+        assert!(end(sizes.spill(), sizes.spill_bytes) <= sizes.value_bytes() + 7, "{sizes:?}");
     }
 }
 
@@ -36,8 +38,7 @@ fn program_assembles_for_both_hooks_and_several_lanes() {
             interface: Options { context, ..Options::default() },
             rings_fd: 3,
             doorbells,
-            ring_bytes: 1 << 20,
-            frame_bytes_max: 1514,
+            sizes: Sizes { ring_bytes: 1 << 20, spill_bytes: 1 << 22, frame_bytes_max: 1514 },
             rx_hash: true,
             owner: None,
         };

@@ -182,6 +182,11 @@ impl Map {
         self.entries
     }
 
+    /// Returns the size of a value.
+    pub fn value_bytes(&self) -> u32 {
+        self.value_bytes
+    }
+
     /// Checks that the buffer has the length that the kernel reads or writes.
     fn check_access(&self, index: u32, len: usize) -> Result<()> {
         if index < self.entries && len == self.value_bytes as usize {

@@ -1,11 +1,11 @@
 //! Byte rings that an eBPF program fills and this process reads, and the doorbell by which the
 //! program wakes it.
 //!
-//! The rings are the values of a mapped array: one ring each, with one producer, the program on one
-//! CPU, and one consumer, a [`RingReader`]. The program publishes a record by adding its length to
-//! the producer's position after it wrote the record; the reader returns space by storing the
-//! consumer's position. Positions only grow; their lower bits are the place in the ring. Bytes
-//! behind the end of a ring let the last record end there, so no record wraps.
+//! The rings are in the values of a mapped array: one or several in each, with one producer, the
+//! program on one CPU, and one consumer each, a [`RingReader`]. The program publishes a record by
+//! adding its length to the producer's position after it wrote the record; the reader returns space
+//! by storing the consumer's position. Positions only grow; their lower bits are the place in the
+//! ring. Bytes behind the end of a ring let the last record end there, so no record wraps.
 //!
 //! The tap of the capture engine is the caller. It defines the records. Nothing here interprets or
 //! waits.
@@ -31,73 +31,92 @@ pub struct RingLayout {
     pub data: usize,
     /// Size of the ring, a power of two.
     pub ring_bytes: usize,
-    /// Size of the value: the ring ends there, with the bytes behind its end.
-    pub value_bytes: usize,
+    /// Offset behind the ring and the bytes behind its end.
+    pub end: usize,
 }
 
 impl RingLayout {
-    fn check(&self) -> Result<()> {
-        let Self { producer, consumer, wakeup, data, ring_bytes, value_bytes } = *self;
-        let fields = [producer, consumer, wakeup];
-        let fit = fields.iter().all(|at| at.is_multiple_of(8) && at + 8 <= data);
-        let end = data.checked_add(ring_bytes).is_some_and(|end| end <= value_bytes);
-        if fit && end && ring_bytes.is_power_of_two() && value_bytes.is_multiple_of(8) {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Usage, "map", "rings", "their fields overlap or lie outside"))
+    /// Returns true if the fields lie before `fields_end`, and the ring and the bytes behind it
+    /// after.
+    fn fits(&self, fields_end: usize) -> bool {
+        let Self { producer, consumer, wakeup, data, ring_bytes, end } = *self;
+        let fit = [producer, consumer, wakeup].iter().all(|at| at.is_multiple_of(8) && at + 8 <= fields_end);
+        let rings_end = data.checked_add(ring_bytes).is_some_and(|ring_end| ring_end <= end);
+        fit && rings_end && data >= fields_end && ring_bytes.is_power_of_two()
     }
+}
+
+/// Returns an error unless the rings of a value are one behind the other and within its size.
+fn check(layouts: &[RingLayout], value_bytes: usize) -> Result<()> {
+    let fields_end = layouts.first().map_or(0, |layout| layout.data);
+    let in_order = layouts.windows(2).all(|pair| pair[0].end <= pair[1].data);
+    let within = layouts.last().is_some_and(|layout| layout.end <= value_bytes);
+    if in_order
+        && within
+        && value_bytes.is_multiple_of(8)
+        && layouts.iter().all(|layout| layout.fits(fields_end))
+    {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "map", "rings", "their fields overlap or lie outside"))
 }
 
 /// Rings of all CPUs, mapped into this process.
 #[derive(Debug)]
 pub struct Rings {
     mapping: Mapping,
-    layout: RingLayout,
+    /// Size of a value.
+    value_bytes: usize,
+    /// Offset behind the fields of a value.
+    fields_end: usize,
     count: usize,
 }
 
 impl Rings {
-    /// Maps the values of `map`, a [`Map::mappable_array`], as rings. Returns a reader for each.
+    /// Maps the values of `map`, a [`Map::mappable_array`], as rings: in each value one ring for
+    /// each of `layouts`, ordered by their offsets. Returns the readers of the first layout's
+    /// rings, then those of the next one's.
     ///
     /// # Errors
     /// A layout that does not fit ([`Kind::Usage`]), or no memory.
-    pub fn map(map: &Map, layout: RingLayout) -> Result<(Arc<Self>, Vec<RingReader>)> {
-        layout.check()?;
+    pub fn map(map: &Map, layouts: &[RingLayout]) -> Result<(Arc<Self>, Vec<RingReader>)> {
+        let value_bytes = (map.value_bytes() as usize).next_multiple_of(size_of::<u64>());
+        check(layouts, value_bytes)?;
         let count = map.entries() as usize;
-        let len = (layout.value_bytes * count).next_multiple_of(rustix::param::page_size());
+        let len = (value_bytes * count).next_multiple_of(rustix::param::page_size());
         let mapping = Mapping::shared(map.as_fd(), len, 0)?;
-        let rings = Arc::new(Self { mapping, layout, count });
-        let reader = |ring| RingReader { rings: Arc::clone(&rings), ring, consumed: 0, produced: 0 };
-        let readers = (0..count).map(reader).collect();
+        let fields_end = layouts.first().map_or(0, |layout| layout.data);
+        let rings = Arc::new(Self { mapping, value_bytes, fields_end, count });
+        let reader = |layout: RingLayout, value| {
+            let rings = Arc::clone(&rings);
+            RingReader { rings, layout, value, consumed: 0, produced: 0 }
+        };
+        let of_layout =
+            |layout: &RingLayout| (0..count).map(|value| reader(*layout, value)).collect::<Vec<_>>();
+        let readers = layouts.iter().flat_map(of_layout).collect();
         Ok((rings, readers))
     }
 
-    /// Returns the number of rings.
+    /// Returns the number of values.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the 64-bit counter at the offset `at` of a ring's value, before its data; 0 if there
-    /// is none.
-    pub fn counter(&self, ring: usize, at: usize) -> u64 {
-        let fits = ring < self.count && at.is_multiple_of(8) && at + 8 <= self.layout.data;
-        if fits { self.word(ring, at).load(Ordering::Relaxed) } else { 0 }
+    /// Returns the 64-bit counter at the offset `at` of a value, before its rings; 0 if there is
+    /// none.
+    pub fn counter(&self, value: usize, at: usize) -> u64 {
+        let fits = value < self.count && at.is_multiple_of(8) && at + 8 <= self.fields_end;
+        if fits { self.word(value, at).load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Returns a field of a ring. The caller has checked that it lies in the ring's value.
-    fn word(&self, ring: usize, at: usize) -> &AtomicU64 {
-        debug_assert!(ring < self.count && at + 8 <= self.layout.data);
-        let start = self.mapping.as_ptr().wrapping_add(ring * self.layout.value_bytes + at);
-        // SAFETY: `ring` is one of the mapped values and `check` ensures that `at` is aligned and
+    /// Returns a field. The caller has checked that it lies in the value.
+    fn word(&self, value: usize, at: usize) -> &AtomicU64 {
+        debug_assert!(value < self.count && at + 8 <= self.fields_end);
+        let start = self.mapping.as_ptr().wrapping_add(value * self.value_bytes + at);
+        // SAFETY: `value` is one of the mapped values and `check` ensures that `at` is aligned and
         // inside; the mapping lives as long as `self`. The kernel writes there too, so all accesses
         // are atomic.
         unsafe { &*start.cast::<AtomicU64>() }
-    }
-
-    fn wakeup(&self, ring: usize) -> &AtomicU32 {
-        let word = std::ptr::from_ref(self.word(ring, self.layout.wakeup)).cast::<AtomicU32>();
-        // SAFETY: the first half of an aligned field of eight bytes.
-        unsafe { &*word }
     }
 }
 
@@ -106,15 +125,16 @@ impl Rings {
 #[derive(Debug)]
 pub struct RingReader {
     rings: Arc<Rings>,
-    ring: usize,
+    layout: RingLayout,
+    value: usize,
     consumed: u64,
     produced: u64,
 }
 
 impl RingReader {
-    /// Returns the number of the ring.
-    pub fn ring(&self) -> usize {
-        self.ring
+    /// Returns the number of the value that has the ring.
+    pub fn value(&self) -> usize {
+        self.value
     }
 
     /// Returns the position after the last returned record.
@@ -125,9 +145,9 @@ impl RingReader {
     /// Loads the producer's position and returns it. Bytes before it can be read.
     #[inline]
     pub fn poll(&mut self) -> u64 {
-        let layout = &self.rings.layout;
+        let layout = &self.layout;
         // Pairs with the program's atomic addition: the record's bytes were written before it.
-        let produced = self.rings.word(self.ring, layout.producer).load(Ordering::Acquire);
+        let produced = self.rings.word(self.value, layout.producer).load(Ordering::Acquire);
         // A program that overran the ring would be broken; lend nothing of it.
         if produced.wrapping_sub(self.consumed) <= layout.ring_bytes as u64 {
             self.produced = produced;
@@ -139,17 +159,17 @@ impl RingReader {
     /// were returned.
     #[inline]
     pub fn bytes(&self, position: u64, len: usize) -> Option<&[u8]> {
-        let layout = &self.rings.layout;
+        let layout = &self.layout;
         let end = position.checked_add(len as u64)?;
         if position < self.consumed || end > self.produced {
             return None;
         }
         let at = layout.data + (position as usize & (layout.ring_bytes - 1));
-        if len > layout.value_bytes - at {
+        if len > layout.end - at {
             return None;
         }
-        let start = self.rings.mapping.as_ptr().wrapping_add(self.ring * layout.value_bytes + at);
-        // SAFETY: the bytes lie in this ring's value. They are between the consumer's and the
+        let start = self.rings.mapping.as_ptr().wrapping_add(self.value * self.rings.value_bytes + at);
+        // SAFETY: the bytes lie in this ring. They are between the consumer's and the
         // producer's position, where the program does not write, and only `advance`, which needs
         // `&mut self`, moves the consumer's position.
         Some(unsafe { std::slice::from_raw_parts(start, len) })
@@ -160,19 +180,25 @@ impl RingReader {
     pub fn advance(&mut self, position: u64) {
         self.consumed = position.clamp(self.consumed, self.produced);
         // The program must not overwrite bytes before they were read.
-        self.rings.word(self.ring, self.rings.layout.consumer).store(self.consumed, Ordering::Release);
+        self.rings.word(self.value, self.layout.consumer).store(self.consumed, Ordering::Release);
     }
 
     /// Selects whether the next record rings the doorbell. Poll the ring again after requesting it:
     /// a record that was published earlier does not ring.
     pub fn request_wakeup(&self, requested: bool) {
-        self.rings.wakeup(self.ring).store(requested.into(), Ordering::Relaxed);
+        self.wakeup().store(requested.into(), Ordering::Relaxed);
         if requested {
             // Pairs with the program's atomic addition, a full barrier between the publication and
             // the load of this word: either the program sees the request, or a later `poll` sees
             // the record.
             fence(Ordering::SeqCst);
         }
+    }
+
+    fn wakeup(&self) -> &AtomicU32 {
+        let word = std::ptr::from_ref(self.rings.word(self.value, self.layout.wakeup)).cast::<AtomicU32>();
+        // SAFETY: the first half of an aligned field of eight bytes.
+        unsafe { &*word }
     }
 }
 

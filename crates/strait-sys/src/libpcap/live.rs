@@ -88,6 +88,21 @@ impl Reader {
         Ok(Self { handle: Arc::new(Shared(handle)) })
     }
 
+    /// `pcap_compile`, `pcap_setfilter`.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if the text is not a filter.
+    pub fn set_filter(&mut self, filter: &str) -> Result<()> {
+        let handle = &self.handle.0;
+        let failed = |message| Error::new(Kind::Usage, "set the filter", format!("{filter:?}"), message);
+        let mut compiled = handle.compile(filter, true)?.map_err(failed)?;
+        // SAFETY: the handle is active; libpcap made the program and only reads it.
+        match unsafe { (handle.library.set_filter)(handle.pcap, &raw mut compiled.program) } {
+            0 => Ok(()),
+            _ => Err(failed(handle.error())),
+        }
+    }
+
     /// Returns a handle that ends this reader's wait.
     pub fn breaker(&self) -> Breaker {
         Breaker { handle: Arc::clone(&self.handle) }

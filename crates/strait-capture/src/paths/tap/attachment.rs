@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use strait_filter::cbpf::Program;
 use strait_filter::ebpf;
+use strait_filter::tap::layout::Sizes;
 use strait_filter::tap::{TapOptions, tap_program};
 use strait_filter::translate::{self, Context};
 use strait_os::interface::Interface;
@@ -24,8 +25,7 @@ pub(super) struct Template {
     pub(super) rings: Map,
     /// One for each lane.
     pub(super) doorbells: Vec<Arc<Doorbell>>,
-    pub(super) ring_bytes: u32,
-    pub(super) frame_bytes_max: u32,
+    pub(super) sizes: Sizes,
     pub(super) rx_hash: bool,
     pub(super) attribution: Option<Attribution>,
 }
@@ -46,8 +46,7 @@ impl Template {
             },
             rings_fd: self.rings.as_fd().as_raw_fd(),
             doorbells: &doorbells,
-            ring_bytes: self.ring_bytes,
-            frame_bytes_max: self.frame_bytes_max,
+            sizes: self.sizes,
             rx_hash: self.rx_hash,
             owner: self.attribution.as_ref().map(|Attribution { hooks, selection, sees_both }| {
                 let interface = &self.interface;
@@ -113,13 +112,13 @@ impl Attachment {
 
     /// Returns the number of bytes to which the programs cut each frame, if they match all frames.
     pub(super) fn accepted_bytes(&self) -> Option<u32> {
-        let bytes = self.filter.constant()?.min(self.template.frame_bytes_max);
+        let bytes = self.filter.constant()?.min(self.template.sizes.frame_bytes_max);
         (bytes > 0).then_some(bytes)
     }
 
     /// Returns the number of bytes of the longest frame.
     pub(super) fn frame_bytes_max(&self) -> u32 {
-        self.template.frame_bytes_max
+        self.template.sizes.frame_bytes_max
     }
 
     /// Replaces the programs by those of another filter, each between two frames.

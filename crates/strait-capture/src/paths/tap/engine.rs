@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use strait_filter::cbpf::Program;
-use strait_filter::tap::layout::Record;
+use strait_filter::tap::layout::{Record, Sizes};
 use strait_ledger::Capture;
 use strait_os::clock;
 use strait_sys::bpf::Doorbell;
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::live_counters::KernelCounters;
 use crate::paths::engine::{self, Lend};
 use crate::paths::stamp::Clock;
-use crate::wait::{LINK_CHECK_SPINS, RING_DIVISOR, Step, Wakers};
+use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
 
 /// Maximum number of frames in a batch: enough to make the cost per batch negligible, few enough
 /// that the headers read to order them are still in the first-level cache when the frames are read.
@@ -28,8 +28,13 @@ pub(super) const BATCH_MAX: usize = 256;
 /// Bytes of a frame of minimum size.
 const FRAME_BYTES_MIN: u32 = 60;
 
+/// A pause may fill one part in this many of a CPU's first ring. Frames that do not fit are not
+/// lost, but leave the cache.
+const PAUSE_DIVISOR: u32 = 2;
+
 /// Rings of a lane's CPUs.
 pub(crate) struct Engine {
+    /// The spill rings, then the first rings, both in the order of their CPUs.
     pub(super) cursors: Vec<Cursor>,
     pub(super) merge: Merge,
     pub(super) doorbell: Arc<Doorbell>,
@@ -41,8 +46,7 @@ pub(crate) struct Engine {
     pub(super) interface: u32,
     /// The programs record owners and not flow hashes.
     pub(super) owners: bool,
-    pub(super) ring_bytes: usize,
-    pub(super) frame_bytes_max: u32,
+    pub(super) sizes: Sizes,
     pub(super) rate: Rate,
     /// Number of polls of empty rings.
     pub(super) spins: u32,
@@ -65,12 +69,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Sleeps while frames gather. A ring must not fill up meanwhile, so the pause is a part of the
-    /// time in which it would, at the rate since the last pause.
+    /// Sleeps while frames gather. A first ring must not fill up meanwhile, so the pause is a part
+    /// of the time in which it would, at the rate since the last pause.
     fn gather(&mut self, pause: Duration) {
-        let consumed = self.cursors.iter().map(|cursor| cursor.reader.consumed());
-        let fill_time = self.rate.fill_time(consumed, self.ring_bytes, Instant::now());
-        strait_os::wait::sleep(pause.min(fill_time / RING_DIVISOR));
+        let (spill, first) = self.cursors.split_at(self.cursors.len() / 2);
+        let consumed =
+            spill.iter().zip(first).map(|(spill, first)| spill.reader.consumed() + first.reader.consumed());
+        let fill_time = self.rate.fill_time(consumed, self.sizes.ring_bytes as usize, Instant::now());
+        strait_os::wait::sleep(pause.min(fill_time / PAUSE_DIVISOR));
+    }
+
+    /// Returns the first rings, one for each CPU.
+    fn first_rings(&self) -> impl Iterator<Item = &Cursor> {
+        self.cursors.iter().skip(self.cursors.len() / 2)
     }
 
     /// Sleeps until a frame rings the doorbell.
@@ -84,14 +95,15 @@ impl Engine {
                 self.check_interface()?;
             }
         }
-        self.cursors.iter().for_each(|cursor| cursor.reader.request_wakeup(false));
+        self.first_rings().for_each(|cursor| cursor.reader.request_wakeup(false));
         Ok(())
     }
 
     /// Makes the next frame ring the doorbell. Frames published earlier do not ring.
     fn request_wakeup(&self) {
         self.doorbell.silence();
-        self.cursors.iter().for_each(|cursor| cursor.reader.request_wakeup(true));
+        // Both rings of a CPU have one request.
+        self.first_rings().for_each(|cursor| cursor.reader.request_wakeup(true));
     }
 
     /// Returns an error if the interface was removed. The kernel detaches the programs without a
@@ -103,9 +115,10 @@ impl Engine {
         }
     }
 
-    /// Returns the number of records of `frame_bytes` that a ring holds.
+    /// Returns the number of records of `frame_bytes` that the rings of a CPU hold.
     fn records(&self, frame_bytes: u32) -> usize {
-        self.ring_bytes / Record { captured: frame_bytes, ..Record::default() }.stride()
+        let stride = Record { captured: frame_bytes, ..Record::default() }.stride();
+        [self.sizes.ring_bytes, self.sizes.spill_bytes].iter().map(|bytes| *bytes as usize / stride).sum()
     }
 }
 
@@ -133,11 +146,11 @@ impl Lend for Engine {
 
 impl engine::Engine for Engine {
     fn capacity(&self) -> usize {
-        self.records(FRAME_BYTES_MIN.min(self.frame_bytes_max))
+        self.records(FRAME_BYTES_MIN.min(self.sizes.frame_bytes_max))
     }
 
     fn capacity_min(&self) -> usize {
-        self.records(self.frame_bytes_max)
+        self.records(self.sizes.frame_bytes_max)
     }
 
     fn copies(&self) -> Copies {
@@ -212,19 +225,19 @@ impl engine::Engine for Engine {
     }
 }
 
-/// Rate at which the fullest ring fills.
+/// Rate at which the frames of the busiest CPU come.
 pub(super) struct Rate {
     since: Instant,
-    /// Positions of the rings at that time.
+    /// Number of bytes of each CPU up to that time.
     positions: Vec<u64>,
 }
 
 impl Rate {
-    pub(super) fn new(rings: usize) -> Self {
-        Self { since: Instant::now(), positions: vec![0; rings] }
+    pub(super) fn new(cpus: usize) -> Self {
+        Self { since: Instant::now(), positions: vec![0; cpus] }
     }
 
-    /// Returns the time in which the busiest ring fills at the rate since the last call.
+    /// Returns the time in which a ring of the busiest CPU fills at the rate since the last call.
     fn fill_time(
         &mut self,
         positions: impl Iterator<Item = u64>,

@@ -5,6 +5,10 @@
 //! its frame and publishes it. Frames of different CPUs can therefore be out of order by the time
 //! of that copy, less than a microsecond on a machine that is not interrupted. Frames of one CPU
 //! are always in order.
+//!
+//! A CPU has two rings. While its spill ring has frames, all of them are later than those of its
+//! first ring. The spill rings are polled before the first rings: a frame that is found in one then
+//! has its predecessors among those found in the first ring.
 
 use strait_filter::tap::layout::Record;
 use strait_sys::bpf::RingReader;
@@ -81,7 +85,8 @@ impl Merge {
     }
 
     /// Takes the frames stamped up to `until_ns`, the earliest first and at most `limit`. Returns
-    /// the timestamp of the last one; 0 if there is none.
+    /// the timestamp of the last one; 0 if there is none. In `cursors`, spill rings come before
+    /// first rings.
     pub(super) fn take(&mut self, cursors: &mut [Cursor], until_ns: u64, limit: usize) -> u64 {
         let limit = limit.min(self.items.capacity());
         self.items.clear();
@@ -121,7 +126,8 @@ impl Merge {
         let mut first_ns = self.heads.first()?.record.timestamp_ns;
         for (at, head) in self.heads.iter().enumerate().skip(1) {
             let head_ns = head.record.timestamp_ns;
-            if head_ns < first_ns {
+            // Of equal times, that of a first ring is earlier than that of a spill ring.
+            if head_ns < first_ns || (head_ns == first_ns && head.ring > self.heads[first].ring) {
                 yield_ns = yield_ns.min(first_ns);
                 (first, first_ns) = (at, head_ns);
             } else {
@@ -164,7 +170,9 @@ mod tests {
     use super::*;
 
     const RING_BYTES: u32 = 4096;
-    const VALUE_BYTES: usize = layout::value_bytes(RING_BYTES, 64);
+    const SIZES: layout::Sizes =
+        layout::Sizes { ring_bytes: RING_BYTES, spill_bytes: RING_BYTES, frame_bytes_max: 64 };
+    const VALUE_BYTES: usize = SIZES.value_bytes();
 
     /// Returns rings of records with these timestamps and without bytes; `None` without privilege.
     fn cursors(rings: &[&[u64]]) -> Option<Vec<Cursor>> {
@@ -192,9 +200,9 @@ mod tests {
             wakeup: layout::WAKEUP,
             data: layout::DATA,
             ring_bytes: RING_BYTES as usize,
-            value_bytes: VALUE_BYTES,
+            end: VALUE_BYTES,
         };
-        let (_, readers) = Rings::map(&map, layout).unwrap();
+        let (_, readers) = Rings::map(&map, &[layout]).unwrap();
         Some(readers.into_iter().map(Cursor::new).collect())
     }
 
@@ -214,6 +222,16 @@ mod tests {
         let times = take(&mut merge, &mut cursors, 100, usize::MAX);
         assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 7, 8, 9, 10]);
         assert_eq!(take(&mut merge, &mut cursors, 100, usize::MAX), []);
+    }
+
+    /// A coarse clock gives frames on both sides of a spill the same time.
+    #[test]
+    fn frames_of_a_first_ring_come_before_those_of_a_spill_ring_with_the_same_time() {
+        let Some(mut cursors) = cursors(&[&[5, 5, 5], &[4], &[4, 5, 5]]) else { return };
+        let mut merge = Merge::new(3, 100);
+        assert_eq!(take(&mut merge, &mut cursors, 100, usize::MAX), [4, 4, 5, 5, 5, 5, 5]);
+        let rings: Vec<_> = merge.items().iter().map(|item| item.ring).collect();
+        assert_eq!(rings, [2, 1, 2, 2, 0, 0, 0]);
     }
 
     #[test]

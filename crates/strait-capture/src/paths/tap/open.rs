@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use strait_filter::tap::layout;
+use strait_filter::tap::layout::{self, Sizes};
+use strait_os::ethtool::Ethtool;
 use strait_os::process;
 use strait_sys::bpf::{Doorbell, Map, RingLayout, Rings};
 use strait_sys::packet;
@@ -24,14 +25,19 @@ use crate::paths::spec::Opened;
 use crate::paths::stamp::Clock;
 use crate::watch::LinkWatch;
 
-/// Default size in bytes of all rings together.
-const RINGS_BYTES: u32 = 64 << 20;
-/// Default size in bytes of a CPU's ring: at most 11 ms of full frames at one million a second, and
-/// at least one burst of them.
-const RING_BYTES_MAX: u32 = 16 << 20;
-const RING_BYTES_MIN: u32 = 1 << 20;
-/// Largest ring that the program can address.
-const RING_BYTES_LIMIT: usize = 1 << 30;
+/// Default size in bytes of all spill rings together.
+const SPILLS_BYTES: u32 = 64 << 20;
+/// Default size of a CPU's spill ring: at most 22 ms of full frames at one million a second, and at
+/// least one burst of them.
+const SPILL_BYTES_MAX: u32 = 32 << 20;
+const SPILL_BYTES_MIN: u32 = 1 << 20;
+/// Largest spill ring that the program can address.
+const SPILL_BYTES_LIMIT: usize = 1 << 30;
+/// The first ring has one part in this many of the spill ring's size: 4 MiB by default on two CPUs,
+/// which a last-level cache holds.
+const FIRST_RING_DIVISOR: u32 = 8;
+/// Smallest ring, a page.
+const RING_BYTES_MIN: u32 = 4 << 10;
 
 /// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
 /// for each lane.
@@ -70,13 +76,13 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let Split { kernels, userspace, userspace_reason } = split;
     let mut notes = Vec::new();
     filter::note(&mut notes, userspace_reason);
+    notes.extend(cost_of_a_bridge(&interface.name));
     // A filter in this process, now or later, must see the bytes that it would see in the kernel.
     let frame_bytes_max = request.frame_bytes_max() as u32;
     let cpus = process::possible_cpus()?;
-    let ring_bytes = ring_bytes(options.ring_bytes, cpus);
-    let value_bytes = layout::value_bytes(ring_bytes, frame_bytes_max);
-    let map = Map::mappable_array("strait_tap", value_bytes as u32, cpus)?;
-    let (rings, readers) = Rings::map(&map, ring_layout(ring_bytes, value_bytes))?;
+    let sizes = sizes(options.ring_bytes, cpus, frame_bytes_max);
+    let map = Map::mappable_array("strait_tap", sizes.value_bytes() as u32, cpus)?;
+    let (rings, readers) = Rings::map(&map, &layouts(&sizes))?;
     let numbers = request.lane_numbers()?;
     if numbers.len() > LANES_MAX {
         let count = numbers.len();
@@ -90,15 +96,18 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let socket = socket(request)?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     let mut lanes: Vec<Vec<Cursor>> = numbers.iter().map(|_| Vec::new()).collect();
-    for reader in readers {
-        let lane = reader.ring() % numbers.len();
+    // The spill rings of a lane come before its first rings, as `Merge` requires.
+    let mut first = readers;
+    let spill = first.split_off(rings.count());
+    for reader in spill.into_iter().chain(first) {
+        let lane = reader.value() % numbers.len();
         lanes[lane].push(Cursor::new(reader));
     }
     let mut engines = Vec::with_capacity(numbers.len());
     for (lane, (cursors, number)) in lanes.into_iter().zip(&numbers).enumerate() {
         let engine = Engine {
             merge: Merge::new(cursors.len(), BATCH_MAX),
-            rate: Rate::new(cursors.len()),
+            rate: Rate::new(cursors.len() / 2),
             cursors,
             doorbell: Arc::clone(&doorbells[lane]),
             counts: Arc::new(Counts { rings: Arc::clone(&rings), lane, lanes: numbers.len() }),
@@ -107,8 +116,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
             name: interface.name.clone(),
             interface: interface.index,
             owners: request.attribution.is_some(),
-            ring_bytes: ring_bytes as usize,
-            frame_bytes_max,
+            sizes,
             spins: 0,
         };
         engines.push((engine, *number));
@@ -118,8 +126,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         rings: map,
         // Lanes beyond the number of CPUs have no ring.
         doorbells: doorbells.into_iter().take(cpus as usize).collect(),
-        ring_bytes,
-        frame_bytes_max,
+        sizes,
         rx_hash: options.rx_hash,
         attribution: request.attribution.clone(),
     };
@@ -131,8 +138,19 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         userspace,
         path: PATH,
         mode: "copy",
-        ring: format!("{cpus} rings of {} KiB, one for each CPU", ring_bytes >> 10),
+        ring: describe(&sizes, cpus),
         notes,
+    })
+}
+
+/// Returns a note for a bridge: it passes each packet that it forwards to the host's stack too
+/// while it is promiscuous.
+fn cost_of_a_bridge(name: &str) -> Option<String> {
+    let driver = Ethtool::open(name).and_then(|ethtool| ethtool.driver()).ok()?.name;
+    (driver == "bridge").then(|| {
+        format!(
+            "{name} is a bridge: a capture on its ports (bridge link) costs packets that it forwards less"
+        )
     })
 }
 
@@ -145,22 +163,40 @@ fn socket(request: &Request<'_>) -> Result<packet::Socket, Error> {
     Ok(packet::Socket::open(&request.interface.name)?)
 }
 
-/// Returns the size of a CPU's ring, a power of two.
-fn ring_bytes(requested: Option<usize>, cpus: u32) -> u32 {
-    let bytes = match requested {
-        Some(bytes) => bytes.min(RING_BYTES_LIMIT) as u32,
-        None => (RINGS_BYTES / cpus).clamp(RING_BYTES_MIN, RING_BYTES_MAX),
+/// Returns the sizes of a CPU's rings, which are powers of two.
+fn sizes(requested: Option<usize>, cpus: u32, frame_bytes_max: u32) -> Sizes {
+    let spill_bytes = match requested {
+        Some(bytes) => bytes.min(SPILL_BYTES_LIMIT) as u32,
+        None => (SPILLS_BYTES / cpus).clamp(SPILL_BYTES_MIN, SPILL_BYTES_MAX),
     };
-    1 << bytes.max(1).ilog2()
+    let spill_bytes = 1 << spill_bytes.max(RING_BYTES_MIN).ilog2();
+    let ring_bytes = (spill_bytes / FIRST_RING_DIVISOR).max(RING_BYTES_MIN);
+    Sizes { ring_bytes, spill_bytes, frame_bytes_max }
 }
 
-fn ring_layout(ring_bytes: u32, value_bytes: usize) -> RingLayout {
-    RingLayout {
+fn describe(sizes: &Sizes, cpus: u32) -> String {
+    let (ring, spill) = (sizes.ring_bytes >> 10, sizes.spill_bytes >> 10);
+    format!("{cpus} rings of {ring} KiB with {spill} KiB to spill, one for each CPU")
+}
+
+/// Returns the layouts of a CPU's first ring and of its spill ring.
+fn layouts(sizes: &Sizes) -> [RingLayout; 2] {
+    let wakeup = layout::WAKEUP;
+    let first = RingLayout {
         producer: layout::PRODUCER,
         consumer: layout::CONSUMER,
-        wakeup: layout::WAKEUP,
+        wakeup,
         data: layout::DATA,
-        ring_bytes: ring_bytes as usize,
-        value_bytes,
-    }
+        ring_bytes: sizes.ring_bytes as usize,
+        end: sizes.spill(),
+    };
+    let spill = RingLayout {
+        producer: layout::SPILL_PRODUCER,
+        consumer: layout::SPILL_CONSUMER,
+        wakeup,
+        data: sizes.spill(),
+        ring_bytes: sizes.spill_bytes as usize,
+        end: sizes.value_bytes(),
+    };
+    [first, spill]
 }

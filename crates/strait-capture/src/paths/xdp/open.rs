@@ -106,11 +106,14 @@ struct Way {
     chunk_bytes: u32,
 }
 
+/// Name of the mode with a generic program.
+pub(super) const GENERIC: &str = "generic";
+
 impl Way {
     fn name(self) -> &'static str {
         match (self.mode, self.attach) {
             (Mode::ZeroCopy, _) => "zero-copy",
-            (_, AttachMode::Generic) => "generic",
+            (_, AttachMode::Generic) => GENERIC,
             _ => "native copy",
         }
     }
