@@ -202,14 +202,14 @@ impl Connection {
             }
             return Ok((0, None));
         };
-        if stream.is_reset {
+        if stream.is_reset && self.reset_here.contains(&id) {
             return Ok((0, None));
         }
         stream.receive_window -= head.len as i64;
         let is_over = stream
             .content_left
             .is_some_and(|left| len as u64 > left || (head.has(flag::END_STREAM) && (len as u64) < left));
-        let code = if !stream.receives {
+        let code = if stream.is_reset || !stream.receives {
             ErrorCode::StreamClosed
         } else if stream.receive_window < 0 {
             ErrorCode::FlowControl
@@ -371,10 +371,9 @@ impl Connection {
     ) -> Result<Option<Event<'b>>, ConnectionError> {
         let is_valid = is_last && check_trailers(&self.list).is_ok() && !self.list.is_over();
         let code = match self.streams.get_mut(&id) {
-            Some(stream) if stream.is_reset => return Ok(None),
-            None if self.reset_here.contains(&id) => return Ok(None),
+            _ if self.reset_here.contains(&id) => return Ok(None),
             None => return Err(ConnectionError::new(ErrorCode::StreamClosed, "HEADERS on a closed stream")),
-            Some(stream) if !stream.receives => ErrorCode::StreamClosed,
+            Some(stream) if stream.is_reset || !stream.receives => ErrorCode::StreamClosed,
             Some(stream) if is_valid && stream.content_left.is_none_or(|left| left == 0) => {
                 stream.receives = false;
                 return Ok(Some(Event::Body { stream: id, bytes: &[], is_last: true }));

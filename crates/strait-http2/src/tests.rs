@@ -31,6 +31,10 @@ fn data(stream: u32, len: usize, flags: u8) -> Vec<u8> {
     frame(kind::DATA, flags, stream, &vec![b'x'; len])
 }
 
+fn cancel(stream: u32) -> Vec<u8> {
+    frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])
+}
+
 fn settings(id: u16, value: u32) -> Vec<u8> {
     frame(kind::SETTINGS, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
@@ -244,6 +248,9 @@ fn violations_end_the_stream_or_the_connection() {
         ([get(3), get(1)].concat(), Err(ErrorCode::StreamClosed)),
         ([get(1), data(1, 1, 0)].concat(), reset(1, ErrorCode::StreamClosed)),
         ([get(1), get(1)].concat(), reset(1, ErrorCode::StreamClosed)),
+        // Once the client has reset a stream, it may send nothing more on it.
+        ([post(1, &[]), cancel(1), data(1, 1, 0)].concat(), reset(1, ErrorCode::StreamClosed)),
+        ([post(1, &[]), cancel(1), get(1)].concat(), reset(1, ErrorCode::StreamClosed)),
         ([post(1, &[]), post(1, &[])].concat(), reset(1, ErrorCode::Protocol)),
         ([post(1, &[("content-length", "2")]), data(1, 1, 1)].concat(), reset(1, ErrorCode::Protocol)),
         ([post(1, &[("content-length", "2")]), data(1, 3, 0)].concat(), reset(1, ErrorCode::Protocol)),
@@ -324,7 +331,6 @@ fn streams_count_until_they_are_released() {
     server.take(&[get(1), get(3), get(5)].concat()).unwrap();
     assert_eq!(server.resets(), [(5, ErrorCode::RefusedStream as u32)]);
     // Cancelled requests are under way until they are released.
-    let cancel = |stream| frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8]);
     server.take(&[cancel(1), cancel(3), get(7), get(9), cancel(7), cancel(9), get(11)].concat()).unwrap();
     assert_eq!(server.resets(), [(11, ErrorCode::RefusedStream as u32)]);
     assert_eq!(server.connection.streams(), 4);
