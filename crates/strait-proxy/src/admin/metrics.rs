@@ -1,5 +1,6 @@
 //! Metrics in the text format of Prometheus (exposition formats, version 0.0.4).
 
+use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
 use crate::cache::worker::Shared;
@@ -67,8 +68,17 @@ fn proxy(out: &mut Text, sum: &Sum) {
             "Lines of the access log that were dropped because its queue was full.",
             sum.log_dropped,
         ),
+        ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),
     ];
     out.single("strait_proxy", &[], &numbers);
+    out.family(
+        "strait_proxy_http2_abuse_total",
+        "counter",
+        "HTTP/2 connections that were ended because the client exceeded a limit.",
+    );
+    for abuse in Abuse::ALL {
+        out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
+    }
 }
 
 fn store(out: &mut Text, stats: &strait_store::Stats) {
@@ -141,7 +151,15 @@ mod tests {
             let took = Duration::from_millis(ms);
             let client = SocketAddr::from(([127, 0, 0, 1], 1));
             let moved = Moved { sent: 100, ..Moved::default() };
-            counters.count(&Account { client, request: None, record, moved, took, is_whole: true });
+            counters.count(&Account {
+                client,
+                stream: None,
+                request: None,
+                record,
+                moved,
+                took,
+                is_whole: true,
+            });
         }
         let mut out = Text::default();
         proxy(&mut out, &Sum::of([&counters]));
