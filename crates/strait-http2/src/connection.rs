@@ -14,7 +14,7 @@ use crate::schedule::GroupTurns;
 use crate::settings::{Peer, TABLE_BYTES, WINDOW_DEFAULT, push_own};
 use crate::stream::{Sending, Stream};
 
-/// Streams that were reset here and whose late frames are ignored.
+/// Streams that were reset here, and late frames of which are ignored.
 const RESET_MAX: usize = 128;
 
 /// Received event. Until the next call of [`Connection::next`], [`Connection::request`] returns the

@@ -63,9 +63,12 @@ impl Head {
     }
 
     pub(crate) fn bytes(self) -> [u8; FRAME_HEAD_BYTES] {
-        let [_, a, b, c] = (self.len as u32).to_be_bytes();
-        let [d, e, f, g] = self.stream.to_be_bytes();
-        [a, b, c, self.kind, self.flags, d, e, f, g]
+        let [_, len @ ..] = (self.len as u32).to_be_bytes();
+        let mut bytes = [0; FRAME_HEAD_BYTES];
+        bytes[..3].copy_from_slice(&len);
+        bytes[3..5].copy_from_slice(&[self.kind, self.flags]);
+        bytes[5..].copy_from_slice(&self.stream.to_be_bytes());
+        bytes
     }
 
     pub(crate) fn has(self, flag: u8) -> bool {

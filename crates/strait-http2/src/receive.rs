@@ -171,7 +171,7 @@ impl Connection {
             return Err(ConnectionError::new(ErrorCode::FlowControl, "DATA beyond the connection's window"));
         }
         let (stream, event) = self.accept_data(head, left - padding, now)?;
-        // Nobody consumes padding, nor discarded data.
+        // Padding and discarded data have no user.
         self.consumed(stream, head.len - if stream == 0 { 0 } else { left - padding });
         self.reading = Reading::Data(Data { stream, left: left - padding, padding, ends });
         if event.is_some() {
@@ -321,7 +321,7 @@ impl Connection {
         let limit = self.limits.streams as usize;
         // A stream that the client has reset counts until its user releases it: otherwise a client
         // could cause any number of requests at once (CVE-2023-44487). Twice the limit admits the
-        // next requests of a client whose last ones are about to be released.
+        // next requests of a client that are sent before its last ones are released.
         if self.is_closing || active >= limit || self.streams.len() >= 2 * limit {
             self.refuse(id, ErrorCode::RefusedStream, now)?;
             return Ok(None);
@@ -356,10 +356,9 @@ impl Connection {
             turn: self.turns,
         };
         self.streams.insert(id, stream);
-        Ok(Some(match self.list.is_over() {
-            true => Event::TooLarge { stream: id },
-            false => Event::Request { stream: id, is_last },
-        }))
+        let is_over = self.list.is_over();
+        let request = Event::Request { stream: id, is_last };
+        Ok(Some(if is_over { Event::TooLarge { stream: id } } else { request }))
     }
 
     /// Handles a second header block of a stream.

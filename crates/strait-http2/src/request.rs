@@ -75,11 +75,9 @@ impl<'a> Request<'a> {
             self.path.is_some_and(|path| path.starts_with('/') || (path == "*" && self.method == "OPTIONS"));
         let has_target = self.scheme.is_some_and(|scheme| !scheme.is_empty()) && is_target;
         let is_valid = match (self.method, self.protocol) {
-            ("", _) => false,
             ("CONNECT", Some(_)) => has_target && self.authority.is_some(),
             ("CONNECT", None) => self.scheme.is_none() && self.path.is_none() && self.authority.is_some(),
-            (_, Some(_)) => false,
-            (_, None) => has_target,
+            (_, protocol) => has_target && protocol.is_none() && !self.method.is_empty(),
         };
         if !is_valid {
             return Err("missing, empty or excess pseudo-header fields");

@@ -92,7 +92,7 @@ impl Connection {
         self.peer.frame_bytes as usize
     }
 
-    /// Returns the head of a DATA frame whose payload of `len` bytes the caller sends after it; it
+    /// Returns the head of a DATA frame. The caller sends the payload of `len` bytes after it; it
     /// must fit into [`Connection::window`] and [`Connection::frame_bytes`]. The output must be
     /// sent before.
     pub fn data_head(&mut self, stream: u32, len: usize, ends: bool) -> [u8; FRAME_HEAD_BYTES] {

@@ -1,3 +1,5 @@
+//! Connections frame by frame: events, output, violations and limits.
+
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;

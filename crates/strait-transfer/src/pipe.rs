@@ -77,8 +77,8 @@ impl Pipe {
         Ok(moved)
     }
 
-    /// Moves up to `most` bytes of a file from `offset` on into the pipe, by reference to its pages,
-    /// and advances `offset`. Returns 0 at the end of the file.
+    /// Moves up to `most` bytes of a file from `offset` on into the pipe, by reference to its
+    /// pages, and advances `offset`. Returns 0 at the end of the file.
     pub fn fill_at(&mut self, file: impl AsFd, offset: &mut u64, most: usize) -> Result<usize, Errno> {
         let asked = most.min(self.bytes - self.held);
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;

@@ -29,8 +29,8 @@ struct Step {
 }
 
 const TREE: [[Child; 2]; NODES] = tree();
-const STEPS: [[Step; 16]; NODES] = steps();
-const MAY_END: [bool; NODES] = may_end();
+static STEPS: [[Step; 16]; NODES] = steps();
+static MAY_END: [bool; NODES] = may_end();
 
 const fn tree() -> [[Child; 2]; NODES] {
     let mut tree = [[Child::None; 2]; NODES];
@@ -41,14 +41,13 @@ const fn tree() -> [[Child; 2]; NODES] {
         while left > 1 {
             left -= 1;
             let bit = (code >> left & 1) as usize;
-            node = match tree[node][bit] {
-                Child::Node(next) => next as usize,
-                _ => {
-                    tree[node][bit] = Child::Node(used as u8);
-                    used += 1;
-                    used - 1
-                }
-            };
+            if let Child::Node(next) = tree[node][bit] {
+                node = next as usize;
+            } else {
+                tree[node][bit] = Child::Node(used as u8);
+                node = used;
+                used += 1;
+            }
         }
         tree[node][(code & 1) as usize] = Child::Byte(byte as u8);
         byte += 1;

@@ -1,3 +1,5 @@
+//! Blocks of RFC 7541, and malformed ones.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -191,7 +191,10 @@ mod tests {
             let (series, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<f64>().is_ok() && samples.insert(series), "{line}");
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
+            assert!(
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
+                "{line}"
+            );
             let suffixes: &[&str] =
                 if families[family] == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
             assert!(suffixes.iter().any(|suffix| name == format!("{family}{suffix}")), "{line}");

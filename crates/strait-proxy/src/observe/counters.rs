@@ -49,8 +49,9 @@ pub(crate) struct Counters {
     pub(crate) filled_spliced: SingleWriterCounter,
     /// Lines of the access log that were dropped because its queue was full.
     pub(crate) log_dropped: SingleWriterCounter,
-    /// Streams of HTTP/2 connections.
+    /// Streams of HTTP/2 connections, and open ones.
     pub(crate) http2_streams: SingleWriterCounter,
+    pub(crate) http2_open: SingleWriterCounter,
     /// HTTP/2 connections that exceeded a limit, by limit.
     pub(crate) http2_abuse: [SingleWriterCounter; ABUSES],
 }

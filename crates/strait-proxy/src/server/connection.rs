@@ -105,7 +105,8 @@ impl Client {
                 Ok(true) => {
                     let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
                     let Some(stream) = socket.into_connection() else { return };
-                    return Box::pin(http2::serve(stream, buffer, peer, current, is_idle)).await;
+                    let connection = http2::Http2Connection { current, peer, share, is_idle };
+                    return Box::pin(connection.serve(stream, buffer)).await;
                 }
                 Ok(false) => {}
                 Err(_) => return,

@@ -2,11 +2,13 @@
 //! side, and the limits of attacks.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
 
 use lab::wait_until;
 use strait_http2::hpack::{Decoder, FieldList, encode};
 use strait_http2::{FRAME_HEAD_BYTES, PREFACE};
+use strait_proxy::{Clock, Config, Proxy};
 
 use crate::rig::{LIMIT, Rig, body};
 
@@ -65,6 +67,8 @@ impl Answer {
 struct Client {
     tcp: TcpStream,
     decoder: Decoder,
+    /// Requests of a test that repeats them.
+    sent: u32,
 }
 
 impl Client {
@@ -72,11 +76,11 @@ impl Client {
         Self::with_window(address, (1 << 31) - 1)
     }
 
-    /// Client whose streams have windows of that many bytes.
+    /// Client with windows of that many bytes for its streams.
     fn with_window(address: SocketAddr, window: u32) -> Self {
         let tcp = TcpStream::connect(address).unwrap();
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut client = Self { tcp, decoder: Decoder::new(4096) };
+        let mut client = Self { tcp, decoder: Decoder::new(4096), sent: 0 };
         let initial_window = [&[0, 4][..], &window.to_be_bytes()].concat();
         let connection_window = ((1_u32 << 31) - 1 - 65_535).to_be_bytes();
         let frames =
@@ -282,8 +286,99 @@ fn log_has_version_and_stream() {
     assert_eq!((&line["body_bytes"], &line["whole"]), (&100.into(), &true.into()));
 }
 
-/// Sends `next(0)`, `next(1)` and so on until the proxy ends the connection, while another client is
-/// served; checks the counter of the limit, and that the proxy forgets the connection.
+/// Starts an origin for one connection, which sends `response` after a request head, then the
+/// received bytes up to `echoed`; and a proxy for it.
+fn one_origin(response: &'static [u8], echoed: usize) -> (Proxy, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = listener.local_addr().unwrap();
+    let served = thread::spawn(move || {
+        let (mut tcp, _) = listener.accept().unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            tcp.read_exact(&mut byte).unwrap();
+            head.extend_from_slice(&byte);
+        }
+        tcp.write_all(response).unwrap();
+        let mut bytes = vec![0; echoed];
+        tcp.read_exact(&mut bytes).unwrap();
+        tcp.write_all(&bytes).unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    let mut config = Config::from_toml(ON).unwrap();
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config.workers = 1;
+    config.origin = Some(format!("http://{origin}"));
+    (Proxy::start(&config, Clock::system()).unwrap(), served)
+}
+
+#[test]
+fn websocket_passes_in_a_stream() {
+    let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\nhello";
+    let (proxy, served) = one_origin(switching, 5);
+    let mut client = Client::to(proxy.address());
+    let connect = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/chat"),
+        (":authority", "a"),
+    ];
+    client.send([head(1, &connect, 0), frame(DATA, 0, 1, b"abcde")].concat());
+    let answer = client.answers(1).remove(0).1;
+    assert_eq!((answer.field(":status"), &answer.body[..]), (Some("200"), &b"helloabcde"[..]));
+    assert!(answer.is_whole && answer.field("sec-websocket-accept").is_none(), "{answer:?}");
+    let head = served.join().unwrap();
+    assert!(head.starts_with("GET /chat HTTP/1.1\r\n") && head.contains("Upgrade: websocket\r\n"), "{head}");
+}
+
+#[test]
+fn chunks_and_trailers_become_frames() {
+    let chunked = b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX-End: 7\r\n\r\n";
+    let (proxy, served) = one_origin(chunked, 0);
+    let mut client = Client::to(proxy.address());
+    let answer = client.get(1, "/a");
+    assert!(answer.is_whole && answer.body == b"abcde", "{answer:?}");
+    assert_eq!((answer.field("transfer-encoding"), answer.field("x-end")), (None, Some("7")));
+    served.join().unwrap();
+}
+
+#[test]
+fn streams_count_as_connections_of_their_client() {
+    let rig = Rig::start(&format!("{ON}limits.connections_per_client = 3\n"));
+    // Responses wait for windows, so that their streams stay open.
+    let mut client = Client::with_window(rig.proxy.address(), 0);
+    client.send([get(1, "/200/60/700/a"), get(3, "/200/60/700/b")].concat());
+    client.until(HEADERS).unwrap();
+    client.until(HEADERS).unwrap();
+    client.send(get(5, "/200/60/700/c"));
+    let refused = client.until(RST_STREAM).unwrap();
+    assert_eq!((refused.stream, &refused.payload[..]), (5, &7_u32.to_be_bytes()[..]));
+    client.send(frame(WINDOW_UPDATE, 0, 1, &700_u32.to_be_bytes()));
+    client.until(DATA).unwrap();
+    rig.wait_counted(1);
+    assert!(wait_until(LIMIT, || {
+        client.send(get(7 + client.sent * 2, "/200/60/700/c"));
+        client.sent += 1;
+        let answer = client.frame().unwrap();
+        answer.kind == HEADERS
+    }));
+}
+
+#[test]
+fn stream_whose_client_opens_no_window_ends_and_others_go_on() {
+    let rig = Rig::start(&format!("{ON}timeouts.client = 1\n"));
+    let mut client = Client::with_window(rig.proxy.address(), 0);
+    client.send(get(1, "/200/60/100000/a"));
+    let reset = client.until(RST_STREAM).unwrap();
+    assert_eq!(reset.stream, 1);
+    let head_request =
+        [(":method", "HEAD"), (":scheme", "http"), (":path", "/200/60/7/b"), (":authority", "www.example")];
+    client.send(head(3, &head_request, END_STREAM));
+    assert_eq!(client.until(HEADERS).unwrap().stream, 3);
+}
+
+/// Sends `next(0)`, `next(1)` and so on until the proxy ends the connection, while another client
+/// is served; checks the counter of the limit, and that the proxy forgets the connection.
 fn attack(limit: &str, next: impl Fn(u32) -> Vec<u8>) {
     let rig = Rig::start(&format!("{ON}admin.listen = \"127.0.0.1:0\"\n"));
     let mut other = Client::to(rig.proxy.address());
@@ -323,7 +418,12 @@ fn floods_of_frames_end_the_connection() {
     attack("ping", |_| frame(PING, 0, 0, &[0; 8]));
     attack("settings", |_| frame(SETTINGS, 0, 0, &[]));
     attack("priority", |_| frame(2, 0, 1, &[0; 5]));
-    attack("window_update", |_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]));
+    // The window of the connection is full: updates of a stream that has ended are valid.
+    let update = |index| match index {
+        0 => get(1, "/200/60/700/other"),
+        _ => frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]),
+    };
+    attack("window_update", update);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use strait_http2::{Abuse, Connection, Event, Limits};
+use strait_http2::{Abuse, Connection, ErrorCode, Event, Limits};
 use strait_transfer::pipe::Pipe;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
@@ -317,8 +317,8 @@ impl State {
         Poll::Ready(Ok(window.min(OUTPUT_BYTES.saturating_sub(self.protocol.output().len()))))
     }
 
-    /// Waits for the stream's turn, and for the pipe to be empty. Returns the pipe and the number of
-    /// DATA bytes that the stream may put into it, at least one; no pipe if all are in use.
+    /// Waits for the stream's turn, and for the pipe to be empty. Returns the pipe and the number
+    /// of DATA bytes that the stream may put into it, at least one; no pipe if all are in use.
     pub(super) fn poll_pipe(
         &mut self,
         id: u32,
@@ -407,6 +407,10 @@ impl State {
         if let Some(waker) = self.driver.take() {
             waker.wake();
         }
+    }
+
+    pub(super) fn refuse_unprocessed(&mut self, id: u32) {
+        self.protocol.reset(id, ErrorCode::RefusedStream);
     }
 
     /// Ends the use of a stream.

@@ -2,16 +2,17 @@
 //! request, so that an exchange does not depend on the version.
 //!
 //! ```text
-//!                    ┌── Link: one lock ────────────────────────────┐
-//! TCP or TLS ──▶ read│ frames ──▶ request head as text, body ──▶ Slot│──▶ poll_read   ┐
-//!                    │                                              │                ├ stream, as a
-//! TCP or TLS ◀─ write│ output ◀── HEADERS, DATA ◀───────────────────│◀── poll_write  ┘ connection
-//!                    └──────────────────────────────────────────────┘
+//!              ┌── Link: one lock ──────────────────┐
+//! TCP ── read ─▶ frames ─▶ request as text, in Slot │──▶ poll_read  ─┐
+//! or TLS       │                                    │                ├ stream
+//!     ◀─ write ─ output ◀─ HEADERS, DATA ◀───────────│◀── poll_write ─┘
+//!              └────────────────────────────────────┘
 //! ```
 //!
-//! `strait-http2` has the protocol, `gather` the zero-copy send, `link` the shared connection, `stream` one stream, `translate`
-//! the heads. The connection's task reads and writes the socket; the tasks of streams only move
-//! bytes into the output, in the order of their priorities, and only while there is room in it.
+//! `strait-http2` has the protocol, `link` the shared connection, `stream` one stream, `gather` the
+//! send without a copy, and `translate` the heads. The connection's task reads and writes the
+//! socket; the tasks of streams only move bytes into the output, in the order of their priorities,
+//! and only while there is room in it.
 
 mod gather;
 pub(crate) mod link;

@@ -53,6 +53,11 @@ impl Http2Stream {
         Self { link, id, method, is_encrypted, is_encrypted_here, sink, moved: Moved::default() }
     }
 
+    /// Gives the request back: its client may send it again.
+    pub(crate) fn refuse(self) {
+        self.link.state().refuse_unprocessed(self.id);
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
