@@ -6,8 +6,11 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 
 use lab::{Finished, Launch, program_or_skip, wait_until};
+use strait_http2::hpack::encode;
+use strait_http2::{FRAME_HEAD_BYTES, PREFACE};
 
 use crate::body::Body;
+use crate::client::Client;
 use crate::origin::Origin;
 use crate::rig::{LIMIT, Proxy, Setup};
 use crate::servers::{certificate, find};
@@ -109,6 +112,63 @@ fn assert_conformant(h2spec: &Path, port: u16, more: &[&str]) {
     assert!(text.contains(" 0 skipped, 0 failed"), "{text}");
 }
 
+/// Connections of the test without windows, requests of each, and the memory that each request may
+/// take.
+const STUCK: usize = 10;
+const STUCK_REQUESTS: u32 = 100;
+const STUCK_BYTES_MAX: u64 = 48 << 10;
+
+#[test]
+fn requests_without_windows_hold_bounded_memory_and_delay_no_other_client() {
+    let origin = Origin::of_bodies();
+    let proxy = start(&origin);
+    let mut other = Client::connect(proxy.address).unwrap();
+    let mut is_served = || {
+        other.ask("GET", &LARGE.target(), "").unwrap();
+        other.head().unwrap();
+        LARGE.is(0, &other.exactly(LARGE.len).unwrap())
+    };
+    assert!((0..3).all(|_| is_served()));
+    let before = proxy.memory();
+    let stuck: Vec<_> = (0..STUCK).map(|_| stuck(&proxy)).collect();
+    assert!(is_served());
+    let grown = proxy.memory_peak().saturating_sub(before);
+    let requests = STUCK as u64 * u64::from(STUCK_REQUESTS);
+    assert!(grown < requests * STUCK_BYTES_MAX, "{grown} bytes for {requests} requests");
+    drop(stuck);
+    assert!(wait_until(LIMIT, || proxy.descriptors().sockets < 20));
+}
+
+/// Opens a connection with windows of 0 bytes, and waits for the heads of all its responses.
+fn stuck(proxy: &Proxy) -> TcpStream {
+    let mut tcp = TcpStream::connect(proxy.address).unwrap();
+    tcp.set_read_timeout(Some(LIMIT)).unwrap();
+    let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+    let mut bytes = [PREFACE, &settings].concat();
+    let mut block = Vec::new();
+    let target = LARGE.target();
+    for (name, value) in [(":method", "GET"), (":scheme", "http"), (":path", &target), (":authority", "a")] {
+        encode(name.as_bytes(), value.as_bytes(), &mut block);
+    }
+    for stream in (1..).step_by(2).take(STUCK_REQUESTS as usize) {
+        // HEADERS with END_HEADERS and END_STREAM.
+        bytes.extend_from_slice(&[0, 0, block.len() as u8, 1, 5]);
+        bytes.extend_from_slice(&u32::to_be_bytes(stream));
+        bytes.extend_from_slice(&block);
+    }
+    tcp.write_all(&bytes).unwrap();
+    let mut heads = 0;
+    while heads < STUCK_REQUESTS {
+        let mut head = [0; FRAME_HEAD_BYTES];
+        tcp.read_exact(&mut head).unwrap();
+        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        tcp.read_exact(&mut vec![0; len as usize]).unwrap();
+        assert!(head[3] != 3, "a stream was reset");
+        heads += u32::from(head[3] == 1);
+    }
+    tcp
+}
+
 /// Idle connections of the test, and the memory that each may take.
 const IDLE: usize = 1000;
 const IDLE_BYTES_MAX: u64 = 15_000;
@@ -121,7 +181,7 @@ fn idle_connections_take_little_memory() {
         let mut tcp = TcpStream::connect(proxy.address).unwrap();
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
         let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-        tcp.write_all(&[&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat()).unwrap();
+        tcp.write_all(&[PREFACE, &settings].concat()).unwrap();
         // The server's SETTINGS, WINDOW_UPDATE and acknowledgement.
         tcp.read_exact(&mut [0; 45 + 13 + 9]).unwrap();
         tcp

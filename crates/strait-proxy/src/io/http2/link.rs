@@ -41,6 +41,8 @@ pub(super) struct State {
     turn: Option<u32>,
     /// Pipe for data of files. Its bytes come before the output.
     pipe: Lent,
+    /// True if streams wait for room for their heads.
+    waits_for_room: bool,
     /// True once nothing can be received or sent any more.
     is_over: bool,
     /// Bytes given to the transport.
@@ -97,6 +99,7 @@ impl Link {
             driver: None,
             turn: None,
             pipe: Lent::Unused,
+            waits_for_room: false,
             is_over: false,
             sent_bytes: 0,
         })))
@@ -342,6 +345,18 @@ impl State {
         }
     }
 
+    /// Waits for room in the output for a head.
+    pub(super) fn poll_room(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let has_room = self.protocol.output().len() < OUTPUT_BYTES;
+        let slot = self.slot(id)?;
+        if has_room {
+            return Poll::Ready(Ok(()));
+        }
+        slot.writer = Some(context.waker().clone());
+        self.waits_for_room = true;
+        Poll::Pending
+    }
+
     /// Puts the pipe back, sends what the socket takes at once, and ends the turn.
     pub(super) fn end_pipe(&mut self, mut pipe: Pipe) -> io::Result<()> {
         let tcp = &self.transport.tcp;
@@ -393,6 +408,9 @@ impl State {
     fn pass_turn(&mut self) {
         if self.protocol.output().len() >= OUTPUT_BYTES {
             return;
+        }
+        if std::mem::take(&mut self.waits_for_room) {
+            self.slots.values_mut().filter_map(|slot| slot.writer.take()).for_each(Waker::wake);
         }
         if self.turn.is_none() {
             self.turn = self.protocol.grant();

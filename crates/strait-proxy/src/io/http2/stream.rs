@@ -114,6 +114,9 @@ impl Http2Stream {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        if matches!(self.sink, Sink::Head(_)) {
+            ready!(state.poll_room(self.id, context))?;
+        }
         match std::mem::replace(&mut self.sink, Sink::Done) {
             Sink::Head(before) => Poll::Ready(self.write_head(state, before, bytes)),
             Sink::Body(framed, trailers) => self.poll_body(state, context, (framed, trailers), bytes),
