@@ -148,7 +148,9 @@ mod tests {
 
     fn list(fields: &[(&str, &str)]) -> FieldList {
         let (mut block, mut list) = (Vec::new(), FieldList::new(1 << 16, 100));
-        fields.iter().for_each(|(name, value)| encode(name.as_bytes(), value.as_bytes(), &mut block));
+        for (name, value) in fields {
+            encode(name.as_bytes(), value.as_bytes(), &mut block);
+        }
         Decoder::new(4096).decode(&block, &mut list).unwrap();
         list
     }

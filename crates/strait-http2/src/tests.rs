@@ -14,7 +14,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
-    fields.iter().for_each(|(name, value)| encode(name.as_bytes(), value.as_bytes(), &mut block));
+    for (name, value) in fields {
+        encode(name.as_bytes(), value.as_bytes(), &mut block);
+    }
     block
 }
 
@@ -222,9 +224,13 @@ fn streams_take_turns_by_urgency() {
     let grants = |server: &mut Server, wanting: &[u32]| {
         let mut order = Vec::new();
         for _ in 0..4 {
-            wanting.iter().for_each(|stream| server.connection.want(*stream, true));
+            for stream in wanting {
+                server.connection.want(*stream, true);
+            }
             order.extend(server.connection.grant());
-            wanting.iter().for_each(|stream| server.connection.want(*stream, false));
+            for stream in wanting {
+                server.connection.want(*stream, false);
+            }
         }
         order
     };

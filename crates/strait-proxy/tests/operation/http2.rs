@@ -31,7 +31,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 fn head(stream: u32, fields: &[(&str, &str)], flags: u8) -> Vec<u8> {
     let mut block = Vec::new();
-    fields.iter().for_each(|(name, value)| encode(name.as_bytes(), value.as_bytes(), &mut block));
+    for (name, value) in fields {
+        encode(name.as_bytes(), value.as_bytes(), &mut block);
+    }
     frame(HEADERS, END_HEADERS | flags, stream, &block)
 }
 

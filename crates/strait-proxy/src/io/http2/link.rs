@@ -86,6 +86,9 @@ pub(crate) enum Accepted {
     End(Option<Abuse>),
 }
 
+/// New request, if there is one; an error with the exceeded limit after a violation.
+type Step = Result<Option<(u32, Method)>, Option<Abuse>>;
+
 impl Link {
     /// Begins HTTP/2 on a connection, of which `buffer` was read already.
     pub(crate) fn new(transport: Stream, buffer: Buffer, streams: u32, form: TargetForm) -> Self {
@@ -191,7 +194,7 @@ impl State {
 
     /// Returns a new request; `None` at the end of the connection; an error with the exceeded limit
     /// after a violation.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<(u32, Method)>, Option<Abuse>>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         for _ in 0..READS_MAX {
             if self.is_over {
                 return Poll::Ready(Ok(None));
@@ -214,7 +217,7 @@ impl State {
     }
 
     /// Processes the buffered bytes up to the next request.
-    fn process(&mut self) -> Result<Option<(u32, Method)>, Option<Abuse>> {
+    fn process(&mut self) -> Step {
         let now = Instant::now();
         loop {
             let step = self.protocol.next(now, self.buffer.filled());

@@ -186,7 +186,9 @@ mod tests {
         let now = std::time::Instant::now();
         let mut connection = Connection::new(Limits::default(), now);
         let mut block = Vec::new();
-        fields.iter().for_each(|(name, value)| encode(name.as_bytes(), value.as_bytes(), &mut block));
+        for (name, value) in fields {
+            encode(name.as_bytes(), value.as_bytes(), &mut block);
+        }
         let head = [0, 0, block.len() as u8, 1, 4, 0, 0, 0, 1];
         let bytes = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &head, &block].concat();
         let mut rest = &bytes[..];
