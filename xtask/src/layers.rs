@@ -42,6 +42,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-filter", Layer::Pure),
     ("strait-pcapng", Layer::Pure),
     ("strait-http", Layer::Pure),
+    ("strait-http2", Layer::Pure),
     ("strait-ledger", Layer::Pure),
     ("strait-capture", Layer::Engine),
     ("strait-transfer", Layer::Engine),

@@ -47,7 +47,7 @@ pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
     if !fields.is_legible("connection") {
         return false;
     }
-    let mut keeps_alive = version == Version::Http11;
+    let mut keeps_alive = version >= Version::Http11;
     for option in fields.elements("connection") {
         if option.eq_ignore_ascii_case("close") {
             return false;
@@ -61,7 +61,11 @@ pub fn keeps_alive(version: Version, fields: &Fields<'_>) -> bool {
 /// 7.6.3). Existing elements come first.
 pub fn via(fields: &Fields<'_>, version: Version, by: &str) -> String {
     let mut via: String = fields.elements("via").flat_map(|element| [element, ", "]).collect();
-    via.push_str(if version == Version::Http11 { "1.1 " } else { "1.0 " });
+    via.push_str(match version {
+        Version::Http10 => "1.0 ",
+        Version::Http11 => "1.1 ",
+        Version::Http2 => "2 ",
+    });
     via.push_str(by);
     via
 }
@@ -102,7 +106,7 @@ const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// Writes the received request as the `message/http` content of the response to TRACE.
 pub fn write_trace(request: &Request<'_>, out: &mut Vec<u8>) {
-    let version = if request.version == Version::Http11 { "1.1" } else { "1.0" };
+    let version = if request.version >= Version::Http11 { "1.1" } else { "1.0" };
     out.extend([request.method, " ", request.target, " HTTP/", version, "\r\n"].concat().bytes());
     let is_secret = |name: &str| SECRET.into_iter().any(|secret| secret.eq_ignore_ascii_case(name));
     for field in request.fields.iter().filter(|field| !is_secret(field.name)) {

@@ -24,6 +24,8 @@ pub enum Version {
     Http10,
     /// HTTP/1.1.
     Http11,
+    /// HTTP/2: the head was translated to the form of HTTP/1.1.
+    Http2,
 }
 
 /// Head of a request.

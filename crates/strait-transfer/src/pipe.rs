@@ -11,6 +11,8 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use crate::descriptors::{Budget, Share};
 use crate::error::{Error, Result};
 
+/// Unit of a pipe's capacity in bytes.
+const PAGE_BYTES: usize = 4096;
 /// Capacity of a pipe.
 const PIPE_BYTES: usize = 256 << 10;
 /// Capacity of the first pipes of the process, the maximum for an ordinary user
@@ -73,6 +75,28 @@ impl Pipe {
         let moved = splice(from, None, &self.writer, None, asked, flags)?;
         self.held += moved;
         Ok(moved)
+    }
+
+    /// Moves up to `most` bytes of a file from `offset` on into the pipe, by reference to its
+    /// pages, and advances `offset`. Returns 0 at the end of the file.
+    pub fn fill_at(&mut self, file: impl AsFd, offset: &mut u64, most: usize) -> Result<usize, Errno> {
+        let asked = most.min(self.bytes - self.held);
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let moved = splice(file, Some(offset), &self.writer, None, asked, flags)?;
+        self.held += moved;
+        Ok(moved)
+    }
+
+    /// Copies bytes into the pipe.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let written = rustix::io::write(&self.writer, bytes)?;
+        self.held += written;
+        Ok(written)
+    }
+
+    /// Returns the number of its slots. Each holds a page, or a part of one.
+    pub fn slots(&self) -> usize {
+        self.bytes / PAGE_BYTES
     }
 
     /// Moves bytes from the pipe to `to`: at `offset` of a file, which is advanced, or at its own

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
 use crate::cache::worker::Shared;
@@ -69,8 +70,17 @@ fn proxy(out: &mut Text, sum: &Sum) {
             "Lines of the access log that were dropped because its queue was full.",
             sum.log_dropped,
         ),
+        ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),
     ];
     out.single("strait_proxy", &[], &numbers);
+    out.family(
+        "strait_proxy_http2_abuse_total",
+        "counter",
+        "HTTP/2 connections that were ended because the client exceeded a limit.",
+    );
+    for abuse in Abuse::ALL {
+        out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
+    }
 }
 
 fn store(out: &mut Text, stats: &strait_store::Stats) {
@@ -145,7 +155,15 @@ mod tests {
             let took = Duration::from_millis(ms);
             let client = SocketAddr::from(([127, 0, 0, 1], 1));
             let moved = Moved { sent: 100, ..Moved::default() };
-            counters.count(&Account { client, request: None, record, moved, took, is_whole: true });
+            counters.count(&Account {
+                client,
+                stream: None,
+                request: None,
+                record,
+                moved,
+                took,
+                is_whole: true,
+            });
         }
         let mut out = Text::default();
         proxy(&mut out, &Sum::of([&counters]));
@@ -177,7 +195,10 @@ mod tests {
             let (series, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<f64>().is_ok() && samples.insert(series), "{line}");
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
+            assert!(
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'),
+                "{line}"
+            );
             let suffixes: &[&str] =
                 if families[family] == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
             assert!(suffixes.iter().any(|suffix| name == format!("{family}{suffix}")), "{line}");

@@ -71,9 +71,11 @@ impl Shared {
         Report::of(&Sum::of(&*self.counters), self.fills.count(), store)
     }
 
-    /// Returns the number of client connections of all workers.
+    /// Returns the number of client connections of all workers. A stream of HTTP/2 counts as one:
+    /// it holds as much memory.
     pub(crate) fn connections(&self) -> usize {
-        self.counters.iter().map(|counters| counters.open.get() as usize).sum()
+        let open = |counters: &Counters| counters.open.get() + counters.http2_open.get();
+        self.counters.iter().map(|counters| open(counters) as usize).sum()
     }
 }
 

@@ -15,6 +15,8 @@ use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, Cache, Config};
 use crate::config::limits::BUFFER_BYTES;
 
+/// Maximum of concurrent requests of an HTTP/2 connection.
+const HTTP2_STREAMS_MAX: u32 = 1000;
 /// Maximum of workers.
 const WORKERS_MAX: usize = 256;
 /// Largest object in memory: it is read in one piece.
@@ -46,6 +48,7 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
         (config.access.connect_ports.contains(&0), "access.connect_ports: ports are 1 to 65535, for example [443]".to_owned()),
         (limits.connections == 0, "limits.connections = 0: no client could connect; the minimum is 1".to_owned()),
         (limits.origin_connections == 0, "limits.origin_connections = 0: no request would reach an origin; the minimum is 1".to_owned()),
+        (!(1..=HTTP2_STREAMS_MAX).contains(&config.http2.streams), format!("http2.streams = {}: 1 to {HTTP2_STREAMS_MAX} are possible", config.http2.streams)),
         (ahead.as_u64() > BUFFER_BYTES as u64, format!("limits.request_ahead = {}: the maximum is 32KiB", size(ahead))),
     ]
     .into_iter()

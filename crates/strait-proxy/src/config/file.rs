@@ -43,6 +43,8 @@ pub struct Config {
     pub transfer: Transfer,
     /// TLS with clients and origins.
     pub tls: Tls,
+    /// HTTP/2 with clients.
+    pub http2: Http2,
     /// Access log.
     pub log: Log,
     /// Admin page and metrics.
@@ -313,6 +315,22 @@ pub struct Tls {
     pub kernel: bool,
 }
 
+/// HTTP/2 with clients (RFC 9113).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http2 {
+    /// Accept HTTP/2: with TLS by ALPN, without TLS from clients that know of it.
+    pub enabled: bool,
+    /// Concurrent requests of one connection.
+    pub streams: u32,
+}
+
+impl Default for Http2 {
+    fn default() -> Self {
+        Self { enabled: false, streams: 100 }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -328,6 +346,7 @@ impl Default for Config {
             limits: Limits::default(),
             transfer: Transfer::default(),
             tls: Tls::default(),
+            http2: Http2::default(),
             log: Log::default(),
             admin: Admin::default(),
             proxy_protocol: ProxyProtocol::default(),

@@ -101,6 +101,8 @@ const KEYS: &[(&str, Kind)] = &[
     ("tls.key", Kind::Path),
     ("tls.origin_ca", Kind::Path),
     ("tls.kernel", Kind::Bool),
+    ("http2.enabled", Kind::Bool),
+    ("http2.streams", Kind::Number(1, u32::MAX as u64)),
     ("log.access", Kind::Path),
     ("log.format", Kind::OneOf(&["common", "combined", "squid", "json"])),
     ("admin.listen", Kind::Address),

@@ -87,6 +87,8 @@ pub(crate) struct Settings {
     pub(crate) origin_idle_max: usize,
     pub(crate) transfer: Transfer,
     pub(crate) tls: Tls,
+    /// Concurrent requests of an HTTP/2 connection; 0: no HTTP/2.
+    pub(crate) http2_streams: u32,
     /// Format of the access log.
     pub(crate) log_format: Format,
     pub(crate) admin: Admin,
@@ -124,7 +126,8 @@ impl Settings {
             return Err(Error::Config("listen: no address to listen on".to_owned()));
         }
         let access = Access::new(config, origin.is_some())?;
-        let tls = Tls::new(&config.tls, origin.as_ref().is_some_and(|server| server.is_tls))?;
+        let uses_tls_to_origin = origin.as_ref().is_some_and(|server| server.is_tls);
+        let tls = Tls::new(&config.tls, uses_tls_to_origin, config.http2.enabled)?;
         Ok(Self {
             ports: ports(config)?,
             workers,
@@ -156,6 +159,7 @@ impl Settings {
             origin_idle_max: config.limits.origin_idle,
             transfer: config.transfer.clone(),
             tls,
+            http2_streams: if config.http2.enabled { config.http2.streams } else { 0 },
             log_format: config.log.format,
             admin: Admin::new(config)?,
             closing: Arc::default(),

@@ -16,8 +16,9 @@ use strait_os::Kind;
 use crate::config::error::{Error, Result};
 use crate::config::file;
 
-/// Protocol inside TLS, announced by ALPN (RFC 7301).
+/// Protocols inside TLS, announced by ALPN (RFC 7301).
 const PROTOCOL: &[u8] = b"http/1.1";
+const HTTP2: &[u8] = b"h2";
 
 /// TLS configurations for both sides.
 #[derive(Clone, Debug)]
@@ -34,11 +35,11 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Reads certificates and keys; also authorities if the origin uses TLS.
-    pub(crate) fn new(config: &file::Tls, uses_tls_to_origin: bool) -> Result<Self> {
+    pub(crate) fn new(config: &file::Tls, uses_tls_to_origin: bool, has_http2: bool) -> Result<Self> {
         let files = files(config)?;
         let is_used = files.is_some() || uses_tls_to_origin;
         let (kernel, note) = if is_used && config.kernel { probe() } else { (false, None) };
-        let server = files.map(|(certificate, key)| server(certificate, key, kernel)).transpose()?;
+        let server = files.map(|files| server(files, kernel, has_http2)).transpose()?;
         let client = uses_tls_to_origin.then(|| client(config.origin_ca.as_deref(), kernel)).transpose()?;
         let (server, client) = (server.map(Arc::new), client.map(Arc::new));
         Ok(Self { server, client, kernel, note })
@@ -77,7 +78,7 @@ fn versions<S: ConfigSide>(
     builder.map_err(|error| Error::Config(format!("tls: {error}")))
 }
 
-fn server(certificate: &Path, key: &Path, for_kernel: bool) -> Result<ServerConfig> {
+fn server((certificate, key): (&Path, &Path), for_kernel: bool, has_http2: bool) -> Result<ServerConfig> {
     let chain = certificates("tls.certificate", certificate)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread("tls.key", key, &error))?;
     let mut server = versions(ServerConfig::builder_with_provider)?
@@ -92,7 +93,8 @@ fn server(certificate: &Path, key: &Path, for_kernel: bool) -> Result<ServerConf
             };
             Error::Config(format!("tls.key = \"{}\": {why}", key.display()))
         })?;
-    server.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let protocols = [HTTP2, PROTOCOL].into_iter().skip(usize::from(!has_http2));
+    server.alpn_protocols = protocols.map(<[u8]>::to_vec).collect();
     server.ticketer = Ticketer::new().map_err(|error| Error::Config(format!("tls: {error}")))?;
     server.enable_secret_extraction = for_kernel;
     Ok(server)

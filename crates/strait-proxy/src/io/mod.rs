@@ -3,12 +3,15 @@
 //! Nothing here knows the cache or a worker: functions take the few values that they need.
 
 pub(crate) mod buffer;
+pub(crate) mod carrier;
 pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod forward;
 pub(crate) mod framing;
 pub(crate) mod gate;
 pub(crate) mod head;
+pub(crate) mod http2;
+pub(crate) mod moved;
 pub(crate) mod pace;
 pub(crate) mod piece;
 pub(crate) mod socket;

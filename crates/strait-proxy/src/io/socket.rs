@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strait_transfer::pipe::Pipe;
-use strait_transfer::tcp::acknowledged;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::carrier::Carrier;
 use crate::io::deadline::{Deadline, TimedOut};
+use crate::io::http2::stream::Http2Stream;
+pub(crate) use crate::io::moved::Moved;
 use crate::io::pace::{Pace, Uptake};
 use crate::io::piece::Piece;
 use crate::io::stream::Stream;
@@ -67,41 +69,6 @@ pub(crate) async fn after_others_have_read() {
     tokio::task::yield_now().await;
 }
 
-/// Bytes sent on a socket, by mechanism.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// Copied from memory.
-    pub(crate) sent: u64,
-    /// Of those, bytes encrypted in user space.
-    pub(crate) encrypted: u64,
-    /// From a file's pages (sendfile).
-    pub(crate) sendfile: u64,
-    /// From another socket, through a pipe (splice).
-    pub(crate) spliced: u64,
-    /// Bytes outside bodies: heads of responses, chunk framing, trailers.
-    pub(crate) overhead: u64,
-}
-
-impl Moved {
-    fn copied(&mut self, bytes: u64, is_encrypted_here: bool) {
-        self.sent += bytes;
-        if is_encrypted_here {
-            self.encrypted += bytes;
-        }
-    }
-
-    /// Returns the bytes sent since `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self {
-            sent: self.sent - before.sent,
-            encrypted: self.encrypted - before.encrypted,
-            sendfile: self.sendfile - before.sendfile,
-            spliced: self.spliced - before.spliced,
-            overhead: self.overhead - before.overhead,
-        }
-    }
-}
-
 /// Awaits `reading` for at most `limit` and the time that the body's pace allows.
 async fn paced(
     deadline: &mut Deadline,
@@ -117,10 +84,10 @@ async fn paced(
     Ok(read)
 }
 
-/// TCP connection, with or without TLS.
+/// TCP connection, with or without TLS, or a stream of an HTTP/2 connection.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    stream: Stream,
+    stream: Carrier,
     deadline: Deadline,
     /// Time that the peer may be idle.
     pub(crate) idle_timeout: Duration,
@@ -138,8 +105,17 @@ impl Socket {
     pub(crate) fn new(tcp: TcpStream, idle_timeout: Duration) -> Self {
         // An error means that the socket is not TCP: nothing is delayed there.
         let _ = tcp.set_nodelay(true);
+        Self::over(Carrier::Connection(Stream::new(tcp)), idle_timeout)
+    }
+
+    /// Socket for one stream of an HTTP/2 connection.
+    pub(crate) fn of_http2(stream: Http2Stream, idle_timeout: Duration) -> Self {
+        Self::over(Carrier::Http2(Box::new(stream)), idle_timeout)
+    }
+
+    fn over(stream: Carrier, idle_timeout: Duration) -> Self {
         Self {
-            stream: Stream::new(tcp),
+            stream,
             deadline: Deadline::default(),
             idle_timeout,
             stops_on_response: false,
@@ -151,11 +127,20 @@ impl Socket {
 
     /// Performs the TLS handshake.
     pub(crate) async fn secure(&mut self, session: Session, limit: Duration) -> io::Result<()> {
-        self.stream.secure(session);
         let Self { stream, deadline, .. } = self;
+        let Some(stream) = stream.connection() else { return Err(io::ErrorKind::Unsupported.into()) };
+        stream.secure(session);
         let shaken = deadline.within(limit, poll_fn(|context| stream.poll_handshake(context))).await;
         shaken.unwrap_or_else(|TimedOut| Err(io::ErrorKind::TimedOut.into()))?;
         stream.hand_over()
+    }
+
+    /// Returns the connection, for another protocol.
+    pub(crate) fn into_connection(self) -> Option<Stream> {
+        match self.stream {
+            Carrier::Connection(stream) => Some(stream),
+            Carrier::Http2(_) => None,
+        }
     }
 
     /// Returns true if the connection uses TLS.
@@ -165,7 +150,7 @@ impl Socket {
 
     /// Returns true if bytes can move in and out without a copy (splice(2), sendfile(2)).
     pub(crate) fn can_splice(&self) -> bool {
-        !self.stream.is_encrypted_here()
+        self.stream.can_splice()
     }
 
     /// Reads available bytes, at most `most`, into an empty buffer; 0 at the end.
@@ -211,7 +196,7 @@ impl Socket {
         }
         let stops_on_response = self.stops_on_response;
         loop {
-            let send = |stream: &mut Stream, context: &mut Context<'_>| match stream.poll_send(context) {
+            let send = |stream: &mut Carrier, context: &mut Context<'_>| match stream.poll_send(context) {
                 Poll::Pending if stops_on_response => {
                     stream.poll_readable(context).map(|_| Err(SocketError::Answered))
                 }
@@ -238,7 +223,7 @@ impl Socket {
         let written = written?;
         self.count_copied(written as u64);
         if written < bytes.len() {
-            let _ = rustix::net::shutdown(&self.stream.tcp, rustix::net::Shutdown::Both);
+            self.stream.shutdown();
             return Err(SocketError::Closed);
         }
         Ok(true)
@@ -249,7 +234,7 @@ impl Socket {
         let (mut first, mut second) = (first, second);
         while !(first.is_empty() && second.is_empty()) {
             let parts = [IoSlice::new(first), IoSlice::new(second)];
-            let write = |stream: &mut Stream, context: &mut Context<'_>| {
+            let write = |stream: &mut Carrier, context: &mut Context<'_>| {
                 if stops_on_response && stream.poll_readable(context).is_ready() {
                     return Poll::Ready(Err(SocketError::Answered));
                 }
@@ -270,7 +255,7 @@ impl Socket {
     /// Sends bytes with MSG_MORE (send(2)): more follow at once, so they need no packet of their
     /// own.
     pub(crate) async fn write_all_and_more(&mut self, mut bytes: &[u8]) -> Result<(), SocketError> {
-        if self.stream.is_encrypted_here() {
+        if !self.stream.can_splice() {
             return self.write(bytes, &[]).await;
         }
         while !bytes.is_empty() {
@@ -289,10 +274,19 @@ impl Socket {
         offset: u64,
         len: u64,
     ) -> Result<(), SocketError> {
-        if !self.can_splice() {
-            return self.copy_file(file, offset, len).await;
-        }
         let (mut at, end) = (offset, offset + len);
+        while at < end && self.stream.http2_for_files().is_some() {
+            match self.send_frames(&file, at, end - at).await? {
+                0 => break,
+                sent => at += sent as u64,
+            }
+        }
+        if at == end {
+            return Ok(());
+        }
+        if !self.can_splice() {
+            return self.copy_file(file, at, end - at).await;
+        }
         while at < end {
             let len = (end - at).min(SENDFILE_MAX) as usize;
             let sent = self.send_ready(|tcp| rustix::fs::sendfile(tcp, &file, Some(&mut at), len)).await?;
@@ -303,6 +297,20 @@ impl Socket {
             self.moved.sendfile += sent as u64;
         }
         Ok(())
+    }
+
+    /// Sends up to `len` bytes of a file in frames of HTTP/2, without a copy; 0 if that is not
+    /// possible now.
+    async fn send_frames(&mut self, file: &impl AsFd, offset: u64, len: u64) -> Result<usize, SocketError> {
+        let send = |stream: &mut Carrier, context: &mut Context<'_>| match stream.http2_for_files() {
+            Some(stream) => stream.poll_send_file(context, file, offset, len).map_err(SocketError::from),
+            None => Poll::Ready(Ok(0)),
+        };
+        let sent = self.send_paced(send).await?;
+        self.count_copied(0);
+        // The socket of a fast client is always ready.
+        tokio::task::coop::consume_budget().await;
+        Ok(sent)
     }
 
     /// Sends `len` bytes of a file from `offset` on by reading them into memory.
@@ -353,12 +361,23 @@ impl Socket {
         Ok(self.stream.splice_more(pipe, most)?)
     }
 
-    /// Sends the contents of a pipe. Only if [`Socket::can_splice`].
+    /// Sends the contents of a pipe; through memory unless [`Socket::can_splice`].
     pub(crate) async fn splice_from(&mut self, pipe: &mut Pipe) -> Result<(), SocketError> {
-        debug_assert!(self.can_splice());
+        if !self.can_splice() {
+            return self.copy_pipe(pipe).await;
+        }
         while pipe.held() > 0 {
             let sent = self.send_ready(|tcp| pipe.empty(tcp, None)).await?;
             self.moved.spliced += sent as u64;
+        }
+        Ok(())
+    }
+
+    async fn copy_pipe(&mut self, pipe: &mut Pipe) -> Result<(), SocketError> {
+        let mut bytes = vec![0; COPY_BYTES];
+        while pipe.held() > 0 {
+            let read = pipe.read(&mut bytes).map_err(io::Error::from)?;
+            self.write_all(&bytes[..read], &[]).await?;
         }
         Ok(())
     }
@@ -396,22 +415,32 @@ impl Socket {
     /// Makes the connection end with a reset (RST, tcp(7)), so that the peer notices a truncated
     /// response.
     pub(crate) fn reset(&self) {
-        // If this fails, the peer still misses the end of the body.
-        let _ = self.stream.tcp.set_zero_linger();
+        self.stream.reset();
     }
 
     /// Counts bytes about to be sent that belong to no body.
     pub(crate) fn add_overhead(&mut self, bytes: usize) {
-        self.moved.overhead += bytes as u64;
+        // The frames of a stream have other heads.
+        if self.stream.http2_id().is_none() {
+            self.moved.overhead += bytes as u64;
+        }
     }
 
     /// Counts bytes that were sent on its stream directly.
     pub(crate) fn count_copied(&mut self, bytes: u64) {
-        self.moved.copied(bytes, self.stream.is_encrypted_here());
+        match self.stream.moved() {
+            Some(moved) => self.moved = moved,
+            None => self.moved.copied(bytes, self.stream.is_encrypted_here()),
+        }
     }
 
-    /// Returns the stream below.
-    pub(crate) fn stream(&mut self) -> &mut Stream {
+    /// Returns the number of its HTTP/2 stream.
+    pub(crate) fn http2_id(&self) -> Option<u32> {
+        self.stream.http2_id()
+    }
+
+    /// Returns the carrier below.
+    pub(crate) fn stream(&mut self) -> &mut Carrier {
         &mut self.stream
     }
 
@@ -421,11 +450,11 @@ impl Socket {
         mut call: impl FnMut(&TcpStream) -> Result<usize, Errno>,
     ) -> Result<usize, SocketError> {
         let stops_on_response = self.stops_on_response;
-        let send = |stream: &mut Stream, context: &mut Context<'_>| {
+        let send = |stream: &mut Carrier, context: &mut Context<'_>| {
             if stops_on_response && stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Err(SocketError::Answered));
             }
-            let tcp = &stream.tcp;
+            let Some(tcp) = stream.tcp() else { return Poll::Ready(Err(SocketError::Closed)) };
             poll_io(tcp, context, Interest::WRITABLE, || Ok(call(tcp)?)).map_err(SocketError::from)
         };
         self.send_paced(send).await
@@ -436,7 +465,7 @@ impl Socket {
     /// close.
     async fn send_paced<T>(
         &mut self,
-        mut send: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<Result<T, SocketError>>,
+        mut send: impl FnMut(&mut Carrier, &mut Context<'_>) -> Poll<Result<T, SocketError>>,
     ) -> Result<T, SocketError> {
         let Self { stream, deadline, idle_timeout, uptake, .. } = self;
         let Some(uptake) = uptake else {
@@ -451,7 +480,7 @@ impl Socket {
                 return done;
             }
             idle_timeout = idle_timeout.saturating_sub(waited);
-            let keeps_pace = acknowledged(&stream.tcp).is_some_and(|bytes| uptake.keeps_pace(bytes));
+            let keeps_pace = stream.acknowledged().is_some_and(|bytes| uptake.keeps_pace(bytes));
             if idle_timeout.is_zero() || !keeps_pace {
                 self.reset();
                 return Err(SocketError::TimedOut);

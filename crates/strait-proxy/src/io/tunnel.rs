@@ -14,9 +14,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::carrier::Carrier;
 use crate::io::socket::{Socket, SocketError};
 use crate::io::splice::Splicing;
-use crate::io::stream::Stream;
 use crate::io::tcp::poll_fill;
 
 /// Moves bytes until both ends have finished, one end has failed, or no byte has moved for
@@ -33,19 +33,19 @@ pub(crate) async fn run(
     client.write_all(from_origin.filled(), &[]).await?;
     from_origin.clear();
     let (up, down) = (Moved::default(), Moved::default());
-    let moved = if client.is_encrypted() || origin.is_encrypted() {
-        let (client, origin) = (client.stream(), origin.stream());
+    let (client_end, origin_end) = (client.stream(), origin.stream());
+    let moved = if let (Some(client), Some(origin)) = (client_end.plain_tcp(), origin_end.plain_tcp()) {
+        let (upward, downward) = (pass(splicing, client, origin, &up), pass(splicing, origin, client, &down));
+        let both = async { tokio::try_join!(upward, downward).map(drop) };
+        while_it_moves(idle_timeout, both, (&up, &down)).await
+    } else {
+        let (client, origin) = (client_end, origin_end);
         let (mut upward, mut downward) = (Way::new(&up), Way::new(&down));
         let both = poll_fn(|context| {
             let up = upward.poll(client, origin, context)?;
             let down = downward.poll(origin, client, context)?;
             if up.is_ready() && down.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
         });
-        while_it_moves(idle_timeout, both, (&up, &down)).await
-    } else {
-        let (client, origin) = (&client.stream().tcp, &origin.stream().tcp);
-        let (upward, downward) = (pass(splicing, client, origin, &up), pass(splicing, origin, client, &down));
-        let both = async { tokio::try_join!(upward, downward).map(drop) };
         while_it_moves(idle_timeout, both, (&up, &down)).await
     };
     for (socket, moved) in [(origin, up), (client, down)] {
@@ -219,8 +219,8 @@ impl<'a> Way<'a> {
 
     fn poll(
         &mut self,
-        from: &mut Stream,
-        to: &mut Stream,
+        from: &mut Carrier,
+        to: &mut Carrier,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {

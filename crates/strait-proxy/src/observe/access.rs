@@ -152,7 +152,8 @@ impl Begun {
         is_whole: bool,
     ) -> Account<'a, 'b> {
         let moved = socket.moved.since(self.moved);
-        Account { client, request, record: &socket.record, moved, took: self.at.elapsed(), is_whole }
+        let stream = socket.http2_id();
+        Account { client, stream, request, record: &socket.record, moved, took: self.at.elapsed(), is_whole }
     }
 }
 
@@ -160,6 +161,8 @@ impl Begun {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account<'a, 'b> {
     pub(crate) client: SocketAddr,
+    /// Stream of the HTTP/2 connection.
+    pub(crate) stream: Option<u32>,
     /// Request; `None` if it was malformed or is not logged.
     pub(crate) request: Option<&'a Request<'b>>,
     pub(crate) record: &'a Record,

@@ -3,6 +3,7 @@
 //! One thread writes to a block, so that adding is a load and a store without a lock. Readers get
 //! recent numbers, which need not be consistent with each other.
 
+use strait_http2::Abuse;
 use strait_ledger::SingleWriterCounter;
 use strait_ledger::buckets::{self, Buckets};
 
@@ -10,6 +11,8 @@ use crate::observe::access::{Account, Outcome};
 
 /// Number of outcomes.
 const OUTCOMES: usize = Outcome::ALL.len();
+/// Number of limits of HTTP/2 connections.
+const ABUSES: usize = Abuse::ALL.len();
 /// Classes of statuses by their first digit; 0 without a status.
 pub(crate) const CLASSES: usize = 6;
 
@@ -46,6 +49,11 @@ pub(crate) struct Counters {
     pub(crate) filled_spliced: SingleWriterCounter,
     /// Lines of the access log that were dropped because its queue was full.
     pub(crate) log_dropped: SingleWriterCounter,
+    /// Streams of HTTP/2 connections, and open ones.
+    pub(crate) http2_streams: SingleWriterCounter,
+    pub(crate) http2_open: SingleWriterCounter,
+    /// HTTP/2 connections that exceeded a limit, by limit.
+    pub(crate) http2_abuse: [SingleWriterCounter; ABUSES],
 }
 
 impl Counters {
@@ -85,6 +93,8 @@ pub(crate) struct Sum {
     pub(crate) filled_copied: u64,
     pub(crate) filled_spliced: u64,
     pub(crate) log_dropped: u64,
+    pub(crate) http2_streams: u64,
+    pub(crate) http2_abuse: [u64; ABUSES],
 }
 
 impl Sum {
@@ -110,11 +120,13 @@ impl Sum {
             (&mut self.filled_copied, &worker.filled_copied),
             (&mut self.filled_spliced, &worker.filled_spliced),
             (&mut self.log_dropped, &worker.log_dropped),
+            (&mut self.http2_streams, &worker.http2_streams),
         ] {
             *sum += counter.get();
         }
         self.outcomes.iter_mut().zip(&worker.outcomes).for_each(|(sum, own)| *sum += own.get());
         self.classes.iter_mut().zip(&worker.classes).for_each(|(sum, own)| *sum += own.get());
+        self.http2_abuse.iter_mut().zip(&worker.http2_abuse).for_each(|(sum, own)| *sum += own.get());
         self.hits.add(&worker.hits);
         self.others.add(&worker.others);
     }

@@ -229,7 +229,7 @@ fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
     match incoming.body {
         BodyFraming::Length(length) => (Framing::Length(length), Form::Data),
         BodyFraming::Chunked | BodyFraming::ToClose | BodyFraming::Tunnel
-            if options.version == Version::Http11 =>
+            if options.version >= Version::Http11 =>
         {
             (Framing::Chunked, Form::Chunks)
         }

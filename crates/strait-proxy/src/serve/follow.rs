@@ -202,6 +202,6 @@ pub(crate) async fn follow(
         let base = fill.object_now().filter(|_| is_part).ok_or(SocketError::Closed)?;
         Box::pin(resume(exchange, wanted, &base, rest)).await?;
     }
-    let stays_open = object.length.is_some() || exchange.options.version == Version::Http11;
+    let stays_open = object.length.is_some() || exchange.options.version >= Version::Http11;
     Ok(FillStep::Answered(stays_open))
 }

@@ -200,7 +200,7 @@ pub(crate) fn write_end(
     match (stays, options.version) {
         (false, _) => head.extend_from_slice(b"Connection: close\r\n"),
         (true, Version::Http10) => head.extend_from_slice(b"Connection: keep-alive\r\n"),
-        (true, Version::Http11) => {}
+        (true, Version::Http11 | Version::Http2) => {}
     }
     head.extend_from_slice(b"\r\n");
 }

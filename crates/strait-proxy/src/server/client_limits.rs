@@ -57,6 +57,12 @@ impl Share {
         is_free
     }
 
+    /// Counts a stream of the connection as a connection of its client; `None` if that has as many
+    /// as it may have.
+    pub(crate) fn of_stream(&self, settings: &Settings, client: IpAddr) -> Option<Self> {
+        Self::of(&self.limits, settings, Party::client(client))
+    }
+
     fn count(&mut self, settings: &Settings, party: Party) -> bool {
         let Some(most) = party.most(settings) else { return true };
         let mut counts = self.limits.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,7 @@ use strait_http::framing;
 use strait_http::head::{self, Request, Version};
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::target::Uri;
+use strait_http2::PREFACE;
 use strait_transfer::relay::proxy_protocol::{self, Source};
 use tokio::net::TcpStream;
 
@@ -23,6 +24,7 @@ use crate::cache::select::{Selected, select};
 use crate::cache::worker::Worker;
 use crate::config::settings::Port;
 use crate::io::buffer::Buffer;
+use crate::io::http2::stream::Http2Stream;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Socket, SocketError};
 use crate::io::tls;
@@ -33,6 +35,7 @@ use crate::serve::route::{Route, malformed, read_request, route};
 use crate::server::client_limits::Share;
 use crate::server::current::Current;
 use crate::server::dispatch::{self, ConnectionAfter, RoutedRequest};
+use crate::server::http2;
 
 /// Wait for a request on an idle connection during the shutdown.
 const DRAIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -69,8 +72,16 @@ struct Hit {
 
 impl Client {
     pub(crate) fn new(worker: &Worker, tcp: TcpStream, peer: SocketAddr) -> Self {
+        Self::over(worker, Socket::new(tcp, worker.settings().timeouts.client), peer)
+    }
+
+    /// Client of one stream of an HTTP/2 connection.
+    pub(crate) fn of_http2(worker: &Worker, stream: Http2Stream, peer: SocketAddr) -> Self {
+        Self::over(worker, Socket::of_http2(stream, worker.settings().timeouts.client), peer)
+    }
+
+    fn over(worker: &Worker, mut socket: Socket, peer: SocketAddr) -> Self {
         let settings = worker.settings();
-        let mut socket = Socket::new(tcp, settings.timeouts.client);
         socket.uptake = Some(Uptake::new(settings.timeouts.response_grace, settings.response_rate));
         Self { socket: ClientSocket::new(socket), buffer: Buffer::default(), peer, begun: None }
     }
@@ -89,8 +100,45 @@ impl Client {
         if port.is_tls && Box::pin(self.shake_hands(&current.worker())).await.is_none() {
             return;
         }
+        if current.worker().settings().http2_streams > 0 {
+            match self.begins_http2(current, is_idle).await {
+                Ok(true) => {
+                    let Self { socket: ClientSocket { socket, .. }, buffer, peer, .. } = self;
+                    let Some(stream) = socket.into_connection() else { return };
+                    let connection = http2::Http2Connection { current, peer, share, is_idle };
+                    return Box::pin(connection.serve(stream, buffer)).await;
+                }
+                Ok(false) => {}
+                Err(_) => return,
+            }
+        }
         // Errors end the connection; there is no peer left to inform.
         let _ = self.requests(current, is_idle).await;
+    }
+
+    /// Answers the request of one stream.
+    pub(crate) async fn serve_stream(mut self, worker: Rc<Worker>) {
+        // Errors end the stream, which is reset.
+        let _ = self.requests(&Current::new(worker), &Cell::new(false)).await;
+    }
+
+    /// Reads until the first bytes show the protocol. Returns true for the preface of HTTP/2, which
+    /// is no request of HTTP/1.1 (RFC 9113, section 3.4), and for a first line of neither: a client
+    /// of HTTP/2 with a wrong preface understands no response of HTTP/1.1.
+    async fn begins_http2(&mut self, current: &Current, is_idle: &Cell<bool>) -> Result<bool, SocketError> {
+        while self.buffer.filled().len() < PREFACE.len() && PREFACE.starts_with(self.buffer.filled()) {
+            is_idle.set(self.buffer.is_empty());
+            let read = self.read(&current.worker()).await;
+            is_idle.set(false);
+            if read? == 0 {
+                return Ok(false);
+            }
+        }
+        let begins = self.buffer.filled().starts_with(PREFACE) || !is_request_line(self.buffer.filled());
+        if begins {
+            self.begun = None;
+        }
+        Ok(begins)
     }
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
@@ -158,12 +206,13 @@ impl Client {
         if bytes.is_empty() {
             return Next::More;
         }
-        let (request, len) = match read_request(worker.settings(), bytes) {
+        let (mut request, len) = match read_request(worker.settings(), bytes) {
             Ok(None) => return Next::More,
             Ok(Some(read)) => read,
             Err(error) => return Next::Malformed(error),
         };
         *begun = None;
+        set_version(socket, &mut request);
         let body = framing::of_request(&request);
         let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted());
         let route = body.map_err(malformed).and_then(route_of);
@@ -211,8 +260,11 @@ impl Client {
     /// buffer.
     fn account(&self, worker: &Worker, begun: Begun, request_len: usize, is_whole: bool) {
         let read = &self.buffer.filled()[..request_len];
-        let request = if request_len > 0 { head::request(read).ok().flatten() } else { None };
-        let request = request.as_ref().map(|(request, _)| request);
+        let mut request = if request_len > 0 { head::request(read).ok().flatten() } else { None };
+        let request = request.as_mut().map(|(request, _)| {
+            set_version(&self.socket, request);
+            &*request
+        });
         worker.account(&begun.end(&self.socket, self.peer, request, is_whole));
     }
 
@@ -230,6 +282,19 @@ impl Client {
         worker.heads.give_back(head);
         self.account(worker, begun, 0, sent.is_ok());
         sent.map(|()| false)
+    }
+}
+
+/// Returns true unless the bytes begin with a whole line that names no version of HTTP.
+fn is_request_line(bytes: &[u8]) -> bool {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.len() == bytes.len() || line.windows(6).any(|part| part == b" HTTP/") || line == b"\r"
+}
+
+/// Sets the version of a request that came on a stream of HTTP/2.
+fn set_version(socket: &ClientSocket, request: &mut Request<'_>) {
+    if socket.http2_id().is_some() {
+        request.version = Version::Http2;
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn run(
     // RFC 9110 s10.1.1: an expectation without content has no effect.
     let is_expected = body != BodyFraming::None
         && request.fields.elements("expect").any(|it| it.eq_ignore_ascii_case("100-continue"));
-    let takes_interim = request.version == Version::Http11;
+    let takes_interim = request.version >= Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
     let mut exchange =

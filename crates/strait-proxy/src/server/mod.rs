@@ -5,5 +5,6 @@ pub(crate) mod client_limits;
 pub(crate) mod connection;
 pub(crate) mod current;
 pub(crate) mod dispatch;
+pub(crate) mod http2;
 pub(crate) mod listen;
 pub(crate) mod proxy;

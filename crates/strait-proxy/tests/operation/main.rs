@@ -8,6 +8,7 @@ mod churn;
 mod clients;
 mod damage;
 mod fills;
+mod http2;
 mod log;
 mod origins;
 mod rig;

@@ -116,6 +116,9 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
             json_string(out, value);
         }
     }
+    if let Some(stream) = account.stream {
+        let _ = write!(out, ",\"stream\":{stream}");
+    }
     let (record, moved) = (account.record, account.moved);
     let _ = write!(
         out,
@@ -146,6 +149,7 @@ fn version(request: &Request<'_>) -> &'static str {
     match request.version {
         Version::Http10 => "HTTP/1.0",
         Version::Http11 => "HTTP/1.1",
+        Version::Http2 => "HTTP/2.0",
     }
 }
 
@@ -217,6 +221,7 @@ mod tests {
     fn line(format: Format, bytes: &[u8]) -> String {
         let (request, _) = head::request(bytes).unwrap().unwrap();
         let account = Account {
+            stream: None,
             client: SocketAddr::from(([192, 0, 2, 1], 5)),
             request: Some(&request),
             record: &Record {

@@ -1,0 +1,134 @@
+//! Huffman code of strings (RFC 7541, section 5.2).
+//!
+//! The decoder takes four bits at a time. No code is shorter than five bits, so a step completes at
+//! most one byte.
+
+use super::HpackError;
+use super::codes::CODES;
+
+/// Inner nodes of the code's tree: one less than its 257 leaves.
+const NODES: usize = 256;
+/// Bits of padding at the end of a string, at most.
+const PADDING_BITS_MAX: usize = 7;
+
+/// Child of a node while the tree is built.
+#[derive(Clone, Copy)]
+enum Child {
+    None,
+    Node(u8),
+    Byte(u8),
+}
+
+/// Result of four bits at a node.
+#[derive(Clone, Copy)]
+struct Step {
+    next: u8,
+    byte: Option<u8>,
+    /// True if the bits are part of no code, or complete the code for the end.
+    is_invalid: bool,
+}
+
+const TREE: [[Child; 2]; NODES] = tree();
+static STEPS: [[Step; 16]; NODES] = steps();
+static MAY_END: [bool; NODES] = may_end();
+
+const fn tree() -> [[Child; 2]; NODES] {
+    let mut tree = [[Child::None; 2]; NODES];
+    let (mut used, mut byte) = (1, 0);
+    while byte < CODES.len() {
+        let (code, len) = CODES[byte];
+        let (mut node, mut left) = (0, len);
+        while left > 1 {
+            left -= 1;
+            let bit = (code >> left & 1) as usize;
+            if let Child::Node(next) = tree[node][bit] {
+                node = next as usize;
+            } else {
+                tree[node][bit] = Child::Node(used as u8);
+                node = used;
+                used += 1;
+            }
+        }
+        tree[node][(code & 1) as usize] = Child::Byte(byte as u8);
+        byte += 1;
+    }
+    tree
+}
+
+const fn steps() -> [[Step; 16]; NODES] {
+    let mut steps = [[Step { next: 0, byte: None, is_invalid: false }; 16]; NODES];
+    let mut node = 0;
+    while node < NODES {
+        let mut bits = 0;
+        while bits < 16 {
+            steps[node][bits] = step(node, bits);
+            bits += 1;
+        }
+        node += 1;
+    }
+    steps
+}
+
+const fn step(node: usize, bits: usize) -> Step {
+    let (mut node, mut byte, mut left) = (node, None, 4);
+    while left > 0 {
+        left -= 1;
+        match TREE[node][bits >> left & 1] {
+            Child::Node(next) => node = next as usize,
+            Child::Byte(done) => (node, byte) = (0, Some(done)),
+            Child::None => return Step { next: 0, byte: None, is_invalid: true },
+        }
+    }
+    Step { next: node as u8, byte, is_invalid: false }
+}
+
+/// Returns the nodes at which a string may end: padding consists of ones.
+const fn may_end() -> [bool; NODES] {
+    let (mut ends, mut node, mut depth) = ([false; NODES], 0, 0);
+    while depth <= PADDING_BITS_MAX {
+        ends[node] = true;
+        if let Child::Node(next) = TREE[node][1] {
+            node = next as usize;
+        }
+        depth += 1;
+    }
+    ends
+}
+
+/// Appends the decoded string.
+pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
+    let mut node = 0;
+    for nibble in coded.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
+        let step = STEPS[usize::from(node)][usize::from(nibble)];
+        if step.is_invalid {
+            return Err(HpackError::Huffman);
+        }
+        out.extend(step.byte);
+        node = step.next;
+    }
+    if MAY_END[usize::from(node)] { Ok(()) } else { Err(HpackError::Huffman) }
+}
+
+/// Returns the length of the coded string in bytes.
+pub(super) fn coded_len(text: &[u8]) -> usize {
+    let bits: usize = text.iter().map(|byte| usize::from(CODES[usize::from(*byte)].1)).sum();
+    bits.div_ceil(8)
+}
+
+/// Appends the coded string.
+pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
+    let (mut held, mut held_bits) = (0_u64, 0);
+    for byte in text {
+        let (code, len) = CODES[usize::from(*byte)];
+        held = held << len | u64::from(code);
+        held_bits += u32::from(len);
+        while held_bits >= 8 {
+            held_bits -= 8;
+            out.push((held >> held_bits) as u8);
+        }
+    }
+    if held_bits > 0 {
+        let padding = 8 - held_bits;
+        out.push((held << padding | ((1 << padding) - 1)) as u8);
+    }
+}

@@ -1,0 +1,225 @@
+//! Heads of requests (RFC 9113, section 8): checks, and a view of the decoded fields.
+
+use crate::hpack::FieldList;
+
+/// Head of a request. All its parts are valid in HTTP/1.1 as well: names and methods are tokens,
+/// values contain no line end, and the target no space.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// Method.
+    pub method: &'a str,
+    /// Scheme; only CONNECT has none.
+    pub scheme: Option<&'a str>,
+    /// Authority, if the request has the pseudo-header field.
+    pub authority: Option<&'a str>,
+    /// Path and query, or `*`; only CONNECT has none.
+    pub path: Option<&'a str>,
+    /// Protocol of an extended CONNECT (RFC 8441).
+    pub protocol: Option<&'a str>,
+    /// Content-Length.
+    pub content_length: Option<u64>,
+    list: Option<&'a FieldList>,
+}
+
+/// Reason for which a request, or trailers, are malformed (RFC 9113, section 8.1.1).
+pub(crate) type Malformed = &'static str;
+
+impl<'a> Request<'a> {
+    /// Returns the header fields without the pseudo-header fields. Names are in lower case.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + Clone + use<'a> {
+        let all = self.list.into_iter().flat_map(FieldList::iter);
+        all.filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
+            .filter(|(name, _)| !name.starts_with(':'))
+    }
+
+    /// Checks a list of fields.
+    pub(crate) fn parse(list: &'a FieldList) -> Result<Self, Malformed> {
+        let mut request = Self { list: Some(list), ..Self::default() };
+        let mut is_pseudo = true;
+        for (name, value) in list.iter() {
+            if let Some(name) = name.strip_prefix(b":") {
+                if !is_pseudo {
+                    return Err("a pseudo-header field after other fields");
+                }
+                request.set(name, value)?;
+            } else {
+                is_pseudo = false;
+                check_field(name, value)?;
+                if name == b"content-length" {
+                    set(&mut request.content_length, length(value)?)?;
+                }
+            }
+        }
+        request.check()?;
+        Ok(request)
+    }
+
+    fn set(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Malformed> {
+        let value = visible(value)?;
+        match name {
+            b"method" if self.method.is_empty() && is_token(value.as_bytes()) => {
+                self.method = value;
+                Ok(())
+            }
+            b"scheme" => set(&mut self.scheme, value),
+            b"authority" => set(&mut self.authority, value),
+            b"path" => set(&mut self.path, value),
+            b"protocol" => set(&mut self.protocol, value),
+            _ => Err("an unknown, repeated or malformed pseudo-header field"),
+        }
+    }
+
+    /// RFC 9113 s8.3.1, s8.5; RFC 8441 s4.
+    fn check(&self) -> Result<(), Malformed> {
+        let is_target =
+            self.path.is_some_and(|path| path.starts_with('/') || (path == "*" && self.method == "OPTIONS"));
+        let has_target = self.scheme.is_some_and(|scheme| !scheme.is_empty()) && is_target;
+        let is_valid = match (self.method, self.protocol) {
+            ("CONNECT", Some(_)) => has_target && self.authority.is_some(),
+            ("CONNECT", None) => self.scheme.is_none() && self.path.is_none() && self.authority.is_some(),
+            (_, protocol) => has_target && protocol.is_none() && !self.method.is_empty(),
+        };
+        if !is_valid {
+            return Err("missing, empty or excess pseudo-header fields");
+        }
+        let hosts = || self.fields().filter(|(name, _)| *name == "host");
+        let is_same =
+            |host: &[u8]| self.authority.is_none_or(|own| own.as_bytes().eq_ignore_ascii_case(host));
+        if hosts().count() > 1 || !hosts().all(|(_, host)| is_same(host)) {
+            return Err("several hosts");
+        }
+        Ok(())
+    }
+}
+
+/// Checks the fields of trailers: no pseudo-header fields.
+pub(crate) fn check_trailers(list: &FieldList) -> Result<(), Malformed> {
+    list.iter().try_for_each(|(name, value)| check_field(name, value))
+}
+
+fn set<T>(part: &mut Option<T>, value: T) -> Result<(), Malformed> {
+    if part.replace(value).is_some() {
+        Err("a repeated pseudo-header field or Content-Length")
+    } else {
+        Ok(())
+    }
+}
+
+/// Returns a value without spaces, controls and bytes beyond ASCII, which could change the meaning
+/// of a request line.
+fn visible(value: &[u8]) -> Result<&str, Malformed> {
+    let text =
+        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    text.ok_or("a pseudo-header field with a space or a control character")
+}
+
+fn length(value: &[u8]) -> Result<u64, Malformed> {
+    let digits =
+        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    digits.and_then(|digits| digits.parse().ok()).ok_or("a malformed Content-Length")
+}
+
+/// RFC 9113 s8.2.
+fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    if !is_token(name) || name.iter().any(u8::is_ascii_uppercase) {
+        return Err("a malformed field name");
+    }
+    if value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n')) || value.trim_ascii().len() < value.len() {
+        return Err("a malformed field value");
+    }
+    match name {
+        b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" => {
+            Err("a field of HTTP/1.1 connections")
+        }
+        b"te" if value != b"trailers" => Err("TE other than trailers"),
+        _ => Ok(()),
+    }
+}
+
+fn is_token(text: &[u8]) -> bool {
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !text.is_empty() && text.iter().all(is_token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hpack::{Decoder, encode};
+
+    fn list(fields: &[(&str, &str)]) -> FieldList {
+        let (mut block, mut list) = (Vec::new(), FieldList::new(1 << 16, 100));
+        for (name, value) in fields {
+            encode(name.as_bytes(), value.as_bytes(), &mut block);
+        }
+        Decoder::new(4096).decode(&block, &mut list).unwrap();
+        list
+    }
+
+    const GET: &[(&str, &str)] = &[(":method", "GET"), (":scheme", "http"), (":path", "/a")];
+
+    fn parse(fields: &[(&str, &str)]) -> Result<(), Malformed> {
+        Request::parse(&list(fields)).map(drop)
+    }
+
+    #[test]
+    fn parts_and_fields_are_found() {
+        let fields = [GET, &[(":authority", "a"), ("host", "A"), ("content-length", "7")]].concat();
+        let list = list(&fields);
+        let request = Request::parse(&list).unwrap();
+        assert_eq!((request.method, request.path, request.authority), ("GET", Some("/a"), Some("a")));
+        assert_eq!((request.content_length, request.fields().count()), (Some(7), 2));
+        let connect = [(":method", "CONNECT"), (":authority", "a:443")];
+        assert!(parse(&connect).is_ok());
+        let websocket =
+            [&[(":method", "CONNECT"), (":protocol", "websocket")], &GET[1..], &[(":authority", "a")]];
+        assert!(parse(&websocket.concat()).is_ok());
+        assert!(parse(&[&[(":method", "OPTIONS"), (":path", "*")], &GET[1..2]].concat()).is_ok());
+    }
+
+    #[test]
+    fn malformed_requests_are_refused() {
+        for index in 0..GET.len() {
+            let mut without = GET.to_vec();
+            without.remove(index);
+            assert!(parse(&without).is_err(), "{without:?}");
+            assert!(parse(&[GET, &GET[index..=index]].concat()).is_err(), "repeated {index}");
+            let mut empty = GET.to_vec();
+            empty[index].1 = "";
+            assert!(parse(&empty).is_err(), "{empty:?}");
+        }
+        for (name, value) in [
+            (":status", "200"),
+            (":path", "a"),
+            (":path", "*"),
+            (":path", "/a b"),
+            (":path", "/\u{e9}"),
+            (":method", "G T"),
+            (":protocol", "websocket"),
+            ("Upper", "a"),
+            ("sp ace", "a"),
+            ("", "a"),
+            ("a", " b"),
+            ("a", "b\t"),
+            ("a", "b\r\nc: d"),
+            ("a", "b\0"),
+            ("connection", "close"),
+            ("keep-alive", "1"),
+            ("proxy-connection", "1"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("te", "gzip"),
+            ("content-length", "+1"),
+            ("content-length", ""),
+        ] {
+            let mut fields: Vec<_> = GET.iter().filter(|field| field.0 != name).copied().collect();
+            fields.push((name, value));
+            assert!(parse(&fields).is_err(), "{name:?}: {value:?}");
+        }
+        assert!(parse(&[GET, &[("a", "b"), (":authority", "a")]].concat()).is_err());
+        assert!(parse(&[GET, &[(":authority", "a"), ("host", "b")]].concat()).is_err());
+        assert!(parse(&[GET, &[("host", "a"), ("host", "a")]].concat()).is_err());
+        assert!(parse(&[GET, &[("content-length", "1"), ("content-length", "1")]].concat()).is_err());
+        assert!(check_trailers(&list(&[(":path", "/")])).is_err());
+        assert!(check_trailers(&list(&[("a", "b")])).is_ok());
+    }
+}

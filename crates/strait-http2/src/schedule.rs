@@ -1,0 +1,43 @@
+//! Order in which streams send (RFC 9218, section 10).
+//!
+//! The most urgent streams come first. Among equals, incremental ones take turns; the others are
+//! served one after the other, and as a group take turns with the incremental ones.
+
+use crate::connection::Connection;
+use crate::stream::Stream;
+
+/// Number of the last turn of the non-incremental streams of each urgency.
+pub(crate) type GroupTurns = [u64; 8];
+
+impl Connection {
+    /// Notes if the user of a stream waits for its turn to send DATA.
+    pub fn want(&mut self, stream: u32, wants: bool) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.wants = wants;
+        }
+    }
+
+    /// Returns the stream that is to send next, of those that want to and may.
+    pub fn grant(&mut self) -> Option<u32> {
+        if self.send_window <= 0 {
+            return None;
+        }
+        let groups = self.group_turns;
+        let place = |(id, stream): (&u32, &Stream)| {
+            let group = groups.get(usize::from(stream.priority.urgency)).copied().unwrap_or(0);
+            let turn = if stream.priority.is_incremental { stream.turn } else { group };
+            (stream.priority.urgency, turn, *id)
+        };
+        let may_send = |(_, stream): &(&u32, &Stream)| stream.wants && stream.send_window > 0;
+        let (_, _, id) = self.streams.iter().filter(may_send).map(place).min()?;
+        self.turns += 1;
+        let stream = self.streams.get_mut(&id)?;
+        (stream.turn, stream.wants) = (self.turns, false);
+        if !stream.priority.is_incremental
+            && let Some(group) = self.group_turns.get_mut(usize::from(stream.priority.urgency))
+        {
+            *group = self.turns;
+        }
+        Some(id)
+    }
+}

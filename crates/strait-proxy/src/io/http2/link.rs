@@ -1,0 +1,477 @@
+//! Connection that streams share.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+
+use strait_http2::{Abuse, Connection, ErrorCode, Event, Limits};
+use strait_transfer::pipe::Pipe;
+
+use crate::io::buffer::{BUFFER_BYTES, Buffer};
+use crate::io::http2::stream::Http2Stream;
+use crate::io::http2::translate::{Method, TargetForm, write_request};
+use crate::io::stream::Stream;
+use crate::io::tcp::poll_io;
+use tokio::io::Interest;
+
+/// Bytes of output beyond which streams add no data. Frames of the protocol itself may exceed it.
+const OUTPUT_BYTES: usize = 64 << 10;
+/// Reads in a row, so that other connections of the thread are not delayed.
+const READS_MAX: usize = 16;
+/// Bytes of a request's head, so that its text fits into a buffer.
+const HEAD_BYTES: usize = 24 << 10;
+
+/// Connection that streams share. It can move to another thread with a stream, because fills do.
+#[derive(Clone, Debug)]
+pub(crate) struct Link(Arc<Mutex<State>>);
+
+/// State of the connection.
+#[derive(Debug)]
+pub(super) struct State {
+    transport: Stream,
+    pub(super) protocol: Connection,
+    buffer: Buffer,
+    form: TargetForm,
+    slots: BTreeMap<u32, Slot>,
+    /// Waker of the connection's task.
+    driver: Option<Waker>,
+    /// Stream that is to send next.
+    turn: Option<u32>,
+    /// Pipe for data of files. Its bytes come before the output.
+    pipe: Lent,
+    /// True if streams wait for room for their heads.
+    waits_for_room: bool,
+    /// True once nothing can be received or sent any more.
+    is_over: bool,
+    /// Bytes given to the transport.
+    sent_bytes: u64,
+}
+
+/// Pipe that the worker lends to the connection while it has streams.
+#[derive(Debug)]
+pub(super) enum Lent {
+    /// Not needed so far.
+    Unused,
+    /// A stream waits for it.
+    Wanted,
+    /// All pipes are in use: data is copied until the connection is idle.
+    Refused,
+    Pipe(Pipe),
+}
+
+/// Received bytes of a stream, and the wakers of its task.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// Head of the request as text, then its body.
+    pub(super) received: Vec<u8>,
+    /// Bytes of the body in it for which no window was announced.
+    unannounced: usize,
+    is_chunked: bool,
+    pub(super) is_ended: bool,
+    pub(super) reader: Option<Waker>,
+    pub(super) writer: Option<Waker>,
+}
+
+/// Result of driving a connection.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Request(Http2Stream),
+    /// The last stream was released.
+    Idle,
+    /// A stream needs a pipe: call [`Link::lend`].
+    NeedsPipe,
+    /// The connection has ended; the limit that the client exceeded, if it did.
+    End(Option<Abuse>),
+}
+
+/// New request, if there is one; an error with the exceeded limit after a violation.
+type Step = Result<Option<(u32, Method)>, Option<Abuse>>;
+
+impl Link {
+    /// Begins HTTP/2 on a connection, of which `buffer` was read already.
+    pub(crate) fn new(transport: Stream, buffer: Buffer, streams: u32, form: TargetForm) -> Self {
+        let limits = Limits { streams, head_bytes: HEAD_BYTES, ..Limits::default() };
+        Self(Arc::new(Mutex::new(State {
+            transport,
+            protocol: Connection::new(limits, Instant::now()),
+            buffer,
+            form,
+            slots: BTreeMap::new(),
+            driver: None,
+            turn: None,
+            pipe: Lent::Unused,
+            waits_for_room: false,
+            is_over: false,
+            sent_bytes: 0,
+        })))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives and sends until there is a new request, or the connection becomes idle or ends.
+    pub(crate) fn poll_accept(&self, context: &mut Context<'_>, was_idle: bool) -> Poll<Accepted> {
+        let mut state = self.state();
+        state.driver = Some(context.waker().clone());
+        match state.poll(context) {
+            Poll::Ready(Ok(Some((id, method)))) => {
+                let is_encrypted = state.transport.is_encrypted();
+                let is_encrypted_here = state.transport.is_encrypted_here();
+                drop(state);
+                let stream = Http2Stream::new(self.clone(), id, method, (is_encrypted, is_encrypted_here));
+                Poll::Ready(Accepted::Request(stream))
+            }
+            Poll::Ready(Ok(None)) => Poll::Ready(Accepted::End(None)),
+            Poll::Ready(Err(abuse)) => Poll::Ready(Accepted::End(abuse)),
+            Poll::Pending if matches!(state.pipe, Lent::Wanted) => Poll::Ready(Accepted::NeedsPipe),
+            Poll::Pending if !was_idle && state.is_idle() => Poll::Ready(Accepted::Idle),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Accepts no more streams.
+    pub(crate) fn go_away(&self) {
+        self.state().protocol.go_away();
+    }
+
+    /// Returns the number of sent bytes if some are left to send.
+    pub(crate) fn blocked_at(&self) -> Option<u64> {
+        let state = self.state();
+        (!state.is_flushed()).then_some(state.sent_bytes)
+    }
+
+    /// Lends a pipe for data of files, if one is free.
+    pub(crate) fn lend(&self, pipe: Option<Pipe>) {
+        let mut state = self.state();
+        state.pipe = pipe.map_or(Lent::Refused, Lent::Pipe);
+        state.pass_turn();
+    }
+
+    /// Returns the pipe.
+    pub(crate) fn take_pipe(&self) -> Option<Pipe> {
+        match std::mem::replace(&mut self.state().pipe, Lent::Unused) {
+            Lent::Pipe(pipe) => Some(pipe),
+            Lent::Unused | Lent::Wanted | Lent::Refused => None,
+        }
+    }
+
+    /// Ends the connection: all streams fail.
+    pub(crate) fn end(&self) {
+        self.state().end();
+    }
+
+    /// Sends the last bytes, and reads until the client closes: unread bytes would make the kernel
+    /// reset the connection, and the client might miss GOAWAY.
+    pub(crate) fn poll_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let state = &mut *self.state();
+        ready!(state.poll_flush(context))?;
+        ready!(state.transport.poll_finish(context))?;
+        loop {
+            state.buffer.clear();
+            if ready!(state.transport.poll_read(context, &mut state.buffer, BUFFER_BYTES))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.slots.is_empty() && self.is_flushed()
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.held() == 0 && self.protocol.output().is_empty()
+    }
+
+    /// Returns the bytes in the pipe.
+    fn held(&self) -> usize {
+        if let Lent::Pipe(pipe) = &self.pipe { pipe.held() } else { 0 }
+    }
+
+    /// Returns a new request; `None` at the end of the connection; an error with the exceeded limit
+    /// after a violation.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+        for _ in 0..READS_MAX {
+            if self.is_over {
+                return Poll::Ready(Ok(None));
+            }
+            match self.process() {
+                Ok(Some(request)) => return Poll::Ready(Ok(Some(request))),
+                Ok(None) => {}
+                Err(abuse) => return Poll::Ready(Err(abuse)),
+            }
+            if let Poll::Ready(Err(_)) = self.poll_flush(context) {
+                return Poll::Ready(Ok(None));
+            }
+            let read = self.transport.poll_read(context, &mut self.buffer, BUFFER_BYTES);
+            if ready!(read).unwrap_or(0) == 0 {
+                return Poll::Ready(Ok(None));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Processes the buffered bytes up to the next request.
+    fn process(&mut self) -> Step {
+        let now = Instant::now();
+        loop {
+            let step = self.protocol.next(now, self.buffer.filled());
+            let (used, event) = step.map_err(|error| error.abuse)?;
+            let mut request = None;
+            match event {
+                None if used == 0 => break,
+                None => {}
+                Some(Event::Request { stream, is_last }) => request = self.open(stream, is_last),
+                Some(Event::TooLarge { stream }) => self.refuse(stream, b"431"),
+                Some(Event::Body { stream, bytes, is_last }) => {
+                    if let Some(slot) = self.slots.get_mut(&stream) {
+                        slot.receive(bytes, is_last);
+                    }
+                }
+                Some(Event::Reset { stream }) => {
+                    if let Some(slot) = self.slots.get_mut(&stream) {
+                        slot.wake();
+                    }
+                }
+            }
+            self.buffer.consume(used);
+            if request.is_some() {
+                return Ok(request);
+            }
+        }
+        // Windows may be wider now.
+        self.pass_turn();
+        Ok(None)
+    }
+
+    fn open(&mut self, id: u32, is_last: bool) -> Option<(u32, Method)> {
+        let request = self.protocol.request().ok()?;
+        let Some(method) = Method::of(&request) else {
+            self.refuse(id, b"501");
+            return None;
+        };
+        let mut slot = Slot { is_ended: is_last, ..Slot::default() };
+        slot.is_chunked = write_request(&mut slot.received, &request, method, self.form, !is_last);
+        self.slots.insert(id, slot);
+        Some((id, method))
+    }
+
+    fn refuse(&mut self, id: u32, status: &[u8]) {
+        self.protocol.respond(id, [(&b":status"[..], status)].into_iter(), true);
+        self.protocol.release(id);
+    }
+
+    /// Sends the contents of the pipe, then the output.
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Lent::Pipe(pipe) = &mut self.pipe
+            && pipe.held() > 0
+        {
+            let tcp = &self.transport.tcp;
+            let sent = ready!(poll_io(tcp, context, Interest::WRITABLE, || Ok(pipe.empty(tcp, None)?)))?;
+            self.sent_bytes += sent as u64;
+            if pipe.held() == 0 {
+                self.pass_turn();
+            }
+        }
+        while !self.protocol.output().is_empty() {
+            let parts = [IoSlice::new(self.protocol.output()), IoSlice::new(&[])];
+            let sent = ready!(self.transport.poll_write(context, &parts))?;
+            self.protocol.sent(sent);
+            self.sent_bytes += sent as u64;
+            self.pass_turn();
+        }
+        while ready!(self.transport.poll_send(context))? {}
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+        self.wake_driver();
+        self.slots.values_mut().for_each(Slot::wake);
+    }
+
+    /// Returns the slot of a stream that is neither reset nor cut off by the end of the connection.
+    pub(super) fn slot(&mut self, id: u32) -> io::Result<&mut Slot> {
+        if self.is_over || !self.protocol.is_open(id) {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        self.slots.get_mut(&id).ok_or_else(|| io::ErrorKind::ConnectionReset.into())
+    }
+
+    /// Takes up to `room.len()` received bytes of a stream.
+    pub(super) fn take(&mut self, id: u32, room: &mut [u8]) -> usize {
+        let Some(slot) = self.slots.get_mut(&id) else { return 0 };
+        let len = room.len().min(slot.received.len());
+        room[..len].copy_from_slice(&slot.received[..len]);
+        slot.received.drain(..len);
+        let announced = slot.unannounced.min(len);
+        slot.unannounced -= announced;
+        self.protocol.consumed(id, announced);
+        // Windows may have been announced.
+        self.wake_driver();
+        len
+    }
+
+    /// Returns the number of DATA bytes that the stream may copy into the output now, at least one.
+    pub(super) fn poll_turn(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let window = ready!(self.poll_window(id, context))?;
+        Poll::Ready(Ok(window.min(OUTPUT_BYTES.saturating_sub(self.protocol.output().len()))))
+    }
+
+    /// Waits for the stream's turn, and for the pipe to be empty. Returns the pipe and the number
+    /// of DATA bytes that the stream may put into it, at least one; no pipe if all are in use.
+    pub(super) fn poll_pipe(
+        &mut self,
+        id: u32,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<(Pipe, usize)>>> {
+        let window = ready!(self.poll_window(id, context))?;
+        match std::mem::replace(&mut self.pipe, Lent::Wanted) {
+            Lent::Pipe(pipe) if pipe.held() == 0 => Poll::Ready(Ok(Some((pipe, window)))),
+            Lent::Refused => {
+                self.pipe = Lent::Refused;
+                Poll::Ready(Ok(None))
+            }
+            Lent::Pipe(pipe) => {
+                self.pipe = Lent::Pipe(pipe);
+                Poll::Pending
+            }
+            Lent::Unused | Lent::Wanted => {
+                self.wake_driver();
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for room in the output for a head.
+    pub(super) fn poll_room(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let has_room = self.protocol.output().len() < OUTPUT_BYTES;
+        let slot = self.slot(id)?;
+        if has_room {
+            return Poll::Ready(Ok(()));
+        }
+        slot.writer = Some(context.waker().clone());
+        self.waits_for_room = true;
+        Poll::Pending
+    }
+
+    /// Puts the pipe back, sends what the socket takes at once, and ends the turn.
+    pub(super) fn end_pipe(&mut self, mut pipe: Pipe) -> io::Result<()> {
+        let tcp = &self.transport.tcp;
+        while pipe.held() > 0 {
+            match tcp.try_io(Interest::WRITABLE, || Ok(pipe.empty(tcp, None)?)) {
+                Ok(sent) => self.sent_bytes += sent as u64,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.pipe = Lent::Pipe(pipe);
+        self.end_turn();
+        Ok(())
+    }
+
+    /// Waits for the stream's turn, for room, and for windows; returns their bytes.
+    fn poll_window(&mut self, id: u32, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.slot(id)?.writer = Some(context.waker().clone());
+        if self.turn.is_none() {
+            self.protocol.want(id, true);
+            self.pass_turn();
+        }
+        if self.turn != Some(id) {
+            self.protocol.want(id, true);
+            return Poll::Pending;
+        }
+        let room = OUTPUT_BYTES.saturating_sub(self.protocol.output().len());
+        match self.protocol.window(id) {
+            _ if room == 0 => Poll::Pending,
+            0 => {
+                // The window was reduced since the turn was granted.
+                self.turn = None;
+                self.protocol.want(id, true);
+                self.pass_turn();
+                Poll::Pending
+            }
+            window => Poll::Ready(Ok(window)),
+        }
+    }
+
+    /// Ends the turn of the stream that has it.
+    pub(super) fn end_turn(&mut self) {
+        self.turn = None;
+        self.pass_turn();
+        self.wake_driver();
+    }
+
+    /// Gives the turn to the next stream, and wakes the stream that has it if there is room.
+    fn pass_turn(&mut self) {
+        if self.protocol.output().len() >= OUTPUT_BYTES {
+            return;
+        }
+        if std::mem::take(&mut self.waits_for_room) {
+            self.slots.values_mut().filter_map(|slot| slot.writer.take()).for_each(Waker::wake);
+        }
+        if self.turn.is_none() {
+            self.turn = self.protocol.grant();
+        }
+        let writer = self.turn.and_then(|id| self.slots.get_mut(&id)?.writer.take());
+        if let Some(waker) = writer {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn wake_driver(&mut self) {
+        if let Some(waker) = self.driver.take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn refuse_unprocessed(&mut self, id: u32) {
+        self.protocol.reset(id, ErrorCode::RefusedStream);
+    }
+
+    /// Ends the use of a stream.
+    pub(super) fn release(&mut self, id: u32) {
+        // Its client may send no more than the window allows, so unread bytes must not keep it.
+        if let Some(slot) = self.slots.remove(&id) {
+            self.protocol.consumed(id, slot.unannounced);
+        }
+        self.protocol.release(id);
+        if self.turn == Some(id) {
+            self.turn = None;
+        }
+        self.pass_turn();
+        self.wake_driver();
+    }
+}
+
+impl Slot {
+    /// Adds a part of the body.
+    fn receive(&mut self, bytes: &[u8], is_last: bool) {
+        if self.is_chunked && !bytes.is_empty() {
+            self.received.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
+        }
+        self.received.extend_from_slice(bytes);
+        if self.is_chunked && !bytes.is_empty() {
+            self.received.extend_from_slice(b"\r\n");
+        }
+        if self.is_chunked && is_last {
+            self.received.extend_from_slice(b"0\r\n\r\n");
+        }
+        self.unannounced += bytes.len();
+        self.is_ended |= is_last;
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+    }
+
+    fn wake(&mut self) {
+        for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! HTTP/2 connection of a client: a task for each stream, which answers it as a connection of its
+//! own.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use strait_http2::Abuse;
+use tokio::task::JoinSet;
+
+use crate::cache::worker::Worker;
+use crate::config::settings::Settings;
+use crate::io::buffer::Buffer;
+use crate::io::deadline::{Deadline, TimedOut};
+use crate::io::http2::link::{Accepted, Link};
+use crate::io::http2::stream::Http2Stream;
+use crate::io::http2::translate::TargetForm;
+use crate::io::stream::Stream;
+use crate::server::client_limits::Share;
+use crate::server::connection::Client;
+use crate::server::current::Current;
+
+/// Time in which a client gets the last frames of its connection.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// HTTP/2 connection of a client.
+pub(crate) struct Http2Connection<'a> {
+    pub(crate) current: &'a Current,
+    pub(crate) peer: SocketAddr,
+    pub(crate) share: &'a Share,
+    /// Set while the connection has no streams.
+    pub(crate) is_idle: &'a Cell<bool>,
+}
+
+impl Http2Connection<'_> {
+    /// Serves the connection, of which `buffer` was read, until it ends.
+    pub(crate) async fn serve(&self, stream: Stream, buffer: Buffer) {
+        let worker = self.current.worker();
+        let link = Link::new(stream, buffer, worker.settings().http2_streams, form(worker.settings()));
+        drop(worker);
+        let (mut tasks, mut deadline) = (JoinSet::new(), Deadline::default());
+        let abuse = self.requests(&link, &mut tasks, &mut deadline).await;
+        if let Some(abuse) = abuse {
+            self.current.worker().counters().http2_abuse[abuse as usize].add(1);
+        }
+        link.go_away();
+        link.end();
+        // Errors end the connection; there is no peer left to inform.
+        let _ = deadline.within(LINGER, poll_fn(|context| link.poll_close(context))).await;
+        return_pipe(&link, &self.current.worker());
+        // Exchanges end by themselves, so that each is accounted.
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Begins a task for each request; returns at the end of the connection, with the limit that
+    /// the client has exceeded, if it did.
+    async fn requests(&self, link: &Link, tasks: &mut JoinSet<()>, deadline: &mut Deadline) -> Option<Abuse> {
+        let mut is_quiet = false;
+        loop {
+            while tasks.try_join_next().is_some() {}
+            let worker = self.current.worker();
+            let timeouts = &worker.settings().timeouts;
+            if worker.settings().is_closing() {
+                link.go_away();
+                if is_quiet {
+                    return None;
+                }
+            }
+            let limit = if is_quiet { timeouts.idle } else { timeouts.client };
+            let blocked = link.blocked_at();
+            self.is_idle.set(is_quiet);
+            let accepted =
+                deadline.within(limit, poll_fn(|context| link.poll_accept(context, is_quiet))).await;
+            self.is_idle.set(false);
+            match accepted {
+                Ok(Accepted::Request(stream)) => {
+                    is_quiet = false;
+                    self.begin(&worker, stream, tasks);
+                }
+                Ok(Accepted::NeedsPipe) => link.lend(worker.pipes.borrow_mut().try_take()),
+                Ok(Accepted::Idle) => {
+                    is_quiet = true;
+                    return_pipe(link, &worker);
+                }
+                Ok(Accepted::End(abuse)) => return abuse,
+                // The client sends nothing, or reads nothing.
+                Err(TimedOut) if is_quiet => return None,
+                Err(TimedOut) if blocked.is_some() && blocked == link.blocked_at() => return None,
+                Err(TimedOut) => {}
+            }
+        }
+    }
+
+    /// Begins the task of a request, unless its client, or all clients, have as many as they may.
+    fn begin(&self, worker: &Rc<Worker>, stream: Http2Stream, tasks: &mut JoinSet<()>) {
+        let Some(open) = Open::of(worker, self.share, self.peer) else {
+            worker.counters().refused.add(1);
+            return stream.refuse();
+        };
+        worker.counters().http2_streams.add(1);
+        let (client, worker) = (Client::of_http2(worker, stream, self.peer), worker.clone());
+        tasks.spawn_local(async move {
+            client.serve_stream(worker).await;
+            drop(open);
+        });
+    }
+}
+
+/// Open stream, counted as a connection until it is dropped.
+struct Open {
+    worker: Rc<Worker>,
+    _share: Share,
+}
+
+impl Open {
+    fn of(worker: &Rc<Worker>, share: &Share, peer: SocketAddr) -> Option<Self> {
+        let settings = worker.settings();
+        if worker.shared.connections() >= settings.connections_max {
+            return None;
+        }
+        let share = share.of_stream(settings, peer.ip())?;
+        worker.counters().http2_open.add(1);
+        Some(Self { worker: worker.clone(), _share: share })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.worker.counters().http2_open.sub(1);
+    }
+}
+
+/// Gives the pipe back to the worker, which closes it if bytes are in it.
+fn return_pipe(link: &Link, worker: &Worker) {
+    if let Some(pipe) = link.take_pipe() {
+        worker.pipes.borrow_mut().give_back(pipe);
+    }
+}
+
+fn form(settings: &Settings) -> TargetForm {
+    if settings.origin.is_some() { TargetForm::Origin } else { TargetForm::Absolute }
+}

@@ -1,0 +1,55 @@
+//! Fuzzes the input of an HTTP/2 connection: events do not depend on how the bytes are divided, and
+//! no input exceeds a limit.
+
+#![no_main]
+
+use std::time::Instant;
+
+use libfuzzer_sys::fuzz_target;
+use strait_http2::{Connection, Event, Limits, PREFACE};
+
+/// Preface and empty SETTINGS.
+fn begun(now: Instant) -> Connection {
+    let mut connection = Connection::new(Limits::default(), now);
+    let bytes = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(take(&mut connection, now, &bytes), Some(bytes.len()));
+    connection
+}
+
+/// Passes bytes; returns the number of used ones, `None` after an error.
+fn take(connection: &mut Connection, now: Instant, bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let (used, event) = connection.next(now, &bytes[at..]).ok()?;
+        at += used;
+        match event {
+            Some(Event::Body { stream, bytes, .. }) => connection.consumed(stream, bytes.len()),
+            Some(Event::Request { stream, .. }) => {
+                assert!(connection.request().is_ok() && connection.is_open(stream));
+            }
+            Some(Event::TooLarge { .. } | Event::Reset { .. }) => {}
+            None if used == 0 => return Some(at),
+            None => {}
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let now = Instant::now();
+    let (Some((cut, data)), limits) = (data.split_first(), Limits::default()) else { return };
+    let mut whole = begun(now);
+    let is_valid = take(&mut whole, now, data).is_some();
+    assert!(whole.streams() <= 2 * limits.streams as usize);
+    assert!(whole.output().len() <= limits.output_bytes + 1024);
+    let (mut parts, mut held) = (begun(now), Vec::new());
+    let mut has_failed = false;
+    for piece in data.chunks(usize::from(*cut).max(1)) {
+        held.extend_from_slice(piece);
+        let Some(used) = take(&mut parts, now, &held) else {
+            has_failed = true;
+            break;
+        };
+        held.drain(..used);
+    }
+    assert_eq!((!has_failed, parts.streams()), (is_valid, whole.streams()));
+});
