@@ -3,20 +3,22 @@
 mod file;
 mod lines;
 mod origin;
+mod tables;
 
 use std::time::Instant;
 
 use strait_capture::Frame;
-use strait_capture::sink::Summary;
 use strait_ledger::Report;
 pub(crate) use strait_program::output::{
     print_account, print_line, print_notice, print_stderr, print_text, printable,
 };
 
+pub(crate) use self::file::Args;
 use self::file::FileOutput;
-pub(crate) use self::file::{Args, files_line};
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
+use self::tables::TableOutput;
+pub(crate) use self::tables::{Args as TableArgs, print_schema};
 use crate::Error;
 use crate::sink::Sink;
 
@@ -30,6 +32,8 @@ pub(crate) struct Source<'a> {
     pub(crate) snaplen: u32,
     /// A `LINKTYPE_*` value.
     pub(crate) link_type: u32,
+    /// Path of the capture.
+    pub(crate) path: &'a str,
     /// True if no packet is printed.
     pub(crate) silent: bool,
     /// Format of the printed packets.
@@ -39,6 +43,7 @@ pub(crate) struct Source<'a> {
 /// An output of captured packets.
 pub(crate) enum Output {
     File(Box<FileOutput>),
+    Tables(Box<TableOutput>),
     Text(Box<Text>),
     Nothing,
 }
@@ -50,10 +55,11 @@ impl Output {
     }
 
     /// Completes the output: writes a file's statistics and gives it its final name, or flushes
-    /// text. Returns a summary of the files.
-    pub(crate) fn close(self, report: &Report) -> Result<Option<Summary>, Error> {
+    /// text. Returns a line about the files.
+    pub(crate) fn close(self, report: &Report) -> Result<Option<String>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),
+            Self::Tables(tables) => tables.close(report).map(Some),
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Nothing => Ok(None),
         }
@@ -64,6 +70,7 @@ impl Sink for Output {
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
             Self::File(file) => file.take(frame),
+            Self::Tables(tables) => tables.take(frame),
             Self::Text(text) => text.take(frame),
             Self::Nothing => Ok(()),
         }
@@ -76,13 +83,14 @@ impl Sink for Output {
     fn end_batch(&mut self) -> Result<(), Error> {
         match self {
             Self::File(file) => file.end_batch(),
-            Self::Text(_) | Self::Nothing => Ok(()),
+            Self::Tables(_) | Self::Text(_) | Self::Nothing => Ok(()),
         }
     }
 
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
         match self {
             Self::File(file) => file.idle(now),
+            Self::Tables(tables) => tables.idle(now),
             Self::Text(text) => text.flush(),
             Self::Nothing => Ok(()),
         }
@@ -92,13 +100,38 @@ impl Sink for Output {
         match self {
             Self::File(file) => file.flush(),
             Self::Text(text) => text.flush(),
-            Self::Nothing => Ok(()),
+            Self::Tables(_) | Self::Nothing => Ok(()),
+        }
+    }
+
+    fn complete(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Tables(tables) => tables.complete(),
+            Self::File(_) | Self::Text(_) | Self::Nothing => Ok(()),
+        }
+    }
+
+    fn lost_in(&self, lane: u32) -> u64 {
+        match self {
+            Self::Tables(tables) => tables.lost_in(lane),
+            Self::File(_) | Self::Text(_) | Self::Nothing => 0,
+        }
+    }
+
+    fn records(&self) -> bool {
+        matches!(self, Self::Tables(_))
+    }
+
+    fn record(&mut self, report: &Report) {
+        if let Self::Tables(tables) = self {
+            tables.record(report);
         }
     }
 
     fn lost(&self) -> u64 {
         match self {
             Self::File(file) => file.lost(),
+            Self::Tables(tables) => tables.lost(),
             Self::Text(text) => text.lost(),
             Self::Nothing => 0,
         }
@@ -107,6 +140,7 @@ impl Sink for Output {
     fn written_bytes(&self) -> Option<u64> {
         match self {
             Self::File(file) => Some(file.written_bytes()),
+            Self::Tables(tables) => Some(tables.written_bytes()),
             Self::Text(_) | Self::Nothing => None,
         }
     }

@@ -25,6 +25,7 @@ mod rotation;
 mod run;
 mod setup;
 mod shell;
+mod tables;
 mod tcpdump_options;
 mod tools;
 mod top;
