@@ -42,9 +42,10 @@ pub(crate) fn run<T: Sink>(
     metrics: Option<&Metrics>,
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
-    let lane_ended = match Interrupter::new() {
+    let started = sink.start().and_then(|()| Ok(Interrupter::new()?));
+    let lane_ended = match started {
         Ok(interrupter) => interrupter,
-        Err(error) => return (session.report(Vec::new()), Some(error.into())),
+        Err(error) => return (session.report(Vec::new()), Some(error)),
     };
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
     let records = sink.records();

@@ -67,6 +67,13 @@ impl Output {
 }
 
 impl Sink for Output {
+    fn start(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Tables(tables) => tables.start(),
+            Self::File(_) | Self::Text(_) | Self::Nothing => Ok(()),
+        }
+    }
+
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
             Self::File(file) => file.take(frame),

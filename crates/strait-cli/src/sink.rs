@@ -9,6 +9,10 @@ use crate::Error;
 
 /// Consumer of the frames of all lanes.
 pub(crate) trait Sink: Send {
+    /// Called once before the first frame, after the program has dropped its capabilities.
+    fn start(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
     /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
     /// Returns true if [`Sink::take`] does nothing, so that it need not be called.

@@ -1,4 +1,5 @@
-//! Encodes generated packets to measure the cost of a row: `encode COLUMNS PACKETS FLOWS DIRECTORY`.
+//! Encodes generated packets to measure the cost of a row:
+//! `encode COLUMNS PACKETS FLOWS DIRECTORY`.
 //!
 //! It prints the rows, the bytes and the CPU time of each step. Packets are those of TCP flows with
 //! random gaps in time, as a link with many users has them.
@@ -91,23 +92,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             (time_ns, packet(&mut connections[at], &mut random))
         })
         .collect();
-    let start = thread_cpu_time();
-    let mut blocks: Vec<Vec<Headers>> = Vec::new();
-    for frames in frames.chunks(BLOCK) {
-        let headers = |(time_ns, (frame, wire_len)): &(u64, ([u8; 54], u32))| {
-            Headers::of(&Packet {
-                bytes: frame,
-                link_type: link_type::ETHERNET,
-                wire_len: *wire_len,
-                time_ns: *time_ns,
-                interface: 0,
-                lane: 0,
-                direction: None,
-            })
-        };
-        blocks.push(frames.iter().map(headers).collect());
-    }
-    print("headers", packets, thread_cpu_time() - start);
     let columns = Columns::parse(columns)?;
     let options = Arc::new(Options {
         directory: directory.into(),
@@ -124,23 +108,41 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let rows = move || PacketRows::new(&columns, Arc::new(|_| None), BATCH_ROWS);
     let mut writer = TableWriter::new(&PACKETS, options, Box::new(rows));
-    let start = thread_cpu_time();
-    for block in &blocks {
-        writer.write(block, Instant::now())?;
-    }
-    writer.complete_all()?;
-    print("encode", packets, thread_cpu_time() - start);
-    println!("{:.2} bytes a packet", writer.written().bytes as f64 / packets as f64);
-    let start = thread_cpu_time();
     let (mut table, mut ended) = (FlowTable::new(FlowLimits::default()), Vec::new());
-    for block in &blocks {
+    let mut block = Vec::with_capacity(BLOCK);
+    let mut spent = [Duration::ZERO; 3];
+    for frames in frames.chunks(BLOCK) {
+        block.clear();
+        let start = thread_cpu_time();
+        block.extend(frames.iter().map(headers));
+        let read = thread_cpu_time();
+        writer.write(&block, Instant::now())?;
+        let encoded = thread_cpu_time();
         block.iter().for_each(|headers| table.take(headers, &mut ended));
+        let counted = thread_cpu_time();
         ended.clear();
+        let steps = [read - start, encoded - read, counted - encoded];
+        spent.iter_mut().zip(steps).for_each(|(sum, step)| *sum += step);
     }
-    print("flows", packets, thread_cpu_time() - start);
+    let start = thread_cpu_time();
+    writer.complete_all()?;
+    spent[1] += thread_cpu_time() - start;
+    for (step, time) in ["headers", "encode", "flows"].into_iter().zip(spent) {
+        println!("{step}: {:.0} ns a packet", time.as_nanos() as f64 / packets as f64);
+    }
+    println!("{:.2} bytes a packet", writer.written().bytes as f64 / packets as f64);
     Ok(fs::remove_dir_all(directory)?)
 }
 
-fn print(step: &str, packets: u64, time: Duration) {
-    println!("{step}: {:.0} ns a packet", time.as_nanos() as f64 / packets as f64);
+/// Returns the headers of a generated frame.
+fn headers((time_ns, (frame, wire_len)): &(u64, ([u8; 54], u32))) -> Headers {
+    Headers::of(&Packet {
+        bytes: frame,
+        link_type: link_type::ETHERNET,
+        wire_len: *wire_len,
+        time_ns: *time_ns,
+        interface: 0,
+        lane: 0,
+        direction: None,
+    })
 }

@@ -1,5 +1,5 @@
-//! Community ID version 1: an identifier of a flow that Zeek, Suricata, Wireshark and others compute
-//! in the same way (<https://github.com/corelight/community-id-spec>).
+//! Community ID version 1: an identifier of a flow that Zeek, Suricata and Wireshark also compute
+//! (<https://github.com/corelight/community-id-spec>).
 //!
 //! It is `1:` and the base64 of the SHA-1 of seed, addresses, protocol and ports, with the smaller
 //! endpoint first. The seed is 0.

@@ -28,7 +28,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData,
 };
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use rustix::fs::{Mode, OFlags, openat};
 use strait_os::output;
@@ -40,7 +40,7 @@ use crate::schema::{Kind, Table};
 pub(crate) const UNFINISHED: &str = ".part";
 /// Level of zstd: higher levels cost several times the CPU time for a few percent of size.
 const ZSTD_LEVEL: i32 = 1;
-/// Version of the Parquet format: the page and encoding features of 2.x that every engine reads.
+/// Version of the Parquet format in the footer: 1 has pages that every engine reads.
 const FORMAT_VERSION: i32 = 1;
 
 /// Unfinished file with its final name.
@@ -65,16 +65,17 @@ impl Part {
         let file = openat(&opened, &entry, flags, Mode::from_bits_retain(0o666))
             .map_err(|errno| failed(errno.into()))?;
         let file = File::from(file);
-        // Without locks, as on some network file systems, a later capture could take the file for
-        // that of a killed one.
-        file.lock().map_err(failed)?;
+        // Some network file systems have no locks. A later capture then cannot tell whether the
+        // file is that of a killed one, and leaves it alone.
+        let _ = file.lock();
         Ok(Self { directory: opened, entry, whole: name.into(), path, file })
     }
 
     /// Uses the unfinished file `entry` of a killed capture, which the caller has locked.
     pub(crate) fn adopt(directory: &Path, entry: OsString, file: File) -> Result<Self, TableError> {
         let text = entry.to_string_lossy();
-        let whole = text.trim_start_matches('.').trim_end_matches(UNFINISHED).to_owned();
+        let whole = text.strip_prefix('.').and_then(|text| text.strip_suffix(UNFINISHED)).unwrap_or(&text);
+        let whole = whole.to_owned();
         let path = directory.join(&whole);
         let opened =
             output::directory(directory).map_err(|source| TableError::io("open", directory, source))?;
@@ -250,17 +251,14 @@ fn properties(table: &Table, metadata: Vec<KeyValue>) -> WriterProperties {
         // Groups end by `end_group` only.
         .set_max_row_group_row_count(None);
     for column in table.columns {
-        builder = encoding(builder, ColumnPath::from(column.name), column.kind);
+        let path = ColumnPath::from(column.name);
+        if column.distinct || column.kind == Kind::Time {
+            builder = builder.set_column_dictionary_enabled(path.clone(), false);
+        }
+        if column.kind == Kind::Time {
+            // Times ascend: their differences are small.
+            builder = builder.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
     }
     builder.build()
-}
-
-fn encoding(builder: WriterPropertiesBuilder, column: ColumnPath, kind: Kind) -> WriterPropertiesBuilder {
-    match kind {
-        // Times ascend: their differences are small.
-        Kind::Time => builder
-            .set_column_dictionary_enabled(column.clone(), false)
-            .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED),
-        _ => builder,
-    }
 }

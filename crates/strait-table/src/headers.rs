@@ -172,7 +172,8 @@ impl Headers {
         }
     }
 
-    /// Reads ports, and fields of TCP and ICMP. The bytes of a later fragment are the middle of a payload.
+    /// Reads ports, and fields of TCP and ICMP. The bytes of a later fragment are the middle of a
+    /// payload.
     fn set_transport(&mut self, protocol: u8, fragment_offset: u32, payload: &[u8]) {
         const SCTP: u8 = 132;
         const UDP_LITE: u8 = 136;

@@ -29,6 +29,8 @@ pub struct Column {
     pub kind: Kind,
     /// True if a row can have no value.
     pub nullable: bool,
+    /// True if values seldom repeat, so that a dictionary of them would be larger than the values.
+    pub distinct: bool,
     /// Meaning, with the unit.
     pub about: &'static str,
 }
@@ -84,11 +86,15 @@ impl fmt::Display for Kind {
 
 impl Column {
     const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
-        Self { name, kind, nullable: false, about }
+        Self { name, kind, nullable: false, distinct: false, about }
     }
 
     const fn or_null(self) -> Self {
         Self { nullable: true, ..self }
+    }
+
+    const fn distinct(self) -> Self {
+        Self { distinct: true, ..self }
     }
 
     /// Returns Arrow's field.
@@ -150,11 +156,13 @@ pub const PACKETS: Table = Table {
             "flag bits: FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32, ECE 64, CWR 128, AE 256",
         )
         .or_null(),
-        Column::new("tcp_sequence", Kind::U32, "sequence number").or_null(),
+        Column::new("tcp_sequence", Kind::U32, "sequence number").or_null().distinct(),
         Column::new("tcp_acknowledgment", Kind::U32, "acknowledgment number").or_null(),
         Column::new("tcp_window", Kind::U16, "receive window, unscaled").or_null(),
         Column::new("ttl", Kind::U8, "time to live or hop limit").or_null(),
-        Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one").or_null(),
+        Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one")
+            .or_null()
+            .distinct(),
         Column::new(
             "fragment_offset",
             Kind::U32,
@@ -198,7 +206,7 @@ pub const FLOWS: Table = Table {
         Column::new("destinationTransportPort", Kind::U16, "port of the destination").or_null(),
         Column::new("protocolIdentifier", Kind::U8, "IP protocol, after IPv6 extension headers"),
         Column::new("icmpTypeCode", Kind::U16, "type times 256 plus code of ICMP and ICMPv6").or_null(),
-        Column::new("communityId", Kind::Text, "community ID version 1, with seed 0"),
+        Column::new("communityId", Kind::Text, "community ID version 1, with seed 0").distinct(),
         Column::new("packetDeltaCount", Kind::I64, "packets from the source"),
         Column::new("reversePacketDeltaCount", Kind::I64, "packets to the source"),
         Column::new("octetDeltaCount", Kind::I64, "bytes from the source, with IP headers"),
@@ -260,7 +268,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, version, about, columns } = self;
         writeln!(f, "{name}, version {version}: {about}")?;
-        columns.iter().try_for_each(|Column { name, kind, nullable, about }| {
+        columns.iter().try_for_each(|Column { name, kind, nullable, about, .. }| {
             let kind = if *nullable { format!("{kind} or null") } else { kind.to_string() };
             writeln!(f, "  {name:<30}{kind:<20}  {about}")
         })

@@ -81,13 +81,15 @@ pub struct TableSink {
     dropped: Tally,
     intervals: Intervals,
     shared: Arc<Mutex<Shared>>,
+    /// The thread's part, until it starts.
+    worker: Option<(Worker, Receiver<Message>)>,
     thread: Option<JoinHandle<()>>,
     recovered: Recovered,
 }
 
 impl TableSink {
-    /// Recovers the files of killed captures, and starts the thread. `now_ns` starts the first
-    /// interval of the ledger; `names` returns the name of an interface.
+    /// Recovers the files of killed captures. Packets are written after [`TableSink::start`].
+    /// `now_ns` starts the first interval of the ledger; `names` returns the name of an interface.
     ///
     /// # Errors
     /// An option is out of range; the directory cannot be written to.
@@ -101,8 +103,6 @@ impl TableSink {
         let (returned, empty) = sync_channel(QUEUE_BLOCKS);
         let shared = Arc::new(Mutex::new(Shared::default()));
         let worker = Worker::new(Arc::new(options), names, Arc::clone(&shared), returned);
-        let thread = std::thread::Builder::new().name("tables".into()).spawn(move || worker.run(&messages));
-        let thread = thread.map_err(|source| TableError::io("start a thread for", "tables", source))?;
         Ok(Self {
             sender: Some(sender),
             empty,
@@ -112,9 +112,23 @@ impl TableSink {
             dropped: Tally::default(),
             intervals: Intervals::starting_at(now_ns),
             shared,
-            thread: Some(thread),
+            worker: Some((worker, messages)),
+            thread: None,
             recovered,
         })
+    }
+
+    /// Starts the thread, which gets the capabilities and the CPUs of this one. Packets wait in the
+    /// queue until then.
+    ///
+    /// # Errors
+    /// The system has too many threads.
+    pub fn start(&mut self) -> Result<(), TableError> {
+        let Some((worker, messages)) = self.worker.take() else { return Ok(()) };
+        let thread = std::thread::Builder::new().name("tables".into()).spawn(move || worker.run(&messages));
+        let failed = |source| TableError::io("start a thread for", "tables", source);
+        self.thread = Some(thread.map_err(failed)?);
+        Ok(())
     }
 
     /// Returns the files of killed captures.
@@ -189,11 +203,13 @@ impl TableSink {
         }
     }
 
-    /// Ends the flows and completes the files of packets and flows, and waits for it. After this [`TableSink::lost`] is final.
+    /// Ends the flows and completes the files of packets and flows, and waits for it. After this
+    /// [`TableSink::lost`] is final.
     ///
     /// # Errors
     /// A packet could not be stored.
     pub fn complete(&mut self) -> Result<(), TableError> {
+        self.start()?;
         let sent = if self.block.is_empty() { Ok(()) } else { self.send_block(true) };
         let (reply, replied) = sync_channel(1);
         self.send(Message::Complete(reply), true)?;
@@ -224,6 +240,7 @@ impl TableSink {
     /// A file could not be completed. A failure that an earlier call has returned is not returned
     /// again.
     pub fn close(mut self, report: &Report, now_ns: u64) -> Result<Summary, TableError> {
+        self.start()?;
         let failed_before = self.check().is_err();
         let rows = self.intervals.rows(report, now_ns);
         let sent = self.send(Message::Ledger(rows), true);

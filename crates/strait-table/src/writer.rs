@@ -21,8 +21,10 @@ use crate::tally::Tally;
 /// Rows of a record batch: so few that its columns stay in a second-level cache of 8 MiB, and so
 /// many that distinct addresses cost little.
 pub const BATCH_ROWS: usize = 64 << 10;
-/// Rows of a row group. A killed capture loses at most those of one group and of the queue.
-pub const GROUP_ROWS: usize = 256 << 10;
+/// Rows of a row group, 16 MB. Each group has its own dictionaries of addresses and ports, which
+/// cost half a byte for each packet. A killed capture loses at most the rows of one group and of
+/// the queue.
+pub const GROUP_ROWS: usize = 1 << 20;
 /// Maximum number of hours with an unfinished file. Packets of a file may be of any hour: the file
 /// of the hour that was written to least recently is completed first.
 const HOURS_MAX: usize = 4;

@@ -32,16 +32,16 @@ pub(crate) struct Args {
     /// File format [default: pcap for a name in .pcap or .cap, else pcapng]
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatArg>,
-    /// Start another file before one grows past this many MiB, or as in 500k or 2GiB [default: none;
-    /// 128 for --to]
+    /// Start another file before one grows past this many MiB, or as in 500k or 2GiB [default: no
+    /// limit; 128 for --to]
     #[arg(long, value_name = "SIZE", requires = "target", value_parser = rotation)]
     rotate_mib: Option<u64>,
     /// Like --rotate-mib, in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
     #[arg(short = 'C', long, value_name = "SIZE", requires = "target", conflicts_with = "rotate_mib", value_parser = megabytes)]
     rotate_size: Option<u64>,
-    /// Start another file after this many seconds, or as in 5m or 1h [default: none; 5m for --to]. A % in the name given by -w
-    /// is then a conversion of strftime(3) in local time, as in x_%H%M%S.pcap. If the name is
-    /// taken, the file gets a number: x_120000_00002.pcap
+    /// Start another file after this many seconds, or as in 5m or 1h [default: no limit; 5m for
+    /// --to]. A % in the name given by -w is then a conversion of strftime(3) in local time, as in
+    /// x_%H%M%S.pcap. If the name is taken, the file gets a number: x_120000_00002.pcap
     #[arg(short = 'G', long, value_name = "S", requires = "target", value_parser = seconds)]
     rotate_s: Option<Duration>,
     /// Keep the newest N files of a rotation

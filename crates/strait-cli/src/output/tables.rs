@@ -32,8 +32,8 @@ pub(crate) struct Args {
     /// Tables to write beside that of the ledger: packets, flows or both [default: packets,flows]
     #[arg(long, value_name = "LIST", requires = "to", value_parser = Selected::parse)]
     tables: Option<Selected>,
-    /// Maximum number of flows at a time, 250 bytes each; then the flow that has been idle for longest
-    /// is evicted [default: 1,000,000]
+    /// Maximum number of flows at a time, 250 bytes each; beyond it the flow that has been idle for
+    /// longest is evicted [default: 1,000,000]
     #[arg(long, value_name = "N", requires = "to", value_parser = count_u32)]
     flows_max: Option<u32>,
     /// Time without a packet after which a flow ends [default: 15s]
@@ -153,6 +153,10 @@ pub(crate) struct TableOutput {
 }
 
 impl TableOutput {
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.sink.start()?)
+    }
+
     #[inline]
     pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let direction = match frame.direction {

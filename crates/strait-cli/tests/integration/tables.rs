@@ -1,5 +1,6 @@
 //! Tables: pyarrow and DuckDB read the same packets as tshark, and the same counts as the ledger.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -98,13 +99,15 @@ const FIELDS: [(&str, &str); 15] = [
     ("tcp.ack_raw", "tcp_acknowledgment"),
     ("tcp.window_size_value", "tcp_window"),
 ];
-/// Fields of tshark for IPv6 and UDP, with the column of each.
-const OTHER_FIELDS: [(&str, &str); 5] = [
+/// Fields of tshark for IPv6, UDP and outer tags, with the column of each.
+const OTHER_FIELDS: [(&str, &str); 7] = [
     ("ipv6.src", "source_address"),
     ("ipv6.dst", "destination_address"),
     ("ipv6.hlim", "ttl"),
     ("udp.srcport", "source_port"),
     ("udp.dstport", "destination_port"),
+    ("ipv6.fraghdr.ident", "ip_id"),
+    ("ieee8021ad.id", "vlan"),
 ];
 
 #[test]
@@ -150,6 +153,7 @@ fn expected(fields: &[String]) -> Vec<String> {
         let field = if field.is_empty() { other(fields, column).unwrap_or(field) } else { field };
         match *name {
             "frame.time_epoch" => field.replace('.', ""),
+            "vlan.id" => other(fields, column).filter(|outer| !outer.is_empty()).unwrap_or(field).clone(),
             // The packet in an ICMP error has ports of its own.
             "tcp.srcport" | "tcp.dstport" if is_icmp => String::new(),
             "ip.id" | "tcp.flags" => decimal(field),
@@ -181,6 +185,38 @@ fn decimal(hexadecimal: &str) -> String {
     hexadecimal
         .strip_prefix("0x")
         .map_or_else(String::new, |digits| u32::from_str_radix(digits, 16).unwrap().to_string())
+}
+
+#[test]
+fn flows_have_the_packets_of_each_community_id_that_tshark_computes() {
+    let Some(lake) = Lake::or_skip() else { return };
+    if !tools::present() {
+        return;
+    }
+    let file = mixed_file(lake.path());
+    let url = lake.url();
+    let _ = run(&["capture", "-r", file.to_str().unwrap(), "--to", &url, "--tables", "flows"]).success();
+    assert!(files(lake.path(), ".parquet").iter().all(|file| !file.starts_with(lake.path().join("packets"))));
+
+    // Flows of fragments have neither ports nor a type.
+    let options = ["--enable-protocol", "communityid", "-E", "occurrence=f", "-o", "ip.defragment:FALSE"];
+    let filter = ["-Y", "(ip.flags.mf == 0 && ip.frag_offset == 0) || (ipv6 && !ipv6.fraghdr)"];
+    let fields = tshark(&file, &[&options[..], &filter].concat(), &["communityid", "ip.len", "ipv6.plen"]);
+    let mut expected: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for fields in fields.iter().filter(|fields| !fields[0].is_empty()) {
+        let octets = fields[1].parse().unwrap_or_else(|_| fields[2].parse::<u64>().unwrap() + 40);
+        let (packets, sum) = expected.entry(fields[0].clone()).or_default();
+        (*packets, *sum) = (*packets + 1, *sum + octets);
+    }
+    let query = "select communityId, sum(packetDeltaCount + reversePacketDeltaCount), \
+                 sum(octetDeltaCount + reverseOctetDeltaCount) from flows \
+                 where coalesce(sourceTransportPort, icmpTypeCode) is not null group by 1";
+    let found = lake.ask(lake.path(), &["sql", query]);
+    let number = |text: &String| text.parse::<u64>().unwrap();
+    let found: BTreeMap<String, (u64, u64)> =
+        found.iter().map(|row| (row[0].clone(), (number(&row[1]), number(&row[2])))).collect();
+    assert!(expected.len() > 10, "{expected:?}");
+    assert_eq!(found, expected, "{}", file.display());
 }
 
 /// Query for the counts of a ledger in the table.
@@ -289,11 +325,11 @@ fn schema_and_wrong_options_are_printed() {
     for (options, words) in [
         (&["--to", "lake"][..], "give file: and a directory, as in file:/srv/lake"),
         (&["--to", "file:"], "give the directory of the tables"),
-        (&["--to", "file:/tmp/x", "--sensor", "a/b"], "letters, digits"),
-        (&["--to", "file:/tmp/x", "--columns", "tll"], "tll: no such column"),
-        (&["--to", "file:/tmp/x", "--tables", "flow"], "flow: no such table"),
-        (&["--to", "file:/tmp/x", "-w", "y"], "cannot be used with"),
-        (&["--to", "file:/tmp/x", "--rotate-mib", "1k"], "too small: give at least 64KiB"),
+        (&["--to", "file:x", "--sensor", "a/b"], "letters, digits"),
+        (&["--to", "file:x", "--columns", "tll"], "tll: no such column"),
+        (&["--to", "file:x", "--tables", "flow"], "flow: no such table"),
+        (&["--to", "file:x", "-w", "y"], "cannot be used with"),
+        (&["--to", "file:x", "--rotate-mib", "1k"], "too small: give at least 64KiB"),
     ] {
         let finished = run(&[&["capture", "-r", RECORDING], options].concat());
         assert_eq!(finished.status.code(), Some(2), "{options:?}: {}", finished.stderr);

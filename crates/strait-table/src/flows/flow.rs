@@ -25,7 +25,7 @@ impl Key {
     pub(super) fn of(headers: &Headers) -> Option<(Self, bool)> {
         let Internet { source, destination, protocol, fragment_offset, .. } = headers.internet?;
         let vlan = headers.vlan;
-        if let Some([kind, code]) = headers.icmp {
+        if let Some([kind, code]) = headers.icmp.filter(|_| fragment_offset.is_none()) {
             // Requests and responses of ICMP are flows of their own: their types differ.
             let ports = Some([kind.into(), code.into()]);
             return Some((Self { addresses: [source, destination], ports, protocol, vlan }, false));

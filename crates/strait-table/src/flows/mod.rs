@@ -2,8 +2,9 @@
 //! 5103) in the table.
 //!
 //! A flow ends when it has been idle, when it has been active for long, when TCP ends it, when the
-//! capture ends, or when the table is full: then the flow that has been idle for longest makes room,
-//! and its row says so. So the memory has a limit, and no packet is missing in the rows.
+//! capture ends, or when the table is full: then the flow that has been idle for longest is
+//! evicted, with a reason of its own in its row. So the memory has a limit, and no packet is
+//! missing in the rows.
 //!
 //! The table is pure: it reads no clock. Flows are in chunks, so that it grows without copying, and
 //! in a list by their last packet, so that ending them costs nothing for the others.

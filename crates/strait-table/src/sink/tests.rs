@@ -28,7 +28,9 @@ fn options(directory: &Path, waits: bool) -> Options {
 }
 
 fn open(options: Options) -> TableSink {
-    TableSink::open(options, Arc::new(|_| None), 0).unwrap()
+    let mut sink = TableSink::open(options, Arc::new(|_| None), 0).unwrap();
+    sink.start().unwrap();
+    sink
 }
 
 fn packet(lane: u32) -> Packet<'static> {
