@@ -134,7 +134,7 @@ pub const PACKETS: Table = Table {
             Kind::U32,
             "captured bytes: less than length if the snaplen has cut the packet",
         ),
-        Column::new("interface", Kind::Text, "name of the interface").or_null(),
+        Column::new("interface", Kind::Text, "name of the interface; null for packets of a file").or_null(),
         Column::new("direction", Kind::Text, "in or out, as seen from the capturing host").or_null(),
         Column::new("ether_type", Kind::U16, "Ethernet type of the payload after VLAN tags").or_null(),
         Column::new("vlan", Kind::U16, "outermost VLAN identifier").or_null(),
@@ -194,7 +194,12 @@ pub const FLOWS: Table = Table {
             Kind::U8,
             "1 idle, 2 active timeout, 3 ended by TCP, 4 end of the capture, 5 evicted from the full table",
         ),
-        Column::new("interfaceName", Kind::Text, "name of the interface of the first packet").or_null(),
+        Column::new(
+            "interfaceName",
+            Kind::Text,
+            "name of the interface of the first packet; null for packets of a file",
+        )
+        .or_null(),
         Column::new("vlanId", Kind::U16, "outermost VLAN identifier").or_null(),
         Column::new(
             "sourceAddress",
