@@ -123,6 +123,12 @@ fn full_table_evicts_the_flow_that_was_idle_for_longest() {
 }
 
 #[test]
+fn ten_million_flows_need_less_than_2_5_gigabytes() {
+    // The index has 4 bytes and 1 byte for each place, of which it uses at least 7 in 16.
+    assert!(size_of::<Slot>() + 5 * 16 / 7 <= 250, "{}", size_of::<Slot>());
+}
+
+#[test]
 fn many_flows_use_each_place_again() {
     let limits = FlowLimits { idle_ns: 50, flows_max: 10_000, ..FlowLimits::default() };
     let mut table = FlowTable::new(limits);
