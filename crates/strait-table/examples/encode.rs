@@ -118,15 +118,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         let read = thread_cpu_time();
         writer.write(&block, Instant::now())?;
         let encoded = thread_cpu_time();
-        block.iter().for_each(|headers| table.take(headers, &mut ended));
+        for headers in &block {
+            table.take(headers, &mut ended);
+        }
         let counted = thread_cpu_time();
         ended.clear();
-        let steps = [read - start, encoded - read, counted - encoded];
-        spent.iter_mut().zip(steps).for_each(|(sum, step)| *sum += step);
+        let steps =
+            [read.saturating_sub(start), encoded.saturating_sub(read), counted.saturating_sub(encoded)];
+        for (sum, step) in spent.iter_mut().zip(steps) {
+            *sum += step;
+        }
     }
     let start = thread_cpu_time();
     writer.complete_all()?;
-    spent[1] += thread_cpu_time() - start;
+    spent[1] += thread_cpu_time().saturating_sub(start);
     for (step, time) in ["headers", "encode", "flows"].into_iter().zip(spent) {
         println!("{step}: {:.0} ns a packet", time.as_nanos() as f64 / packets as f64);
     }

@@ -17,7 +17,7 @@ const TEXT_BYTES_MAX: usize = 39;
 /// Set of addresses with numbers from 0.
 pub(crate) struct Addresses {
     numbers: HashTable<u32>,
-    addresses: Vec<IpAddr>,
+    list: Vec<IpAddr>,
     /// Random, so that a sender cannot choose addresses that collide.
     seeds: [u64; 2],
     /// Last address and its number: packets of a flow often follow one another.
@@ -29,7 +29,7 @@ impl Addresses {
         let random = RandomState::new();
         Self {
             numbers: HashTable::new(),
-            addresses: Vec::new(),
+            list: Vec::new(),
             seeds: [random.hash_one(0), random.hash_one(1)],
             last: None,
         }
@@ -49,17 +49,17 @@ impl Addresses {
     }
 
     fn look_up(&mut self, address: IpAddr) -> u32 {
-        let Self { numbers, addresses, seeds, .. } = self;
+        let Self { numbers, list, seeds, .. } = self;
         let seeds = *seeds;
         let entry = numbers.entry(
             hash(address, seeds),
-            |number| addresses.get(*number as usize) == Some(&address),
-            |number| addresses.get(*number as usize).map_or(0, |address| hash(*address, seeds)),
+            |number| list.get(*number as usize) == Some(&address),
+            |number| list.get(*number as usize).map_or(0, |address| hash(*address, seeds)),
         );
         *entry
             .or_insert_with(|| {
-                addresses.push(address);
-                (addresses.len() - 1) as u32
+                list.push(address);
+                (list.len() - 1) as u32
             })
             .get()
     }
@@ -67,9 +67,9 @@ impl Addresses {
     /// Returns the addresses as text, in the order of their numbers.
     pub(crate) fn texts(&self) -> ArrayRef {
         use std::fmt::Write as _;
-        let count = self.addresses.len();
+        let count = self.list.len();
         let mut texts = StringBuilder::with_capacity(count, count * TEXT_BYTES_MAX);
-        for address in &self.addresses {
+        for address in &self.list {
             // Writing to a builder cannot fail.
             let _ = write!(texts, "{address}");
             texts.append_value("");
@@ -79,8 +79,8 @@ impl Addresses {
 
     /// Returns the addresses as 16 bytes, in the order of their numbers.
     pub(crate) fn bytes(&self) -> ArrayRef {
-        let mut bytes = FixedSizeBinaryBuilder::with_capacity(self.addresses.len(), 16);
-        for address in &self.addresses {
+        let mut bytes = FixedSizeBinaryBuilder::with_capacity(self.list.len(), 16);
+        for address in &self.list {
             // The length is that of the builder.
             let _ = bytes.append_value(sixteen(*address));
         }
@@ -90,7 +90,7 @@ impl Addresses {
 
     pub(crate) fn clear(&mut self) {
         self.numbers.clear();
-        self.addresses.clear();
+        self.list.clear();
         self.last = None;
     }
 }

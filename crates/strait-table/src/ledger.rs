@@ -56,20 +56,20 @@ impl Intervals {
             rows.push(LedgerRow { time_ns: now_ns, start_ns, lane: Some(lane.queue), counts: now });
         }
         rows.push(LedgerRow { time_ns: now_ns, start_ns, lane: None, counts: whole });
-        rows.iter_mut().for_each(|row| row.counts = self.advance(row.lane, row.counts));
+        for row in &mut rows {
+            row.counts = self.advance(row.lane, row.counts);
+        }
         rows.retain(|row| row.lane.is_some() || row.counts != [0; COUNTS]);
         rows
     }
 
     /// Stores the counts of a lane, and returns the difference to the last ones.
     fn advance(&mut self, lane: Option<u32>, now: [i64; COUNTS]) -> [i64; COUNTS] {
-        match self.lanes.iter_mut().find(|(known, _)| *known == lane) {
-            Some((_, last)) => difference(&now, &std::mem::replace(last, now)),
-            None => {
-                self.lanes.push((lane, now));
-                now
-            }
+        if let Some((_, last)) = self.lanes.iter_mut().find(|(known, _)| *known == lane) {
+            return difference(&now, &std::mem::replace(last, now));
         }
+        self.lanes.push((lane, now));
+        now
     }
 }
 

@@ -14,7 +14,7 @@ pub const ROTATE_BYTES: u64 = 128 << 20;
 /// Smallest permitted size: a file has a footer of some kilobytes.
 const ROTATE_BYTES_MIN: u64 = 64 << 10;
 /// Age at which a file is completed.
-pub const ROTATE_EVERY: Duration = Duration::from_secs(300);
+pub const ROTATE_EVERY: Duration = Duration::from_mins(5);
 
 /// Selection of tables. The ledger is always written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

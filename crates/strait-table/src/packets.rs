@@ -95,13 +95,13 @@ pub struct Columns(Vec<usize>);
 impl Default for Columns {
     /// Returns the set `standard`.
     fn default() -> Self {
-        Self::of(BASIC.iter().chain(&HEADERS).chain(&STANDARD).copied())
+        Self::of(&[&BASIC[..], &HEADERS, &STANDARD].concat())
     }
 }
 
 impl Columns {
-    fn of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
-        let is_named = |index: &usize| names.clone().any(|name| name == PACKETS.columns[*index].name);
+    fn of(names: &[&str]) -> Self {
+        let is_named = |index: &usize| names.contains(&PACKETS.columns[*index].name);
         Self((0..PACKETS.columns.len()).filter(is_named).collect())
     }
 
@@ -125,7 +125,7 @@ impl Columns {
                 }
             }
         }
-        Ok(Self::of(names.into_iter()))
+        Ok(Self::of(&names))
     }
 
     /// Returns Arrow's schema.
@@ -327,7 +327,7 @@ impl Values {
 fn append_u8(numbers: &mut Numbers<UInt8Type>, field: Field, rows: &[Headers]) {
     match field {
         Field::Protocol => {
-            numbers.extend_optional(rows, |row| row.internet.map(|internet| internet.protocol))
+            numbers.extend_optional(rows, |row| row.internet.map(|internet| internet.protocol));
         }
         _ => numbers.extend_optional(rows, |row| row.internet.map(|internet| internet.ttl)),
     }

@@ -3,7 +3,7 @@
 //! The writers, `strait capture --schema` and docs/tables.md have them from here. A change that a
 //! reader of old files would notice gets a new version of its table.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use arrow_schema::{DataType, Field, TimeUnit};
 
@@ -283,10 +283,13 @@ impl fmt::Display for Table {
 /// Returns the text of all tables for a terminal.
 pub fn text() -> String {
     let mut text = String::from("in the path of every file\n");
+    // Writing to a String cannot fail.
     for (name, about) in PARTITIONS {
-        text += &format!("  {name:<52}{about}\n");
+        let _ = writeln!(text, "  {name:<52}{about}");
     }
-    TABLES.iter().for_each(|table| text += &format!("\n{table}"));
+    for table in TABLES {
+        let _ = write!(text, "\n{table}");
+    }
     text
 }
 

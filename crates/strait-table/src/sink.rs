@@ -404,7 +404,9 @@ impl Flows {
     }
 
     fn write(&mut self, block: &[Headers], now: Instant) -> Result<(), TableError> {
-        block.iter().for_each(|headers| self.table.take(headers, &mut self.ended));
+        for headers in block {
+            self.table.take(headers, &mut self.ended);
+        }
         self.write_ended(now)
     }
 

@@ -65,7 +65,9 @@ fn segment(
 fn run(limits: FlowLimits, packets: &[Headers]) -> Vec<FlowRow> {
     let mut table = FlowTable::new(limits);
     let mut ended = Vec::new();
-    packets.iter().for_each(|packet| table.take(packet, &mut ended));
+    for packet in packets {
+        table.take(packet, &mut ended);
+    }
     while table.drain(100, &mut ended) {}
     assert!(table.is_empty());
     ended
