@@ -98,8 +98,12 @@ fn count_sink_loss<T: Sink>(counts: &mut [ledger::LaneCounts], sink: &T) {
         capture.lost.sink += share;
         lost -= share;
     };
-    counts.iter_mut().for_each(|lane| charge(&mut lane.capture, sink.lost_in(lane.queue)));
-    counts.iter_mut().for_each(|lane| charge(&mut lane.capture, u64::MAX));
+    for lane in counts.iter_mut() {
+        charge(&mut lane.capture, sink.lost_in(lane.queue));
+    }
+    for lane in counts {
+        charge(&mut lane.capture, u64::MAX);
+    }
 }
 
 /// Returns the result of a lane that panicked. Its counts are lost.

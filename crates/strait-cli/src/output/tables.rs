@@ -1,6 +1,6 @@
 //! `--to file:DIR`: packets and the ledger as Parquet files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,21 +64,21 @@ pub(crate) fn print_schema() -> Result<(), Error> {
 
 impl Args {
     /// Returns the directory, if the output is tables.
-    pub(super) fn directory(&self) -> Option<&PathBuf> {
-        self.to.as_ref()
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.to.as_deref()
     }
 
     /// Opens the tables below `directory`; `limits` are size and age of a file.
     pub(super) fn open(
         &self,
-        directory: &PathBuf,
+        directory: &Path,
         source: &Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let now_ns = clock::realtime_ns();
         let is_file = source.path == "file";
         let options = Options {
-            directory: directory.clone(),
+            directory: directory.to_owned(),
             sensor: self.sensor.clone().map_or_else(host, Ok)?,
             capture: format!("{now_ns:016x}"),
             interface: source.interface.to_owned(),
@@ -93,7 +93,7 @@ impl Args {
         let sink = TableSink::open(options, interface_names(source, is_file), now_ns)?;
         report_recovered(sink.recovered());
         let link_type = u16::try_from(source.link_type).unwrap_or(u16::MAX);
-        Ok(Output::Tables(Box::new(TableOutput { sink, link_type, directory: directory.clone() })))
+        Ok(Output::Tables(Box::new(TableOutput { sink, link_type, directory: directory.to_owned() })))
     }
 }
 

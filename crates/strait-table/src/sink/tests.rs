@@ -22,7 +22,7 @@ fn options(directory: &Path, waits: bool) -> Options {
         flows: FlowLimits::default(),
         columns: Columns::default(),
         rotate_bytes: 1 << 30,
-        rotate_every: Duration::from_secs(60),
+        rotate_every: Duration::from_mins(1),
         waits,
     }
 }

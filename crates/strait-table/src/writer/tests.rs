@@ -27,7 +27,7 @@ fn options(directory: &Path) -> Arc<Options> {
         flows: FlowLimits::default(),
         columns: Columns::default(),
         rotate_bytes: 1 << 30,
-        rotate_every: Duration::from_secs(60),
+        rotate_every: Duration::from_mins(1),
         waits: false,
     })
 }
@@ -132,7 +132,7 @@ fn file_is_completed_at_its_age_and_at_its_size() {
     aged.write(&packets(0, 5), start).unwrap();
     aged.complete_due(start + Duration::from_secs(59)).unwrap();
     assert_eq!(rows(directory.path()), []);
-    aged.complete_due(start + Duration::from_secs(60)).unwrap();
+    aged.complete_due(start + Duration::from_mins(1)).unwrap();
     assert_eq!(rows(directory.path()), [Some(5)]);
 
     Arc::make_mut(&mut options).capture = "d".into();
