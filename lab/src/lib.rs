@@ -16,7 +16,7 @@ mod wire;
 
 pub use compiler::compile;
 pub use process::{Finished, Launch, Process, deleted_files};
-pub use wait::{locked_memory_or_skip, program_or_skip, root_or_skip, skip, wait_until};
+pub use wait::{fetched_or_skip, locked_memory_or_skip, program_or_skip, root_or_skip, skip, wait_until};
 pub use wire::{End, Offload, Wire, WireBuilder};
 
 /// Errors of a rig that a test may want to inspect.

@@ -5,6 +5,7 @@
 
 use std::env;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,15 @@ pub fn program_or_skip(program: &str) -> bool {
         skip(format!("{program} is not installed; `make setup` installs it"));
     }
     found
+}
+
+/// Returns a file of `scripts/setup-programs` in the user's cache directory, or skips the test if
+/// it is missing.
+pub fn fetched_or_skip(file: &str) -> Option<PathBuf> {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let file = cache.or_else(home)?.join("strait/programs").join(file);
+    program_or_skip(file.to_str()?).then_some(file)
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-capture", Layer::Engine),
     ("strait-transfer", Layer::Engine),
     ("strait-store", Layer::Engine),
+    ("strait-table", Layer::Engine),
     ("strait-program", Layer::Base),
     ("strait-proxy", Layer::Service),
     ("strait-pcap", Layer::Program),

@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// List the interfaces and the paths that can capture on each
     #[arg(short = 'D', long, conflicts_with_all = ["interface", "read"])]
     list_interfaces: bool,
+    /// Print the tables that --to writes, and their columns
+    #[arg(long, conflicts_with_all = ["interface", "read", "list_interfaces"])]
+    schema: bool,
     /// Read packets from a pcap or pcapng file, `-` for standard input, instead of an interface
     #[arg(short, long, value_name = "FILE")]
     read: Option<String>,
@@ -65,7 +68,7 @@ pub(crate) struct Args {
     metrics: Option<SocketAddr>,
     /// Report the process, user and cgroup of each packet's socket, and the container or pod; uses
     /// the tap
-    #[arg(long, conflicts_with = "read")]
+    #[arg(long, conflicts_with_all = ["read", "to"])]
     owner: bool,
     /// Capture the packets of one process, by its number, or of all with this name
     #[arg(long, value_name = "NAME|PID", conflicts_with = "read")]
@@ -150,6 +153,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -nnvvXs0 -i any icmp
   strait capture -i eth0 -w web.pcapng --rotate-mib 100 --ring-files 10 port 80
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
+  strait capture -i eth0 --to file:/srv/lake --sensor fr1
   strait capture -r web.pcapng --json host 10.0.0.1";
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -180,6 +184,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.list_interfaces {
         return interfaces::list(args.json);
     }
+    if args.schema {
+        return output::print_schema();
+    }
     args.check()?;
     if !input::wait_until_readable(args.read.as_deref())? {
         return Ok(());
@@ -196,6 +203,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         filter: &filter,
         snaplen: args.snaplen(),
         link_type: session.link_type(),
+        path: session.path(),
         silent: args.is_silent(),
         lines: args.lines,
         owners: session.owners(),
@@ -211,12 +219,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         print_stderr(format_args!("strait: note: {losses}\n"));
     }
     let owners = output.owners();
-    let summary = output.close(&report);
+    let files = output.close(&report);
     print_report(&report, args.json, owners)?;
-    let result = summary.map(|summary| {
+    let result = files.map(|files| {
         // With --json only after a failure, to name the remaining files.
-        if let Some(summary) = summary.filter(|_| !args.json || failure.is_some()) {
-            print_stderr(format_args!("{}\n", output::files_line(&summary)));
+        if let Some(files) = files.filter(|_| !args.json || failure.is_some()) {
+            print_stderr(format_args!("{files}\n"));
         }
     });
     match failure {
@@ -258,7 +266,7 @@ struct JsonReport<'a> {
 impl Args {
     /// Returns the standard streams that carry data.
     pub(crate) fn streams(&self) -> Streams {
-        let prints = self.list_interfaces || self.json;
+        let prints = self.list_interfaces || self.schema || self.json;
         Streams {
             input: self.read.as_deref() == Some("-"),
             output: prints || self.output.uses_stdout(self.is_silent()),

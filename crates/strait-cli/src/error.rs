@@ -24,6 +24,9 @@ pub(crate) enum Error {
     /// Failure to write a capture file.
     #[error(transparent)]
     Sink(#[from] SinkError),
+    /// Failure to write tables.
+    #[error(transparent)]
+    Table(#[from] strait_table::TableError),
     /// Failure to write to standard output.
     #[error("write to standard output: {0}")]
     Output(std::io::Error),
@@ -60,6 +63,7 @@ impl Failure for Error {
             Self::System(error) => error.kind(),
             Self::Transfer(error) => error.kind(),
             Self::Sink(error) => error.kind(),
+            Self::Table(error) => error.kind(),
             Self::Output(_) | Self::PeerRefused { .. } | Self::PeerClosed { .. } | Self::Failed(_) => {
                 Kind::Failed
             }

@@ -20,6 +20,8 @@ use crate::sink::Sink;
 
 /// Interval at which a waiting lane checks for the end of the capture.
 const TICK: Duration = Duration::from_millis(100);
+/// Interval at which a sink that stores the ledger gets it.
+const RECORD_EVERY: Duration = Duration::from_secs(10);
 
 /// Conditions for the end of a capture.
 pub(crate) struct Limits<'a> {
@@ -40,16 +42,19 @@ pub(crate) fn run<T: Sink>(
     metrics: Option<&Metrics>,
 ) -> (Report, Option<Error>) {
     let lanes = session.take_lanes();
-    let lane_ended = match Interrupter::new() {
+    let started = sink.start().and_then(|()| Ok(Interrupter::new()?));
+    let lane_ended = match started {
         Ok(interrupter) => interrupter,
-        Err(error) => return (session.report(Vec::new()), Some(error.into())),
+        Err(error) => return (session.report(Vec::new()), Some(error)),
     };
     let written_bytes = sink.written_bytes().map(AtomicU64::new);
+    let records = sink.records();
     let state = CaptureState {
         snapshots: Mutex::new(vec![ledger::LaneCounts::default(); lanes.len()]),
         session: Mutex::new(session),
         sink: Mutex::new(sink),
         written_bytes,
+        records,
         remaining_packets: AtomicU64::new(limits.count.unwrap_or(u64::MAX)),
         running: AtomicU64::new(lanes.len() as u64),
         lane_ended,
@@ -77,19 +82,27 @@ pub(crate) fn run<T: Sink>(
         counts.push(lane_counts);
         failure = failure.or(error);
     }
-    count_sink_loss(&mut counts, lock(&state.sink).lost());
+    let completed = lock(&state.sink).complete();
+    count_sink_loss(&mut counts, &**lock(&state.sink));
     let session = state.session.into_inner().unwrap_or_else(PoisonError::into_inner);
-    (session.report(counts), failure)
+    (session.report(counts), failure.or(completed.err()))
 }
 
-/// Moves the frames that the sink has lost from delivered to lost. The sink does not know which
-/// lane a frame came from: no lane is charged with more than it delivered.
-fn count_sink_loss(counts: &mut [ledger::LaneCounts], mut lost: u64) {
-    for ledger::LaneCounts { capture, .. } in counts {
-        let share = lost.min(capture.delivered);
+/// Moves the frames that the sink has lost from delivered to lost. Frames of an unknown lane are
+/// charged to the first lanes. No lane is charged with more than it delivered.
+fn count_sink_loss<T: Sink>(counts: &mut [ledger::LaneCounts], sink: &T) {
+    let mut lost = sink.lost();
+    let mut charge = |capture: &mut ledger::Capture, most: u64| {
+        let share = most.min(lost).min(capture.delivered);
         capture.delivered -= share;
         capture.lost.sink += share;
         lost -= share;
+    };
+    for lane in counts.iter_mut() {
+        charge(&mut lane.capture, sink.lost_in(lane.queue));
+    }
+    for lane in counts {
+        charge(&mut lane.capture, u64::MAX);
     }
 }
 
@@ -106,6 +119,8 @@ struct CaptureState<'a, T> {
     /// Written bytes at the last snapshot, if the sink writes files. The live line reads this copy,
     /// as a lane that blocks in write(2) holds the sink's lock.
     written_bytes: Option<AtomicU64>,
+    /// True if the sink stores the ledger.
+    records: bool,
     snapshots: Mutex<Vec<ledger::LaneCounts>>,
     /// Remaining number of packets. It changes only under the sink's lock.
     remaining_packets: AtomicU64,
@@ -219,6 +234,14 @@ impl<T: Sink> CaptureState<'_, T> {
         lock(&self.session).report(lanes)
     }
 
+    /// Passes the ledger to a sink that stores it.
+    fn record(&self) {
+        let mut lanes = lock(&self.snapshots).clone();
+        count_sink_loss(&mut lanes, &**lock(&self.sink));
+        let report = lock(&self.session).report(lanes);
+        lock(&self.sink).record(&report);
+    }
+
     /// Returns this ledger as Prometheus text.
     fn exposition(&self) -> String {
         let mut text = Text::default();
@@ -230,6 +253,7 @@ impl<T: Sink> CaptureState<'_, T> {
     /// have ended.
     fn watch(&self, mut live: Option<LiveLine>) {
         let mut drawn = Instant::now();
+        let mut recorded = drawn;
         let mut reported = LinkStatus::default();
         while self.running.load(Ordering::Acquire) > 0 {
             self.wait_for_event(drawn + live::PERIOD);
@@ -242,6 +266,10 @@ impl<T: Sink> CaptureState<'_, T> {
             }
             drawn = Instant::now();
             self.report_link(&mut reported, live.as_mut());
+            if self.records && recorded.elapsed() >= RECORD_EVERY {
+                recorded = drawn;
+                self.record();
+            }
             if let Some(live) = live.as_mut() {
                 let report = self.report();
                 let written_bytes = self.written_bytes.as_ref().map(|bytes| bytes.load(Ordering::Relaxed));

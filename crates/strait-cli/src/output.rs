@@ -4,23 +4,25 @@ mod file;
 mod lines;
 mod origin;
 mod owners;
+mod tables;
 
 use std::time::Instant;
 
 use strait_capture::Frame;
 use strait_capture::owners::Owners;
-use strait_capture::sink::Summary;
 use strait_ledger::Report;
 pub(crate) use strait_program::output::{
     print_account, print_line, print_notice, print_stderr, print_text, printable,
 };
 
+pub(crate) use self::file::Args;
 use self::file::FileOutput;
-pub(crate) use self::file::{Args, files_line};
 use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
+use self::tables::TableOutput;
+pub(crate) use self::tables::{Args as TableArgs, print_schema};
 use crate::Error;
 use crate::sink::Sink;
 
@@ -34,6 +36,8 @@ pub(crate) struct Source<'a> {
     pub(crate) snaplen: u32,
     /// A `LINKTYPE_*` value.
     pub(crate) link_type: u32,
+    /// Path of the capture.
+    pub(crate) path: &'a str,
     /// True if no packet is printed.
     pub(crate) silent: bool,
     /// Format of the printed packets.
@@ -45,6 +49,7 @@ pub(crate) struct Source<'a> {
 /// An output of captured packets.
 pub(crate) enum Output {
     File(Box<FileOutput>),
+    Tables(Box<TableOutput>),
     Text(Box<Text>),
     /// Counts the packets of each owner.
     Owners(Box<Tally>),
@@ -63,7 +68,7 @@ impl Output {
             Self::File(file) => file.owners(),
             Self::Text(text) => text.owners(),
             Self::Owners(tally) => Some(tally.owners()),
-            Self::Nothing => None,
+            Self::Tables(_) | Self::Nothing => None,
         };
         owners.and_then(owners::losses)
     }
@@ -72,15 +77,16 @@ impl Output {
     pub(crate) fn owners(&self) -> Option<serde_json::Value> {
         match self {
             Self::Owners(tally) => Some(tally.json()),
-            Self::File(_) | Self::Text(_) | Self::Nothing => None,
+            Self::File(_) | Self::Tables(_) | Self::Text(_) | Self::Nothing => None,
         }
     }
 
     /// Completes the output: writes a file's statistics and gives it its final name, or flushes
-    /// text. Returns a summary of the files.
-    pub(crate) fn close(self, report: &Report) -> Result<Option<Summary>, Error> {
+    /// text. Returns a line about the files.
+    pub(crate) fn close(self, report: &Report) -> Result<Option<String>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),
+            Self::Tables(tables) => tables.close(report).map(Some),
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Owners(_) | Self::Nothing => Ok(None),
         }
@@ -88,9 +94,17 @@ impl Output {
 }
 
 impl Sink for Output {
+    fn start(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Tables(tables) => tables.start(),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
+        }
+    }
+
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         match self {
             Self::File(file) => file.take(frame),
+            Self::Tables(tables) => tables.take(frame),
             Self::Text(text) => text.take(frame),
             Self::Owners(tally) => tally.take(frame),
             Self::Nothing => Ok(()),
@@ -104,13 +118,14 @@ impl Sink for Output {
     fn end_batch(&mut self) -> Result<(), Error> {
         match self {
             Self::File(file) => file.end_batch(),
-            Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
+            Self::Tables(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
         }
     }
 
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
         match self {
             Self::File(file) => file.idle(now),
+            Self::Tables(tables) => tables.idle(now),
             Self::Text(text) => text.flush(),
             Self::Owners(_) | Self::Nothing => Ok(()),
         }
@@ -120,13 +135,38 @@ impl Sink for Output {
         match self {
             Self::File(file) => file.flush(),
             Self::Text(text) => text.flush(),
-            Self::Owners(_) | Self::Nothing => Ok(()),
+            Self::Tables(_) | Self::Owners(_) | Self::Nothing => Ok(()),
+        }
+    }
+
+    fn complete(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Tables(tables) => tables.complete(),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => Ok(()),
+        }
+    }
+
+    fn lost_in(&self, lane: u32) -> u64 {
+        match self {
+            Self::Tables(tables) => tables.lost_in(lane),
+            Self::File(_) | Self::Text(_) | Self::Owners(_) | Self::Nothing => 0,
+        }
+    }
+
+    fn records(&self) -> bool {
+        matches!(self, Self::Tables(_))
+    }
+
+    fn record(&mut self, report: &Report) {
+        if let Self::Tables(tables) = self {
+            tables.record(report);
         }
     }
 
     fn lost(&self) -> u64 {
         match self {
             Self::File(file) => file.lost(),
+            Self::Tables(tables) => tables.lost(),
             Self::Text(text) => text.lost(),
             Self::Owners(_) | Self::Nothing => 0,
         }
@@ -135,6 +175,7 @@ impl Sink for Output {
     fn written_bytes(&self) -> Option<u64> {
         match self {
             Self::File(file) => Some(file.written_bytes()),
+            Self::Tables(tables) => Some(tables.written_bytes()),
             Self::Text(_) | Self::Owners(_) | Self::Nothing => None,
         }
     }

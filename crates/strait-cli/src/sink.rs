@@ -3,11 +3,16 @@
 use std::time::Instant;
 
 use strait_capture::Frame;
+use strait_ledger::Report;
 
 use crate::Error;
 
 /// Consumer of the frames of all lanes.
 pub(crate) trait Sink: Send {
+    /// Called once before the first frame, after the program has dropped its capabilities.
+    fn start(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
     /// Consumes one frame. An error ends the capture, and the frame counts as lost in the sink.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error>;
     /// Returns true if [`Sink::take`] does nothing, so that it need not be called.
@@ -20,8 +25,22 @@ pub(crate) trait Sink: Send {
     fn idle(&mut self, now: Instant) -> Result<(), Error>;
     /// Writes all consumed frames to the output.
     fn flush(&mut self) -> Result<(), Error>;
-    /// Returns the number of consumed frames that were lost by errors.
+    /// Called once after the last frame, and before the losses are counted.
+    fn complete(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Returns the number of consumed frames that were lost.
     fn lost(&self) -> u64;
+    /// Returns the part of [`Sink::lost`] that a lane delivered, if the sink knows it.
+    fn lost_in(&self, _lane: u32) -> u64 {
+        0
+    }
+    /// Returns true if [`Sink::record`] stores the ledger.
+    fn records(&self) -> bool {
+        false
+    }
+    /// Stores the ledger of a running capture. Called every few seconds.
+    fn record(&mut self, _report: &Report) {}
     /// Returns the bytes written to files so far, if the sink writes files.
     fn written_bytes(&self) -> Option<u64> {
         None

@@ -94,6 +94,7 @@ impl Rig {
             filter: args.filter(),
             snaplen: 262_144,
             link_type: session.link_type(),
+            path: session.path(),
             silent: true,
         }
     }

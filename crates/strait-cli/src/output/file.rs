@@ -19,7 +19,7 @@ use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use strait_os::{clock, output};
 
 use super::owners::{OwnerText, Tally};
-use super::{Output, Source, Text, print_stderr};
+use super::{Output, Source, TableArgs, Text, print_stderr};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
 
@@ -29,21 +29,24 @@ use crate::parse::{count, mebibytes, megabytes, seconds};
 #[group(skip)]
 pub(crate) struct Args {
     /// Write packets to this file, `-` for standard output, instead of printing them
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", group = "target")]
     write: Option<String>,
+    #[command(flatten)]
+    tables: TableArgs,
     /// File format [default: pcap for a name in .pcap or .cap, else pcapng]
     #[arg(long, value_enum, requires = "write")]
     format: Option<FormatArg>,
-    /// Start another file before one grows past this many MiB, or as in 500k or 2GiB
-    #[arg(long, value_name = "SIZE", requires = "write", value_parser = rotation)]
+    /// Start another file before one grows past this many MiB, or as in 500k or 2GiB [default: no
+    /// limit; 128 for --to]
+    #[arg(long, value_name = "SIZE", requires = "target", value_parser = rotation)]
     rotate_mib: Option<u64>,
     /// Like --rotate-mib, in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
-    #[arg(short = 'C', long, value_name = "SIZE", requires = "write", conflicts_with = "rotate_mib", value_parser = megabytes)]
+    #[arg(short = 'C', long, value_name = "SIZE", requires = "target", conflicts_with = "rotate_mib", value_parser = megabytes)]
     rotate_size: Option<u64>,
-    /// Start another file after this many seconds, or as in 5m or 1h. A % in the name given by -w
-    /// is then a conversion of strftime(3) in local time, as in x_%H%M%S.pcap. If the name is
-    /// taken, the file gets a number: x_120000_00002.pcap
-    #[arg(short = 'G', long, value_name = "S", requires = "write", value_parser = seconds)]
+    /// Start another file after this many seconds, or as in 5m or 1h [default: no limit; 5m for
+    /// --to]. A % in the name given by -w is then a conversion of strftime(3) in local time, as in
+    /// x_%H%M%S.pcap. If the name is taken, the file gets a number: x_120000_00002.pcap
+    #[arg(short = 'G', long, value_name = "S", requires = "target", value_parser = seconds)]
     rotate_s: Option<Duration>,
     /// Keep the newest N files of a rotation
     #[arg(long, value_name = "N", requires = "write")]
@@ -90,6 +93,10 @@ impl Args {
     /// the rename at the end needs the same permission as the creation.
     pub(crate) fn capabilities(&self) -> Vec<u32> {
         const STICKY: u32 = 0o1000;
+        if self.tables.directory().is_some() {
+            // Later files get directories of their own.
+            return vec![CAP_DAC_OVERRIDE];
+        }
         let file = self.write.as_deref().filter(|file| *file != "-");
         let Some(entry) = file.and_then(|file| output::file(Path::new(file)).ok()) else { return vec![] };
         let directory =
@@ -122,16 +129,20 @@ impl Args {
     /// Returns true if only the number of packets is needed. `silent` means that no packet is
     /// printed.
     pub(crate) fn counts_only(&self, silent: bool) -> bool {
-        self.write.is_none() && silent
+        self.write.is_none() && self.tables.directory().is_none() && silent
     }
 
     /// Returns true if packets go to standard output, by `-w -` or as lines.
     pub(crate) fn uses_stdout(&self, silent: bool) -> bool {
-        self.write.as_deref().map_or(!silent, |file| file == "-")
+        let prints = !silent && self.tables.directory().is_none();
+        self.write.as_deref().map_or(prints, |file| file == "-")
     }
 
     /// Opens the output for the options.
     pub(crate) fn open(&self, mut source: Source<'_>) -> Result<Output, Error> {
+        if let Some(directory) = self.tables.directory() {
+            return self.tables.open(directory, &source, (self.rotate_bytes(), self.rotate_s));
+        }
         let owners = source.owners.take();
         let Some(file) = &self.write else {
             return Ok(match (source.silent, owners) {
@@ -271,7 +282,7 @@ impl FileOutput {
     }
 
     /// Completes the file, with the ledger in its statistics block.
-    pub(super) fn close(self, report: &Report) -> Result<Summary, Error> {
+    pub(super) fn close(self, report: &Report) -> Result<String, Error> {
         let capture = &report.capture;
         let statistics = Statistics {
             interface: 0,
@@ -282,12 +293,12 @@ impl FileOutput {
             delivered: Some(capture.delivered),
             ..Statistics::default()
         };
-        Ok(self.sink.close(&[statistics])?)
+        Ok(files_line(&self.sink.close(&[statistics])?))
     }
 }
 
 /// Formats the line about the files: `wrote 20 packets, 3,160 bytes, to web.pcapng`.
-pub(crate) fn files_line(summary: &Summary) -> String {
+fn files_line(summary: &Summary) -> String {
     let Summary { packets, bytes, files, deleted, renamed, first_file, last_file, .. } = summary;
     let (packets, bytes) = (Grouped(*packets), Grouped(*bytes));
     let to = match files - deleted {

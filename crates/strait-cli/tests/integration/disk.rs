@@ -11,7 +11,7 @@ use crate::rig::{Capture, LIMIT, STRAIT, balances, count, failure, ledger, lost,
 use crate::tools::{self, capinfos};
 
 /// A small file system in a mount namespace, which is removed when it is dropped.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     holder: Process,
 }
 
@@ -19,7 +19,7 @@ impl SmallDisk {
     /// Mount point in the namespace.
     const AT: &str = "/mnt";
 
-    fn mount(size: &str) -> Self {
+    pub(crate) fn mount(size: &str) -> Self {
         let script = format!(
             "mount -t tmpfs -o size={size} tmpfs {} && echo mounted && exec sleep infinity",
             Self::AT
@@ -30,7 +30,7 @@ impl SmallDisk {
     }
 
     /// Starts `strait capture` at the right end, in the mount namespace.
-    fn capture(&self, wire: &Wire, options: &[&str]) -> Capture {
+    pub(crate) fn capture(&self, wire: &Wire, options: &[&str]) -> Capture {
         let namespace = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
         let launch =
             wire.right().command("nsenter").args([&namespace, STRAIT, "capture", "-i", "right", "--json"]);
@@ -38,7 +38,7 @@ impl SmallDisk {
     }
 
     /// Returns the path of the disk outside of its namespace.
-    fn directory(&self) -> PathBuf {
+    pub(crate) fn directory(&self) -> PathBuf {
         format!("/proc/{}/root{}", self.holder.id(), Self::AT).into()
     }
 

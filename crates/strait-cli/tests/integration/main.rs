@@ -26,6 +26,7 @@ mod rotation;
 mod run;
 mod setup;
 mod shell;
+mod tables;
 mod tcpdump_options;
 mod tools;
 mod top;

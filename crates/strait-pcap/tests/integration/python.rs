@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use lab::Wire;
+use lab::{Wire, fetched_or_skip};
 use strait_packet::traffic::Kind;
 
-use crate::rig::{LIMIT, SOURCES, STOCK_AND_PATHS, assert_took, fetched_or_skip, reporting_on, send_mixed};
+use crate::rig::{LIMIT, SOURCES, STOCK_AND_PATHS, assert_took, reporting_on, send_mixed};
 
 #[test]
 fn pcapy_reads_the_same_as_with_stock_libpcap() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use lab::{Launch, Wire, program_or_skip};
+use lab::{Launch, Wire};
 use strait_capture::{InjectPath, Injector};
 use strait_packet::traffic::{Kind, Sizes, Traffic};
 
@@ -86,15 +86,6 @@ pub(crate) fn built(sources: &[&str], directory: &Path) -> PathBuf {
     let launch = launch.args(sources.iter().map(|source| format!("{SOURCES}/c/{source}"))).arg("-o");
     let _ = launch.arg(&program).args(["-lpcap", "-lpthread"]).run(LIMIT).unwrap().success();
     program
-}
-
-/// Returns a file of `scripts/setup-programs` in the user's cache directory, or skips the test if
-/// it is missing.
-pub(crate) fn fetched_or_skip(file: &str) -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let file = cache.or_else(home)?.join("strait/programs").join(file);
-    program_or_skip(file.to_str()?).then_some(file)
 }
 
 /// Sends `count` frames, which cycle through `kinds`, from the left end with `pause` between them,

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lab::{Process, Wire, wait_until};
+use lab::{Process, Wire, fetched_or_skip, wait_until};
 use strait_packet::traffic::{Kind, Traffic};
 
-use crate::rig::{LIMIT, PASSING, SOURCES, assert_took, fetched_or_skip, on_with, send_traffic};
+use crate::rig::{LIMIT, PASSING, SOURCES, assert_took, on_with, send_traffic};
 
 const FLOWS: u32 = 32;
 const FRAMES: u64 = 640;

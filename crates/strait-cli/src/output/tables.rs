@@ -1,0 +1,225 @@
+//! `--to file:DIR`: packets and the ledger as Parquet files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args as ClapArgs;
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+use strait_capture::{Direction, Frame};
+use strait_ledger::{Grouped, Report};
+use strait_os::clock;
+use strait_packet::summary::link_type;
+use strait_table::flows::FlowLimits;
+use strait_table::packets::{Columns, InterfaceNames};
+use strait_table::sink::{Recovered, Summary, TableSink};
+use strait_table::{Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
+
+use super::{Output, Source, print_stderr, print_text};
+use crate::Error;
+use crate::parse::{count_u32, seconds};
+
+/// Options of tables.
+#[derive(ClapArgs)]
+#[group(skip)]
+pub(crate) struct Args {
+    /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR
+    #[arg(long, value_name = "URL", group = "target", value_parser = directory)]
+    to: Option<PathBuf>,
+    /// Name of this sensor in the paths of the tables [default: the name of the host]
+    #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
+    sensor: Option<String>,
+    /// Tables to write beside that of the ledger: packets, flows or both [default: packets,flows]
+    #[arg(long, value_name = "LIST", requires = "to", value_parser = Selected::parse)]
+    tables: Option<Selected>,
+    /// Maximum number of flows at a time, 250 bytes each; beyond it the flow that has been idle for
+    /// longest is evicted [default: 1,000,000]
+    #[arg(long, value_name = "N", requires = "to", value_parser = count_u32)]
+    flows_max: Option<u32>,
+    /// Time without a packet after which a flow ends [default: 15s]
+    #[arg(long, value_name = "S", requires = "to", value_parser = seconds)]
+    flow_idle: Option<Duration>,
+    /// Time after which an active flow gets a row and starts again [default: 60s]
+    #[arg(long, value_name = "S", requires = "to", value_parser = seconds)]
+    flow_active: Option<Duration>,
+    /// Columns of the table packets: names, or basic (8), headers (13), standard or all, separated
+    /// by commas [default: standard]
+    #[arg(long, value_name = "LIST", requires = "to", value_parser = Columns::parse)]
+    columns: Option<Columns>,
+}
+
+/// Parses the directory of `file:DIR`.
+fn directory(url: &str) -> Result<PathBuf, String> {
+    match url.strip_prefix("file:") {
+        Some("") => Err("give the directory of the tables, as in file:/srv/lake".into()),
+        Some(path) => Ok(path.strip_prefix("//").unwrap_or(path).into()),
+        None => Err("give file: and a directory, as in file:/srv/lake".into()),
+    }
+}
+
+/// Prints the columns of all tables.
+pub(crate) fn print_schema() -> Result<(), Error> {
+    Ok(print_text(&schema::text())?)
+}
+
+impl Args {
+    /// Returns the directory, if the output is tables.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.to.as_deref()
+    }
+
+    /// Opens the tables below `directory`; `limits` are size and age of a file.
+    pub(super) fn open(
+        &self,
+        directory: &Path,
+        source: &Source<'_>,
+        limits: (Option<u64>, Option<Duration>),
+    ) -> Result<Output, Error> {
+        let now_ns = clock::realtime_ns();
+        let is_file = source.path == "file";
+        let options = Options {
+            directory: directory.to_owned(),
+            sensor: self.sensor.clone().map_or_else(host, Ok)?,
+            capture: format!("{now_ns:016x}"),
+            interface: source.interface.to_owned(),
+            path: source.path.to_owned(),
+            selected: self.tables.unwrap_or_default(),
+            flows: self.flow_limits(),
+            columns: self.columns.clone().unwrap_or_default(),
+            rotate_bytes: limits.0.unwrap_or(ROTATE_BYTES),
+            rotate_every: limits.1.unwrap_or(ROTATE_EVERY),
+            waits: is_file,
+        };
+        let sink = TableSink::open(options, interface_names(source, is_file), now_ns)?;
+        report_recovered(sink.recovered());
+        let link_type = u16::try_from(source.link_type).unwrap_or(u16::MAX);
+        Ok(Output::Tables(Box::new(TableOutput { sink, link_type, directory: directory.to_owned() })))
+    }
+}
+
+impl Args {
+    fn flow_limits(&self) -> FlowLimits {
+        let default = FlowLimits::default();
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        FlowLimits {
+            flows_max: self.flows_max.unwrap_or(default.flows_max),
+            idle_ns: self.flow_idle.map_or(default.idle_ns, nanoseconds),
+            active_ns: self.flow_active.map_or(default.active_ns, nanoseconds),
+        }
+    }
+}
+
+/// Returns the name of the host as the name of the sensor.
+fn host() -> Result<String, Error> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    sensor_name(&name).map_err(|reason| {
+        Error::Usage(format!("{name} cannot be the name of the sensor: {reason}: use --sensor"))
+    })
+}
+
+/// Returns the function that names interfaces. The interfaces of a file belong to another machine.
+fn interface_names(source: &Source<'_>, is_file: bool) -> InterfaceNames {
+    if is_file {
+        return Arc::new(|_| None);
+    }
+    if source.link_type == u32::from(link_type::LINUX_SLL2) {
+        return Arc::new(|index| {
+            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+            netdevice::index_to_name(&socket, index).ok()
+        });
+    }
+    let name = source.interface.to_owned();
+    Arc::new(move |_| Some(name.clone()))
+}
+
+fn report_recovered(recovered: &Recovered) {
+    let Recovered { completed, removed } = recovered;
+    for path in completed {
+        print_stderr(format_args!("strait: completed {}, which a killed capture has left\n", path.display()));
+    }
+    if *removed > 0 {
+        let files = if *removed == 1 { "file" } else { "files" };
+        print_stderr(format_args!(
+            "strait: removed {removed} {files} without rows, which a killed capture has left\n"
+        ));
+    }
+}
+
+/// Open tables.
+pub(crate) struct TableOutput {
+    sink: TableSink,
+    link_type: u16,
+    directory: PathBuf,
+}
+
+impl TableOutput {
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        Ok(self.sink.start()?)
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+        let direction = match frame.direction {
+            Direction::In => Some(strait_table::Direction::In),
+            Direction::Out => Some(strait_table::Direction::Out),
+            Direction::Unknown => None,
+        };
+        Ok(self.sink.push(&Packet {
+            bytes: frame.bytes,
+            link_type: self.link_type,
+            wire_len: frame.wire_len,
+            time_ns: frame.timestamp_ns,
+            interface: frame.interface,
+            lane: frame.queue,
+            direction,
+        })?)
+    }
+
+    pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
+        Ok(self.sink.flush_due(now)?)
+    }
+
+    pub(super) fn complete(&mut self) -> Result<(), Error> {
+        Ok(self.sink.complete()?)
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.sink.lost()
+    }
+
+    pub(super) fn lost_in(&self, lane: u32) -> u64 {
+        self.sink.lost_in(lane)
+    }
+
+    pub(super) fn record(&mut self, report: &Report) {
+        self.sink.ledger(report, clock::realtime_ns());
+    }
+
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.sink.written_bytes()
+    }
+
+    /// Completes the tables. Returns a line about them.
+    pub(super) fn close(self, report: &Report) -> Result<String, Error> {
+        let summary = self.sink.close(report, clock::realtime_ns())?;
+        Ok(line(&summary, &self.directory.display().to_string()))
+    }
+}
+
+/// `wrote 5,000 packets and 20 flows, 40,000 bytes, to 2 files below /srv/lake; 1 flow was evicted`
+fn line(summary: &Summary, directory: &str) -> String {
+    let Summary { packets, flows, flows_evicted, .. } = summary;
+    let rows = match (packets.rows, flows.rows) {
+        (0, flows) if flows > 0 => format!("{} flows", Grouped(flows)),
+        (packets, 0) => format!("{} packets", Grouped(packets)),
+        (packets, flows) => format!("{} packets and {} flows", Grouped(packets), Grouped(flows)),
+    };
+    let (bytes, count) = (Grouped(packets.bytes + flows.bytes), packets.files + flows.files);
+    let files = if count == 1 { "file" } else { "files" };
+    let evicted = match flows_evicted {
+        0 => String::new(),
+        1 => "; 1 flow was evicted: give a larger --flows-max".into(),
+        many => format!("; {} flows were evicted: give a larger --flows-max", Grouped(*many)),
+    };
+    format!("wrote {rows}, {bytes} bytes, to {} {files} below {directory}{evicted}", Grouped(count))
+}

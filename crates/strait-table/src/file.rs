@@ -1,0 +1,264 @@
+//! Parquet file that is valid after each row group.
+//!
+//! The footer of a Parquet file is at its end. Here each row group is followed by a footer for all
+//! row groups so far, and the next row group is appended after it: a footer costs some kilobytes,
+//! and readers use only the last one. So a file is complete whenever it ends with a footer. After a
+//! failed write, such as on a full disk, it is truncated to the last footer, which needs no space;
+//! `recovery` does the same for the file of a killed capture.
+//!
+//! ```text
+//! PAR1 | row group 1 | footer 1 | row group 2 | footers 1, 2 | ... | last footer
+//! ```
+//!
+//! A file is written as `.NAME.part` and locked, and is renamed to `NAME` when it is complete.
+//! Query engines skip names that start with a dot.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Seek as _, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{
+    FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData,
+};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+use rustix::fs::{Mode, OFlags, openat};
+use strait_os::output;
+
+use crate::error::TableError;
+use crate::schema::{Kind, Table};
+
+/// Suffix of an unfinished file, whose name starts with a dot.
+pub(crate) const UNFINISHED: &str = ".part";
+/// Level of zstd: higher levels cost several times the CPU time for a few percent of size.
+const ZSTD_LEVEL: i32 = 1;
+/// Version of the Parquet format in the footer: 1 has pages that every engine reads.
+const FORMAT_VERSION: i32 = 1;
+
+/// Unfinished file with its final name.
+#[derive(Debug)]
+pub(crate) struct Part {
+    directory: OwnedFd,
+    entry: OsString,
+    whole: OsString,
+    path: PathBuf,
+    file: File,
+}
+
+impl Part {
+    /// Creates and locks `.NAME.part` in `directory`, which is created if it is missing.
+    pub(crate) fn create(directory: &Path, name: &str) -> Result<Self, TableError> {
+        let path = directory.join(name);
+        let failed = |source: io::Error| TableError::io("create", &path, source);
+        fs::create_dir_all(directory).map_err(failed)?;
+        let opened = output::directory(directory).map_err(failed)?;
+        let entry = OsString::from(format!(".{name}{UNFINISHED}"));
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&opened, &entry, flags, Mode::from_bits_retain(0o666))
+            .map_err(|errno| failed(errno.into()))?;
+        let file = File::from(file);
+        // Some network file systems have no locks. A later capture then cannot tell whether the
+        // file is that of a killed one, and leaves it alone.
+        let _ = file.lock();
+        Ok(Self { directory: opened, entry, whole: name.into(), path, file })
+    }
+
+    /// Uses the unfinished file `entry` of a killed capture, which the caller has locked.
+    pub(crate) fn adopt(directory: &Path, entry: OsString, file: File) -> Result<Self, TableError> {
+        let text = entry.to_string_lossy();
+        let whole = text.strip_prefix('.').and_then(|text| text.strip_suffix(UNFINISHED)).unwrap_or(&text);
+        let whole = whole.to_owned();
+        let path = directory.join(&whole);
+        let opened =
+            output::directory(directory).map_err(|source| TableError::io("open", directory, source))?;
+        Ok(Self { directory: opened, entry, whole: whole.into(), path, file })
+    }
+
+    /// Makes `bytes` the length of the file.
+    pub(crate) fn truncate(&mut self, bytes: u64) -> Result<(), TableError> {
+        let truncated = self.file.set_len(bytes).and_then(|()| self.file.seek(SeekFrom::Start(bytes)));
+        truncated.map(drop).map_err(|source| TableError::io("truncate", &self.path, source))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), TableError> {
+        self.file.write_all(bytes).map_err(|source| TableError::io("write", &self.path, source))
+    }
+
+    /// Stores the content and gives the file its name. A file of that name is not replaced.
+    pub(crate) fn complete(self) -> Result<PathBuf, TableError> {
+        let failed = |operation, source| TableError::io(operation, &self.path, source);
+        // A power loss after the rename must not leave an empty file with the final name.
+        self.file.sync_data().map_err(|source| failed("store", source))?;
+        output::rename_new(&self.directory, (&self.entry, &self.whole), &self.file)
+            .map_err(|error| failed("rename", io::Error::other(error)))?;
+        Ok(self.path)
+    }
+
+    /// Deletes the unfinished file.
+    pub(crate) fn remove(self) -> Result<(), TableError> {
+        rustix::fs::unlinkat(&self.directory, &self.entry, rustix::fs::AtFlags::empty())
+            .map_err(|errno| TableError::io("remove", &self.path, errno))
+    }
+}
+
+/// Encoded bytes that are not yet in the file.
+#[derive(Default)]
+struct Staged(Vec<u8>);
+
+impl Write for Staged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Parquet file that is being written.
+pub(crate) struct ParquetFile {
+    table: &'static str,
+    writer: ArrowWriter<Staged>,
+    part: Part,
+    metadata: Vec<KeyValue>,
+    /// Length up to the last footer in the file.
+    durable_bytes: u64,
+    /// Rows before the last footer in the file.
+    durable_rows: u64,
+}
+
+impl ParquetFile {
+    /// Starts a file of `table`. `metadata` is stored as key-value pairs.
+    pub(crate) fn create(
+        table: &Table,
+        schema: SchemaRef,
+        metadata: &[(&str, &str)],
+        part: Part,
+    ) -> Result<Self, TableError> {
+        let metadata: Vec<KeyValue> = metadata
+            .iter()
+            .map(|(key, value)| KeyValue::new((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        let options = ArrowWriterOptions::new()
+            .with_properties(properties(table, metadata.clone()))
+            // Parquet's own types are enough, and every engine reads them.
+            .with_skip_arrow_metadata(true);
+        let failed = |error| TableError::encode(table.name, error);
+        let writer = ArrowWriter::try_new_with_options(Staged::default(), schema, options).map_err(failed)?;
+        Ok(Self { table: table.name, writer, part, metadata, durable_bytes: 0, durable_rows: 0 })
+    }
+
+    /// Encodes rows in memory.
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), TableError> {
+        self.writer.write(batch).map_err(|error| TableError::encode(self.table, error))
+    }
+
+    /// Returns the number of rows in memory.
+    pub(crate) fn rows_in_memory(&self) -> usize {
+        self.writer.in_progress_rows()
+    }
+
+    /// Returns the bytes so far, with those in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.writer.bytes_written() + self.writer.in_progress_size()) as u64
+    }
+
+    /// Returns the number of rows on disk.
+    pub(crate) fn durable_rows(&self) -> u64 {
+        self.durable_rows
+    }
+
+    /// Writes the rows in memory as a row group, with a footer. After a failure the file has the
+    /// earlier row groups, and this one is lost.
+    pub(crate) fn end_group(&mut self) -> Result<(), TableError> {
+        let rows = self.writer.in_progress_rows();
+        if rows == 0 {
+            return Ok(());
+        }
+        self.encode_group().map_err(|error| TableError::encode(self.table, error))?;
+        self.store()?;
+        self.durable_rows += rows as u64;
+        Ok(())
+    }
+
+    fn encode_group(&mut self) -> Result<(), ParquetError> {
+        self.writer.flush()?;
+        let footer = self.footer()?;
+        self.writer.write_all(&footer)?;
+        Ok(self.writer.sync()?)
+    }
+
+    /// Returns the footer for the row groups so far.
+    fn footer(&self) -> Result<Vec<u8>, ParquetError> {
+        let groups = self.writer.flushed_row_groups().to_vec();
+        let mut footer = Vec::new();
+        let Some(schema) = groups.first().map(RowGroupMetaData::schema_descr_ptr) else { return Ok(footer) };
+        let rows = groups.iter().map(RowGroupMetaData::num_rows).sum();
+        let metadata = Some(self.metadata.clone());
+        let file = FileMetaData::new(FORMAT_VERSION, rows, Some(created_by()), metadata, schema, None);
+        ParquetMetaDataWriter::new(&mut footer, &ParquetMetaData::new(file, groups)).finish()?;
+        Ok(footer)
+    }
+
+    /// Appends the encoded bytes to the file.
+    fn store(&mut self) -> Result<(), TableError> {
+        let staged = std::mem::take(&mut self.writer.inner_mut().0);
+        let stored = self.part.append(&staged);
+        if stored.is_err() {
+            // A file without a row group is removed.
+            self.part.truncate(self.durable_bytes)?;
+        }
+        stored?;
+        self.durable_bytes += staged.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the file its name. Rows in memory are not written: call [`ParquetFile::end_group`]
+    /// first. Returns its size in bytes.
+    pub(crate) fn complete(self) -> Result<u64, TableError> {
+        self.part.complete()?;
+        Ok(self.durable_bytes)
+    }
+
+    /// Deletes the file.
+    pub(crate) fn remove(self) -> Result<(), TableError> {
+        self.part.remove()
+    }
+}
+
+fn created_by() -> String {
+    concat!("strait version ", env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+/// Returns the encoding of each column.
+fn properties(table: &Table, metadata: Vec<KeyValue>) -> WriterProperties {
+    let mut builder = WriterProperties::builder()
+        .set_created_by(created_by())
+        .set_key_value_metadata(Some(metadata))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).unwrap_or_default()))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        // An index of pages follows the last footer only, which here is written with each group.
+        .set_offset_index_disabled(true)
+        // Groups end by `end_group` only.
+        .set_max_row_group_row_count(None);
+    for column in table.columns {
+        let path = ColumnPath::from(column.name);
+        if column.distinct || column.kind == Kind::Time {
+            builder = builder.set_column_dictionary_enabled(path.clone(), false);
+        }
+        if column.kind == Kind::Time {
+            // Times ascend: their differences are small.
+            builder = builder.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    builder.build()
+}

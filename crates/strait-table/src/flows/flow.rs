@@ -1,0 +1,285 @@
+//! One flow: its key, its counts, and what its TCP headers show.
+
+use std::net::IpAddr;
+
+use strait_packet::tcp::flags::{ACK, FIN, RST, SYN};
+
+use crate::headers::{Headers, Internet, Tcp};
+
+/// Time in which a segment below the highest one is taken for reordered, if no round trip has been
+/// measured, as in Wireshark.
+const REORDER_NS: u64 = 3_000_000;
+
+/// Endpoints of a flow, the smaller one first, with protocol and VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    addresses: [IpAddr; 2],
+    /// Ports; type and code of ICMP; none for fragments and other protocols.
+    ports: Option<[u16; 2]>,
+    protocol: u8,
+    vlan: Option<u16>,
+}
+
+impl Key {
+    /// Returns the key of a packet, and true if its source is the second endpoint.
+    pub(super) fn of(headers: &Headers) -> Option<(Self, bool)> {
+        let Internet { source, destination, protocol, fragment_offset, .. } = headers.internet?;
+        let vlan = headers.vlan;
+        if let Some([kind, code]) = headers.icmp.filter(|_| fragment_offset.is_none()) {
+            // Requests and responses of ICMP are flows of their own: their types differ.
+            let ports = Some([kind.into(), code.into()]);
+            return Some((Self { addresses: [source, destination], ports, protocol, vlan }, false));
+        }
+        // Later fragments have no ports: all fragments of a packet are in one flow.
+        let ports = headers.ports.filter(|_| fragment_offset.is_none());
+        let [source_port, destination_port] = ports.unwrap_or_default();
+        let is_swapped = (source, source_port) > (destination, destination_port);
+        let swap = |[one, other]: [IpAddr; 2]| if is_swapped { [other, one] } else { [one, other] };
+        let ports = ports.map(|[one, other]| if is_swapped { [other, one] } else { [one, other] });
+        Some((Self { addresses: swap([source, destination]), ports, protocol, vlan }, is_swapped))
+    }
+
+    /// Multiplies halves of the key with each other, each changed by a random number.
+    pub(super) fn hash(&self, seeds: [u64; 2]) -> u64 {
+        let ports = self.ports.map_or(1 << 32, |[one, other]| u64::from(one) << 16 | u64::from(other));
+        let rest = ports | u64::from(self.protocol) << 40 | u64::from(self.vlan.unwrap_or(u16::MAX)) << 48;
+        let fold = |one: u64, other: u64| {
+            let product = u128::from(one ^ seeds[0]) * u128::from(other ^ seeds[1]);
+            (product >> 64) as u64 ^ product as u64
+        };
+        match self.addresses {
+            [IpAddr::V4(one), IpAddr::V4(other)] => {
+                fold(u64::from(one.to_bits()) << 32 | u64::from(other.to_bits()), rest)
+            }
+            addresses => {
+                let half = |address| match address {
+                    IpAddr::V4(address) => fold(u64::from(address.to_bits()), u64::MAX),
+                    IpAddr::V6(address) => fold((address.to_bits() >> 64) as u64, address.to_bits() as u64),
+                };
+                fold(half(addresses[0]), half(addresses[1]).rotate_left(17) ^ rest)
+            }
+        }
+    }
+}
+
+/// Reason for the end of a flow, with the number of IPFIX's `flowEndReason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// No packet for the idle timeout.
+    Idle = 1,
+    /// The active timeout: the flow continues in another row.
+    Active = 2,
+    /// TCP has ended it, or started another connection.
+    Detected = 3,
+    /// The capture has ended.
+    Forced = 4,
+    /// The table of flows was full.
+    LackOfResources = 5,
+}
+
+/// Counts of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Side {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of packets with their IP headers.
+    pub octets: u64,
+    /// TCP flag bits of all packets.
+    pub flags: u16,
+    /// Segments that were sent again.
+    pub retransmitted: u32,
+    /// Segments that arrived after later ones.
+    pub out_of_order: u32,
+    /// Packets with a receive window of 0.
+    pub zero_windows: u32,
+}
+
+/// What is known of the sequence numbers of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sequence {
+    /// Sequence number after the highest segment; none before the first.
+    next: Option<u32>,
+    /// Time at which it advanced.
+    advanced_ns: u64,
+    /// Sequence number after the FIN.
+    after_fin: Option<u32>,
+}
+
+/// Flow that has not ended.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) key: Key,
+    pub(super) start_ns: u64,
+    pub(super) last_ns: u64,
+    /// True if the second endpoint of the key is the source.
+    is_swapped: bool,
+    /// Counts from the source, and from the destination.
+    sides: [Side; 2],
+    sequences: [Sequence; 2],
+    /// Number and time of the source's SYN.
+    syn: Option<(u32, u64)>,
+    is_acknowledged: bool,
+    handshake_ns: Option<u64>,
+    interface: u32,
+    lane: u32,
+}
+
+/// Row of a flow that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRow {
+    /// Time of the first packet.
+    pub start_ns: u64,
+    /// Time of the last packet.
+    pub end_ns: u64,
+    /// Source, which has sent the first packet, or the SYN of it.
+    pub source: IpAddr,
+    /// Destination.
+    pub destination: IpAddr,
+    /// Ports; type and code of ICMP.
+    pub ports: Option<[u16; 2]>,
+    /// IP protocol.
+    pub protocol: u8,
+    /// Outermost VLAN identifier.
+    pub vlan: Option<u16>,
+    /// Counts from the source, and from the destination.
+    pub sides: [Side; 2],
+    /// Time from the SYN to the acknowledgment that completes the handshake.
+    pub handshake_ns: Option<u64>,
+    /// Reason for the end.
+    pub reason: EndReason,
+    /// Number of the interface of the first packet.
+    pub interface: u32,
+    /// Lane of the first packet.
+    pub lane: u32,
+}
+
+impl Flow {
+    pub(super) fn new(key: Key, is_swapped: bool, headers: &Headers) -> Self {
+        // The first captured packet can be the response to a SYN.
+        let is_response = headers.tcp.is_some_and(|tcp| tcp.flags & (SYN | ACK) == SYN | ACK);
+        Self {
+            key,
+            start_ns: headers.time_ns,
+            last_ns: headers.time_ns,
+            is_swapped: is_swapped != is_response,
+            sides: [Side::default(); 2],
+            sequences: [Sequence::default(); 2],
+            syn: None,
+            is_acknowledged: false,
+            handshake_ns: None,
+            interface: headers.interface,
+            lane: headers.lane,
+        }
+    }
+
+    pub(super) fn has_packets(&self) -> bool {
+        self.sides.iter().any(|side| side.packets > 0)
+    }
+
+    /// Returns true for a SYN of another connection. One that is sent again has the same number.
+    pub(super) fn is_other_connection(&self, headers: &Headers) -> bool {
+        let Some(tcp) = headers.tcp.filter(|tcp| tcp.flags & (SYN | ACK) == SYN) else { return false };
+        self.has_packets() && self.syn.is_none_or(|(number, _)| number != tcp.sequence)
+    }
+
+    /// Starts the next row of a flow that goes on. What is known of TCP stays.
+    pub(super) fn restart(&mut self, headers: &Headers) {
+        self.start_ns = headers.time_ns;
+        self.sides = [Side::default(); 2];
+    }
+
+    /// Counts a packet. Returns true if it ends the flow.
+    pub(super) fn take(&mut self, headers: &Headers, is_swapped: bool) -> bool {
+        self.last_ns = self.last_ns.max(headers.time_ns);
+        let from = usize::from(is_swapped != self.is_swapped);
+        let Some(internet) = headers.internet else { return false };
+        let side = &mut self.sides[from];
+        side.packets += 1;
+        side.octets += u64::from(internet.length);
+        let Some(tcp) = headers.tcp else { return false };
+        side.flags |= tcp.flags;
+        if tcp.window == 0 && tcp.flags & (SYN | FIN | RST) == 0 {
+            side.zero_windows = side.zero_windows.saturating_add(1);
+        }
+        self.time_handshake(from, &tcp, headers.time_ns);
+        self.follow(from, &tcp, internet.payload_length, headers.time_ns);
+        tcp.flags & RST != 0 || self.is_closed(from, &tcp)
+    }
+
+    /// Measures the time from the source's SYN to its acknowledgment of the response.
+    fn time_handshake(&mut self, from: usize, tcp: &Tcp, now_ns: u64) {
+        match tcp.flags & (SYN | ACK) {
+            SYN if from == 0 && self.syn.is_none() => self.syn = Some((tcp.sequence, now_ns)),
+            ACK if from == 0
+                && !self.is_acknowledged
+                && self.sequences[1].next == Some(tcp.acknowledgment) =>
+            {
+                self.is_acknowledged = true;
+                self.handshake_ns = self.syn.map(|(_, at_ns)| now_ns.saturating_sub(at_ns));
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares a segment with the highest one before it, as Wireshark does.
+    fn follow(&mut self, from: usize, tcp: &Tcp, payload_length: u32, now_ns: u64) {
+        let data = payload_length.saturating_sub(tcp.header_length.into());
+        let flags = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
+        let end = tcp.sequence.wrapping_add(data).wrapping_add(flags);
+        let sequence = &mut self.sequences[from];
+        if tcp.flags & FIN != 0 {
+            sequence.after_fin = Some(end);
+        }
+        let Some(next) = sequence.next.filter(|_| data + flags > 0) else {
+            if sequence.next.is_none() && tcp.flags & RST == 0 {
+                (sequence.next, sequence.advanced_ns) = (Some(end), now_ns);
+            }
+            return;
+        };
+        let is_ahead = (tcp.sequence.wrapping_sub(next) as i32) >= 0;
+        if is_ahead {
+            (sequence.next, sequence.advanced_ns) = (Some(end), now_ns);
+            return;
+        }
+        let is_keep_alive = data <= 1 && flags == 0 && tcp.sequence.wrapping_add(1) == next;
+        let limit_ns = self.handshake_ns.unwrap_or(REORDER_NS);
+        let is_recent = now_ns.saturating_sub(sequence.advanced_ns) < limit_ns;
+        if is_recent && end != next {
+            self.sides[from].out_of_order = self.sides[from].out_of_order.saturating_add(1);
+        } else if !is_keep_alive {
+            self.sides[from].retransmitted = self.sides[from].retransmitted.saturating_add(1);
+        }
+        if (end.wrapping_sub(next) as i32) > 0 {
+            (sequence.next, sequence.advanced_ns) = (Some(end), now_ns);
+        }
+    }
+
+    /// Returns true if both directions have ended, and this packet acknowledges the last FIN.
+    fn is_closed(&self, from: usize, tcp: &Tcp) -> bool {
+        let [own, other] = [&self.sequences[from], &self.sequences[1 - from]];
+        own.after_fin.is_some()
+            && tcp.flags & ACK != 0
+            && other.after_fin == Some(tcp.acknowledgment)
+            && tcp.flags & FIN == 0
+    }
+
+    pub(super) fn row(&self, reason: EndReason) -> FlowRow {
+        let Key { addresses: [one, other], ports, protocol, vlan } = self.key;
+        let (source, destination) = if self.is_swapped { (other, one) } else { (one, other) };
+        let ports = ports.map(|[one, other]| if self.is_swapped { [other, one] } else { [one, other] });
+        FlowRow {
+            start_ns: self.start_ns,
+            end_ns: self.last_ns,
+            source,
+            destination,
+            ports,
+            protocol,
+            vlan,
+            sides: self.sides,
+            handshake_ns: self.handshake_ns,
+            reason,
+            interface: self.interface,
+            lane: self.lane,
+        }
+    }
+}

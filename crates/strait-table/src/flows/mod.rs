@@ -1,0 +1,247 @@
+//! Flows: packets in both directions between two endpoints, with the names of IPFIX (RFC 5102, RFC
+//! 5103) in the table.
+//!
+//! A flow ends when it has been idle, when it has been active for long, when TCP ends it, when the
+//! capture ends, or when the table is full: then the flow that has been idle for longest is
+//! evicted, with a reason of its own in its row. So the memory has a limit, and no packet is
+//! missing in the rows.
+//!
+//! The table is pure: it reads no clock. Flows are in chunks, so that it grows without copying, and
+//! in a list by their last packet, so that ending them costs nothing for the others.
+
+mod flow;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+
+use self::flow::Flow;
+pub use self::flow::{EndReason, FlowRow, Key};
+pub use self::rows::FlowRows;
+use crate::headers::Headers;
+
+/// Flows of a chunk.
+const CHUNK: usize = 4096;
+/// No flow: the end of a list.
+const NONE: u32 = u32::MAX;
+
+/// Limits of a table of flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowLimits {
+    /// Maximum number of flows at a time.
+    pub flows_max: u32,
+    /// Time without a packet after which a flow ends.
+    pub idle_ns: u64,
+    /// Time after which an active flow gets a row and starts again.
+    pub active_ns: u64,
+}
+
+impl Default for FlowLimits {
+    /// Returns a million flows, which need 250 MB, and the timeouts of most exporters.
+    fn default() -> Self {
+        Self { flows_max: 1_000_000, idle_ns: 15_000_000_000, active_ns: 60_000_000_000 }
+    }
+}
+
+/// Flow in the list by its last packet.
+#[derive(Debug)]
+struct Slot {
+    flow: Flow,
+    /// Flow whose last packet is older.
+    older: u32,
+    /// Flow whose last packet is newer; of a free slot, the next free one.
+    newer: u32,
+}
+
+/// Flows that have not ended.
+#[derive(Debug)]
+pub struct FlowTable {
+    limits: FlowLimits,
+    numbers: HashTable<u32>,
+    chunks: Vec<Vec<Slot>>,
+    free: u32,
+    oldest: u32,
+    newest: u32,
+    seeds: [u64; 2],
+}
+
+impl FlowTable {
+    /// Creates an empty table.
+    pub fn new(limits: FlowLimits) -> Self {
+        // Random, so that a sender cannot choose flows that collide.
+        let random = RandomState::new();
+        let seeds = [random.hash_one(0), random.hash_one(1)];
+        let limits = FlowLimits { flows_max: limits.flows_max.clamp(1, NONE - 1), ..limits };
+        Self {
+            limits,
+            numbers: HashTable::new(),
+            chunks: Vec::new(),
+            free: NONE,
+            oldest: NONE,
+            newest: NONE,
+            seeds,
+        }
+    }
+
+    /// Returns the number of flows.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Returns true if there is no flow.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Counts a packet in its flow. Flows that end are added to `ended`. A packet without an IP
+    /// header has no flow.
+    pub fn take(&mut self, headers: &Headers, ended: &mut Vec<FlowRow>) {
+        self.expire(headers.time_ns, ended);
+        let Some((key, is_swapped)) = Key::of(headers) else { return };
+        let hash = key.hash(self.seeds);
+        let found =
+            self.numbers.find(hash, |number| self.slot(*number).is_some_and(|slot| slot.flow.key == key));
+        let number = match found.copied() {
+            Some(number) if self.restarts(number, headers) => {
+                self.end(number, EndReason::Detected, ended);
+                self.insert(key, hash, is_swapped, headers, ended)
+            }
+            Some(number) => {
+                self.unlink(number);
+                number
+            }
+            None => self.insert(key, hash, is_swapped, headers, ended),
+        };
+        self.link_newest(number);
+        let active_ns = self.limits.active_ns;
+        let Some(slot) = self.slot_mut(number) else { return };
+        if headers.time_ns.saturating_sub(slot.flow.start_ns) >= active_ns && slot.flow.has_packets() {
+            ended.push(slot.flow.row(EndReason::Active));
+            slot.flow.restart(headers);
+        }
+        if slot.flow.take(headers, is_swapped) {
+            self.end(number, EndReason::Detected, ended);
+        }
+    }
+
+    /// Ends the flows without a packet for the idle timeout.
+    pub fn expire(&mut self, now_ns: u64, ended: &mut Vec<FlowRow>) {
+        while let Some(slot) = self.slot(self.oldest) {
+            if now_ns.saturating_sub(slot.flow.last_ns) < self.limits.idle_ns {
+                return;
+            }
+            self.end(self.oldest, EndReason::Idle, ended);
+        }
+    }
+
+    /// Ends at most `count` flows, oldest first. Returns false if there are none left.
+    pub fn drain(&mut self, count: usize, ended: &mut Vec<FlowRow>) -> bool {
+        for _ in 0..count {
+            if self.oldest == NONE {
+                return false;
+            }
+            self.end(self.oldest, EndReason::Forced, ended);
+        }
+        self.oldest != NONE
+    }
+
+    /// Returns true if the packet starts another connection with the endpoints of the flow.
+    fn restarts(&self, number: u32, headers: &Headers) -> bool {
+        self.slot(number).is_some_and(|slot| slot.flow.is_other_connection(headers))
+    }
+
+    fn insert(
+        &mut self,
+        key: Key,
+        hash: u64,
+        is_swapped: bool,
+        headers: &Headers,
+        ended: &mut Vec<FlowRow>,
+    ) -> u32 {
+        if self.numbers.len() >= self.limits.flows_max as usize {
+            self.end(self.oldest, EndReason::LackOfResources, ended);
+        }
+        let number = self.place(Slot { flow: Flow::new(key, is_swapped, headers), older: NONE, newer: NONE });
+        let Self { numbers, chunks, seeds, .. } = self;
+        let key_hash = |number: &u32| slot_in(chunks, *number).map_or(0, |slot| slot.flow.key.hash(*seeds));
+        numbers.insert_unique(hash, number, key_hash);
+        number
+    }
+
+    /// Stores a slot in a free place or in a new one.
+    fn place(&mut self, slot: Slot) -> u32 {
+        let free = self.free;
+        if let Some(place) = self.slot_mut(free) {
+            let next = place.newer;
+            *place = slot;
+            self.free = next;
+            return free;
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let before = (self.chunks.len() - 1) * CHUNK;
+        match self.chunks.last_mut() {
+            Some(chunk) => {
+                chunk.push(slot);
+                (before + chunk.len() - 1) as u32
+            }
+            None => NONE,
+        }
+    }
+
+    /// Removes a flow from the table and adds its row.
+    fn end(&mut self, number: u32, reason: EndReason, ended: &mut Vec<FlowRow>) {
+        let Some(slot) = self.slot(number) else { return };
+        let (hash, row) = (slot.flow.key.hash(self.seeds), slot.flow.row(reason));
+        if slot.flow.has_packets() {
+            ended.push(row);
+        }
+        if let Ok(entry) = self.numbers.find_entry(hash, |other| *other == number) {
+            let _ = entry.remove();
+        }
+        self.unlink(number);
+        let free = std::mem::replace(&mut self.free, number);
+        if let Some(slot) = self.slot_mut(number) {
+            slot.newer = free;
+        }
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let Some((older, newer)) = self.slot(number).map(|slot| (slot.older, slot.newer)) else { return };
+        match self.slot_mut(older) {
+            Some(slot) => slot.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.slot_mut(newer) {
+            Some(slot) => slot.older = older,
+            None => self.newest = older,
+        }
+    }
+
+    fn link_newest(&mut self, number: u32) {
+        let newest = std::mem::replace(&mut self.newest, number);
+        match self.slot_mut(newest) {
+            Some(slot) => slot.newer = number,
+            None => self.oldest = number,
+        }
+        if let Some(slot) = self.slot_mut(number) {
+            (slot.older, slot.newer) = (newest, NONE);
+        }
+    }
+
+    fn slot(&self, number: u32) -> Option<&Slot> {
+        slot_in(&self.chunks, number)
+    }
+
+    fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
+        self.chunks.get_mut(number as usize / CHUNK)?.get_mut(number as usize % CHUNK)
+    }
+}
+
+fn slot_in(chunks: &[Vec<Slot>], number: u32) -> Option<&Slot> {
+    chunks.get(number as usize / CHUNK)?.get(number as usize % CHUNK)
+}

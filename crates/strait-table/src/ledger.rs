@@ -1,0 +1,209 @@
+//! Rows of the table `ledger`: what the counters of a capture have advanced in each interval.
+//!
+//! Counters are cumulative, and a row has the difference to the previous row of its lane. So the
+//! sum over all rows of a capture is its last ledger, whatever the intervals are.
+
+use std::sync::Arc;
+
+use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt32Type};
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+use strait_ledger::{Capture, Report};
+
+use crate::column::{Keys, Numbers, dictionary};
+use crate::options::Options;
+use crate::schema::{Column, LEDGER};
+use crate::writer::Rows;
+
+/// Number of columns with a count.
+const COUNTS: usize = 11;
+
+/// Row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerRow {
+    /// End of the interval.
+    pub time_ns: u64,
+    /// Start of the interval.
+    pub start_ns: u64,
+    /// Lane; none for counts of the interface as a whole.
+    pub lane: Option<u32>,
+    /// Counts in the order of the columns.
+    pub counts: [i64; COUNTS],
+}
+
+/// Counts that the rows so far contain.
+#[derive(Clone, Debug)]
+pub struct Intervals {
+    last_ns: u64,
+    lanes: Vec<(Option<u32>, [i64; COUNTS])>,
+}
+
+impl Intervals {
+    /// Starts the first interval.
+    pub fn starting_at(now_ns: u64) -> Self {
+        Self { last_ns: now_ns, lanes: Vec::new() }
+    }
+
+    /// Returns the rows of the interval that ends now: one for each lane, and one for the counts of
+    /// the interface if they changed.
+    pub fn rows(&mut self, report: &Report, now_ns: u64) -> Vec<LedgerRow> {
+        let start_ns = std::mem::replace(&mut self.last_ns, now_ns);
+        let mut whole = counts(&report.capture);
+        let mut rows = Vec::with_capacity(report.lanes.len() + 1);
+        for lane in &report.lanes {
+            let now = counts(&lane.capture);
+            whole = difference(&whole, &now);
+            rows.push(LedgerRow { time_ns: now_ns, start_ns, lane: Some(lane.queue), counts: now });
+        }
+        rows.push(LedgerRow { time_ns: now_ns, start_ns, lane: None, counts: whole });
+        for row in &mut rows {
+            row.counts = self.advance(row.lane, row.counts);
+        }
+        rows.retain(|row| row.lane.is_some() || row.counts != [0; COUNTS]);
+        rows
+    }
+
+    /// Stores the counts of a lane, and returns the difference to the last ones.
+    fn advance(&mut self, lane: Option<u32>, now: [i64; COUNTS]) -> [i64; COUNTS] {
+        if let Some((_, last)) = self.lanes.iter_mut().find(|(known, _)| *known == lane) {
+            return difference(&now, &std::mem::replace(last, now));
+        }
+        self.lanes.push((lane, now));
+        now
+    }
+}
+
+fn difference(now: &[i64; COUNTS], last: &[i64; COUNTS]) -> [i64; COUNTS] {
+    std::array::from_fn(|i| now[i].wrapping_sub(last[i]))
+}
+
+/// Returns the counts in the order of the columns.
+fn counts(capture: &Capture) -> [i64; COUNTS] {
+    let lost = &capture.lost;
+    [
+        capture.received,
+        capture.delivered,
+        capture.filtered,
+        lost.nic_missed,
+        lost.ring_full,
+        lost.fill_empty,
+        lost.sink,
+        lost.unread,
+        lost.other,
+        capture.bytes,
+        capture.wire_bytes,
+    ]
+    .map(u64::cast_signed)
+}
+
+/// Rows of the ledger, until they are a record batch.
+pub struct LedgerRows {
+    options: Arc<Options>,
+    schema: SchemaRef,
+    times: [Numbers<TimestampNanosecondType>; 2],
+    /// Key 0 of the three texts, which are the same in all rows of a capture.
+    texts: Keys,
+    lanes: Keys,
+    counts: [Numbers<Int64Type>; COUNTS],
+}
+
+impl LedgerRows {
+    /// Creates an empty batch.
+    pub fn new(options: Arc<Options>) -> Self {
+        let schema = Schema::new(LEDGER.columns.iter().map(Column::field).collect::<Vec<_>>());
+        Self {
+            options,
+            schema: Arc::new(schema),
+            times: std::array::from_fn(|_| Numbers::new(0)),
+            texts: Keys::new(0),
+            lanes: Numbers::<UInt32Type>::new(0),
+            counts: std::array::from_fn(|_| Numbers::new(0)),
+        }
+    }
+}
+
+impl Rows for LedgerRows {
+    type Row = LedgerRow;
+
+    fn time_ns(row: &LedgerRow) -> u64 {
+        row.time_ns
+    }
+
+    fn lane(row: &LedgerRow) -> u32 {
+        row.lane.unwrap_or(u32::MAX)
+    }
+
+    fn packets(_row: &LedgerRow) -> u64 {
+        0
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    fn append(&mut self, rows: &[LedgerRow]) {
+        let nanoseconds = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
+        let [ends, starts] = &mut self.times;
+        ends.extend(rows, |row| nanoseconds(row.time_ns));
+        starts.extend(rows, |row| nanoseconds(row.start_ns));
+        self.texts.extend(rows, |_| 0);
+        self.lanes.extend_optional(rows, |row| row.lane);
+        for (i, counts) in self.counts.iter_mut().enumerate() {
+            counts.extend(rows, |row| row.counts[i]);
+        }
+    }
+
+    fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
+        let keys = self.texts.finish();
+        let text = |text: &str| dictionary(keys.clone(), Arc::new(StringArray::from(vec![text])));
+        let [ends, starts] = self.times.each_mut().map(|times| times.finish().with_timezone("UTC"));
+        let mut arrays: Vec<ArrayRef> = vec![
+            Arc::new(ends),
+            Arc::new(starts),
+            text(&self.options.capture)?,
+            text(&self.options.interface)?,
+            text(&self.options.path)?,
+            Arc::new(self.lanes.finish()),
+        ];
+        arrays.extend(self.counts.iter_mut().map(|counts| Arc::new(counts.finish()) as ArrayRef));
+        RecordBatch::try_new(Arc::clone(&self.schema), arrays)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_ledger::{LaneCounts, Losses};
+
+    use super::*;
+
+    fn report(delivered: [u64; 2], nic_missed: u64) -> Report {
+        let lane = |(queue, delivered): (usize, u64)| LaneCounts {
+            queue: queue as u32,
+            cpu: None,
+            capture: Capture { received: delivered, delivered, ..Capture::default() },
+        };
+        let lost = Losses { nic_missed, ..Losses::default() };
+        let whole = Capture { received: nic_missed, lost, ..Capture::default() };
+        Report::from_lanes(delivered.into_iter().enumerate().map(lane).collect(), &whole)
+    }
+
+    #[test]
+    fn rows_of_all_intervals_add_up_to_the_last_ledger() {
+        let mut intervals = Intervals::starting_at(100);
+        let reports = [report([10, 0], 0), report([10, 5], 3), report([25, 5], 4)];
+        let mut rows = Vec::new();
+        for (i, report) in reports.iter().enumerate() {
+            rows.push(intervals.rows(report, 200 + i as u64));
+        }
+        assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [2, 3, 3]);
+        assert_eq!((rows[0][0].start_ns, rows[0][0].time_ns, rows[1][0].start_ns), (100, 200, 200));
+        assert_eq!(rows[2][2].counts[..4], [1, 0, 0, 1], "the NIC has missed one more");
+        let sum = |column: usize| rows.iter().flatten().map(|row| row.counts[column]).sum::<i64>();
+        let last = counts(&reports[2].capture);
+        assert_eq!(std::array::from_fn(sum), last);
+    }
+}

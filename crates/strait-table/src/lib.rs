@@ -1,0 +1,31 @@
+//! Packets, flows and capture ledgers as tables: Arrow record batches, and Parquet files of them.
+//!
+//! `strait capture --to` uses it. The tables are pure: packets and times go in, record batches come
+//! out. [`Headers`] has the fields of a packet that tables need, [`packets`] makes rows of them,
+//! [`flows`] counts them by flow, [`ledger`] makes rows of the counters of a capture. The rest does
+//! the files: [`file`] writes a Parquet file that is valid after each row group, [`writer`] selects
+//! the file of a row and completes files by size and time, [`sink`] runs the writers on a thread of
+//! its own behind a bounded queue, so that a slow disk never delays the capture.
+//!
+//! It never prints.
+
+mod address;
+mod column;
+mod community_id;
+mod error;
+pub mod file;
+pub mod flows;
+mod headers;
+pub mod ledger;
+mod options;
+pub mod packets;
+mod partition;
+mod recovery;
+pub mod schema;
+pub mod sink;
+mod tally;
+pub mod writer;
+
+pub use error::TableError;
+pub use headers::{Direction, Headers, Internet, Packet, Tcp};
+pub use options::{Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};

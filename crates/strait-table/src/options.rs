@@ -1,0 +1,115 @@
+//! Options of tables.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::TableError;
+use crate::flows::FlowLimits;
+use crate::packets::Columns;
+
+/// Maximum length of a sensor's name.
+const SENSOR_LEN_MAX: usize = 64;
+/// Size at which a file is completed.
+pub const ROTATE_BYTES: u64 = 128 << 20;
+/// Smallest permitted size: a file has a footer of some kilobytes.
+const ROTATE_BYTES_MIN: u64 = 64 << 10;
+/// Age at which a file is completed.
+pub const ROTATE_EVERY: Duration = Duration::from_mins(5);
+
+/// Selection of tables. The ledger is always written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selected {
+    /// Write the table `packets`.
+    pub packets: bool,
+    /// Write the table `flows`.
+    pub flows: bool,
+}
+
+impl Default for Selected {
+    fn default() -> Self {
+        Self { packets: true, flows: true }
+    }
+}
+
+impl Selected {
+    /// Parses a list of `packets` and `flows`.
+    ///
+    /// # Errors
+    /// Another name.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut selected = Self { packets: false, flows: false };
+        for word in text.split(',') {
+            match word {
+                "packets" => selected.packets = true,
+                "flows" => selected.flows = true,
+                unknown => {
+                    return Err(format!(
+                        "{unknown}: no such table; give packets, flows or both, as in packets,flows"
+                    ));
+                }
+            }
+        }
+        Ok(selected)
+    }
+}
+
+/// Options of the tables of a capture.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory of the tables.
+    pub directory: PathBuf,
+    /// Name of the sensor, as [`sensor_name`] permits.
+    pub sensor: String,
+    /// Identifier of the capture, unique among those of the directory.
+    pub capture: String,
+    /// Name of the interface or file.
+    pub interface: String,
+    /// Path of the capture.
+    pub path: String,
+    /// Tables of packets and flows.
+    pub selected: Selected,
+    /// Limits of the table of flows.
+    pub flows: FlowLimits,
+    /// Columns of the table `packets`.
+    pub columns: Columns,
+    /// Size in bytes after which a file is completed.
+    pub rotate_bytes: u64,
+    /// Age after which a file is completed.
+    pub rotate_every: Duration,
+    /// True if a full queue delays the capture, which then loses no packet: for files.
+    pub waits: bool,
+}
+
+impl Options {
+    /// Checks the limits.
+    ///
+    /// # Errors
+    /// The size of a file is too small.
+    pub fn check(&self) -> Result<(), TableError> {
+        if self.rotate_bytes < ROTATE_BYTES_MIN {
+            let least = ROTATE_BYTES_MIN >> 10;
+            return Err(TableError::Usage(format!(
+                "a Parquet file of {} bytes is too small: give at least {least}KiB",
+                self.rotate_bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Checks the name of a sensor, which is part of a directory's name.
+///
+/// # Errors
+/// The name is empty or too long, starts with a dot, or has a character other than letters, digits,
+/// `.`, `_` and `-`.
+pub fn sensor_name(name: &str) -> Result<String, String> {
+    let is_permitted = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty()
+        || name.len() > SENSOR_LEN_MAX
+        || name.starts_with('.')
+        || !name.chars().all(is_permitted)
+    {
+        return Err(format!("give 1 to {SENSOR_LEN_MAX} letters, digits, '.', '_' or '-', and no '.' first"));
+    }
+    Ok(name.to_owned())
+}

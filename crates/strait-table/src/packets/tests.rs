@@ -1,0 +1,113 @@
+//! Tests of rows: each field has its column, and rows without a field have null.
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{UInt16Type, UInt32Type};
+use proptest::prelude::*;
+use strait_packet::summary::link_type;
+use strait_packet::traffic::{Kind, Traffic};
+
+use super::*;
+use crate::headers::Packet;
+
+fn headers(bytes: &[u8], time_ns: u64) -> Headers {
+    Headers::of(&Packet {
+        bytes,
+        link_type: link_type::ETHERNET,
+        wire_len: bytes.len() as u32,
+        time_ns,
+        interface: 7,
+        lane: 0,
+        direction: Some(Direction::Out),
+    })
+}
+
+fn names() -> InterfaceNames {
+    Arc::new(|index| (index == 7).then(|| "eth0".to_owned()))
+}
+
+fn batch(columns: &str, rows: &[Headers]) -> RecordBatch {
+    let mut batch = PacketRows::new(&Columns::parse(columns).unwrap(), names(), 16);
+    batch.append(rows);
+    batch.finish().unwrap()
+}
+
+/// Returns the text of a dictionary column's row.
+fn text(batch: &RecordBatch, column: &str, row: usize) -> Option<String> {
+    let array = batch.column_by_name(column).unwrap().as_dictionary::<UInt32Type>();
+    let values = array.values().as_string::<i32>();
+    array.key(row).map(|key| values.value(key).to_owned())
+}
+
+#[test]
+fn every_column_has_the_type_of_the_schema() {
+    let all = Columns::parse("all").unwrap();
+    assert_eq!(all.0.len(), PACKETS.columns.len());
+    let batch = batch("all", &[headers(&[0; 60], 1)]);
+    assert_eq!(batch.num_columns(), FIELDS.len());
+    for (column, field) in PACKETS.columns.iter().zip(batch.schema().fields()) {
+        assert_eq!((column.name, &column.kind.data_type()), (field.name().as_str(), field.data_type()));
+    }
+}
+
+#[test]
+fn sets_have_8_13_and_20_columns() {
+    let count = |text| Columns::parse(text).map(|columns| columns.0.len());
+    assert_eq!((count("basic"), count("headers"), count("standard")), (Ok(8), Ok(13), Ok(20)));
+    assert_eq!((count("ttl"), count("basic,ttl,time")), (Ok(2), Ok(9)));
+    assert_eq!(Columns::default(), Columns::parse("standard").unwrap());
+    assert!(count("basic,tll").unwrap_err().starts_with("tll: no such column"));
+}
+
+#[test]
+fn row_has_the_fields_of_its_packet() {
+    let traffic = Traffic::builder().kinds(&[Kind::Udp4]).vlan(Some(5)).build().unwrap();
+    let mut frame = vec![0; traffic.frame_len_max()];
+    let len = traffic.write_frame(0, 0, &mut frame);
+    let rows = [headers(&frame[..len], 1), headers(&[0xff; 60], 2)];
+    let batch = batch("all", &rows);
+    let key = strait_packet::FlowKey::of(&frame[..len]).unwrap();
+    assert_eq!(text(&batch, "source_address", 0), Some(key.source.address.to_string()));
+    assert_eq!(text(&batch, "destination_address", 0), Some(key.destination.address.to_string()));
+    assert_eq!(
+        (text(&batch, "interface", 0), text(&batch, "direction", 1)),
+        (Some("eth0".into()), Some("out".into()))
+    );
+    let u16_of = |column: &str, row| {
+        let array = batch.column_by_name(column).unwrap().as_primitive::<UInt16Type>();
+        arrow_array::Array::is_valid(array, row).then(|| array.value(row))
+    };
+    assert_eq!((u16_of("vlan", 0), u16_of("destination_port", 0)), (Some(5), Some(key.destination.port)));
+    for column in ["vlan", "source_port", "tcp_flags"] {
+        assert_eq!(u16_of(column, 1), None, "{column} of a frame that is not IP");
+    }
+    assert_eq!(text(&batch, "source_address", 1), None);
+}
+
+#[test]
+fn second_batch_has_only_its_own_rows_and_addresses() {
+    let traffic = Traffic::builder().kinds(&Kind::ALL).flows(8).build().unwrap();
+    let mut frame = vec![0; traffic.frame_len_max()];
+    let mut rows = PacketRows::new(&Columns::default(), names(), 4);
+    for (start, count) in [(0, 30), (30, 3)] {
+        for sequence in start..start + count {
+            let len = traffic.write_frame(sequence, 0, &mut frame);
+            rows.append(&[headers(&frame[..len], sequence)]);
+        }
+        let batch = rows.finish().unwrap();
+        assert_eq!((batch.num_rows(), rows.len()), (count as usize, 0));
+        let array = batch.column_by_name("source_address").unwrap().as_dictionary::<UInt32Type>();
+        assert!(arrow_array::Array::len(array.values()) <= 2 * count as usize);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_of_any_link_type_become_a_row(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..5_usize) {
+        let link_type = [link_type::ETHERNET, link_type::RAW, link_type::LINUX_SLL2, link_type::NULL, 9999][kind];
+        let packet = Packet {
+            bytes: &bytes, link_type, wire_len: u32::MAX, time_ns: u64::MAX, interface: 1, lane: 0, direction: None,
+        };
+        let batch = batch("all", &[Headers::of(&packet)]);
+        prop_assert_eq!(batch.num_rows(), 1);
+    }
+}

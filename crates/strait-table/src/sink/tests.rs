@@ -1,0 +1,117 @@
+//! Tests of the queue and the thread: every packet is written or counted as lost.
+
+use std::fs;
+use std::path::Path;
+
+use strait_ledger::{Capture, LaneCounts};
+use strait_packet::summary::link_type;
+
+use super::*;
+use crate::flows::FlowLimits;
+use crate::options::Selected;
+use crate::packets::Columns;
+
+fn options(directory: &Path, waits: bool) -> Options {
+    Options {
+        directory: directory.to_owned(),
+        sensor: "s".into(),
+        capture: "c".into(),
+        interface: "eth0".into(),
+        path: "v3".into(),
+        selected: Selected { packets: true, flows: false },
+        flows: FlowLimits::default(),
+        columns: Columns::default(),
+        rotate_bytes: 1 << 30,
+        rotate_every: Duration::from_mins(1),
+        waits,
+    }
+}
+
+fn open(options: Options) -> TableSink {
+    let mut sink = TableSink::open(options, Arc::new(|_| None), 0).unwrap();
+    sink.start().unwrap();
+    sink
+}
+
+fn packet(lane: u32) -> Packet<'static> {
+    Packet {
+        bytes: &[0; 60],
+        link_type: link_type::ETHERNET,
+        wire_len: 60,
+        time_ns: 1,
+        interface: 0,
+        lane,
+        direction: None,
+    }
+}
+
+/// More packets than the queue holds.
+const MANY: u64 = ((QUEUE_BLOCKS + 50) * BLOCK_PACKETS) as u64;
+
+#[test]
+fn file_input_waits_for_the_tables_and_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sink = open(options(directory.path(), true));
+    for _ in 0..MANY {
+        sink.push(&packet(0)).unwrap();
+    }
+    sink.complete().unwrap();
+    assert_eq!(sink.lost(), 0);
+    let summary = sink.close(&Report::default(), 2).unwrap();
+    assert_eq!(summary.packets.rows, MANY);
+}
+
+#[test]
+fn full_queue_loses_packets_of_a_live_capture_and_counts_them_by_lane() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sink = open(options(directory.path(), false));
+    // The thread waits for the lock when it has taken the first block.
+    let shared = Arc::clone(&sink.shared);
+    let held = shared.lock().unwrap();
+    sink.send(Message::Ledger(Vec::new()), true).unwrap();
+    let mut pushed = [0; 2];
+    while sink.dropped.total() == 0 {
+        let lane = usize::from(pushed[0] > pushed[1]);
+        pushed[lane] += BLOCK_PACKETS as u64;
+        let block = vec![Headers::of(&packet(lane as u32)); BLOCK_PACKETS];
+        if let Some(Message::Packets(block)) = sink.send(Message::Packets(block), false).unwrap() {
+            sink.drop_block(block);
+        }
+    }
+    drop(held);
+    sink.complete().unwrap();
+    let lost = [sink.lost_in(0), sink.lost_in(1)];
+    assert_eq!((lost[0] + lost[1], sink.lost()), (BLOCK_PACKETS as u64, BLOCK_PACKETS as u64));
+    let summary = sink.close(&Report::default(), 2).unwrap();
+    assert_eq!(summary.packets.rows + lost[0] + lost[1], pushed[0] + pushed[1]);
+}
+
+#[test]
+fn failure_of_the_thread_is_returned_and_every_packet_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sink = open(options(directory.path(), true));
+    fs::write(directory.path().join("packets"), "").unwrap();
+    for _ in 0..10 {
+        sink.push(&packet(3)).unwrap();
+    }
+    let error = sink.complete().unwrap_err().to_string();
+    assert!(error.starts_with("create "), "{error}");
+    assert_eq!((sink.lost_in(3), sink.lost()), (10, 10));
+    assert!(sink.flush_due(Instant::now()).is_err());
+    let summary = sink.close(&Report::default(), 2).unwrap();
+    assert_eq!(summary.packets, Written::default());
+}
+
+#[test]
+fn ledger_has_a_row_for_each_lane_and_interval() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut sink = open(options(directory.path(), false));
+    let report = |delivered| {
+        let capture = Capture { received: delivered, delivered, ..Capture::default() };
+        Report::from_lanes(vec![LaneCounts { queue: 0, cpu: None, capture }], &Capture::default())
+    };
+    sink.ledger(&report(5), 10);
+    sink.ledger(&report(7), 20);
+    let summary = sink.close(&report(9), 30).unwrap();
+    assert_eq!((summary.ledger.rows, summary.ledger.files), (3, 1));
+}

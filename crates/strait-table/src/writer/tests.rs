@@ -1,0 +1,214 @@
+//! Tests of files: hours, sizes, ages, row groups, and files that end anywhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+
+use super::*;
+use crate::flows::FlowLimits;
+use crate::headers::Headers;
+use crate::options::Selected;
+use crate::packets::{Columns, PacketRows};
+use crate::recovery::recover;
+use crate::schema::PACKETS;
+
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+fn options(directory: &Path) -> Arc<Options> {
+    Arc::new(Options {
+        directory: directory.to_owned(),
+        sensor: "s".into(),
+        capture: "c".into(),
+        interface: "eth0".into(),
+        path: "v3".into(),
+        selected: Selected { packets: true, flows: false },
+        flows: FlowLimits::default(),
+        columns: Columns::default(),
+        rotate_bytes: 1 << 30,
+        rotate_every: Duration::from_mins(1),
+        waits: false,
+    })
+}
+
+fn writer(options: &Arc<Options>) -> TableWriter<PacketRows> {
+    let columns = options.columns.clone();
+    let rows = move || PacketRows::new(&columns, Arc::new(|_| None), 16);
+    TableWriter::new(&PACKETS, Arc::clone(options), Box::new(rows))
+}
+
+/// Returns packets of an hour, with other sequence numbers each, so that they cannot be compressed.
+fn packets(hour: u64, count: u64) -> Vec<Headers> {
+    let packet = |i: u64| Headers {
+        time_ns: hour * HOUR_NS + i,
+        length: 60,
+        captured_length: 60,
+        interface: 0,
+        lane: (i % 2) as u32,
+        direction: None,
+        ether_type: None,
+        vlan: None,
+        inner_vlan: None,
+        internet: None,
+        ports: None,
+        tcp: Some(crate::Tcp {
+            sequence: (i as u32).wrapping_mul(2_654_435_769),
+            acknowledgment: 0,
+            flags: 0,
+            window: 0,
+            header_length: 20,
+        }),
+        icmp: None,
+    };
+    (0..count).map(packet).collect()
+}
+
+/// Returns all files below a directory, with the rows of complete ones.
+fn files(directory: &Path) -> Vec<(PathBuf, Option<i64>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "parquet") {
+            let reader = SerializedFileReader::new(fs::File::open(&path).unwrap()).unwrap();
+            found.push((path, Some(reader.metadata().file_metadata().num_rows())));
+        } else {
+            found.push((path, None));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn rows(directory: &Path) -> Vec<Option<i64>> {
+    files(directory).into_iter().map(|(_, rows)| rows).collect()
+}
+
+#[test]
+fn each_hour_has_a_file_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = writer(&options(directory.path()));
+    let now = Instant::now();
+    for hour in [1, 0, 1, 3] {
+        writer.write(&packets(hour, 10), now).unwrap();
+    }
+    writer.complete_all().unwrap();
+    let found = files(directory.path());
+    let names: Vec<_> = found
+        .iter()
+        .map(|(path, rows)| (path.strip_prefix(&directory).unwrap().to_str().unwrap(), *rows))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("packets/date=1970-01-01/hour=00/sensor=s/packets-c-000001.parquet", Some(10)),
+            ("packets/date=1970-01-01/hour=01/sensor=s/packets-c-000002.parquet", Some(20)),
+            ("packets/date=1970-01-01/hour=03/sensor=s/packets-c-000003.parquet", Some(10)),
+        ]
+    );
+    assert_eq!((writer.written().rows, writer.written().files, writer.lost().total()), (40, 3, 0));
+}
+
+#[test]
+fn packets_of_many_hours_leave_few_files_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = writer(&options(directory.path()));
+    for hour in 0..20 {
+        writer.write(&packets(hour, 3), Instant::now()).unwrap();
+        assert!(writer.hours.len() <= HOURS_MAX);
+    }
+    writer.complete_all().unwrap();
+    assert_eq!(rows(directory.path()), vec![Some(3); 20]);
+}
+
+#[test]
+fn file_is_completed_at_its_age_and_at_its_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path());
+    let start = Instant::now();
+    let mut aged = writer(&options);
+    aged.write(&packets(0, 5), start).unwrap();
+    aged.complete_due(start + Duration::from_secs(59)).unwrap();
+    assert_eq!(rows(directory.path()), []);
+    aged.complete_due(start + Duration::from_mins(1)).unwrap();
+    assert_eq!(rows(directory.path()), [Some(5)]);
+
+    Arc::make_mut(&mut options).capture = "d".into();
+    Arc::make_mut(&mut options).rotate_bytes = 500_000;
+    let mut sized = writer(&options);
+    let batch = BATCH_ROWS as u64;
+    sized.write(&packets(0, 5 * batch), start).unwrap();
+    sized.complete_all().unwrap();
+    // A batch has more than 4 bytes a row, so that two are over the limit.
+    let batches = |count: u64| Some((count * batch) as i64);
+    assert_eq!(rows(directory.path()), [Some(5), batches(2), batches(2), batches(1)]);
+}
+
+/// Writes two row groups and a half, and abandons the writer like a killed process.
+fn abandon(directory: &Path) -> PathBuf {
+    let mut writer = writer(&options(directory));
+    let rows = packets(0, 2 * GROUP_ROWS as u64 + 100);
+    writer.write(&rows, Instant::now()).unwrap();
+    drop(writer);
+    let found = files(directory);
+    assert_eq!(found.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), [None], "{found:?}");
+    assert!(found[0].0.file_name().unwrap().to_str().unwrap().starts_with(".packets-c-"));
+    found[0].0.clone()
+}
+
+#[test]
+fn file_of_a_killed_capture_keeps_all_row_groups_wherever_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let part = abandon(directory.path());
+    let whole = fs::read(&part).unwrap();
+    let complete = part.with_file_name("packets-c-000001.parquet");
+    let group = GROUP_ROWS as i64;
+    // Cut within the second group, within the last footer, not at all, and before the first footer.
+    let half = whole.len() / 2;
+    for (end, rows) in [
+        (half + half / 2, Some(group)),
+        (whole.len() - 1, Some(group)),
+        (whole.len(), Some(2 * group)),
+        (half / 2, None),
+        (0, None),
+    ] {
+        fs::write(&part, &whole[..end]).unwrap();
+        let recovered = recover(directory.path(), "s").unwrap();
+        assert_eq!(recovered.completed.len() as u64 + recovered.removed, 1, "{end}");
+        assert_eq!(recovered.completed.is_empty(), rows.is_none(), "{end}");
+        assert!(!part.exists());
+        let kept = files(directory.path());
+        assert_eq!(kept.first().map(|(_, rows)| *rows), rows.map(Some), "{end}");
+        let _ = fs::remove_file(&complete);
+    }
+}
+
+#[test]
+fn file_of_a_running_capture_and_of_another_sensor_are_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let part = abandon(directory.path());
+    assert_eq!(recover(directory.path(), "t").unwrap(), crate::sink::Recovered::default());
+    let held = fs::File::open(&part).unwrap();
+    held.lock().unwrap();
+    assert_eq!(recover(directory.path(), "s").unwrap(), crate::sink::Recovered::default());
+    assert!(part.exists());
+    drop(held);
+    assert_eq!(recover(directory.path(), "s").unwrap().completed.len(), 1);
+}
+
+#[test]
+fn failed_file_loses_its_rows_and_all_later_ones_by_lane() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = writer(&options(directory.path()));
+    // A file where the table's directory should be.
+    fs::write(directory.path().join("packets"), "").unwrap();
+    writer.write(&packets(0, 10), Instant::now()).unwrap();
+    let error = writer.complete_all().unwrap_err().to_string();
+    assert!(error.starts_with("create ") && error.contains("packets/date=1970-01-01"), "{error}");
+    writer.write(&packets(0, 5), Instant::now()).unwrap();
+    writer.complete_all().unwrap();
+    let lost = writer.lost();
+    assert_eq!((lost.of(0), lost.of(1), writer.written().rows), (8, 7, 0));
+}
