@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// Minimum number of segments in a capacity, if no segment size is configured. Eviction frees one
 /// segment at a time.
 const SEGMENTS_MIN: u64 = 128;
-/// The same below [`SMALL_BYTES`]: lanes and eviction hold some segments that have few objects.
+/// That number below [`SMALL_BYTES`]: lanes and eviction hold some segments with few objects.
 const SMALL_SEGMENTS_MIN: u64 = 256;
 const SMALL_BYTES: u64 = 1 << 30;
 /// Minimum number of segments for each lane. Each lane holds one that is not full.

@@ -8,7 +8,7 @@ use crate::append;
 use crate::error::{Error, Result};
 use crate::file::{Extent, SegmentFile, lock};
 use crate::format::{Layout, PAGE_BYTES, RECORD_HEADER_BYTES, State, hash_of_pieces};
-use crate::lane::{Head, Lane};
+use crate::lane::{Head, Lane, RESERVES};
 use crate::pending::PINNED_DIVISOR;
 use crate::policy::{Area, Candidate, STAYED_MAX, Selection};
 use crate::read::{Loaded, read};
@@ -17,9 +17,6 @@ use crate::shared::Shared;
 
 /// Number of spare segments.
 pub(crate) const SPARES: usize = 2;
-/// Number of segments that eviction has for itself. The eviction of a file fills less than one, but
-/// may free less than the next one takes.
-pub(crate) const RESERVES: usize = 2;
 /// Limit of files evicted at a time for one shortage.
 const SHORTAGE_FILES_MAX: usize = 8;
 /// Eviction for one shortage frees at most the used bytes divided by this.

@@ -14,6 +14,10 @@ use crate::format::{
 };
 use crate::policy::Area;
 
+/// Number of segments that eviction has for itself. The eviction of a file fills less than one, but
+/// may free less than the next one takes.
+pub(crate) const RESERVES: usize = 2;
+
 /// Number of pieces in most writes.
 const PIECES: usize = 8;
 

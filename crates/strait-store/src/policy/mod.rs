@@ -194,7 +194,7 @@ impl Policy {
         stays
     }
 
-    /// Counts bytes that left the window. Returns true if all numbers of requests must be halved now.
+    /// Counts bytes that left the window. Returns true if all numbers of requests are to be halved.
     pub fn count_written(&mut self, bytes: u64) -> bool {
         self.written_bytes += bytes;
         let is_due = self.written_bytes as f64 >= self.balance.half_life * self.capacity_bytes as f64;

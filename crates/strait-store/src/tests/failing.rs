@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
-use crate::eviction::{RESERVES, SPARES};
+use crate::eviction::SPARES;
+use crate::lane::RESERVES;
 use crate::policy::Area;
 use crate::{Config, Error, Store, hash_of};
 use crate::{append, eviction};

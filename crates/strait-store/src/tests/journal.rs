@@ -10,10 +10,11 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
 use crate::disk::{Call, Disk};
-use crate::eviction::{RESERVES, SPARES};
+use crate::eviction::SPARES;
 use crate::file::name_of;
 use crate::format::journal::{BLOCK_BYTES, Block, Cut};
 use crate::format::{STATE_AT, State};
+use crate::lane::RESERVES;
 use crate::policy::Area;
 use crate::{Config, Error, Store, append, eviction, hash_of};
 

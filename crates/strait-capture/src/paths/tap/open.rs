@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use strait_filter::tap::layout::{self, Sizes};
 use strait_os::ethtool::Ethtool;
 use strait_os::process;
-use strait_sys::bpf::{Doorbell, Map, RingLayout, Rings};
+use strait_sys::bpf::{Doorbell, Map, RingLayout, RingReader, Rings};
 use strait_sys::packet;
 
 use super::PATH;
@@ -95,14 +95,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let watch = LinkWatch::open(interface)?;
     let socket = socket(request)?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
-    let mut lanes: Vec<Vec<Cursor>> = numbers.iter().map(|_| Vec::new()).collect();
-    // The spill rings of a lane come before its first rings, as `Merge` requires.
-    let mut first = readers;
-    let spill = first.split_off(rings.count());
-    for reader in spill.into_iter().chain(first) {
-        let lane = reader.value() % numbers.len();
-        lanes[lane].push(Cursor::new(reader));
-    }
+    let lanes = cursors(readers, rings.count(), numbers.len());
     let mut engines = Vec::with_capacity(numbers.len());
     for (lane, (cursors, number)) in lanes.into_iter().zip(&numbers).enumerate() {
         let engine = Engine {
@@ -141,6 +134,18 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         ring: describe(&sizes, cpus),
         notes,
     })
+}
+
+/// Divides the rings of `cpus` processors between the lanes. The first rings come first in
+/// `readers`.
+fn cursors(mut readers: Vec<RingReader>, cpus: usize, lanes: usize) -> Vec<Vec<Cursor>> {
+    let mut cursors: Vec<Vec<Cursor>> = (0..lanes).map(|_| Vec::new()).collect();
+    // The spill rings of a lane come before its first rings, as `Merge` requires.
+    let spill = readers.split_off(cpus);
+    for reader in spill.into_iter().chain(readers) {
+        cursors[reader.value() % lanes].push(Cursor::new(reader));
+    }
+    cursors
 }
 
 /// Returns a note for a bridge: it passes each packet that it forwards to the host's stack too
