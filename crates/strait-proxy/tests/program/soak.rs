@@ -28,8 +28,9 @@ const CLIENTS: u64 = 12;
 const WORKERS: usize = 2;
 /// Size limit of the store: less than all objects, so that it evicts all the time.
 const DISK_BYTES: u64 = 96 << 20;
-/// Space that a file system needs for the block maps of files.
-const BESIDE_BYTES: u64 = 64 << 10;
+/// Space that a file system needs for the block maps of files: at most a block of 4 KiB for each of
+/// some 256 files.
+const BESIDE_BYTES: u64 = 1 << 20;
 /// Idle connections to the origin of one worker, and its pipes.
 const IDLE_MAX: usize = 8;
 const PIPES_MAX: usize = 64;
