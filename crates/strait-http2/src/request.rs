@@ -73,9 +73,12 @@ impl<'a> Request<'a> {
     fn check(&self) -> Result<(), Malformed> {
         let is_target =
             self.path.is_some_and(|path| path.starts_with('/') || (path == "*" && self.method == "OPTIONS"));
-        let has_target = self.scheme.is_some_and(|scheme| !scheme.is_empty()) && is_target;
+        // Other schemes are not for HTTP, and would be part of the target that a proxy reads.
+        let is_http = |scheme: &str| ["http", "https"].iter().any(|own| scheme.eq_ignore_ascii_case(own));
+        let has_target = self.scheme.is_some_and(is_http) && is_target;
         let is_valid = match (self.method, self.protocol) {
-            ("CONNECT", Some(_)) => has_target && self.authority.is_some(),
+            // The data of a tunnel has no length.
+            ("CONNECT", Some(_)) => has_target && self.authority.is_some() && self.content_length.is_none(),
             ("CONNECT", None) => self.scheme.is_none() && self.path.is_none() && self.authority.is_some(),
             (_, protocol) => has_target && protocol.is_none() && !self.method.is_empty(),
         };

@@ -193,7 +193,9 @@ impl Client {
                 }
                 Next::Malformed(error) => Box::pin(self.refuse(worker, error)).await?,
             };
-            if !stays || worker.settings().is_closing() {
+            // What follows a stream's request is data of its tunnel, never another request.
+            let is_stream = self.socket.http2_id().is_some();
+            if !stays || is_stream || worker.settings().is_closing() {
                 return self.socket.close(&mut self.buffer).await;
             }
         }

@@ -334,6 +334,46 @@ fn websocket_passes_in_a_stream() {
 }
 
 #[test]
+fn data_after_a_refused_websocket_is_no_request() {
+    let rig = Rig::start(ON);
+    let mut client = Client::to(rig.proxy.address());
+    let connect = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/200/0/5/chat"),
+        (":authority", "a"),
+        ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+    ];
+    let hidden = b"DELETE /200/0/1/hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+    client.send([head(1, &connect, 0), frame(DATA, 0, 1, hidden)].concat());
+    assert_eq!(client.answers(1).remove(0).1.field(":status"), Some("200"));
+    client.send(get(3, "/200/0/5/other"));
+    // The rest of the first stream's data is refused by a reset.
+    assert!(client.answers(2).iter().any(|(stream, answer)| *stream == 3 && answer.is_whole));
+    assert_eq!(rig.origin.asked(), 2);
+}
+
+#[test]
+fn requests_with_foreign_schemes_and_tunnels_with_a_length_are_reset() {
+    let rig = Rig::start(ON);
+    let mut client = Client::to(rig.proxy.address());
+    let foreign =
+        [(":method", "GET"), (":scheme", "http://evil/?"), (":path", "/200/0/5/a"), (":authority", "a")];
+    let tunnel = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":path", "/200/0/5/chat"),
+        (":authority", "a"),
+        ("content-length", "5"),
+    ];
+    client.send([head(1, &foreign, END_STREAM), head(3, &tunnel, 0)].concat());
+    assert_eq!([1, 2].map(|_| client.until(RST_STREAM).unwrap().stream), [1, 3]);
+    assert_eq!(rig.origin.asked(), 0);
+}
+
+#[test]
 fn chunks_and_trailers_become_frames() {
     let chunked = b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX-End: 7\r\n\r\n";
     let (proxy, served) = one_origin(chunked, 0);

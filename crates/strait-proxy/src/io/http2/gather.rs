@@ -44,7 +44,8 @@ pub(super) struct Gathered {
 
 impl State {
     /// Fills the empty pipe with the output and with frames of a stream. The caller has checked the
-    /// windows.
+    /// windows. Gathers nothing if the pipe is too small: the kernel gives a user's pipes two pages
+    /// each once they use much memory.
     ///
     /// # Errors
     /// The file was truncated, or the pipe failed: the connection ends, as a frame is incomplete.
@@ -54,7 +55,9 @@ impl State {
         id: u32,
         part: &Part<'_, F>,
     ) -> io::Result<Gathered> {
-        let mut slots = pipe.slots().saturating_sub(self.protocol.output().len().div_ceil(PAGE_BYTES) + 1);
+        let of_output = self.protocol.output().len().div_ceil(PAGE_BYTES) + 1;
+        let left = pipe.slots().checked_sub(of_output).filter(|slots| *slots > SLOTS_EXTRA);
+        let Some(mut slots) = left else { return Ok(Gathered::default()) };
         write_all(pipe, self.protocol.output())?;
         self.protocol.sent(self.protocol.output().len());
         let (mut gathered, mut offset) = (Gathered::default(), part.offset);

@@ -45,6 +45,8 @@ pub(super) struct State {
     waits_for_room: bool,
     /// True once nothing can be received or sent any more.
     is_over: bool,
+    /// True if a frame was sent in part and its rest is lost: nothing may follow it.
+    is_torn: bool,
     /// Bytes given to the transport.
     sent_bytes: u64,
 }
@@ -104,6 +106,7 @@ impl Link {
             pipe: Lent::Unused,
             waits_for_room: false,
             is_over: false,
+            is_torn: false,
             sent_bytes: 0,
         })))
     }
@@ -167,6 +170,9 @@ impl Link {
     /// reset the connection, and the client might miss GOAWAY.
     pub(crate) fn poll_close(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = &mut *self.state();
+        if state.is_torn {
+            return Poll::Ready(Ok(()));
+        }
         ready!(state.poll_flush(context))?;
         ready!(state.transport.poll_finish(context))?;
         loop {
@@ -229,8 +235,10 @@ impl State {
                 Some(Event::Request { stream, is_last }) => request = self.open(stream, is_last),
                 Some(Event::TooLarge { stream }) => self.refuse(stream, b"431"),
                 Some(Event::Body { stream, bytes, is_last }) => {
-                    if let Some(slot) = self.slots.get_mut(&stream) {
-                        slot.receive(bytes, is_last);
+                    match self.slots.get_mut(&stream) {
+                        Some(slot) => slot.receive(bytes, is_last),
+                        // Answered early: the rest of its body still counts in the window.
+                        None => self.protocol.consumed(stream, bytes.len()),
                     }
                 }
                 Some(Event::Reset { stream }) => {
@@ -293,6 +301,12 @@ impl State {
         self.is_over = true;
         self.wake_driver();
         self.slots.values_mut().for_each(Slot::wake);
+    }
+
+    /// Ends the connection after a frame whose rest cannot be sent.
+    pub(super) fn tear(&mut self) {
+        self.is_torn = true;
+        self.end();
     }
 
     /// Returns the slot of a stream that is neither reset nor cut off by the end of the connection.

@@ -158,7 +158,7 @@ impl Http2Stream {
         // The rest of an incomplete frame can never be sent.
         let gathered = state.gather(&mut pipe, self.id, &part);
         let sent = gathered.and_then(|gathered| state.end_pipe(pipe).map(|()| gathered));
-        let gathered = sent.inspect_err(|_| state.end())?;
+        let gathered = sent.inspect_err(|_| state.tear())?;
         framed.advance(gathered.data as u64);
         if is_last && gathered.data == len {
             self.sink = Sink::Done;

@@ -72,6 +72,8 @@ pub(super) fn write_request(
         match name {
             // The same as the authority.
             "host" if request.authority.is_some() => {}
+            // The proxy's own follows.
+            "sec-websocket-key" if method == Method::WebSocket => {}
             // RFC 9113 s8.2.3: one field in HTTP/1.1.
             "cookie" if cookies.is_empty() => cookies.extend_from_slice(value),
             "cookie" => cookies.extend([b"; ", value].concat()),
