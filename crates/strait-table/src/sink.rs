@@ -97,7 +97,7 @@ impl TableSink {
         options.check()?;
         let directory = &options.directory;
         std::fs::create_dir_all(directory).map_err(|source| TableError::io("create", directory, source))?;
-        let recovered = crate::recovery::recover(directory, &options.sensor)?;
+        let recovered = crate::recovery::recover(directory, &options.sensor);
         let waits = options.waits;
         let (sender, messages) = sync_channel(QUEUE_BLOCKS);
         let (returned, empty) = sync_channel(QUEUE_BLOCKS);

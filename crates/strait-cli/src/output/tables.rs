@@ -133,7 +133,7 @@ fn interface_names(source: &Source<'_>, is_file: bool) -> InterfaceNames {
 }
 
 fn report_recovered(recovered: &Recovered) {
-    let Recovered { completed, removed } = recovered;
+    let Recovered { completed, removed, skipped, skipped_more } = recovered;
     for path in completed {
         print_stderr(format_args!("strait: completed {}, which a killed capture has left\n", path.display()));
     }
@@ -142,6 +142,12 @@ fn report_recovered(recovered: &Recovered) {
         print_stderr(format_args!(
             "strait: removed {removed} {files} without rows, which a killed capture has left\n"
         ));
+    }
+    for (path, reason) in skipped {
+        print_stderr(format_args!("strait: left {} alone: {reason}\n", path.display()));
+    }
+    if *skipped_more > 0 {
+        print_stderr(format_args!("strait: left {skipped_more} more entries alone\n"));
     }
 }
 
