@@ -166,7 +166,7 @@ fn connection_ends_with_the_acknowledgment_of_the_last_fin() {
     let rows = run(FlowLimits::default(), &packets);
     assert_eq!(reasons(&rows), [3, 3]);
     let [client, server] = rows[0].sides;
-    assert_eq!((client.packets, client.flags, server.packets, server.flags), (4, 0x1b, 3, 0x13));
+    assert_eq!((client.packets, client.flags, server.packets, server.flags), (4, Some(0x1b), 3, Some(0x13)));
     assert_eq!(rows[0].handshake_ns, Some(10 * MS));
     assert_eq!((client.zero_windows, server.zero_windows), (0, 1), "not those of a FIN");
     assert_eq!((rows[1].sides[0].packets, rows[1].handshake_ns), (1, None));
