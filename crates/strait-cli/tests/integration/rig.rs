@@ -75,6 +75,11 @@ impl Capture {
         self.process.wait(LIMIT).unwrap()
     }
 
+    /// Sends `signal` several times.
+    pub(crate) fn signal_often(&self, signal: Signal, times: u32) {
+        (0..times).for_each(|_| self.process.signal(signal));
+    }
+
     /// Ends it by `signal`.
     pub(crate) fn end(self, signal: Signal) -> Finished {
         self.process.signal(signal);
