@@ -96,17 +96,20 @@ impl Part {
         truncated.map(drop).map_err(|source| TableError::io("truncate", &self.path, source))
     }
 
+    fn sync(&self) -> Result<(), TableError> {
+        self.file.sync_data().map_err(|source| TableError::io("store", &self.path, source))
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Result<(), TableError> {
         self.file.write_all(bytes).map_err(|source| TableError::io("write", &self.path, source))
     }
 
     /// Stores the content and gives the file its name. A file of that name is not replaced.
     pub(crate) fn complete(self) -> Result<PathBuf, TableError> {
-        let failed = |operation, source| TableError::io(operation, &self.path, source);
         // A power loss after the rename must not leave an empty file with the final name.
-        self.file.sync_data().map_err(|source| failed("store", source))?;
+        self.sync()?;
         output::rename_new(&self.directory, (&self.entry, &self.whole), &self.file)
-            .map_err(|error| failed("rename", io::Error::other(error)))?;
+            .map_err(|error| TableError::io("rename", &self.path, io::Error::other(error)))?;
         Ok(self.path)
     }
 
@@ -192,17 +195,22 @@ impl ParquetFile {
         if rows == 0 {
             return Ok(());
         }
-        self.encode_group().map_err(|error| TableError::encode(self.table, error))?;
-        self.store()?;
+        let encoded = self.encode_group();
+        let data_bytes = encoded.map_err(|error| TableError::encode(self.table, error))?;
+        self.store(data_bytes)?;
         self.durable_rows += rows as u64;
         Ok(())
     }
 
-    fn encode_group(&mut self) -> Result<(), ParquetError> {
+    /// Encodes the row group and its footer. Returns the bytes before the footer.
+    fn encode_group(&mut self) -> Result<usize, ParquetError> {
         self.writer.flush()?;
         let footer = self.footer()?;
+        self.writer.sync()?;
+        let data_bytes = self.writer.inner().0.len();
         self.writer.write_all(&footer)?;
-        Ok(self.writer.sync()?)
+        self.writer.sync()?;
+        Ok(data_bytes)
     }
 
     /// Returns the footer for the row groups so far.
@@ -217,10 +225,13 @@ impl ParquetFile {
         Ok(footer)
     }
 
-    /// Appends the encoded bytes to the file.
-    fn store(&mut self) -> Result<(), TableError> {
+    /// Appends the encoded bytes to the file, of which `data_bytes` are before the footer.
+    fn store(&mut self, data_bytes: usize) -> Result<(), TableError> {
         let staged = std::mem::take(&mut self.writer.inner_mut().0);
-        let stored = self.part.append(&staged);
+        let (data, footer) = staged.split_at(data_bytes.min(staged.len()));
+        // A power loss must not leave a footer without its row group: a recovery trusts the footer.
+        let stored = self.part.append(data).and_then(|()| self.part.sync());
+        let stored = stored.and_then(|()| self.part.append(footer));
         if stored.is_err() {
             // A file without a row group is removed.
             self.part.truncate(self.durable_bytes)?;
