@@ -49,7 +49,7 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    fn skip(&mut self, path: &Path, reason: impl ToString) {
+    fn skip(&mut self, path: &Path, reason: &impl ToString) {
         if self.skipped.len() < NOTES_MAX {
             self.skipped.push((path.to_owned(), reason.to_string()));
         } else {
@@ -70,7 +70,7 @@ pub(crate) fn recover(root: &Path, sensor: &str) -> Recovered {
                     let name = path.file_name().and_then(OsStr::to_str);
                     let Some(name) = name.and_then(|name| leftover(table.name, name)) else { continue };
                     if let Err(error) = recover_file(&directory, name, &mut recovered) {
-                        recovered.skip(&path, error);
+                        recovered.skip(&path, &error);
                     }
                 }
             }
@@ -85,14 +85,14 @@ fn entries(directory: &Path, prefix: &str, recovered: &mut Recovered) -> Vec<Pat
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
-            recovered.skip(directory, error);
+            recovered.skip(directory, &error);
             return Vec::new();
         }
     };
     let named = entries.filter_map(|entry| match entry {
         Ok(entry) => entry.file_name().to_string_lossy().starts_with(prefix).then(|| entry.path()),
         Err(error) => {
-            recovered.skip(directory, error);
+            recovered.skip(directory, &error);
             None
         }
     });

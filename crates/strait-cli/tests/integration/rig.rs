@@ -77,7 +77,9 @@ impl Capture {
 
     /// Sends `signal` several times.
     pub(crate) fn signal_often(&self, signal: Signal, times: u32) {
-        (0..times).for_each(|_| self.process.signal(signal));
+        for _ in 0..times {
+            self.process.signal(signal);
+        }
     }
 
     /// Ends it by `signal`.

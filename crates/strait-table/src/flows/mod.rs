@@ -74,14 +74,14 @@ pub struct FlowTable {
 }
 
 /// Time of the table, which never decreases. Packet times do: lanes are out of step, clocks are
-/// set, and a file may have been merged.
+/// set, and a file may have been merged. Times are in nanoseconds.
 #[derive(Debug, Default)]
 struct Clock {
-    now_ns: u64,
+    now: u64,
     /// Latest time that has been seen.
-    latest_ns: u64,
+    latest: u64,
     /// First time that was too early by the idle timeout, since the latest one has advanced.
-    behind_ns: Option<u64>,
+    behind: Option<u64>,
 }
 
 impl Clock {
@@ -90,13 +90,13 @@ impl Clock {
     /// A single packet may have a time far in the future. If no other packet reaches it for the
     /// idle timeout, the clock continues from the time of the other packets.
     fn advance(&mut self, time_ns: u64, idle_ns: u64) {
-        if time_ns >= self.latest_ns {
-            self.now_ns = self.now_ns.saturating_add((time_ns - self.latest_ns).min(idle_ns));
-            (self.latest_ns, self.behind_ns) = (time_ns, None);
-        } else if self.latest_ns - time_ns >= idle_ns {
-            let behind_ns = *self.behind_ns.get_or_insert(time_ns);
-            if time_ns.saturating_sub(behind_ns) >= idle_ns {
-                (self.latest_ns, self.behind_ns) = (time_ns, None);
+        if time_ns >= self.latest {
+            self.now = self.now.saturating_add((time_ns - self.latest).min(idle_ns));
+            (self.latest, self.behind) = (time_ns, None);
+        } else if self.latest - time_ns >= idle_ns {
+            let behind = *self.behind.get_or_insert(time_ns);
+            if time_ns.saturating_sub(behind) >= idle_ns {
+                (self.latest, self.behind) = (time_ns, None);
             }
         }
     }
@@ -140,16 +140,15 @@ impl FlowTable {
         let found =
             self.numbers.find(hash, |number| self.slot(*number).is_some_and(|slot| slot.flow.key == key));
         let number = match found.copied() {
-            Some(number) => match self.end_before(number, headers) {
-                Some(reason) => {
+            Some(number) => {
+                if let Some(reason) = self.end_before(number, headers) {
                     self.end(number, reason, ended);
                     self.insert(key, hash, is_swapped, headers, ended)
-                }
-                None => {
+                } else {
                     self.unlink(number);
                     number
                 }
-            },
+            }
             None => self.insert(key, hash, is_swapped, headers, ended),
         };
         self.link_newest(number);
@@ -164,8 +163,8 @@ impl FlowTable {
         }
     }
 
-    /// Ends at most `count` flows without a packet for the idle timeout, longest idle first. Returns
-    /// true if there may be more.
+    /// Ends at most `count` flows without a packet for the idle timeout, longest idle first.
+    /// Returns true if there may be more.
     pub fn expire(&mut self, now_ns: u64, count: usize, ended: &mut Vec<FlowRow>) -> bool {
         self.clock.advance(now_ns, self.limits.idle_ns);
         for _ in 0..count {
@@ -178,7 +177,7 @@ impl FlowTable {
     }
 
     fn is_oldest_idle(&self) -> bool {
-        let is_idle = |slot: &Slot| self.clock.now_ns.saturating_sub(slot.seen_ns) >= self.limits.idle_ns;
+        let is_idle = |slot: &Slot| self.clock.now.saturating_sub(slot.seen_ns) >= self.limits.idle_ns;
         self.slot(self.oldest).is_some_and(is_idle)
     }
 
@@ -289,7 +288,7 @@ impl FlowTable {
             Some(slot) => slot.newer = number,
             None => self.oldest = number,
         }
-        let now_ns = self.clock.now_ns;
+        let now_ns = self.clock.now;
         if let Some(slot) = self.slot_mut(number) {
             (slot.older, slot.newer, slot.seen_ns) = (newest, NONE, now_ns);
         }

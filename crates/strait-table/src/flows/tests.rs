@@ -271,7 +271,9 @@ fn packet_from_the_future_does_not_stop_the_idle_timeout() {
 fn flows_that_are_idle_at_once_end_in_parts() {
     let mut table = FlowTable::new(FlowLimits { idle_ns: 100, ..FlowLimits::default() });
     let mut ended = Vec::new();
-    (0..1000).for_each(|port| table.take(&udp(1, 1, 2, [port, 2]), &mut ended));
+    for port in 0..1000 {
+        table.take(&udp(1, 1, 2, [port, 2]), &mut ended);
+    }
     table.take(&udp(500, 3, 4, [1, 2]), &mut ended);
     assert_eq!(ended.len(), EXPIRED_MAX);
     assert!(table.expire(500, 100, &mut ended));

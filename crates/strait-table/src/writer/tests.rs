@@ -247,7 +247,9 @@ fn entries_that_are_no_leftovers_are_skipped() {
     fs::write(directory.path().join("packets/date=zzz"), "").unwrap();
     fs::write(directory.path().join("flows"), "").unwrap();
     let others = [".x.part", ".packets-c-000001.parquet.part", ".flows-000000000000000c-000001.parquet.part"];
-    others.iter().for_each(|name| fs::write(hour.join(name), "").unwrap());
+    for name in others {
+        fs::write(hour.join(name), "").unwrap();
+    }
     let recovered = recover(directory.path(), "s");
     assert_eq!((recovered.completed.len(), recovered.removed), (1, 0));
     let skipped: Vec<&Path> = recovered.skipped.iter().map(|(path, _)| path.as_path()).collect();
