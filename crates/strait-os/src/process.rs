@@ -233,13 +233,14 @@ static TERMINATED: AtomicBool = AtomicBool::new(false);
 const TERMINATION: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Makes SIGINT, SIGTERM and SIGHUP set a flag instead of ending the process, and returns the flag.
-/// A second signal ends the process as usual, even if it hangs. An ignored SIGHUP, as under
-/// nohup(1), stays ignored.
+/// A second signal ends the process as usual, even if it hangs, but not within a second of the
+/// first one: timeout(1) sends each signal twice. An ignored SIGHUP, as under nohup(1), stays
+/// ignored.
 pub fn on_termination() -> Result<&'static AtomicBool> {
     for number in TERMINATION {
         if number != libc::SIGHUP || !signal::is_ignored(number)? {
             // The signal interrupts a system call, so that the caller sees the flag at once.
-            signal::set_flag_on(number, &TERMINATED, Handling::Once)?;
+            signal::set_flag_on(number, &TERMINATED, Handling::Debounced)?;
         }
     }
     Ok(&TERMINATED)

@@ -1,14 +1,14 @@
 //! Signal actions (sigaction(2)): a flag that is set, the default action, and the actions with
 //! which a new program starts.
 //!
-//! `process` of strait-os decides which signals a program handles. The one handler stores to an
-//! atomic, which is async-signal-safe (signal-safety(7)).
+//! `process` of strait-os decides which signals a program handles. The handlers store to atomics,
+//! read a clock and set the default action, which is async-signal-safe (signal-safety(7)).
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{Error, Result, check};
 
@@ -18,12 +18,21 @@ const NUMBERS: usize = 65;
 /// For each signal: the flag that its handler sets, or null.
 static FLAGS: [AtomicPtr<AtomicBool>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
+/// For each debounced signal: the time of the first one, or 0.
+static FIRST_NS: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
+
+/// Time in which a repeated signal is ignored.
+const REPEAT_NS: u64 = 1_000_000_000;
+
 /// Signals that set a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
     /// The first one, which also interrupts a system call. The next one has its default action
     /// (`SA_RESETHAND`).
     Once,
+    /// Like `Once`, but repeats within one second are ignored. timeout(1) sends its signal to its
+    /// child and then to its process group, so that the child gets it twice.
+    Debounced,
     /// Every one. Interrupted system calls continue (`SA_RESTART`).
     Always,
 }
@@ -34,16 +43,18 @@ pub enum Handling {
 /// EINVAL if there is no such signal, or it cannot be handled.
 pub fn set_flag_on(signal: i32, flag: &'static AtomicBool, handling: Handling) -> Result<()> {
     const OPERATION: &str = "handle signal";
-    let slot = usize::try_from(signal).ok().and_then(|signal| FLAGS.get(signal));
-    let slot = slot.ok_or_else(|| Error::os(OPERATION, signal.to_string(), libc::EINVAL))?;
+    let slot = slot(&FLAGS, signal).ok_or_else(|| Error::os(OPERATION, signal.to_string(), libc::EINVAL))?;
+    if let Some(first) = self::slot(&FIRST_NS, signal) {
+        first.store(0, Ordering::Relaxed);
+    }
     slot.store(ptr::from_ref(flag).cast_mut(), Ordering::Release);
     let mut action = default_action();
-    action.sa_sigaction = set_flag as *const () as libc::sighandler_t;
-    action.sa_flags = match handling {
-        Handling::Once => libc::SA_RESETHAND,
-        Handling::Always => libc::SA_RESTART,
+    (action.sa_sigaction, action.sa_flags) = match handling {
+        Handling::Once => (set_flag as *const () as libc::sighandler_t, libc::SA_RESETHAND),
+        Handling::Debounced => (set_flag_debounced as *const () as libc::sighandler_t, 0),
+        Handling::Always => (set_flag as *const () as libc::sighandler_t, libc::SA_RESTART),
     };
-    // SAFETY: the handler is async-signal-safe, and the old action is not requested.
+    // SAFETY: the handlers are async-signal-safe, and the old action is not requested.
     let returned = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     check(returned, OPERATION, signal.to_string()).map(drop)
 }
@@ -89,13 +100,41 @@ fn default_action() -> libc::sigaction {
 }
 
 extern "C" fn set_flag(signal: libc::c_int) {
-    let slot = usize::try_from(signal).ok().and_then(|signal| FLAGS.get(signal));
-    let flag = slot.map_or(ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
+    let flag = slot(&FLAGS, signal).map_or(ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
     // SAFETY: a pointer of FLAGS is null or comes from a reference that lives as long as the
     // process.
     if let Some(flag) = unsafe { flag.as_ref() } {
         flag.store(true, Ordering::Relaxed);
     }
+}
+
+/// Sets the flag at the first signal, ignores repeats for a second, and ends the process by a later
+/// one.
+extern "C" fn set_flag_debounced(signal: libc::c_int) {
+    let Some(first) = slot(&FIRST_NS, signal) else { return };
+    let now_ns = monotonic_ns();
+    match first.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => set_flag(signal),
+        Err(first_ns) if now_ns.saturating_sub(first_ns) < REPEAT_NS => {}
+        Err(_) => {
+            // It is blocked while this runs, and takes effect afterwards.
+            let _ = reset(signal);
+            // SAFETY: raise(3) is async-signal-safe and takes no pointer.
+            let _ = unsafe { libc::raise(signal) };
+        }
+    }
+}
+
+fn slot<T>(slots: &[T; NUMBERS], signal: libc::c_int) -> Option<&T> {
+    usize::try_from(signal).ok().and_then(|signal| slots.get(signal))
+}
+
+/// Returns the monotonic time, at least 1. Async-signal-safe.
+fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64).max(1)
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@
 //! PAR1 | row group 1 | footer 1 | row group 2 | footers 1, 2 | ... | last footer
 //! ```
 //!
-//! A file is written as `.NAME.part` and locked, and is renamed to `NAME` when it is complete.
-//! Query engines skip names that start with a dot.
+//! A file is created as `.NAME.new` and locked, then written as `.NAME.part`, and is renamed to
+//! `NAME` when it is complete. So a `.part` file is locked for as long as its capture runs, and
+//! `recovery` never takes one that is about to be locked. Query engines skip names that start with
+//! a dot.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -38,6 +40,8 @@ use crate::schema::{Kind, Table};
 
 /// Suffix of an unfinished file, whose name starts with a dot.
 pub(crate) const UNFINISHED: &str = ".part";
+/// Suffix of a file that is not locked yet.
+const UNLOCKED: &str = ".new";
 /// Level of zstd: higher levels cost several times the CPU time for a few percent of size.
 const ZSTD_LEVEL: i32 = 1;
 /// Version of the Parquet format in the footer: 1 has pages that every engine reads.
@@ -61,25 +65,29 @@ impl Part {
         fs::create_dir_all(directory).map_err(failed)?;
         let opened = output::directory(directory).map_err(failed)?;
         let entry = OsString::from(format!(".{name}{UNFINISHED}"));
+        let unlocked = OsString::from(format!(".{name}{UNLOCKED}"));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&opened, &entry, flags, Mode::from_bits_retain(0o666))
+        let file = openat(&opened, &unlocked, flags, Mode::from_bits_retain(0o666))
             .map_err(|errno| failed(errno.into()))?;
         let file = File::from(file);
         // Some network file systems have no locks. A later capture then cannot tell whether the
         // file is that of a killed one, and leaves it alone.
         let _ = file.lock();
+        output::rename_new(&opened, (&unlocked, &entry), &file)
+            .map_err(|error| failed(io::Error::other(error)))?;
         Ok(Self { directory: opened, entry, whole: name.into(), path, file })
     }
 
-    /// Uses the unfinished file `entry` of a killed capture, which the caller has locked.
-    pub(crate) fn adopt(directory: &Path, entry: OsString, file: File) -> Result<Self, TableError> {
-        let text = entry.to_string_lossy();
-        let whole = text.strip_prefix('.').and_then(|text| text.strip_suffix(UNFINISHED)).unwrap_or(&text);
-        let whole = whole.to_owned();
-        let path = directory.join(&whole);
-        let opened =
-            output::directory(directory).map_err(|source| TableError::io("open", directory, source))?;
-        Ok(Self { directory: opened, entry, whole: whole.into(), path, file })
+    /// Uses the unfinished file of a killed capture, which the caller has locked. `name` is its
+    /// final name in `directory`, the path of which is `path`.
+    pub(crate) fn adopt(directory: OwnedFd, path: &Path, name: &str, file: File) -> Self {
+        let entry = OsString::from(format!(".{name}{UNFINISHED}"));
+        Self { directory, entry, whole: name.into(), path: path.join(name), file }
+    }
+
+    /// Returns true if the unfinished file still has its name.
+    pub(crate) fn is_present(&self) -> bool {
+        output::is_entry(&self.directory, &self.entry, &self.file)
     }
 
     /// Makes `bytes` the length of the file.
@@ -88,17 +96,20 @@ impl Part {
         truncated.map(drop).map_err(|source| TableError::io("truncate", &self.path, source))
     }
 
+    fn sync(&self) -> Result<(), TableError> {
+        self.file.sync_data().map_err(|source| TableError::io("store", &self.path, source))
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Result<(), TableError> {
         self.file.write_all(bytes).map_err(|source| TableError::io("write", &self.path, source))
     }
 
     /// Stores the content and gives the file its name. A file of that name is not replaced.
     pub(crate) fn complete(self) -> Result<PathBuf, TableError> {
-        let failed = |operation, source| TableError::io(operation, &self.path, source);
         // A power loss after the rename must not leave an empty file with the final name.
-        self.file.sync_data().map_err(|source| failed("store", source))?;
+        self.sync()?;
         output::rename_new(&self.directory, (&self.entry, &self.whole), &self.file)
-            .map_err(|error| failed("rename", io::Error::other(error)))?;
+            .map_err(|error| TableError::io("rename", &self.path, io::Error::other(error)))?;
         Ok(self.path)
     }
 
@@ -184,17 +195,22 @@ impl ParquetFile {
         if rows == 0 {
             return Ok(());
         }
-        self.encode_group().map_err(|error| TableError::encode(self.table, error))?;
-        self.store()?;
+        let encoded = self.encode_group();
+        let data_bytes = encoded.map_err(|error| TableError::encode(self.table, error))?;
+        self.store(data_bytes)?;
         self.durable_rows += rows as u64;
         Ok(())
     }
 
-    fn encode_group(&mut self) -> Result<(), ParquetError> {
+    /// Encodes the row group and its footer. Returns the bytes before the footer.
+    fn encode_group(&mut self) -> Result<usize, ParquetError> {
         self.writer.flush()?;
         let footer = self.footer()?;
+        self.writer.sync()?;
+        let data_bytes = self.writer.inner().0.len();
         self.writer.write_all(&footer)?;
-        Ok(self.writer.sync()?)
+        self.writer.sync()?;
+        Ok(data_bytes)
     }
 
     /// Returns the footer for the row groups so far.
@@ -209,10 +225,13 @@ impl ParquetFile {
         Ok(footer)
     }
 
-    /// Appends the encoded bytes to the file.
-    fn store(&mut self) -> Result<(), TableError> {
+    /// Appends the encoded bytes to the file, of which `data_bytes` are before the footer.
+    fn store(&mut self, data_bytes: usize) -> Result<(), TableError> {
         let staged = std::mem::take(&mut self.writer.inner_mut().0);
-        let stored = self.part.append(&staged);
+        let (data, footer) = staged.split_at(data_bytes.min(staged.len()));
+        // A power loss must not leave a footer without its row group: a recovery trusts the footer.
+        let stored = self.part.append(data).and_then(|()| self.part.sync());
+        let stored = stored.and_then(|()| self.part.append(footer));
         if stored.is_err() {
             // A file without a row group is removed.
             self.part.truncate(self.durable_bytes)?;

@@ -5,10 +5,11 @@
 
 use std::net::IpAddr;
 
+use strait_packet::ethernet::Ethernet;
 use strait_packet::protocol::ip;
-use strait_packet::tcp;
-use strait_packet::vlan::Untagged;
-use strait_packet::{Network, network_on};
+use strait_packet::summary::link_type;
+use strait_packet::vlan::{self, Tag, Untagged};
+use strait_packet::{Network, network_on, tcp};
 
 /// Captured packet.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +83,7 @@ pub struct Internet {
     pub ttl: u8,
     /// Identification; in IPv6 only fragments have one.
     pub identification: Option<u32>,
-    /// Offset of a fragment in bytes; none if the packet is no fragment.
+    /// Offset of a fragment in bytes; none if the packet is whole.
     pub fragment_offset: Option<u32>,
     /// Length of the packet with its IP header, in bytes.
     pub length: u32,
@@ -123,9 +124,13 @@ impl Headers {
             tcp: None,
             icmp: None,
         };
-        if let Ok((untagged, network)) = network_on(packet.link_type, packet.bytes) {
-            headers.set_link(&untagged);
-            headers.set_network(&network);
+        match network_on(packet.link_type, packet.bytes) {
+            Ok((untagged, network)) => {
+                headers.set_link(&untagged);
+                headers.set_network(&network);
+            }
+            Err(_) if packet.link_type == link_type::ETHERNET => headers.set_cut_link(packet.bytes),
+            Err(_) => {}
         }
         headers
     }
@@ -135,6 +140,28 @@ impl Headers {
         let mut tags = untagged.tags().iter();
         self.vlan = tags.next().map(|tag| tag.id());
         self.inner_vlan = tags.next().map(|tag| tag.id());
+    }
+
+    /// Reads the tags and the type of a frame in which a later header is cut or malformed.
+    fn set_cut_link(&mut self, frame: &[u8]) {
+        let Ok(ethernet) = Ethernet::parse(frame) else { return };
+        let (mut ether_type, mut rest) = (ethernet.ether_type(), ethernet.payload());
+        let mut tags = 0;
+        while vlan::is_tag(ether_type) {
+            let Some((&[a, b, c, d], after)) = rest.split_first_chunk().filter(|_| tags < vlan::TAGS_MAX)
+            else {
+                return;
+            };
+            let id = Some(Tag { tpid: ether_type, tci: u16::from_be_bytes([a, b]) }.id());
+            match tags {
+                0 => self.vlan = id,
+                1 => self.inner_vlan = id,
+                _ => {}
+            }
+            (ether_type, rest) = (u16::from_be_bytes([c, d]), after);
+            tags += 1;
+        }
+        self.ether_type = Some(ether_type);
     }
 
     fn set_network(&mut self, network: &Network<'_>) {
@@ -155,13 +182,15 @@ impl Headers {
             }
             Network::Ipv6(packet, upper) => {
                 let fragment = upper.fragment;
+                // An atomic fragment is a whole packet (RFC 6946).
+                let part = fragment.filter(|fragment| fragment.more || fragment.offset > 0);
                 self.internet = Some(Internet {
                     source: packet.source().into(),
                     destination: packet.destination().into(),
                     protocol: upper.protocol,
                     ttl: packet.hop_limit(),
                     identification: fragment.map(|fragment| fragment.identification),
-                    fragment_offset: fragment.map(|fragment| fragment.offset),
+                    fragment_offset: part.map(|fragment| fragment.offset),
                     length: (strait_packet::ipv6::HEADER_LEN + packet.payload_len()) as u32,
                     payload_length: upper.payload_len as u32,
                 });
@@ -190,13 +219,24 @@ impl Headers {
             self.ports = Some([u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]);
         }
         if protocol == ip::TCP {
-            self.tcp = tcp::Tcp::parse(payload).ok().map(|segment| Tcp {
-                sequence: segment.sequence(),
-                acknowledgment: segment.acknowledgment(),
-                flags: segment.flags(),
-                window: segment.window(),
-                header_length: segment.header_len() as u8,
-            });
+            self.tcp = payload.first_chunk().and_then(Tcp::read);
         }
+    }
+}
+
+impl Tcp {
+    /// Reads the fixed part of a header. A snaplen may cut the options, which no table has.
+    fn read(header: &[u8; tcp::HEADER_LEN]) -> Option<Self> {
+        let be16 = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+        let be32 = |at: usize| u32::from(be16(at)) << 16 | u32::from(be16(at + 2));
+        let header_length = (header[12] >> 4) * 4;
+        // Shorter than the fixed part: these bytes are no TCP header.
+        (usize::from(header_length) >= tcp::HEADER_LEN).then(|| Self {
+            sequence: be32(4),
+            acknowledgment: be32(8),
+            flags: be16(12) & 0x1ff,
+            window: be16(14),
+            header_length,
+        })
     }
 }

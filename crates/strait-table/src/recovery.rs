@@ -2,13 +2,19 @@
 //!
 //! Such a file ends anywhere. Its rows up to the last footer are valid: it is truncated there and
 //! gets its final name. A file without a footer has no complete row group and is removed. The file
-//! of a running capture is locked and left alone.
+//! of a running capture is locked and left alone. Other entries are left alone too, with a note if
+//! they have the name of such a file: the directory may be shared, and others may make any.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use parquet::file::metadata::ParquetMetaDataReader;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+use strait_os::output;
 
 use crate::error::TableError;
 use crate::file::{Part, UNFINISHED};
@@ -23,6 +29,12 @@ const TAIL: u64 = 8;
 /// Maximum length of a footer. That of a file of 128 MiB has some 100 KiB.
 const FOOTER_MAX: u64 = 16 << 20;
 
+/// Maximum number of notes. Others may make any number of entries.
+const NOTES_MAX: usize = 10;
+/// Digits of the capture and the least ones of the number in a file's name.
+const CAPTURE_DIGITS: usize = 16;
+const NUMBER_DIGITS: usize = 6;
+
 /// Result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
@@ -30,57 +42,112 @@ pub struct Recovered {
     pub completed: Vec<PathBuf>,
     /// Number of files that had no complete row group, and are removed.
     pub removed: u64,
+    /// Entries that are left alone, each with the reason: at most ten.
+    pub skipped: Vec<(PathBuf, String)>,
+    /// Number of further such entries.
+    pub skipped_more: u64,
 }
 
-/// Recovers the files of killed captures of `sensor` below `root`.
-pub(crate) fn recover(root: &Path, sensor: &str) -> Result<Recovered, TableError> {
+impl Recovered {
+    fn skip(&mut self, path: &Path, reason: &impl ToString) {
+        if self.skipped.len() < NOTES_MAX {
+            self.skipped.push((path.to_owned(), reason.to_string()));
+        } else {
+            self.skipped_more += 1;
+        }
+    }
+}
+
+/// Recovers the files of killed captures of `sensor` below `root`. An entry that is no such file or
+/// cannot be recovered is skipped: it must not keep a capture from starting.
+pub(crate) fn recover(root: &Path, sensor: &str) -> Recovered {
     let mut recovered = Recovered::default();
     for table in TABLES {
-        for date in entries(&root.join(table.name), "date=")? {
-            for hour in entries(&date, "hour=")? {
+        for date in entries(&root.join(table.name), "date=", &mut recovered) {
+            for hour in entries(&date, "hour=", &mut recovered) {
                 let directory = hour.join(format!("sensor={sensor}"));
-                for file in entries(&directory, ".")? {
-                    recover_file(&directory, &file, &mut recovered)?;
+                for path in entries(&directory, ".", &mut recovered) {
+                    let name = path.file_name().and_then(OsStr::to_str);
+                    let Some(name) = name.and_then(|name| leftover(table.name, name)) else { continue };
+                    if let Err(error) = recover_file(&directory, name, &mut recovered) {
+                        recovered.skip(&path, &error);
+                    }
                 }
             }
         }
     }
-    Ok(recovered)
+    recovered
 }
 
 /// Returns the entries of a directory with this prefix; none if there is no such directory.
-fn entries(directory: &Path, prefix: &str) -> Result<Vec<PathBuf>, TableError> {
-    let failed = |source| TableError::io("read", directory, source);
+fn entries(directory: &Path, prefix: &str, recovered: &mut Recovered) -> Vec<PathBuf> {
     let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
-    };
-    let mut paths = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            paths.push(entry.path());
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            recovered.skip(directory, &error);
+            return Vec::new();
         }
-    }
-    Ok(paths)
+    };
+    let named = entries.filter_map(|entry| match entry {
+        Ok(entry) => entry.file_name().to_string_lossy().starts_with(prefix).then(|| entry.path()),
+        Err(error) => {
+            recovered.skip(directory, &error);
+            None
+        }
+    });
+    named.collect()
 }
 
-fn recover_file(directory: &Path, path: &Path, recovered: &mut Recovered) -> Result<(), TableError> {
-    let failed = |source| TableError::io("recover", path, source);
-    let name = path.file_name().unwrap_or_default();
-    if !name.to_string_lossy().ends_with(UNFINISHED) {
+/// Returns the final name of the unfinished file `.TABLE-CAPTURE-NUMBER.parquet.part`; none for
+/// every other name.
+fn leftover<'a>(table: &str, name: &'a str) -> Option<&'a str> {
+    let whole = name.strip_prefix('.')?.strip_suffix(UNFINISHED)?;
+    let rest = whole.strip_suffix(".parquet")?.strip_prefix(table)?.strip_prefix('-')?;
+    let (capture, number) = rest.split_once('-')?;
+    let is_hexadecimal = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_ours = capture.len() == CAPTURE_DIGITS
+        && capture.bytes().all(is_hexadecimal)
+        && number.len() >= NUMBER_DIGITS
+        && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_ours.then_some(whole)
+}
+
+/// Recovers one file. The file of a running capture is left alone, and so is one that its capture
+/// has just completed.
+fn recover_file(path: &Path, name: &str, recovered: &mut Recovered) -> Result<(), TableError> {
+    let directory = output::directory(path).map_err(|source| TableError::io("open", path, source))?;
+    let entry = format!(".{name}{UNFINISHED}");
+    let failed = |source: io::Error| TableError::io("recover", path.join(&entry), source);
+    // Looking first: opening a device can have an effect, and opening a link fails.
+    let found = match statat(&directory, &entry, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(failed(io::Error::other("it is not a regular file")));
+    }
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(failed(io::Error::other("it belongs to another user")));
+    }
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(&directory, &entry, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    let opened = file.metadata().map_err(failed)?;
+    if (opened.dev(), opened.ino()) != (found.st_dev, found.st_ino) || file.try_lock().is_err() {
         return Ok(());
     }
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path);
-    let file = file.map_err(failed)?;
-    let found = file.metadata().map_err(failed)?;
-    let is_ours = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
-    if !is_ours || file.try_lock().is_err() {
+    let length = file.metadata().map_err(failed)?.len();
+    let end = last_footer(&file, length).map_err(failed)?;
+    let mut part = Part::adopt(directory, path, name, file);
+    // Its capture may have completed it before the lock: it then has another name and is valid.
+    if !part.is_present() {
         return Ok(());
     }
-    let end = last_footer(&file, found.len()).map_err(failed)?;
-    let mut part = Part::adopt(directory, name.to_owned(), file)?;
     match end {
         None => {
             part.remove()?;
@@ -95,7 +162,7 @@ fn recover_file(directory: &Path, path: &Path, recovered: &mut Recovered) -> Res
 }
 
 /// Returns the end of the last footer.
-fn last_footer(file: &File, length: u64) -> std::io::Result<Option<u64>> {
+fn last_footer(file: &File, length: u64) -> io::Result<Option<u64>> {
     let mut end = length;
     while end >= TAIL {
         let start = end.saturating_sub(CHUNK);
@@ -115,7 +182,7 @@ fn last_footer(file: &File, length: u64) -> std::io::Result<Option<u64>> {
 }
 
 /// Returns true if a valid footer ends at `end`. The magic number alone may be data.
-fn is_footer(file: &File, end: u64) -> std::io::Result<bool> {
+fn is_footer(file: &File, end: u64) -> io::Result<bool> {
     let Some(tail) = end.checked_sub(TAIL) else { return Ok(false) };
     let mut length = [0; 4];
     file.read_exact_at(&mut length, tail)?;

@@ -166,7 +166,7 @@ pub const PACKETS: Table = Table {
         Column::new(
             "fragment_offset",
             Kind::U32,
-            "offset of a fragment in bytes; null if the packet is no fragment",
+            "offset of a fragment in bytes; null if the packet is whole",
         )
         .or_null(),
         Column::new(
@@ -216,9 +216,18 @@ pub const FLOWS: Table = Table {
         Column::new("reversePacketDeltaCount", Kind::I64, "packets to the source"),
         Column::new("octetDeltaCount", Kind::I64, "bytes from the source, with IP headers"),
         Column::new("reverseOctetDeltaCount", Kind::I64, "bytes to the source, with IP headers"),
-        Column::new("tcpControlBits", Kind::U16, "TCP flag bits of all packets from the source").or_null(),
-        Column::new("reverseTcpControlBits", Kind::U16, "TCP flag bits of all packets to the source")
-            .or_null(),
+        Column::new(
+            "tcpControlBits",
+            Kind::U16,
+            "TCP flag bits of all packets from the source; null if their TCP headers are cut",
+        )
+        .or_null(),
+        Column::new(
+            "reverseTcpControlBits",
+            Kind::U16,
+            "TCP flag bits of all packets to the source; null if their TCP headers are cut",
+        )
+        .or_null(),
         Column::new(
             "handshakeNanoseconds",
             Kind::I64,

@@ -97,7 +97,7 @@ impl TableSink {
         options.check()?;
         let directory = &options.directory;
         std::fs::create_dir_all(directory).map_err(|source| TableError::io("create", directory, source))?;
-        let recovered = crate::recovery::recover(directory, &options.sensor)?;
+        let recovered = crate::recovery::recover(directory, &options.sensor);
         let waits = options.waits;
         let (sender, messages) = sync_channel(QUEUE_BLOCKS);
         let (returned, empty) = sync_channel(QUEUE_BLOCKS);
@@ -404,10 +404,15 @@ impl Flows {
     }
 
     fn write(&mut self, block: &[Headers], now: Instant) -> Result<(), TableError> {
+        let mut written = Ok(());
         for headers in block {
             self.table.take(headers, &mut self.ended);
+            // All flows may end at once, if the time jumps.
+            if self.ended.len() >= BLOCK_PACKETS {
+                written = written.and(self.write_ended(now));
+            }
         }
-        self.write_ended(now)
+        written.and(self.write_ended(now))
     }
 
     fn write_ended(&mut self, now: Instant) -> Result<(), TableError> {
@@ -419,10 +424,14 @@ impl Flows {
     }
 
     fn complete_due(&mut self, now: Instant) -> Result<(), TableError> {
+        let mut written = Ok(());
         if self.is_live {
-            self.table.expire(strait_os::clock::realtime_ns(), &mut self.ended);
+            let now_ns = strait_os::clock::realtime_ns();
+            while self.table.expire(now_ns, BLOCK_PACKETS, &mut self.ended) {
+                written = written.and(self.write_ended(now));
+            }
         }
-        self.write_ended(now).and_then(|()| self.writer.complete_due(now))
+        written.and(self.write_ended(now)).and_then(|()| self.writer.complete_due(now))
     }
 
     fn complete(&mut self) -> Result<(), TableError> {

@@ -48,12 +48,26 @@ pub(crate) struct Args {
     columns: Option<Columns>,
 }
 
-/// Parses the directory of `file:DIR`.
+/// Parses the directory of `file:DIR`, or of `file://HOST/DIR` (RFC 8089) of this machine.
 fn directory(url: &str) -> Result<PathBuf, String> {
-    match url.strip_prefix("file:") {
-        Some("") => Err("give the directory of the tables, as in file:/srv/lake".into()),
-        Some(path) => Ok(path.strip_prefix("//").unwrap_or(path).into()),
-        None => Err("give file: and a directory, as in file:/srv/lake".into()),
+    let example = "as in file:/srv/lake";
+    let Some(path) = url.strip_prefix("file:") else {
+        return Err(format!("give file: and a directory, {example}"));
+    };
+    let path = match path.strip_prefix("//") {
+        None => path,
+        Some(rest) => {
+            let (host, _) = rest.split_once('/').unwrap_or((rest, ""));
+            if !host.is_empty() && host != "localhost" {
+                return Err(format!("{host} is the host in this URL, not a directory: give one, {example}"));
+            }
+            &rest[host.len()..]
+        }
+    };
+    if path.is_empty() {
+        Err(format!("give the directory of the tables, {example}"))
+    } else {
+        Ok(path.into())
     }
 }
 
@@ -133,7 +147,7 @@ fn interface_names(source: &Source<'_>, is_file: bool) -> InterfaceNames {
 }
 
 fn report_recovered(recovered: &Recovered) {
-    let Recovered { completed, removed } = recovered;
+    let Recovered { completed, removed, skipped, skipped_more } = recovered;
     for path in completed {
         print_stderr(format_args!("strait: completed {}, which a killed capture has left\n", path.display()));
     }
@@ -142,6 +156,12 @@ fn report_recovered(recovered: &Recovered) {
         print_stderr(format_args!(
             "strait: removed {removed} {files} without rows, which a killed capture has left\n"
         ));
+    }
+    for (path, reason) in skipped {
+        print_stderr(format_args!("strait: left {} alone: {reason}\n", path.display()));
+    }
+    if *skipped_more > 0 {
+        print_stderr(format_args!("strait: left {skipped_more} more entries alone\n"));
     }
 }
 

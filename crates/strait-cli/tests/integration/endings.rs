@@ -39,6 +39,20 @@ fn signal_ends_a_capture_with_ledger_and_complete_file() {
 }
 
 #[test]
+fn signal_that_is_repeated_at_once_ends_a_capture_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("capture.pcapng");
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    // As timeout(1) does, which signals its child and then its process group.
+    for attempt in 0..20 {
+        let capture = Capture::start(wire.right(), &["-w", file.to_str().unwrap()]);
+        capture.signal_often(Signal::INT, 50);
+        let finished = capture.wait();
+        assert!(finished.status.success(), "{attempt}: {}: {}", finished.status, finished.stderr);
+    }
+}
+
+#[test]
 fn signal_before_the_first_packet_ends_a_capture() {
     for path in PATHS {
         for wait in ["latency", "balanced", "busy"] {

@@ -75,6 +75,13 @@ impl Capture {
         self.process.wait(LIMIT).unwrap()
     }
 
+    /// Sends `signal` several times.
+    pub(crate) fn signal_often(&self, signal: Signal, times: u32) {
+        for _ in 0..times {
+            self.process.signal(signal);
+        }
+    }
+
     /// Ends it by `signal`.
     pub(crate) fn end(self, signal: Signal) -> Finished {
         self.process.signal(signal);

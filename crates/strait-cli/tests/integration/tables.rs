@@ -325,6 +325,8 @@ fn schema_and_wrong_options_are_printed() {
     for (options, words) in [
         (&["--to", "lake"][..], "give file: and a directory, as in file:/srv/lake"),
         (&["--to", "file:"], "give the directory of the tables"),
+        (&["--to", "file://localhost"], "give the directory of the tables"),
+        (&["--to", "file://srv/lake"], "srv is the host in this URL, not a directory"),
         (&["--to", "file:x", "--sensor", "a/b"], "letters, digits"),
         (&["--to", "file:x", "--columns", "tll"], "tll: no such column"),
         (&["--to", "file:x", "--tables", "flow"], "flow: no such table"),

@@ -62,6 +62,12 @@ impl Key {
     }
 }
 
+/// Returns the TCP header of a whole packet. All fragments between two addresses are in one flow,
+/// whatever their connections are.
+fn tcp_of(headers: &Headers) -> Option<Tcp> {
+    headers.tcp.filter(|_| headers.internet.is_some_and(|internet| internet.fragment_offset.is_none()))
+}
+
 /// Reason for the end of a flow, with the number of IPFIX's `flowEndReason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
@@ -84,8 +90,8 @@ pub struct Side {
     pub packets: u64,
     /// Bytes of packets with their IP headers.
     pub octets: u64,
-    /// TCP flag bits of all packets.
-    pub flags: u16,
+    /// TCP flag bits of all packets; none if no packet had a TCP header.
+    pub flags: Option<u16>,
     /// Segments that were sent again.
     pub retransmitted: u32,
     /// Segments that arrived after later ones.
@@ -105,6 +111,19 @@ struct Sequence {
     after_fin: Option<u32>,
 }
 
+/// Measurement of the time from the source's SYN to its acknowledgment of the response.
+#[derive(Clone, Copy, Debug)]
+enum Handshake {
+    /// No SYN of the source, and no acknowledgment.
+    Unseen,
+    /// Time of the SYN.
+    Sent(u64),
+    /// Duration in nanoseconds.
+    Measured(u64),
+    /// Acknowledgment without the SYN.
+    Unmeasured,
+}
+
 /// Flow that has not ended.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -116,10 +135,10 @@ pub(super) struct Flow {
     /// Counts from the source, and from the destination.
     sides: [Side; 2],
     sequences: [Sequence; 2],
-    /// Number and time of the source's SYN.
-    syn: Option<(u32, u64)>,
-    is_acknowledged: bool,
-    handshake_ns: Option<u64>,
+    /// Number of the source's SYN, from itself or from the response that acknowledges it. The
+    /// response may be captured before the SYN, on another lane.
+    syn: Option<u32>,
+    handshake: Handshake,
     interface: u32,
     lane: u32,
 }
@@ -156,7 +175,7 @@ pub struct FlowRow {
 impl Flow {
     pub(super) fn new(key: Key, is_swapped: bool, headers: &Headers) -> Self {
         // The first captured packet can be the response to a SYN.
-        let is_response = headers.tcp.is_some_and(|tcp| tcp.flags & (SYN | ACK) == SYN | ACK);
+        let is_response = tcp_of(headers).is_some_and(|tcp| tcp.flags & (SYN | ACK) == SYN | ACK);
         Self {
             key,
             start_ns: headers.time_ns,
@@ -165,8 +184,7 @@ impl Flow {
             sides: [Side::default(); 2],
             sequences: [Sequence::default(); 2],
             syn: None,
-            is_acknowledged: false,
-            handshake_ns: None,
+            handshake: Handshake::Unseen,
             interface: headers.interface,
             lane: headers.lane,
         }
@@ -178,8 +196,8 @@ impl Flow {
 
     /// Returns true for a SYN of another connection. One that is sent again has the same number.
     pub(super) fn is_other_connection(&self, headers: &Headers) -> bool {
-        let Some(tcp) = headers.tcp.filter(|tcp| tcp.flags & (SYN | ACK) == SYN) else { return false };
-        self.has_packets() && self.syn.is_none_or(|(number, _)| number != tcp.sequence)
+        let Some(tcp) = tcp_of(headers).filter(|tcp| tcp.flags & (SYN | ACK) == SYN) else { return false };
+        self.has_packets() && self.syn != Some(tcp.sequence)
     }
 
     /// Starts the next row of a flow that goes on. What is known of TCP stays.
@@ -196,8 +214,8 @@ impl Flow {
         let side = &mut self.sides[from];
         side.packets += 1;
         side.octets += u64::from(internet.length);
-        let Some(tcp) = headers.tcp else { return false };
-        side.flags |= tcp.flags;
+        let Some(tcp) = tcp_of(headers) else { return false };
+        side.flags = Some(side.flags.unwrap_or_default() | tcp.flags);
         if tcp.window == 0 && tcp.flags & (SYN | FIN | RST) == 0 {
             side.zero_windows = side.zero_windows.saturating_add(1);
         }
@@ -208,17 +226,28 @@ impl Flow {
 
     /// Measures the time from the source's SYN to its acknowledgment of the response.
     fn time_handshake(&mut self, from: usize, tcp: &Tcp, now_ns: u64) {
-        match tcp.flags & (SYN | ACK) {
-            SYN if from == 0 && self.syn.is_none() => self.syn = Some((tcp.sequence, now_ns)),
-            ACK if from == 0
-                && !self.is_acknowledged
-                && self.sequences[1].next == Some(tcp.acknowledgment) =>
+        match (from, tcp.flags & (SYN | ACK), self.handshake) {
+            (0, SYN, Handshake::Unseen) => {
+                self.syn = Some(tcp.sequence);
+                self.handshake = Handshake::Sent(now_ns);
+            }
+            (1, flags, _) if flags == SYN | ACK => {
+                self.syn.get_or_insert(tcp.acknowledgment.wrapping_sub(1));
+            }
+            (0, ACK, Handshake::Unseen | Handshake::Sent(_))
+                if self.sequences[1].next == Some(tcp.acknowledgment) =>
             {
-                self.is_acknowledged = true;
-                self.handshake_ns = self.syn.map(|(_, at_ns)| now_ns.saturating_sub(at_ns));
+                self.handshake = match self.handshake {
+                    Handshake::Sent(at_ns) => Handshake::Measured(now_ns.saturating_sub(at_ns)),
+                    _ => Handshake::Unmeasured,
+                };
             }
             _ => {}
         }
+    }
+
+    fn handshake_ns(&self) -> Option<u64> {
+        if let Handshake::Measured(duration_ns) = self.handshake { Some(duration_ns) } else { None }
     }
 
     /// Compares a segment with the highest one before it, as Wireshark does.
@@ -226,6 +255,7 @@ impl Flow {
         let data = payload_length.saturating_sub(tcp.header_length.into());
         let flags = u32::from(tcp.flags & SYN != 0) + u32::from(tcp.flags & FIN != 0);
         let end = tcp.sequence.wrapping_add(data).wrapping_add(flags);
+        let limit_ns = self.handshake_ns().unwrap_or(REORDER_NS);
         let sequence = &mut self.sequences[from];
         if tcp.flags & FIN != 0 {
             sequence.after_fin = Some(end);
@@ -242,7 +272,6 @@ impl Flow {
             return;
         }
         let is_keep_alive = data <= 1 && flags == 0 && tcp.sequence.wrapping_add(1) == next;
-        let limit_ns = self.handshake_ns.unwrap_or(REORDER_NS);
         let is_recent = now_ns.saturating_sub(sequence.advanced_ns) < limit_ns;
         if is_recent && end != next {
             self.sides[from].out_of_order = self.sides[from].out_of_order.saturating_add(1);
@@ -276,7 +305,7 @@ impl Flow {
             protocol,
             vlan,
             sides: self.sides,
-            handshake_ns: self.handshake_ns,
+            handshake_ns: self.handshake_ns(),
             reason,
             interface: self.interface,
             lane: self.lane,

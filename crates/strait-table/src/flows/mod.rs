@@ -25,6 +25,8 @@ use crate::headers::Headers;
 
 /// Flows of a chunk.
 const CHUNK: usize = 4096;
+/// Maximum number of idle flows that a packet ends: more than one, so that none are left over.
+const EXPIRED_MAX: usize = 64;
 /// No flow: the end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -54,6 +56,8 @@ struct Slot {
     older: u32,
     /// Flow whose last packet is newer; of a free slot, the next free one.
     newer: u32,
+    /// Time of the table at the last packet. Unlike the packet's own time, it ascends in the list.
+    seen_ns: u64,
 }
 
 /// Flows that have not ended.
@@ -66,6 +70,36 @@ pub struct FlowTable {
     oldest: u32,
     newest: u32,
     seeds: [u64; 2],
+    clock: Clock,
+}
+
+/// Time of the table, which never decreases. Packet times do: lanes are out of step, clocks are
+/// set, and a file may have been merged. Times are in nanoseconds.
+#[derive(Debug, Default)]
+struct Clock {
+    now: u64,
+    /// Latest time that has been seen.
+    latest: u64,
+    /// First time that was too early by the idle timeout, since the latest one has advanced.
+    behind: Option<u64>,
+}
+
+impl Clock {
+    /// Advances to a packet's time, by at most the idle timeout, which ends all flows.
+    ///
+    /// A single packet may have a time far in the future. If no other packet reaches it for the
+    /// idle timeout, the clock continues from the time of the other packets.
+    fn advance(&mut self, time_ns: u64, idle_ns: u64) {
+        if time_ns >= self.latest {
+            self.now = self.now.saturating_add((time_ns - self.latest).min(idle_ns));
+            (self.latest, self.behind) = (time_ns, None);
+        } else if self.latest - time_ns >= idle_ns {
+            let behind = *self.behind.get_or_insert(time_ns);
+            if time_ns.saturating_sub(behind) >= idle_ns {
+                (self.latest, self.behind) = (time_ns, None);
+            }
+        }
+    }
 }
 
 impl FlowTable {
@@ -83,6 +117,7 @@ impl FlowTable {
             oldest: NONE,
             newest: NONE,
             seeds,
+            clock: Clock::default(),
         }
     }
 
@@ -99,19 +134,20 @@ impl FlowTable {
     /// Counts a packet in its flow. Flows that end are added to `ended`. A packet without an IP
     /// header has no flow.
     pub fn take(&mut self, headers: &Headers, ended: &mut Vec<FlowRow>) {
-        self.expire(headers.time_ns, ended);
+        self.expire(headers.time_ns, EXPIRED_MAX, ended);
         let Some((key, is_swapped)) = Key::of(headers) else { return };
         let hash = key.hash(self.seeds);
         let found =
             self.numbers.find(hash, |number| self.slot(*number).is_some_and(|slot| slot.flow.key == key));
         let number = match found.copied() {
-            Some(number) if self.restarts(number, headers) => {
-                self.end(number, EndReason::Detected, ended);
-                self.insert(key, hash, is_swapped, headers, ended)
-            }
             Some(number) => {
-                self.unlink(number);
-                number
+                if let Some(reason) = self.end_before(number, headers) {
+                    self.end(number, reason, ended);
+                    self.insert(key, hash, is_swapped, headers, ended)
+                } else {
+                    self.unlink(number);
+                    number
+                }
             }
             None => self.insert(key, hash, is_swapped, headers, ended),
         };
@@ -127,14 +163,28 @@ impl FlowTable {
         }
     }
 
-    /// Ends the flows without a packet for the idle timeout.
-    pub fn expire(&mut self, now_ns: u64, ended: &mut Vec<FlowRow>) {
-        while let Some(slot) = self.slot(self.oldest) {
-            if now_ns.saturating_sub(slot.flow.last_ns) < self.limits.idle_ns {
-                return;
+    /// Ends at most `count` flows without a packet for the idle timeout, longest idle first.
+    /// Returns true if there may be more.
+    pub fn expire(&mut self, now_ns: u64, count: usize, ended: &mut Vec<FlowRow>) -> bool {
+        self.clock.advance(now_ns, self.limits.idle_ns);
+        for _ in 0..count {
+            if !self.is_oldest_idle() {
+                return false;
             }
             self.end(self.oldest, EndReason::Idle, ended);
         }
+        true
+    }
+
+    fn is_oldest_idle(&self) -> bool {
+        let is_idle = |slot: &Slot| self.clock.now.saturating_sub(slot.seen_ns) >= self.limits.idle_ns;
+        self.slot(self.oldest).is_some_and(is_idle)
+    }
+
+    /// Ends the oldest flow; `reason` if it is not idle.
+    fn end_oldest(&mut self, reason: EndReason, ended: &mut Vec<FlowRow>) {
+        let reason = if self.is_oldest_idle() { EndReason::Idle } else { reason };
+        self.end(self.oldest, reason, ended);
     }
 
     /// Ends at most `count` flows, oldest first. Returns false if there are none left.
@@ -143,14 +193,19 @@ impl FlowTable {
             if self.oldest == NONE {
                 return false;
             }
-            self.end(self.oldest, EndReason::Forced, ended);
+            self.end_oldest(EndReason::Forced, ended);
         }
         self.oldest != NONE
     }
 
-    /// Returns true if the packet starts another connection with the endpoints of the flow.
-    fn restarts(&self, number: u32, headers: &Headers) -> bool {
-        self.slot(number).is_some_and(|slot| slot.flow.is_other_connection(headers))
+    /// Returns the reason for which the flow has ended before this packet of its endpoints.
+    fn end_before(&self, number: u32, headers: &Headers) -> Option<EndReason> {
+        let flow = &self.slot(number)?.flow;
+        // The time of one of both packets may be far in the future.
+        if flow.has_packets() && headers.time_ns.abs_diff(flow.last_ns) >= self.limits.idle_ns {
+            return Some(EndReason::Idle);
+        }
+        flow.is_other_connection(headers).then_some(EndReason::Detected)
     }
 
     fn insert(
@@ -162,9 +217,14 @@ impl FlowTable {
         ended: &mut Vec<FlowRow>,
     ) -> u32 {
         if self.numbers.len() >= self.limits.flows_max as usize {
-            self.end(self.oldest, EndReason::LackOfResources, ended);
+            self.end_oldest(EndReason::LackOfResources, ended);
         }
-        let number = self.place(Slot { flow: Flow::new(key, is_swapped, headers), older: NONE, newer: NONE });
+        let number = self.place(Slot {
+            flow: Flow::new(key, is_swapped, headers),
+            older: NONE,
+            newer: NONE,
+            seen_ns: 0,
+        });
         let Self { numbers, chunks, seeds, .. } = self;
         let key_hash = |number: &u32| slot_in(chunks, *number).map_or(0, |slot| slot.flow.key.hash(*seeds));
         numbers.insert_unique(hash, number, key_hash);
@@ -228,8 +288,9 @@ impl FlowTable {
             Some(slot) => slot.newer = number,
             None => self.oldest = number,
         }
+        let now_ns = self.clock.now;
         if let Some(slot) = self.slot_mut(number) {
-            (slot.older, slot.newer) = (newest, NONE);
+            (slot.older, slot.newer, slot.seen_ns) = (newest, NONE, now_ns);
         }
     }
 

@@ -69,6 +69,13 @@ fn type_and_code(row: &FlowRow) -> Option<u16> {
     row.ports.filter(|_| is_icmp(row)).map(|[kind, code]| kind << 8 | code)
 }
 
+/// Returns the TCP flags of a direction: 0 if only the other one has packets, and none if the
+/// headers were cut.
+fn flags(row: &FlowRow, side: usize) -> Option<u16> {
+    let [own, other] = [&row.sides[side], &row.sides[1 - side]];
+    own.flags.or_else(|| (own.packets == 0 && other.flags.is_some()).then_some(0))
+}
+
 impl Rows for FlowRows {
     type Row = FlowRow;
 
@@ -99,14 +106,13 @@ impl Rows for FlowRows {
         ends.extend(rows, |row| nanoseconds(row.end_ns));
         self.reasons.extend(rows, |row| row.reason as u8);
         self.protocols.extend(rows, |row| row.protocol);
-        let [vlans, sources, destinations, icmp, flags, reverse_flags] = &mut self.shorts;
+        let [vlans, sources, destinations, icmp, forward, reverse] = &mut self.shorts;
         vlans.extend_optional(rows, |row| row.vlan);
         sources.extend_optional(rows, |row| port(row, 0));
         destinations.extend_optional(rows, |row| port(row, 1));
         icmp.extend_optional(rows, type_and_code);
-        let flags_of = |row: &FlowRow, side: usize| (row.protocol == ip::TCP).then(|| row.sides[side].flags);
-        flags.extend_optional(rows, |row| flags_of(row, 0));
-        reverse_flags.extend_optional(rows, |row| flags_of(row, 1));
+        forward.extend_optional(rows, |row| flags(row, 0));
+        reverse.extend_optional(rows, |row| flags(row, 1));
         let [packets, reverse_packets, octets, reverse_octets, handshakes] = &mut self.longs;
         packets.extend(rows, |row| row.sides[0].packets.cast_signed());
         reverse_packets.extend(rows, |row| row.sides[1].packets.cast_signed());

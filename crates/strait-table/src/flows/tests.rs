@@ -166,7 +166,7 @@ fn connection_ends_with_the_acknowledgment_of_the_last_fin() {
     let rows = run(FlowLimits::default(), &packets);
     assert_eq!(reasons(&rows), [3, 3]);
     let [client, server] = rows[0].sides;
-    assert_eq!((client.packets, client.flags, server.packets, server.flags), (4, 0x1b, 3, 0x13));
+    assert_eq!((client.packets, client.flags, server.packets, server.flags), (4, Some(0x1b), 3, Some(0x13)));
     assert_eq!(rows[0].handshake_ns, Some(10 * MS));
     assert_eq!((client.zero_windows, server.zero_windows), (0, 1), "not those of a FIN");
     assert_eq!((rows[1].sides[0].packets, rows[1].handshake_ns), (1, None));
@@ -216,4 +216,69 @@ fn sequence_numbers_wrap_around() {
     ];
     let [client, _] = run(FlowLimits::default(), &packets)[0].sides;
     assert_eq!((client.out_of_order, client.retransmitted), (0, 1));
+}
+
+/// Returns a whole packet as the first fragment of one.
+fn fragment(mut packet: Headers) -> Headers {
+    let internet = packet.internet.as_mut().unwrap();
+    internet.fragment_offset = Some(0);
+    packet
+}
+
+#[test]
+fn first_fragments_have_no_state_of_tcp() {
+    let packets = [
+        fragment(segment(0, CLIENT, SYN, [100, 0], 0, 65535)),
+        fragment(segment(1, CLIENT, SYN, [900, 0], 0, 65535)),
+        fragment(segment(2, SERVER, RST, [5, 0], 0, 0)),
+        fragment(segment(3, SERVER, ACK, [5, 0], 10, 0)),
+    ];
+    let rows = run(FlowLimits::default(), &packets);
+    assert_eq!(reasons(&rows), [4]);
+    let sides = rows[0].sides.map(|side| (side.packets, side.flags, side.zero_windows));
+    assert_eq!(sides, [(2, None, 0), (2, None, 0)]);
+}
+
+#[test]
+fn response_captured_before_its_syn_is_of_the_same_connection() {
+    let mut packets = handshake();
+    packets.swap(0, 1);
+    let rows = run(FlowLimits::default(), &packets);
+    assert_eq!((reasons(&rows), rows[0].source.to_string()), (vec![4], "10.0.0.2".into()));
+    assert_eq!(rows[0].sides.map(|side| (side.packets, side.retransmitted)), [(2, 0), (1, 0)]);
+    packets[1] = segment(MS, CLIENT, SYN, [99, 0], 0, 65535);
+    assert_eq!(reasons(&run(FlowLimits::default(), &packets)), [3, 4], "the SYN of another one");
+}
+
+#[test]
+fn packet_from_the_future_does_not_stop_the_idle_timeout() {
+    let limits = FlowLimits { idle_ns: 100, ..FlowLimits::default() };
+    let mut packets = vec![udp(1_000_000, 9, 9, [1, 1])];
+    packets.extend((0..50).map(|i| udp(1000 + i * 10, 1, 2, [1, 2])));
+    packets.insert(5, udp(1041, 7, 8, [1, 2]));
+    let rows = run(limits, &packets);
+    let ended = |last| rows.iter().find(|row| row.destination.to_string().ends_with(last)).unwrap();
+    assert_eq!((ended(".8").reason, ended(".9").reason), (EndReason::Idle, EndReason::Idle));
+    assert_eq!(ended(".2").sides[0].packets, 50);
+
+    let jumps = [udp(0, 1, 2, [1, 2]), udp(5000, 1, 2, [1, 2]), udp(10, 1, 2, [1, 2]), udp(20, 1, 2, [1, 2])];
+    let rows = run(limits, &jumps);
+    assert_eq!(reasons(&rows), [1, 1, 4]);
+    assert_eq!((rows[2].start_ns, rows[2].end_ns, rows[2].sides[0].packets), (10, 20, 2));
+}
+
+#[test]
+fn flows_that_are_idle_at_once_end_in_parts() {
+    let mut table = FlowTable::new(FlowLimits { idle_ns: 100, ..FlowLimits::default() });
+    let mut ended = Vec::new();
+    for port in 0..1000 {
+        table.take(&udp(1, 1, 2, [port, 2]), &mut ended);
+    }
+    table.take(&udp(500, 3, 4, [1, 2]), &mut ended);
+    assert_eq!(ended.len(), EXPIRED_MAX);
+    assert!(table.expire(500, 100, &mut ended));
+    assert_eq!(ended.len(), EXPIRED_MAX + 100);
+    assert!(!table.expire(500, 1000, &mut ended));
+    assert_eq!((ended.len(), table.len()), (1000, 1));
+    assert!(ended.iter().all(|row| row.reason == EndReason::Idle));
 }

@@ -100,6 +100,92 @@ fn second_batch_has_only_its_own_rows_and_addresses() {
     }
 }
 
+/// Returns a frame with a TCP header of 40 bytes: 20 of them are options.
+fn tcp_with_options() -> Vec<u8> {
+    let traffic = Traffic::builder().kinds(&[Kind::Tcp4]).build().unwrap();
+    let mut frame = vec![0; traffic.frame_len_max()];
+    let len = traffic.write_frame(0, 0, &mut frame);
+    frame.truncate(len.max(TCP_AT + 40));
+    frame[TCP_AT + 12] = 10 << 4 | frame[TCP_AT + 12] & 0xf;
+    frame
+}
+
+/// Offset of the transport header after Ethernet and IPv4.
+const TCP_AT: usize = 34;
+
+#[test]
+fn cut_options_leave_the_fields_of_tcp() {
+    let frame = tcp_with_options();
+    let whole = headers(&frame, 1).tcp.unwrap();
+    assert_eq!(whole.header_length, 40);
+    for length in [TCP_AT + 20, TCP_AT + 32] {
+        assert_eq!(headers(&frame[..length], 1).tcp, Some(whole), "{length}");
+    }
+    let cut = headers(&frame[..TCP_AT + 19], 1);
+    assert!(cut.tcp.is_none() && cut.ports.is_some());
+}
+
+#[test]
+fn flow_of_cut_tcp_headers_has_no_flags() {
+    let frame = tcp_with_options();
+    let flags = |length: usize| {
+        let mut table = crate::flows::FlowTable::new(crate::flows::FlowLimits::default());
+        let mut ended = Vec::new();
+        table.take(&headers(&frame[..length], 1), &mut ended);
+        table.drain(1, &mut ended);
+        let mut rows = crate::flows::FlowRows::new(names());
+        rows.append(&ended);
+        let batch = rows.finish().unwrap();
+        ["tcpControlBits", "reverseTcpControlBits"].map(|name| {
+            let array = batch.column_by_name(name).unwrap().as_primitive::<UInt16Type>();
+            arrow_array::Array::is_valid(array, 0).then(|| array.value(0))
+        })
+    };
+    let whole = headers(&frame, 1).tcp.unwrap().flags;
+    assert_eq!(flags(TCP_AT + 20), [Some(whole), Some(0)]);
+    assert_eq!(flags(TCP_AT + 8), [None, None]);
+}
+
+#[test]
+fn cut_header_leaves_the_tags_and_types_before_it() {
+    let mut frame = [0; 22];
+    frame[12..].copy_from_slice(&[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0]);
+    let fields = |length: usize| {
+        let headers = headers(&frame[..length], 1);
+        (headers.vlan, headers.inner_vlan, headers.ether_type)
+    };
+    assert_eq!(fields(22), (Some(5), Some(6), Some(0x0800)), "the IPv4 header is cut");
+    assert_eq!(fields(21), (Some(5), None, None));
+    assert_eq!(fields(17), (None, None, None));
+}
+
+#[test]
+fn atomic_fragment_is_a_whole_packet() {
+    let mut packet = [0; 60];
+    packet[0] = 0x60;
+    (packet[5], packet[6], packet[7]) = (20, 44, 64);
+    (packet[40], packet[47]) = (17, 9);
+    packet[48..52].copy_from_slice(&[0, 53, 0, 54]);
+    let of = |packet: &[u8]| {
+        let packet = Packet {
+            bytes: packet,
+            link_type: link_type::RAW,
+            wire_len: 60,
+            time_ns: 1,
+            interface: 0,
+            lane: 0,
+            direction: None,
+        };
+        Headers::of(&packet)
+    };
+    let atomic = of(&packet);
+    let internet = atomic.internet.unwrap();
+    assert_eq!((internet.identification, internet.fragment_offset), (Some(9), None));
+    assert_eq!(atomic.ports, Some([53, 54]));
+    packet[43] = 1;
+    assert_eq!(of(&packet).internet.unwrap().fragment_offset, Some(0), "more fragments follow");
+}
+
 proptest! {
     #[test]
     fn any_bytes_of_any_link_type_become_a_row(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..5_usize) {

@@ -14,13 +14,14 @@ use crate::packets::{Columns, PacketRows};
 use crate::recovery::recover;
 use crate::schema::PACKETS;
 
+const CAPTURE: &str = "000000000000000c";
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 fn options(directory: &Path) -> Arc<Options> {
     Arc::new(Options {
         directory: directory.to_owned(),
         sensor: "s".into(),
-        capture: "c".into(),
+        capture: CAPTURE.into(),
         interface: "eth0".into(),
         path: "v3".into(),
         selected: Selected { packets: true, flows: false },
@@ -103,9 +104,9 @@ fn each_hour_has_a_file_of_its_own() {
     assert_eq!(
         names,
         [
-            ("packets/date=1970-01-01/hour=00/sensor=s/packets-c-000001.parquet", Some(10)),
-            ("packets/date=1970-01-01/hour=01/sensor=s/packets-c-000002.parquet", Some(20)),
-            ("packets/date=1970-01-01/hour=03/sensor=s/packets-c-000003.parquet", Some(10)),
+            ("packets/date=1970-01-01/hour=00/sensor=s/packets-000000000000000c-000001.parquet", Some(10)),
+            ("packets/date=1970-01-01/hour=01/sensor=s/packets-000000000000000c-000002.parquet", Some(20)),
+            ("packets/date=1970-01-01/hour=03/sensor=s/packets-000000000000000c-000003.parquet", Some(10)),
         ]
     );
     assert_eq!((writer.written().rows, writer.written().files, writer.lost().total()), (40, 3, 0));
@@ -135,7 +136,7 @@ fn file_is_completed_at_its_age_and_at_its_size() {
     aged.complete_due(start + Duration::from_mins(1)).unwrap();
     assert_eq!(rows(directory.path()), [Some(5)]);
 
-    Arc::make_mut(&mut options).capture = "d".into();
+    Arc::make_mut(&mut options).capture = "000000000000000d".into();
     Arc::make_mut(&mut options).rotate_bytes = 500_000;
     let mut sized = writer(&options);
     let batch = BATCH_ROWS as u64;
@@ -154,7 +155,7 @@ fn abandon(directory: &Path) -> PathBuf {
     drop(writer);
     let found = files(directory);
     assert_eq!(found.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), [None], "{found:?}");
-    assert!(found[0].0.file_name().unwrap().to_str().unwrap().starts_with(".packets-c-"));
+    assert!(found[0].0.file_name().unwrap().to_str().unwrap().starts_with(".packets-000000000000000c-"));
     found[0].0.clone()
 }
 
@@ -163,7 +164,7 @@ fn file_of_a_killed_capture_keeps_all_row_groups_wherever_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     let part = abandon(directory.path());
     let whole = fs::read(&part).unwrap();
-    let complete = part.with_file_name("packets-c-000001.parquet");
+    let complete = part.with_file_name("packets-000000000000000c-000001.parquet");
     let group = GROUP_ROWS as i64;
     // Cut within the second group, within the last footer, not at all, and before the first footer.
     let half = whole.len() / 2;
@@ -175,7 +176,7 @@ fn file_of_a_killed_capture_keeps_all_row_groups_wherever_it_ends() {
         (0, None),
     ] {
         fs::write(&part, &whole[..end]).unwrap();
-        let recovered = recover(directory.path(), "s").unwrap();
+        let recovered = recover(directory.path(), "s");
         assert_eq!(recovered.completed.len() as u64 + recovered.removed, 1, "{end}");
         assert_eq!(recovered.completed.is_empty(), rows.is_none(), "{end}");
         assert!(!part.exists());
@@ -189,13 +190,13 @@ fn file_of_a_killed_capture_keeps_all_row_groups_wherever_it_ends() {
 fn file_of_a_running_capture_and_of_another_sensor_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let part = abandon(directory.path());
-    assert_eq!(recover(directory.path(), "t").unwrap(), crate::sink::Recovered::default());
+    assert_eq!(recover(directory.path(), "t"), crate::sink::Recovered::default());
     let held = fs::File::open(&part).unwrap();
     held.lock().unwrap();
-    assert_eq!(recover(directory.path(), "s").unwrap(), crate::sink::Recovered::default());
+    assert_eq!(recover(directory.path(), "s"), crate::sink::Recovered::default());
     assert!(part.exists());
     drop(held);
-    assert_eq!(recover(directory.path(), "s").unwrap().completed.len(), 1);
+    assert_eq!(recover(directory.path(), "s").completed.len(), 1);
 }
 
 #[test]
@@ -211,4 +212,56 @@ fn failed_file_loses_its_rows_and_all_later_ones_by_lane() {
     writer.complete_all().unwrap();
     let lost = writer.lost();
     assert_eq!((lost.of(0), lost.of(1), writer.written().rows), (8, 7, 0));
+}
+
+#[test]
+fn file_of_a_starting_capture_is_locked_before_a_recovery_can_find_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let hour = directory.path().join("packets/date=1970-01-01/hour=00/sensor=s");
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(recover(directory.path(), "s"), crate::sink::Recovered::default());
+            }
+        });
+        for number in 0..2000 {
+            let part = Part::create(&hour, &format!("packets-{CAPTURE}-{number:06}.parquet")).unwrap();
+            assert!(part.is_present(), "{number}");
+            part.remove().unwrap();
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn entries_that_are_no_leftovers_are_skipped() {
+    let directory = tempfile::tempdir().unwrap();
+    let part = abandon(directory.path());
+    let hour = part.parent().unwrap();
+    let name = |number: u32| hour.join(format!(".packets-{CAPTURE}-{number:06}.parquet.part"));
+    std::os::unix::fs::symlink("nowhere", name(11)).unwrap();
+    fs::create_dir(name(12)).unwrap();
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, name(13), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    fs::write(directory.path().join("packets/date=zzz"), "").unwrap();
+    fs::write(directory.path().join("flows"), "").unwrap();
+    let others = [".x.part", ".packets-c-000001.parquet.part", ".flows-000000000000000c-000001.parquet.part"];
+    for name in others {
+        fs::write(hour.join(name), "").unwrap();
+    }
+    let recovered = recover(directory.path(), "s");
+    assert_eq!((recovered.completed.len(), recovered.removed), (1, 0));
+    let skipped: Vec<&Path> = recovered.skipped.iter().map(|(path, _)| path.as_path()).collect();
+    for path in [name(11), name(12), name(13), directory.path().join("packets/date=zzz")] {
+        assert!(skipped.contains(&path.as_path()) && path.symlink_metadata().is_ok(), "{skipped:?}");
+    }
+    assert_eq!(skipped.len(), 5, "{skipped:?}");
+    assert!(others.iter().all(|name| hour.join(name).exists()));
+
+    for number in 20..40 {
+        fs::create_dir(name(number)).unwrap();
+    }
+    let again = recover(directory.path(), "s");
+    assert_eq!((again.skipped.len() as u64, again.skipped_more), (10, 15));
 }
