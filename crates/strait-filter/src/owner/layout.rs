@@ -26,11 +26,20 @@ pub struct Offsets {
     /// `sock_common.skc_family`; a `struct sock` starts with a `sock_common`.
     pub sock_family: i16,
     pub sock_type: i16,
+    pub sk_buff_dev: i16,
+    pub net_device_ip_ptr: i16,
+    pub net_device_ip6_ptr: i16,
+    pub in_device_ifa_list: i16,
+    pub in_ifaddr_ifa_next: i16,
+    pub in_ifaddr_ifa_local: i16,
+    pub inet6_dev_addr_list: i16,
+    pub inet6_ifaddr_if_list: i16,
+    pub inet6_ifaddr_addr: i16,
 }
 
 impl Offsets {
     /// Structure and member of each offset, in the order of [`Offsets::new`].
-    pub const MEMBERS: [(&str, &str); 13] = [
+    pub const MEMBERS: [(&str, &str); 22] = [
         ("task_struct", "tgid"),
         ("task_struct", "group_leader"),
         ("task_struct", "comm"),
@@ -44,6 +53,15 @@ impl Offsets {
         ("socket", "sk"),
         ("sock_common", "skc_family"),
         ("sock", "sk_type"),
+        ("sk_buff", "dev"),
+        ("net_device", "ip_ptr"),
+        ("net_device", "ip6_ptr"),
+        ("in_device", "ifa_list"),
+        ("in_ifaddr", "ifa_next"),
+        ("in_ifaddr", "ifa_local"),
+        ("inet6_dev", "addr_list"),
+        ("inet6_ifaddr", "if_list"),
+        ("inet6_ifaddr", "addr"),
     ];
 
     /// Takes the offsets of [`Offsets::MEMBERS`]; `None` if one is beyond the reach of an
@@ -67,6 +85,15 @@ impl Offsets {
             socket_sk,
             sock_family,
             sock_type,
+            sk_buff_dev,
+            net_device_ip_ptr,
+            net_device_ip6_ptr,
+            in_device_ifa_list,
+            in_ifaddr_ifa_next,
+            in_ifaddr_ifa_local,
+            inet6_dev_addr_list,
+            inet6_ifaddr_if_list,
+            inet6_ifaddr_addr,
         ] = offsets;
         Some(Self {
             task_tgid,
@@ -82,6 +109,15 @@ impl Offsets {
             socket_sk,
             sock_family,
             sock_type,
+            sk_buff_dev,
+            net_device_ip_ptr,
+            net_device_ip6_ptr,
+            in_device_ifa_list,
+            in_ifaddr_ifa_next,
+            in_ifaddr_ifa_local,
+            inet6_dev_addr_list,
+            inet6_ifaddr_if_list,
+            inet6_ifaddr_addr,
         })
     }
 }
