@@ -43,10 +43,7 @@ impl Cgroups {
         let path = path_of_process(pid).filter(|path| inode(&under(&root, path)) == Some(id));
         let path = path.or_else(|| self.search(&root, id));
         let Some(path) = path else { return (None, None) };
-        let container = Container::of_path(&path).map(|mut container| {
-            container.add_names(logs());
-            Arc::new(container)
-        });
+        let container = container(&root, &path).map(Arc::new);
         let found = (Some(path.into()), container);
         self.known.insert(id, found.clone());
         found
@@ -65,15 +62,31 @@ impl Cgroups {
     }
 }
 
+/// Returns the container that the path of a cgroup names.
+fn container(root: &Path, path: &str) -> Option<Container> {
+    let mut container = Container::of_path(path).filter(|_| is_of_root(root, path))?;
+    container.add_names(logs());
+    Some(container)
+}
+
+/// Returns true if a cgroup and those above it belong to root. A user to whom one was delegated can
+/// make cgroups below it with any name.
+fn is_of_root(root: &Path, path: &str) -> bool {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let is_of_root = |directory: &Path| {
+        fs::symlink_metadata(directory)
+            .is_ok_and(|found| found.uid() == 0 && found.mode() & WRITABLE_BY_OTHERS == 0)
+    };
+    let directory = under(root, path);
+    directory.ancestors().take_while(|ancestor| ancestor.starts_with(root)).all(is_of_root)
+}
+
 /// Returns the identifiers of the cgroups of containers with this name or identifier, with the
 /// cgroups below them.
 pub(super) fn of_container(wanted: &str) -> Vec<u64> {
     let Some(root) = root() else { return Vec::new() };
     let is_wanted = |directory: &PathBuf| {
-        Container::of_path(&relative(&root, directory)).is_some_and(|mut container| {
-            container.add_names(logs());
-            container.is_called(wanted)
-        })
+        container(&root, &relative(&root, directory)).is_some_and(|container| container.is_called(wanted))
     };
     walk(&root).into_iter().filter(is_wanted).filter_map(|directory| inode(&directory)).collect()
 }

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use strait_filter::ebpf::{self, Instruction};
 use strait_filter::owner::{
@@ -16,6 +18,7 @@ use strait_sys::{Error as SystemError, Kind};
 
 use super::cgroups;
 use crate::error::Error;
+use crate::live_counters::KernelCounters;
 
 /// Maximum number of processes with known details. The kernel replaces those that
 /// used no new socket for the longest time.
@@ -37,7 +40,11 @@ pub(crate) struct Hooks {
     storage: Map,
     owners: Map,
     state: MappedArray,
-    task_tgid: i16,
+    offsets: Offsets,
+    /// The capture has every SYN of its interface.
+    sees_connections: AtomicBool,
+    /// Counters of the capture's rings.
+    counters: OnceLock<Arc<dyn KernelCounters>>,
     /// Held for its drop, which detaches the programs.
     _links: Vec<Link>,
 }
@@ -76,27 +83,61 @@ impl Hooks {
         let [files] = types.functions([FILES_FUNCTION])?;
         let files = files.ok_or_else(|| missing(FILES_FUNCTION))?;
         IteratorProgram::load(NAME, &encoded(files_program(&maps, &offsets))?, files)?.iterate()?;
-        Ok(Self { storage, owners, state: state.mapped()?, task_tgid: offsets.task_tgid, _links: links })
+        Ok(Self {
+            storage,
+            owners,
+            state: state.mapped()?,
+            offsets,
+            sees_connections: AtomicBool::new(true),
+            counters: OnceLock::new(),
+            _links: links,
+        })
     }
 
     /// Returns the lookup for the tap's programs on an interface with this link header. A received
-    /// packet of a connection need not be looked up if `sees_both` directions and no selection
-    /// depends on it.
+    /// packet of a connection need not be looked up if the capture `sees_all` packets in both
+    /// directions and no selection depends on it.
     pub(crate) fn lookup<'a>(
         &self,
         link_header: Option<u8>,
         is_loopback: bool,
-        sees_both: bool,
+        sees_all: bool,
         selection: Option<&'a Selection>,
     ) -> Lookup<'a> {
+        if !sees_all {
+            self.miss_connections();
+        }
         Lookup {
             storage_fd: self.storage.as_fd().as_raw_fd(),
-            task_tgid: self.task_tgid,
+            offsets: self.offsets,
             link_header,
             is_loopback,
-            only_syn: sees_both && selection.is_none(),
+            only_syn: sees_all && !is_loopback && selection.is_none(),
             selection,
         }
+    }
+
+    /// Records that the capture may miss the start of a connection: from now on no packet has the
+    /// owner of those before it.
+    pub(crate) fn miss_connections(&self) {
+        self.sees_connections.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns false if the capture may miss the start of a connection.
+    pub(super) fn sees_connections(&self) -> bool {
+        self.sees_connections.load(Ordering::Relaxed)
+    }
+
+    /// Sets the counters of the capture's rings.
+    pub(crate) fn watch(&self, counters: Arc<dyn KernelCounters>) {
+        // A second attempt to open the capture has other rings. It is one with a filter, whose
+        // packets have no owner of those before them.
+        let _ = self.counters.set(counters);
+    }
+
+    /// Returns the number of packets that the capture has lost.
+    pub(super) fn drops(&self) -> Result<u64, Error> {
+        self.counters.get().map_or(Ok(0), |counters| Ok(counters.reading()?.dropped))
     }
 
     /// Returns the number of changes of the details so far. Details that were read before the last

@@ -14,6 +14,7 @@
 
 mod cgroups;
 mod container;
+mod flows;
 mod hooks;
 mod selection;
 mod users;
@@ -27,12 +28,13 @@ use strait_packet::{FlowKey, Network, network_on};
 
 use self::cgroups::Cgroups;
 pub use self::container::{Container, Pod};
+use self::flows::{Flows, Packet};
 pub(crate) use self::hooks::Hooks;
 pub use self::selection::Select;
 pub(crate) use self::selection::resolve;
 use self::users::Users;
 use crate::error::Error;
-use crate::frame::Frame;
+use crate::frame::{Direction, Frame};
 
 /// Maximum number of flows and of processes that are remembered in a generation. At most two
 /// generations are kept.
@@ -85,9 +87,9 @@ pub struct Losses {
 pub struct Owners {
     hooks: Arc<Hooks>,
     link_type: u16,
-    /// Both ends of a connection are on this host: a flow's other direction has another owner.
-    is_loopback: bool,
-    flows: Generations<FlowKey, Known>,
+    flows: Flows,
+    /// Number of lost packets at which `flows` were last valid.
+    drops: u64,
     processes: Generations<u32, Arc<Owner>>,
     /// Number of changes at which `processes` were read.
     changes: u64,
@@ -96,20 +98,14 @@ pub struct Owners {
     evicted: u64,
 }
 
-/// Owner of a flow, and the number of changes at which its details were read.
-struct Known {
-    owner: Arc<Owner>,
-    changes: u64,
-}
-
 impl Owners {
     pub(crate) fn new(hooks: Arc<Hooks>, link_type: u32, is_loopback: bool) -> Self {
         Self {
             changes: hooks.changes(),
             hooks,
             link_type: u16::try_from(link_type).unwrap_or(u16::MAX),
-            is_loopback,
-            flows: Generations::default(),
+            flows: Flows::new(is_loopback),
+            drops: 0,
             processes: Generations::default(),
             users: Users::read(),
             cgroups: Cgroups::mounted(),
@@ -124,53 +120,44 @@ impl Owners {
     /// The kernel's map cannot be read.
     pub fn of(&mut self, frame: &Frame<'_>) -> Result<Option<Attribution>, Error> {
         let parsed = network_on(self.link_type, frame.bytes).ok();
-        let flow = parsed.as_ref().and_then(|(untagged, network)| FlowKey::of_network(untagged, network));
-        match (frame.owner, flow) {
+        let packet = parsed.and_then(|(untagged, network)| {
+            Some(Packet {
+                flow: FlowKey::of_network(&untagged, &network)?,
+                sent: frame.direction == Direction::Out,
+                flags: tcp_flags(&network),
+                timestamp_ns: frame.timestamp_ns,
+            })
+        });
+        match (frame.owner, packet) {
             (0, None) => Ok(None),
-            (0, Some(flow)) => Ok(self.of_flow(flow, parsed.is_some_and(|(_, network)| is_syn(&network)))),
+            (0, Some(packet)) => self.inferred(&packet),
             (pid, None) => Ok(Some(Attribution { owner: self.process(pid)?, is_first: false })),
-            (pid, Some(flow)) => {
-                let changes = self.hooks.changes();
-                if let Some(known) = self.flows.get(&flow)
-                    && (known.owner.pid, known.changes) == (pid, changes)
-                {
-                    let owner = Arc::clone(&known.owner);
-                    return Ok(Some(self.attribution(owner, false)));
-                }
-                let owner = self.process(pid)?;
-                Ok(Some(self.remember(flow, owner)))
+            (pid, Some(packet)) => {
+                let owner = match self.flows.same(&packet, pid, self.hooks.changes()) {
+                    Some(owner) => owner,
+                    None => self.process(pid)?,
+                };
+                let is_first = self.flows.own(&packet, &owner, self.changes);
+                Ok(Some(self.attribution(owner, is_first)))
             }
         }
     }
 
-    /// Returns the owner of a packet without a socket, from the packets before it. A SYN starts
-    /// another connection.
-    fn of_flow(&mut self, flow: FlowKey, is_syn: bool) -> Option<Attribution> {
-        // Fragments of all connections between two hosts have one flow.
-        if flow.protocol != ip::TCP || flow.source.port == 0 || flow.destination.port == 0 {
-            return None;
+    /// Returns the owner of a packet without a socket, from the packets before it. If the start of
+    /// another connection may be missing, they may belong to an earlier one.
+    fn inferred(&mut self, packet: &Packet) -> Result<Option<Attribution>, Error> {
+        let drops = self.hooks.drops()?;
+        if drops != self.drops || !self.hooks.sees_connections() {
+            self.drops = drops;
+            self.flows.clear();
         }
-        if is_syn {
-            self.flows.remove(&flow);
-            self.flows.remove(&reversed(&flow));
-            return None;
-        }
-        let other_end = if self.is_loopback { None } else { self.flows.get(&reversed(&flow)) };
-        let owner = Arc::clone(&self.flows.get(&flow).or(other_end)?.owner);
-        Some(self.remember(flow, owner))
+        let owner = self.flows.infer(packet);
+        Ok(owner.map(|owner| self.attribution(owner, false)))
     }
 
     /// Returns the numbers of attributions that failed.
     pub fn losses(&self) -> Losses {
         Losses { failures: self.hooks.failures(), evicted: self.evicted }
-    }
-
-    /// Stores the owner of a flow.
-    fn remember(&mut self, flow: FlowKey, owner: Arc<Owner>) -> Attribution {
-        let is_same = |known: Option<&Known>| known.is_some_and(|known| known.owner.pid == owner.pid);
-        let is_first = !is_same(self.flows.get(&flow)) && !is_same(self.flows.get(&reversed(&flow)));
-        self.flows.insert(flow, Known { owner: Arc::clone(&owner), changes: self.changes });
-        self.attribution(owner, is_first)
     }
 
     fn attribution(&mut self, owner: Arc<Owner>, is_first: bool) -> Attribution {
@@ -208,20 +195,15 @@ impl Owners {
     }
 }
 
-/// Returns true for the first packet of a TCP connection in its direction.
-fn is_syn(network: &Network<'_>) -> bool {
+/// Returns the flags of a packet of TCP, 0 of another one.
+fn tcp_flags(network: &Network<'_>) -> u8 {
     const FLAGS: usize = 13;
-    const SYN: u8 = 1 << 1;
-    let payload = match network {
-        Network::Ipv4(packet) => packet.payload(),
-        Network::Ipv6(_, upper) => upper.payload,
-        Network::Arp(_) | Network::Other => return false,
+    let (protocol, payload) = match network {
+        Network::Ipv4(packet) => (packet.protocol(), packet.payload()),
+        Network::Ipv6(_, upper) => (upper.protocol, upper.payload),
+        Network::Arp(_) | Network::Other => return 0,
     };
-    payload.get(FLAGS).is_some_and(|flags| flags & SYN != 0)
-}
-
-fn reversed(flow: &FlowKey) -> FlowKey {
-    FlowKey { source: flow.destination, destination: flow.source, ..*flow }
+    if protocol == ip::TCP { payload.get(FLAGS).copied().unwrap_or(0) } else { 0 }
 }
 
 /// Bounded map that forgets the entries which were not inserted for the longest time: in halves, so
@@ -249,8 +231,8 @@ impl<K: std::hash::Hash + Eq, V> Generations<K, V> {
         self.newer.insert(key, value);
     }
 
-    fn remove(&mut self, key: &K) {
-        self.newer.remove(key);
-        self.older.remove(key);
+    fn remove(&mut self, key: &K) -> Option<V> {
+        let older = self.older.remove(key);
+        self.newer.remove(key).or(older)
     }
 }

@@ -84,8 +84,8 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Attribution {
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) selection: Option<Selection>,
-    /// The capture has both directions of a flow.
-    pub(crate) sees_both: bool,
+    /// The capture has all packets in both directions, except those that a later filter rejects.
+    pub(crate) sees_all: bool,
 }
 
 impl Request<'_> {

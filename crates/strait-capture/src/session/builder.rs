@@ -200,8 +200,11 @@ impl Builder {
             Some(program) => filter::cut(program, options.snaplen)?,
             None => filter::live(&self.interface, link, options.filter.as_deref(), options.snaplen)?,
         };
-        let attribution = if owners { Some(attribution(options)?) } else { None };
-        let request = Request { options, interface, link, program, attribution };
+        let mut request = Request { options, interface, link, program, attribution: None };
+        if owners {
+            request.attribution =
+                Some(attribution(request.options, request.interface.is_loopback(), request.filters())?);
+        }
         let opened = path.open(&request)?;
         Ok(session(&self.interface, request, opened))
     }
@@ -246,10 +249,10 @@ impl Builder {
 }
 
 /// Starts to record the owners of sockets.
-fn attribution(options: &Options) -> Result<Attribution, Error> {
+fn attribution(options: &Options, is_loopback: bool, filters: bool) -> Result<Attribution, Error> {
     let selection = options.select.as_ref().map(owners::resolve).transpose()?;
-    let sees_both = options.directions == Directions::Both;
-    Ok(Attribution { hooks: Arc::new(Hooks::attach()?), selection, sees_both })
+    let sees_all = (options.directions == Directions::Both || is_loopback) && !filters;
+    Ok(Attribution { hooks: Arc::new(Hooks::attach()?), selection, sees_all })
 }
 
 /// Makes a session of an open path on `interface`.

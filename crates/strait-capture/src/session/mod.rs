@@ -125,6 +125,9 @@ impl Session {
         let Info { directions, snaplen, program: old, .. } = &self.info;
         let change = FilterChange { link, directions: *directions, snaplen: *snaplen, old, new: &program };
         let replaced = source.set_filter(&change, &mut AllLanes { lanes, program: &program })?;
+        if let Some(hooks) = self.hooks.as_ref().filter(|_| program.constant().is_none()) {
+            hooks.miss_connections();
+        }
         let Replaced { userspace_reason, refused } = replaced;
         filter::note(&mut self.info.notes, userspace_reason);
         if let Some(error) = refused {

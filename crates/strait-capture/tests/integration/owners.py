@@ -110,6 +110,27 @@ def udp(address):
     reflect(made)
 
 
+def effective(address):
+    """Sends as another effective user and under another name after its first datagram."""
+    changed(address, lambda: os.seteuid(65534))
+
+
+def permanent(address):
+    changed(address, lambda: os.setuid(65533))
+
+
+def changed(address, change):
+    made = datagrams(address, 0)
+    say("uses", made.getsockname()[1], os.getpid())
+    announce(made)
+    client = made.recvfrom(100)[1]
+    made.sendto(tag(), client)
+    with open("/proc/self/comm", "w") as name:
+        name.write("renamed")
+    change()
+    reflect(made)
+
+
 def announce(made):
     say("port", made.getsockname()[1])
     say("ready")

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lab::{Process, Wire, program_or_skip};
 use strait_capture::owners::Select;
-use strait_capture::{Direction, ErrorKind, Path, Session};
+use strait_capture::{Builder, Direction, ErrorKind, Path, Session};
 use strait_packet::FlowKey;
 use strait_packet::protocol::ip;
 
@@ -28,6 +28,7 @@ struct Seen {
     owner: Option<u32>,
     command: Option<String>,
     container: Option<String>,
+    uid: Option<u32>,
     /// Sender, as the payload has it.
     claimed: Option<u32>,
 }
@@ -35,6 +36,10 @@ struct Seen {
 /// Captures at the right end while `work` runs. Returns the packets of TCP and UDP.
 fn capture(wire: &Wire, select: Option<Select>, work: impl FnOnce()) -> Option<Vec<Seen>> {
     let builder = Session::builder("right").owners(true).select(select).ring(64 << 20);
+    capture_by(wire, builder, work)
+}
+
+fn capture_by(wire: &Wire, builder: Builder, work: impl FnOnce()) -> Option<Vec<Seen>> {
     let mut session = match wire.right().run(|| builder.open()) {
         Err(error) if error.kind() == ErrorKind::Refused => {
             lab::skip(error.to_string());
@@ -60,6 +65,7 @@ fn capture(wire: &Wire, select: Option<Select>, work: impl FnOnce()) -> Option<V
                 owner: found.as_ref().map(|found| found.owner.pid),
                 command: details.map(|details| details.command.clone()),
                 container: details.and_then(|details| Some(details.container.as_ref()?.id.clone())),
+                uid: details.map(|details| details.uid),
                 claimed: claim(frame.bytes),
             });
         }
@@ -126,8 +132,11 @@ struct Server {
 
 impl Server {
     fn start(wire: &Wire, role: &str) -> Self {
-        let address = wire.right().ipv4().to_string();
-        let process = wire.right().command("python3").args(["-c", ROLES, role, &address]).spawn().unwrap();
+        Self::start_at(wire, role, &wire.right().ipv4().to_string())
+    }
+
+    fn start_at(wire: &Wire, role: &str, address: &str) -> Self {
+        let process = wire.right().command("python3").args(["-c", ROLES, role, address]).spawn().unwrap();
         process.wait_for_stdout("ready\n", LIMIT).unwrap();
         let printed = process.stdout();
         let port = printed.lines().find_map(|line| line.strip_prefix("port ")).unwrap().to_owned();
@@ -220,15 +229,86 @@ fn frames_from_elsewhere_belong_to_their_receiver() {
     assert_eq!(received, [udp, None, None, tcp, tcp], "a connection has an owner from its SYN on");
 }
 
+/// A socket without an address would receive packets to every address of this host, but not those
+/// that the host forwards or drops, and not those of a VLAN without an interface.
+#[test]
+fn packets_to_other_hosts_and_vlans_have_no_owner() {
+    let Some(wire) = wire() else { return };
+    let server = Server::start_at(&wire, "udp", "0.0.0.0");
+    let port: u16 = server.port.parse().unwrap();
+    let datagram = [4000, port, 12, 0, 0, 0];
+    let ours = packet(&wire, 17, &datagram);
+    let elsewhere = [[10, 99, 0, 2], [192, 0, 2, 1]].map(|to| packet_to(&wire, to, 17, &datagram));
+    let tagged = [&ours[..12], &[0x81, 0, 0, 100], &ours[12..]].concat();
+    let frames = [&[ours.clone(), tagged], &elsewhere[..], &[ours]].concat();
+    for forwards in ["0", "1"] {
+        wire.right().run(|| fs::write("/proc/sys/net/ipv4/ip_forward", forwards)).unwrap();
+        let Some(seen) = capture(&wire, None, || {
+            let before = wire.right().stats().rx_packets;
+            send(&wire, &frames);
+            wire.await_arrival(before, frames.len() as u64);
+        }) else {
+            return;
+        };
+        let received = seen.iter().filter(|packet| !packet.sent && packet.flow.destination.port == port);
+        let owners: Vec<_> = received.map(|packet| packet.owner).collect();
+        let own = Some(server.process.id());
+        assert_eq!(owners, [own, None, None, None, own], "forwarding {forwards}");
+    }
+}
+
+/// With a filter that rejects its first packet, a connection has no owner of an earlier one.
+#[test]
+fn connection_with_a_rejected_start_has_the_owner_of_its_socket() {
+    let Some(wire) = wire() else { return };
+    let server = Server::start(&wire, "greeting");
+    let to: u16 = server.port.parse().unwrap();
+    let ack = packet(&wire, 6, &[4000, to, 0, 1, 0, 0, 0x5010, 1000, 0, 0]);
+    let closed = packet(&wire, 6, &[4000, 1, 0, 1, 0, 0, 0x5010, 1000, 0, 0]);
+    let filter = "tcp[tcpflags] & tcp-syn == 0";
+    let builder = Session::builder("right").owners(true).ring(64 << 20).filter(filter);
+    let Some(seen) = capture_by(&wire, builder, || {
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &[ack, closed]);
+        wire.await_arrival(before, 2);
+    }) else {
+        return;
+    };
+    let received: Vec<_> = seen.iter().filter(|packet| !packet.sent).map(|packet| packet.owner).collect();
+    assert_eq!(received, [Some(server.process.id()), None]);
+}
+
+/// A process that had used its socket before changes its name and its effective user.
+#[test]
+fn changed_user_and_name_of_a_process_are_reported() {
+    let Some(wire) = wire() else { return };
+    for (role, uid) in [("effective", 65534), ("permanent", 65533)] {
+        let server = Server::start(&wire, role);
+        let Some(seen) = capture(&wire, None, || drop(server.visit(&wire, "send", 1, 2))) else { return };
+        let id = server.process.id();
+        let own: Vec<_> = seen.iter().filter(|packet| packet.claimed == Some(id)).collect();
+        assert_eq!(own.len(), 4, "{seen:?}");
+        for packet in own {
+            assert_eq!((packet.owner, packet.uid), (Some(id), Some(uid)), "{role}");
+            assert_eq!(packet.command.as_deref(), Some("renamed"), "{role}");
+        }
+    }
+}
+
 /// Returns the frame of an IPv4 packet with these words after its header, to the right end, from an
 /// address without a host.
 fn packet(wire: &Wire, protocol: u8, words: &[u16]) -> Vec<u8> {
+    let IpAddr::V4(address) = wire.right().ipv4() else { panic!("an IPv4 address") };
+    packet_to(wire, address.octets(), protocol, words)
+}
+
+fn packet_to(wire: &Wire, to: [u8; 4], protocol: u8, words: &[u16]) -> Vec<u8> {
     let IpAddr::V4(address) = wire.right().ipv4() else { panic!("an IPv4 address") };
     let [a, b, c, _] = address.octets();
     let mut frame = [wire.right().mac(), wire.left().mac()].concat();
     let len = 20 + 2 * words.len() as u8;
     frame.extend([8, 0, 0x45, 0, 0, len, 0, 0, 0x40, 0, 64, protocol, 0, 0, a, b, c, 77]);
-    frame.extend(address.octets());
+    frame.extend(to);
     let sum = frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -279,6 +359,15 @@ fn selected_container_alone_is_captured() {
     let selected = capture(&wire, Some(Select::Container(ID[..12].to_owned())), work).unwrap();
     assert_eq!(selected.len(), 40, "{selected:?}");
     assert!(selected.iter().all(|packet| packet.owner == Some(inside.process.id())), "{selected:?}");
+    // A user to whom a cgroup is delegated makes others below it with any name.
+    std::os::unix::fs::chown(&cgroup.0, Some(65534), None).unwrap();
+    let seen = capture(&wire, None, work).unwrap();
+    assert!(seen.iter().all(|packet| packet.container.is_none()), "{seen:?}");
+    let select = Select::Container(ID[..12].to_owned());
+    let Err(error) = wire.right().run(|| Session::builder("right").select(Some(select)).open()) else {
+        panic!("it opened");
+    };
+    assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
     drop(inside);
 }
 

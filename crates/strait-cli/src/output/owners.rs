@@ -71,7 +71,8 @@ pub(super) fn losses(owners: &Owners) -> Option<String> {
     }
 }
 
-/// Returns the fields of an owner in JSON.
+/// Returns the fields of an owner in JSON. Control characters of names are replaced as in text: a
+/// terminal would take those from U+0080 to U+009F, which JSON does not escape.
 pub(crate) fn owner_json(owner: &Owner) -> Value {
     let Owner { pid, details } = owner;
     let Some(Details { command, uid, user, cgroup, container }) = details else {
@@ -79,15 +80,19 @@ pub(crate) fn owner_json(owner: &Owner) -> Value {
     };
     let mut fields = json!({
         "pid": pid,
-        "command": command,
+        "command": one_line(command),
         "uid": uid,
-        "user": user.as_deref(),
-        "cgroup": cgroup.as_deref(),
+        "user": user.as_deref().map(one_line),
+        "cgroup": cgroup.as_deref().map(one_line),
     });
     if let Some(Container { id, name, pod }) = container.as_deref() {
-        fields["container"] = json!({ "id": id, "name": name });
+        fields["container"] = json!({ "id": one_line(id), "name": name.as_deref().map(one_line) });
         if let Some(pod) = pod {
-            fields["pod"] = json!({ "uid": pod.uid, "name": pod.name, "namespace": pod.namespace });
+            fields["pod"] = json!({
+                "uid": pod.uid,
+                "name": pod.name.as_deref().map(one_line),
+                "namespace": pod.namespace.as_deref().map(one_line),
+            });
         }
     }
     fields
@@ -184,4 +189,25 @@ fn counted_json(counted: &Counted) -> Value {
     fields["packets"] = counted.count.packets.into();
     fields["bytes"] = counted.count.bytes.into();
     fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_control_characters_in_text_and_json() {
+        let details = Details {
+            command: "a\u{9b}2J\u{202e}b".into(),
+            uid: 1,
+            user: None,
+            cgroup: Some("/c\u{9b}\u{2066}".into()),
+            container: None,
+        };
+        let owner = Owner { pid: 7, details: Some(details) };
+        for shown in [OwnerText(&owner).to_string(), owner_json(&owner).to_string()] {
+            let is_plain = |c: char| c.is_ascii() && !c.is_control();
+            assert!(shown.chars().all(is_plain) && shown.contains("u{202e}b"), "{shown:?}");
+        }
+    }
 }

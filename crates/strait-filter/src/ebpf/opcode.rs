@@ -88,8 +88,10 @@ pub const SKB_DATA: i16 = 76;
 pub const SKB_DATA_END: i16 = 80;
 pub const SKB_SK: i16 = 168;
 
-/// Offset in `struct bpf_sock`, and offsets in `struct bpf_sock_addr`.
+/// Offsets in `struct bpf_sock`, and in `struct bpf_sock_addr`.
 pub const SOCK_TYPE: i16 = 8;
+pub const SOCK_SRC_IP4: i16 = 24;
+pub const SOCK_SRC_IP6: i16 = 28;
 pub const SOCK_ADDR_TYPE: i16 = 32;
 pub const SOCK_ADDR_SK: i16 = 64;
 

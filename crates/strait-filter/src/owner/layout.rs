@@ -17,7 +17,7 @@ pub struct Offsets {
     pub task_cred: i16,
     pub task_cgroups: i16,
     pub task_self_exec_id: i16,
-    pub cred_uid: i16,
+    pub cred_euid: i16,
     /// `css_set.dfl_cgrp`: the task's cgroup of version 2.
     pub css_set_dfl_cgrp: i16,
     pub cgroup_kn: i16,
@@ -26,24 +26,42 @@ pub struct Offsets {
     /// `sock_common.skc_family`; a `struct sock` starts with a `sock_common`.
     pub sock_family: i16,
     pub sock_type: i16,
+    pub sk_buff_dev: i16,
+    pub net_device_ip_ptr: i16,
+    pub net_device_ip6_ptr: i16,
+    pub in_device_ifa_list: i16,
+    pub in_ifaddr_ifa_next: i16,
+    pub in_ifaddr_ifa_local: i16,
+    pub inet6_dev_addr_list: i16,
+    pub inet6_ifaddr_if_list: i16,
+    pub inet6_ifaddr_addr: i16,
 }
 
 impl Offsets {
     /// Structure and member of each offset, in the order of [`Offsets::new`].
-    pub const MEMBERS: [(&str, &str); 13] = [
+    pub const MEMBERS: [(&str, &str); 22] = [
         ("task_struct", "tgid"),
         ("task_struct", "group_leader"),
         ("task_struct", "comm"),
         ("task_struct", "cred"),
         ("task_struct", "cgroups"),
         ("task_struct", "self_exec_id"),
-        ("cred", "uid"),
+        ("cred", "euid"),
         ("css_set", "dfl_cgrp"),
         ("cgroup", "kn"),
         ("kernfs_node", "id"),
         ("socket", "sk"),
         ("sock_common", "skc_family"),
         ("sock", "sk_type"),
+        ("sk_buff", "dev"),
+        ("net_device", "ip_ptr"),
+        ("net_device", "ip6_ptr"),
+        ("in_device", "ifa_list"),
+        ("in_ifaddr", "ifa_next"),
+        ("in_ifaddr", "ifa_local"),
+        ("inet6_dev", "addr_list"),
+        ("inet6_ifaddr", "if_list"),
+        ("inet6_ifaddr", "addr"),
     ];
 
     /// Takes the offsets of [`Offsets::MEMBERS`]; `None` if one is beyond the reach of an
@@ -60,13 +78,22 @@ impl Offsets {
             task_cred,
             task_cgroups,
             task_self_exec_id,
-            cred_uid,
+            cred_euid,
             css_set_dfl_cgrp,
             cgroup_kn,
             kernfs_node_id,
             socket_sk,
             sock_family,
             sock_type,
+            sk_buff_dev,
+            net_device_ip_ptr,
+            net_device_ip6_ptr,
+            in_device_ifa_list,
+            in_ifaddr_ifa_next,
+            in_ifaddr_ifa_local,
+            inet6_dev_addr_list,
+            inet6_ifaddr_if_list,
+            inet6_ifaddr_addr,
         ] = offsets;
         Some(Self {
             task_tgid,
@@ -75,13 +102,22 @@ impl Offsets {
             task_cred,
             task_cgroups,
             task_self_exec_id,
-            cred_uid,
+            cred_euid,
             css_set_dfl_cgrp,
             cgroup_kn,
             kernfs_node_id,
             socket_sk,
             sock_family,
             sock_type,
+            sk_buff_dev,
+            net_device_ip_ptr,
+            net_device_ip6_ptr,
+            in_device_ifa_list,
+            in_ifaddr_ifa_next,
+            in_ifaddr_ifa_local,
+            inet6_dev_addr_list,
+            inet6_ifaddr_if_list,
+            inet6_ifaddr_addr,
         })
     }
 }

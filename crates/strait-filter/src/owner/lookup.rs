@@ -5,7 +5,9 @@
 //! socket that would receive it, as it will do a moment later itself. With a selection a packet has
 //! the owner that is selected, its sender or its receiver.
 
+use super::Offsets;
 use super::layout::{CGROUP, COMMAND, FLAGS, Owner, PID, SHARED};
+use super::local::{self, Destination};
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10},
@@ -18,8 +20,8 @@ use crate::translate::Context;
 pub struct Lookup<'a> {
     /// Storage of sockets, which [`use_program`](super::use_program) writes.
     pub storage_fd: i32,
-    /// [`Offsets::task_tgid`](super::Offsets::task_tgid).
-    pub task_tgid: i16,
+    /// Offsets in the running kernel's structures.
+    pub offsets: Offsets,
     /// Bytes of the link header; `None` if packets of the interface have unknown headers: their
     /// sockets are not looked up.
     pub link_header: Option<u8>,
@@ -123,7 +125,7 @@ fn check_running(asm: &mut Assembler, lookup: &Lookup<'_>, unknown: Label) {
     asm.jump(known);
     asm.bind(shared);
     asm.call(op::GET_CURRENT_TASK_BTF);
-    asm.load(Size::W, R1, R0, lookup.task_tgid);
+    asm.load(Size::W, R1, R0, lookup.offsets.task_tgid);
     asm.load(Size::W, R2, R8, PID);
     asm.jump_if(Condition::NotEqual, R1, R2, unknown);
     asm.bind(known);
@@ -143,6 +145,9 @@ fn of_receiver(
     if !lookup.is_loopback {
         asm.load(Size::W, R1, R6, op::SKB_PKT_TYPE);
         asm.jump_if(Condition::NotEqual, R1, PACKET_HOST, unknown);
+        // The packet belongs to an interface for its VLAN, or to none.
+        asm.load(Size::W, R1, R6, op::SKB_VLAN_PRESENT);
+        asm.jump_if(Condition::NotEqual, R1, 0, unknown);
     }
     asm.load(Size::W, R1, R6, op::SKB_PROTOCOL);
     asm.swap_big_endian(R1, 16);
@@ -163,7 +168,7 @@ fn of_receiver(
     asm.mov(R2, R9);
     read_at_r2(asm, header + IPV4_BYTES, PORTS_BYTES, unknown);
     look_up(asm, [header + IPV4_ADDRESSES, IPV4_BYTES - IPV4_ADDRESSES + 4], unknown);
-    receiver(asm, lookup, pid, unknown);
+    receiver(asm, lookup, &Destination::ipv4(header), pid, unknown);
     asm.jump(end);
     asm.bind(ipv6);
     read(asm, link_header, header, i32::from(IPV6_BYTES) + PORTS_BYTES, unknown);
@@ -171,7 +176,7 @@ fn of_receiver(
     asm.mov(R9, link_header + i32::from(IPV6_BYTES));
     check_syn(asm, lookup, scratch, unknown);
     look_up(asm, [header + IPV6_ADDRESSES, IPV6_BYTES - IPV6_ADDRESSES + 4], unknown);
-    receiver(asm, lookup, pid, unknown);
+    receiver(asm, lookup, &Destination::ipv6(header), pid, unknown);
     asm.bind(end);
 }
 
@@ -232,8 +237,12 @@ fn look_up(asm: &mut Assembler, [addresses, bytes]: [i16; 2], unknown: Label) {
 }
 
 /// Takes the owner of the socket in R9 and releases the socket.
-fn receiver(asm: &mut Assembler, lookup: &Lookup<'_>, pid: i16, unknown: Label) {
+fn receiver(asm: &mut Assembler, lookup: &Lookup<'_>, destination: &Destination, pid: i16, unknown: Label) {
     let (none, end) = (asm.label(), asm.label());
+    // Packets come over the loopback interface only to addresses of this host.
+    if !lookup.is_loopback {
+        local::check(asm, &lookup.offsets, destination, none);
+    }
     asm.mov(R2, R9);
     read_storage(asm, lookup);
     asm.jump_if(Condition::Equal, R0, 0, none);

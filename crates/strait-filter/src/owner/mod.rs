@@ -16,6 +16,7 @@
 //! kernel structures at offsets that the caller finds in the kernel's BTF.
 
 mod layout;
+mod local;
 mod lookup;
 mod program;
 #[cfg(test)]

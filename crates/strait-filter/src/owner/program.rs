@@ -72,16 +72,18 @@ pub fn use_program(of: Use, maps: &Maps, offsets: &Offsets) -> Result<Vec<Instru
     asm.call(op::GET_CURRENT_TASK_BTF);
     asm.mov(R8, R0);
     open_storage(&mut asm, maps, failed);
-    // Almost always the same process uses the socket again. Its name changes when it executes
-    // another program.
-    asm.load(Size::W, R1, R8, offsets.task_tgid);
-    asm.load(Size::W, R2, R7, PID);
-    asm.jump_if(Condition::NotEqual, R1, R2, other);
-    asm.load(Size::W, R1, R8, offsets.task_self_exec_id);
-    asm.load(Size::W, R3, R7, EXEC);
-    asm.jump_if(Condition::Equal, R1, R3, end);
-    asm.bind(other);
+    // Almost always the same process uses the socket again. But it may have changed its user, its
+    // name or its cgroup, none of which leaves a number that could be compared instead.
     describe(&mut asm, offsets);
+    for word in WORDS {
+        // The stack has no flags.
+        let size = if 8 * word == UID { Size::W } else { Size::Dw };
+        asm.load(size, R1, R10, STACK_OWNER + 8 * word);
+        asm.load(size, R2, R7, 8 * word);
+        asm.jump_if(Condition::NotEqual, R1, R2, other);
+    }
+    asm.jump(end);
+    asm.bind(other);
     mark(&mut asm);
     write(&mut asm, maps, failed, end);
     finish(&mut asm, maps, of.result(), failed, end);
@@ -202,7 +204,7 @@ fn describe(asm: &mut Assembler, offsets: &Offsets) {
     asm.store(Size::W, R10, STACK_OWNER + EXEC, R1);
     asm.store(Size::W, R10, STACK_OWNER + FLAGS, 0);
     asm.load(Size::Dw, R1, R8, offsets.task_cred);
-    asm.load(Size::W, R1, R1, offsets.cred_uid);
+    asm.load(Size::W, R1, R1, offsets.cred_euid);
     asm.store(Size::W, R10, STACK_OWNER + UID, R1);
     asm.load(Size::Dw, R1, R8, offsets.task_cgroups);
     asm.load(Size::Dw, R1, R1, offsets.css_set_dfl_cgrp);

@@ -48,9 +48,10 @@ impl Template {
             doorbells: &doorbells,
             sizes: self.sizes,
             rx_hash: self.rx_hash,
-            owner: self.attribution.as_ref().map(|Attribution { hooks, selection, sees_both }| {
+            owner: self.attribution.as_ref().map(|Attribution { hooks, selection, sees_all }| {
                 let interface = &self.interface;
-                hooks.lookup(link_header(interface), interface.is_loopback(), *sees_both, selection.as_ref())
+                let sees_all = *sees_all && filter.constant().is_some_and(|bytes| bytes > 0);
+                hooks.lookup(link_header(interface), interface.is_loopback(), sees_all, selection.as_ref())
             }),
         };
         let program = tap_program(filter, &options).map_err(|error| Error::Filter(error.to_string()))?;
@@ -97,6 +98,10 @@ impl Attachment {
         let mut added = Vec::new();
         for hook in hooks.iter().filter(|hook| !self.links.iter().any(|(attached, _)| attached == *hook)) {
             added.push((*hook, self.attach(*hook)?));
+        }
+        let is_partial = hooks.len() == 1 && !self.template.interface.is_loopback();
+        if let Some(attribution) = self.template.attribution.as_ref().filter(|_| is_partial) {
+            attribution.hooks.miss_connections();
         }
         self.links.append(&mut added);
         self.links.retain(|(hook, _)| hooks.contains(hook));

@@ -95,6 +95,10 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let watch = LinkWatch::open(interface)?;
     let socket = socket(request)?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
+    if let Some(attribution) = &request.attribution {
+        let counts = Counts { rings: Arc::clone(&rings), lane: 0, lanes: 1 };
+        attribution.hooks.watch(Arc::new(counts));
+    }
     let lanes = cursors(readers, rings.count(), numbers.len());
     let mut engines = Vec::with_capacity(numbers.len());
     for (lane, (cursors, number)) in lanes.into_iter().zip(&numbers).enumerate() {

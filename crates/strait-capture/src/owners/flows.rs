@@ -1,0 +1,217 @@
+//! Owners of connections, for their packets that have no socket: those after its end, and received
+//! ones that the programs do not look up.
+
+use std::sync::Arc;
+
+use strait_packet::FlowKey;
+use strait_packet::protocol::ip;
+
+use super::{Generations, Owner};
+
+const FIN: u8 = 1 << 0;
+const SYN: u8 = 1 << 1;
+const RST: u8 = 1 << 2;
+const ACK: u8 = 1 << 4;
+/// Time after the last packet with an owner in which another packet can have it: `TIME_WAIT`.
+const AGE_MAX_NS: u64 = 60_000_000_000;
+/// Time after both ends have closed a connection. Then its ports may have another one.
+const CLOSED_AGE_MAX_NS: u64 = 1_000_000_000;
+
+/// Packet of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet {
+    pub(super) flow: FlowKey,
+    pub(super) sent: bool,
+    /// Flags of TCP, 0 of another protocol.
+    pub(super) flags: u8,
+    pub(super) timestamp_ns: u64,
+}
+
+/// Owners of the connections of an interface, with an entry for both directions.
+pub(super) struct Flows {
+    entries: Generations<FlowKey, Entry>,
+    /// Both ends of a connection are on this host: each direction has an entry.
+    is_loopback: bool,
+}
+
+/// Owner of a flow, and the number of changes at which its details were read.
+struct Known {
+    owner: Arc<Owner>,
+    changes: u64,
+}
+
+/// Last owners of a connection.
+#[derive(Default)]
+struct Entry {
+    /// Of received packets, and of sent ones. They differ if this host also sent the received ones.
+    owners: [Option<Known>; 2],
+    /// The last packet with an owner was sent.
+    last_sent: bool,
+    last_ns: u64,
+    /// Time of the end in each direction.
+    ends_ns: [Option<u64>; 2],
+}
+
+impl Flows {
+    pub(super) fn new(is_loopback: bool) -> Self {
+        Self { entries: Generations::default(), is_loopback }
+    }
+
+    /// Forgets all connections.
+    pub(super) fn clear(&mut self) {
+        self.entries = Generations::default();
+    }
+
+    /// Returns the owner of the packet's direction if it is still this process with these details.
+    pub(super) fn same(&mut self, packet: &Packet, pid: u32, changes: u64) -> Option<Arc<Owner>> {
+        let known = self.entries.get(&self.key(packet))?.owners[usize::from(packet.sent)].as_ref()?;
+        let owner = Arc::clone(&known.owner);
+        ((known.owner.pid, known.changes) == (pid, changes)).then_some(owner)
+    }
+
+    /// Records the owner of a packet. Returns true if no packet of the connection had it.
+    pub(super) fn own(&mut self, packet: &Packet, owner: &Arc<Owner>, changes: u64) -> bool {
+        let key = self.key(packet);
+        let mut entry = self.entries.remove(&key).unwrap_or_default();
+        let is_first = !entry.owners.iter().flatten().any(|known| known.owner.pid == owner.pid);
+        if begins(packet) {
+            entry = Entry::default();
+        }
+        entry.owners[usize::from(packet.sent)] = Some(Known { owner: Arc::clone(owner), changes });
+        (entry.last_sent, entry.last_ns) = (packet.sent, packet.timestamp_ns);
+        entry.end(packet);
+        if packet.flags & RST == 0 {
+            self.entries.insert(key, entry);
+        }
+        is_first
+    }
+
+    /// Returns the owner of a packet without a socket, from the packets before it.
+    pub(super) fn infer(&mut self, packet: &Packet) -> Option<Arc<Owner>> {
+        // Fragments of all connections between two hosts have one flow.
+        let FlowKey { protocol, source, destination, .. } = packet.flow;
+        if protocol != ip::TCP || source.port == 0 || destination.port == 0 {
+            return None;
+        }
+        let key = self.key(packet);
+        let mut entry = self.entries.remove(&key)?;
+        if begins(packet) || entry.is_over(packet.timestamp_ns, self.is_loopback) {
+            return None;
+        }
+        // A sent packet never has the owner of received ones, who may have sent those.
+        let owner = &entry.owners[usize::from(packet.sent || entry.last_sent)];
+        let owner = owner.as_ref().map(|known| Arc::clone(&known.owner));
+        entry.end(packet);
+        if packet.flags & RST == 0 {
+            self.entries.insert(key, entry);
+        }
+        owner
+    }
+
+    /// Returns the flow of sent packets; of each direction on the loopback interface.
+    fn key(&self, packet: &Packet) -> FlowKey {
+        let flow = packet.flow;
+        if packet.sent || self.is_loopback {
+            return flow;
+        }
+        FlowKey { source: flow.destination, destination: flow.source, ..flow }
+    }
+}
+
+impl Entry {
+    /// Notes the end of the packet's direction.
+    fn end(&mut self, packet: &Packet) {
+        if packet.flags & FIN != 0 {
+            self.ends_ns[usize::from(packet.sent)].get_or_insert(packet.timestamp_ns);
+        }
+    }
+
+    fn is_over(&self, now_ns: u64, is_loopback: bool) -> bool {
+        let closed_ns = match self.ends_ns {
+            [Some(one), Some(other)] => Some(one.max(other)),
+            [_, sent] if is_loopback => sent,
+            _ => None,
+        };
+        let is_closed = closed_ns.is_some_and(|closed| now_ns.saturating_sub(closed) > CLOSED_AGE_MAX_NS);
+        is_closed || now_ns.saturating_sub(self.last_ns) > AGE_MAX_NS
+    }
+}
+
+/// Returns true for the first packet of a connection.
+fn begins(packet: &Packet) -> bool {
+    packet.flags & (SYN | ACK) == SYN
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use strait_packet::Endpoint;
+
+    use super::*;
+
+    const LISTENER: u32 = 10;
+    const WORKER: u32 = 20;
+    const PEER: u32 = 30;
+
+    fn packet(sent: bool, flags: u8, timestamp_ns: u64) -> Packet {
+        let [here, there] = [(1, 80), (2, 4000)]
+            .map(|(host, port)| Endpoint { address: Ipv4Addr::new(10, 0, 0, host).into(), port });
+        let (source, destination) = if sent { (here, there) } else { (there, here) };
+        let flow = FlowKey { vlan: None, protocol: ip::TCP, source, destination };
+        Packet { flow, sent, flags, timestamp_ns }
+    }
+
+    fn owner(pid: u32) -> Arc<Owner> {
+        Arc::new(Owner { pid, details: None })
+    }
+
+    /// Returns the owner of a received packet without a socket at this time.
+    fn received(flows: &mut Flows, ns: u64) -> Option<u32> {
+        flows.infer(&packet(false, ACK, ns)).map(|owner| owner.pid)
+    }
+
+    /// Returns a connection of which the listener received the first packet, and the worker sent.
+    fn accepted() -> Flows {
+        let mut flows = Flows::new(false);
+        flows.own(&packet(false, SYN, 0), &owner(LISTENER), 0);
+        flows.own(&packet(true, SYN | ACK, 0), &owner(LISTENER), 0);
+        assert_eq!(received(&mut flows, 1), Some(LISTENER));
+        flows.own(&packet(true, ACK, 2), &owner(WORKER), 0);
+        flows
+    }
+
+    #[test]
+    fn received_packets_follow_the_process_that_sends() {
+        let mut flows = accepted();
+        assert_eq!(received(&mut flows, 3), Some(WORKER));
+        assert_eq!(received(&mut flows, 4), Some(WORKER));
+    }
+
+    #[test]
+    fn sent_packet_never_has_the_owner_of_received_ones() {
+        let mut flows = accepted();
+        assert!(flows.own(&packet(false, ACK, 3), &owner(PEER), 0));
+        assert!(!flows.own(&packet(false, ACK, 4), &owner(PEER), 0));
+        assert_eq!(received(&mut flows, 5), Some(PEER));
+        assert_eq!(flows.infer(&packet(true, ACK, 6)).unwrap().pid, WORKER);
+    }
+
+    #[test]
+    fn another_connection_of_the_ports_has_no_earlier_owner() {
+        let mut flows = accepted();
+        assert!(flows.infer(&packet(false, SYN, 3)).is_none());
+        assert_eq!(received(&mut flows, 4), None);
+        let mut flows = accepted();
+        assert_eq!(flows.infer(&packet(false, RST, 3)).unwrap().pid, WORKER);
+        assert_eq!(received(&mut flows, 4), None);
+        let mut flows = accepted();
+        for sent in [false, true] {
+            assert_eq!(flows.infer(&packet(sent, FIN | ACK, 3)).unwrap().pid, WORKER);
+        }
+        assert_eq!(received(&mut flows, 4), Some(WORKER), "the last acknowledgement");
+        assert_eq!(received(&mut flows, 4 + CLOSED_AGE_MAX_NS), None);
+        let mut flows = accepted();
+        assert_eq!(received(&mut flows, 3 + AGE_MAX_NS), None);
+    }
+}
