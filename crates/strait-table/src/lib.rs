@@ -2,8 +2,8 @@
 //!
 //! `strait capture --to` uses it. The tables are pure: packets and times go in, record batches come
 //! out. [`Headers`] has the fields of a packet that tables need, [`packets`] makes rows of them,
-//! [`flows`] counts them by flow, [`ledger`] makes rows of the counters of a capture. The other half
-//! does the files: [`mod@file`] writes a Parquet file that is valid after each row group,
+//! [`flows`] counts them by flow, [`ledger`] makes rows of the counters of a capture. The
+//! other half does the files: [`mod@file`] writes a file that is valid after each row group,
 //! [`writer`] selects the file of a row and completes files by size and time, [`sink`] runs the
 //! writers on a thread of its own behind a bounded queue, so that a slow disk never delays the
 //! capture.
