@@ -159,7 +159,7 @@ impl FillTask {
         match sink {
             Some(sink) => {
                 incoming.connection.watch(&worker.upstream());
-                // What the kernel decrypts can only be spliced.
+                // Bytes that the kernel decrypts can only be spliced.
                 let is_encrypted = incoming.connection.socket.is_encrypted();
                 let (method, is_measured) =
                     if is_encrypted { (FillMethod::Splice, false) } else { worker.fill_method(len) };

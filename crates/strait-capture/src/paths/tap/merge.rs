@@ -126,7 +126,7 @@ impl Merge {
         let mut first_ns = self.heads.first()?.record.timestamp_ns;
         for (at, head) in self.heads.iter().enumerate().skip(1) {
             let head_ns = head.record.timestamp_ns;
-            // Of equal times, that of a first ring is earlier than that of a spill ring.
+            // With equal timestamps, the frame of a first ring precedes the frame of a spill ring.
             if head_ns < first_ns || (head_ns == first_ns && head.ring > self.heads[first].ring) {
                 yield_ns = yield_ns.min(first_ns);
                 (first, first_ns) = (at, head_ns);

@@ -303,7 +303,7 @@ impl State {
         self.slots.values_mut().for_each(Slot::wake);
     }
 
-    /// Ends the connection after a frame whose rest cannot be sent.
+    /// Ends the connection after an incomplete frame: its remaining bytes are lost.
     pub(super) fn tear(&mut self) {
         self.is_torn = true;
         self.end();

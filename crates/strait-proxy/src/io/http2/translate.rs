@@ -70,7 +70,7 @@ pub(super) fn write_request(
     let mut cookies = Vec::new();
     for (name, value) in request.fields() {
         match name {
-            // The same as the authority.
+            // Equal to the authority, which was written as Host.
             "host" if request.authority.is_some() => {}
             // The proxy's own follows.
             "sec-websocket-key" if method == Method::WebSocket => {}
