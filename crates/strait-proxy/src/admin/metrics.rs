@@ -12,7 +12,7 @@ use crate::observe::counters::{CLASSES, Durations, Sum};
 /// Returns all metrics.
 pub(super) fn text(shared: &Shared) -> String {
     let mut out = Text::default();
-    let sum = Sum::of(&*shared.counters);
+    let sum = shared.sum();
     proxy(&mut out, &sum);
     out.family("strait_proxy_fills", "gauge", "Fills that are under way.");
     out.sample("", &[], shared.fills.count());
@@ -67,7 +67,7 @@ fn proxy(out: &mut Text, sum: &Sum) {
         (
             "log_dropped_total",
             "counter",
-            "Lines of the access log that were dropped because its queue was full.",
+            "Lines of the access log that were lost because its queue was full or a write failed.",
             sum.log_dropped,
         ),
         ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),

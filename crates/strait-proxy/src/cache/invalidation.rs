@@ -139,6 +139,7 @@ mod tests {
             background: <_>::default(),
             descriptors: descriptors(),
             counters: [Counters::default()].into(),
+            log_lost: <_>::default(),
         })
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
@@ -62,13 +63,22 @@ pub(crate) struct Shared {
     pub(crate) descriptors: Arc<Budget>,
     /// Counters of each worker.
     pub(crate) counters: Box<[Counters]>,
+    /// Lines of the access log that could not be written.
+    pub(crate) log_lost: Arc<AtomicU64>,
 }
 
 impl Shared {
     /// Returns the numbers of all workers and of the store.
     pub(crate) fn report(&self) -> Report {
         let store = self.store.as_ref().map(|store| store.stats());
-        Report::of(&Sum::of(&*self.counters), self.fills.count(), store)
+        Report::of(&self.sum(), self.fills.count(), store)
+    }
+
+    /// Returns the sums of all workers.
+    pub(crate) fn sum(&self) -> Sum {
+        let mut sum = Sum::of(&*self.counters);
+        sum.log_dropped += self.log_lost.load(Ordering::Relaxed);
+        sum
     }
 
     /// Returns the number of client connections of all workers. A stream of HTTP/2 counts as one:

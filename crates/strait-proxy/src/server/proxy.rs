@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use crate::config::file::Config;
 use crate::config::settings::{Port, Settings};
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
+use crate::observe::OnNote;
 use crate::observe::counters::Counters;
 use crate::observe::log::{Log, Writer};
 use crate::observe::report::Report;
@@ -34,11 +35,9 @@ pub struct Bound {
     is_inherited: bool,
     admin: Option<(TcpListener, SocketAddr)>,
     log: Option<(Log, Writer)>,
+    log_lost: Arc<AtomicU64>,
     on_note: OnNote,
 }
-
-/// Function that gets lines for the operator.
-type OnNote = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl fmt::Debug for Bound {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,13 +60,14 @@ impl Bound {
         };
         settings.ports = listeners.addresses.iter().map(|(port, _)| *port).collect();
         let admin = settings.admin.listen.map(admin::listen_on).transpose()?;
-        let log = config.log.access.as_deref().map(Log::open).transpose()?;
+        let log_lost = Arc::default();
+        let log = config.log.access.as_deref().map(|path| Log::open(path, &log_lost)).transpose()?;
         let on_note: OnNote = Arc::new(|_| {});
-        Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log, on_note })
+        Ok(Self { config: config.clone(), settings, listeners, is_inherited, admin, log, log_lost, on_note })
     }
 
-    /// Sets the function that gets a line for the operator when a directory of the cache can no
-    /// longer be used, or can be used again.
+    /// Sets the function that gets a line for the operator when a directory of the cache, or the
+    /// access log, can no longer be used, or can be used again.
     #[must_use]
     pub fn on_note(self, on_note: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { on_note: Arc::new(on_note), ..self }
@@ -78,8 +78,8 @@ impl Bound {
     /// # Errors
     /// The store cannot be opened, or threads cannot be started.
     pub fn start(self, clock: Clock) -> Result<Proxy> {
-        let Self { config, settings, listeners, is_inherited, admin, log, on_note } = self;
-        let store = open_stores(&config, &settings, on_note)?;
+        let Self { config, settings, listeners, is_inherited, admin, log, log_lost, on_note } = self;
+        let store = open_stores(&config, &settings, on_note.clone())?;
         let counters = (0..settings.workers).map(|_| Counters::default()).collect();
         let shared = Arc::new(Shared {
             clock,
@@ -91,6 +91,7 @@ impl Bound {
             background: <_>::default(),
             descriptors: descriptors(),
             counters,
+            log_lost,
         });
         let settings = Arc::new(settings);
         let (controls, receivers): (Vec<_>, Vec<_>) =
@@ -103,8 +104,9 @@ impl Bound {
             is_inherited,
             admin: admin.as_ref().map(|(_, address)| *address),
             threads: Vec::new(),
-            logs: writer.map(Writer::start).transpose()?.into_iter().collect(),
+            logs: writer.map(|writer| writer.start(on_note.clone())).transpose()?.into_iter().collect(),
             log,
+            on_note,
             controls,
             shared,
             settings: Mutex::new(settings),
@@ -120,7 +122,6 @@ impl Bound {
 }
 
 /// Running proxy.
-#[derive(Debug)]
 pub struct Proxy {
     config: Config,
     addresses: Vec<(Port, SocketAddr)>,
@@ -130,10 +131,17 @@ pub struct Proxy {
     /// The access log, if there is one; its thread ends with the last copy.
     log: Option<Log>,
     logs: Vec<JoinHandle<()>>,
+    on_note: OnNote,
     controls: Vec<UnboundedSender<Control>>,
     pub(crate) shared: Arc<Shared>,
     settings: Mutex<Arc<Settings>>,
     site: Arc<Site>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Proxy").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 impl Proxy {
@@ -211,8 +219,8 @@ impl Proxy {
             (None, _) => None,
             (Some(path), Some(log)) if log.path == *path => Some(log.clone()),
             (Some(path), _) => {
-                let (log, writer) = Log::open(path)?;
-                self.logs.push(writer.start()?);
+                let (log, writer) = Log::open(path, &self.shared.log_lost)?;
+                self.logs.push(writer.start(self.on_note.clone())?);
                 Some(log)
             }
         };
