@@ -21,7 +21,9 @@ pub(crate) fn size() -> io::Result<Winsize> {
     Ok(tcgetwinsize(io::stdout())?)
 }
 
-/// Returns true unless the user wants no colours (no-color.org).
+/// Returns true unless the user wants no colours (no-color.org), or the terminal has none
+/// (`TERM=dumb`).
 pub(crate) fn allows_colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !is_dumb && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

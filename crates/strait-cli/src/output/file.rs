@@ -54,8 +54,8 @@ pub(crate) struct Args {
     /// With -C keep the newest N files; with -G but without -C end after N files: tcpdump's -W
     #[arg(short = 'W', long, value_name = "N", requires = "write", conflicts_with = "ring_files", value_parser = count)]
     files: Option<u64>,
-    /// Write each packet to the file on arrival
-    #[arg(short = 'U', long, requires = "write")]
+    /// Write each packet on arrival, to the file or as a line
+    #[arg(short = 'U', long)]
     packet_buffered: bool,
 }
 
@@ -147,7 +147,8 @@ impl Args {
         let Some(file) = &self.write else {
             return Ok(match (source.silent, owners) {
                 (false, owners) => {
-                    Output::Text(Box::new(Text::open(source.link_type, source.lines, owners)?))
+                    let lines = source.lines.written_on_arrival(self.packet_buffered);
+                    Output::Text(Box::new(Text::open(source.link_type, lines, owners)?))
                 }
                 (true, Some(owners)) => Output::Owners(Box::new(Tally::new(owners))),
                 (true, None) => Output::Nothing,

@@ -60,6 +60,11 @@ pub(crate) struct Args {
 pub(crate) type Lines = Args;
 
 impl Args {
+    /// Also writes each line immediately if `on_arrival`.
+    pub(crate) fn written_on_arrival(self, on_arrival: bool) -> Self {
+        Self { line_buffered: self.line_buffered || on_arrival, ..self }
+    }
+
     fn detail(&self) -> Detail {
         Detail { link: self.link_header, verbose: self.verbose > 0, quick: self.quick }
     }

@@ -22,7 +22,7 @@ fn tcpdump_output(options: &[&str]) -> String {
 #[test]
 fn options_of_tcpdump_work_alone_and_combined() {
     let plain = strait_output(&["-c", "5"]);
-    for options in [&["-n"][..], &["-nn"], &["-S"], &["-l"], &["-nnlS"], &["-s0"], &["-nnSs0"]] {
+    for options in [&["-n"][..], &["-nn"], &["-S"], &["-l"], &["-lU"], &["-nnlS"], &["-s0"], &["-nnSs0"]] {
         assert_eq!(strait_output(&[options, &["-c", "5"]].concat()), plain, "{options:?}");
     }
     for options in ["-v", "-vv", "-e", "-X", "-XX", "-A", "-x", "-tttt", "-nnvvXSs0", "-nevvXX"] {

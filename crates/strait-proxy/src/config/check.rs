@@ -186,7 +186,7 @@ fn too_large(configured: ByteSize, dir: &Path) -> Option<String> {
     // Some file systems report no size.
     let found = statvfs(&existing).ok()?;
     let total = ByteSize::b(found.f_blocks.saturating_mul(found.f_frsize));
-    (configured > total).then(|| {
+    (configured > total && total.as_u64() > 0).then(|| {
         let shown = existing.display();
         format!(
             "cache.size = {}: the file system of {shown} has {total} in total; lower it",

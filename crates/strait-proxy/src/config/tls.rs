@@ -133,7 +133,7 @@ fn certificates(name: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>>
 fn unread(name: &str, path: &Path, error: &pem::Error) -> Error {
     let why = match error {
         pem::Error::Io(error) => format!("the file cannot be read: {error}"),
-        pem::Error::NoItemsFound => "the file has none in PEM format".to_owned(),
+        pem::Error::NoItemsFound => "the file has no such block in PEM format".to_owned(),
         _ => "the file is damaged: a PEM block is incomplete or not base64".to_owned(),
     };
     Error::Config(format!("{name} = \"{}\": {why}", path.display()))

@@ -124,18 +124,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let config = config?;
         check_system(args, &config)?;
         become_and_check(args, &config)?;
-        config.check_room().map_err(|error| in_file(args, error))?;
+        check_room(args, &config);
         return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
     let config = config?;
     check_system(args, &config)?;
-    if let Err(error) = config.check_room() {
-        warn(format_args!(
-            "{}; the proxy starts, and evicts before the disk is full\n",
-            in_file(args, error)
-        ));
-    }
+    check_room(args, &config);
     Streams::output(logs_to_stdout(&config)).check()?;
     let mut proxy = start(args, &config)?;
     let mut damage = DamageReport::default();
@@ -280,8 +275,9 @@ fn notify(state: &str) {
 /// Returns the output of `--check-config` for a valid configuration.
 fn as_checked(config: &Config) -> String {
     let listen = config.listen.iter().map(|address| format!("listen {address}\n"));
+    let tls = config.tls.listen.iter().map(|address| format!("listen {address} (TLS)\n"));
     let admin = config.admin.listen.map(|address| format!("admin {address}\n"));
-    listen.chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
+    listen.chain(tls).chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
 /// Reads and checks the configuration for a reload. A file without keys is valid at a start, but is
@@ -303,7 +299,10 @@ fn config(args: &Args) -> Result<Config, Error> {
         return Ok(config);
     };
     let of_file = |error: &dyn std::fmt::Display| Error::usage(located(args, &error.to_string()));
-    let unread = |error: io::Error| Error::failed(format!("read {}: {error}", path.display()));
+    let unread = |error: io::Error| {
+        let text = format!("read {}: {error}", path.display());
+        if error.kind() == io::ErrorKind::InvalidData { Error::usage(text) } else { Error::failed(text) }
+    };
     let text = std::fs::read_to_string(path).map_err(unread)?;
     let config = Config::from_toml(&text).map_err(|error| of_file(&error))?;
     let config = with_options(config, args);
@@ -332,6 +331,14 @@ fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
         service::check_user(user)?;
     }
     config.check_places().map_err(|error| in_file(args, error))
+}
+
+/// Warns if the cache is larger than its file system.
+fn check_room(args: &Args, config: &Config) {
+    if let Err(error) = config.check_room() {
+        let error = in_file(args, error);
+        warn(format_args!("{error}; the proxy starts, and evicts before the disk is full\n"));
+    }
 }
 
 /// Adds the file and the line to a mistake of the configuration.

@@ -175,10 +175,9 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
     };
     let cause = format!("XDP program {} \"{name}\" ({mode}) is attached there", attached.program_id);
     let error = strait_sys::Error::new(Kind::Refused, "capture with AF_XDP on", &*interface.name, cause);
-    let detach = attached.mode.detach_command(&interface.name);
-    Err(error
-        .remedy(format!("end the program that holds it, or detach it ({detach}), or use --path v3"))
-        .into())
+    // A program of a bpf_link ends with the process that holds the link, others with a command.
+    let holder = format!("strait doctor {} names its process, or the command that detaches it", interface.name);
+    Err(error.remedy(format!("{holder}; or use --path v3")).into())
 }
 
 /// Returns the chunk size: 2048 bytes if a frame of `longest` bytes fits, otherwise 4096.
