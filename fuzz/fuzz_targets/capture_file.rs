@@ -3,13 +3,14 @@
 //! For any bytes, the decoder never panics, always advances, gives the same result for any split
 //! into pieces, and returns packets that survive encoding and decoding.
 
-use strait_pcapng::{Decoder, Interface, LinkType, Packet, Record, Section, Step, pcapng};
+use strait_pcapng::{COMMENT_BYTES_MAX, Decoder, Interface, LinkType, Packet, Record, Section, Step, pcapng};
 
-/// Packet with owned bytes.
+/// Packet with owned bytes and comment; those of `packet` are empty.
 #[derive(Debug, PartialEq)]
 struct OwnedPacket {
     packet: Packet<'static>,
     bytes: Vec<u8>,
+    comment: Option<String>,
     linktype: LinkType,
 }
 
@@ -26,6 +27,15 @@ pub fn check(file: &[u8], piece: usize) {
         let interface = before.packet.interface;
         assert_eq!(Packet { interface, ..after.packet }, before.packet);
         assert_eq!((&after.bytes, after.linktype), (&before.bytes, before.linktype));
+        check_comment(before.comment.as_deref(), after.comment.as_deref());
+    }
+}
+
+/// Checks a comment `before` encoding and `after` it: only what is beyond the limit is cut.
+fn check_comment(before: Option<&str>, after: Option<&str>) {
+    match (before, after) {
+        (Some(before), Some(after)) if before.len() > COMMENT_BYTES_MAX => assert!(before.starts_with(after)),
+        _ => assert_eq!(before, after),
     }
 }
 
@@ -66,8 +76,9 @@ fn store(record: Record<'_>, packets: &mut Vec<OwnedPacket>) {
     if let Record::Packet { packet, linktype } = record {
         assert!(packet.wire_len as usize >= packet.bytes.len());
         packets.push(OwnedPacket {
-            packet: Packet { bytes: &[], ..packet },
+            packet: Packet { bytes: &[], comment: None, ..packet },
             bytes: packet.bytes.to_vec(),
+            comment: packet.comment.map(str::to_owned),
             linktype,
         });
     }
@@ -85,7 +96,12 @@ fn write(packets: &[OwnedPacket]) -> Vec<u8> {
             linktypes.push(packet.linktype);
             linktypes.len() - 1
         });
-        let packet = Packet { bytes: &packet.bytes, interface: interface as u32, ..packet.packet };
+        let packet = Packet {
+            bytes: &packet.bytes,
+            comment: packet.comment.as_deref(),
+            interface: interface as u32,
+            ..packet.packet
+        };
         encoder.packet(&mut file, &packet).expect("a packet within the limits");
     }
     file

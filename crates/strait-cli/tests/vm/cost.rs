@@ -368,7 +368,8 @@ fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
     guest.program("/usr/sbin/ethtool").program("/usr/bin/tcpdump").program(drop_in)
 }
 
-fn print(nic: &str, costs: &Costs) {
+/// Prints a line for each contestant.
+pub(super) fn print(nic: &str, costs: &Costs) {
     for (name, sizes) in costs {
         let cells: Vec<String> = sizes
             .iter()
@@ -426,18 +427,13 @@ fn igb() {
         LIBPCAP_NANO,
         TCPDUMP,
     ];
-    let costs = measure_both(
-        Nic::Igb,
-        Axis::Size,
-        &copying,
-        &[ZERO_COPY, ZERO_COPY_FILTER, PCAP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT],
-    );
-    print("igb", &costs);
+    let takers = [ZERO_COPY, ZERO_COPY_FILTER, PCAP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
+    let costs =
+        compare("igb", Axis::Size, Kernel::V7_2, || measure_both(Nic::Igb, Axis::Size, &copying, &takers));
     assert_independent_of_length(&costs, "xdp-zc");
     assert_independent_of_length(&costs, "zerocopy");
     assert_dependent_on_length(&costs, "xdp-native");
     assert_dependent_on_length(&costs, "libpcap");
-    compare("igb", Axis::Size, Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -445,15 +441,13 @@ fn igb_bursts() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let mut costs = measure_both(
-        Nic::Igb,
-        Axis::Burst,
-        &[XDP_ZERO_COPY, XDP_BARE, LIBPCAP, LIBPCAP_IMMEDIATE],
-        &[ZERO_COPY, BARE, BARE_TIMEOUT, BARE_REJECT],
-    );
-    costs.extend(measure_bare_poll(Nic::Igb, Axis::Burst));
-    print("igb", &costs);
-    compare("igb-bursts", Axis::Burst, Kernel::V7_2, &costs);
+    let copying = [XDP_ZERO_COPY, XDP_BARE, LIBPCAP, LIBPCAP_IMMEDIATE];
+    let takers = [ZERO_COPY, BARE, BARE_TIMEOUT, BARE_REJECT];
+    compare("igb-bursts", Axis::Burst, Kernel::V7_2, || {
+        let mut costs = measure_both(Nic::Igb, Axis::Burst, &copying, &takers);
+        costs.extend(measure_bare_poll(Nic::Igb, Axis::Burst));
+        costs
+    });
 }
 
 #[test]
@@ -461,14 +455,15 @@ fn virtio_net() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let guest = peers(Kernel::V7_2, Nic::E1000, Nic::VirtioNet);
-    let mut costs =
-        measure(guest, &[XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, XDP_NATIVE, LIBPCAP], Axis::Size);
-    costs.extend(measure_polls(Nic::VirtioNet, Axis::Size));
-    print("virtio-net", &costs);
+    let copying = [XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, XDP_NATIVE, LIBPCAP];
+    let costs = compare("virtio-net", Axis::Size, Kernel::V7_2, || {
+        let guest = peers(Kernel::V7_2, Nic::E1000, Nic::VirtioNet);
+        let mut costs = measure(guest, &copying, Axis::Size);
+        costs.extend(measure_polls(Nic::VirtioNet, Axis::Size));
+        costs
+    });
     assert_independent_of_length(&costs, "xdp-zc");
     assert_dependent_on_length(&costs, "xdp-native");
-    compare("virtio-net", Axis::Size, Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -478,13 +473,13 @@ fn e1000() {
     }
     let copying = [XDP_GENERIC, V3, V2, RECV, LIBPCAP, LIBPCAP_IMMEDIATE, RECVFROM, TCPDUMP];
     let takers = [ZERO_COPY, ZERO_COPY_FILTER, TCPDUMP_ZERO_COPY, BARE, BARE_COPY, BARE_REJECT];
-    let costs = measure_both(Nic::E1000, Axis::Size, &copying, &takers);
-    print("e1000", &costs);
+    let costs = compare("e1000", Axis::Size, Kernel::V7_2, || {
+        measure_both(Nic::E1000, Axis::Size, &copying, &takers)
+    });
     assert_independent_of_length(&costs, "zerocopy");
     // Only xdp-generic: the stock driver copies frames below 256 bytes an additional time
     // (copybreak), so that the cost of packet sockets depends less on the length.
     assert_dependent_on_length(&costs, "xdp-generic");
-    compare("e1000", Axis::Size, Kernel::V7_2, &costs);
 }
 
 #[test]
@@ -492,14 +487,11 @@ fn e1000_bursts() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let costs = measure_both(
-        Nic::E1000,
-        Axis::Burst,
-        &[V3, LIBPCAP, LIBPCAP_IMMEDIATE],
-        &[ZERO_COPY, BARE, BARE_TIMEOUT],
-    );
-    print("e1000", &costs);
-    compare("e1000-bursts", Axis::Burst, Kernel::V7_2, &costs);
+    let copying = [V3, LIBPCAP, LIBPCAP_IMMEDIATE];
+    let takers = [ZERO_COPY, BARE, BARE_TIMEOUT];
+    compare("e1000-bursts", Axis::Burst, Kernel::V7_2, || {
+        measure_both(Nic::E1000, Axis::Burst, &copying, &takers)
+    });
 }
 
 /// Without `xdp-zc`: its figures of two runs differed by 32 %.
@@ -509,8 +501,9 @@ fn igb_queues() {
         return;
     }
     let guest = || peers(Kernel::V7_2, Nic::E1000, Nic::Igb).processors(PROCESSORS);
-    let mut costs = measure(guest(), &[V3, LIBPCAP], Axis::Queues);
-    costs.extend(measure(pf_zerocopy::with_module(guest(), Kernel::V7_2), &[ZERO_COPY], Axis::Queues));
-    print("igb", &costs);
-    compare("igb-queues", Axis::Queues, Kernel::V7_2, &costs);
+    compare("igb-queues", Axis::Queues, Kernel::V7_2, || {
+        let mut costs = measure(guest(), &[V3, LIBPCAP], Axis::Queues);
+        costs.extend(measure(pf_zerocopy::with_module(guest(), Kernel::V7_2), &[ZERO_COPY], Axis::Queues));
+        costs
+    });
 }

@@ -8,20 +8,24 @@ use strait_bench::machine::Machine;
 use strait_bench::report;
 use strait_bench::results::{Figures, Results, write_file};
 
-use super::cost::{Axis, Cost, Costs, LIBPCAP};
+use super::cost::{Axis, Cost, Costs, LIBPCAP, print};
 
 /// Environment variable with a commit: if it is set, the figures are recorded for that commit and
 /// not compared.
 const RECORD: &str = "STRAIT_VM_RECORD";
+
+/// Measurements of a cost before it counts as higher than the recorded one.
+const MEASUREMENTS_MAX: usize = 3;
 
 const ABOUT: &str = "Guest instructions per received frame, in the kernel and in the program; the instructions of the sender are \
     subtracted. QEMU without KVM. Instructions are not time: caches, DMA and the NIC's registers cost nothing here.";
 
 impl Axis {
     /// Tolerated increase of a cost above the recorded figure, in percent. The processors of a
-    /// guest take turns differently in each run.
+    /// guest take turns differently in each run, and a short burst shares the kernel's work in the
+    /// pause after it among few frames.
     fn tolerance_percent(self) -> f64 {
-        if matches!(self, Self::Queues) { 10.0 } else { 5.0 }
+        if matches!(self, Self::Size) { 5.0 } else { 10.0 }
     }
 
     /// Returns what is special about its results, and the name of the axis.
@@ -36,11 +40,41 @@ impl Axis {
     }
 }
 
-/// Compares `costs` with the recorded costs for `nic`, or records them.
-pub(super) fn compare(nic: &str, axis: Axis, kernel: Kernel, costs: &Costs) {
-    match env::var(RECORD) {
-        Ok(commit) => write(nic, &results(nic, axis, kernel, commit, costs)),
-        Err(_) => assert_not_higher(nic, axis, costs),
+/// Measures, and compares the costs with the recorded ones for `nic`, or records them. Returns the
+/// costs.
+///
+/// The kernel's own work falls into some measurements and not into others. A cost is therefore
+/// only higher than before if it is so in each of [`MEASUREMENTS_MAX`].
+pub(super) fn compare(nic: &str, axis: Axis, kernel: Kernel, measure: impl Fn() -> Costs) -> Costs {
+    let mut costs = measure();
+    print(nic, &costs);
+    if let Ok(commit) = env::var(RECORD) {
+        write(nic, &results(nic, axis, kernel, commit, &costs));
+        return costs;
+    }
+    let mut higher = find_higher(nic, axis, &costs);
+    for _ in 1..MEASUREMENTS_MAX {
+        if higher.is_empty() {
+            break;
+        }
+        println!("measured again, as these are higher than before:\n{}", higher.join("\n"));
+        take_lower(&mut costs, &measure());
+        print(nic, &costs);
+        higher = find_higher(nic, axis, &costs);
+    }
+    assert!(higher.is_empty(), "higher than before:\n{}", higher.join("\n"));
+    costs
+}
+
+/// Replaces each of `costs` by that of `others` if the latter is lower.
+fn take_lower(costs: &mut Costs, others: &Costs) {
+    for (name, of_contestant) in costs {
+        for (label, cost) in of_contestant {
+            let other = others[name][label];
+            if other.total() < cost.total() {
+                *cost = other;
+            }
+        }
     }
 }
 
@@ -93,7 +127,8 @@ fn figures(cost: Cost, libpcap: Cost) -> Figures {
     named.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
 }
 
-fn assert_not_higher(nic: &str, axis: Axis, costs: &Costs) {
+/// Returns a line for each cost that is higher than the recorded one by more than the tolerance.
+fn find_higher(nic: &str, axis: Axis, costs: &Costs) -> Vec<String> {
     let known = Results::read(&file(nic, "json")).unwrap();
     let mut higher = Vec::new();
     for (name, of_contestant) in costs {
@@ -106,5 +141,5 @@ fn assert_not_higher(nic: &str, axis: Axis, costs: &Costs) {
             }
         }
     }
-    assert!(higher.is_empty(), "higher than before:\n{}", higher.join("\n"));
+    higher
 }
