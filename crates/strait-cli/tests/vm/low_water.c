@@ -1,26 +1,49 @@
 /*
- * A receiver that waits for eight frames (SO_RCVLOWAT) on a PF_ZEROCOPY socket. Runs in a guest of
- * the lab, as root; its script sends the frames.
+ * A receiver that waits for eight frames (SO_RCVLOWAT) on a PF_ZEROCOPY socket, and the sender of
+ * its frames. Runs in a guest of the lab, as root.
  *
- *   low_water IFINDEX
+ *   low_water INTERFACE SENDER ROUNDS
+ *
+ * In each round the receiver takes some frames, and waits for eight others while they arrive. No
+ * frame follows, so that a lost wake-up is not hidden by a later one. At the end three frames wait,
+ * until the script sets the INTERFACE down.
  */
+#include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "pf_zerocopy.h"
 
 #define SLOTS 16
 #define WANTED 8 /* half of the ring: the most that a socket waits for */
 #define RING_BYTES (sizeof(struct zerocopy_ring) + SLOTS * sizeof(struct zerocopy_desc))
+#define ETHER_TYPE 0x88b5 /* for experiments: frames without IP arrive in queue 0 */
+#define FRAME_BYTES 60
+/* Of a round, long enough for a busy machine: an alarm ends it. */
+#define DEADLINE_S 120
 
 static struct zerocopy_ring *ring;
 static int fd;
+static struct sockaddr_ll wire;
+static int sender;
+static uint64_t sent;
+/* Frames of the sender's next turn, and its start. */
+static unsigned int due;
+static sem_t turn;
 
 static void check(int status, const char *call)
 {
@@ -37,10 +60,12 @@ static void *map(size_t bytes, int flags, int file)
 	return start;
 }
 
-static void open_socket(unsigned int ifindex, int wanted)
+static void open_socket(const char *interface, int wanted)
 {
 	struct zerocopy_ring_req request = { .slots = SLOTS };
-	struct sockaddr_zerocopy address = { .szc_family = AF_ZEROCOPY, .szc_ifindex = ifindex };
+	struct sockaddr_zerocopy address = {
+		.szc_family = AF_ZEROCOPY, .szc_ifindex = if_nametoindex(interface)
+	};
 
 	fd = socket(PF_ZEROCOPY, SOCK_RAW, 0);
 	if (fd < 0)
@@ -52,12 +77,44 @@ static void open_socket(unsigned int ifindex, int wanted)
 	check(bind(fd, (struct sockaddr *)&address, sizeof(address)), "bind");
 }
 
-/* Waits until the module has made so many frames readable, without a call that waits for frames. */
-static void await_frames(uint64_t frames)
+static void open_sender(const char *interface)
+{
+	wire = (struct sockaddr_ll){
+		.sll_family = AF_PACKET, .sll_protocol = htons(ETHER_TYPE),
+		.sll_ifindex = if_nametoindex(interface), .sll_halen = 6,
+		.sll_addr = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff },
+	};
+	sender = socket(AF_PACKET, SOCK_DGRAM, 0);
+	if (sender < 0)
+		err(1, "packet socket");
+}
+
+static void send_frames(unsigned int count)
+{
+	static const char payload[FRAME_BYTES - 14];
+
+	for (unsigned int i = 0; i < count; i++)
+		if (sendto(sender, payload, sizeof(payload), 0, (struct sockaddr *)&wire, sizeof(wire)) < 0)
+			err(1, "send");
+	sent += count;
+}
+
+static void *take_turns(void *rounds)
+{
+	for (long i = 0; i < *(long *)rounds; i++) {
+		while (sem_wait(&turn) != 0)
+			;
+		send_frames(due);
+	}
+	return NULL;
+}
+
+/* Waits until the module has made all sent frames readable, without a call that waits for frames. */
+static void await_frames(void)
 {
 	struct zerocopy_statistics statistics = { 0 };
 
-	while (statistics.rx_frames < frames) {
+	while (statistics.rx_frames < sent) {
 		socklen_t length = sizeof(statistics);
 
 		check(getsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_STATISTICS, &statistics, &length), "statistics");
@@ -75,12 +132,13 @@ static void expect_no_wake(void)
 		err(1, "recv");
 }
 
-/* Returns the number of readable frames, and their slots. */
-static unsigned int take(void)
+/* Takes at most @most readable frames, and returns their slots. */
+static unsigned int take(unsigned int most)
 {
 	unsigned int next = ring->read, count = 0;
 
-	while (__atomic_load_n(&ring->desc[next].state, __ATOMIC_ACQUIRE) == ZEROCOPY_READABLE) {
+	while (count < most &&
+	       __atomic_load_n(&ring->desc[next].state, __ATOMIC_ACQUIRE) == ZEROCOPY_READABLE) {
 		__atomic_store_n(&ring->desc[next].state, ZEROCOPY_WRITABLE, __ATOMIC_RELEASE);
 		next = (next + 1) % SLOTS;
 		count++;
@@ -94,25 +152,75 @@ static void expect_wake(unsigned int frames)
 	unsigned int taken;
 
 	check(recv(fd, NULL, 0, 0), "recv");
-	taken = take();
+	taken = take(SLOTS);
 	if (taken != frames)
 		errx(1, "%u frames, wanted %u", taken, frames);
 }
 
+/* Also by poll(2), which waits in another way. */
+static void await_others(long round)
+{
+	struct pollfd poller = { .fd = fd, .events = POLLIN };
+
+	if (round % 2 && (poll(&poller, 1, -1) != 1 || poller.revents != POLLIN))
+		errx(1, "poll: %#x", poller.revents);
+	expect_wake(WANTED);
+}
+
+static void race(long rounds)
+{
+	pthread_t thread;
+
+	sem_init(&turn, 0, 0);
+	errno = pthread_create(&thread, NULL, take_turns, &rounds);
+	check(errno, "thread");
+	for (long round = 0; round < rounds; round++) {
+		unsigned int first = round % WANTED, taken = 0;
+
+		alarm(DEADLINE_S);
+		due = first + WANTED;
+		sem_post(&turn);
+		while (taken < first) {
+			taken += take(first - taken);
+			sched_yield();
+		}
+		await_others(round);
+	}
+	errno = pthread_join(thread, NULL);
+	check(errno, "thread");
+}
+
+static void report_lost_wake_up(int signal)
+{
+	static const char message[] = "low_water: no wake-up\n";
+
+	(void)signal;
+	(void)!write(STDERR_FILENO, message, sizeof(message) - 1);
+	_exit(1);
+}
+
 int main(int argc, char **argv)
 {
-	if (argc != 2)
-		errx(2, "usage: low_water IFINDEX");
+	long rounds;
+
+	if (argc != 4)
+		errx(2, "usage: low_water INTERFACE SENDER ROUNDS");
+	rounds = atol(argv[3]);
 	setlinebuf(stdout);
+	signal(SIGALRM, report_lost_wake_up);
+	alarm(DEADLINE_S);
+	open_sender(argv[2]);
 	/* More than half of the ring: the module takes half. */
-	open_socket(atoi(argv[1]), SLOTS);
-	puts("low_water: bound");
-	await_frames(WANTED - 1);
+	open_socket(argv[1], SLOTS);
+	send_frames(WANTED - 1);
+	await_frames();
 	expect_no_wake();
-	puts("low_water: seven wake no one");
+	send_frames(1);
 	expect_wake(WANTED);
-	puts("low_water: eight are received");
-	await_frames(WANTED + 3);
+	race(rounds);
+	alarm(DEADLINE_S);
+	send_frames(3);
+	await_frames();
 	expect_no_wake();
 	puts("low_water: three wake no one");
 	/* No others will come once the link is down. */

@@ -40,6 +40,8 @@
 #define BYTES (SLOTS * ZEROCOPY_SLOT_BYTES)
 #define PATTERN 0x5a
 #define NOBODY 65534
+/* Of waiting for a frame: emulated programs and NICs start slowly on a busy machine. */
+#define DEADLINE_MS 120000
 
 static unsigned int ifindex;
 
@@ -183,7 +185,7 @@ static void refuse_to_wait(void)
 	pid_t child;
 
 	DONE(fd);
-	alarm(20);
+	alarm(DEADLINE_MS / 1000);
 	DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
 	DONE(set_ring(fd, ZEROCOPY_TX_RING, (char *)start + BYTES, SLOTS));
 	REFUSED(recv(fd, NULL, 0, 0), ENOTCONN);
@@ -251,7 +253,7 @@ static void refuse_lengths(void)
 		if (start[byte] != (byte < 60 ? 0 : 0xff))
 			errx(1, "byte %d of a short frame is %d", byte, start[byte]);
 	for (int tries = 0; statistics_of(fd).tx_frames != 1; tries++) {
-		if (tries == 1000)
+		if (tries == DEADLINE_MS / 10)
 			errx(1, "the frame is not sent");
 		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 		DONE(send(fd, NULL, 0, 0)); /* which looks how far the NIC has come */
@@ -506,7 +508,7 @@ static void scribble_in_traffic(struct victim *victims)
 	map_ring(victim, 0);
 	map_ring(victim, 1);
 	DONE(bind_to(victim->fd, ifindex));
-	if (poll(&poller, 1, 10000) != 1 || poller.revents != POLLIN)
+	if (poll(&poller, 1, DEADLINE_MS) != 1 || poller.revents != POLLIN)
 		errx(1, "no frame arrives during the overwriting: %#x", poller.revents);
 	for (unsigned int i = 0; i < SLOTS / 2; i++) {
 		victim->rings[1]->desc[i].length = 60;
@@ -556,7 +558,7 @@ static void look_after(void)
 
 		DONE(set_ring(fd, ZEROCOPY_RX_RING, start, SLOTS));
 		DONE(bind_to(fd, ifindex));
-		if (poll(&poller, 1, 5000) != 1)
+		if (poll(&poller, 1, DEADLINE_MS) != 1)
 			errx(1, "no frame arrives");
 		munmap(start, BYTES);
 		close(fd);

@@ -145,7 +145,7 @@ until [ ! -e /sys/bus/pci/devices/$address ]; do sleep 0.1; done
 unharmed
 ";
     for kernel in kernels() {
-        let _ = run(pair_with(kernel, Nic::Igb).monitor(), script);
+        let _ = run(pair_with(kernel, Nic::Igb).native_hotplug().monitor(), script);
     }
 }
 
