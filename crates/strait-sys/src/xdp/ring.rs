@@ -136,27 +136,23 @@ impl<R: Region> Producer<R> {
 }
 
 impl<R: Contiguous> Producer<R> {
-    /// Pushes as many of `slots` as fit, and returns their number. Loads the shared index once at
-    /// most.
+    /// Returns the next free slots in place, at most `limit` and none beyond the ring's end. The
+    /// consumer sees them after [`Producer::count_written`] and [`Producer::submit`]. Loads the
+    /// shared index once at most.
     #[inline]
-    pub(super) fn push_all(&mut self, slots: &mut impl ExactSizeIterator<Item = R::Slot>) -> usize {
-        let wanted = slots.len().min(self.mask as usize + 1) as u32;
-        let room = self.room(wanted).min(wanted);
-        let mut left = room;
-        while left > 0 {
-            let start = self.written & self.mask;
-            let count = left.min(self.mask + 1 - start);
-            // SAFETY: the run ends before the ring does, and its slots are free, so the consumer no
-            // longer reads them.
-            let run =
-                unsafe { slice::from_raw_parts_mut(self.region.slot().add(start as usize), count as usize) };
-            for (free, slot) in run.iter_mut().zip(&mut *slots) {
-                *free = slot;
-            }
-            self.written = self.written.wrapping_add(count);
-            left -= count;
-        }
-        room as usize
+    pub(super) fn free_slots(&mut self, limit: u32) -> &mut [R::Slot] {
+        let start = self.written & self.mask;
+        let count = self.room(limit).min(limit).min(self.mask + 1 - start);
+        // SAFETY: the run ends before the ring does, and its slots are free, so the consumer no
+        // longer reads them.
+        unsafe { slice::from_raw_parts_mut(self.region.slot().add(start as usize), count as usize) }
+    }
+
+    /// Counts the first `count` of [`Producer::free_slots`] as written.
+    #[inline]
+    pub(super) fn count_written(&mut self, count: u32) {
+        debug_assert!(count <= self.cached_room(), "the slots were free");
+        self.written = self.written.wrapping_add(count);
     }
 }
 

@@ -1,10 +1,11 @@
 //! Reception: the fill ring passes chunks to the kernel, and the RX ring returns them with frames.
 //!
-//! [`Receiver::take`] borrows the received frames as an [`RxBatch`]; dropping the batch puts its
-//! chunks on the fill ring in one step. The fill ring has a slot for every chunk of the share, so
-//! it always has room. Every descriptor is checked once, before its bytes are read. A descriptor is
-//! counted and skipped if the kernel did not hold its chunk, or if its bytes leave the chunk.
-//! Descriptors are read in the RX ring itself, and its slots are released when the batch drops.
+//! [`Receiver::take`] borrows the received frames as an [`RxBatch`] and writes the addresses of
+//! their chunks to the fill ring; dropping the batch publishes them in one step. The fill ring has
+//! a slot for every chunk of the share, so it always has room. Every descriptor is checked once,
+//! before its bytes are read. A descriptor is counted and skipped if the kernel did not hold its
+//! chunk, or if its bytes leave the chunk. Descriptors are read in the RX ring itself, and its
+//! slots are released when the batch drops.
 
 use super::memory::Mapped;
 use super::ring::{Consumer, Producer};
@@ -46,21 +47,22 @@ impl Receiver {
     }
 
     /// Borrows the received frames until the batch drops: at most `limit`, and none beyond the end
-    /// of the ring's memory, from which the next batch starts. May be empty; never waits.
+    /// of either ring's memory, from which the next batch starts. May be empty; never waits.
     #[inline]
     pub fn take(&mut self, limit: usize) -> RxBatch<'_> {
         self.return_chunks();
-        let Self { rx, share, metadata_bytes, invalid, .. } = &mut *self;
+        let Self { rx, fill, share, metadata_bytes, invalid, .. } = &mut *self;
         let metadata = *metadata_bytes != NO_METADATA;
-        let held = rx.hold(u32::try_from(limit).unwrap_or(u32::MAX));
-        let (mut borrowed, mut options) = share.accept(held, metadata);
+        let slots = fill.free_slots(u32::try_from(limit).unwrap_or(u32::MAX));
+        let held = rx.hold(slots.len() as u32);
+        let (mut borrowed, mut options) = share.accept(held, slots, metadata);
         // The kernel returned an invalid descriptor: skip it, and move the valid ones together.
         let mut next = borrowed;
         while next < held.len() {
             share.free_chunk_of(&held[next]);
             *invalid += 1;
             next += 1;
-            let (accepted, more) = share.accept(&held[next..], metadata);
+            let (accepted, more) = share.accept(&held[next..], &mut slots[borrowed..], metadata);
             held.copy_within(next..next + accepted, borrowed);
             (next, borrowed, options) = (next + accepted, borrowed + accepted, options | more);
         }
@@ -124,13 +126,8 @@ impl Receiver {
             // returned.
             unsafe { share.clear_metadata(frames, *metadata_bytes) };
         }
-        let pushed = fill.push_all(&mut frames.iter().map(share.hand_back()));
-        // The fill ring has a slot for each chunk. It is full only if the kernel returned chunks
-        // that it did not hold; the rest of the chunks goes to the free list.
-        for frame in &frames[pushed..] {
-            share.hand_back()(frame);
-            share.free_chunk_of(frame);
-        }
+        share.end_batch();
+        fill.count_written(*borrowed as u32);
         *borrowed = 0;
         *fragmented = false;
         rx.release();
@@ -217,6 +214,12 @@ impl RxBatch<'_> {
         let borrowed = self.receiver.borrowed();
         // SAFETY: as for `get`.
         borrowed[..limit.min(borrowed.len())].iter().map(move |frame| unsafe { frame_of(view, frame) })
+    }
+
+    /// Iterates over the lengths of the frames, without reading these.
+    #[inline]
+    pub fn lengths(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.receiver.borrowed().iter().map(|frame| frame.len)
     }
 
     /// Restores a VLAN tag that the device removed: inserts it after the addresses of the frame at
