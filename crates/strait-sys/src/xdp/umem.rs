@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{PACKET_HEADROOM, SLOTS_MAX};
 use crate::error::{Error, Kind, Result, check};
-use crate::mmap::Mapping;
+use crate::mmap::{self, Mapping};
 
 /// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,23 +264,24 @@ impl Share {
     ) -> (usize, u32) {
         let Self { memory, first, chunk_shift, returned_in, batch, .. } = self;
         let (first, chunk_shift, batch) = (u64::from(*first), *chunk_shift, *batch);
-        let chunk_bytes = 1_u64 << chunk_shift;
+        let (memory, chunk_bytes) = (memory.mapping.as_ptr(), 1_u64 << chunk_shift);
         let (mut accepted, mut all_options) = (0, 0);
         for (&libc::xdp_desc { addr, len, options }, slot) in frames.iter().zip(slots) {
-            let offset = addr & (chunk_bytes - 1);
+            let chunk = addr & !(chunk_bytes - 1);
             let index = (addr >> chunk_shift).wrapping_sub(first) as usize;
             let Some(returned_in) = returned_in.get_mut(index) else { break };
-            let fits = offset + u64::from(len) <= chunk_bytes;
+            let fits = addr - chunk + u64::from(len) <= chunk_bytes;
             if !(*returned_in < batch && fits) {
                 break;
             }
-            *returned_in = batch;
-            *slot = addr - offset;
-            if metadata {
-                memory.mapping.prefetch((addr as usize).saturating_sub(MARK_BYTES));
-            }
-            memory.mapping.prefetch(addr as usize);
             all_options |= options;
+            *returned_in = batch;
+            *slot = chunk;
+            let frame = memory.wrapping_add(addr as usize);
+            if metadata {
+                mmap::prefetch(frame.wrapping_sub(MARK_BYTES));
+            }
+            mmap::prefetch(frame);
             accepted += 1;
         }
         (accepted, all_options)
