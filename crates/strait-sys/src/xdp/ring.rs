@@ -14,6 +14,7 @@
 //! which no other side stores, relaxed.
 
 use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::index::Index;
@@ -58,6 +59,51 @@ pub(super) unsafe trait Region {
 pub(super) unsafe trait Contiguous: Region {
     /// Returns the address of slot 0.
     fn slot(&self) -> *mut Self::Slot;
+}
+
+// SAFETY: the memory is that of the shared region.
+unsafe impl<R: Region> Region for Arc<R> {
+    type Index = R::Index;
+    type Slot = R::Slot;
+
+    #[inline]
+    fn producer(&self) -> &R::Index {
+        R::producer(self)
+    }
+
+    #[inline]
+    fn consumer(&self) -> &R::Index {
+        R::consumer(self)
+    }
+
+    #[inline]
+    fn flags(&self) -> &R::Index {
+        R::flags(self)
+    }
+
+    fn slots(&self) -> u32 {
+        R::slots(self)
+    }
+
+    #[inline]
+    unsafe fn read(&self, index: u32) -> R::Slot {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { R::read(self, index) }
+    }
+
+    #[inline]
+    unsafe fn write(&self, index: u32, slot: R::Slot) {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { R::write(self, index, slot) }
+    }
+}
+
+// SAFETY: the memory is that of the shared region.
+unsafe impl<R: Contiguous> Contiguous for Arc<R> {
+    #[inline]
+    fn slot(&self) -> *mut R::Slot {
+        R::slot(self)
+    }
 }
 
 /// Writing end of a ring.
@@ -199,6 +245,20 @@ impl<R: Region> Consumer<R> {
         let slot = unsafe { self.region.read(self.read & self.mask) };
         self.read = self.read.wrapping_add(1);
         Some(slot)
+    }
+
+    /// Reads the ready slot at `offset` without taking it.
+    pub(super) fn peek(&mut self, offset: u32) -> Option<R::Slot> {
+        if offset >= self.ready(offset.saturating_add(1)) {
+            return None;
+        }
+        // SAFETY: as for `pop`: the slot is ready.
+        Some(unsafe { self.region.read(self.read.wrapping_add(offset) & self.mask) })
+    }
+
+    /// Returns the ring's memory.
+    pub(super) fn region(&self) -> &R {
+        &self.region
     }
 
     /// Returns the popped or held slots to the producer.
