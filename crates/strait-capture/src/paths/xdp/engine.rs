@@ -26,7 +26,7 @@ use crate::wait::{LINK_CHECK_SPINS, Step, Wakers};
 /// Maximum number of descriptors in a batch: enough to make the cost per batch small (900
 /// instructions), few enough that prefetched bytes are still in the first-level cache when they are
 /// read: two lines a frame are 16 KiB, half of a small one.
-pub(super) const BATCH_MAX: usize = 64;
+pub(super) const BATCH_MAX: usize = 128;
 /// Interval between checks of the interface by a sleeping lane: poll(2) does not report that the
 /// interface was removed.
 const LINK_CHECK: Duration = Duration::from_millis(200);
