@@ -66,8 +66,10 @@ impl Receiver {
         self.return_chunks();
         let Self { rx, fill, share, metadata_bytes, invalid, .. } = &mut *self;
         let metadata = *metadata_bytes != NO_METADATA;
-        let slots = fill.free_slots(u32::try_from(limit).unwrap_or(u32::MAX));
-        let held = rx.hold(slots.len() as u32);
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let slots = fill.free_slots(limit);
+        // The fill ring is full only if all chunks are on it, so that a descriptor is invalid.
+        let held = rx.hold(limit.min(slots.len().max(1) as u32));
         let (mut borrowed, mut options) = share.accept(held, slots, metadata);
         // The kernel returned an invalid descriptor: skip it, and move the valid ones together.
         let mut next = borrowed;
