@@ -65,6 +65,53 @@ impl Booking<'_> {
         true
     }
 
+    /// Counts frames as delivered and returns their number. There must be no userspace filter.
+    #[inline]
+    pub(crate) fn count_all<'f>(&mut self, frames: impl Iterator<Item = Frame<'f>>) -> u64 {
+        // In registers: the account is in memory.
+        let mut sums = Sums::default();
+        for frame in frames {
+            let captured = (frame.bytes.len() as u32).min(self.snaplen);
+            sums.frames += 1;
+            sums.captured += u64::from(captured);
+            sums.wire += u64::from(frame.wire_len);
+            sums.cuts += u64::from(captured < frame.wire_len);
+        }
+        self.add(&sums)
+    }
+
+    /// Counts `frames` whole frames with these lengths, of at most `longest`, as delivered, and
+    /// returns their number. There must be no userspace filter, which reads the frames.
+    #[inline]
+    pub(crate) fn count_lengths(
+        &mut self,
+        frames: u64,
+        lengths: impl Iterator<Item = u32> + Clone,
+        longest: u32,
+    ) -> u64 {
+        let wire = lengths.clone().map(u64::from).sum();
+        let mut sums = Sums { frames, captured: wire, wire, cuts: 0 };
+        if longest > self.snaplen {
+            sums.captured = lengths.clone().map(|length| u64::from(length.min(self.snaplen))).sum();
+            sums.cuts = lengths.filter(|&length| length > self.snaplen).count() as u64;
+        }
+        self.add(&sums)
+    }
+
+    fn add(&mut self, sums: &Sums) -> u64 {
+        debug_assert!(self.userspace.is_none());
+        self.account.delivered += sums.frames;
+        self.account.bytes += sums.captured;
+        self.account.wire_bytes += sums.wire;
+        self.account.events.snaplen_cuts += sums.cuts;
+        self.account.copied_bytes += match self.copies {
+            Copies::Nothing => 0,
+            Copies::Captured => sums.captured,
+            Copies::Whole => sums.wire,
+        };
+        sums.frames
+    }
+
     /// Counts a frame and passes it to `take` if it is delivered.
     // By reference: a copy of the frame would stall on the preceding stores to its single fields
     // (failed store forwarding).
@@ -80,4 +127,16 @@ impl Booking<'_> {
     pub(crate) fn reborrow(&mut self) -> Booking<'_> {
         Booking { account: self.account, ..*self }
     }
+}
+
+/// Sums over delivered frames.
+#[derive(Default)]
+struct Sums {
+    frames: u64,
+    /// Bytes within the snaplen.
+    captured: u64,
+    /// Bytes on the wire.
+    wire: u64,
+    /// Number of cut frames.
+    cuts: u64,
 }

@@ -78,6 +78,10 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 /// waits up to twice this time for a full block.
 const GATHER_SUSTAINED_MAX: Duration = Duration::from_millis(4);
 const SUSTAINED_NS: u64 = 50_000_000;
+/// Maximum time since the lane began to wait for a packet, after which packets gather. If the
+/// packets came later they may be a burst: the next packet would wait, and the lane would wake
+/// twice for each burst.
+const LOAD_GAP_NS: u64 = 2_000_000;
 /// Minimum pause. A sleep lasts some 50 us longer than requested, so a shorter one would be all
 /// delay.
 const GATHER_MIN: Duration = Duration::from_micros(50);
@@ -102,6 +106,8 @@ pub(crate) struct Pacer {
     found: bool,
     /// Start of the load; `None` on a quiet link.
     loaded_since_ns: Option<u64>,
+    /// Time of the last [`Step::Wake`].
+    slept_ns: u64,
 }
 
 impl Pacer {
@@ -114,6 +120,7 @@ impl Pacer {
             rate_pps: 0,
             found: false,
             loaded_since_ns: None,
+            slept_ns: 0,
         }
     }
 
@@ -139,9 +146,18 @@ impl Pacer {
             self.window_start_ns = now_ns;
             self.window_frames = 0;
         }
+        let step = self.step(now_ns);
+        if step == Step::Wake {
+            self.slept_ns = now_ns;
+        }
+        step
+    }
+
+    fn step(&mut self, now_ns: u64) -> Step {
         // No packet came during the pause: the burst is over.
         let over = !std::mem::take(&mut self.found);
-        if over || self.rate_pps < BUSY_PPS {
+        let began = self.loaded_since_ns.is_some() || now_ns.saturating_sub(self.slept_ns) <= LOAD_GAP_NS;
+        if over || self.rate_pps < BUSY_PPS || !began {
             self.loaded_since_ns = None;
             return Step::Wake;
         }
@@ -205,6 +221,20 @@ mod tests {
         assert_eq!(steady(&mut pacer, 300_000, 2, later), Step::Gather(GATHER_SUSTAINED_MAX));
         assert_eq!(pacer.empty(later + 3 * WINDOW_NS), Step::Wake);
         assert_eq!(steady(&mut pacer, 300_000, 2, later + 4 * WINDOW_NS), Step::Gather(GATHER_MAX));
+    }
+
+    #[test]
+    fn packet_after_a_burst_does_not_wait() {
+        const MS: u64 = 1_000_000;
+        let mut pacer = Pacer::new(Wait::Balanced, 1 << 16);
+        let mut read = |frames, at_ns| {
+            pacer.found(frames);
+            pacer.empty(at_ns)
+        };
+        assert!((1..10).all(|burst| read(1000, burst * 20 * MS) == Step::Wake));
+        // The load lasts: packets follow at once.
+        assert_eq!(read(1000, 200 * MS), Step::Wake);
+        assert_eq!(read(1000, 201 * MS), Step::Gather(GATHER_MAX));
     }
 
     #[test]

@@ -153,10 +153,12 @@ impl<T: Sink> CaptureState<'_, T> {
     }
 
     fn read_lane(&self, i: usize, lane: &mut Lane) -> Result<(), Error> {
-        let mut published = Instant::now();
+        let mut now = Instant::now();
+        let mut published = now;
         loop {
-            let Some(batch) = lane.next_batch(Instant::now() + TICK)? else { return Ok(()) };
-            let now = Instant::now();
+            let Some(batch) = lane.next_batch(now + TICK)? else { return Ok(()) };
+            // The only reading of the clock for a batch.
+            now = Instant::now();
             if batch.is_empty() {
                 drop(batch);
                 lock(&self.sink).idle(now)?;
@@ -198,8 +200,8 @@ impl<T: Sink> CaptureState<'_, T> {
         // The limit is applied here, as the batch's length includes frames that its filter will
         // reject.
         let taken = if sink.only_counts() {
-            // A loop of its own, compiled without the fields of a frame that only a sink reads.
-            batch.try_each(usize::MAX, |_| take_one(&mut remaining))
+            remaining -= batch.count(remaining);
+            Ok(())
         } else {
             batch.try_each(usize::MAX, |frame| {
                 sink.take(frame).map_err(Some)?;

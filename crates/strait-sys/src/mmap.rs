@@ -95,27 +95,26 @@ impl Mapping {
         self.start.as_ptr()
     }
 
-    /// Prefetches the cache line at `offset`: a hint without effect on reads, valid for any
-    /// address.
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    pub(crate) fn prefetch(&self, offset: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch accesses nothing, at any address; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(self.as_ptr().wrapping_add(offset).cast()) };
-    }
-
-    /// Does nothing: there is no stable intrinsic for this architecture.
-    #[cfg(not(target_arch = "x86_64"))]
-    #[inline]
-    pub(crate) fn prefetch(&self, _offset: usize) {}
-
     /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty: mmap refuses length 0")]
     pub fn len(&self) -> usize {
         self.len
     }
 }
+
+/// Prefetches the cache line at `address`: a hint without effect on reads, valid for any address.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn prefetch(address: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch accesses nothing, at any address; SSE is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+
+/// Does nothing: there is no stable intrinsic for this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(crate) fn prefetch(_address: *const u8) {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {

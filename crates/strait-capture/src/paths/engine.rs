@@ -150,6 +150,13 @@ pub(crate) trait Lent {
     /// Iterates over the frames, oldest first.
     fn frames(&mut self) -> Self::Frames<'_>;
 
+    /// Counts the frames, at most `limit`, as delivered without passing them on, and returns their
+    /// number. There must be no userspace filter.
+    #[inline]
+    fn count(&mut self, limit: usize, booking: &mut Booking<'_>) -> u64 {
+        booking.count_all(self.frames().take(limit))
+    }
+
     /// Counts the frames, at most `limit`, and passes them to `take`.
     #[inline]
     fn try_each<E>(

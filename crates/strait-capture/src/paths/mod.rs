@@ -163,6 +163,15 @@ macro_rules! paths {
                 }
             }
 
+            /// See [`Lent::count`].
+            #[inline]
+            pub(crate) fn count(&mut self, limit: usize, booking: &mut Booking<'_>) -> u64 {
+                match self {
+                    Self::Empty => 0,
+                    $($(#[$attribute])* Self::$variant(batch) => batch.count(limit, booking),)+
+                }
+            }
+
             /// See [`Lent::try_each`].
             #[inline]
             pub(crate) fn try_each<E>(

@@ -62,20 +62,15 @@ const COUNTERS_SHIFT: i32 = 6;
 
 /// Outcome of a frame: index of the 64-bit counter among the counters of its queue.
 ///
-/// Every frame is counted in exactly one of the first three, so their sum is the number of frames
-/// that the program received.
+/// All other frames are redirected to the `AF_XDP` socket of their queue, which counts them, or pass
+/// to the host because their queue has none: it is not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
     /// Not matched by the filter, and passed to the host.
     Passed = 0,
-    /// Redirected to the AF_XDP socket of its queue. The socket may still drop the frame, and has
-    /// its own counter for that.
-    Redirected = 1,
-    /// Matched, but passed to the host because no socket is bound to its queue.
-    Unbound = 2,
-    /// Redirected or unbound without [`Metadata`], because the driver leaves no space for it.
-    WithoutMetadata = 3,
+    /// Matched and without [`Metadata`], because the driver leaves no space for it.
+    WithoutMetadata = 1,
 }
 
 impl Counter {

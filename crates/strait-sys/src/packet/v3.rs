@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use super::{Cooked, Frame, Header, Socket, TAG_RESTORED, VLAN_TAG_LEN};
 use crate::error::Result;
-use crate::mmap::Mapping;
+use crate::mmap::{self, Mapping};
 
 /// `TPACKET_ALIGN(sizeof(struct tpacket3_hdr))`: offset of the `sockaddr_ll` (if_packet.h).
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
@@ -326,9 +326,10 @@ impl Ring {
         }
         let next = self.offset + usize::from(raw.tp_mac) + raw.tp_snaplen as usize;
         let prefetched = next.max(self.offset + PREFETCH_DISTANCE_MIN);
-        let prefetched = self.block * self.geometry.block_bytes + prefetched;
-        self.memory.prefetch(prefetched);
-        self.memory.prefetch(prefetched + CACHE_LINE);
+        let prefetched =
+            self.memory.as_ptr().wrapping_add(self.block * self.geometry.block_bytes + prefetched);
+        mmap::prefetch(prefetched);
+        mmap::prefetch(prefetched.wrapping_add(CACHE_LINE));
         self.offset = next.next_multiple_of(FRAME_ALIGNMENT);
         self.read += 1;
         Some(frame)

@@ -80,6 +80,20 @@ impl Batch<'_> {
         Some(frame(ring.received(), ring.descriptor(ring.after(self.receiver.next, index as u32))))
     }
 
+    /// Returns the number of the first frames, `limit` at most, and their lengths, without reading
+    /// them.
+    #[inline]
+    pub fn lengths(&self, limit: usize) -> (u32, impl Iterator<Item = u32> + Clone) {
+        let count = self.first(limit);
+        let [before_end, after] = self.receiver.ring.descriptors(self.receiver.next, count);
+        (count, before_end.iter().chain(after).map(length))
+    }
+
+    /// Returns the number of frames, `limit` at most.
+    fn first(&self, limit: usize) -> u32 {
+        self.count.min(u32::try_from(limit).unwrap_or(u32::MAX))
+    }
+
     /// Calls `take` for the first `limit` frames, oldest first, until it returns an error.
     #[inline]
     pub fn try_each<'a, E>(
@@ -87,7 +101,7 @@ impl Batch<'_> {
         limit: usize,
         mut take: impl FnMut(Frame<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let count = self.count.min(u32::try_from(limit).unwrap_or(u32::MAX));
+        let count = self.first(limit);
         let slots = self.receiver.ring.received();
         for descriptors in self.receiver.ring.descriptors(self.receiver.next, count) {
             for descriptor in descriptors {
@@ -98,12 +112,17 @@ impl Batch<'_> {
     }
 }
 
+/// Returns the length of the frame of a borrowed descriptor, which lies within its slot.
+#[inline]
+fn length(descriptor: &Descriptor) -> u32 {
+    descriptor.length.load(Ordering::Relaxed).min(SLOT_BYTES as u32)
+}
+
 /// Returns the frame of a borrowed descriptor.
 #[inline]
 fn frame<'a>(slots: ReceivedSlots<'a>, descriptor: &'a Descriptor) -> Frame<'a> {
-    let length = (descriptor.length.load(Ordering::Relaxed) as usize).min(SLOT_BYTES);
     // SAFETY: this side owns the slot until the batch drops, and `length` bytes lie within it.
-    let bytes = unsafe { std::slice::from_raw_parts(slots.of(descriptor), length) };
+    let bytes = unsafe { std::slice::from_raw_parts(slots.of(descriptor), length(descriptor) as usize) };
     Frame { bytes, timestamp_ns: descriptor.timestamp_ns.load(Ordering::Relaxed) }
 }
 

@@ -20,7 +20,7 @@ mod umem;
 
 use rustix::io::Errno;
 
-pub use rx::{Receiver, RxBatch, RxFrame};
+pub use rx::{Receiver, RxBatch, RxCount, RxFrame};
 pub use socket::{Binding, Mode, Socket, Statistics};
 pub use tx::Transmitter;
 pub use umem::{Geometry, Share, Umem};

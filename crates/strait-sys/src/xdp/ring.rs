@@ -14,6 +14,7 @@
 //! which no other side stores, relaxed.
 
 use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::index::Index;
@@ -58,6 +59,51 @@ pub(super) unsafe trait Region {
 pub(super) unsafe trait Contiguous: Region {
     /// Returns the address of slot 0.
     fn slot(&self) -> *mut Self::Slot;
+}
+
+// SAFETY: the memory is that of the shared region.
+unsafe impl<R: Region> Region for Arc<R> {
+    type Index = R::Index;
+    type Slot = R::Slot;
+
+    #[inline]
+    fn producer(&self) -> &R::Index {
+        R::producer(self)
+    }
+
+    #[inline]
+    fn consumer(&self) -> &R::Index {
+        R::consumer(self)
+    }
+
+    #[inline]
+    fn flags(&self) -> &R::Index {
+        R::flags(self)
+    }
+
+    fn slots(&self) -> u32 {
+        R::slots(self)
+    }
+
+    #[inline]
+    unsafe fn read(&self, index: u32) -> R::Slot {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { R::read(self, index) }
+    }
+
+    #[inline]
+    unsafe fn write(&self, index: u32, slot: R::Slot) {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { R::write(self, index, slot) }
+    }
+}
+
+// SAFETY: the memory is that of the shared region.
+unsafe impl<R: Contiguous> Contiguous for Arc<R> {
+    #[inline]
+    fn slot(&self) -> *mut R::Slot {
+        R::slot(self)
+    }
 }
 
 /// Writing end of a ring.
@@ -136,27 +182,23 @@ impl<R: Region> Producer<R> {
 }
 
 impl<R: Contiguous> Producer<R> {
-    /// Pushes as many of `slots` as fit, and returns their number. Loads the shared index once at
-    /// most.
+    /// Returns the next free slots in place, at most `limit` and none beyond the ring's end. The
+    /// consumer sees them after [`Producer::count_written`] and [`Producer::submit`]. Loads the
+    /// shared index once at most.
     #[inline]
-    pub(super) fn push_all(&mut self, slots: &mut impl ExactSizeIterator<Item = R::Slot>) -> usize {
-        let wanted = slots.len().min(self.mask as usize + 1) as u32;
-        let room = self.room(wanted).min(wanted);
-        let mut left = room;
-        while left > 0 {
-            let start = self.written & self.mask;
-            let count = left.min(self.mask + 1 - start);
-            // SAFETY: the run ends before the ring does, and its slots are free, so the consumer no
-            // longer reads them.
-            let run =
-                unsafe { slice::from_raw_parts_mut(self.region.slot().add(start as usize), count as usize) };
-            for (free, slot) in run.iter_mut().zip(&mut *slots) {
-                *free = slot;
-            }
-            self.written = self.written.wrapping_add(count);
-            left -= count;
-        }
-        room as usize
+    pub(super) fn free_slots(&mut self, limit: u32) -> &mut [R::Slot] {
+        let start = self.written & self.mask;
+        let count = self.room(limit).min(limit).min(self.mask + 1 - start);
+        // SAFETY: the run ends before the ring does, and its slots are free, so the consumer no
+        // longer reads them.
+        unsafe { slice::from_raw_parts_mut(self.region.slot().add(start as usize), count as usize) }
+    }
+
+    /// Counts the first `count` of [`Producer::free_slots`] as written.
+    #[inline]
+    pub(super) fn count_written(&mut self, count: u32) {
+        debug_assert!(count <= self.cached_room(), "the slots were free");
+        self.written = self.written.wrapping_add(count);
     }
 }
 
@@ -203,6 +245,20 @@ impl<R: Region> Consumer<R> {
         let slot = unsafe { self.region.read(self.read & self.mask) };
         self.read = self.read.wrapping_add(1);
         Some(slot)
+    }
+
+    /// Reads the ready slot at `offset` without taking it.
+    pub(super) fn peek(&mut self, offset: u32) -> Option<R::Slot> {
+        if offset >= self.ready(offset.saturating_add(1)) {
+            return None;
+        }
+        // SAFETY: as for `pop`: the slot is ready.
+        Some(unsafe { self.region.read(self.read.wrapping_add(offset) & self.mask) })
+    }
+
+    /// Returns the ring's memory.
+    pub(super) fn region(&self) -> &R {
+        &self.region
     }
 
     /// Returns the popped or held slots to the producer.

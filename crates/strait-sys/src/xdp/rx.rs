@@ -1,13 +1,17 @@
 //! Reception: the fill ring passes chunks to the kernel, and the RX ring returns them with frames.
 //!
-//! [`Receiver::take`] borrows the received frames as an [`RxBatch`]; dropping the batch puts its
-//! chunks on the fill ring in one step. The fill ring has a slot for every chunk of the share, so
-//! it always has room. Every descriptor is checked once, before its bytes are read. A descriptor is
-//! counted and skipped if the kernel did not hold its chunk, or if its bytes leave the chunk.
-//! Descriptors are read in the RX ring itself, and its slots are released when the batch drops.
+//! [`Receiver::take`] borrows the received frames as an [`RxBatch`] and writes the addresses of
+//! their chunks to the fill ring; dropping the batch publishes them in one step. The fill ring has
+//! a slot for every chunk of the share, so it always has room. Every descriptor is checked once,
+//! before its bytes are read. A descriptor is counted and skipped if the kernel did not hold its
+//! chunk, or if its bytes leave the chunk. Descriptors are read in the RX ring itself, and its
+//! slots are released when the batch drops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::Mapped;
-use super::ring::{Consumer, Producer};
+use super::ring::{Consumer, Producer, Region as _};
 use super::umem::{Chunk, Share, View};
 use crate::packet::{VLAN_TAG_LEN, VlanTag};
 
@@ -20,9 +24,10 @@ const NO_METADATA: u32 = u32::MAX;
 /// RX and fill rings of a socket, and the chunks that circulate on them.
 #[derive(Debug)]
 pub struct Receiver {
-    rx: Consumer<Mapped<libc::xdp_desc>>,
+    rx: Consumer<Arc<Mapped<libc::xdp_desc>>>,
     fill: Producer<Mapped<u64>>,
     share: Share,
+    count: Arc<RxCount>,
     /// Number of borrowed frames: the first of the descriptors that `rx` holds.
     borrowed: usize,
     /// True if a frame of the batch continues in the next descriptor.
@@ -35,32 +40,44 @@ pub struct Receiver {
 impl Receiver {
     /// Puts every chunk of `share` on the fill ring, which must have a slot for each.
     pub(super) fn new(
-        rx: Consumer<Mapped<libc::xdp_desc>>,
+        rx: Consumer<Arc<Mapped<libc::xdp_desc>>>,
         fill: Producer<Mapped<u64>>,
         share: Share,
     ) -> Self {
-        let mut receiver =
-            Self { rx, fill, share, borrowed: 0, fragmented: false, metadata_bytes: NO_METADATA, invalid: 0 };
+        let count = Arc::new(RxCount::new(Arc::clone(rx.region())));
+        let mut receiver = Self {
+            rx,
+            fill,
+            share,
+            count,
+            borrowed: 0,
+            fragmented: false,
+            metadata_bytes: NO_METADATA,
+            invalid: 0,
+        };
         receiver.return_chunks();
         receiver
     }
 
     /// Borrows the received frames until the batch drops: at most `limit`, and none beyond the end
-    /// of the ring's memory, from which the next batch starts. May be empty; never waits.
+    /// of either ring's memory, from which the next batch starts. May be empty; never waits.
     #[inline]
     pub fn take(&mut self, limit: usize) -> RxBatch<'_> {
         self.return_chunks();
-        let Self { rx, share, metadata_bytes, invalid, .. } = &mut *self;
+        let Self { rx, fill, share, metadata_bytes, invalid, .. } = &mut *self;
         let metadata = *metadata_bytes != NO_METADATA;
-        let held = rx.hold(u32::try_from(limit).unwrap_or(u32::MAX));
-        let (mut borrowed, mut options) = share.accept(held, metadata);
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let slots = fill.free_slots(limit);
+        // The fill ring is full only if all chunks are on it, so that a descriptor is invalid.
+        let held = rx.hold(limit.min(slots.len().max(1) as u32));
+        let (mut borrowed, mut options) = share.accept(held, slots, metadata);
         // The kernel returned an invalid descriptor: skip it, and move the valid ones together.
         let mut next = borrowed;
         while next < held.len() {
             share.free_chunk_of(&held[next]);
             *invalid += 1;
             next += 1;
-            let (accepted, more) = share.accept(&held[next..], metadata);
+            let (accepted, more) = share.accept(&held[next..], &mut slots[borrowed..], metadata);
             held.copy_within(next..next + accepted, borrowed);
             (next, borrowed, options) = (next + accepted, borrowed + accepted, options | more);
         }
@@ -78,6 +95,19 @@ impl Receiver {
     /// Returns the number of received descriptors that were not taken.
     pub fn waiting(&mut self) -> u32 {
         self.rx.ready(u32::MAX)
+    }
+
+    /// Returns the number of received frames that were not taken: of the descriptors that end a
+    /// frame. Reads all of them, in contrast to [`Receiver::waiting`].
+    pub fn waiting_frames(&mut self) -> u64 {
+        let waiting = self.waiting();
+        let ends = (0..waiting).filter_map(|offset| self.rx.peek(offset)).filter(|desc| !continues(desc));
+        ends.count() as u64
+    }
+
+    /// Returns the count of received frames for other threads.
+    pub fn count(&self) -> Arc<RxCount> {
+        Arc::clone(&self.count)
     }
 
     /// Sets the length of the metadata that an XDP program writes before a frame. Its first eight
@@ -114,23 +144,20 @@ impl Receiver {
     /// Puts every chunk that this process holds on the fill ring.
     #[inline]
     fn return_chunks(&mut self) {
-        let Self { rx, fill, share, borrowed, fragmented, metadata_bytes, .. } = self;
+        let Self { rx, fill, share, count, borrowed, fragmented, metadata_bytes, .. } = self;
         if rx.held().is_empty() && share.free_chunks() == 0 {
             return;
         }
         let frames = &rx.held()[..*borrowed];
+        let fragments = if *fragmented { frames.iter().filter(|desc| continues(desc)).count() } else { 0 };
+        count.add(rx.held().len(), rx.held().len() - *borrowed + fragments);
         if *metadata_bytes != NO_METADATA {
             // SAFETY: the frames are borrowed: they were accepted, and their chunks were not
             // returned.
             unsafe { share.clear_metadata(frames, *metadata_bytes) };
         }
-        let pushed = fill.push_all(&mut frames.iter().map(share.hand_back()));
-        // The fill ring has a slot for each chunk. It is full only if the kernel returned chunks
-        // that it did not hold; the rest of the chunks goes to the free list.
-        for frame in &frames[pushed..] {
-            share.hand_back()(frame);
-            share.free_chunk_of(frame);
-        }
+        share.end_batch();
+        fill.count_written(*borrowed as u32);
         *borrowed = 0;
         *fragmented = false;
         rx.release();
@@ -219,6 +246,18 @@ impl RxBatch<'_> {
         borrowed[..limit.min(borrowed.len())].iter().map(move |frame| unsafe { frame_of(view, frame) })
     }
 
+    /// Iterates over the lengths of the first `limit` frames, without reading these.
+    #[inline]
+    pub fn lengths(&self, limit: usize) -> impl ExactSizeIterator<Item = u32> + Clone {
+        let borrowed = self.receiver.borrowed();
+        borrowed[..limit.min(borrowed.len())].iter().map(|frame| frame.len)
+    }
+
+    /// Returns the maximum length of a frame without fragments: that of a chunk.
+    pub fn frame_bytes_max(&self) -> u32 {
+        self.receiver.share.chunk_bytes()
+    }
+
     /// Restores a VLAN tag that the device removed: inserts it after the addresses of the frame at
     /// `index`. The metadata still ends at the start of the frame. Does nothing if there is no such
     /// frame, if the chunk has no room, or if the frame is shorter than its addresses.
@@ -241,6 +280,12 @@ impl RxBatch<'_> {
     }
 }
 
+/// Returns true if the frame continues in the next descriptor.
+#[inline]
+fn continues(desc: &libc::xdp_desc) -> bool {
+    desc.options & libc::XDP_PKT_CONTD != 0
+}
+
 /// Makes an [`RxFrame`] of a descriptor.
 ///
 /// # Safety
@@ -249,13 +294,49 @@ impl RxBatch<'_> {
 unsafe fn frame_of<'batch>(view: View<'batch>, frame: &libc::xdp_desc) -> RxFrame<'batch> {
     // SAFETY: guaranteed by the caller.
     let (bytes, metadata) = unsafe { (view.bytes(frame), view.bytes_before(frame)) };
-    let continues = frame.options & libc::XDP_PKT_CONTD != 0;
-    RxFrame { bytes, metadata, continues, address: frame.addr }
+    RxFrame { bytes, metadata, continues: continues(frame), address: frame.addr }
 }
 
 impl Drop for RxBatch<'_> {
     #[inline]
     fn drop(&mut self) {
         self.receiver.return_chunks();
+    }
+}
+
+/// Number of frames that the kernel has put on an RX ring, for threads other than the reader's.
+#[derive(Debug)]
+pub struct RxCount {
+    ring: Arc<Mapped<libc::xdp_desc>>,
+    /// Number of taken descriptors.
+    taken: AtomicU64,
+    /// Number of them that are no frame of their own: they continue, or were invalid.
+    without_frame: AtomicU64,
+}
+
+impl RxCount {
+    fn new(ring: Arc<Mapped<libc::xdp_desc>>) -> Self {
+        Self { ring, taken: AtomicU64::new(0), without_frame: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of frames since the socket was opened, taken or not. A frame on the ring
+    /// counts once for each of its descriptors until it is taken.
+    pub fn frames(&self) -> u64 {
+        // Acquire: the descriptors without a frame are among the taken ones.
+        let without_frame = self.without_frame.load(Ordering::Acquire);
+        let taken = self.taken.load(Ordering::Relaxed);
+        // Relaxed: the result is a count, and no slot is read because of it. Both indices start at
+        // 0, and the ring has less than 2^32 slots.
+        let waiting = self.ring.producer().load(Ordering::Relaxed).wrapping_sub(taken as u32);
+        taken + u64::from(waiting) - without_frame
+    }
+
+    /// Counts taken descriptors.
+    #[inline]
+    fn add(&self, taken: usize, without_frame: usize) {
+        self.taken.fetch_add(taken as u64, Ordering::Relaxed);
+        if without_frame > 0 {
+            self.without_frame.fetch_add(without_frame as u64, Ordering::Release);
+        }
     }
 }

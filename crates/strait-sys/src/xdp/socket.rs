@@ -139,7 +139,7 @@ impl Socket {
         let offsets = self.offsets()?;
         let rx = self.map_ring(offsets.rx, slots, libc::XDP_PGOFF_RX_RING)?;
         let fill = self.map_ring(offsets.fr, fill_slots, libc::XDP_UMEM_PGOFF_FILL_RING as i64)?;
-        Ok(Receiver::new(Consumer::new(rx), Producer::new(fill), share))
+        Ok(Receiver::new(Consumer::new(Arc::new(rx)), Producer::new(fill), share))
     }
 
     /// Makes and maps a TX ring of `slots` and a completion ring with a slot for each chunk of

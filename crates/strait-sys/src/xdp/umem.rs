@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{PACKET_HEADROOM, SLOTS_MAX};
 use crate::error::{Error, Kind, Result, check};
-use crate::mmap::Mapping;
+use crate::mmap::{self, Mapping};
 
 /// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,9 @@ const MARK_BYTES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Chunk(u32);
 
+/// Mark of a [`Chunk`] in [`Share::returned_in`].
+const HELD: u64 = u64::MAX;
+
 /// Chunks of a UMEM that belong to one ring pair.
 #[derive(Debug)]
 pub struct Share {
@@ -154,23 +157,27 @@ pub struct Share {
     first: u32,
     /// log2 of a chunk's bytes.
     chunk_shift: u32,
-    /// For each chunk of the share: true if the kernel holds it.
-    with_kernel: Box<[bool]>,
+    /// For each chunk of the share: the last batch in which the kernel returned it, or [`HELD`].
+    /// The kernel holds the chunks with a number below that of the current batch, so that the end
+    /// of a batch passes all its chunks to the kernel.
+    returned_in: Box<[u64]>,
+    /// Number of the current batch, from 1.
+    batch: u64,
     free: Vec<Chunk>,
 }
 
 impl Share {
     fn new(memory: Arc<Memory>, first: u32, chunks: u32) -> Self {
-        let with_kernel = vec![false; chunks as usize].into_boxed_slice();
+        let returned_in = vec![HELD; chunks as usize].into_boxed_slice();
         // Reversed, because chunks are taken from the end: the lowest address goes first.
         let free = (0..chunks).rev().map(Chunk).collect();
         let chunk_shift = memory.geometry.chunk_bytes.trailing_zeros();
-        Self { memory, first, chunk_shift, with_kernel, free }
+        Self { memory, first, chunk_shift, returned_in, batch: 1, free }
     }
 
     /// Returns the number of chunks, held by the kernel or not.
     pub fn chunks(&self) -> u32 {
-        self.with_kernel.len() as u32
+        self.returned_in.len() as u32
     }
 
     /// Bytes of a chunk.
@@ -202,8 +209,8 @@ impl Share {
     #[inline]
     #[allow(clippy::needless_pass_by_value, reason = "the kernel owns the chunk from here on")]
     pub(super) fn hand_over(&mut self, chunk: Chunk) -> u64 {
-        debug_assert!(!self.with_kernel[chunk.0 as usize]);
-        self.with_kernel[chunk.0 as usize] = true;
+        debug_assert_eq!(self.returned_in[chunk.0 as usize], HELD);
+        self.returned_in[chunk.0 as usize] = 0;
         self.address(&chunk, 0)
     }
 
@@ -218,10 +225,11 @@ impl Share {
     #[inline]
     pub(super) fn reclaim(&mut self, address: u64) -> Option<(Chunk, u32)> {
         let index = (address >> self.chunk_shift).checked_sub(u64::from(self.first))?;
-        let with_kernel = self.with_kernel.get_mut(usize::try_from(index).ok()?)?;
-        if !std::mem::replace(with_kernel, false) {
+        let returned_in = self.returned_in.get_mut(usize::try_from(index).ok()?)?;
+        if *returned_in >= self.batch {
             return None;
         }
+        *returned_in = HELD;
         let offset = address as u32 & (self.chunk_bytes() - 1);
         Some((Chunk(index as u32), offset))
     }
@@ -240,57 +248,57 @@ impl Share {
     }
 
     /// Accepts frames in order, up to the first with a chunk that the kernel did not hold or with
-    /// bytes outside its chunk. Returns the number of accepted frames and the union of their
+    /// bytes outside its chunk, and at most as many as there are `slots`. Writes the addresses of
+    /// their chunks to `slots`. Returns the number of accepted frames and the union of their
     /// options. Each accepted descriptor represents its chunk, as a [`Chunk`] does, until
-    /// [`Share::hand_back`] or [`Share::free_chunk_of`].
+    /// [`Share::end_batch`].
     ///
     /// Prefetches the frames, and with `metadata` the bytes before them, into the cache: the kernel
     /// has just written them on another core, and prefetching overlaps these misses.
     #[inline]
-    pub(super) fn accept(&mut self, frames: &[libc::xdp_desc], metadata: bool) -> (usize, u32) {
-        let Self { memory, first, chunk_shift, with_kernel, .. } = self;
-        let (first, chunk_shift, mapping) = (u64::from(*first), *chunk_shift, &memory.mapping);
-        let chunk_bytes = 1_u64 << chunk_shift;
+    pub(super) fn accept(
+        &mut self,
+        frames: &[libc::xdp_desc],
+        slots: &mut [u64],
+        metadata: bool,
+    ) -> (usize, u32) {
+        let Self { memory, first, chunk_shift, returned_in, batch, .. } = self;
+        let (first, chunk_shift, batch) = (u64::from(*first), *chunk_shift, *batch);
+        let (memory, chunk_bytes) = (memory.mapping.as_ptr(), 1_u64 << chunk_shift);
         let (mut accepted, mut all_options) = (0, 0);
-        for &libc::xdp_desc { addr, len, options } in frames {
+        for (&libc::xdp_desc { addr, len, options }, slot) in frames.iter().zip(slots) {
+            let chunk = addr & !(chunk_bytes - 1);
             let index = (addr >> chunk_shift).wrapping_sub(first) as usize;
-            let Some(with_kernel) = with_kernel.get_mut(index) else { break };
-            let fits = (addr & (chunk_bytes - 1)) + u64::from(len) <= chunk_bytes;
-            if !(*with_kernel && fits) {
+            let Some(returned_in) = returned_in.get_mut(index) else { break };
+            let fits = addr - chunk + u64::from(len) <= chunk_bytes;
+            if !(*returned_in < batch && fits) {
                 break;
             }
-            *with_kernel = false;
-            if metadata {
-                mapping.prefetch((addr as usize).saturating_sub(MARK_BYTES));
-            }
-            mapping.prefetch(addr as usize);
             all_options |= options;
+            *returned_in = batch;
+            *slot = chunk;
+            let frame = memory.wrapping_add(addr as usize);
+            if metadata {
+                mmap::prefetch(frame.wrapping_sub(MARK_BYTES));
+            }
+            mmap::prefetch(frame);
             accepted += 1;
         }
         (accepted, all_options)
     }
 
-    /// Puts the chunk of a frame, accepted or not, on the free list. Does nothing if the kernel did
-    /// not hold it.
+    /// Passes the chunks of all accepted frames to the kernel.
+    #[inline]
+    pub(super) fn end_batch(&mut self) {
+        self.batch += 1;
+    }
+
+    /// Puts the chunk of a frame that was not accepted on the free list. Does nothing if the kernel
+    /// did not hold it.
     #[cold]
     pub(super) fn free_chunk_of(&mut self, frame: &libc::xdp_desc) {
         if let Some((chunk, _)) = self.reclaim(frame.addr) {
             self.put_free(chunk);
-        }
-    }
-
-    /// Returns a function that marks the chunk of an accepted frame as held by the kernel and
-    /// returns its address.
-    #[inline]
-    pub(super) fn hand_back(&mut self) -> impl FnMut(&libc::xdp_desc) -> u64 {
-        let Self { first, chunk_shift, with_kernel, .. } = self;
-        let (first, chunk_shift) = (u64::from(*first), *chunk_shift);
-        move |frame| {
-            let chunk = frame.addr >> chunk_shift;
-            if let Some(with_kernel) = with_kernel.get_mut(chunk.wrapping_sub(first) as usize) {
-                *with_kernel = true;
-            }
-            chunk << chunk_shift
         }
     }
 

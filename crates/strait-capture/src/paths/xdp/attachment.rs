@@ -109,6 +109,8 @@ impl Attachment {
 
     /// Detaches the program. No frame enters the rings after this.
     pub(super) fn stop(&mut self) {
-        self.link = None;
+        if self.link.take().is_some() {
+            process::wait_for_receive_paths();
+        }
     }
 }

@@ -34,6 +34,16 @@ impl Lent for Batch<'_> {
         Frames { batch: self, at: 0, now_ns: clock::realtime_ns() }
     }
 
+    #[inline]
+    fn count(&mut self, limit: usize, booking: &mut Booking<'_>) -> u64 {
+        if self.joiner.items().is_some() {
+            // Joined frames have other lengths than their descriptors.
+            return booking.count_all(self.frames().take(limit));
+        }
+        let lengths = self.raw.lengths(limit);
+        booking.count_lengths(lengths.len() as u64, lengths, self.raw.frame_bytes_max())
+    }
+
     /// Uses a shorter loop than [`Lent::frames`] for a batch without joined frames, and a still
     /// shorter one for a batch without metadata.
     #[inline]

@@ -324,7 +324,8 @@ impl Port {
             self.receiver.set_metadata_bytes(Metadata::BYTES as u32);
         }
         let socket = Arc::new(self.socket);
-        let counts = Counts { socket: Arc::clone(&socket), counters: Arc::clone(counters), queue };
+        let (received, counters) = (self.receiver.count(), Arc::clone(counters));
+        let counts = Counts { socket: Arc::clone(&socket), received, counters, queue };
         Engine {
             receiver: self.receiver,
             socket,
@@ -343,7 +344,6 @@ impl Port {
             fallbacks: 0,
             spins: 0,
             taken: 0,
-            ended: false,
         }
     }
 }

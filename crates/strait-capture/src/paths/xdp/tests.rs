@@ -251,6 +251,36 @@ fn lent_frames_that_are_not_read_count_as_unread() {
 }
 
 #[test]
+fn frames_are_counted_without_being_read() {
+    const SNAPLEN: usize = 100;
+    let Some(wire) = Wire::builder().mtu(9000).or_skip() else { return };
+    let (session, mut lanes) = open(&wire, builder().snaplen(SNAPLEN as u32));
+    // Whole frames, frames with fragments, and whole frames of which the last is not counted.
+    let groups = [[60, 200, 61], [5000, 60, 9014], [60, 200, 61]];
+    for group in &groups[..2] {
+        send(&wire, &group.map(|len| frame(0, len)));
+        let (mut left, deadline) = (3, Instant::now() + LIMIT);
+        while left > 0 {
+            assert!(Instant::now() < deadline, "{left} frames did not come");
+            left -= lanes[0].next_batch(deadline).unwrap().unwrap().count(left);
+        }
+    }
+    send(&wire, &groups[2].map(|len| frame(0, len)));
+    let counters = lanes[0].live_counters();
+    assert!(lab::wait_until(LIMIT, || counters.read().unwrap().received == 9));
+    assert_eq!(lanes[0].next_batch(Instant::now() + LIMIT).unwrap().unwrap().count(2), 2);
+    let lens = groups.concat();
+    let (_, report) = finish(session, lanes);
+    let account = &report.capture;
+    assert_eq!((account.delivered, account.lost.unread), (8, 1), "{report}");
+    assert_eq!(account.wire_bytes as usize, lens[..8].iter().sum::<usize>(), "{report}");
+    let cut: Vec<_> = lens[..8].iter().map(|len| *len.min(&SNAPLEN)).collect();
+    assert_eq!(account.bytes as usize, cut.iter().sum::<usize>(), "{report}");
+    assert_eq!(account.events.snaplen_cuts, 4, "{report}");
+    assert_eq!(account.check_balance(), Ok(()), "{report}");
+}
+
+#[test]
 fn frames_of_a_lane_that_ends_early_count_as_unread() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (mut session, lanes) = open(&wire, builder());

@@ -29,6 +29,12 @@ impl Lent for Batch<'_> {
     }
 
     #[inline]
+    fn count(&mut self, limit: usize, booking: &mut Booking<'_>) -> u64 {
+        let (frames, lengths) = self.raw.lengths(limit);
+        booking.count_lengths(frames.into(), lengths, pf_zerocopy::SLOT_BYTES as u32)
+    }
+
+    #[inline]
     fn try_each<E>(
         &mut self,
         limit: usize,

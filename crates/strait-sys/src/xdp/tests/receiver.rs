@@ -1,6 +1,7 @@
 //! Tests of the receiver against a kernel that fills chunks, sometimes with invalid descriptors.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -36,6 +37,8 @@ struct Kernel {
     /// Frames that the process should see next.
     expected: VecDeque<(u64, Vec<u8>)>,
     nonsense: u64,
+    /// Number of valid frames that do not continue in the next descriptor.
+    whole: u64,
     serial: u32,
 }
 
@@ -62,6 +65,7 @@ impl Kernel {
         let desc = libc::xdp_desc { addr: address, len: frame.len() as u32, options: self.serial % 2 };
         assert!(self.rx.push(desc));
         self.rx.submit();
+        self.whole += u64::from(desc.options == 0);
         self.expected.push_back((address, frame));
     }
 
@@ -79,6 +83,7 @@ impl Kernel {
         let held = held.and_then(|at| self.held.remove(at));
         if held.is_some() && address % CHUNK + u64::from(len) <= CHUNK {
             let frame = self.pages.read(address, len);
+            self.whole += 1;
             self.expected.push_back((address, frame));
         } else {
             self.nonsense += 1;
@@ -95,7 +100,7 @@ fn setup(chunks: u32, rx_slots: u32) -> (Receiver, Kernel) {
     let (share, pages) = share(chunks);
     let (rx, kernel_rx) = ring(rx_slots);
     let (fill, kernel_fill) = ring(chunks.next_power_of_two());
-    let receiver = Receiver::new(Consumer::new(rx), Producer::new(fill), share);
+    let receiver = Receiver::new(Consumer::new(Arc::new(rx)), Producer::new(fill), share);
     let kernel = Kernel {
         rx: Producer::new(kernel_rx),
         fill: Consumer::new(kernel_fill),
@@ -104,6 +109,7 @@ fn setup(chunks: u32, rx_slots: u32) -> (Receiver, Kernel) {
         held: VecDeque::new(),
         expected: VecDeque::new(),
         nonsense: 0,
+        whole: 0,
         serial: 0,
     };
     (receiver, kernel)
@@ -161,6 +167,7 @@ proptest! {
         prop_assert!(receiver.take(1).is_empty());
         prop_assert!(kernel.expected.is_empty());
         prop_assert_eq!(receiver.invalid_descriptors(), kernel.nonsense);
+        prop_assert_eq!(receiver.count().frames(), kernel.whole);
         prop_assert!(kernel.holds_all(), "and all of them are back there");
     }
 }
@@ -182,7 +189,7 @@ fn chunks_stay_out_of_the_fill_ring_until_the_batch_drops() {
 fn metadata_precedes_the_frame_and_fragments_are_flagged() {
     let (mut receiver, mut kernel) = setup(4, 8);
     (0..2).for_each(|_| kernel.deliver());
-    assert_eq!(receiver.waiting(), 2);
+    assert_eq!((receiver.waiting(), receiver.waiting_frames(), receiver.count().frames()), (2, 1, 2));
     let batch = receiver.take(8);
     assert!(batch.is_fragmented());
     let seen: BTreeMap<u32, bool> = batch
@@ -194,6 +201,7 @@ fn metadata_precedes_the_frame_and_fragments_are_flagged() {
         .collect();
     assert_eq!(seen, BTreeMap::from([(1, true), (2, false)]));
     drop(batch);
+    assert_eq!(receiver.count().frames(), 1);
     assert!(!receiver.take(8).is_fragmented());
 }
 

@@ -67,12 +67,13 @@ pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
         let link = Link::attach_xdp(&claim(&sockets), interface, AttachMode::Native).unwrap();
         let counters = Map::mappable_array("counters", COUNTERS_BYTES, 1).unwrap();
         let (socket, counters) = (Arc::new(socket), Arc::new(counters.mapped().unwrap()));
+        let received = receiver.count();
         let engine = Engine {
             receiver,
             socket: Arc::clone(&socket),
             joiner: Joiner::new(BATCH_MAX, 2048),
             clock: Clock::new(),
-            counts: Arc::new(Counts { socket, counters, queue: 0 }),
+            counts: Arc::new(Counts { socket, received, counters, queue: 0 }),
             interface,
             rx_slots: CHUNKS,
             features: Features {
@@ -85,7 +86,6 @@ pub(super) fn engine(wire: &Wire) -> (Engine, Link) {
             fallbacks: 0,
             spins: 0,
             taken: 0,
-            ended: false,
         };
         (engine, link)
     })
