@@ -97,8 +97,8 @@ pub(crate) struct Fill {
     base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
-    /// True if the key was invalidated since the fill began. Locked during
-    /// [`publish`](Self::publish).
+    /// True if the key was invalidated since the fill began. Locked during a
+    /// [publication](Self::publication).
     is_invalidated: Mutex<bool>,
 }
 
@@ -330,11 +330,17 @@ impl Fill {
         *self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Calls `publish`, which puts the object into the cache; returns `None` without a call if the
-    /// key was invalidated since the fill began.
-    pub(crate) fn publish<T>(&self, publish: impl FnOnce() -> Option<T>) -> Option<T> {
+    /// Begins a publication, which puts the object into the cache and ends when the result is
+    /// dropped; `None` if the key was invalidated since the fill began.
+    pub(super) fn publication(&self) -> Option<MutexGuard<'_, bool>> {
         let is_invalidated = self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner);
-        if *is_invalidated { None } else { publish() }
+        (!*is_invalidated).then_some(is_invalidated)
+    }
+
+    /// Calls `publish` in a publication; returns `None` without a call if there can be none.
+    pub(crate) fn publish<T>(&self, publish: impl FnOnce() -> Option<T>) -> Option<T> {
+        let _publication = self.publication()?;
+        publish()
     }
 
     /// Returns the object if the head was received.
