@@ -72,6 +72,48 @@ fn fill_reads_on_if_the_origin_refuses_what_follows() {
 }
 
 #[test]
+fn fill_reads_on_if_the_origin_does_not_answer_what_follows() {
+    let count = AtomicUsize::new(0);
+    // The time limit of the origin is an hour.
+    let mut cinema = Cinema::new("timeouts.origin = 3600\n", move |request, stream| {
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            // Until the proxy gives the request up.
+            let mut stream = &*stream;
+            return io::copy(&mut stream, &mut io::sink()).map(drop);
+        }
+        send_body(request, stream, FRESH)
+    });
+    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+    cinema.gate.open(FILM.len);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
+    assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn origin_that_refuses_parts_is_asked_for_few() {
+    let mut cinema = Cinema::new("", |_, stream| {
+        stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+    });
+    let clients: Vec<_> = (0..6)
+        .map(|_| {
+            let mut client = cinema.begin_seek(&format!("{}-", 16 * MIB), "");
+            // It waits for the fill from now on.
+            let head = client.head().unwrap();
+            (client, head)
+        })
+        .collect();
+    assert_eq!(cinema.parts(), [Some((16 * MIB, FILM.len - 1)); 3]);
+    cinema.gate.open(FILM.len);
+    for (mut client, head) in clients {
+        let body = client.body(&head).unwrap();
+        assert_part(&Response { head, body }, 16 * MIB, 8 * MIB);
+    }
+    cinema.continues();
+}
+
+#[test]
 fn fill_reads_on_without_a_free_connection_to_the_origin() {
     // A wait for one would last for an hour.
     let config =
