@@ -373,7 +373,7 @@ impl Fill {
     /// head is later.
     pub(crate) async fn object_within(&self, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
         let begun = Instant::now();
-        let head = timeout(*wait, self.object()).await;
+        let head = Box::pin(timeout(*wait, self.object())).await;
         *wait = wait.saturating_sub(begun.elapsed());
         head.ok()
     }

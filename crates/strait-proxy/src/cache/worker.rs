@@ -376,7 +376,9 @@ impl Local {
             self.is_loaded.set(store.is_loaded());
             return false;
         }
-        let waited = tokio::time::timeout_at(self.loading_until, store.loaded()).await;
+        // Boxed, as everywhere on the path of a request: a timer needs much memory, which each
+        // exchange would hold, and an alignment that makes its allocation slow.
+        let waited = Box::pin(tokio::time::timeout_at(self.loading_until, store.loaded())).await;
         self.is_loaded.set(waited.is_ok());
         true
     }

@@ -207,7 +207,8 @@ async fn store_or_pass(
                     worker.forget(wanted.hash, &wanted.key);
                     return Ok(Lookup::Alone);
                 }
-                return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
+                let part = (object, range);
+                return Box::pin(ranges::complete(exchange, wanted, stored, guard, incoming, part)).await;
             }
             // This part begins a new object.
             Some(_) => {}
@@ -228,7 +229,7 @@ async fn store_or_pass(
         }
     }
     match FillTask::new(guard, object, incoming, range) {
-        Ok(task) => fill(exchange, wanted, task, miss.why).await,
+        Ok(task) => Box::pin(fill(exchange, wanted, task, miss.why)).await,
         Err((guard, incoming)) => {
             guard.end(Phase::NotShared);
             pass(exchange, incoming, miss.why).await
