@@ -6,7 +6,7 @@
 
 mod targeted;
 
-use crate::fields::{Fields, parameter, split_list};
+use crate::fields::{Fields, is_closed, parameter, split_list};
 
 /// Largest number of seconds that a cache must represent (RFC 9111, section 1.2.2).
 pub(crate) const SECONDS_MAX: u64 = 1 << 31;
@@ -87,12 +87,13 @@ impl OfResponse {
 
     /// Directives of Cache-Control.
     fn general(fields: &Fields<'_>) -> Self {
-        // An unreadable field might forbid storing.
-        let mut directives = Self { no_store: !fields.is_legible("cache-control"), ..Self::default() };
-        for element in fields.elements("cache-control") {
+        let mut directives = Self::default();
+        let is_legible = for_each_element(fields, |element| {
             let (name, value) = parameter(element);
             directives.add(name, value);
-        }
+        });
+        // An unreadable field might forbid storing.
+        directives.no_store |= !is_legible;
         directives
     }
 
@@ -150,10 +151,8 @@ impl OfRequest {
     /// Reads the directives of `fields`: Cache-Control, or Pragma if that is absent (RFC 9111,
     /// section 5.4).
     pub fn of(fields: &Fields<'_>) -> Self {
-        let mut directives = Self { no_store: !fields.is_legible("cache-control"), ..Self::default() };
-        for element in fields.elements("cache-control") {
-            directives.add(element);
-        }
+        let mut directives = Self::default();
+        directives.no_store |= !for_each_element(fields, |element| directives.add(element));
         if !fields.has("cache-control") {
             directives.no_cache =
                 fields.elements("pragma").any(|element| element.eq_ignore_ascii_case("no-cache"));
@@ -184,6 +183,18 @@ impl OfRequest {
             _ => {}
         }
     }
+}
+
+/// Calls `read` with each element of Cache-Control; returns false if some elements cannot be read,
+/// as [`Fields::is_legible`] does.
+fn for_each_element(fields: &Fields<'_>, mut read: impl FnMut(&str)) -> bool {
+    let mut is_legible = true;
+    for line in fields.all("cache-control") {
+        let text = line.text();
+        is_legible &= text.is_some_and(is_closed);
+        text.into_iter().flat_map(split_list).for_each(&mut read);
+    }
+    is_legible
 }
 
 /// Limit of the names of directives; `stale-while-revalidate` is the longest one.

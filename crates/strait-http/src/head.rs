@@ -170,10 +170,17 @@ fn check_lines(head: &[u8]) -> Result<(), Malformed> {
 /// A response head with its bytes and the positions of its fields, so that it is parsed only once.
 #[derive(Clone, Debug)]
 pub struct OwnedResponse {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     status: u16,
     version: Version,
     lines: SmallVec<[Line; 16]>,
+}
+
+/// Bytes of a head, checked once. Most heads are UTF-8; their names are then part of one text.
+#[derive(Clone, Debug)]
+enum Bytes {
+    Text(String),
+    Other(Vec<u8>),
 }
 
 /// Positions of the name and the value of a field.
@@ -198,13 +205,17 @@ impl OwnedResponse {
             status: response.status,
             version: response.version,
             lines: response.fields.iter().map(line).collect(),
-            bytes: memory,
+            bytes: String::from_utf8(memory)
+                .map_or_else(|error| Bytes::Other(error.into_bytes()), Bytes::Text),
         }
     }
 
     /// Returns the memory of the copy for another one.
     pub fn into_memory(self) -> Vec<u8> {
-        self.bytes
+        match self.bytes {
+            Bytes::Text(text) => text.into_bytes(),
+            Bytes::Other(bytes) => bytes,
+        }
     }
 
     /// Status code.
@@ -215,14 +226,15 @@ impl OwnedResponse {
     /// The response with its fields.
     pub fn response(&self) -> Response<'_> {
         let range = |place: &Range<u16>| usize::from(place.start)..usize::from(place.end);
-        // One check of a whole head costs less than one for each name. A head that is not UTF-8 has
-        // names that are.
-        let text = std::str::from_utf8(&self.bytes).unwrap_or_default();
+        let (text, bytes) = match &self.bytes {
+            Bytes::Text(text) => (text.as_str(), text.as_bytes()),
+            Bytes::Other(bytes) => ("", &bytes[..]),
+        };
         let name = |place: &Range<u16>| {
-            let checked = || std::str::from_utf8(&self.bytes[range(place)]).unwrap_or_default();
+            let checked = || std::str::from_utf8(&bytes[range(place)]).unwrap_or_default();
             text.get(range(place)).unwrap_or_else(checked)
         };
-        let field = |line: &Line| Field { name: name(&line.name), value: &self.bytes[range(&line.value)] };
+        let field = |line: &Line| Field { name: name(&line.name), value: &bytes[range(&line.value)] };
         let fields = self.lines.iter().map(field).collect();
         Response { status: self.status, version: self.version, fields }
     }

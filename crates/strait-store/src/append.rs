@@ -1,15 +1,19 @@
 //! Appends records to the segment of a lane, and begins and ends segments.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::budget::Share;
 use crate::error::{Error, Result};
 use crate::file::SegmentFile;
-use crate::format::{FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, RecordHeader, State, align_up};
-use crate::lane::{Head, Lane};
+use crate::format::{FILE_HEADER_BYTES, FileKind, Layout, PAGE_BYTES, RecordHeader, align_up};
+use crate::lane::{Head, Lane, NewObject, zeros};
 use crate::policy::Area;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
+
+/// Number of pieces of a record in a write of several.
+const RUN_PIECES: usize = 6;
 
 /// Returns true if a record with a body of `body_len` goes into a segment.
 pub(crate) fn fits_segment(shared: &Shared, header: &RecordHeader, body_len: u64) -> bool {
@@ -49,6 +53,56 @@ pub(crate) fn put(shared: &Shared, lane: usize, mut head: Head<'_>, body: &[&[u8
     Ok(record)
 }
 
+/// Writes the first objects of `all` that fit into the lane's current segment with one call, and
+/// adds their records to the index. `None` if fewer than two fit, or if the write fails: none of
+/// them is stored then, because it is unknown which are whole.
+pub(crate) fn put_run(shared: &Shared, lane: usize, all: &[NewObject<'_>]) -> Option<Vec<Arc<Record>>> {
+    let mut lane = shared.lane(lane, "put").ok()?;
+    let file = lane.current.clone()?;
+    let (mut run, mut tail) = (Vec::with_capacity(all.len()), lane.tail);
+    for new in all {
+        let Ok(head) = Head::of_object(new) else { break };
+        let (head_len, body_len) = (head.header.head_len(), head.header.body_len);
+        let layout = Layout::new(tail, head_len, body_len, false);
+        if !fits_segment(shared, &head.header, body_len) || layout.end > shared.segments.segment_bytes {
+            break;
+        }
+        tail = layout.end;
+        run.push((head, layout, new.body));
+    }
+    if run.len() < 2 {
+        return None;
+    }
+    let headers: Vec<_> = run
+        .iter_mut()
+        .map(|(head, layout, _)| {
+            head.commit(shared.durability.next_number(), &file, layout);
+            head.header.encode()
+        })
+        .collect();
+    let mut pieces = Vec::with_capacity(RUN_PIECES * run.len());
+    for ((head, layout, body), header) in run.iter().zip(&headers) {
+        let before = zeros(layout.body_offset - layout.head_end);
+        let behind = zeros(layout.end - layout.body_offset - body.len() as u64);
+        pieces.extend([&header[..], head.key, head.meta, before, body, behind].map(IoSlice::new));
+    }
+    if let Err(error) = file.write(&mut pieces, lane.tail) {
+        // The caller stores them one by one, and returns the errors of that.
+        seal_failed(shared, &mut lane, &error);
+        return None;
+    }
+    lane.tail = tail;
+    shared.durability.note_written(&file);
+    let add = |(head, layout, _): &(Head<'_>, Layout, &[u8])| {
+        file.admit(head.header.hash);
+        let location = Location::whole(&file, layout, &head.header);
+        let record = Record::new(head.header.hash, head.header.sequence, head.header.body_len, location);
+        shared.add(&record);
+        record
+    };
+    Some(run.iter().map(add).collect())
+}
+
 /// Appends a committed record: `head`, and `body` unless the body is in another file. Does not
 /// add it to the index.
 pub(crate) fn append(
@@ -59,17 +113,7 @@ pub(crate) fn append(
 ) -> Result<(Arc<SegmentFile>, Layout)> {
     let body_len = if head.header.body_file == 0 { head.header.body_len } else { 0 };
     let (file, layout) = slot(shared, lane, head.header.head_len(), body_len)?;
-    let header = &mut head.header;
-    header.state = State::Committed;
-    header.tag = file.header.tag;
-    header.extent_len = layout.extent_len();
-    header.written = shared.durability.next_number();
-    if header.sequence == 0 {
-        header.sequence = header.written;
-    }
-    if header.body_file == 0 {
-        header.body_offset = layout.body_offset;
-    }
+    head.commit(shared.durability.next_number(), &file, &layout);
     // Half a record may be written now. No index entry points to it, but the segment takes no
     // more records.
     head.write(&file, &layout, body).inspect_err(|error| seal_failed(shared, lane, error))?;
@@ -125,8 +169,11 @@ pub(crate) fn make_file(shared: &Shared, kind: FileKind, share: Share) -> Result
     shared.allocated(shared.segments.create(kind, share), bytes)
 }
 
-/// Seals a segment after a failed write.
+/// Seals a segment after a failed write, without the records that the write has completed.
 pub(crate) fn seal_failed(shared: &Shared, lane: &mut Lane, error: &Error) {
+    if let Some(file) = &lane.current {
+        file.clear_from(lane.tail);
+    }
     seal(shared, lane);
     shared.note_shortage(error, shared.segments.segment_bytes);
 }

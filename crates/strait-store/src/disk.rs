@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, fdatasync, seek, statvfs};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, fdatasync, seek, statvfs};
 use rustix::io::{Errno, pwritev};
 
 #[cfg(test)]
@@ -91,10 +91,13 @@ impl Disk {
         Ok(data.f_bavail.saturating_mul(data.f_frsize))
     }
 
-    /// Opens a file for reading, and for writing unless the store is read-only.
+    /// Opens a file for reading, and for writing unless the store is read-only. Refuses a symbolic
+    /// link (ELOOP): the store makes none, so another program has put it there.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         self.fails(Call::Open)?;
-        OpenOptions::new().read(true).write(!self.is_read_only).open(path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(!self.is_read_only);
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)
     }
 
     /// pread(2) of up to `bytes` bytes at `offset`, appended to `into`; fewer only at the end of

@@ -211,6 +211,12 @@ impl SegmentFile {
         }
     }
 
+    /// Removes all bytes at and after `offset`. If that fails as well as a write there, a later
+    /// session may find the records that the write has completed.
+    pub(crate) fn clear_from(&self, offset: u64) {
+        let _ = self.disk.truncate(&self.file, offset);
+    }
+
     /// Parts of the file with data at or after `offset`.
     pub(crate) fn data_after(&self, offset: u64) -> Vec<Range<u64>> {
         Disk::data_after(&self.file, offset)

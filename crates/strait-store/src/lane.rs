@@ -65,16 +65,54 @@ impl<'a> Head<'a> {
         Ok(Self { key, meta, header })
     }
 
+    /// Head of a new record with a body that is in memory.
+    pub(crate) fn of_object(new: &NewObject<'a>) -> Result<Self> {
+        let mut head = Self::new(new.key, new.meta, new.body.len() as u64)?;
+        head.header.body_hash = Some(hash_of(new.body));
+        Ok(head)
+    }
+
+    /// Completes the header of a committed record with its place and its number.
+    pub(crate) fn commit(&mut self, written: u64, file: &SegmentFile, layout: &Layout) {
+        let header = &mut self.header;
+        header.state = State::Committed;
+        header.tag = file.header.tag;
+        header.extent_len = layout.extent_len();
+        header.written = written;
+        if header.sequence == 0 {
+            header.sequence = written;
+        }
+        if header.body_file == 0 {
+            header.body_offset = layout.body_offset;
+        }
+    }
+
     /// Writes the head into `file`, and `body` after it unless that is empty.
     pub(crate) fn write(&self, file: &SegmentFile, layout: &Layout, body: &[&[u8]]) -> Result<()> {
-        const NOTHING: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
         let header = self.header.encode();
-        let gap = if body.is_empty() { 0 } else { (layout.body_offset - layout.head_end) as usize };
+        let gap = if body.is_empty() { 0 } else { layout.body_offset - layout.head_end };
         let mut pieces: SmallVec<[IoSlice<'_>; PIECES]> = SmallVec::new();
-        pieces.extend([&header[..], self.key, self.meta, &NOTHING[..gap]].map(IoSlice::new));
+        pieces.extend([&header[..], self.key, self.meta, zeros(gap)].map(IoSlice::new));
         pieces.extend(body.iter().map(|piece| IoSlice::new(piece)));
         file.write(&mut pieces, layout.offset)
     }
+}
+
+/// Bytes of a gap, which is less than a page.
+pub(crate) fn zeros(bytes: u64) -> &'static [u8] {
+    const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+    &ZEROS[..bytes as usize]
+}
+
+/// Object to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewObject<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its metadata.
+    pub meta: &'a [u8],
+    /// Its body.
+    pub body: &'a [u8],
 }
 
 fn within(what: &'static str, bytes: u64, bytes_max: u64) -> Result<()> {

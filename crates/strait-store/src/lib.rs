@@ -68,6 +68,7 @@ pub use config::{Config, Scrub};
 pub use error::{Error, Result};
 pub use file::{Extent, SegmentFile};
 pub use format::hash_of;
+pub use lane::NewObject;
 pub use read::Loaded;
 pub use record::{Checking, Record};
 pub use stats::Stats;

@@ -105,7 +105,7 @@ pub(crate) fn open_to_read(dir: &Path) -> Result<Opened> {
 /// ends. Waits for read-only processes, which hold the lock only while they load.
 fn lock_dir(dir: &Path) -> Result<OwnedFd> {
     let path = dir.join(LOCK);
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
     let file = file.map_err(|error| Error::io("open", &path, &error.into()))?;
     let begin = Instant::now();
@@ -127,7 +127,7 @@ fn is_read(file: &OwnedFd) -> bool {
 /// writer.
 fn lock_to_read(dir: &Path) -> Result<Option<OwnedFd>> {
     let path = dir.join(LOCK);
-    match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+    match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(Error::io("open", &path, &error.into())),
         Ok(file) => take_lock(dir, file, FlockOperation::NonBlockingLockShared).map(Some),
@@ -177,12 +177,12 @@ fn boot_id() -> Result<[u8; 16]> {
 fn list(dir: &Path, budget: &Arc<Budget>) -> Result<Earlier> {
     let mut files = Vec::new();
     for_each(dir, |kind, number, path| {
-        let bytes = fs::metadata(path)?.len();
+        let bytes = fs::symlink_metadata(path)?.len();
         files.push(Found { kind, number, share: Share::of_existing(budget, bytes) });
         Ok(())
     })?;
     files.sort_unstable_by_key(|file| file.number);
-    let index = fs::metadata(dir.join(INDEX)).ok().map(|data| Share::of_existing(budget, data.len()));
+    let index = fs::symlink_metadata(dir.join(INDEX)).ok().map(|data| Share::of_existing(budget, data.len()));
     Ok(Earlier { files, index })
 }
 

@@ -205,9 +205,10 @@ impl Segments {
         is_first
     }
 
-    /// Takes a spare segment.
+    /// Takes the oldest spare segment: a start takes the order of the numbers for that of use.
     pub(crate) fn take_spare(&self) -> Option<Arc<SegmentFile>> {
-        lock(&self.spares).pop()
+        let mut spares = lock(&self.spares);
+        if spares.is_empty() { None } else { Some(spares.remove(0)) }
     }
 
     /// Adds a spare segment.

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
-use crate::lane::Head;
+use crate::lane::{Head, NewObject};
 use crate::read::Loaded;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -129,6 +129,19 @@ impl Store {
             self.put_in_own_file(lane, head, body)
         };
         self.shared.counted(stored)
+    }
+
+    /// Stores several whole objects as [`Self::put`] does, adjacent ones with one pwritev(2). Returns
+    /// the result of each.
+    pub fn put_all(&self, lane: usize, all: &[NewObject<'_>]) -> Vec<Result<Arc<Record>>> {
+        let mut stored = Vec::with_capacity(all.len());
+        while let Some(next) = all.get(stored.len()) {
+            match append::put_run(&self.shared, lane, &all[stored.len()..]) {
+                Some(records) => stored.extend(records.into_iter().map(Ok)),
+                None => stored.push(self.put(lane, next.key, next.meta, &[next.body])),
+            }
+        }
+        stored
     }
 
     fn put_in_own_file(&self, lane: usize, head: Head<'_>, body: &[&[u8]]) -> Result<Arc<Record>> {

@@ -26,6 +26,7 @@ use crate::enospc::is_no_space;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::hash_of;
+use crate::lane::NewObject;
 use crate::open::files_allowed;
 use crate::read::Loaded;
 use crate::record::Record;
@@ -203,6 +204,25 @@ impl Stores {
     /// As of that, and [`Error::Lost`] if all directories are lost.
     pub fn put(&self, lane: usize, key: &[u8], meta: &[u8], body: &[&[u8]]) -> Result<Arc<Record>> {
         self.place(hash_of(key), "put")?.put(lane, key, meta, body)
+    }
+
+    /// As [`Store::put_all`].
+    ///
+    /// # Errors
+    /// As of [`Self::put`], for each object.
+    pub fn put_all(&self, lane: usize, all: &[NewObject<'_>]) -> Vec<Result<Arc<Record>>> {
+        let places: Vec<_> = all.iter().map(|new| self.place(hash_of(new.key), "put").ok()).collect();
+        let mut results: Vec<_> = all.iter().map(|_| Err(Error::Lost { operation: "put" })).collect();
+        for member in self.all() {
+            let is_here =
+                |place: &Option<Arc<Store>>| place.as_ref().is_some_and(|it| Arc::ptr_eq(it, &member));
+            let own: Vec<_> = (0..all.len()).filter(|index| is_here(&places[*index])).collect();
+            let news: Vec<_> = own.iter().map(|index| all[*index]).collect();
+            for (index, stored) in own.into_iter().zip(member.put_all(lane, &news)) {
+                results[index] = stored;
+            }
+        }
+        results
     }
 
     /// As [`Store::reserve`].

@@ -66,6 +66,9 @@ impl Seen {
 pub(crate) fn find(store: &Stores, query: &Query<'_, '_>, body_max: usize) -> Result<Found, NotFound> {
     for _ in 1..FINDS_MAX {
         let records = store.find(query.hash);
+        if records.is_empty() {
+            return Err(NotFound(None));
+        }
         let are_alive = |records: &[Arc<Record>]| records.iter().all(|record| record.is_alive());
         let found = find_in(store, &records, query, body_max);
         // A record that was replaced during the lookup has a successor: look it up.

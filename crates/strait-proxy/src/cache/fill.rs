@@ -36,6 +36,9 @@ use crate::upstream::incoming::Incoming;
 pub(crate) const REQUEST_BYTES: u64 = 4 << 20;
 /// Maximum of ranges of other fills that a fill remembers until its task takes note of them.
 const SKIPS_MAX: usize = 16;
+/// Refusals of requests for parts of a representation after which its fill sends no more of them: a
+/// failure may pass, but each seek would repeat the request.
+const REFUSALS_MAX: u8 = 3;
 
 /// State of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +100,8 @@ pub(crate) struct Fill {
     base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
-    /// True if the key was invalidated since the fill began. Locked during
-    /// [`publish`](Self::publish).
+    /// True if the key was invalidated since the fill began. Locked during a
+    /// [publication](Self::publication).
     is_invalidated: Mutex<bool>,
 }
 
@@ -110,8 +113,8 @@ struct State {
     /// The requested range before the head of a part was received; otherwise that of the response.
     range: Range<u64>,
     skips: Vec<Skip>,
-    /// True if the origin has answered a request for a part with the whole representation.
-    refuses_ranges: bool,
+    /// Number of requests for parts that the origin has refused.
+    refusals: u8,
     followers: usize,
     failure: Option<Refusal>,
     remainder: Option<Box<Remainder>>,
@@ -186,7 +189,7 @@ impl Fill {
             object: None,
             range,
             skips: Vec::new(),
-            refuses_ranges: false,
+            refusals: 0,
             followers: 0,
             failure: None,
             remainder: None,
@@ -251,14 +254,16 @@ impl Fill {
         self.state().range.end = end;
     }
 
-    /// Notes that the origin answers requests for parts with the whole representation.
-    pub(crate) fn refuse_ranges(&self) {
-        self.state().refuses_ranges = true;
+    /// Notes that the origin has refused a request for a part. After a final refusal, with the whole
+    /// representation, no more are sent.
+    pub(crate) fn note_refusal(&self, is_final: bool) {
+        let mut state = self.state();
+        state.refusals = if is_final { REFUSALS_MAX } else { state.refusals.saturating_add(1) };
     }
 
-    /// Returns true if the origin has answered a request for a part with the whole representation.
+    /// Returns true if no more parts are to be requested.
     pub(crate) fn refuses_ranges(&self) -> bool {
-        self.state().refuses_ranges
+        self.state().refusals >= REFUSALS_MAX
     }
 
     /// Returns its key.
@@ -330,11 +335,17 @@ impl Fill {
         *self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Calls `publish`, which puts the object into the cache; returns `None` without a call if the
-    /// key was invalidated since the fill began.
-    pub(crate) fn publish<T>(&self, publish: impl FnOnce() -> Option<T>) -> Option<T> {
+    /// Begins a publication, which puts the object into the cache and ends when the result is
+    /// dropped; `None` if the key was invalidated since the fill began.
+    pub(super) fn publication(&self) -> Option<MutexGuard<'_, bool>> {
         let is_invalidated = self.is_invalidated.lock().unwrap_or_else(PoisonError::into_inner);
-        if *is_invalidated { None } else { publish() }
+        (!*is_invalidated).then_some(is_invalidated)
+    }
+
+    /// Calls `publish` in a publication; returns `None` without a call if there can be none.
+    pub(crate) fn publish<T>(&self, publish: impl FnOnce() -> Option<T>) -> Option<T> {
+        let _publication = self.publication()?;
+        publish()
     }
 
     /// Returns the object if the head was received.
@@ -362,7 +373,7 @@ impl Fill {
     /// head is later.
     pub(crate) async fn object_within(&self, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
         let begun = Instant::now();
-        let head = timeout(*wait, self.object()).await;
+        let head = Box::pin(timeout(*wait, self.object())).await;
         *wait = wait.saturating_sub(begun.elapsed());
         head.ok()
     }

@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 
-use smallvec::SmallVec;
 use strait_http::partial::strong_validator;
 use strait_transfer::pipe::Pipe;
 
@@ -13,7 +12,7 @@ use crate::cache::fill::{Fill, Held, Phase, REQUEST_BYTES, Remainder};
 use crate::cache::fill_costs::{MEASURED_BYTES_MIN, with_cpu_time};
 use crate::cache::fill_sink::{FillError, Sink, reserve, unpublished};
 use crate::cache::generation::Generation;
-use crate::cache::object::{Body, Object, Part};
+use crate::cache::object::Object;
 use crate::cache::worker::Worker;
 use crate::config::file::{Abandoned, FillMethod};
 use crate::io::framing::{Framed, Piece};
@@ -32,7 +31,7 @@ pub(crate) struct FillGuard {
     pub(crate) worker: Rc<Worker>,
     pub(crate) hash: u64,
     pub(crate) fill: Arc<Fill>,
-    generation: Generation,
+    pub(super) generation: Generation,
     is_over: bool,
 }
 
@@ -51,10 +50,16 @@ impl FillGuard {
     fn publish(&self, store: impl FnOnce() -> Option<Arc<Object>>) -> Option<Arc<Object>> {
         self.fill.publish(|| {
             let object = store()?;
-            let is_valid = object.is_alive() && object.is_current();
-            is_valid.then(|| self.worker.replace(self.hash, &object));
+            self.cache(&object);
             Some(object)
         })
+    }
+
+    /// Puts a stored object into the cache, during a publication.
+    pub(super) fn cache(&self, object: &Arc<Object>) {
+        if object.is_alive() && object.is_current() {
+            self.worker.replace(self.hash, object);
+        }
     }
 
     /// Ends the fill after a failure of the origin before the head. Followers get the same failure.
@@ -78,37 +83,15 @@ impl Drop for FillGuard {
     }
 }
 
-/// Fill with the head of its response: guard, object and response.
-pub(crate) type Begun = (FillGuard, Arc<Object>, Box<Incoming>);
-
-/// Stores a body that is completely in the buffer, from there, and ends the fill. Returns the
-/// object and the response, which still holds the body. If the body is not there or the store
-/// refuses it, returns the fill.
-pub(crate) fn store_at_once(
-    (guard, mut object, incoming): Begun,
+/// Returns the length of a body for the store if it is whole, short, not chunked, and in the
+/// buffer.
+pub(crate) fn whole_length(
+    worker: &Worker,
+    object: &Object,
+    incoming: &Incoming,
     range: &Range<u64>,
-) -> Result<(Arc<Object>, Box<Incoming>), Begun> {
-    let (worker, whole) = (&guard.worker, whole_length(&guard.worker, &object, &incoming, range));
-    let Some((store, len)) = worker.shared.store.as_ref().zip(whole) else {
-        return Err((guard, object, incoming));
-    };
-    let mut meta = worker.heads.take();
-    object.meta(0).write(&mut meta);
-    let body = &incoming.connection.buffer.filled()[..len];
-    let stored = guard.publish(|| {
-        let record = store.put(worker.lane, object.key.as_bytes(), &meta, &[body]).ok()?;
-        let part = Part { range: 0..len as u64, record };
-        Arc::make_mut(&mut object).body = Body::Stored(SmallVec::from_iter([part]));
-        Some(object.clone())
-    });
-    worker.heads.give_back(meta);
-    let Some(stored) = stored else { return Err((guard, object, incoming)) };
-    guard.end(Phase::Done);
-    Ok((stored, incoming))
-}
-
-/// Returns the length of a body if it is whole, small, not chunked, and in the buffer.
-fn whole_length(worker: &Worker, object: &Object, incoming: &Incoming, range: &Range<u64>) -> Option<usize> {
+) -> Option<usize> {
+    worker.shared.store.as_ref()?;
     let Framed::Length(length) = incoming.framed else { return None };
     let buffered = incoming.connection.buffer.filled().len();
     let is_whole = *range == (0..length) && object.length == Some(length);

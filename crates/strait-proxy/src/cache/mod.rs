@@ -1,6 +1,7 @@
 //! The cache: stored responses in memory and on disk, and fills on their way into it.
 
 pub(crate) mod contents;
+pub(crate) mod deferred;
 pub(crate) mod disk;
 pub(crate) mod fill;
 pub(crate) mod fill_costs;

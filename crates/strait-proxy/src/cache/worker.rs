@@ -18,6 +18,7 @@ use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 use tokio::time::Instant;
 
+use crate::cache::deferred::Deferred;
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
 use crate::cache::fill_costs::{FillCosts, MEASURED_BYTES_MIN};
 use crate::cache::fills::Fills;
@@ -121,6 +122,7 @@ pub(crate) struct Local {
     /// Lines of the access log.
     pub(crate) lines: Gathered,
     pub(crate) heads: Heads,
+    pub(crate) deferred: Deferred,
     key: RefCell<String>,
     random: RandomState,
     random_count: Cell<u64>,
@@ -156,6 +158,7 @@ impl Worker {
             hit_for_miss: HitForMiss::default(),
             lines: Gathered::default(),
             heads: Heads::default(),
+            deferred: Deferred::default(),
             key: RefCell::default(),
             random: RandomState::new(),
             random_count: Cell::default(),
@@ -383,7 +386,9 @@ impl Local {
             self.is_loaded.set(store.is_loaded());
             return false;
         }
-        let waited = tokio::time::timeout_at(self.loading_until, store.loaded()).await;
+        // Boxed, as everywhere on the path of a request: a timer needs much memory, which each
+        // exchange would hold, and an alignment that makes its allocation slow.
+        let waited = Box::pin(tokio::time::timeout_at(self.loading_until, store.loaded())).await;
         self.is_loaded.set(waited.is_ok());
         true
     }

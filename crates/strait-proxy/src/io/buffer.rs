@@ -70,6 +70,12 @@ impl Buffer {
         }
     }
 
+    /// Removes the bytes after the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.end = self.end.min(self.start + len);
+        self.release_if_empty();
+    }
+
     /// Removes all bytes.
     pub(crate) fn clear(&mut self) {
         self.consume(self.end - self.start);

@@ -12,7 +12,6 @@
 //! Permits are granted in the order of the requests. A client waits for its own share first, so
 //! that it never has more requests than that in the origin's queue.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,26 +119,31 @@ impl Gates {
 
     /// Takes a permit if one is free and no other request waits for it.
     pub(crate) fn try_enter(self: &Arc<Self>, key: Key) -> Option<Permit> {
+        self.take(&key).then(|| Permit { gates: self.clone(), key, ticket: None })
+    }
+
+    fn take(&self, key: &Key) -> bool {
         let mut state = self.state();
-        let permits = state.limits.permits(&key);
-        // A new gate has free permits, so no unused one stays.
-        let gate = state.gates.entry(key.clone()).or_default();
-        if !gate.is_free(permits) {
-            return None;
-        }
-        gate.used += 1;
-        Some(Permit { gates: self.clone(), key, ticket: None })
+        let permits = state.limits.permits(key);
+        let Some(gate) = state.gates.get_mut(key) else {
+            // A new gate has free permits.
+            state.gates.insert(key.clone(), Gate { used: 1, ..Gate::default() });
+            return true;
+        };
+        let is_free = gate.is_free(permits);
+        gate.used += usize::from(is_free);
+        is_free
     }
 
     /// Takes a permit, or waits until `deadline`, after earlier waiters, for one. `None` if no
     /// permit became free or too many requests wait.
     pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Permit> {
-        if let Some(permit) = self.try_enter(key.clone()) {
-            return Some(permit);
+        if self.take(&key) {
+            return Some(Permit { gates: self.clone(), key, ticket: None });
         }
         let (mut permit, granted) = self.queue(key)?;
         // The sender sends before it is dropped, so an error means that the deadline has passed.
-        let _ = timeout_at(deadline, granted).await;
+        let _ = Box::pin(timeout_at(deadline, granted)).await;
         permit.is_granted().then_some(permit)
     }
 
@@ -200,15 +204,14 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.gates.state();
         let permits = state.limits.permits(&self.key);
-        let Entry::Occupied(mut entry) = state.gates.entry(self.key.clone()) else { return };
-        let gate = entry.get_mut();
+        let Some(gate) = state.gates.get_mut(&self.key) else { return };
         let was_queued = self.ticket.is_some_and(|ticket| gate.queue.remove(&ticket).is_some());
         if !was_queued {
             gate.used -= 1;
             gate.grant(permits);
         }
         if gate.used == 0 && gate.queue.is_empty() {
-            entry.remove();
+            state.gates.remove(&self.key);
         }
     }
 }

@@ -40,7 +40,7 @@ async fn is_right(store: &Stores, record: &Arc<Record>, mode: CheckHits) -> bool
         if claim.is_some() || !is_once {
             break claim;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        Box::pin(tokio::time::sleep(LOOK_EVERY)).await;
     };
     if is_once && record.is_checked() {
         return true;

@@ -4,11 +4,13 @@
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
 use strait_http::storing::{StorableRequest, may_store};
+use tokio::time::timeout;
 
 use crate::cache::fill::{Fill, Follower, REQUEST_BYTES};
 use crate::cache::fill_task::{FillGuard, FillTask};
@@ -22,12 +24,17 @@ use crate::serve::exchange::Exchange;
 use crate::serve::route::read_request;
 use crate::serve::storing::{object, with_fields_of};
 use crate::serve::wanted::Wanted;
+use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::{OriginRequest, Purpose};
 
 /// Records of a key from which on no parts are requested ahead of a fill. It leaves space for those
 /// of the fill itself, and for other variants.
 pub(crate) const PARTS_MAX: usize = RECORDS_MAX / 2;
+
+/// Longest wait of a fill for the response with the rest. Meanwhile it reads nothing, and its
+/// clients wait.
+const REST_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Client's request from which gaps are requested.
 #[derive(Debug)]
@@ -50,8 +57,19 @@ pub(crate) enum GapError {
     /// The origin has answered with the whole representation, with another one, or with a shorter
     /// part.
     Whole,
-    /// The origin failed or refused the part, the part may not be stored, or a limit is reached.
+    /// The origin failed or refused the part, or the part may not be stored.
     Refused,
+    /// A limit is reached.
+    Limited,
+}
+
+impl GapError {
+    /// Notes it at the fill for which the gap was requested, if the origin is the reason.
+    pub(crate) fn note_at(self, fill: &Fill) {
+        if self != Self::Limited {
+            fill.note_refusal(self == Self::Whole);
+        }
+    }
 }
 
 impl GapRequest {
@@ -116,7 +134,10 @@ impl GapRequest {
         origin_request.client_permit = client_permit;
         origin_request.origin_permit = origin_permit;
         let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
-        let incoming = fetched.map_err(|_| GapError::Refused)?;
+        let incoming = fetched.map_err(|error| match error {
+            FetchError::Origin(OriginError::Full | OriginError::FullForClient) => GapError::Limited,
+            _ => GapError::Refused,
+        })?;
         if incoming.status == 200 {
             return Err(GapError::Whole);
         }
@@ -138,7 +159,7 @@ impl GapRequest {
         if !part.is_for_same(base) {
             return Err(GapError::Refused);
         }
-        FillTask::new(guard, Arc::new(part), incoming, range).map_err(|_| GapError::Refused)
+        FillTask::new(guard, Arc::new(part), incoming, range).map_err(|_| GapError::Limited)
     }
 
     /// Returns true if a part of `base` may be requested as far as that shows before: the origin
@@ -208,10 +229,20 @@ impl GapRequest {
                 at += len;
                 continue;
             }
+            if fill.refuses_ranges() {
+                return false;
+            }
             // It ends early in its turn.
             guard.fill.set_end(rest.end);
             let Some(permits) = self.try_enter() else { return false };
-            let Ok(next) = self.task(guard, base, permits).await else { return false };
+            let requested = timeout(REST_WAIT_MAX, self.task(guard, base, permits)).await;
+            let next = match requested.unwrap_or(Err(GapError::Refused)) {
+                Ok(next) => next,
+                Err(error) => {
+                    error.note_at(fill);
+                    return false;
+                }
+            };
             let parts = stored.iter().flat_map(|stored| stored.parts());
             let stand_in = self.begin(next);
             parts.for_each(|part| stand_in.fill().offer_skip(part, None));

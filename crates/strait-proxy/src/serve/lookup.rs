@@ -166,7 +166,7 @@ async fn follow_or_fill(
     };
     // Followers use no connection to the origin.
     exchange.client_permit = None;
-    Ok(match follow_one(exchange, wanted, &miss, &fills, &mut attempt.head_wait).await? {
+    Ok(match Box::pin(follow_one(exchange, wanted, &miss, &fills, &mut attempt.head_wait)).await? {
         FillStep::Answered(stays) => Lookup::Answered(stays),
         FillStep::Ended | FillStep::AtEnd => Lookup::Again,
         FillStep::Alone => Lookup::Alone,

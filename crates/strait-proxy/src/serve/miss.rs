@@ -1,6 +1,7 @@
 //! Misses: requests to the origin, and their responses, stored if allowed.
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
@@ -9,7 +10,7 @@ use strait_http::range::Wanted::Parts;
 use strait_http::reuse::may_replace_error;
 
 use crate::cache::fill::Phase;
-use crate::cache::fill_task::{FillGuard, FillTask, store_at_once};
+use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
@@ -206,7 +207,8 @@ async fn store_or_pass(
                     worker.forget(wanted.hash, &wanted.key);
                     return Ok(Lookup::Alone);
                 }
-                return ranges::complete(exchange, wanted, stored, guard, incoming, (object, range)).await;
+                let part = (object, range);
+                return Box::pin(ranges::complete(exchange, wanted, stored, guard, incoming, part)).await;
             }
             // This part begins a new object.
             Some(_) => {}
@@ -218,15 +220,16 @@ async fn store_or_pass(
             }
         }
     }
-    let (guard, object, incoming) = match store_at_once((guard, Arc::new(object), incoming), &range) {
-        Ok((stored, incoming)) => {
-            let shown = for_its_client(&stored, &incoming);
-            return send_buffered(exchange, &shown, incoming, miss.why).await;
+    let object = Arc::new(object);
+    if let Some(len) = whole_length(worker, &object, &incoming, &range) {
+        let selected = selected(exchange, &object);
+        // Several parts are sent from the stored body.
+        if !matches!(selected, Selected::Parts(_)) {
+            return send_and_store(exchange, (guard, object), (incoming, len), &selected, miss.why).await;
         }
-        Err(begun) => begun,
-    };
+    }
     match FillTask::new(guard, object, incoming, range) {
-        Ok(task) => fill(exchange, wanted, task, miss.why).await,
+        Ok(task) => Box::pin(fill(exchange, wanted, task, miss.why)).await,
         Err((guard, incoming)) => {
             guard.end(Phase::NotShared);
             pass(exchange, incoming, miss.why).await
@@ -341,32 +344,25 @@ fn with_stored_body(shown: &Arc<Object>, object: &Arc<Object>, stored: Arc<Objec
     }
 }
 
-/// Sends a body from the buffer into which it was read.
-async fn send_buffered(
+/// Sends a body of `len` bytes from the buffer into which it was read, and has it stored
+/// afterwards.
+async fn send_and_store(
     exchange: &mut Exchange<'_, '_>,
-    object: &Arc<Object>,
-    mut incoming: Box<Incoming>,
+    (guard, object): (FillGuard, Arc<Object>),
+    (incoming, len): (Box<Incoming>, usize),
+    selected: &Selected,
     why: Why,
 ) -> Result<Lookup, ExchangeError> {
     let worker = exchange.worker;
-    let length = object.length.unwrap_or(0);
-    let selected = selected(exchange, object);
+    let shown = for_its_client(&object, &incoming);
+    let body = Rc::new(incoming.finish_with_body(len, &worker.upstream()));
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     let ttl = Some(object.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
-    let body = &incoming.connection.buffer.filled()[..length as usize];
+    let deferral = worker.deferred.add(guard, object, body.clone());
     after_others_have_read().await;
-    let mut outcome = Lookup::Answered(true);
-    let (client, options) = (&mut *exchange.client, exchange.options);
-    if !matches!(selected, Selected::Parts(_)) {
-        deliver::send_from(worker, client, (object, body), &selected, &status, options).await?;
-    } else if let Some(pinned) = deliver::pinned(object, &selected, options) {
-        deliver::send_pinned(worker, client, (object, &pinned), &selected, &status, options).await?;
-    } else {
-        outcome = Lookup::Again;
-    }
-    incoming.connection.buffer.consume(length as usize);
-    incoming.framed.advance(length);
-    incoming.finish(&worker.upstream());
-    Ok(outcome)
+    drop(deferral);
+    let found = (&shown, body.filled());
+    deliver::send_from(worker, exchange.client, found, selected, &status, exchange.options).await?;
+    Ok(Lookup::Answered(true))
 }

@@ -121,9 +121,7 @@ pub(crate) async fn assemble(
         Ok(Piece::Stored(found, _)) if found.first_gap(&range).is_none() => return Ok(Assembled::Changed),
         Ok(first) => first,
         Err(error) => {
-            if error == GapError::Whole {
-                fill.refuse_ranges();
-            }
+            error.note_at(fill);
             return Ok(Assembled::Wait(follower));
         }
     };
@@ -227,13 +225,13 @@ impl Assembly<'_> {
                     // Followers use no connection to the origin.
                     exchange.client_permit = None;
                     let follower = fill.follow();
-                    let head = fill.object_within(wait).await.ok_or(GapError::Refused)?;
+                    let head = fill.object_within(wait).await.ok_or(GapError::Limited)?;
                     if head.is_some_and(|head| head.combines_with(self.stored)) {
                         return Ok(Piece::Filling(follower, false));
                     }
                     continue;
                 }
-                PartStep::Full => return Err(GapError::Refused),
+                PartStep::Full => return Err(GapError::Limited),
             };
             let guard = self.request.guard(begun);
             if let Some(stored) = self.request.stored(self.stored) {
@@ -252,11 +250,11 @@ impl Assembly<'_> {
             // Awaited before followers can wait for this client.
             drop(guard);
             if !self.is_begun {
-                return Err(GapError::Refused);
+                return Err(GapError::Limited);
             }
-            exchange.await_client_permit(self.request.whole()).await.map_err(|_| GapError::Refused)?;
+            exchange.await_client_permit(self.request.whole()).await.map_err(|_| GapError::Limited)?;
         }
-        Err(GapError::Refused)
+        Err(GapError::Limited)
     }
 }
 

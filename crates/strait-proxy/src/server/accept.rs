@@ -54,7 +54,10 @@ pub(crate) fn work(
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
         tokio::task::spawn_local(acceptor.clone().tidy());
+        let storing = worker.clone();
+        tokio::task::spawn_local(async move { storing.deferred.run().await });
         acceptor.run(listeners, controls).await;
+        worker.deferred.store_all();
         worker.lines.close(&worker.counters().log_dropped);
     });
 }

@@ -89,7 +89,8 @@ async fn exchange(
     if upload.is_expected {
         send_continue(socket).await?;
     }
-    let is_sent = !upload.has_body() || upload.send(upstream, socket, &mut connection.socket).await?;
+    let is_sent =
+        !upload.has_body() || Box::pin(upload.send(upstream, socket, &mut connection.socket)).await?;
     let interim = upload.takes_interim.then_some(socket);
     let mut incoming = final_response(upstream, connection, request, requested, interim).await?;
     incoming.keeps_alive &= is_sent;

@@ -3,6 +3,7 @@
 use strait_http::framing::BodyFraming;
 use strait_http::head::{OwnedResponse, Response};
 
+use crate::io::buffer::Buffer;
 use crate::io::framing::Framed;
 use crate::upstream::pool::{Connection, Upstream};
 
@@ -30,6 +31,17 @@ impl Incoming {
     /// Returns true for an interim response. 101 is final.
     pub(crate) fn is_interim(&self) -> bool {
         matches!(self.status, 100 | 102..=199)
+    }
+
+    /// Returns a body of `len` bytes that are in the buffer, and keeps the connection for another
+    /// request.
+    pub(crate) fn finish_with_body(mut self, len: usize, upstream: &Upstream<'_>) -> Buffer {
+        let mut body = std::mem::take(&mut self.connection.buffer);
+        // Bytes after the response belong to no request.
+        self.keeps_alive &= body.filled().len() == len;
+        body.truncate(len);
+        self.finish(upstream);
+        body
     }
 
     /// Keeps the connection for another request, after the whole body was read.

@@ -174,7 +174,7 @@ impl Connection {
                 connection.slot = Some(slot);
                 Ok(connection)
             }
-            None => Self::open_with(upstream, server, slot).await,
+            None => Box::pin(Self::open_with(upstream, server, slot)).await,
         }
     }
 
@@ -185,7 +185,7 @@ impl Connection {
         client: Client,
     ) -> Result<Box<Self>, OriginError> {
         let slot = enter(upstream, server, client, (None, None)).await?;
-        Self::open_with(upstream, server, slot).await
+        Box::pin(Self::open_with(upstream, server, slot)).await
     }
 
     async fn open_with(

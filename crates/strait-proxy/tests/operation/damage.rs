@@ -153,3 +153,25 @@ fn damaged_very_long_body_is_cut_off() {
     assert!(client.get(&path(LENGTH_LONG)).body == body(LENGTH_LONG));
     assert_eq!(rig.origin.asked(), 2);
 }
+
+#[test]
+fn purge_during_a_very_long_response_leaves_it_whole_unless_it_is_damaged() {
+    const BEGINNING: usize = 1 << 20;
+    let toml = "cache.scrub = 0\naccess.purge = [\"127.0.0.1\"]";
+    for (is_damaged, meanwhile) in [(false, (|_: &Path| {}) as fn(&Path)), (true, damage)] {
+        let rig = restarted(&[LENGTH_LONG], toml, meanwhile);
+        let mut client = rig.client();
+        client.send(format!("GET {} HTTP/1.1\r\nHost: www.example\r\n\r\n", path(LENGTH_LONG)));
+        assert_eq!(client.head().unwrap().status(), 200);
+        // The rest does not fit in the buffers of the connection.
+        let beginning = client.exactly(BEGINNING).unwrap();
+        let mut operator = rig.client();
+        operator.send(format!("PURGE {} HTTP/1.1\r\nHost: www.example\r\n\r\n", path(LENGTH_LONG)));
+        assert_eq!(operator.answer().unwrap().status(), 200);
+        rig.wait_stored(0);
+        match client.exactly(LENGTH_LONG - BEGINNING) {
+            Some(rest) => assert!(!is_damaged && [beginning, rest].concat() == body(LENGTH_LONG)),
+            None => assert!(is_damaged, "an intact response is cut off"),
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Seeks in a film that is being fetched: a range ahead of a running fill is requested on its own,
 //! stored, and skipped by the fill.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -69,6 +69,86 @@ fn fill_reads_on_if_the_origin_refuses_what_follows() {
     await_hit(cinema.proxy.address, &FILM);
     let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
     assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn fill_reads_on_if_the_origin_does_not_answer_what_follows() {
+    let count = AtomicUsize::new(0);
+    // The time limit of the origin is an hour.
+    let mut cinema = Cinema::new("timeouts.origin = 3600\n", move |request, stream| {
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            // Until the proxy gives the request up.
+            let mut stream = &*stream;
+            return io::copy(&mut stream, &mut io::sink()).map(drop);
+        }
+        send_body(request, stream, FRESH)
+    });
+    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+    cinema.gate.open(FILM.len);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
+    assert_eq!(cinema.parts(), expected);
+}
+
+#[test]
+fn origin_that_refuses_parts_is_asked_for_few() {
+    let mut cinema = Cinema::new("", |_, stream| {
+        stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+    });
+    let clients: Vec<_> = (0..6)
+        .map(|_| {
+            let mut client = cinema.begin_seek(&format!("{}-", 16 * MIB), "");
+            // It waits for the fill from now on.
+            let head = client.head().unwrap();
+            (client, head)
+        })
+        .collect();
+    assert_eq!(cinema.parts(), [Some((16 * MIB, FILM.len - 1)); 3]);
+    cinema.gate.open(FILM.len);
+    for (mut client, head) in clients {
+        let body = client.body(&head).unwrap();
+        assert_part(&Response { head, body }, 16 * MIB, 8 * MIB);
+    }
+    cinema.continues();
+}
+
+#[test]
+fn connection_of_a_fill_that_the_store_refuses_before_a_part_carries_no_other_request() {
+    const HELD: Body = Body::new(5, 4 * MIB);
+    let (gate, sent, held) = (Gate::default(), Gate::default(), Gate::default());
+    let gates = (gate.clone(), sent.clone(), held.clone());
+    let origin = Origin::new(move |request, stream| {
+        let (gate, sent, held) = &gates;
+        let range = send_head(request, stream, FRESH)?;
+        if request.body() != FILM {
+            return trickle(&request.body(), range, if request.body() == HELD { held } else { sent }, stream);
+        }
+        if range != (0..FILM.len) {
+            return trickle(&FILM, range, sent, stream);
+        }
+        trickle(&FILM, 0..16 * MIB, gate, &mut *stream)?;
+        // The rest is late: another request would get it.
+        if stream.read(&mut [0])? > 0 { send_bytes(&FILM, 16 * MIB..FILM.len, stream) } else { Ok(()) }
+    });
+    // 12 MiB are taken by fills under way, and less than 16 are left for the film.
+    let proxy = Setup::for_origin(origin.address).config("workers = 1\ncache.size = \"26MiB\"\n").start();
+    let mut holder = Client::connect(proxy.address).unwrap();
+    holder.ask("GET", &HELD.target(), "").unwrap();
+    assert_eq!(holder.head().unwrap().len(), Some(HELD.len));
+    let mut seeker = Client::connect(proxy.address).unwrap();
+    seeker.ask("GET", &FILM.target(), &format!("Range: bytes={}-{}\r\n", 16 * MIB, FILM.len - 1)).unwrap();
+    assert_eq!(seeker.head().unwrap().status, 206);
+    sent.open(17 * MIB);
+    assert!(FILM.is(16 * MIB, &seeker.exactly(MIB / 2).unwrap()));
+    let mut viewer = begin(&proxy, &gate);
+    gate.open(16 * MIB);
+    assert!(FILM.is(BEGINNING, &viewer.exactly(15 * MIB).unwrap()));
+    let other = Body::new(4, 100_000);
+    assert!(other.is(0, &get(proxy.address, &other.target(), "").body));
+    sent.open(FILM.len);
+    assert!(FILM.is(16 * MIB, &viewer.exactly(8 * MIB).unwrap()));
+    assert_eq!(origin.asked().len(), 4);
 }
 
 #[test]

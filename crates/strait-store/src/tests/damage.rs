@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::{config, fill_of, open};
+use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::file::name_of;
 use crate::format::{FileHeader, FileKind, RECORD_HEADER_BYTES};
 use crate::policy::REQUEST;
@@ -220,4 +220,28 @@ fn entries_that_are_no_regular_files_are_left_alone() {
     assert_eq!(count_right(&store, &objects), SIZES.len());
     store.close();
     assert!(fs::symlink_metadata(&dangling).is_ok() && directory.is_dir());
+}
+
+#[test]
+fn links_in_place_of_files_are_not_followed() {
+    for name in ["lock", "marks", "index"] {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let store = open(&config(&dir));
+        store.put(0, b"key", b"meta", &[b"body"]).unwrap();
+        store.close();
+        drop(store);
+        let (link, target) = (dir.path().join(name), other.path().join(name));
+        fs::rename(&link, &target).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let before = fs::read(&target).unwrap();
+        match Store::open(config(&dir)) {
+            // The index is made again from the records.
+            Ok(store) => {
+                assert!(name == "index" && store.wait_loaded(PATIENCE));
+                assert_eq!(body_of(&store, b"key").unwrap(), b"body");
+            }
+            Err(error) => assert!(name != "index" && error.to_string().contains(name), "{error}"),
+        }
+        assert_eq!(fs::read(&target).unwrap(), before, "{name}");
+    }
 }

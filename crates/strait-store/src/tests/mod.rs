@@ -10,6 +10,7 @@ mod model;
 mod pinned;
 mod reading;
 mod removed;
+mod runs;
 mod scrub;
 mod several;
 mod together;

@@ -202,6 +202,42 @@ fn scan_of_a_failing_disk_ends_after_some_reads() {
 }
 
 #[test]
+fn scan_finds_the_newest_objects_first() {
+    const COUNT: u64 = 60;
+    // Those of one segment are found in their order.
+    const SEGMENT_MAX: u64 = 14;
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
+    let store = open(&config);
+    for number in 0..COUNT {
+        store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 20_000)]).unwrap();
+    }
+    // Opens it after a kill; the scan ends when reads fail. Returns the objects found by then, and
+    // the number of reads.
+    let found_after = |reads: u64| {
+        let copy = killed(dir.path());
+        let disk = Disk::default();
+        disk.faults.inject(Call::Read, reads as u32, u32::MAX, Errno::IO.raw_os_error());
+        let store =
+            Store::open_on(disk.clone(), Config { dir: copy.path().into(), ..config.clone() }).unwrap();
+        assert!(store.wait_loaded(PATIENCE));
+        let is_found = |number: &u64| !store.find(hash_of(&number.to_le_bytes())).is_empty();
+        ((0..COUNT).filter(is_found).collect::<Vec<_>>(), disk.faults.count(Call::Read))
+    };
+    let (all, reads) = found_after(u64::from(u32::MAX));
+    assert_eq!(all.len() as u64, COUNT);
+    // The checkpoint, and the header of each file.
+    let before = 1 + files(dir.path()).len() as u64;
+    for quarter in 1..4 {
+        let (found, _) = found_after(before + (reads - before) * quarter / 4);
+        let count = found.len() as u64;
+        assert!(count > 0 && count < COUNT, "{quarter}: {count}");
+        let oldest = COUNT - count + SEGMENT_MAX;
+        assert!((oldest..COUNT).all(|number| found.contains(&number)), "{quarter}: {found:?}");
+    }
+}
+
+#[test]
 fn scan_ends_when_the_store_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(&dir);

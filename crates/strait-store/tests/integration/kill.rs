@@ -15,7 +15,7 @@ use std::{env, fs};
 use strait_store::format::journal::{BLOCK_BYTES, Block, Cut};
 use strait_store::{Config, Error, Store, hash_of};
 
-use crate::rig::{Object, check, check_all, config, is_hashed_by_scrub, open};
+use crate::rig::{Object, check, check_all, config, is_hashed_by_scrub, open, store_together};
 
 /// Environment variables with the directory and the first number of the process.
 const DIR: &str = "STRAIT_STORE_KILL_DIR";
@@ -55,13 +55,18 @@ fn a_process_to_be_killed() {
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n{what} {number}").and_then(|()| out.flush()).unwrap();
     };
+    let mut together = HashMap::new();
     for number in first..first + OBJECTS_MAX {
+        if number.is_multiple_of(16) {
+            together = store_together(&store, number as usize / 16 % 2, number..number + 8);
+        }
         let object = Object { number, version: 0 };
         let stats = store.stats();
         if stats.used_bytes > stats.capacity_bytes / 4 * 3 {
             say("filled", number);
         }
-        let record = match object.store(&store, number as usize % 2) {
+        let stored = together.remove(&number);
+        let record = match stored.unwrap_or_else(|| object.store(&store, number as usize % 2)) {
             Ok(record) => record,
             Err(Error::Full { .. }) => continue,
             Err(error) => panic!("{error}"),

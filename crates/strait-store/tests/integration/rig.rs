@@ -1,12 +1,14 @@
 //! Self-checking objects, and a store for them.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::{pread, pwrite};
 use rustix::pipe::{SpliceFlags, splice};
-use strait_store::{Config, Error, Extent, Record, Scrub, Store, hash_of};
+use strait_store::{Config, Error, Extent, NewObject, Record, Scrub, Store, hash_of};
 
 /// Deadline of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -105,6 +107,18 @@ impl Object {
     }
 }
 
+/// Stores those of the objects that are put with one call; returns the results by number.
+pub(crate) fn store_together(
+    store: &Store,
+    lane: usize,
+    numbers: Range<u64>,
+) -> HashMap<u64, Result<Arc<Record>, Error>> {
+    let objects = numbers.map(|number| Object { number, version: 0 }).filter(Object::is_put);
+    let parts: Vec<_> = objects.map(|it| (it.number, it.key(), it.meta(), it.body())).collect();
+    let all: Vec<_> = parts.iter().map(|(_, key, meta, body)| NewObject { key, meta, body }).collect();
+    parts.iter().map(|(number, ..)| *number).zip(store.put_all(lane, &all)).collect()
+}
+
 /// Ways of writing a body, as the fills of a proxy do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -159,10 +173,10 @@ pub(crate) fn check(store: &Store, record: &Arc<Record>) -> Option<(u64, u64)> {
 
 /// Checks all records, by their contents and by their hashes. Returns the versions of each number,
 /// newest first.
-pub(crate) fn check_all(store: &Store) -> std::collections::HashMap<u64, Vec<u64>> {
+pub(crate) fn check_all(store: &Store) -> HashMap<u64, Vec<u64>> {
     let verified = store.verify();
     assert_eq!((verified.corrupt, verified.unreadable), (0, 0));
-    let mut versions = std::collections::HashMap::<u64, Vec<u64>>::new();
+    let mut versions = HashMap::<u64, Vec<u64>>::new();
     for record in store.records() {
         let Some((number, version)) = check(store, &record) else { continue };
         versions.entry(number).or_default().push(version);
