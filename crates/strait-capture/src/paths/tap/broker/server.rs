@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
 use rustix::io::Errno;
@@ -21,26 +21,26 @@ use crate::error::Error;
 use crate::paths::request::frame_bytes_max;
 
 /// Maximum number of taps at a time.
-const TAPS_MAX: usize = 64;
+const TAPS_MAX: i64 = 64;
 
 /// Serves the programs that have the other end of `socket`, until all of them have closed it and
 /// their taps. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
 pub fn serve(socket: &OwnedFd) -> Result<(), Error> {
     let namespace = namespace_cookie(socket.as_fd())?;
-    let taps = AtomicUsize::new(0);
+    let taps = AtomicI64::new(0);
     thread::scope(|scope| {
         while let Some((_, callers)) = message::receive(socket).map_err(|errno| failed("serve", errno))? {
             for caller in callers {
-                if taps.fetch_add(1, Ordering::Relaxed) >= TAPS_MAX {
-                    // The caller sees the end of its socket.
-                    taps.fetch_sub(1, Ordering::Relaxed);
+                // A caller that is not served sees the end of its socket.
+                if taps.load(Ordering::Relaxed) >= TAPS_MAX {
                     continue;
                 }
-                let taps = &taps;
-                scope.spawn(move || {
+                let open = &taps;
+                let serving = thread::Builder::new().spawn_scoped(scope, move || {
                     serve_tap(&caller, namespace);
-                    taps.fetch_sub(1, Ordering::Relaxed);
+                    open.fetch_sub(1, Ordering::Relaxed);
                 });
+                taps.fetch_add(i64::from(serving.is_ok()), Ordering::Relaxed);
             }
         }
         Ok(())
