@@ -141,7 +141,7 @@ impl Hooks {
 
     /// Returns the number of packets that the capture has lost.
     pub(super) fn drops(&self) -> Result<u64, Error> {
-        self.counters.get().map_or(Ok(0), |counters| Ok(counters.reading()?.dropped))
+        self.counters.get().map_or(Ok(0), |counters| counters.dropped())
     }
 
     /// Returns the number of changes of the details so far. Details that were read before the last
