@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use strait_capture::{Path, Wait};
+use strait_capture::{Path, TapRings, Wait};
 
 use crate::peer::Peer;
 use crate::receiver::By;
@@ -134,6 +134,8 @@ pub struct Contestant {
     pub lanes: u32,
     /// True if frames get timestamps.
     pub timestamps: bool,
+    /// Rings of the tap in place of its default.
+    pub rings: Option<TapRings>,
 }
 
 impl fmt::Display for Contestant {
@@ -150,6 +152,9 @@ impl fmt::Display for Contestant {
         }
         if !self.timestamps {
             write!(f, " unstamped")?;
+        }
+        if let Some(rings) = self.rings {
+            write!(f, " {rings}")?;
         }
         Ok(())
     }

@@ -205,6 +205,10 @@ impl Rig<'_> {
         if let Some(filter) = rejecting {
             arguments.extend(["--filter", filter]);
         }
+        let rings = contestant.rings.map(|rings| rings.to_string());
+        if let Some(rings) = &rings {
+            arguments.extend(["--tap-rings", rings]);
+        }
         if !contestant.timestamps {
             arguments.push("--no-timestamps");
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use strait_capture::{Directions, Lane, Path, Queues, Session, Wait};
+use strait_capture::{Directions, Lane, Path, Queues, Session, TapRings, Wait};
 use strait_ledger::Histogram;
 use strait_os::clock;
 use strait_os::interface::Interface;
@@ -47,6 +47,8 @@ pub struct Options {
     pub stage: bool,
     /// Delay is measured for one packet of a lane in this many; 0 measures none.
     pub delay_of_each: u64,
+    /// Rings of the tap in place of its default.
+    pub rings: Option<TapRings>,
 }
 
 /// Captured part of the traffic.
@@ -178,6 +180,7 @@ fn by_strait(
         .timestamps(timestamps)
         .directions(Directions::In)
         .snaplen(options.snaplen)
+        .tap_rings(options.rings)
         .queues(Queues::These((0..options.lanes).collect()));
     let mut session = match &options.filter {
         Some(filter) => builder.filter(filter).open()?,

@@ -19,6 +19,11 @@ pub struct LiveCounters {
 pub(crate) trait KernelCounters: Debug + Send + Sync {
     /// Returns the frames that passed the kernel's filter, and how many of them were dropped.
     fn reading(&self) -> Result<Reading, Error>;
+
+    /// Returns the number of dropped frames alone.
+    fn dropped(&self) -> Result<u64, Error> {
+        Ok(self.reading()?.dropped)
+    }
 }
 
 /// Frames since the capture was opened, as [`LiveCounters`] reports them.

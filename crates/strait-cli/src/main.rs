@@ -23,6 +23,7 @@ mod replay;
 mod run;
 mod send;
 mod sink;
+mod tap_broker;
 mod terminal;
 mod top;
 mod trust;
@@ -70,6 +71,9 @@ enum Command {
     /// Demonstrate Strait in five short parts, with generated traffic in private network
     /// namespaces.
     Demo(demo::Args),
+    /// Open taps for a program under `strait run`, which starts this command.
+    #[command(hide = true)]
+    TapBroker(tap_broker::Args),
     /// Print a completion script for a shell.
     Completions(pages::CompletionArgs),
     /// Write the man pages to a directory.
@@ -87,7 +91,7 @@ impl Command {
             Self::Generate(args) => args.streams(),
             Self::Relay(args) => args.streams(),
             // A program under `strait run` checks its own streams.
-            Self::Run(_) | Self::Man(_) => Streams::default(),
+            Self::Run(_) | Self::TapBroker(_) | Self::Man(_) => Streams::default(),
             Self::Top(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => Streams::output(true),
         }
     }
@@ -99,6 +103,7 @@ impl Command {
             Self::Generate(args) => generate::run(&args),
             Self::Replay(args) => replay::run(&args),
             Self::Run(args) => run::run(&args),
+            Self::TapBroker(args) => tap_broker::run(&args),
             Self::Send(args) => send::run(&args),
             Self::Receive(args) => receive::run(&args),
             Self::Relay(args) => relay::run(&args),

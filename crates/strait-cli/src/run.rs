@@ -16,13 +16,13 @@ use std::process::Command;
 use clap::Args as ClapArgs;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
-use strait_capture::{Queues, Wait};
+use strait_capture::{Queues, Wait, broker};
 use strait_os::output;
 
 use crate::Error;
 use crate::external::is_executable;
 use crate::parse::{path, wait};
-use crate::trust;
+use crate::{tap_broker, trust};
 
 /// Options of `strait run`.
 #[derive(ClapArgs)]
@@ -105,9 +105,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         args.report.clone().map(|report| variable("STRAIT_REPORT", report)),
     ];
     command.envs(variables.into_iter().flatten());
+    // Its socket stays open until the program replaces this one.
+    let broker = if uses_tap(args) { tap_broker::start()? } else { None };
+    if let Some(broker) = &broker {
+        command.env(broker::VARIABLE, broker.pass_on()?);
+    }
     strait_os::stdio::close_again_on_exec();
     let error = command.exec();
     Err(Error::NotStarted(format!("run {}: {error}", path.display())))
+}
+
+/// Returns true if the program may capture on a tap.
+fn uses_tap(args: &Args) -> bool {
+    const TAP: &str = strait_capture::Path::Tap.name();
+    let chosen = match args.path {
+        Some(path) => path.name() == TAP,
+        None => env::var_os("STRAIT_PATH").is_some_and(|path| path == TAP),
+    };
+    // The program's device may have the prefix.
+    let names = |argument: &OsString| argument.to_string_lossy().contains(&format!("{TAP}:"));
+    chosen || args.program.iter().any(names)
 }
 
 /// Fails if the file of `--report` is not writable, or if another user may have planted it. The

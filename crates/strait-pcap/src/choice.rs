@@ -1,7 +1,8 @@
 //! Settings of the user for programs without options for them: `STRAIT_PATH`, `STRAIT_WAIT`,
 //! `STRAIT_QUEUES`, `STRAIT_STRICT`, `STRAIT_REPORT`, and a prefix of the device's name such as
-//! `xdp:eth0`.
+//! `xdp:eth0`; and the broker of taps that `strait run` started.
 
+use strait_capture::broker::{self, Broker};
 use strait_capture::{Path, Queues, Wait};
 
 use crate::notice::Notices;
@@ -19,6 +20,8 @@ pub(crate) struct Choice {
     pub(crate) report: bool,
     /// Destination of the report and of all other notices.
     pub(crate) notices: Notices,
+    /// Opens taps without a privilege of this process.
+    pub(crate) broker: Option<Broker>,
 }
 
 impl Choice {
@@ -59,6 +62,7 @@ impl Choice {
                 None | Some("0" | "1") => Notices::Stderr,
                 Some(file) => Notices::to_file(file)?,
             },
+            broker: variable(broker::VARIABLE).and_then(|value| Broker::inherited(&value)),
         })
     }
 }

@@ -167,6 +167,7 @@ impl Handle {
             .program(Program::accept_all(SNAPLEN_MAX as u32))
             .snaplen(self.options.snaplen() as u32)
             .promiscuous(self.options.promiscuous)
+            .broker(self.choice.broker.clone())
             .sends(true);
         let builder = match usize::try_from(self.options.buffer_bytes) {
             Ok(bytes) if bytes > RING_BYTES => builder.ring(bytes.min(RING_BYTES_MAX)),

@@ -1,6 +1,8 @@
-//! Descriptors that the service manager opened for this process (sd_listen_fds(3)).
+//! Descriptors that another process opened for this one: those of the service manager
+//! (sd_listen_fds(3)), and single ones.
 //!
-//! `service` of strait-os takes them once and checks that they are sockets.
+//! `service` of strait-os takes the service manager's once and checks that they are sockets. The
+//! tap of the capture engine duplicates the socket of its broker.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,4 +38,16 @@ fn take(number: i32) -> Result<OwnedFd> {
     // SAFETY: the descriptor is open, and the service manager opened it for this process: it has no
     // other owner here and is taken once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Duplicates the descriptor with this number. The duplicate is closed on execve(2).
+///
+/// # Errors
+/// EBADF if it is not open.
+pub fn duplicate(number: i32) -> Result<OwnedFd> {
+    // SAFETY: fcntl(2) fails on a number that is not a descriptor.
+    let returned = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST) };
+    let duplicate = check(returned, "duplicate", format!("descriptor {number}"))?;
+    // SAFETY: the kernel has just made this descriptor, so it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
 }

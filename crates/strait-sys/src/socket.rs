@@ -29,6 +29,14 @@ pub fn enable_netlink_option(fd: BorrowedFd<'_>, option: libc::c_int) -> Result<
     set(fd, (libc::SOL_NETLINK, option), &one, ("setsockopt", "netlink route socket"))
 }
 
+/// Returns the number of the socket's network namespace (`SO_NETNS_COOKIE`, Linux 5.14).
+pub fn namespace_cookie(fd: BorrowedFd<'_>) -> Result<u64> {
+    let mut cookie = 0;
+    let option = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    get(fd, option, &mut cookie, ("read the network namespace of", "a socket"))?;
+    Ok(cookie)
+}
+
 /// Attaches a classic BPF program (`SO_ATTACH_FILTER`), and replaces an earlier one; errors name
 /// `doing` and `subject`.
 pub fn attach_filter(

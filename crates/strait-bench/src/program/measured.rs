@@ -12,7 +12,7 @@ use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
 use strait_bench::send::peers::PeersLoad;
 use strait_bench::send::{self, transmit};
-use strait_capture::Wait;
+use strait_capture::{TapRings, Wait};
 use strait_program::Error;
 use strait_program::parse::NumberList;
 
@@ -48,6 +48,9 @@ pub(crate) struct ReceiveArgs {
     /// Do not stamp frames
     #[arg(long)]
     no_timestamps: bool,
+    /// Rings of the tap
+    #[arg(long)]
+    tap_rings: Option<TapRings>,
 }
 
 #[derive(ClapArgs)]
@@ -153,6 +156,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> Result<(), Error> {
         filter: args.filter.clone(),
         stage: !args.no_stage,
         delay_of_each: args.delay_of_each,
+        rings: args.tap_rings,
     };
     Ok(receiver::run(&options, terminated)?)
 }

@@ -1,9 +1,9 @@
 //! `strait bench tax`: cost of a capture to its host.
 
 use clap::Args as ClapArgs;
-use strait_bench::contestant::Way;
+use strait_bench::contestant::{Contestant, Way};
 use strait_bench::tax::{self, Plan, Traffic};
-use strait_capture::Wait;
+use strait_capture::{Path, TapRings, Wait};
 use strait_program::Error;
 use strait_program::parse::NumberList;
 
@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Wait policies of Strait's paths
     #[arg(long, value_parser = wait(), value_delimiter = ',', default_value = "balanced")]
     wait: Vec<Wait>,
+    /// Rings of further taps, each FIRST:SPILL:DIVISOR, with sizes in KiB: to choose the default
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide = true)]
+    tap_rings: Vec<TapRings>,
     /// CPUs of the readers [default: all but the first]
     #[arg(long, value_name = "LIST")]
     cpus: Option<NumberList>,
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let ways = if args.paths.is_empty() { tax::ways().collect() } else { without_repetitions(&args.paths) };
     let [first, others] = cpus_of_both_sides()?;
     let plan = Plan {
-        contestants: ways.into_iter().flat_map(|way| with_waits(way, &args.wait, 1)).collect(),
+        contestants: contestants(args, ways),
         traffic: without_repetitions(&args.traffic),
         rounds: args.options.rounds,
         launcher: launcher()?,
@@ -61,4 +64,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         terminated,
     };
     args.options.measure(|machine, progress| tax::run(&plan, machine, progress))
+}
+
+/// Returns the contestants, those of the tap also with each of the given rings.
+fn contestants(args: &Args, ways: Vec<Way>) -> Vec<Contestant> {
+    let mut contestants = Vec::new();
+    for contestant in ways.into_iter().flat_map(|way| with_waits(way, &args.wait, 1)) {
+        contestants.push(contestant);
+        if contestant.way == Way::Strait(Path::Tap) {
+            let with = |&rings| Contestant { rings: Some(rings), ..contestant };
+            contestants.extend(without_repetitions(&args.tap_rings).iter().map(with));
+        }
+    }
+    contestants
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::container::{Container, logs};
+use super::container::{Container, Places};
 
 /// Maximum number of cgroups that a search visits.
 const CGROUPS_MAX: usize = 1 << 15;
@@ -65,7 +65,7 @@ impl Cgroups {
 /// Returns the container that the path of a cgroup names.
 fn container(root: &Path, path: &str) -> Option<Container> {
     let mut container = Container::of_path(path).filter(|_| is_of_root(root, path))?;
-    container.add_names(logs());
+    container.add_names(Places::here());
     Some(container)
 }
 

@@ -10,13 +10,18 @@
 //! | LXC | `lxc.payload.NAME` |
 //!
 //! The kubelet links the log of each container in `/var/log/containers` under the names of its pod,
-//! namespace and container. No runtime is asked.
+//! namespace and container. Docker has the configuration of each container in
+//! `/var/lib/docker/containers`, which only root can read. No runtime is asked.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 
 const ID_LEN: usize = 64;
 const LOGS: &str = "/var/log/containers";
+const DOCKER: &str = "/var/lib/docker/containers";
+/// Maximum number of bytes of a container's configuration that are read.
+const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of entries of the directory of logs that are read.
 const LOGS_MAX: usize = 1 << 14;
 /// Prefix of an LXC container's cgroup.
@@ -27,7 +32,7 @@ const LXC: &str = "lxc.payload.";
 pub struct Container {
     /// Identifier of 64 hexadecimal digits; the name in LXC.
     pub id: String,
-    /// Name in its pod, if it is a container of Kubernetes on this host.
+    /// Name in its pod, if it is a container of Kubernetes on this host; name in Docker.
     pub name: Option<String>,
     /// Pod of the container.
     pub pod: Option<Pod>,
@@ -53,9 +58,12 @@ impl Container {
         Some(Self { id, name: None, pod })
     }
 
-    /// Adds the names that the kubelet has given to a container of a pod.
-    pub(super) fn add_names(&mut self, logs: &Path) {
-        let Some(pod) = &mut self.pod else { return };
+    /// Adds the names that the kubelet has given to a container of a pod, or Docker to another one.
+    pub(super) fn add_names(&mut self, Places { logs, docker }: Places<'_>) {
+        let Some(pod) = &mut self.pod else {
+            self.name = name_in_docker(docker, &self.id);
+            return;
+        };
         let Ok(entries) = fs::read_dir(logs) else { return };
         for entry in entries.take(LOGS_MAX).flatten() {
             let file = entry.file_name();
@@ -77,9 +85,36 @@ impl Container {
 /// Minimum number of digits of an abbreviated identifier.
 const ID_PREFIX_MIN: usize = 8;
 
-/// The directory with the logs of this host's containers.
-pub(super) fn logs() -> &'static Path {
-    Path::new(LOGS)
+/// Directories with the names of this host's containers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places<'a> {
+    /// Logs of the kubelet's containers.
+    logs: &'a Path,
+    /// Docker's containers.
+    docker: &'a Path,
+}
+
+impl Places<'static> {
+    /// Returns the directories of this host.
+    pub(super) fn here() -> Self {
+        Self { logs: Path::new(LOGS), docker: Path::new(DOCKER) }
+    }
+}
+
+/// Returns the name in the configuration of a container. Names of Docker begin with a slash, unlike
+/// other names in this file, and a quotation mark in another text follows a backslash.
+fn name_in_docker(containers: &Path, id: &str) -> Option<String> {
+    const NAME: &str = "\"Name\":\"/";
+    // Names of LXC are those that users gave.
+    if id.len() != ID_LEN {
+        return None;
+    }
+    let file = File::open(containers.join(id).join("config.v2.json")).ok()?;
+    let mut text = String::new();
+    file.take(CONFIGURATION_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let name = text.split_once(NAME)?.1.split_once('"')?.0;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_owned())
 }
 
 /// Returns the container's identifier in a part of a path.
@@ -167,11 +202,35 @@ mod tests {
         }
         let mut found = Container::of_path(&format!("/kubepods/pod{UID}/{ID}")).unwrap();
         assert!(!found.is_called("app"));
-        found.add_names(directory.path());
+        found.add_names(Places { logs: directory.path(), docker: directory.path() });
         let pod = found.pod.as_ref().unwrap();
         let names = [found.name.as_deref(), pod.name.as_deref(), pod.namespace.as_deref()];
         assert_eq!(names, [Some("app"), Some("web-1"), Some("shop")]);
         assert!(found.is_called("app") && found.is_called(&ID[..12]) && found.is_called(ID));
         assert!(!found.is_called(&ID[..4]) && !found.is_called("web"));
+    }
+
+    #[test]
+    fn name_comes_from_the_configuration_of_docker() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places { logs: directory.path(), docker: directory.path() };
+        let mut found = Container::of_path(&format!("/docker/{ID}")).unwrap();
+        found.add_names(places);
+        assert_eq!(found.name, None);
+        fs::create_dir(directory.path().join(ID)).unwrap();
+        for (text, name) in [
+            (
+                r#"{"MountPoints":{"/x":{"Name":"data"}},"Name":"/web-1.a","Driver":"overlay2"}"#,
+                Some("web-1.a"),
+            ),
+            (r#"{"Labels":{"a":"\"Name\":\"/false\""},"Name":"/web"}"#, Some("web")),
+            (r#"{"Name":"/a b"}"#, None),
+            (r#"{"Name":"/"}"#, None),
+            (r#"{"Name":"/web"#, None),
+        ] {
+            fs::write(directory.path().join(ID).join("config.v2.json"), text).unwrap();
+            found.add_names(places);
+            assert_eq!(found.name.as_deref(), name, "{text}");
+        }
     }
 }

@@ -62,28 +62,37 @@ impl Flows {
         self.entries = Generations::default();
     }
 
-    /// Returns the owner of the packet's direction if it is still this process with these details.
-    pub(super) fn same(&mut self, packet: &Packet, pid: u32, changes: u64) -> Option<Arc<Owner>> {
-        let known = self.entries.get(&self.key(packet))?.owners[usize::from(packet.sent)].as_ref()?;
-        let owner = Arc::clone(&known.owner);
-        ((known.owner.pid, known.changes) == (pid, changes)).then_some(owner)
-    }
-
-    /// Records the owner of a packet. Returns true if no packet of the connection had it.
-    pub(super) fn own(&mut self, packet: &Packet, owner: &Arc<Owner>, changes: u64) -> bool {
+    /// Records the owner of a packet, the process `pid` with its details as of `changes`. `read`
+    /// reads them if they are not known. Returns the owner, and true if no packet of the connection
+    /// had it.
+    pub(super) fn own<E>(
+        &mut self,
+        packet: &Packet,
+        (pid, changes): (u32, u64),
+        read: impl FnOnce() -> Result<(Arc<Owner>, u64), E>,
+    ) -> Result<(Arc<Owner>, bool), E> {
         let key = self.key(packet);
-        let mut entry = self.entries.remove(&key).unwrap_or_default();
-        let is_first = !entry.owners.iter().flatten().any(|known| known.owner.pid == owner.pid);
+        // One lookup for almost every packet: this is most of its cost.
+        let entry = self.entries.entry(key);
+        let is_first = !entry.owners.iter().flatten().any(|known| known.owner.pid == pid);
         if begins(packet) {
-            entry = Entry::default();
+            *entry = Entry::default();
         }
-        entry.owners[usize::from(packet.sent)] = Some(Known { owner: Arc::clone(owner), changes });
+        let known = &mut entry.owners[usize::from(packet.sent)];
+        let owner = match known {
+            Some(known) if (known.owner.pid, known.changes) == (pid, changes) => Arc::clone(&known.owner),
+            _ => {
+                let (owner, changes) = read()?;
+                *known = Some(Known { owner: Arc::clone(&owner), changes });
+                owner
+            }
+        };
         (entry.last_sent, entry.last_ns) = (packet.sent, packet.timestamp_ns);
         entry.end(packet);
-        if packet.flags & RST == 0 {
-            self.entries.insert(key, entry);
+        if packet.flags & RST != 0 {
+            self.entries.remove(&key);
         }
-        is_first
+        Ok((owner, is_first))
     }
 
     /// Returns the owner of a packet without a socket, from the packets before it.
@@ -94,16 +103,17 @@ impl Flows {
             return None;
         }
         let key = self.key(packet);
-        let mut entry = self.entries.remove(&key)?;
+        let entry = self.entries.get_mut(&key)?;
         if begins(packet) || entry.is_over(packet.timestamp_ns, self.is_loopback) {
+            self.entries.remove(&key);
             return None;
         }
         // A sent packet never has the owner of received ones, who may have sent those.
         let owner = &entry.owners[usize::from(packet.sent || entry.last_sent)];
         let owner = owner.as_ref().map(|known| Arc::clone(&known.owner));
         entry.end(packet);
-        if packet.flags & RST == 0 {
-            self.entries.insert(key, entry);
+        if packet.flags & RST != 0 {
+            self.entries.remove(&key);
         }
         owner
     }
@@ -162,8 +172,12 @@ mod tests {
         Packet { flow, sent, flags, timestamp_ns }
     }
 
-    fn owner(pid: u32) -> Arc<Owner> {
-        Arc::new(Owner { pid, details: None })
+    /// Records the owner of a packet. Returns true if no packet of the connection had it.
+    fn own(flows: &mut Flows, packet: &Packet, pid: u32) -> bool {
+        let read = || Ok::<_, ()>((Arc::new(Owner { pid, details: None }), 0));
+        let (owner, is_first) = flows.own(packet, (pid, 0), read).unwrap();
+        assert_eq!(owner.pid, pid);
+        is_first
     }
 
     /// Returns the owner of a received packet without a socket at this time.
@@ -174,10 +188,10 @@ mod tests {
     /// Returns a connection of which the listener received the first packet, and the worker sent.
     fn accepted() -> Flows {
         let mut flows = Flows::new(false);
-        flows.own(&packet(false, SYN, 0), &owner(LISTENER), 0);
-        flows.own(&packet(true, SYN | ACK, 0), &owner(LISTENER), 0);
+        own(&mut flows, &packet(false, SYN, 0), LISTENER);
+        own(&mut flows, &packet(true, SYN | ACK, 0), LISTENER);
         assert_eq!(received(&mut flows, 1), Some(LISTENER));
-        flows.own(&packet(true, ACK, 2), &owner(WORKER), 0);
+        own(&mut flows, &packet(true, ACK, 2), WORKER);
         flows
     }
 
@@ -191,10 +205,27 @@ mod tests {
     #[test]
     fn sent_packet_never_has_the_owner_of_received_ones() {
         let mut flows = accepted();
-        assert!(flows.own(&packet(false, ACK, 3), &owner(PEER), 0));
-        assert!(!flows.own(&packet(false, ACK, 4), &owner(PEER), 0));
+        assert!(own(&mut flows, &packet(false, ACK, 3), PEER));
+        assert!(!own(&mut flows, &packet(false, ACK, 4), PEER));
         assert_eq!(received(&mut flows, 5), Some(PEER));
         assert_eq!(flows.infer(&packet(true, ACK, 6)).unwrap().pid, WORKER);
+    }
+
+    #[test]
+    fn details_are_read_again_after_a_change_only() {
+        let mut flows = Flows::new(false);
+        let mut reads = 0;
+        let changes = [0, 0, 1, 1, 1].map(|changes| {
+            let read = || {
+                reads += 1;
+                Ok::<_, ()>((Arc::new(Owner { pid: WORKER, details: None }), changes))
+            };
+            flows.own(&packet(true, ACK, 1), (WORKER, changes), read).unwrap().1
+        });
+        assert_eq!((changes, reads), ([true, false, false, false, false], 2));
+        let failed = flows.own(&packet(true, ACK, 1), (PEER, 1), || Err("no details"));
+        assert_eq!(failed.unwrap_err(), "no details");
+        assert_eq!(flows.infer(&packet(true, ACK, 2)).unwrap().pid, WORKER);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use strait_filter::ebpf::{self, Instruction};
 use strait_filter::owner::{
-    CHANGES, FAILURES, FILES_FUNCTION, Lookup, Maps, Offsets, Owner as Record, STATE_BYTES, Selection, Use,
-    files_program, use_program,
+    CHANGES, Casts, FAILURES, FILES_FUNCTION, Lookup, Maps, Offsets, Owner as Record, STATE_BYTES, Selection,
+    Use, files_program, use_program,
 };
 use strait_sys::bpf::btf::Types;
 use strait_sys::bpf::{
@@ -41,6 +41,7 @@ pub(crate) struct Hooks {
     owners: Map,
     state: MappedArray,
     offsets: Offsets,
+    casts: Casts,
     /// The capture has every SYN of its interface.
     sees_connections: AtomicBool,
     /// Counters of the capture's rings.
@@ -57,6 +58,7 @@ impl Hooks {
     pub(crate) fn attach() -> Result<Self, Error> {
         let types = Types::of_kernel()?;
         let offsets = offsets(&types)?;
+        let casts = casts(&types)?;
         let storage = Map::socket_storage(NAME, Record::BYTES as u32)?;
         let owners = Map::lru_hash(NAME, Record::BYTES as u32, PROCESSES_MAX)?;
         let state = Map::mappable_array(NAME, STATE_BYTES as u32, 1)?;
@@ -88,6 +90,7 @@ impl Hooks {
             owners,
             state: state.mapped()?,
             offsets,
+            casts,
             sees_connections: AtomicBool::new(true),
             counters: OnceLock::new(),
             _links: links,
@@ -110,6 +113,7 @@ impl Hooks {
         Lookup {
             storage_fd: self.storage.as_fd().as_raw_fd(),
             offsets: self.offsets,
+            casts: self.casts,
             link_header,
             is_loopback,
             only_syn: sees_all && !is_loopback && selection.is_none(),
@@ -137,7 +141,7 @@ impl Hooks {
 
     /// Returns the number of packets that the capture has lost.
     pub(super) fn drops(&self) -> Result<u64, Error> {
-        self.counters.get().map_or(Ok(0), |counters| Ok(counters.reading()?.dropped))
+        self.counters.get().map_or(Ok(0), |counters| counters.dropped())
     }
 
     /// Returns the number of changes of the details so far. Details that were read before the last
@@ -173,6 +177,17 @@ fn root_cgroup() -> Result<File, Error> {
         return Err(error.remedy("mount -t cgroup2 none DIRECTORY").into());
     };
     Ok(File::open(&root).map_err(|error| SystemError::from_io("open", root.display().to_string(), &error))?)
+}
+
+/// Returns the identifiers of conversions in the running kernel.
+fn casts(types: &Types) -> Result<Casts, Error> {
+    let [to_sk_buff, to_structure] = types.functions(Casts::FUNCTIONS)?;
+    let [of_context, of_structure] = Casts::FUNCTIONS;
+    Ok(Casts {
+        to_sk_buff: to_sk_buff.ok_or_else(|| missing(of_context))?,
+        to_structure: to_structure.ok_or_else(|| missing(of_structure))?,
+        inet6_ifaddr: types.structure(Casts::STRUCTURE)?.ok_or_else(|| missing(Casts::STRUCTURE))?,
+    })
 }
 
 /// Returns the offsets in the running kernel's structures.

@@ -20,8 +20,10 @@ mod selection;
 mod users;
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
+use rapidhash::fast::RandomState;
 use strait_filter::owner::Owner as Record;
 use strait_packet::protocol::ip;
 use strait_packet::{FlowKey, Network, network_on};
@@ -90,25 +92,25 @@ pub struct Owners {
     flows: Flows,
     /// Number of lost packets at which `flows` were last valid.
     drops: u64,
-    processes: Generations<u32, Arc<Owner>>,
-    /// Number of changes at which `processes` were read.
-    changes: u64,
-    users: Users,
-    cgroups: Cgroups,
+    processes: Processes,
     evicted: u64,
 }
 
 impl Owners {
     pub(crate) fn new(hooks: Arc<Hooks>, link_type: u32, is_loopback: bool) -> Self {
-        Self {
+        let processes = Processes {
+            hooks: Arc::clone(&hooks),
+            known: Generations::default(),
             changes: hooks.changes(),
+            users: Users::read(),
+            cgroups: Cgroups::mounted(),
+        };
+        Self {
             hooks,
             link_type: u16::try_from(link_type).unwrap_or(u16::MAX),
             flows: Flows::new(is_loopback),
             drops: 0,
-            processes: Generations::default(),
-            users: Users::read(),
-            cgroups: Cgroups::mounted(),
+            processes,
             evicted: 0,
         }
     }
@@ -131,13 +133,11 @@ impl Owners {
         match (frame.owner, packet) {
             (0, None) => Ok(None),
             (0, Some(packet)) => self.inferred(&packet),
-            (pid, None) => Ok(Some(Attribution { owner: self.process(pid)?, is_first: false })),
+            (pid, None) => Ok(Some(Attribution { owner: self.processes.find(pid)?.0, is_first: false })),
             (pid, Some(packet)) => {
-                let owner = match self.flows.same(&packet, pid, self.hooks.changes()) {
-                    Some(owner) => owner,
-                    None => self.process(pid)?,
-                };
-                let is_first = self.flows.own(&packet, &owner, self.changes);
+                let Self { flows, processes, .. } = self;
+                let changes = processes.hooks.changes();
+                let (owner, is_first) = flows.own(&packet, (pid, changes), || processes.find(pid))?;
                 Ok(Some(self.attribution(owner, is_first)))
             }
         }
@@ -164,22 +164,34 @@ impl Owners {
         self.evicted += u64::from(owner.details.is_none());
         Attribution { owner, is_first }
     }
+}
 
-    /// Returns a process with its details.
-    fn process(&mut self, pid: u32) -> Result<Arc<Owner>, Error> {
+/// Processes with their details.
+struct Processes {
+    hooks: Arc<Hooks>,
+    known: Generations<u32, Arc<Owner>>,
+    /// Number of changes at which `known` was read.
+    changes: u64,
+    users: Users,
+    cgroups: Cgroups,
+}
+
+impl Processes {
+    /// Returns a process with its details, and the number of changes at which they were read.
+    fn find(&mut self, pid: u32) -> Result<(Arc<Owner>, u64), Error> {
         // Read before the details: a later change is found by the next frame.
         let changes = self.hooks.changes();
         if changes != self.changes {
             self.changes = changes;
-            self.processes = Generations::default();
+            self.known = Generations::default();
         }
-        if let Some(owner) = self.processes.get(&pid) {
-            return Ok(Arc::clone(owner));
+        if let Some(owner) = self.known.get_mut(&pid) {
+            return Ok((Arc::clone(owner), changes));
         }
         let details = self.hooks.details(pid)?.map(|record| self.details(&record));
         let owner = Arc::new(Owner { pid, details });
-        self.processes.insert(pid, Arc::clone(&owner));
-        Ok(owner)
+        self.known.insert(pid, Arc::clone(&owner));
+        Ok((owner, changes))
     }
 
     fn details(&mut self, record: &Record) -> Details {
@@ -209,30 +221,78 @@ fn tcp_flags(network: &Network<'_>) -> u8 {
 /// Bounded map that forgets the entries which were not inserted for the longest time: in halves, so
 /// that an entry is found if it was among the last [`GENERATION_MAX`] inserted.
 struct Generations<K, V> {
-    newer: HashMap<K, V>,
-    older: HashMap<K, V>,
+    newer: HashMap<K, V, RandomState>,
+    older: HashMap<K, V, RandomState>,
 }
 
 impl<K, V> Default for Generations<K, V> {
     fn default() -> Self {
-        Self { newer: HashMap::new(), older: HashMap::new() }
+        Self { newer: HashMap::default(), older: HashMap::default() }
     }
 }
 
-impl<K: std::hash::Hash + Eq, V> Generations<K, V> {
-    fn get(&self, key: &K) -> Option<&V> {
-        self.newer.get(key).or_else(|| self.older.get(key))
+impl<K: Hash + Eq, V> Generations<K, V> {
+    /// Returns an entry, which counts as inserted.
+    fn get_mut(&mut self, key: &K) -> Option<&mut V>
+    where
+        K: Copy,
+    {
+        if !self.older.is_empty()
+            && let Some(value) = self.older.remove(key)
+        {
+            self.insert(*key, value);
+        }
+        self.newer.get_mut(key)
+    }
+
+    /// Returns an entry, a new one if there is none.
+    fn entry(&mut self, key: K) -> &mut V
+    where
+        V: Default,
+    {
+        self.make_room();
+        let older = if self.older.is_empty() { None } else { self.older.remove(&key) };
+        self.newer.entry(key).or_insert_with(|| older.unwrap_or_default())
     }
 
     fn insert(&mut self, key: K, value: V) {
-        if self.newer.len() >= GENERATION_MAX && !self.newer.contains_key(&key) {
-            self.older = std::mem::take(&mut self.newer);
-        }
+        self.make_room();
+        self.older.remove(&key);
         self.newer.insert(key, value);
     }
 
-    fn remove(&mut self, key: &K) -> Option<V> {
-        let older = self.older.remove(key);
-        self.newer.remove(key).or(older)
+    fn remove(&mut self, key: &K) {
+        self.older.remove(key);
+        self.newer.remove(key);
+    }
+
+    fn make_room(&mut self) {
+        if self.newer.len() >= GENERATION_MAX {
+            self.older = std::mem::take(&mut self.newer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_entries_are_kept_in_both_generations() {
+        let mut entries = Generations::<usize, usize>::default();
+        for key in 0..GENERATION_MAX + 10 {
+            *entries.entry(key) += key;
+            // An entry that is used stays, also when a generation is full.
+            *entries.entry(7) += 1;
+        }
+        assert_eq!(entries.get_mut(&7), Some(&mut (7 + GENERATION_MAX + 10)));
+        assert!(
+            (GENERATION_MAX / 2..GENERATION_MAX + 10)
+                .all(|key| entries.get_mut(&key) == Some(&mut key.clone()))
+        );
+        entries.remove(&20);
+        assert_eq!(entries.get_mut(&20), None);
+        assert_eq!(*entries.entry(20), 0);
+        assert!(entries.newer.len() + entries.older.len() <= 2 * GENERATION_MAX);
     }
 }

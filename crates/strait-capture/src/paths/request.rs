@@ -13,6 +13,8 @@ use crate::error::Error;
 use crate::filter::SNAPLEN_MAX;
 use crate::link::Link;
 use crate::owners::{Hooks, Select};
+use crate::paths::tap::TapRings;
+use crate::paths::tap::broker::Broker;
 use crate::queues::Queues;
 use crate::wait::Wait;
 
@@ -43,6 +45,8 @@ pub(crate) struct Options {
     pub(crate) sends: bool,
     pub(crate) owners: bool,
     pub(crate) select: Option<Select>,
+    pub(crate) broker: Option<Broker>,
+    pub(crate) tap_rings: Option<TapRings>,
 }
 
 impl Default for Options {
@@ -65,6 +69,8 @@ impl Default for Options {
             sends: false,
             owners: false,
             select: None,
+            broker: None,
+            tap_rings: None,
         }
     }
 }
@@ -139,12 +145,17 @@ impl Request<'_> {
         Ok(queues)
     }
 
-    /// Returns the size of the longest frame that the kernel may deliver.
+    /// See [`frame_bytes_max`].
     pub(crate) fn frame_bytes_max(&self) -> usize {
-        let joined = joins_segments(&self.interface);
-        let bytes = if joined { OFFLOADED_FRAME_BYTES } else { self.interface.mtu + LINK_OVERHEAD };
-        bytes as usize
+        frame_bytes_max(&self.interface)
     }
+}
+
+/// Returns the size of the longest frame of the interface that the kernel may deliver.
+pub(crate) fn frame_bytes_max(interface: &Interface) -> usize {
+    let joined = joins_segments(interface);
+    let bytes = if joined { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
+    bytes as usize
 }
 
 /// Returns true if frames may be longer than the MTU: segments joined by receive offload, or sent

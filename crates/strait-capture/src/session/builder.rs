@@ -15,6 +15,8 @@ use crate::link::{self, Link};
 use crate::owners::{self, Hooks, Select};
 use crate::paths::request::{Attribution, Options, Request};
 use crate::paths::spec::Opened;
+use crate::paths::tap::TapRings;
+use crate::paths::tap::broker::Broker;
 use crate::paths::{AnyEngine, Path, file};
 use crate::queues::Queues;
 use crate::wait::{Pacer, Wait};
@@ -176,6 +178,22 @@ impl Builder {
     #[must_use]
     pub fn select(mut self, select: Option<Select>) -> Self {
         self.options.select = select;
+        self
+    }
+
+    /// Has the tap opened by a broker, for a program without the privilege to load programs. The
+    /// other paths do not use it, nor does a tap that records owners.
+    #[must_use]
+    pub fn broker(mut self, broker: Option<Broker>) -> Self {
+        self.options.broker = broker;
+        self
+    }
+
+    /// Sets the sizes of the tap's rings and the pauses of its reader, for measurements. It overrides
+    /// [`Builder::ring`] on the tap. A tap that a [`Builder::broker`] opens has the default sizes.
+    #[must_use]
+    pub fn tap_rings(mut self, rings: Option<TapRings>) -> Self {
+        self.options.tap_rings = rings;
         self
     }
 

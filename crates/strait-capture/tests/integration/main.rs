@@ -1,6 +1,7 @@
 //! Captures over real veth pairs: equal results on every path, ledgers that balance, clear errors.
 
 mod any;
+mod broker;
 mod changing;
 mod corpus;
 mod lanes;

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -257,6 +257,40 @@ fn packets_to_other_hosts_and_vlans_have_no_owner() {
     }
 }
 
+/// Sockets of IPv6 without an address, which receive IPv4 packets too.
+#[test]
+fn ipv6_sockets_without_an_address_own_packets_to_this_host_only() {
+    let Some(wire) = Wire::builder().ipv4().ipv6().or_skip() else { return };
+    let (udp, tcp) = wire.right().run(|| {
+        let any = (Ipv6Addr::UNSPECIFIED, 0);
+        (UdpSocket::bind(any).unwrap(), TcpListener::bind(any).unwrap())
+    });
+    let [to_udp, to_tcp] = [udp.local_addr(), tcp.local_addr()].map(|address| address.unwrap().port());
+    let IpAddr::V6(own) = wire.right().ipv6() else { panic!("an IPv6 address") };
+    let elsewhere = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    let datagram = |to: u16| [4000, to, 12, 0, 0, 0];
+    let syn = [4000, to_tcp, 0, 1, 0, 0, 0x5002, 1000, 0, 0];
+    let frames = [
+        packet_to_ipv6(&wire, own, 17, &datagram(to_udp)),
+        packet_to_ipv6(&wire, own, 6, &syn),
+        packet(&wire, 17, &datagram(to_udp)),
+        packet_to_ipv6(&wire, own, 17, &datagram(1)),
+        packet_to_ipv6(&wire, elsewhere, 17, &datagram(to_udp)),
+        packet_to(&wire, [192, 0, 2, 1], 17, &datagram(to_udp)),
+    ];
+    let Some(seen) = capture(&wire, None, || {
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &frames);
+        wire.await_arrival(before, frames.len() as u64);
+    }) else {
+        return;
+    };
+    let received = seen.iter().filter(|packet| !packet.sent && packet.flow.source.port == 4000);
+    let owners: Vec<_> = received.map(|packet| packet.owner).collect();
+    let this = Some(std::process::id());
+    assert_eq!(owners, [this, this, this, None, None, None]);
+}
+
 /// With a filter that rejects its first packet, a connection has no owner of an earlier one.
 #[test]
 fn connection_with_a_rejected_start_has_the_owner_of_its_socket() {
@@ -300,6 +334,17 @@ fn changed_user_and_name_of_a_process_are_reported() {
 fn packet(wire: &Wire, protocol: u8, words: &[u16]) -> Vec<u8> {
     let IpAddr::V4(address) = wire.right().ipv4() else { panic!("an IPv4 address") };
     packet_to(wire, address.octets(), protocol, words)
+}
+
+fn packet_to_ipv6(wire: &Wire, to: Ipv6Addr, protocol: u8, words: &[u16]) -> Vec<u8> {
+    let IpAddr::V6(address) = wire.right().ipv6() else { panic!("an IPv6 address") };
+    let mut from = address.octets();
+    from[15] = 77;
+    let mut frame = [wire.right().mac(), wire.left().mac()].concat();
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 2 * words.len() as u8, protocol, 64]);
+    frame.extend(from.into_iter().chain(to.octets()));
+    frame.extend(words.iter().flat_map(|word| word.to_be_bytes()));
+    frame
 }
 
 fn packet_to(wire: &Wire, to: [u8; 4], protocol: u8, words: &[u16]) -> Vec<u8> {

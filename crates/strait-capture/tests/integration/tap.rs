@@ -274,6 +274,25 @@ fn descriptor_reports_a_frame_after_the_lane_prepared_to_wait() {
 }
 
 #[test]
+fn full_hook_is_refused_with_a_remedy() {
+    // `BPF_MPROG_MAX`.
+    const PROGRAMS_MAX: usize = 64;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let index = wire.right().interface().index;
+    let other = Classifier::load("other", &PASS).unwrap();
+    let attach = || wire.right().run(|| Link::attach_tcx(&other, index, TcxHook::Ingress));
+    let mut links: Vec<Link> = std::iter::from_fn(|| attach().ok()).take(PROGRAMS_MAX + 1).collect();
+    assert!((1..=PROGRAMS_MAX).contains(&links.len()), "{} programs", links.len());
+    let Err(error) = wire.right().run(|| tap().open()) else { panic!("it opened") };
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("the hook is full") && text.contains("or use --path v3"), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+    links.pop();
+    assert!(wire.right().run(|| tap().open()).is_ok(), "with room for a program");
+}
+
+#[test]
 fn all_interfaces_are_refused_with_a_remedy() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let Err(error) = wire.right().run(|| Session::builder("any").path(Path::Tap).open()) else {

@@ -24,6 +24,7 @@ mod replay;
 mod rig;
 mod rotation;
 mod run;
+mod run_tap;
 mod setup;
 mod shell;
 mod tables;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lab::{Finished, Launch, Wire};
+use lab::{Finished, Launch, Wire, program_or_skip};
 
 use crate::external::proxy_program;
 use crate::rig::{Capture, LIMIT, PATHS, STRAIT, failure, run, strait};
@@ -45,6 +45,22 @@ fn missing_privilege_is_named() {
         let (code, line) = failure(&launch.args(&arguments).run(LIMIT).unwrap());
         assert_eq!(code, 3, "{arguments:?}: {line}");
         assert!(line.contains("root") && line.to_lowercase().contains("cap_"), "{line}");
+    }
+}
+
+/// Each privilege of the tap is named if it alone is missing, with the path that does not need it.
+/// Some kernels need CAP_PERFMON only with owners.
+#[test]
+fn missing_privilege_of_the_tap_is_named() {
+    let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("setpriv")) else { return };
+    for missing in ["net_raw", "net_admin", "bpf"] {
+        let name = format!("CAP_{}", missing.to_uppercase());
+        let bounds = format!("-{missing},-sys_admin");
+        let launch = wire.right().command("setpriv").args(["--bounding-set", &bounds, STRAIT, "capture"]);
+        let (code, line) = failure(&launch.args(["-i", "right", "--path", "tap"]).run(LIMIT).unwrap());
+        assert_eq!(code, 3, "{line}");
+        assert!(line.contains(&format!("needs {name}: run as root")), "{line}");
+        assert!(line.contains("--path v3 needs CAP_NET_RAW only"), "{line}");
     }
 }
 

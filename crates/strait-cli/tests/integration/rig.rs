@@ -129,7 +129,8 @@ pub(crate) fn sizes(text: &str) -> Sizes {
     text.parse().unwrap()
 }
 
-fn frames_of(traffic: &Traffic, count: u64) -> Vec<Vec<u8>> {
+/// Returns the first frames of `traffic`.
+pub(crate) fn frames_of(traffic: &Traffic, count: u64) -> Vec<Vec<u8>> {
     let frame = |sequence| {
         let mut bytes = vec![0; traffic.frame_len_max()];
         let len = traffic.write_frame(sequence, 0, &mut bytes);

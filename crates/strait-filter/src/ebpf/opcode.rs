@@ -59,7 +59,6 @@ pub const SK_LOOKUP_UDP: i32 = 85;
 pub const SK_RELEASE: i32 = 86;
 pub const GET_LISTENER_SOCK: i32 = 98;
 pub const SK_STORAGE_GET: i32 = 107;
-pub const PROBE_READ_KERNEL: i32 = 113;
 pub const RINGBUF_OUTPUT: i32 = 130;
 pub const GET_CURRENT_TASK_BTF: i32 = 158;
 pub const SOCK_FROM_FILE: i32 = 162;

@@ -7,7 +7,7 @@
 
 use super::Offsets;
 use super::layout::{CGROUP, COMMAND, FLAGS, Owner, PID, SHARED};
-use super::local::{self, Destination};
+use super::local::{self, Casts, Destination};
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{R0, R1, R2, R3, R4, R5, R6, R8, R9, R10},
@@ -22,6 +22,8 @@ pub struct Lookup<'a> {
     pub storage_fd: i32,
     /// Offsets in the running kernel's structures.
     pub offsets: Offsets,
+    /// Identifiers in the running kernel.
+    pub casts: Casts,
     /// Bytes of the link header; `None` if packets of the interface have unknown headers: their
     /// sockets are not looked up.
     pub link_header: Option<u8>,
@@ -140,7 +142,7 @@ fn of_receiver(
     [header, pid]: [i16; 2],
     unknown: Label,
 ) {
-    let (ipv4, ipv6, end) = (asm.label(), asm.label(), asm.label());
+    let (ipv4, has_ports, ipv6, end) = (asm.label(), asm.label(), asm.label(), asm.label());
     let scratch = pid + 4;
     if !lookup.is_loopback {
         asm.load(Size::W, R1, R6, op::SKB_PKT_TYPE);
@@ -155,7 +157,9 @@ fn of_receiver(
     asm.jump_if(Condition::Equal, R1, ETH_P_IPV6, ipv6);
     asm.jump(unknown);
     asm.bind(ipv4);
-    read(asm, link_header, header, i32::from(IPV4_BYTES), unknown);
+    // Almost no header has options, so the ports are behind these bytes. A packet of TCP or UDP has
+    // as many.
+    read(asm, link_header, header, i32::from(IPV4_BYTES) + PORTS_BYTES, unknown);
     asm.load(Size::H, R1, R10, header + 6);
     asm.swap_big_endian(R1, 16);
     asm.jump_if(Condition::AnyBitSet, R1, FRAGMENT_OFFSET, unknown);
@@ -165,8 +169,10 @@ fn of_receiver(
     asm.alu(Operation::Lsh, R9, 2);
     asm.alu(Operation::Add, R9, link_header);
     check_syn(asm, lookup, scratch, unknown);
+    asm.jump_if(Condition::Equal, R9, link_header + i32::from(IPV4_BYTES), has_ports);
     asm.mov(R2, R9);
     read_at_r2(asm, header + IPV4_BYTES, PORTS_BYTES, unknown);
+    asm.bind(has_ports);
     look_up(asm, [header + IPV4_ADDRESSES, IPV4_BYTES - IPV4_ADDRESSES + 4], unknown);
     receiver(asm, lookup, &Destination::ipv4(header), pid, unknown);
     asm.jump(end);
@@ -241,7 +247,7 @@ fn receiver(asm: &mut Assembler, lookup: &Lookup<'_>, destination: &Destination,
     let (none, end) = (asm.label(), asm.label());
     // Packets come over the loopback interface only to addresses of this host.
     if !lookup.is_loopback {
-        local::check(asm, &lookup.offsets, destination, none);
+        local::check(asm, lookup, destination, none);
     }
     asm.mov(R2, R9);
     read_storage(asm, lookup);

@@ -23,6 +23,7 @@ mod program;
 mod tests;
 
 pub use self::layout::{CHANGES, FAILURES, Offsets, Owner, STATE_BYTES};
+pub use self::local::Casts;
 pub use self::lookup::{Lookup, Selection};
 pub(crate) use self::lookup::{STACK_BYTES, find};
 pub use self::program::{FILES_FUNCTION, Use, files_program, use_program};

@@ -62,6 +62,15 @@ impl Types {
         named(&self.bytes, KIND_FUNC, b"", names).ok_or_else(unknown_format)
     }
 
+    /// Returns the type identifier of the structure with this name; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Kind::Refused`] if the format is unknown.
+    pub fn structure(&self, name: &str) -> Result<Option<i32>> {
+        let [found] = named(&self.bytes, KIND_STRUCT, b"", [name]).ok_or_else(unknown_format)?;
+        Ok(found)
+    }
+
     /// Returns the type identifiers of the tracepoints with these names; `None` for missing ones.
     ///
     /// # Errors
@@ -329,6 +338,8 @@ mod tests {
             let found = found.unwrap();
             assert!(found[0].is_some() && found[1].is_none(), "{found:?}");
         }
+        let structures = ["sk_buff", "no_such_structure_at_all"].map(|name| types.structure(name).unwrap());
+        assert!(structures[0].is_some() && structures[1].is_none(), "{structures:?}");
         let names = [("task_struct", "tgid"), ("socket", "sk"), ("socket", "no_such_member")];
         let found = types.members(names).unwrap();
         assert!(found[0] > Some(0) && found[1] > Some(0) && found[2].is_none(), "{found:?}");

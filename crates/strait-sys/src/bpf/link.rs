@@ -132,8 +132,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes a link of a descriptor that the kernel returned for it.
-    pub(super) fn from_fd(fd: OwnedFd) -> Self {
+    /// Takes a link of which the kernel, or another process, made the descriptor.
+    pub fn from_descriptor(fd: OwnedFd) -> Self {
         Self { fd }
     }
 
@@ -171,8 +171,8 @@ impl Link {
     /// Attaches `program` to a hook of an interface, before the other programs there.
     ///
     /// # Errors
-    /// EINVAL ([`Kind::Refused`]) if the kernel has no tcx; ERANGE if the hook has as many programs
-    /// as the kernel allows (64).
+    /// EINVAL if the kernel has no tcx, ERANGE if the hook has as many programs as the kernel allows
+    /// (64), both [`Kind::Refused`].
     pub fn attach_tcx(program: &Classifier, ifindex: u32, hook: TcxHook) -> Result<Self> {
         let mut attribute = LinkCreate {
             prog_fd: program.as_fd().as_raw_fd() as u32,
@@ -184,7 +184,9 @@ impl Link {
             let explained = explain("attach a program to", format!("interface {ifindex}"), &error);
             match error.raw_os_error() {
                 Some(libc::EINVAL) => explained.with_kind(Kind::Refused).remedy("needs Linux 6.6 (tcx)"),
-                Some(libc::ERANGE) => explained.remedy("the hook is full: detach a program"),
+                Some(libc::ERANGE) => {
+                    explained.with_kind(Kind::Refused).remedy("the hook is full: detach a program of it")
+                }
                 _ => explained,
             }
         })?;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::program::ObjectInfo;
 use super::{Attribute, Command, NAME_LEN, bpf, bpf_fd, btf, explain, object_name};
 use crate::error::{Error, Kind, Result};
 use crate::mmap::Mapping;
@@ -54,6 +55,17 @@ struct MapElement {
 // SAFETY: mirrors the struct for BPF_MAP_*_ELEM in linux/bpf.h; `pad` is the kernel's own alignment
 // hole.
 unsafe impl Attribute for MapElement {}
+
+/// Head of `struct bpf_map_info`.
+#[derive(Default)]
+#[repr(C)]
+struct MapInfoHead {
+    map_type: u32,
+    id: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+}
 
 /// Map with its descriptor.
 #[derive(Debug)]
@@ -106,6 +118,22 @@ impl Map {
             ..Self::attribute(name, BPF_MAP_TYPE_SK_STORAGE, value_bytes, 0, flags)
         };
         Self::create_with(name, attribute)
+    }
+
+    /// Takes a map that another process made.
+    ///
+    /// # Errors
+    /// EINVAL if the descriptor is not a map's.
+    pub fn from_descriptor(fd: OwnedFd) -> Result<Self> {
+        let mut head = MapInfoHead::default();
+        let mut attribute = ObjectInfo {
+            bpf_fd: fd.as_raw_fd() as u32,
+            info_len: size_of::<MapInfoHead>() as u32,
+            info: std::ptr::from_mut(&mut head) as u64,
+        };
+        bpf(Command::ObjectInfo, &mut attribute)
+            .map_err(|error| explain("read information about", "a BPF map", &error))?;
+        Ok(Self { fd, value_bytes: head.value_size, entries: head.max_entries })
     }
 
     fn create(name: &str, map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> Result<Self> {

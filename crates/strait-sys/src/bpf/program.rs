@@ -95,10 +95,10 @@ struct ProgramTest {
 unsafe impl Attribute for ProgramTest {}
 
 #[repr(C)]
-struct ObjectInfo {
-    bpf_fd: u32,
-    info_len: u32,
-    info: u64,
+pub(super) struct ObjectInfo {
+    pub(super) bpf_fd: u32,
+    pub(super) info_len: u32,
+    pub(super) info: u64,
 }
 
 // SAFETY: mirrors the struct for BPF_OBJ_GET_INFO_BY_FD in linux/bpf.h.

@@ -214,8 +214,12 @@ pub struct Doorbell {
 impl Doorbell {
     /// Makes a doorbell of one page.
     pub fn new(name: &str) -> Result<Self> {
+        Self::of(Map::ring_buffer(name, rustix::param::page_size() as u32)?)
+    }
+
+    /// Maps a doorbell that another process made.
+    pub fn of(map: Map) -> Result<Self> {
         let page = rustix::param::page_size();
-        let map = Map::ring_buffer(name, page as u32)?;
         // kernel/bpf/ringbuf.c: a page with the consumer's position, then one with the producer's.
         let consumer = Mapping::shared(map.as_fd(), page, 0)?;
         let producer = Mapping::shared_read_only(map.as_fd(), page, page as i64)?;

@@ -93,7 +93,7 @@ impl TracepointProgram {
         let mut attribute = RawTracepoint { name: 0, prog_fd: self.fd.as_raw_fd() as u32, pad: 0 };
         let fd = bpf_fd(Command::RawTracepointOpen, &mut attribute)
             .map_err(|error| explain("attach a program to", "a tracepoint", &error))?;
-        Ok(Link::from_fd(fd))
+        Ok(Link::from_descriptor(fd))
     }
 }
 

@@ -4,7 +4,6 @@
 //! programs when the process ends, even if it is killed.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
 
 use strait_filter::cbpf::Program;
 use strait_filter::ebpf;
@@ -13,8 +12,10 @@ use strait_filter::tap::{TapOptions, tap_program};
 use strait_filter::translate::{self, Context};
 use strait_os::interface::Interface;
 use strait_os::netns::Namespace;
-use strait_sys::bpf::{Classifier, Doorbell, Link, Map, TcxHook};
+use strait_sys::bpf::{Classifier, Link, TcxHook};
 
+use super::broker::Tap;
+use super::memory::Memory;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::paths::request::Attribution;
@@ -22,21 +23,25 @@ use crate::paths::request::Attribution;
 /// Parts of a program besides its filter.
 pub(super) struct Template {
     pub(super) interface: Interface,
-    pub(super) rings: Map,
-    /// One for each lane.
-    pub(super) doorbells: Vec<Arc<Doorbell>>,
+    pub(super) memory: Memory,
     pub(super) sizes: Sizes,
     pub(super) rx_hash: bool,
     pub(super) attribution: Option<Attribution>,
+    /// Process that loads and attaches the programs in place of this one.
+    pub(super) broker: Option<Tap>,
 }
 
 impl Template {
-    fn load(&self, filter: &Program, hook: TcxHook) -> Result<Classifier, Error> {
+    /// Loads a program with `filter`.
+    pub(super) fn load(&self, filter: &Program, hook: TcxHook) -> Result<Classifier, Error> {
         let context = match hook {
             TcxHook::Ingress => Context::Received,
             TcxHook::Egress => Context::Sent,
         };
-        let doorbells: Vec<i32> = self.doorbells.iter().map(|bell| bell.as_fd().as_raw_fd()).collect();
+        let Memory { rings, doorbells } = &self.memory;
+        // Lanes beyond the number of CPUs have no ring.
+        let doorbells = doorbells.iter().take(rings.entries() as usize);
+        let doorbells: Vec<i32> = doorbells.map(|bell| bell.as_fd().as_raw_fd()).collect();
         let options = TapOptions {
             interface: translate::Options {
                 context,
@@ -44,7 +49,7 @@ impl Template {
                 device_mac: self.interface.mac,
                 ..translate::Options::default()
             },
-            rings_fd: self.rings.as_fd().as_raw_fd(),
+            rings_fd: rings.as_fd().as_raw_fd(),
             doorbells: &doorbells,
             sizes: self.sizes,
             rx_hash: self.rx_hash,
@@ -109,6 +114,9 @@ impl Attachment {
     }
 
     fn attach(&self, hook: TcxHook) -> Result<Link, Error> {
+        if let Some(broker) = &self.template.broker {
+            return broker.attach(&self.filter, hook);
+        }
         let program = self.template.load(&self.filter, hook)?;
         let attach = || Link::attach_tcx(&program, self.template.interface.index, hook);
         let attached = if self.namespace.is_current()? { attach() } else { self.namespace.run(attach)? };
@@ -133,6 +141,11 @@ impl Attachment {
     /// dropped. The earlier filter stays.
     pub(super) fn set_filter(&mut self, filter: &Program) -> Result<(), Error> {
         if *filter == self.filter {
+            return Ok(());
+        }
+        if let Some(broker) = &self.template.broker {
+            broker.replace(filter, &self.links)?;
+            self.filter = filter.clone();
             return Ok(());
         }
         let mut programs = Vec::with_capacity(self.links.len());

@@ -30,7 +30,7 @@ const FRAME_BYTES_MIN: u32 = 60;
 
 /// A pause may fill one part in this many of a CPU's first ring. Frames that do not fit are not
 /// lost, but leave the cache.
-const PAUSE_DIVISOR: u32 = 2;
+pub(super) const PAUSE_DIVISOR: u32 = 2;
 
 /// Rings of a lane's CPUs.
 pub(crate) struct Engine {
@@ -48,6 +48,8 @@ pub(crate) struct Engine {
     pub(super) owners: bool,
     pub(super) sizes: Sizes,
     pub(super) rate: Rate,
+    /// See [`PAUSE_DIVISOR`].
+    pub(super) pause_divisor: u32,
     /// Number of polls of empty rings.
     pub(super) spins: u32,
 }
@@ -76,7 +78,7 @@ impl Engine {
         let consumed =
             spill.iter().zip(first).map(|(spill, first)| spill.reader.consumed() + first.reader.consumed());
         let fill_time = self.rate.fill_time(consumed, self.sizes.ring_bytes as usize, Instant::now());
-        strait_os::wait::sleep(pause.min(fill_time / PAUSE_DIVISOR));
+        strait_os::wait::sleep(pause.min(fill_time / self.pause_divisor));
     }
 
     /// Returns the first rings, one for each CPU.

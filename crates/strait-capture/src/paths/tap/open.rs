@@ -3,18 +3,21 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use strait_filter::tap::layout::{self, Sizes};
+use strait_filter::tap::layout::Sizes;
 use strait_os::ethtool::Ethtool;
-use strait_os::process;
-use strait_sys::bpf::{Doorbell, Map, RingLayout, RingReader, Rings};
+use strait_os::process::{self, AF_XDP_CAPABILITIES};
+use strait_sys::Kind as ErrorKind;
+use strait_sys::bpf::{RingReader, Rings};
 use strait_sys::packet;
 
-use super::PATH;
 use super::attachment::{Attachment, Template};
+use super::broker::Tap;
 use super::counts::Counts;
-use super::engine::{BATCH_MAX, Engine, Rate};
+use super::engine::{BATCH_MAX, Engine, PAUSE_DIVISOR, Rate};
+use super::memory::{Memory, TapRings, describe, layouts, sizes};
 use super::merge::{Cursor, Merge};
 use super::source::{TapSource, runs_in_process};
+use super::{LANES_MAX, PATH, broker};
 use crate::counters::Counters;
 use crate::directions::Directions;
 use crate::error::Error;
@@ -24,24 +27,6 @@ use crate::paths::request::Request;
 use crate::paths::spec::Opened;
 use crate::paths::stamp::Clock;
 use crate::watch::LinkWatch;
-
-/// Default size in bytes of all spill rings together.
-const SPILLS_BYTES: u32 = 64 << 20;
-/// Default size of a CPU's spill ring: at most 22 ms of full frames at one million a second, and at
-/// least one burst of them.
-const SPILL_BYTES_MAX: u32 = 32 << 20;
-const SPILL_BYTES_MIN: u32 = 1 << 20;
-/// Largest spill ring that the program can address.
-const SPILL_BYTES_LIMIT: usize = 1 << 30;
-/// The first ring has one part in this many of the spill ring's size: 4 MiB by default on two CPUs,
-/// which a last-level cache holds.
-const FIRST_RING_DIVISOR: u32 = 8;
-/// Smallest ring, a page.
-const RING_BYTES_MIN: u32 = 4 << 10;
-
-/// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
-/// for each lane.
-const LANES_MAX: usize = 63;
 
 /// Opens the capture. A filter that the programs cannot run runs in this process.
 pub(super) fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
@@ -57,12 +42,38 @@ pub(super) fn open(request: &Request<'_>) -> Result<Opened<Engine>, Error> {
     }
     let split = link.split(program, Directions::Both)?;
     let in_kernel = split.userspace.is_none();
-    match open_filtered(request, split) {
+    let opened = match open_filtered(request, split) {
         Err(error) if in_kernel && request.filters() && is_filters_fault(&error) => {
             let split = link.split_to_userspace(program, Directions::Both, &error)?;
             open_filtered(request, split).map_err(|_| error)
         }
         opened => opened,
+    };
+    opened.map_err(with_alternative)
+}
+
+/// Adds the path that can be used instead to an error, and names the privileges that are missing.
+fn with_alternative(error: Error) -> Error {
+    let Error::System(error) = error else { return error };
+    if error.is_one_of(&[Errno::PERM, Errno::ACCESS]) {
+        let missing = AF_XDP_CAPABILITIES
+            .into_iter()
+            .filter(|(capability, _)| !process::has_capability(*capability).unwrap_or(true));
+        let missing: Vec<&str> = missing.map(|(_, name)| name).collect();
+        if missing.is_empty() {
+            return error.into();
+        }
+        let remedy = format!(
+            "the tap needs {}: run as root, or setcap cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon+ep PROGRAM; \
+             --path v3 needs CAP_NET_RAW only",
+            missing.join(" and ")
+        );
+        return error.with_kind(ErrorKind::Refused).remedy(remedy).into();
+    }
+    let advice = error.advice().map(|advice| format!("{advice}, or use --path v3"));
+    match advice.filter(|_| error.kind() == ErrorKind::Refused) {
+        Some(advice) => error.remedy(advice).into(),
+        None => error.into(),
     }
 }
 
@@ -80,9 +91,10 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     // A filter in this process, now or later, must see the bytes that it would see in the kernel.
     let frame_bytes_max = request.frame_bytes_max() as u32;
     let cpus = process::possible_cpus()?;
-    let sizes = sizes(options.ring_bytes, cpus, frame_bytes_max);
-    let map = Map::mappable_array("strait_tap", sizes.value_bytes() as u32, cpus)?;
-    let (rings, readers) = Rings::map(&map, &layouts(&sizes))?;
+    let mut sizes = sizes(options.ring_bytes, cpus, frame_bytes_max);
+    if let Some(TapRings { first_bytes, spill_bytes, .. }) = options.tap_rings {
+        (sizes.ring_bytes, sizes.spill_bytes) = (first_bytes, spill_bytes);
+    }
     let numbers = request.lane_numbers()?;
     if numbers.len() > LANES_MAX {
         let count = numbers.len();
@@ -90,10 +102,11 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
             "{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues"
         )));
     }
-    let bell = |_: &u32| Doorbell::new("strait_tap_bell").map(Arc::new);
-    let doorbells = numbers.iter().map(bell).collect::<Result<Vec<_>, _>>()?;
     let watch = LinkWatch::open(interface)?;
     let socket = socket(request)?;
+    let lanes = numbers.len() as u32;
+    let (broker, memory) = memory(request, &socket, &sizes, (cpus, lanes))?;
+    let (rings, readers) = Rings::map(&memory.rings, &layouts(&sizes))?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     if let Some(attribution) = &request.attribution {
         let counts = Counts { rings: Arc::clone(&rings), lane: 0, lanes: 1 };
@@ -106,7 +119,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
             merge: Merge::new(cursors.len(), BATCH_MAX),
             rate: Rate::new(cursors.len() / 2),
             cursors,
-            doorbell: Arc::clone(&doorbells[lane]),
+            doorbell: Arc::clone(&memory.doorbells[lane]),
             counts: Arc::new(Counts { rings: Arc::clone(&rings), lane, lanes: numbers.len() }),
             clock: Clock::new(),
             socket: socket.try_clone()?,
@@ -114,18 +127,18 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
             interface: interface.index,
             owners: request.attribution.is_some(),
             sizes,
+            pause_divisor: options.tap_rings.map_or(PAUSE_DIVISOR, |rings| rings.pause_divisor),
             spins: 0,
         };
         engines.push((engine, *number));
     }
     let template = Template {
         interface: interface.clone(),
-        rings: map,
-        // Lanes beyond the number of CPUs have no ring.
-        doorbells: doorbells.into_iter().take(cpus as usize).collect(),
+        memory,
         sizes,
         rx_hash: options.rx_hash,
         attribution: request.attribution.clone(),
+        broker,
     };
     let attachment = Attachment::open(template, kernels, options.directions)?;
     Ok(Opened {
@@ -138,6 +151,31 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         ring: describe(&sizes, cpus),
         notes,
     })
+}
+
+/// Makes the rings and doorbells: by the broker if there is one, else with this process's privilege.
+fn memory(
+    request: &Request<'_>,
+    socket: &packet::Socket,
+    sizes: &Sizes,
+    (cpus, lanes): (u32, u32),
+) -> Result<(Option<Tap>, Memory), Error> {
+    let Request { options, interface, attribution, .. } = request;
+    // A program with a broker has no use for owners.
+    let brokered = options.broker.as_ref().filter(|_| attribution.is_none()).map(|broker| {
+        let options = broker::Options {
+            interface: &interface.name,
+            ring_bytes: options.ring_bytes.map_or(0, |bytes| bytes as u32),
+            lanes,
+            rx_hash: options.rx_hash,
+        };
+        broker.open(&options, socket)
+    });
+    match brokered {
+        Some(Ok((tap, memory))) => Ok((Some(tap), memory)),
+        Some(Err(error)) => Memory::new(sizes, cpus, lanes).map_or(Err(error), |memory| Ok((None, memory))),
+        None => Ok((None, Memory::new(sizes, cpus, lanes)?)),
+    }
 }
 
 /// Divides the rings of `cpus` processors between the lanes. The first rings come first in
@@ -170,42 +208,4 @@ fn socket(request: &Request<'_>) -> Result<packet::Socket, Error> {
         return link::promiscuous(&request.interface);
     }
     Ok(packet::Socket::open(&request.interface.name)?)
-}
-
-/// Returns the sizes of a CPU's rings, which are powers of two.
-fn sizes(requested: Option<usize>, cpus: u32, frame_bytes_max: u32) -> Sizes {
-    let spill_bytes = match requested {
-        Some(bytes) => bytes.min(SPILL_BYTES_LIMIT) as u32,
-        None => (SPILLS_BYTES / cpus).clamp(SPILL_BYTES_MIN, SPILL_BYTES_MAX),
-    };
-    let spill_bytes = 1 << spill_bytes.max(RING_BYTES_MIN).ilog2();
-    let ring_bytes = (spill_bytes / FIRST_RING_DIVISOR).max(RING_BYTES_MIN);
-    Sizes { ring_bytes, spill_bytes, frame_bytes_max }
-}
-
-fn describe(sizes: &Sizes, cpus: u32) -> String {
-    let (ring, spill) = (sizes.ring_bytes >> 10, sizes.spill_bytes >> 10);
-    format!("{cpus} rings of {ring} KiB with {spill} KiB to spill, one for each CPU")
-}
-
-/// Returns the layouts of a CPU's first ring and of its spill ring.
-fn layouts(sizes: &Sizes) -> [RingLayout; 2] {
-    let wakeup = layout::WAKEUP;
-    let first = RingLayout {
-        producer: layout::PRODUCER,
-        consumer: layout::CONSUMER,
-        wakeup,
-        data: layout::DATA,
-        ring_bytes: sizes.ring_bytes as usize,
-        end: sizes.spill(),
-    };
-    let spill = RingLayout {
-        producer: layout::SPILL_PRODUCER,
-        consumer: layout::SPILL_CONSUMER,
-        wakeup,
-        data: sizes.spill(),
-        ring_bytes: sizes.spill_bytes as usize,
-        end: sizes.value_bytes(),
-    };
-    [first, spill]
 }

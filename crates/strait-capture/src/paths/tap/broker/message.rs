@@ -1,0 +1,275 @@
+//! Messages of the broker's socket: calls, outcomes, and the descriptors that they carry.
+//!
+//! Integers are in host order. A message is complete or refused: the socket keeps their bounds.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use strait_filter::cbpf::{INSTRUCTIONS_MAX, Instruction, Program};
+use strait_sys::Kind;
+use strait_sys::bpf::TcxHook;
+
+use super::super::LANES_MAX;
+use super::Options;
+use crate::error::Error;
+use crate::filter;
+
+/// Changes with the messages and with the layout of the rings.
+const VERSION: u8 = 1;
+const INSTRUCTION_BYTES: usize = 8;
+const MESSAGE_BYTES_MAX: usize = 4096 + INSTRUCTIONS_MAX * INSTRUCTION_BYTES;
+/// Maximum number of descriptors of a message: the rings, and a doorbell for each lane.
+const DESCRIPTORS_MAX: usize = 1 + LANES_MAX;
+
+/// Request to the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call<'a> {
+    /// Make rings and doorbells. With a packet socket.
+    Open { options: Options<'a> },
+    /// Attach a program. The reply has its link.
+    Attach { hook: TcxHook, filter: Program },
+    /// Replace programs of a tap. With their links, in the order of `hooks`.
+    Replace { hooks: Vec<TcxHook>, filter: Program },
+}
+
+impl<'a> Call<'a> {
+    /// Returns the bytes of the message.
+    ///
+    /// # Errors
+    /// The filter has too many instructions for the kernel.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, Error> {
+        Ok(match self {
+            Self::Open { options: Options { interface, ring_bytes, lanes, rx_hash } } => {
+                let numbers = [ring_bytes.to_ne_bytes(), lanes.to_ne_bytes()].concat();
+                [&[0, VERSION, u8::from(*rx_hash)], &numbers[..], interface.as_bytes()].concat()
+            }
+            Self::Attach { hook, filter } => [&[1, byte_of(*hook)], &instructions(filter)?[..]].concat(),
+            Self::Replace { hooks, filter } => {
+                let hooks: Vec<u8> = hooks.iter().map(|hook| byte_of(*hook)).collect();
+                [&[2, hooks.len() as u8], &hooks[..], &instructions(filter)?[..]].concat()
+            }
+        })
+    }
+
+    /// Returns the call of a message; `None` if it is malformed.
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        match bytes {
+            [0, VERSION, rx_hash, rest @ ..] => {
+                let (ring_bytes, rest) = number(rest)?;
+                let (lanes, rest) = number(rest)?;
+                let interface = std::str::from_utf8(rest).ok()?;
+                let options = Options { interface, ring_bytes, lanes, rx_hash: *rx_hash != 0 };
+                Some(Self::Open { options })
+            }
+            [1, hook, filter @ ..] => Some(Self::Attach { hook: hook_of(*hook)?, filter: program(filter)? }),
+            [2, count, rest @ ..] => {
+                let (hooks, filter) = rest.split_at_checked((*count).into())?;
+                let hooks = hooks.iter().map(|hook| hook_of(*hook)).collect::<Option<_>>()?;
+                Some(Self::Replace { hooks, filter: program(filter)? })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn byte_of(hook: TcxHook) -> u8 {
+    match hook {
+        TcxHook::Ingress => 0,
+        TcxHook::Egress => 1,
+    }
+}
+
+fn hook_of(byte: u8) -> Option<TcxHook> {
+    [TcxHook::Ingress, TcxHook::Egress].into_iter().find(|hook| byte_of(*hook) == byte)
+}
+
+fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_ne_bytes(*number), rest))
+}
+
+fn instructions(filter: &Program) -> Result<Vec<u8>, Error> {
+    let instructions = filter.instructions();
+    if instructions.len() > INSTRUCTIONS_MAX {
+        let len = instructions.len();
+        return Err(Error::Filter(format!("{len} instructions: the kernel runs {INSTRUCTIONS_MAX}")));
+    }
+    let bytes = |instruction: &Instruction| {
+        let Instruction { code, jt, jf, k } = *instruction;
+        let ([code_0, code_1], [k_0, k_1, k_2, k_3]) = (code.to_ne_bytes(), k.to_ne_bytes());
+        [code_0, code_1, jt, jf, k_0, k_1, k_2, k_3]
+    };
+    Ok(instructions.iter().flat_map(bytes).collect())
+}
+
+fn program(bytes: &[u8]) -> Option<Program> {
+    let (chunks, rest) = bytes.as_chunks::<INSTRUCTION_BYTES>();
+    let instruction = |&[code_0, code_1, jt, jf, k_0, k_1, k_2, k_3]: &[u8; INSTRUCTION_BYTES]| Instruction {
+        code: u16::from_ne_bytes([code_0, code_1]),
+        jt,
+        jf,
+        k: u32::from_ne_bytes([k_0, k_1, k_2, k_3]),
+    };
+    let is_whole = rest.is_empty() && chunks.len() <= INSTRUCTIONS_MAX;
+    is_whole.then(|| filter::check(chunks.iter().map(instruction).collect()).ok())?
+}
+
+/// Outcome of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// The kernel refused a call.
+    System {
+        errno: i32,
+        is_refused: bool,
+        remedy: String,
+    },
+    /// The filter cannot run in a program.
+    Filter(String),
+    /// The call is wrong.
+    Usage(String),
+}
+
+impl Outcome {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Done => vec![0],
+            Self::System { errno, is_refused, remedy } => {
+                [&[1, u8::from(*is_refused)], &errno.to_ne_bytes()[..], remedy.as_bytes()].concat()
+            }
+            Self::Filter(text) => [&[2], text.as_bytes()].concat(),
+            Self::Usage(text) => [&[3], text.as_bytes()].concat(),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Some(match bytes {
+            [0] => Self::Done,
+            [1, is_refused, rest @ ..] => {
+                let (errno, remedy) = number(rest)?;
+                Self::System { errno: errno as i32, is_refused: *is_refused != 0, remedy: text(remedy) }
+            }
+            [2, rest @ ..] => Self::Filter(text(rest)),
+            [3, rest @ ..] => Self::Usage(text(rest)),
+            _ => return None,
+        })
+    }
+
+    /// Returns the error of a call for a tap on `interface`.
+    pub(super) fn into_result(self, interface: &str) -> Result<(), Error> {
+        match self {
+            Self::Done => Ok(()),
+            Self::System { errno, is_refused, remedy } => {
+                let error = strait_sys::Error::os("open the tap on", interface, errno);
+                let error = if is_refused { error.with_kind(Kind::Refused) } else { error };
+                Err(if remedy.is_empty() { error } else { error.remedy(remedy) }.into())
+            }
+            Self::Filter(text) => Err(Error::Filter(text)),
+            Self::Usage(text) => Err(Error::Usage(text)),
+        }
+    }
+}
+
+impl From<Error> for Outcome {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::System(error) => match error.errno() {
+                Some(errno) => Self::System {
+                    errno,
+                    is_refused: error.kind() == Kind::Refused,
+                    remedy: error.advice().unwrap_or_default().to_owned(),
+                },
+                None => Self::Usage(error.to_string()),
+            },
+            Error::Filter(text) => Self::Filter(text),
+            Error::Usage(text) => Self::Usage(text),
+            Error::File(error) => Self::Usage(error.to_string()),
+        }
+    }
+}
+
+/// Sends a message with `descriptors`.
+pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOBIG);
+    }
+    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// Receives a message and its descriptors; `None` if all other ends are closed.
+pub(super) fn receive(socket: impl AsFd) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    bytes.truncate(received.bytes);
+    Ok((!bytes.is_empty()).then_some((bytes, descriptors)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> [Call<'static>; 3] {
+        let filter = Program::accept_all(96);
+        let options = Options { interface: "eth0", ring_bytes: 1 << 20, lanes: 2, rx_hash: true };
+        [
+            Call::Open { options },
+            Call::Attach { hook: TcxHook::Egress, filter: filter.clone() },
+            Call::Replace { hooks: vec![TcxHook::Egress, TcxHook::Ingress], filter },
+        ]
+    }
+
+    #[test]
+    fn calls_are_decoded_as_encoded() {
+        for call in calls() {
+            assert_eq!(Call::decode(&call.encode().unwrap()), Some(call));
+        }
+    }
+
+    #[test]
+    fn malformed_calls_are_refused() {
+        for call in calls() {
+            let whole = call.encode().unwrap();
+            // A name may have any length.
+            let is_open = matches!(call, Call::Open { .. });
+            let cuts = if is_open { 0..11 } else { 0..whole.len() };
+            for len in cuts {
+                assert_eq!(Call::decode(&whole[..len]), None, "{call:?}, {len} bytes");
+            }
+        }
+        let version = [0, VERSION + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'l', b'o'];
+        assert_eq!(Call::decode(&version), None);
+        assert_eq!(Call::decode(&[1, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0]), None, "no such instruction");
+    }
+
+    #[test]
+    fn outcomes_are_decoded_as_encoded() {
+        let system = Outcome::System { errno: 7, is_refused: true, remedy: "needs Linux 6.6".into() };
+        for outcome in [Outcome::Done, system, Outcome::Filter("no".into()), Outcome::Usage("no".into())] {
+            assert_eq!(Outcome::decode(&outcome.encode()), Some(outcome));
+        }
+        assert_eq!(Outcome::decode(&[]), None);
+        assert_eq!(Outcome::decode(&[1, 0, 1]), None);
+    }
+}

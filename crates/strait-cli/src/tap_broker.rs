@@ -1,0 +1,63 @@
+//! `strait tap-broker`: the process that opens taps for a program under `strait run`, see
+//! [`strait_capture::broker`].
+//!
+//! Programs such as dumpcap drop the privilege to load BPF programs before they open a device. The
+//! broker has no other privileges, reads no input but its socket, and ends with the program and its
+//! children, which have the other end.
+
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use clap::Args as ClapArgs;
+use strait_capture::broker::{self, Broker};
+use strait_os::process::{self, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON};
+
+use crate::Error;
+
+/// Privileges of the broker.
+const CAPABILITIES: [u32; 3] = [CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON];
+
+/// Options of `strait tap-broker`. Its standard input is the socket.
+#[derive(ClapArgs)]
+pub(crate) struct Args {
+    /// Start the broker and end, so that it is no child of the program
+    #[arg(long)]
+    detach: bool,
+}
+
+/// Starts a broker; returns `None` if this process has not the privilege that it needs.
+pub(crate) fn start() -> Result<Option<Broker>, Error> {
+    let is_privileged = CAPABILITIES.iter().all(|needed| process::has_capability(*needed).unwrap_or(false));
+    if !is_privileged || !process::is_in_initial_user_namespace().unwrap_or(false) {
+        return Ok(None);
+    }
+    let (broker, socket) = Broker::pair()?;
+    let status = command(&["--detach"]).stdin(socket).status();
+    match status {
+        Ok(status) if status.success() => Ok(Some(broker)),
+        Ok(status) => Err(Error::Failed(format!("strait tap-broker: {status}"))),
+        Err(error) => Err(Error::Failed(format!("start strait tap-broker: {error}"))),
+    }
+}
+
+/// Returns a command that runs this program's broker with the caller's standard input.
+fn command(options: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("tap-broker").args(options).env_clear().current_dir("/");
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    if args.detach {
+        let started = command(&[]).spawn();
+        return started.map(drop).map_err(|error| Error::Failed(format!("start strait tap-broker: {error}")));
+    }
+    // Signals of the terminal are for the program, which may need the broker until its end.
+    let _ = rustix::process::setsid();
+    process::drop_capabilities_except(&CAPABILITIES)?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let socket = socket.map_err(|error| Error::Failed(format!("standard input: {error}")))?;
+    Ok(broker::serve(&socket)?)
+}
