@@ -26,6 +26,7 @@ mod rotation;
 mod run;
 mod setup;
 mod shell;
+mod table_inputs;
 mod tables;
 mod tcpdump_options;
 mod tools;
