@@ -105,6 +105,14 @@ impl Lane {
         self.queue
     }
 
+    /// Returns the number of bytes read so far, if this is the lane of a file.
+    pub fn file_offset(&self) -> Option<u64> {
+        match &self.engine {
+            AnyEngine::File(engine) => Some(engine.offset()),
+            _ => None,
+        }
+    }
+
     /// Prepares the calling thread to read this lane: pins it to the lane's CPU, if there is one,
     /// and makes its sleeps precise.
     pub fn enter_thread(&self) -> Result<(), Error> {

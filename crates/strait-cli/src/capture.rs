@@ -1,6 +1,7 @@
 //! `strait capture`: captures packets from an interface or a file to a file or the terminal, and
 //! prints the ledger at the end.
 
+mod files;
 mod interfaces;
 
 use std::fs;
@@ -38,9 +39,10 @@ pub(crate) struct Args {
     /// Print the tables that --to writes, and their columns
     #[arg(long, conflicts_with_all = ["interface", "read", "list_interfaces"])]
     schema: bool,
-    /// Read packets from a pcap or pcapng file, `-` for standard input, instead of an interface
+    /// Read packets from a pcap or pcapng file, `-` for standard input, instead of an interface;
+    /// with --to also from several files: repeat it, or give a quoted pattern, as in 'day/*.pcap'
     #[arg(short, long, value_name = "FILE")]
-    read: Option<String>,
+    read: Vec<String>,
     /// Stop after this many packets
     #[arg(short, long, value_name = "N", value_parser = count)]
     count: Option<u64>,
@@ -154,6 +156,7 @@ const EXAMPLES: &str = "Examples:
   strait capture -i eth0 -w web.pcapng --rotate-mib 100 --ring-files 10 port 80
   strait capture -i eth0 --path xdp --queues all --cpus 0-3 -w /dev/null
   strait capture -i eth0 --to file:/srv/lake --sensor fr1
+  strait capture -r 'day/*.pcapng' --to file:/srv/lake --sensor fr1
   strait capture -r web.pcapng --json host 10.0.0.1";
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -187,12 +190,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.schema {
         return output::print_schema();
     }
-    args.check()?;
-    if !input::wait_until_readable(args.read.as_deref())? {
+    let files = input::files(&args.read)?;
+    args.check(&files)?;
+    if args.output.is_tables() && files::are_for_workers(&files) {
+        return files::run(args, &files);
+    }
+    let file = files.first().map(String::as_str);
+    if !input::wait_until_readable(file)? {
         return Ok(());
     }
-    let chosen = args.read.is_none().then(|| ChosenInterface::find(args.interface.as_deref())).transpose()?;
-    let source = chosen.as_ref().map(|chosen| &*chosen.name).or(args.read.as_deref()).unwrap_or_default();
+    let chosen = file.is_none().then(|| ChosenInterface::find(args.interface.as_deref())).transpose()?;
+    let source = chosen.as_ref().map(|chosen| &*chosen.name).or(file).unwrap_or_default();
     let filter = args.filter()?;
     let session = args.open(source, &filter)?;
     // Only after open(): libpcap's compiler cannot check a flag, so until then a signal must end
@@ -268,15 +276,22 @@ impl Args {
     pub(crate) fn streams(&self) -> Streams {
         let prints = self.list_interfaces || self.schema || self.json;
         Streams {
-            input: self.read.as_deref() == Some("-"),
+            input: self.read.iter().any(|file| file == "-"),
             output: prints || self.output.uses_stdout(self.is_silent()),
         }
     }
 
     /// Refuses options that contradict each other, before anything is opened.
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self, files: &[String]) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
-        self.output.check(self.json, self.read.as_deref())?;
+        self.output.check(self.json, files)?;
+        if files.len() > 1 && !self.output.is_tables() {
+            let count = files.len();
+            return usage(format!("-r names {count} files: give one, or --to to write tables of all"));
+        }
+        if files.len() > 1 && files.iter().any(|file| file == "-") {
+            return usage("-r - cannot be combined with other files: read it alone".into());
+        }
         let path = self.kernel.path;
         if self.kernel.huge_pages && !matches!(path, Path::Xdp | Path::XdpZeroCopy) {
             return usage("--huge-pages is for --path xdp".into());
@@ -297,7 +312,7 @@ impl Args {
         if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
             return usage(format!("{word}: options must precede the filter"));
         }
-        match interfaces::interface_in_filter(&self.filter).filter(|_| self.read.is_none()) {
+        match interfaces::interface_in_filter(&self.filter).filter(|_| self.read.is_empty()) {
             Some(name) => usage(format!("{name} is an interface: use -i {name}")),
             None => Ok(()),
         }
@@ -327,7 +342,7 @@ impl Args {
     /// Returns the time limit of the capture. Like in tcpdump, -G with -W and without -C ends after
     /// that number of files.
     fn time_limit(&self) -> Option<Duration> {
-        let limit = self.output.files_limit().filter(|_| self.read.is_none());
+        let limit = self.output.files_limit().filter(|_| self.read.is_empty());
         let all_files = limit.map(|(files, period)| period.saturating_mul(files));
         [self.duration, all_files].into_iter().flatten().min()
     }
@@ -359,7 +374,7 @@ impl Args {
             Some(bytes) => builder.ring(bytes),
             None => builder,
         };
-        Ok(if self.read.is_some() { builder.open_file()? } else { builder.open()? })
+        Ok(if self.read.is_empty() { builder.open()? } else { builder.open_file()? })
     }
 
     /// Prints interface and path of the open capture on standard error, and then each fallback.

@@ -1,9 +1,11 @@
-//! Waits for the first byte of standard input, and ends on a signal.
+//! Input files: patterns of names, and the first byte of standard input.
 //!
-//! `capture -r -` and `replay -` wait here before they open it. The reader handles later stalls.
+//! `capture -r -` and `replay -` wait here before they open it, and end on a signal. The reader
+//! handles later stalls.
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,8 +13,40 @@ use strait_os::{process, wait};
 
 use crate::Error;
 
+/// Maximum number of files that patterns match.
+const FILES_MAX: usize = 100_000;
 /// Interval of checks for a termination signal.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Returns the files that the user names, by their names or by patterns of glob(7): those that a
+/// pattern matches in the order of their names.
+pub(crate) fn files(names: &[String]) -> Result<Vec<String>, Error> {
+    let mut files = Vec::new();
+    for name in names {
+        let is_pattern = name.contains(['*', '?', '[']) && !Path::new(name).exists();
+        if !is_pattern {
+            files.push(name.clone());
+            continue;
+        }
+        let before = files.len();
+        let usage = |reason: &str| Error::Usage(format!("{name}: {reason}"));
+        for path in glob::glob(name).map_err(|error| usage(&error.to_string()))? {
+            let path = path.map_err(|error| Error::Failed(format!("{name}: {error}")))?;
+            if path.is_dir() {
+                continue;
+            }
+            let path = path.into_os_string().into_string();
+            files.push(path.map_err(|path| usage(&format!("{} is not UTF-8", path.display())))?);
+            if files.len() > FILES_MAX {
+                return Err(usage(&format!("give at most {FILES_MAX} files")));
+            }
+        }
+        if files.len() == before {
+            return Err(Error::Failed(format!("{name}: no such file")));
+        }
+    }
+    Ok(files)
+}
 
 /// Returns true once `file` can be opened without waiting: at once unless it is `-`, else when
 /// standard input is readable. Returns false if a signal came first.
@@ -33,4 +67,32 @@ pub(crate) fn wait_until_readable(file: Option<&str>) -> Result<bool, Error> {
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_replaced_by_the_files_that_they_match() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        for name in ["b.pcap", "a.pcap", "c.txt", "[x].pcap"] {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(directory.path().join("d.pcap")).unwrap();
+        let found = files(&[path("*.pcap"), path("[x].pcap"), "-".into(), path("new.pcap")]).unwrap();
+        let expected = [
+            path("[x].pcap"),
+            path("a.pcap"),
+            path("b.pcap"),
+            path("[x].pcap"),
+            "-".into(),
+            path("new.pcap"),
+        ];
+        assert_eq!(found, expected);
+        let message = |pattern| files(&[path(pattern)]).unwrap_err().to_string();
+        assert!(message("*.cap").ends_with("*.cap: no such file"));
+        assert!(message("a[").contains("a[: "), "{}", message("a["));
+    }
 }

@@ -90,7 +90,7 @@ pub(crate) fn run<T: Sink>(
 
 /// Moves the frames that the sink has lost from delivered to lost. Frames of an unknown lane are
 /// charged to the first lanes. No lane is charged with more than it delivered.
-fn count_sink_loss<T: Sink>(counts: &mut [ledger::LaneCounts], sink: &T) {
+pub(crate) fn count_sink_loss<T: Sink>(counts: &mut [ledger::LaneCounts], sink: &T) {
     let mut lost = sink.lost();
     let mut charge = |capture: &mut ledger::Capture, most: u64| {
         let share = most.min(lost).min(capture.delivered);
@@ -304,7 +304,7 @@ impl<T: Sink> CaptureState<'_, T> {
 
 /// Subtracts a packet from the remaining ones. `Err(None)` after the last.
 #[inline]
-fn take_one(remaining: &mut u64) -> Result<(), Option<Error>> {
+pub(crate) fn take_one(remaining: &mut u64) -> Result<(), Option<Error>> {
     *remaining -= 1;
     if *remaining == 0 { Err(None) } else { Ok(()) }
 }

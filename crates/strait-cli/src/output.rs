@@ -21,8 +21,7 @@ use self::lines::Text;
 pub(crate) use self::lines::{Args as LineArgs, Lines};
 use self::owners::Tally;
 pub(crate) use self::owners::{owner_json, process_name};
-use self::tables::TableOutput;
-pub(crate) use self::tables::{Args as TableArgs, print_schema};
+pub(crate) use self::tables::{Args as TableArgs, TableOutput, Totals, print_schema};
 use crate::Error;
 use crate::sink::Sink;
 
@@ -86,7 +85,7 @@ impl Output {
     pub(crate) fn close(self, report: &Report) -> Result<Option<String>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),
-            Self::Tables(tables) => tables.close(report).map(Some),
+            Self::Tables(tables) => tables.close(report).map(|totals| Some(totals.to_string())),
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Owners(_) | Self::Nothing => Ok(None),
         }
@@ -175,7 +174,7 @@ impl Sink for Output {
     fn written_bytes(&self) -> Option<u64> {
         match self {
             Self::File(file) => Some(file.written_bytes()),
-            Self::Tables(tables) => Some(tables.written_bytes()),
+            Self::Tables(tables) => tables.written_bytes(),
             Self::Text(_) | Self::Owners(_) | Self::Nothing => None,
         }
     }

@@ -15,7 +15,7 @@ use strait_table::flows::{FlowLimits, FlowTable};
 use strait_table::packets::{Columns, PacketRows};
 use strait_table::schema::PACKETS;
 use strait_table::writer::{BATCH_ROWS, TableWriter};
-use strait_table::{Headers, Options, Packet, Selected};
+use strait_table::{FileNumbers, Headers, Options, Packet, Selected};
 
 /// Packets of a block, as in the sink.
 const BLOCK: usize = 2048;
@@ -97,8 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         directory: directory.into(),
         sensor: "bench".into(),
         capture: format!("{:x}", strait_os::clock::realtime_ns()),
-        interface: "none".into(),
-        path: "none".into(),
+        numbers: FileNumbers::default(),
         selected: Selected::default(),
         flows: FlowLimits::default(),
         columns: columns.clone(),

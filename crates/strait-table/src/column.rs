@@ -1,7 +1,9 @@
 //! Values of one column while a record batch is filled.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow_array::builder::StringBuilder;
 use arrow_array::types::{ArrowPrimitiveType, UInt32Type};
 use arrow_array::{ArrayRef, DictionaryArray, PrimitiveArray};
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
@@ -58,6 +60,38 @@ impl<T: ArrowPrimitiveType> Numbers<T> {
 
 /// Numbers of values that a batch has once each.
 pub(crate) type Keys = Numbers<UInt32Type>;
+
+/// Texts, each distinct one once in a batch.
+pub(crate) struct Texts {
+    keys: Keys,
+    numbers: HashMap<Box<str>, u32>,
+    values: StringBuilder,
+}
+
+impl Texts {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { keys: Keys::new(capacity), numbers: HashMap::new(), values: StringBuilder::new() }
+    }
+
+    /// Adds the text of a row.
+    pub(crate) fn push(&mut self, text: Option<&str>) {
+        let number = text.map(|text| {
+            self.numbers.get(text).copied().unwrap_or_else(|| {
+                let number = self.numbers.len() as u32;
+                self.numbers.insert(text.into(), number);
+                self.values.append_value(text);
+                number
+            })
+        });
+        self.keys.extend_optional(&[number], |number| *number);
+    }
+
+    /// Returns the column and starts an empty one.
+    pub(crate) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
+        self.numbers.clear();
+        dictionary(self.keys.finish(), Arc::new(self.values.finish()))
+    }
+}
 
 /// Returns a column of `values` selected by `keys`.
 pub(crate) fn dictionary(keys: PrimitiveArray<UInt32Type>, values: ArrayRef) -> Result<ArrayRef, ArrowError> {

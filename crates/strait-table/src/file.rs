@@ -12,8 +12,9 @@
 //!
 //! A file is created as `.NAME.new` and locked, then written as `.NAME.part`, and is renamed to
 //! `NAME` when it is complete. So a `.part` file is locked for as long as its capture runs, and
-//! `recovery` never takes one that is about to be locked. Query engines skip names that start with
-//! a dot.
+//! `recovery` never takes one that is about to be locked. It removes a `.new` file that has not been
+//! locked for a minute; a capture that was stopped for so long just then creates it again. Query
+//! engines skip names that start with a dot.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -33,7 +34,7 @@ use parquet::file::metadata::{
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 use rustix::fs::{Mode, OFlags, openat};
-use strait_os::output;
+use strait_os::output::{self, RenameError};
 
 use crate::error::TableError;
 use crate::schema::{Kind, Table};
@@ -41,7 +42,9 @@ use crate::schema::{Kind, Table};
 /// Suffix of an unfinished file, whose name starts with a dot.
 pub(crate) const UNFINISHED: &str = ".part";
 /// Suffix of a file that is not locked yet.
-const UNLOCKED: &str = ".new";
+pub(crate) const UNLOCKED: &str = ".new";
+/// Attempts to create a file that a recovery removes meanwhile.
+const ATTEMPTS_MAX: usize = 8;
 /// Level of zstd: higher levels cost several times the CPU time for a few percent of size.
 const ZSTD_LEVEL: i32 = 1;
 /// Version of the Parquet format in the footer: 1 has pages that every engine reads.
@@ -67,21 +70,27 @@ impl Part {
         let entry = OsString::from(format!(".{name}{UNFINISHED}"));
         let unlocked = OsString::from(format!(".{name}{UNLOCKED}"));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&opened, &unlocked, flags, Mode::from_bits_retain(0o666))
-            .map_err(|errno| failed(errno.into()))?;
-        let file = File::from(file);
-        // Some network file systems have no locks. A later capture then cannot tell whether the
-        // file is that of a killed one, and leaves it alone.
-        let _ = file.lock();
-        output::rename_new(&opened, (&unlocked, &entry), &file)
-            .map_err(|error| failed(io::Error::other(error)))?;
-        Ok(Self { directory: opened, entry, whole: name.into(), path, file })
+        for _ in 0..ATTEMPTS_MAX {
+            let file = openat(&opened, &unlocked, flags, Mode::from_bits_retain(0o666))
+                .map_err(|errno| failed(errno.into()))?;
+            let file = File::from(file);
+            // Some network file systems have no locks. A later capture then cannot tell whether the
+            // file is that of a killed one, and leaves it alone.
+            let _ = file.lock();
+            match output::rename_new(&opened, (&unlocked, &entry), &file) {
+                Ok(()) => return Ok(Self { directory: opened, entry, whole: name.into(), path, file }),
+                Err(RenameError::Replaced) => {}
+                Err(RenameError::Os(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(io::Error::other(error))),
+            }
+        }
+        Err(failed(io::Error::other("another process removes it each time")))
     }
 
-    /// Uses the unfinished file of a killed capture, which the caller has locked. `name` is its
-    /// final name in `directory`, the path of which is `path`.
-    pub(crate) fn adopt(directory: OwnedFd, path: &Path, name: &str, file: File) -> Self {
-        let entry = OsString::from(format!(".{name}{UNFINISHED}"));
+    /// Uses the file `.NAME` with `suffix` of a killed capture, which the caller has locked. `name`
+    /// is its final name in `directory`, the path of which is `path`.
+    pub(crate) fn adopt(directory: OwnedFd, path: &Path, (name, suffix): (&str, &str), file: File) -> Self {
+        let entry = OsString::from(format!(".{name}{suffix}"));
         Self { directory, entry, whole: name.into(), path: path.join(name), file }
     }
 

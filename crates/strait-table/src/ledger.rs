@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt32Type};
-use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 use strait_ledger::{Capture, Report};
 
-use crate::column::{Keys, Numbers, dictionary};
+use crate::column::{Numbers, Texts};
 use crate::options::Options;
 use crate::schema::{Column, LEDGER};
 use crate::writer::Rows;
@@ -19,8 +19,12 @@ use crate::writer::Rows;
 const COUNTS: usize = 11;
 
 /// Row of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerRow {
+    /// Name of the interface or file.
+    pub interface: Arc<str>,
+    /// Path of the capture.
+    pub path: Arc<str>,
     /// End of the interval.
     pub time_ns: u64,
     /// Start of the interval.
@@ -49,13 +53,23 @@ impl Intervals {
     pub fn rows(&mut self, report: &Report, now_ns: u64) -> Vec<LedgerRow> {
         let start_ns = std::mem::replace(&mut self.last_ns, now_ns);
         let mut whole = counts(&report.capture);
+        let (interface, path): (Arc<str>, Arc<str>) =
+            (report.interface.as_str().into(), report.path.as_str().into());
+        let row = |lane, counts| LedgerRow {
+            interface: Arc::clone(&interface),
+            path: Arc::clone(&path),
+            time_ns: now_ns,
+            start_ns,
+            lane,
+            counts,
+        };
         let mut rows = Vec::with_capacity(report.lanes.len() + 1);
         for lane in &report.lanes {
             let now = counts(&lane.capture);
             whole = difference(&whole, &now);
-            rows.push(LedgerRow { time_ns: now_ns, start_ns, lane: Some(lane.queue), counts: now });
+            rows.push(row(Some(lane.queue), now));
         }
-        rows.push(LedgerRow { time_ns: now_ns, start_ns, lane: None, counts: whole });
+        rows.push(row(None, whole));
         for row in &mut rows {
             row.counts = self.advance(row.lane, row.counts);
         }
@@ -101,9 +115,9 @@ pub struct LedgerRows {
     options: Arc<Options>,
     schema: SchemaRef,
     times: [Numbers<TimestampNanosecondType>; 2],
-    /// Key 0 of the three texts, which are the same in all rows of a capture.
-    texts: Keys,
-    lanes: Keys,
+    /// Identifier of the capture, interface and path.
+    texts: [Texts; 3],
+    lanes: Numbers<UInt32Type>,
     counts: [Numbers<Int64Type>; COUNTS],
 }
 
@@ -115,7 +129,7 @@ impl LedgerRows {
             options,
             schema: Arc::new(schema),
             times: std::array::from_fn(|_| Numbers::new(0)),
-            texts: Keys::new(0),
+            texts: std::array::from_fn(|_| Texts::new(0)),
             lanes: Numbers::<UInt32Type>::new(0),
             counts: std::array::from_fn(|_| Numbers::new(0)),
         }
@@ -142,7 +156,7 @@ impl Rows for LedgerRows {
     }
 
     fn len(&self) -> usize {
-        self.texts.len()
+        self.lanes.len()
     }
 
     fn append(&mut self, rows: &[LedgerRow]) {
@@ -150,7 +164,12 @@ impl Rows for LedgerRows {
         let [ends, starts] = &mut self.times;
         ends.extend(rows, |row| nanoseconds(row.time_ns));
         starts.extend(rows, |row| nanoseconds(row.start_ns));
-        self.texts.extend(rows, |_| 0);
+        let [captures, interfaces, paths] = &mut self.texts;
+        for row in rows {
+            captures.push(Some(&self.options.capture));
+            interfaces.push(Some(&row.interface));
+            paths.push(Some(&row.path));
+        }
         self.lanes.extend_optional(rows, |row| row.lane);
         for (i, counts) in self.counts.iter_mut().enumerate() {
             counts.extend(rows, |row| row.counts[i]);
@@ -158,15 +177,14 @@ impl Rows for LedgerRows {
     }
 
     fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        let keys = self.texts.finish();
-        let text = |text: &str| dictionary(keys.clone(), Arc::new(StringArray::from(vec![text])));
+        let [captures, interfaces, paths] = self.texts.each_mut().map(Texts::finish);
         let [ends, starts] = self.times.each_mut().map(|times| times.finish().with_timezone("UTC"));
         let mut arrays: Vec<ArrayRef> = vec![
             Arc::new(ends),
             Arc::new(starts),
-            text(&self.options.capture)?,
-            text(&self.options.interface)?,
-            text(&self.options.path)?,
+            captures?,
+            interfaces?,
+            paths?,
             Arc::new(self.lanes.finish()),
         ];
         arrays.extend(self.counts.iter_mut().map(|counts| Arc::new(counts.finish()) as ArrayRef));

@@ -29,4 +29,4 @@ pub mod writer;
 
 pub use error::TableError;
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};
-pub use options::{Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};
+pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};

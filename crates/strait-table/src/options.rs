@@ -1,6 +1,8 @@
 //! Options of tables.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::TableError;
@@ -53,6 +55,17 @@ impl Selected {
     }
 }
 
+/// Numbers of the files of a capture. Sinks that share them have no file name in common.
+#[derive(Clone, Debug, Default)]
+pub struct FileNumbers(Arc<AtomicU64>);
+
+impl FileNumbers {
+    /// Returns the next number, from 1 on.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
 /// Options of the tables of a capture.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -62,10 +75,8 @@ pub struct Options {
     pub sensor: String,
     /// Identifier of the capture, unique among those of the directory.
     pub capture: String,
-    /// Name of the interface or file.
-    pub interface: String,
-    /// Path of the capture.
-    pub path: String,
+    /// Numbers of its files.
+    pub numbers: FileNumbers,
     /// Tables of packets and flows.
     pub selected: Selected,
     /// Limits of the table of flows.

@@ -2,7 +2,7 @@
 //!
 //! Such a file ends anywhere. Its rows up to the last footer are valid: it is truncated there and
 //! gets its final name. A file without a footer has no complete row group and is removed. The file
-//! of a running capture is locked and left alone. Other entries are left alone too, with a note if
+//! of a running capture is locked, or will be in a moment, and is left alone. Other entries are left alone too, with a note if
 //! they have the name of such a file: the directory may be shared, and others may make any.
 
 use std::ffi::OsStr;
@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use parquet::file::metadata::ParquetMetaDataReader;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat};
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use strait_os::output;
 
 use crate::error::TableError;
-use crate::file::{Part, UNFINISHED};
+use crate::file::{Part, UNFINISHED, UNLOCKED};
 use crate::schema::TABLES;
 
 /// Bytes read at once in the search for the last footer.
@@ -29,6 +30,9 @@ const TAIL: u64 = 8;
 /// Maximum length of a footer. That of a file of 128 MiB has some 100 KiB.
 const FOOTER_MAX: u64 = 16 << 20;
 
+/// Age at which a file that is not locked is that of a killed capture: a running one locks its file
+/// as soon as it has created it.
+const UNLOCKED_AGE: Duration = Duration::from_mins(1);
 /// Maximum number of notes. Others may make any number of entries.
 const NOTES_MAX: usize = 10;
 /// Digits of the capture and the least ones of the number in a file's name.
@@ -99,10 +103,11 @@ fn entries(directory: &Path, prefix: &str, recovered: &mut Recovered) -> Vec<Pat
     named.collect()
 }
 
-/// Returns the final name of the unfinished file `.TABLE-CAPTURE-NUMBER.parquet.part`; none for
-/// every other name.
-fn leftover<'a>(table: &str, name: &'a str) -> Option<&'a str> {
-    let whole = name.strip_prefix('.')?.strip_suffix(UNFINISHED)?;
+/// Returns the final name and the suffix of the unfinished file `.TABLE-CAPTURE-NUMBER.parquet.part`
+/// or `.new`; none for every other name.
+fn leftover<'a>(table: &str, name: &'a str) -> Option<(&'a str, &'static str)> {
+    let with = |suffix| Some((name.strip_prefix('.')?.strip_suffix(suffix)?, suffix));
+    let (whole, suffix) = with(UNFINISHED).or_else(|| with(UNLOCKED))?;
     let rest = whole.strip_suffix(".parquet")?.strip_prefix(table)?.strip_prefix('-')?;
     let (capture, number) = rest.split_once('-')?;
     let is_hexadecimal = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -110,14 +115,18 @@ fn leftover<'a>(table: &str, name: &'a str) -> Option<&'a str> {
         && capture.bytes().all(is_hexadecimal)
         && number.len() >= NUMBER_DIGITS
         && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_ours.then_some(whole)
+    is_ours.then_some((whole, suffix))
 }
 
 /// Recovers one file. The file of a running capture is left alone, and so is one that its capture
 /// has just completed.
-fn recover_file(path: &Path, name: &str, recovered: &mut Recovered) -> Result<(), TableError> {
+fn recover_file(
+    path: &Path,
+    (name, suffix): (&str, &str),
+    recovered: &mut Recovered,
+) -> Result<(), TableError> {
     let directory = output::directory(path).map_err(|source| TableError::io("open", path, source))?;
-    let entry = format!(".{name}{UNFINISHED}");
+    let entry = format!(".{name}{suffix}");
     let failed = |source: io::Error| TableError::io("recover", path.join(&entry), source);
     // Looking first: opening a device can have an effect, and opening a link fails.
     let found = match statat(&directory, &entry, AtFlags::SYMLINK_NOFOLLOW) {
@@ -138,12 +147,15 @@ fn recover_file(path: &Path, name: &str, recovered: &mut Recovered) -> Result<()
         Err(errno) => return Err(failed(errno.into())),
     };
     let opened = file.metadata().map_err(failed)?;
-    if (opened.dev(), opened.ino()) != (found.st_dev, found.st_ino) || file.try_lock().is_err() {
+    // Before the lock, which would keep a running capture from locking its file.
+    let may_be_new = suffix == UNLOCKED && !is_older(&opened, UNLOCKED_AGE);
+    let is_other = (opened.dev(), opened.ino()) != (found.st_dev, found.st_ino);
+    if may_be_new || is_other || file.try_lock().is_err() {
         return Ok(());
     }
     let length = file.metadata().map_err(failed)?.len();
     let end = last_footer(&file, length).map_err(failed)?;
-    let mut part = Part::adopt(directory, path, name, file);
+    let mut part = Part::adopt(directory, path, (name, suffix), file);
     // Its capture may have completed it before the lock: it then has another name and is valid.
     if !part.is_present() {
         return Ok(());
@@ -159,6 +171,13 @@ fn recover_file(path: &Path, name: &str, recovered: &mut Recovered) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Returns true if nothing was written to the file for `age`.
+fn is_older(file: &fs::Metadata, age: Duration) -> bool {
+    let modified = file.modified().ok();
+    let since = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+    since.is_some_and(|since| since >= age)
 }
 
 /// Returns the end of the last footer.

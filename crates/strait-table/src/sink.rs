@@ -51,9 +51,21 @@ pub struct Summary {
     pub ledger: Written,
 }
 
+impl Summary {
+    /// Adds the totals of another sink.
+    pub fn add(&mut self, other: &Self) {
+        self.packets.add(&other.packets);
+        self.flows.add(&other.flows);
+        self.flows_evicted += other.flows_evicted;
+        self.ledger.add(&other.ledger);
+    }
+}
+
 enum Message {
     Packets(Vec<Headers>),
     Ledger(Vec<LedgerRow>),
+    /// Ends the flows: the next packets are those of another file.
+    EndFlows,
     /// Ends the flows, completes the files of packets and flows, and then replies.
     Complete(SyncSender<()>),
 }
@@ -194,13 +206,26 @@ impl TableSink {
         lock(&self.shared).failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Adds rows to the table `ledger`. If the queue is full, the next rows include these counts.
+    /// Adds rows to the table `ledger`. If the queue of a live capture is full, the next rows include
+    /// these counts.
     pub fn ledger(&mut self, report: &Report, now_ns: u64) {
         let mut intervals = self.intervals.clone();
         let rows = intervals.rows(report, now_ns);
-        if matches!(self.send(Message::Ledger(rows), false), Ok(None)) {
+        if matches!(self.send(Message::Ledger(rows), self.waits), Ok(None)) {
             self.intervals = intervals;
         }
+    }
+
+    /// Ends all flows, as the next packets are those of another file.
+    ///
+    /// # Errors
+    /// The thread has failed.
+    pub fn end_flows(&mut self) -> Result<(), TableError> {
+        if !self.block.is_empty() {
+            self.send_block(true)?;
+        }
+        self.send(Message::EndFlows, true)?;
+        self.check()
     }
 
     /// Ends the flows and completes the files of packets and flows, and waits for it. After this
@@ -332,6 +357,10 @@ impl Worker {
                 let result = self.ledger.write(&rows, now);
                 self.publish(result);
             }
+            Message::EndFlows => {
+                let result = self.flows.as_mut().map_or(Ok(()), |flows| flows.end_all(now));
+                self.publish(result);
+            }
             Message::Complete(reply) => {
                 let result = self.complete();
                 self.publish(result);
@@ -434,14 +463,18 @@ impl Flows {
         written.and(self.write_ended(now)).and_then(|()| self.writer.complete_due(now))
     }
 
-    fn complete(&mut self) -> Result<(), TableError> {
-        let now = Instant::now();
+    fn end_all(&mut self, now: Instant) -> Result<(), TableError> {
         let mut written = Ok(());
         while self.table.drain(BLOCK_PACKETS, &mut self.ended) || !self.ended.is_empty() {
             let result = self.write_ended(now);
             written = written.and(result);
         }
-        written.and(self.writer.complete_all())
+        written
+    }
+
+    fn complete(&mut self) -> Result<(), TableError> {
+        let ended = self.end_all(Instant::now());
+        ended.and(self.writer.complete_all())
     }
 }
 

@@ -28,6 +28,10 @@ pub const GROUP_ROWS: usize = 1 << 20;
 /// Maximum number of hours with an unfinished file. Packets of a file may be of any hour: the file
 /// of the hour that was written to least recently is completed first.
 const HOURS_MAX: usize = 4;
+/// Maximum number of files that are completed with less than a record batch because their hour had
+/// to make room: those of a year. Times that jump must not make a file for each packet. Rows of
+/// further hours go to a file without an hour.
+const SMALL_FILES_MAX: u64 = 366 * 24;
 
 /// Rows that become a record batch.
 pub trait Rows {
@@ -63,6 +67,18 @@ pub struct Written {
     pub bytes: u64,
     /// Completed files.
     pub files: u64,
+    /// Rows in files without an hour.
+    pub without_hour: u64,
+}
+
+impl Written {
+    /// Adds the totals of another writer.
+    pub fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.bytes += other.bytes;
+        self.files += other.files;
+        self.without_hour += other.without_hour;
+    }
 }
 
 /// Writer of one table.
@@ -73,7 +89,8 @@ pub struct TableWriter<R: Rows> {
     new_rows: Box<dyn Fn() -> R + Send>,
     /// Most recently used last.
     hours: Vec<OpenHour<R>>,
-    files: u64,
+    /// Remaining number of small files.
+    small_files_left: u64,
     written: Written,
     lost: Tally,
     has_failed: bool,
@@ -100,7 +117,7 @@ impl<R: Rows> TableWriter<R> {
             options,
             new_rows,
             hours: Vec::new(),
-            files: 0,
+            small_files_left: SMALL_FILES_MAX,
             written: Written::default(),
             lost: Tally::default(),
             has_failed: false,
@@ -145,8 +162,8 @@ impl<R: Rows> TableWriter<R> {
         if self.hours.last().is_some_and(|open| open.hour == hour) {
             return Ok(());
         }
-        let known = self.hours.iter().position(|open| open.hour == hour);
-        let open = match known {
+        let hour = self.make_room(hour)?;
+        let open = match self.position(hour) {
             Some(at) => self.hours.remove(at),
             None => OpenHour {
                 hour,
@@ -158,7 +175,24 @@ impl<R: Rows> TableWriter<R> {
             },
         };
         self.hours.push(open);
-        if self.hours.len() > HOURS_MAX { self.complete(0) } else { Ok(()) }
+        Ok(())
+    }
+
+    fn position(&self, hour: Hour) -> Option<usize> {
+        self.hours.iter().position(|open| open.hour == hour)
+    }
+
+    /// Completes the file of another hour if too many are open. Returns the hour to use.
+    fn make_room(&mut self, hour: Hour) -> Result<Hour, TableError> {
+        if self.hours.len() < HOURS_MAX || self.position(hour).is_some() {
+            return Ok(hour);
+        }
+        let is_small = self.hours.first().is_some_and(|oldest| oldest.file.is_none());
+        if is_small && self.small_files_left == 0 {
+            return Ok(Hour::NONE);
+        }
+        self.small_files_left -= u64::from(is_small);
+        self.complete(0).map(|()| hour)
     }
 
     /// Encodes the complete batch of the last hour, and ends the row group and the file at their
@@ -177,10 +211,7 @@ impl<R: Rows> TableWriter<R> {
         let batch = open.rows.finish().map_err(|error| TableError::encode(self.table.name, error.into()))?;
         let file = match &mut open.file {
             Some(file) => file,
-            empty => {
-                self.files += 1;
-                empty.insert(create(self.table, &self.options, open.hour, self.files, open.rows.schema())?)
-            }
+            empty => empty.insert(create(self.table, &self.options, open.hour, open.rows.schema())?),
         };
         file.write(&batch)?;
         let is_full = file.bytes() >= self.options.rotate_bytes;
@@ -235,6 +266,7 @@ impl<R: Rows> TableWriter<R> {
                 self.written.rows += rows;
                 self.written.bytes += bytes;
                 self.written.files += 1;
+                self.written.without_hour += if open.hour == Hour::NONE { rows } else { 0 };
                 Ok(())
             }
             Err(error) => {
@@ -285,10 +317,10 @@ fn create(
     table: &'static Table,
     options: &Options,
     hour: Hour,
-    number: u64,
     schema: SchemaRef,
 ) -> Result<ParquetFile, TableError> {
     let directory = hour.directory(&options.directory, table.name, &options.sensor);
+    let number = options.numbers.next();
     let name = format!("{}-{}-{number:06}.parquet", table.name, options.capture);
     let version = table.version.to_string();
     let metadata = [

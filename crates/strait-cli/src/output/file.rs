@@ -19,7 +19,7 @@ use strait_os::process::{CAP_DAC_OVERRIDE, CAP_FOWNER};
 use strait_os::{clock, output};
 
 use super::owners::{OwnerText, Tally};
-use super::{Output, Source, TableArgs, Text, print_stderr};
+use super::{Output, Source, TableArgs, TableOutput, Text, print_stderr};
 use crate::Error;
 use crate::parse::{count, mebibytes, megabytes, seconds};
 
@@ -74,15 +74,15 @@ enum FormatArg {
 
 impl Args {
     /// Refuses contradictory options, before any file is opened.
-    pub(crate) fn check(&self, json: bool, read: Option<&str>) -> Result<(), Error> {
+    pub(crate) fn check(&self, json: bool, files: &[String]) -> Result<(), Error> {
         let usage = |text: &str| Err(Error::Usage(text.into()));
-        match (self.write.as_deref(), read) {
-            (Some(""), _) => usage("-w needs the name of a file, or - for standard output"),
-            (Some("-"), _) if json => usage("--json and -w - both use standard output: give -w a file"),
-            (Some("-"), _) if io::stdout().is_terminal() => {
+        match self.write.as_deref() {
+            Some("") => usage("-w needs the name of a file, or - for standard output"),
+            Some("-") if json => usage("--json and -w - both use standard output: give -w a file"),
+            Some("-") if io::stdout().is_terminal() => {
                 usage("-w - would write to the terminal: redirect it, or give -w a file")
             }
-            (Some(write), Some(read)) if is_same_file(write, read) => {
+            Some(write) if files.iter().any(|read| is_same_file(write, read)) => {
                 usage("-r and -w name the same file: write to another file")
             }
             _ => Ok(()),
@@ -136,6 +136,19 @@ impl Args {
     pub(crate) fn uses_stdout(&self, silent: bool) -> bool {
         let prints = !silent && self.tables.directory().is_none();
         self.write.as_deref().map_or(prints, |file| file == "-")
+    }
+
+    /// Opens the tables of `count` workers that read files; none if packets are not written to
+    /// tables.
+    pub(crate) fn open_tables(&self, count: usize) -> Result<Vec<TableOutput>, Error> {
+        let limits = (self.rotate_bytes(), self.rotate_s);
+        let open = |directory| self.tables.open_several(directory, limits, count);
+        self.tables.directory().map_or_else(|| Ok(Vec::new()), open)
+    }
+
+    /// Returns true if packets are written to tables.
+    pub(crate) fn is_tables(&self) -> bool {
+        self.tables.directory().is_some()
     }
 
     /// Opens the output for the options.

@@ -1,5 +1,6 @@
 //! `--to file:DIR`: packets and the ledger as Parquet files.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +14,13 @@ use strait_packet::summary::link_type;
 use strait_table::flows::FlowLimits;
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{Recovered, Summary, TableSink};
-use strait_table::{Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
+use strait_table::writer::Written;
+use strait_table::{FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
 
 use super::{Output, Source, print_stderr, print_text};
 use crate::Error;
 use crate::parse::{count_u32, seconds};
+use crate::sink::Sink;
 
 /// Options of tables.
 #[derive(ClapArgs)]
@@ -82,36 +85,57 @@ impl Args {
         self.to.as_deref()
     }
 
-    /// Opens the tables below `directory`; `limits` are size and age of a file.
+    /// Opens the tables of a capture; `limits` are size and age of a file.
     pub(super) fn open(
         &self,
         directory: &Path,
         source: &Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
-        let now_ns = clock::realtime_ns();
         let is_file = source.path == "file";
-        let options = Options {
+        let options = self.options(directory, limits, is_file)?;
+        let mut tables = TableOutput::open(options, interface_names(source, is_file))?;
+        report_recovered(tables.sink.recovered());
+        tables.start_source(source.link_type, 0);
+        Ok(Output::Tables(Box::new(tables)))
+    }
+
+    /// Opens the tables of `count` workers that read files.
+    pub(super) fn open_several(
+        &self,
+        directory: &Path,
+        limits: (Option<u64>, Option<Duration>),
+        count: usize,
+    ) -> Result<Vec<TableOutput>, Error> {
+        let options = self.options(directory, limits, true)?;
+        let open = |_| TableOutput::open(options.clone(), no_names());
+        let tables = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
+        if let Some(first) = tables.first() {
+            report_recovered(first.sink.recovered());
+        }
+        Ok(tables)
+    }
+
+    fn options(
+        &self,
+        directory: &Path,
+        limits: (Option<u64>, Option<Duration>),
+        waits: bool,
+    ) -> Result<Options, Error> {
+        Ok(Options {
             directory: directory.to_owned(),
             sensor: self.sensor.clone().map_or_else(host, Ok)?,
-            capture: format!("{now_ns:016x}"),
-            interface: source.interface.to_owned(),
-            path: source.path.to_owned(),
+            capture: format!("{:016x}", clock::realtime_ns()),
+            numbers: FileNumbers::default(),
             selected: self.tables.unwrap_or_default(),
             flows: self.flow_limits(),
             columns: self.columns.clone().unwrap_or_default(),
             rotate_bytes: limits.0.unwrap_or(ROTATE_BYTES),
             rotate_every: limits.1.unwrap_or(ROTATE_EVERY),
-            waits: is_file,
-        };
-        let sink = TableSink::open(options, interface_names(source, is_file), now_ns)?;
-        report_recovered(sink.recovered());
-        let link_type = u16::try_from(source.link_type).unwrap_or(u16::MAX);
-        Ok(Output::Tables(Box::new(TableOutput { sink, link_type, directory: directory.to_owned() })))
+            waits,
+        })
     }
-}
 
-impl Args {
     fn flow_limits(&self) -> FlowLimits {
         let default = FlowLimits::default();
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -131,10 +155,15 @@ fn host() -> Result<String, Error> {
     })
 }
 
-/// Returns the function that names interfaces. The interfaces of a file belong to another machine.
+/// Returns the function that names the interfaces of a file, which belong to another machine.
+fn no_names() -> InterfaceNames {
+    Arc::new(|_| None)
+}
+
+/// Returns the function that names interfaces.
 fn interface_names(source: &Source<'_>, is_file: bool) -> InterfaceNames {
     if is_file {
-        return Arc::new(|_| None);
+        return no_names();
     }
     if source.link_type == u32::from(link_type::LINUX_SLL2) {
         return Arc::new(|index| {
@@ -169,16 +198,45 @@ fn report_recovered(recovered: &Recovered) {
 pub(crate) struct TableOutput {
     sink: TableSink,
     link_type: u16,
+    /// Number of the first lane of the source.
+    lane: u32,
     directory: PathBuf,
 }
 
 impl TableOutput {
-    pub(super) fn start(&mut self) -> Result<(), Error> {
+    fn open(options: Options, names: InterfaceNames) -> Result<Self, Error> {
+        let directory = options.directory.clone();
+        let sink = TableSink::open(options, names, clock::realtime_ns())?;
+        Ok(Self { sink, link_type: 0, lane: 0, directory })
+    }
+
+    /// Starts the packets of a source. `lane` is the number of its first lane.
+    pub(crate) fn start_source(&mut self, link_type: u32, lane: u32) {
+        self.link_type = u16::try_from(link_type).unwrap_or(u16::MAX);
+        self.lane = lane;
+    }
+
+    /// Ends the flows of a file and adds it to the ledger.
+    pub(crate) fn end_file(&mut self, report: &Report) -> Result<(), Error> {
+        self.record(report);
+        Ok(self.sink.end_flows()?)
+    }
+
+    /// Completes the tables, and returns their totals.
+    pub(crate) fn close(self, report: &Report) -> Result<Totals, Error> {
+        let mut totals = Totals { directory: self.directory, ..Totals::default() };
+        totals.summary = self.sink.close(report, clock::realtime_ns())?;
+        Ok(totals)
+    }
+}
+
+impl Sink for TableOutput {
+    fn start(&mut self) -> Result<(), Error> {
         Ok(self.sink.start()?)
     }
 
     #[inline]
-    pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
+    fn take(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
         let direction = match frame.direction {
             Direction::In => Some(strait_table::Direction::In),
             Direction::Out => Some(strait_table::Direction::Out),
@@ -190,45 +248,82 @@ impl TableOutput {
             wire_len: frame.wire_len,
             time_ns: frame.timestamp_ns,
             interface: frame.interface,
-            lane: frame.queue,
+            lane: self.lane + frame.queue,
             direction,
         })?)
     }
 
-    pub(super) fn idle(&mut self, now: Instant) -> Result<(), Error> {
+    fn end_batch(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn idle(&mut self, now: Instant) -> Result<(), Error> {
         Ok(self.sink.flush_due(now)?)
     }
 
-    pub(super) fn complete(&mut self) -> Result<(), Error> {
+    fn flush(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), Error> {
         Ok(self.sink.complete()?)
     }
 
-    pub(super) fn lost(&self) -> u64 {
+    fn lost(&self) -> u64 {
         self.sink.lost()
     }
 
-    pub(super) fn lost_in(&self, lane: u32) -> u64 {
+    fn lost_in(&self, lane: u32) -> u64 {
         self.sink.lost_in(lane)
     }
 
-    pub(super) fn record(&mut self, report: &Report) {
+    fn records(&self) -> bool {
+        true
+    }
+
+    fn record(&mut self, report: &Report) {
         self.sink.ledger(report, clock::realtime_ns());
     }
 
-    pub(super) fn written_bytes(&self) -> u64 {
-        self.sink.written_bytes()
+    fn written_bytes(&self) -> Option<u64> {
+        Some(self.sink.written_bytes())
     }
+}
 
-    /// Completes the tables. Returns a line about them.
-    pub(super) fn close(self, report: &Report) -> Result<String, Error> {
-        let summary = self.sink.close(report, clock::realtime_ns())?;
-        Ok(line(&summary, &self.directory.display().to_string()))
+/// Totals of completed tables, for a line about them.
+#[derive(Default)]
+pub(crate) struct Totals {
+    directory: PathBuf,
+    summary: Summary,
+}
+
+impl Totals {
+    /// Adds the totals of other tables of the same directory.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.directory = other.directory;
+        self.summary.add(&other.summary);
     }
 }
 
 /// `wrote 5,000 packets and 20 flows, 40,000 bytes, to 2 files below /srv/lake; 1 flow was evicted`
-fn line(summary: &Summary, directory: &str) -> String {
-    let Summary { packets, flows, flows_evicted, .. } = summary;
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { packets, flows, flows_evicted, .. } = &self.summary;
+        write_rows(f, packets, flows)?;
+        write!(f, " below {}", self.directory.display())?;
+        match flows_evicted {
+            0 => {}
+            1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
+            many => write!(f, "; {} flows were evicted: give a larger --flows-max", Grouped(*many))?,
+        }
+        match packets.without_hour + flows.without_hour {
+            0 => Ok(()),
+            rows => write!(f, "; {} rows have no date and hour, as times jump", Grouped(rows)),
+        }
+    }
+}
+
+fn write_rows(f: &mut fmt::Formatter<'_>, packets: &Written, flows: &Written) -> fmt::Result {
     let rows = match (packets.rows, flows.rows) {
         (0, flows) if flows > 0 => format!("{} flows", Grouped(flows)),
         (packets, 0) => format!("{} packets", Grouped(packets)),
@@ -236,10 +331,5 @@ fn line(summary: &Summary, directory: &str) -> String {
     };
     let (bytes, count) = (Grouped(packets.bytes + flows.bytes), packets.files + flows.files);
     let files = if count == 1 { "file" } else { "files" };
-    let evicted = match flows_evicted {
-        0 => String::new(),
-        1 => "; 1 flow was evicted: give a larger --flows-max".into(),
-        many => format!("; {} flows were evicted: give a larger --flows-max", Grouped(*many)),
-    };
-    format!("wrote {rows}, {bytes} bytes, to {} {files} below {directory}{evicted}", Grouped(count))
+    write!(f, "wrote {rows}, {bytes} bytes, to {} {files}", Grouped(count))
 }

@@ -27,6 +27,7 @@ mod run;
 mod run_tap;
 mod setup;
 mod shell;
+mod table_inputs;
 mod tables;
 mod tcpdump_options;
 mod tools;

@@ -16,28 +16,28 @@ use crate::tools::{self, tshark};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/tables.py");
 
 /// Query engines, and a directory of tables.
-struct Lake {
+pub(crate) struct Lake {
     python: PathBuf,
     directory: tempfile::TempDir,
 }
 
 impl Lake {
     /// Skips the test if the engines are not installed.
-    fn or_skip() -> Option<Self> {
+    pub(crate) fn or_skip() -> Option<Self> {
         let python = fetched_or_skip("tables/bin/python")?;
         Some(Self { python, directory: tempfile::tempdir().unwrap() })
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
     /// Returns the value of --to.
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("file:{}", self.path().display())
     }
 
-    fn ask(&self, directory: &Path, words: &[&str]) -> Vec<Vec<String>> {
+    pub(crate) fn ask(&self, directory: &Path, words: &[&str]) -> Vec<Vec<String>> {
         let launch = Launch::new(&self.python).arg(SCRIPT).arg(words[0]).arg(directory).args(&words[1..]);
         let finished = launch.run(LIMIT).unwrap().success();
         finished.text().lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
@@ -49,7 +49,7 @@ impl Lake {
     }
 
     /// Returns DuckDB's answer, which is one row of numbers.
-    fn numbers(&self, query: &str) -> Vec<i64> {
+    pub(crate) fn numbers(&self, query: &str) -> Vec<i64> {
         self.numbers_below(self.path(), query)
     }
 
@@ -249,7 +249,7 @@ fn live_tables_add_up_to_the_ledger_on_every_lane() {
 }
 
 /// Returns the files below a directory that end with `suffix`.
-fn files(directory: &Path, suffix: &str) -> Vec<PathBuf> {
+pub(crate) fn files(directory: &Path, suffix: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut found = Vec::new();
     for path in entries.map(|entry| entry.unwrap().path()) {

@@ -8,7 +8,7 @@ use strait_packet::summary::link_type;
 
 use super::*;
 use crate::flows::FlowLimits;
-use crate::options::Selected;
+use crate::options::{FileNumbers, Selected};
 use crate::packets::Columns;
 
 fn options(directory: &Path, waits: bool) -> Options {
@@ -16,8 +16,7 @@ fn options(directory: &Path, waits: bool) -> Options {
         directory: directory.to_owned(),
         sensor: "s".into(),
         capture: "c".into(),
-        interface: "eth0".into(),
-        path: "v3".into(),
+        numbers: FileNumbers::default(),
         selected: Selected { packets: true, flows: false },
         flows: FlowLimits::default(),
         columns: Columns::default(),

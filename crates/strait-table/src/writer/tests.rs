@@ -9,7 +9,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use super::*;
 use crate::flows::FlowLimits;
 use crate::headers::Headers;
-use crate::options::Selected;
+use crate::options::{FileNumbers, Selected};
 use crate::packets::{Columns, PacketRows};
 use crate::recovery::recover;
 use crate::schema::PACKETS;
@@ -22,8 +22,7 @@ fn options(directory: &Path) -> Arc<Options> {
         directory: directory.to_owned(),
         sensor: "s".into(),
         capture: CAPTURE.into(),
-        interface: "eth0".into(),
-        path: "v3".into(),
+        numbers: FileNumbers::default(),
         selected: Selected { packets: true, flows: false },
         flows: FlowLimits::default(),
         columns: Columns::default(),
@@ -122,6 +121,51 @@ fn packets_of_many_hours_leave_few_files_open() {
     }
     writer.complete_all().unwrap();
     assert_eq!(rows(directory.path()), vec![Some(3); 20]);
+}
+
+#[test]
+fn times_that_jump_make_a_limited_number_of_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = writer(&options(directory.path()));
+    writer.small_files_left = 5;
+    for hour in 0..100 {
+        writer.write(&packets(hour, 3), Instant::now()).unwrap();
+        assert!(writer.hours.len() <= HOURS_MAX + 1);
+    }
+    // A file with a complete batch makes room for another hour.
+    writer.complete_all().unwrap();
+    for hour in 200..205 {
+        writer.write(&packets(hour, BATCH_ROWS as u64), Instant::now()).unwrap();
+    }
+    writer.complete_all().unwrap();
+    let none = format!("{}/packets/date=__HIVE_DEFAULT_PARTITION__", directory.path().display());
+    let (without, with): (Vec<_>, Vec<_>) =
+        files(directory.path()).into_iter().partition(|(path, _)| path.starts_with(&none));
+    let batch = Some(BATCH_ROWS as i64);
+    assert_eq!(
+        with.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(),
+        [[Some(3); 9].as_slice(), &[batch; 5]].concat()
+    );
+    assert_eq!(without.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), [Some(3 * 91)]);
+    assert_eq!((writer.written().without_hour, writer.lost().total()), (3 * 91, 0));
+}
+
+#[test]
+fn file_that_a_killed_capture_did_not_lock_is_removed_after_a_minute() {
+    let directory = tempfile::tempdir().unwrap();
+    let hour = directory.path().join("packets/date=1970-01-01/hour=00/sensor=s");
+    fs::create_dir_all(&hour).unwrap();
+    let new = hour.join(format!(".packets-{CAPTURE}-000001.parquet.new"));
+    let file = fs::File::create_new(&new).unwrap();
+    let nothing = crate::sink::Recovered::default();
+    assert_eq!(recover(directory.path(), "s"), nothing, "a capture may be about to lock it");
+    file.set_modified(std::time::SystemTime::now() - Duration::from_mins(2)).unwrap();
+    file.lock().unwrap();
+    assert_eq!(recover(directory.path(), "s"), nothing, "a capture has locked it");
+    assert!(new.exists());
+    drop(file);
+    assert_eq!(recover(directory.path(), "s").removed, 1);
+    assert!(!new.exists());
 }
 
 #[test]

@@ -20,6 +20,9 @@ use crate::frame::{Direction, Frame};
 use crate::paths::engine::{self, Lend, Lent};
 use crate::wait::{Step, Wakers};
 
+/// Maximum number of packets that the filter rejects before the lane looks for a signal.
+const REJECTED_MAX: u32 = 4096;
+
 /// File, filter and the frame to be lent next.
 pub(crate) struct Engine {
     reader: FileReader,
@@ -61,15 +64,26 @@ impl Engine {
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type
     }
+
+    /// Returns the number of bytes decoded so far.
+    pub(crate) fn offset(&self) -> u64 {
+        self.reader.offset()
+    }
 }
 
 impl Lend for Engine {
     type Batch<'a> = Batch<'a>;
 
     /// Reads up to the next frame that the filter matches. Returns false at the end of the file, if
-    /// a pipe has no more bytes yet, and after the session was stopped (`stopping`).
+    /// a pipe has no more bytes yet, after many rejected packets, and after the session was stopped
+    /// (`stopping`).
     fn ready(&mut self, stopping: &AtomicBool) -> Result<bool, Error> {
-        while self.current.is_none() && !self.ended && !stopping.load(Ordering::Acquire) {
+        let rejected = self.filtered;
+        while self.filtered - rejected < u64::from(REJECTED_MAX)
+            && self.current.is_none()
+            && !self.ended
+            && !stopping.load(Ordering::Acquire)
+        {
             // After an error there is nothing more to read.
             self.ended = true;
             let next = self.reader.try_next()?;
