@@ -10,7 +10,9 @@ use strait_http::poisoning::bypasses_cache;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 
 use crate::cache::fill::Refusal;
-use crate::config::settings::{Server, Settings};
+use crate::config::edge::Redirect;
+use crate::config::settings::Settings;
+use crate::config::sites::{FixedResponse, NoTarget, Resource, Sites, Target as SiteTarget};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -19,7 +21,7 @@ pub(crate) const WEBSOCKET: &str = "websocket";
 #[derive(Debug)]
 pub(crate) enum Route<'b> {
     /// Through the cache.
-    Cache(Uri<'b>),
+    Cache(Resource<'b>),
     Bypass(Bypass<'b>),
 }
 
@@ -27,13 +29,17 @@ pub(crate) enum Route<'b> {
 #[derive(Debug)]
 pub(crate) enum Bypass<'b> {
     /// To the origin, with the reason.
-    Origin(Uri<'b>, Hops, Why),
+    Origin(Resource<'b>, Hops, Why),
     /// CONNECT (RFC 9110, section 9.3.6).
     Tunnel(Authority<'b>),
     /// OPTIONS and TRACE with Max-Forwards 0 (RFC 9110, sections 7.6.2, 9.3.7 and 9.3.8).
     Here,
     /// PURGE.
-    Purge(Uri<'b>),
+    Purge(Resource<'b>),
+    /// Redirection of a site's route.
+    Redirect(Uri<'b>, &'b Redirect),
+    /// Fixed response of a site's route.
+    Fixed(&'b FixedResponse),
 }
 
 /// Parses a request without the fields that are dropped from every request; `None` while its head
@@ -78,12 +84,39 @@ pub(crate) fn route<'b>(
     if !settings.answers_for(&uri.authority.host) {
         return Err((421, "this proxy does not serve that host".to_owned()));
     }
+    let pool = match settings.sites.as_ref().map(|sites| sites.find(&uri.authority.host, uri.path)) {
+        None => None,
+        Some(Ok(SiteTarget::Pool(pool))) => Some(pool),
+        Some(Ok(SiteTarget::Redirect(redirect))) => {
+            return Ok(Route::Bypass(Bypass::Redirect(uri, redirect)));
+        }
+        Some(Ok(SiteTarget::Fixed(response))) => return Ok(Route::Bypass(Bypass::Fixed(response))),
+        Some(Err(why)) => return Err(no_target(why, is_encrypted)),
+    };
+    let resource = Resource { uri, pool };
     Ok(match request.method {
-        "PURGE" => Route::Bypass(Bypass::Purge(uri)),
-        method if !is_answered_from_store(method) => Route::Bypass(Bypass::Origin(uri, hops, Why::Method)),
-        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(uri),
-        _ => Route::Bypass(Bypass::Origin(uri, hops, Why::Bypass)),
+        "PURGE" => Route::Bypass(Bypass::Purge(resource)),
+        method if !is_answered_from_store(method) => {
+            Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
+        }
+        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(resource),
+        _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
+}
+
+/// Returns the refusal of a request that no route of a site has. Over TLS the client may have
+/// reused a connection to another host, and repeats the request on a new one after 421 (RFC 9110,
+/// section 15.5.20).
+fn no_target(why: NoTarget, is_encrypted: bool) -> Refusal {
+    let (status, text) = match why {
+        NoTarget::Host if is_encrypted => (421, "this proxy does not serve that host"),
+        NoTarget::Host => (404, "this proxy does not serve that host"),
+        NoTarget::Path => (404, "no route of this site has the path"),
+        NoTarget::Ambiguous => {
+            (400, "programs read the path differently, and routes of this site depend on it")
+        }
+    };
+    (status, text.to_owned())
 }
 
 /// Returns the refusal of a body of more than `most` bytes.
@@ -122,7 +155,7 @@ fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {
     let port = authority.port_or_default(Scheme::Https);
-    if settings.origin.is_some() {
+    if settings.is_reverse() {
         return Err((405, "a reverse proxy opens no tunnels".to_owned()));
     }
     if !settings.access.connect_ports.contains(&port) {
@@ -133,11 +166,11 @@ fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>
 
 fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {
     match uri.scheme {
-        Scheme::Https if settings.origin.is_none() || !is_encrypted => {
+        Scheme::Https if !settings.is_reverse() || !is_encrypted => {
             Err((501, "https needs CONNECT".to_owned()))
         }
         // The scheme is that of a request for the path alone.
-        _ if settings.origin.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
+        _ if settings.is_reverse() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
         _ => Ok(uri),
     }
 }
@@ -151,9 +184,9 @@ fn relative<'b>(
     is_encrypted: bool,
 ) -> Result<Uri<'b>, Refusal> {
     let scheme = settings.scheme(is_encrypted);
-    let own = || settings.origin.as_ref().map(Server::authority);
+    let own = || settings.sites.as_ref().and_then(Sites::authority);
     match host.or_else(own) {
-        _ if settings.origin.is_none() && !path.is_empty() => {
+        _ if !settings.is_reverse() && !path.is_empty() => {
             Err((400, "a forward proxy needs whole URIs: GET http://host/path".to_owned()))
         }
         Some(authority) => Ok(Uri { scheme, authority, path }),

@@ -1,5 +1,6 @@
 //! One request: from its head to the end of its response.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -45,10 +46,20 @@ pub(crate) async fn run(
     let takes_interim = request.version >= Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
-    let mut exchange =
-        Exchange { worker, client, peer, request, raw, upload, options, client_permit: None, body };
+    let mut exchange = Exchange {
+        worker,
+        client,
+        peer,
+        request,
+        raw,
+        upload,
+        options,
+        client_permit: None,
+        body,
+        chosen: Cell::default(),
+    };
     let done = match route {
-        Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
+        Ok(Route::Cache(resource)) => lookup::answer(&mut exchange, &resource).await,
         Ok(Route::Bypass(bypass)) => Box::pin(exchange.bypass(bypass)).await,
         Err(refusal) => Err(refusal.into()),
     };

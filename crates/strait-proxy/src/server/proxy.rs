@@ -198,8 +198,8 @@ impl Proxy {
     /// The configuration is refused, or a system call fails: nothing has changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>> {
         self.refuse_other_kind(config)?;
-        let mut settings = Settings::new(config)?;
         let before = self.settings();
+        let mut settings = Settings::after(config, Some(&before))?;
         settings.workers = before.workers;
         settings.closing = before.closing.clone();
         settings.via = settings.via.after(&before.via);
@@ -232,16 +232,17 @@ impl Proxy {
         Ok(deferred)
     }
 
-    /// Refuses to change the kind of proxy. A reverse proxy without its origin would connect
+    /// Refuses to change the kind of proxy. A reverse proxy without origins would connect
     /// wherever clients ask; a half-written file could cause that.
     fn refuse_other_kind(&self, config: &Config) -> Result<()> {
-        let change = match (&self.config.origin, &config.origin) {
-            (Some(_), None) => "missing; this reverse proxy would become a forward proxy",
-            (None, Some(_)) => "set; this forward proxy would become a reverse proxy",
+        let change = match (self.config.is_reverse(), config.is_reverse()) {
+            (true, false) => "missing; this reverse proxy would become a forward proxy",
+            (false, true) => "set; this forward proxy would become a reverse proxy",
             _ => return Ok(()),
         };
         let remedy = "check that the file is complete; restart to change the kind of proxy";
-        Err(Error::Config(format!("origin: {change}; {remedy}")))
+        let key = if self.config.origin.is_some() || config.origin.is_some() { "origin" } else { "site" };
+        Err(Error::Config(format!("{key}: {change}; {remedy}")))
     }
 
     /// Returns the changed keys that take effect only at the next start.

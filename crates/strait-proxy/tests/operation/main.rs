@@ -11,4 +11,6 @@ mod fills;
 mod http2;
 mod log;
 mod origins;
+mod pools;
 mod rig;
+mod sites;
