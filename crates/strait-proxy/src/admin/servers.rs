@@ -20,8 +20,10 @@ pub(super) struct ServerStatus {
     requests: u64,
     failures: u64,
     ejections: u64,
-    /// True while it gets no requests.
+    /// True while it gets no requests after failures.
     is_ejected: bool,
+    /// True while it fails active checks.
+    is_down: bool,
 }
 
 /// Returns the servers of all pools at a time in seconds; none for a forward proxy.
@@ -38,6 +40,7 @@ pub(super) fn servers(settings: &Settings, now: u64) -> Vec<ServerStatus> {
             failures: read(&member.state.failures),
             ejections: read(&member.state.ejections),
             is_ejected: member.is_ejected(now),
+            is_down: member.is_down(),
         })
         .collect()
 }
@@ -47,12 +50,15 @@ type Number = fn(&ServerStatus) -> u64;
 
 /// Writes the metrics of servers.
 pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
-    let families: [(&str, &str, &str, Number); 5] = [
+    let families: [(&str, &str, &str, Number); 6] = [
         ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
         ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
         ("ejections_total", "counter", "Ejections of a server after failures.", |server| server.ejections),
         ("load", "gauge", "Requests in progress at a server.", |server| server.load),
-        ("ejected", "gauge", "1 while a server gets no requests.", |server| server.is_ejected.into()),
+        ("ejected", "gauge", "1 while a server gets no requests after failures.", |server| {
+            server.is_ejected.into()
+        }),
+        ("down", "gauge", "1 while a server fails active checks.", |server| server.is_down.into()),
     ];
     for (name, kind, help, number) in families {
         out.family(&format!("strait_proxy_server_{name}"), kind, help);

@@ -23,6 +23,28 @@ pub struct Pool {
     pub eject: u64,
     /// Servers that a request is sent to in addition to the first one, if that fails.
     pub retries: u32,
+    /// Active check of each server. Default: none.
+    pub check: Option<Check>,
+}
+
+/// Active check of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Check {
+    /// Path that is requested by GET. Default: none, the check is a connection.
+    pub path: Option<String>,
+    /// Host of the request. Default: the server's own.
+    pub host: Option<String>,
+    /// Expected status. Default: 200 to 399.
+    pub status: Option<u16>,
+    /// Seconds between two checks.
+    pub interval: u64,
+    /// Seconds that a check may take.
+    pub timeout: u64,
+    /// Consecutive checks that a server must pass to get requests again.
+    pub rise: u32,
+    /// Consecutive checks that a server must fail to get no requests.
+    pub fall: u32,
 }
 
 /// How a server of a pool is chosen.
@@ -52,6 +74,8 @@ pub struct Site {
     pub certificate: Option<PathBuf>,
     /// File of its private key, in PEM.
     pub key: Option<PathBuf>,
+    /// Redirect requests without TLS to https, and tell clients to use https only (HSTS, RFC 6797).
+    pub https: bool,
     /// Routes; the one with the longest matching path applies.
     pub route: Vec<Route>,
 }
@@ -98,7 +122,20 @@ pub struct Respond {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { servers: Vec::new(), balance: Balance::default(), failures: 3, eject: 10, retries: 2 }
+        Self {
+            servers: Vec::new(),
+            balance: Balance::default(),
+            failures: 3,
+            eject: 10,
+            retries: 2,
+            check: None,
+        }
+    }
+}
+
+impl Default for Check {
+    fn default() -> Self {
+        Self { path: None, host: None, status: None, interval: 5, timeout: 2, rise: 2, fall: 3 }
     }
 }
 

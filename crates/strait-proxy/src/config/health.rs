@@ -51,9 +51,45 @@ impl Health {
     }
 }
 
+/// Results of active checks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) is_down: bool,
+    /// Consecutive checks with the other result than the present state.
+    contrary: u32,
+}
+
+impl Checked {
+    /// Notes a check. A server that is up goes down after `fall` failed checks, and comes up after
+    /// `rise` passed ones.
+    pub(crate) fn note(&mut self, has_passed: bool, rise: u32, fall: u32) {
+        if has_passed != self.is_down {
+            self.contrary = 0;
+            return;
+        }
+        self.contrary = self.contrary.saturating_add(1);
+        if self.contrary >= if self.is_down { rise } else { fall } {
+            *self = Self { is_down: !self.is_down, contrary: 0 };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checks_change_the_state_after_consecutive_results() {
+        let mut checked = Checked::default();
+        let states: Vec<_> = "fpffpfffpfpppf"
+            .chars()
+            .map(|result| {
+                checked.note(result == 'p', 2, 3);
+                if checked.is_down { 'd' } else { 'u' }
+            })
+            .collect();
+        assert_eq!(states.iter().collect::<String>(), "uuuuuuudddduuu");
+    }
 
     const RULES: EjectionRules = EjectionRules { failures: 3, seconds: 10 };
 

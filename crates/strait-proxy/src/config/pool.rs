@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::config::balance::{Candidate, choose};
-use crate::config::edge::{self, Balance};
-use crate::config::health::{EjectionRules, Health};
+use crate::config::edge::{self, Balance, Check};
+use crate::config::health::{Checked, EjectionRules, Health};
 use crate::config::settings::Server;
 
 /// Pool of servers.
@@ -23,6 +23,7 @@ pub(crate) struct ServerPool {
     rules: EjectionRules,
     /// Servers that a request is sent to, if the ones before fail.
     pub(crate) attempts: usize,
+    pub(crate) check: Option<Check>,
     /// Number of choices.
     turn: AtomicU64,
 }
@@ -46,6 +47,7 @@ pub(crate) struct MemberState {
     pub(crate) failures: AtomicU64,
     pub(crate) ejections: AtomicU64,
     health: Mutex<Health>,
+    checked: Mutex<Checked>,
 }
 
 /// Request in progress at a server, counted until it is dropped.
@@ -76,9 +78,19 @@ impl Member {
         self.state.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true while it gets no requests.
+    /// Returns true while it fails active checks.
+    pub(crate) fn is_down(&self) -> bool {
+        self.state.checked.lock().unwrap_or_else(PoisonError::into_inner).is_down
+    }
+
+    /// Returns true while it gets no requests after failures.
     pub(crate) fn is_ejected(&self, now: u64) -> bool {
         self.health().is_ejected(now)
+    }
+
+    fn note_check(&self, has_passed: bool, rise: u32, fall: u32) {
+        let mut checked = self.state.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.note(has_passed, rise, fall);
     }
 
     fn candidate(&self, index: usize) -> Candidate {
@@ -100,6 +112,7 @@ impl ServerPool {
             members,
             balance: config.balance,
             rules: EjectionRules { failures: config.failures, seconds: config.eject },
+            check: config.check.clone(),
             turn: AtomicU64::default(),
         }
     }
@@ -109,12 +122,15 @@ impl ServerPool {
         for member in &mut self.members {
             if let Some(same) = before.members.iter().find(|other| other.server == member.server) {
                 member.state = same.state.clone();
+                if self.check.is_none() {
+                    member.note_check(true, 1, 1);
+                }
             }
         }
     }
 
-    /// Chooses a server that is not in `tried`, and not ejected if there is one; returns its
-    /// position. `hash` is that of the URI.
+    /// Chooses a server that is not in `tried`, and neither ejected nor down if there is one;
+    /// returns its position. `hash` is that of the URI.
     pub(crate) fn choose(&self, now: u64, hash: u64, tried: &[usize]) -> Option<usize> {
         if let ([_], []) = (&*self.members, tried) {
             return Some(0);
@@ -126,12 +142,21 @@ impl ServerPool {
             wanted.map(|(index, member)| member.candidate(index)).collect()
         };
         let of = |candidates: &[Candidate]| choose(self.balance, turn, hash, candidates);
-        of(&candidates(&|member| !member.is_ejected(now))).or_else(|| of(&candidates(&|_| true)))
+        of(&candidates(&|member| !member.is_down() && !member.is_ejected(now)))
+            .or_else(|| of(&candidates(&|member| !member.is_down())))
+            .or_else(|| of(&candidates(&|_| true)))
     }
 
     /// Returns true if the choice depends on the URI.
     pub(crate) fn is_by_uri(&self) -> bool {
         self.balance == Balance::Uri
+    }
+
+    /// Notes the result of an active check.
+    pub(crate) fn note_check(&self, index: usize, has_passed: bool) {
+        if let (Some(member), Some(check)) = (self.members.get(index), &self.check) {
+            member.note_check(has_passed, check.rise, check.fall);
+        }
     }
 
     pub(crate) fn note_success(&self, index: usize) {
@@ -145,7 +170,7 @@ impl ServerPool {
         let Some(member) = self.members.get(index) else { return };
         member.state.failures.fetch_add(1, Ordering::Relaxed);
         let mut others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
-        let is_last = others.all(|(_, other)| other.is_ejected(now));
+        let is_last = others.all(|(_, other)| other.is_down() || other.is_ejected(now));
         if member.health().note_failure(self.rules, now, is_last) {
             member.state.ejections.fetch_add(1, Ordering::Relaxed);
         }

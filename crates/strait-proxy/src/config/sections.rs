@@ -24,12 +24,24 @@ const POOL: &[(&str, Key)] = &[
     ("failures", Key::Value(Kind::Number(0, 1000))),
     ("eject", Key::Value(Kind::Number(1, 3600))),
     ("retries", Key::Value(Kind::Number(0, 16))),
+    ("check", Key::Section(CHECK)),
+];
+
+const CHECK: &[(&str, Key)] = &[
+    ("path", Key::Value(Kind::Text)),
+    ("host", Key::Value(Kind::Text)),
+    ("status", Key::Value(Kind::Number(200, 599))),
+    ("interval", Key::Value(Kind::Number(1, 3600))),
+    ("timeout", Key::Value(Kind::Number(1, 3600))),
+    ("rise", Key::Value(Kind::Number(1, 100))),
+    ("fall", Key::Value(Kind::Number(1, 100))),
 ];
 
 const SITE: &[(&str, Key)] = &[
     ("hosts", Key::Value(Kind::Hosts)),
     ("certificate", Key::Value(Kind::Path)),
     ("key", Key::Value(Kind::Path)),
+    ("https", Key::Value(Kind::Bool)),
     ("route", Key::List(ROUTE)),
 ];
 
@@ -112,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in [POOL, SITE, ROUTE, REDIRECT, RESPOND].into_iter().flatten() {
+        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND].into_iter().flatten() {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),
                 name => Config::DEFAULT_TOML.contains(&format!("{name} = ")),

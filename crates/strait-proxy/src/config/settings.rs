@@ -261,7 +261,7 @@ impl Settings {
     pub(crate) fn key_of(&self, uri: Uri<'_>) -> String {
         let mut key = String::new();
         let pool = self.sites.as_ref().and_then(|sites| sites.pool_of(&uri));
-        Resource { uri, pool }.write_key(&mut key);
+        Resource { uri, pool, is_https_only: false }.write_key(&mut key);
         key
     }
 

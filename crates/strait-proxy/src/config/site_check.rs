@@ -7,13 +7,13 @@ use std::sync::Arc;
 use strait_http::target::{Authority, Uri};
 
 use crate::config::check::refused;
-use crate::config::edge::{self, Redirect, Respond};
+use crate::config::edge::{self, Check, Redirect, Respond};
 use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::settings::Server;
-use crate::config::sites::{FixedResponse, Sites, Target};
+use crate::config::sites::{FixedResponse, SiteRoutes, Sites, Target};
 
 /// Maximum of servers in a pool: each is compared in a choice.
 const SERVERS_MAX: usize = 256;
@@ -37,6 +37,7 @@ pub(crate) fn sites(config: &Config, before: Option<&Sites>) -> Result<Option<Si
             let mut table = Table::default();
             table.pools(&config.pool, before);
             table.sites(&config.site);
+            table.https(config);
             table.finish(&config.hosts)
         }
     }
@@ -86,6 +87,9 @@ impl Table {
                 );
                 self.problem(&key, &why);
             }
+            if let Some(why) = config.check.as_ref().and_then(why_no_check) {
+                self.problem(&format!("pool.{name}.check"), why);
+            }
             let mut members: Vec<Member> = Vec::new();
             for text in &config.servers {
                 match member(text) {
@@ -119,8 +123,23 @@ impl Table {
             for (index, route) in site.route.iter().enumerate() {
                 self.route(&format!("{key}.route[{}]", index + 1), route, &mut routes);
             }
-            self.sites.routes.push(routes);
+            self.sites.sites.push(SiteRoutes { routes, is_https_only: site.https });
         }
+    }
+
+    /// Makes the redirection to https, which needs an address with TLS.
+    fn https(&mut self, config: &Config) {
+        let Some(address) = config.tls.listen.first() else {
+            let with_https = config.site.iter().position(|site| site.https);
+            if let Some(index) = with_https {
+                let key = format!("site[{}].https", index + 1);
+                self.problem(&key, "no address has TLS; set tls.listen, for example [\"0.0.0.0:443\"]");
+            }
+            return;
+        };
+        let port = if address.port() == 443 { String::new() } else { format!(":{}", address.port()) };
+        self.sites.to_https =
+            Redirect { location: format!("https://{{host}}{port}{{uri}}"), ..Redirect::default() };
     }
 
     fn hosts(&mut self, key: &str, hosts: &[String], index: usize) {
@@ -219,6 +238,20 @@ fn member(text: &str) -> Result<Member, String> {
     let host = authority.host.to_string();
     let host = host.trim_matches(['[', ']']).into();
     Ok(Member::new(Server { host, port, is_tls: false }, weight))
+}
+
+/// Returns the reason why a check cannot be sent.
+fn why_no_check(check: &Check) -> Option<&'static str> {
+    let is_text = |text: &String| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if check.path.as_ref().is_some_and(|path| !path.starts_with('/') || !is_text(path)) {
+        Some("path: expected a path, for example \"/healthz\"")
+    } else if check.host.as_ref().is_some_and(|host| Authority::parse(host).is_err()) {
+        Some("host: expected a host, for example \"app.example.org\"")
+    } else if check.path.is_none() && (check.host.is_some() || check.status.is_some()) {
+        Some("host and status need a path: without one the check is a connection")
+    } else {
+        None
+    }
 }
 
 /// Returns the reason why a path cannot be that of a route. Paths of requests are compared in all

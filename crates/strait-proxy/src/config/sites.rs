@@ -19,10 +19,28 @@ use crate::config::settings::Server;
 pub(crate) struct Sites {
     pub(crate) pools: Vec<Arc<ServerPool>>,
     pub(crate) targets: Vec<Target>,
-    /// Positions in `routes`, by host.
+    /// Positions in `sites`, by host.
     pub(crate) hosts: Hosts<usize>,
-    /// Routes of each site, with positions in `targets`.
-    pub(crate) routes: Vec<Prefixes<usize>>,
+    pub(crate) sites: Vec<SiteRoutes>,
+    /// Redirection of requests without TLS to sites that need it.
+    pub(crate) to_https: Redirect,
+}
+
+/// Routes of a site.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SiteRoutes {
+    /// Positions in `targets`, by path.
+    pub(crate) routes: Prefixes<usize>,
+    /// True if requests need TLS.
+    pub(crate) is_https_only: bool,
+}
+
+/// Target of a request, found by its host and path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) target: &'a Target,
+    /// True if the site's requests need TLS.
+    pub(crate) is_https_only: bool,
 }
 
 /// Target of a route.
@@ -63,7 +81,8 @@ impl Sites {
             pools: vec![pool.clone()],
             targets: vec![Target::Pool(pool)],
             hosts: Hosts::new(Some(0)),
-            routes: vec![routes],
+            sites: vec![SiteRoutes { routes, is_https_only: false }],
+            to_https: Redirect::default(),
         }
     }
 
@@ -73,21 +92,22 @@ impl Sites {
     }
 
     /// Returns the target of a request.
-    pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<&Target, NoTarget> {
+    pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
         let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
-        let routes = self.routes.get(*site).ok_or(NoTarget::Host)?;
+        let SiteRoutes { routes, is_https_only } = self.sites.get(*site).ok_or(NoTarget::Host)?;
         let target = match routes.only() {
             Some(only) => Some(only),
             None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
             None => select_by_all(path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
         };
-        target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)
+        let target = target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)?;
+        Ok(Found { target, is_https_only: *is_https_only })
     }
 
     /// Returns the pool of a URI; `None` if its target is no pool.
     pub(crate) fn pool_of(&self, uri: &Uri<'_>) -> Option<&Arc<ServerPool>> {
         match self.find(&uri.authority.host, uri.path) {
-            Ok(Target::Pool(pool)) => Some(pool),
+            Ok(Found { target: Target::Pool(pool), .. }) => Some(pool),
             _ => None,
         }
     }
@@ -95,7 +115,7 @@ impl Sites {
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
     /// server for `/` of the site for all hosts.
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
-        let target = self.routes.get(self.hosts.default?)?.find(b"/")?;
+        let target = self.sites.get(self.hosts.default?)?.routes.find(b"/")?;
         match self.targets.get(target)? {
             Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
             _ => None,
@@ -109,6 +129,8 @@ pub(crate) struct Resource<'b> {
     pub(crate) uri: Uri<'b>,
     /// `None` for a forward proxy: the URI names the origin.
     pub(crate) pool: Option<&'b Arc<ServerPool>>,
+    /// True if clients are told to use https only (HSTS).
+    pub(crate) is_https_only: bool,
 }
 
 impl Resource<'_> {
@@ -149,7 +171,7 @@ mod tests {
     fn found(sites: &Sites, uri: &str) -> String {
         let uri = Uri::parse(uri).unwrap();
         match sites.find(&uri.authority.host, uri.path) {
-            Ok(Target::Pool(pool)) => pool.name.clone().unwrap().into(),
+            Ok(Found { target: Target::Pool(pool), .. }) => pool.name.clone().unwrap().into(),
             Ok(other) => format!("{other:?}"),
             Err(why) => format!("{why:?}"),
         }
@@ -223,11 +245,11 @@ mod tests {
         let sites = sites(TOML);
         let uri = Uri::parse("http://www.example.org/admin?x").unwrap();
         let mut key = String::new();
-        Resource { uri, pool: sites.pool_of(&uri) }.write_key(&mut key);
+        Resource { uri, pool: sites.pool_of(&uri), is_https_only: false }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
         let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
         key.clear();
-        Resource { uri, pool: one.pool_of(&uri) }.write_key(&mut key);
+        Resource { uri, pool: one.pool_of(&uri), is_https_only: false }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");
     }
 }

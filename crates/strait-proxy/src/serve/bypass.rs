@@ -33,7 +33,7 @@ impl Exchange<'_, '_> {
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => self.purge(&resource),
             Bypass::Redirect(uri, redirect) => self.redirect(&uri, redirect).await,
-            Bypass::Fixed(response) => {
+            Bypass::Fixed(response, _) => {
                 self.answer_fixed((response.status, &response.field_lines, &response.body)).await
             }
         }

@@ -12,7 +12,7 @@ use strait_http::target::{Authority, Scheme, Target, Uri, host};
 use crate::cache::fill::Refusal;
 use crate::config::edge::Redirect;
 use crate::config::settings::Settings;
-use crate::config::sites::{FixedResponse, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::config::sites::{FixedResponse, Found, NoTarget, Resource, Sites, Target as SiteTarget};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -23,6 +23,17 @@ pub(crate) enum Route<'b> {
     /// Through the cache.
     Cache(Resource<'b>),
     Bypass(Bypass<'b>),
+}
+
+impl Route<'_> {
+    /// Returns true if clients are told to use https only (HSTS).
+    pub(crate) fn is_https_only(&self) -> bool {
+        match self {
+            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..)) => resource.is_https_only,
+            Self::Bypass(Bypass::Fixed(_, is_https_only)) => *is_https_only,
+            Self::Bypass(_) => false,
+        }
+    }
 }
 
 /// Route without the cache.
@@ -38,8 +49,8 @@ pub(crate) enum Bypass<'b> {
     Purge(Resource<'b>),
     /// Redirection of a site's route.
     Redirect(Uri<'b>, &'b Redirect),
-    /// Fixed response of a site's route.
-    Fixed(&'b FixedResponse),
+    /// Fixed response of a site's route; true with HSTS.
+    Fixed(&'b FixedResponse, bool),
 }
 
 /// Parses a request without the fields that are dropped from every request; `None` while its head
@@ -84,16 +95,25 @@ pub(crate) fn route<'b>(
     if !settings.answers_for(&uri.authority.host) {
         return Err((421, "this proxy does not serve that host".to_owned()));
     }
-    let pool = match settings.sites.as_ref().map(|sites| sites.find(&uri.authority.host, uri.path)) {
-        None => None,
-        Some(Ok(SiteTarget::Pool(pool))) => Some(pool),
-        Some(Ok(SiteTarget::Redirect(redirect))) => {
-            return Ok(Route::Bypass(Bypass::Redirect(uri, redirect)));
+    let resource = match &settings.sites {
+        None => Resource { uri, pool: None, is_https_only: false },
+        Some(sites) => {
+            let found = sites.find(&uri.authority.host, uri.path);
+            let Found { target, is_https_only } = found.map_err(|why| no_target(why, is_encrypted))?;
+            match target {
+                _ if is_https_only && !is_encrypted => {
+                    return Ok(Route::Bypass(Bypass::Redirect(uri, &sites.to_https)));
+                }
+                SiteTarget::Pool(pool) => Resource { uri, pool: Some(pool), is_https_only },
+                SiteTarget::Redirect(redirect) => {
+                    return Ok(Route::Bypass(Bypass::Redirect(uri, redirect)));
+                }
+                SiteTarget::Fixed(response) => {
+                    return Ok(Route::Bypass(Bypass::Fixed(response, is_https_only)));
+                }
+            }
         }
-        Some(Ok(SiteTarget::Fixed(response))) => return Ok(Route::Bypass(Bypass::Fixed(response))),
-        Some(Err(why)) => return Err(no_target(why, is_encrypted)),
     };
-    let resource = Resource { uri, pool };
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(resource)),
         method if !is_answered_from_store(method) => {

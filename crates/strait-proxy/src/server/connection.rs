@@ -273,7 +273,8 @@ impl Client {
     /// Refuses a malformed request and ends the connection: the start of the next request is
     /// unknown.
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
-        let options = ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false };
+        let options =
+            ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false, has_hsts: false };
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
         let head_len = write_own(&mut head, worker, status, &why, options);
@@ -338,7 +339,7 @@ fn memory_hit(
     if object.due_for_check(worker.settings().check_hits).next().is_some() {
         return None;
     }
-    let options = ResponseOptions::of(request);
+    let options = ResponseOptions { has_hsts: resource.is_https_only, ..ResponseOptions::of(request) };
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.
     let pinned = deliver::pinned(&object, &selected, options)?;

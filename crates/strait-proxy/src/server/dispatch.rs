@@ -38,7 +38,9 @@ pub(crate) async fn run(
     let (RoutedRequest { request, body, route }, (raw, rest)) = (routed, read);
     let options = ResponseOptions::of(request);
     // With invalid framing the end of the body is unknown: close after responding.
-    let options = ResponseOptions { keeps_alive: options.keeps_alive && body.is_ok(), ..options };
+    let keeps_alive = options.keeps_alive && body.is_ok();
+    let has_hsts = route.as_ref().is_ok_and(Route::is_https_only);
+    let options = ResponseOptions { keeps_alive, has_hsts, ..options };
     let body = body.unwrap_or(BodyFraming::None);
     // RFC 9110 s10.1.1: an expectation without content has no effect.
     let is_expected = body != BodyFraming::None

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 
 use crate::admin::{self, Site};
 use crate::cache::fills::Fills;
@@ -23,6 +24,7 @@ use crate::observe::counters::Counters;
 use crate::observe::log::{Log, Writer};
 use crate::observe::report::Report;
 use crate::server::accept::{Control, work};
+use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Listener, Listeners};
 
@@ -107,10 +109,15 @@ impl Bound {
             log,
             controls,
             shared,
+            checked: watch::Sender::new(settings.clone()),
             settings: Mutex::new(settings),
             site,
         };
         proxy.start_workers(listeners.by_worker, receivers)?;
+        if proxy.settings().is_reverse() {
+            let checked = proxy.checked.subscribe();
+            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked))?);
+        }
         if let Some((socket, _)) = admin {
             let site = proxy.site.clone();
             proxy.threads.push(thread("admin".to_owned(), move || admin::serve(&site, socket))?);
@@ -132,6 +139,8 @@ pub struct Proxy {
     logs: Vec<JoinHandle<()>>,
     controls: Vec<UnboundedSender<Control>>,
     pub(crate) shared: Arc<Shared>,
+    /// Settings of the active checks, whose thread ends with the sender.
+    checked: watch::Sender<Arc<Settings>>,
     settings: Mutex<Arc<Settings>>,
     site: Arc<Site>,
 }
@@ -228,6 +237,7 @@ impl Proxy {
         self.addresses.extend(opened.addresses);
         self.log = log;
         self.site.adopt(settings.clone());
+        self.checked.send_replace(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(deferred)
     }
@@ -296,6 +306,8 @@ impl Proxy {
             let _ = control.send(Control::Drain);
         }
         self.site.end();
+        // The receiver ends with its sender.
+        self.checked = watch::Sender::new(self.settings());
         for thread in self.threads.drain(..) {
             // A thread that has panicked has ended as well.
             let _ = thread.join();

@@ -54,6 +54,9 @@ pub(crate) async fn fetch(
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
+        if request.origin.is_down() {
+            return Err(OriginError::NoServer.into());
+        }
         let load = request.origin.load();
         let permits = (request.client_permit.take(), request.origin_permit.take());
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;

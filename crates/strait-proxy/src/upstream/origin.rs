@@ -46,6 +46,11 @@ impl Origin {
         self.choice.as_ref().map(|choice| choice.at)
     }
 
+    /// Returns true if the server fails active checks: all others of its pool do as well.
+    pub(crate) fn is_down(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_down())
+    }
+
     /// Counts a request to the server.
     pub(crate) fn load(&self) -> Option<Load> {
         self.choice.as_ref().map(|choice| Load::on(&choice.pool.members[choice.at]))

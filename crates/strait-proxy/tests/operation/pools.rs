@@ -322,3 +322,45 @@ fn failed_request_is_sent_to_a_limited_number_of_servers() {
     assert_eq!(rig.client().get("/x").status(), 502);
     assert_eq!(servers.iter().map(Server::asked).sum::<usize>(), 2);
 }
+
+#[test]
+fn server_that_fails_checks_gets_no_requests_until_it_passes() {
+    for check in ["path = \"/healthz\", status = 200, ", ""] {
+        let (a, b) = (Server::start(), Server::start());
+        let check =
+            format!("failures = 0\ncheck = {{ {check}interval = 1, timeout = 1, rise = 1, fall = 1 }}");
+        let rig = Rig::start(&[(&a, ""), (&b, "")], &check, "");
+        let is_down = |server: &Server| rig.status(server.address)["is_down"] == true;
+        a.become_mode(Mode::Dead);
+        assert!(wait_until(LIMIT, || is_down(&a)), "{check}");
+        for _ in 0..4 {
+            assert_eq!(rig.post().status(), 200);
+        }
+        assert_eq!((&rig.status(a.address)["failures"], is_down(&b)), (&0.into(), false));
+        // Without any server a request is refused at once.
+        let stored = rig.client().get("/stored").status();
+        b.become_mode(Mode::Dead);
+        assert!(wait_until(LIMIT, || is_down(&b)), "{check}");
+        rig.clock.advance(60);
+        assert_eq!((stored, rig.client().get("/stored").status()), (200, 200));
+        let answer = rig.client().get("/x");
+        assert!(answer.status() == 503 && answer.field("retry-after").is_some(), "{}", answer.head);
+        assert_eq!(rig.status(b.address)["failures"], 0);
+    }
+}
+
+#[test]
+fn check_expects_a_response_in_time() {
+    let (a, b) = (Server::start(), Server::start());
+    let check = "check = { path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 1 }";
+    let rig = Rig::start(&[(&a, ""), (&b, "")], check, "");
+    let is_down = |server: &Server| rig.status(server.address)["is_down"] == true;
+    for mode in [Mode::Hang, Mode::Garbage, Mode::Reset] {
+        a.become_mode(mode);
+        assert!(wait_until(LIMIT, || is_down(&a)), "{mode:?}");
+        assert_eq!(rig.client().get("/x").status(), 200);
+        a.become_mode(Mode::Answer);
+        assert!(wait_until(LIMIT, || !is_down(&a)), "{mode:?}");
+    }
+    assert!(!is_down(&b));
+}

@@ -136,6 +136,16 @@ fn example_configuration_works() {
     assert_eq!((pages.requests(), api.seen.requests.load(Ordering::SeqCst)), (1, 0));
     www("/api/x");
     assert_eq!((pages.requests(), api.seen.requests.load(Ordering::SeqCst)), (1, 1));
+    // Clients are told to use https, also by a hit in memory, and requests without TLS are redirected.
+    for path in ["/kept?100", "/kept?100", "/robots.txt", "/api/x"] {
+        assert_eq!(field(&www(path), "Strict-Transport-Security"), Some("max-age=31536000"), "{path}");
+    }
+    let mut plain = connect(proxy.address());
+    write!(plain, "GET /kept?100 HTTP/1.1\r\nHost: www.example.org\r\nConnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    plain.read_to_string(&mut response).unwrap();
+    assert_eq!(status(&response), "308");
+    assert!(field(&response, "Location").unwrap().ends_with("/kept?100"), "{response}");
     let moved = get(&client, address, "example.org", ("example.org", "/a?b")).unwrap();
     assert_eq!((status(&moved), field(&moved, "Location")), ("308", Some("https://www.example.org/a?b")));
 }
