@@ -50,6 +50,15 @@ pub fn select_by_all<T: PartialEq>(path: &str, mut select: impl FnMut(&[u8]) -> 
     selected
 }
 
+/// Returns a path without its query, decoded and without empty and dot segments, for a file below a
+/// directory; `None` if it has a NUL.
+pub fn resolved(path: &str) -> Option<Vec<u8>> {
+    let reader =
+        Reader { decodes_slashes: true, merges_slashes: true, removes_dots: true, removes_parameters: false };
+    let path = path.split('?').next().unwrap_or_default();
+    reader.read(path.as_bytes()).map(SmallVec::into_vec)
+}
+
 /// Returns true if a path has one form only, which is the path itself.
 fn is_plain(path: &[u8]) -> bool {
     let mut last = 0;

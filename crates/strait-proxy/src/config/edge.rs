@@ -80,7 +80,8 @@ pub struct Site {
     pub route: Vec<Route>,
 }
 
-/// Paths of a site, and the target of their requests: one of `pool`, `redirect` and `respond`.
+/// Paths of a site, and the target of their requests: one of `pool`, `files`,
+/// `redirect` and `respond`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Route {
@@ -91,6 +92,8 @@ pub struct Route {
     pub path_exact: Option<String>,
     /// Name of the pool that answers.
     pub pool: Option<String>,
+    /// Directory of static files, below which the path of the request names a file.
+    pub files: Option<PathBuf>,
     /// Redirection.
     pub redirect: Option<Redirect>,
     /// Fixed response.

@@ -49,6 +49,7 @@ const ROUTE: &[(&str, Key)] = &[
     ("path", Key::Value(Kind::Text)),
     ("path_exact", Key::Value(Kind::Text)),
     ("pool", Key::Value(Kind::Text)),
+    ("files", Key::Value(Kind::Path)),
     ("redirect", Key::Section(REDIRECT)),
     ("respond", Key::Section(RESPOND)),
 ];

@@ -117,7 +117,7 @@ impl Table {
             let key = format!("site[{}]", index + 1);
             self.hosts(&key, &site.hosts, index);
             if site.route.is_empty() {
-                self.problem(&key, "no route: add [[site.route]] with pool, redirect or respond");
+                self.problem(&key, "no route: add [[site.route]] with pool, files, redirect or respond");
             }
             let mut routes = Prefixes::default();
             for (index, route) in site.route.iter().enumerate() {
@@ -179,8 +179,9 @@ impl Table {
     }
 
     fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {
-        match (&route.pool, &route.redirect, &route.respond) {
-            (Some(name), None, None) => match self.pools.get(name).cloned() {
+        match (&route.pool, &route.files, &route.redirect, &route.respond) {
+            (None, Some(dir), None, None) => Some(Target::Files(dir.clone())),
+            (Some(name), None, None, None) => match self.pools.get(name).cloned() {
                 Some(pool) => {
                     self.used.insert(name.clone());
                     Some(Target::Pool(pool))
@@ -192,14 +193,14 @@ impl Table {
                     None
                 }
             },
-            (None, Some(redirect), None) => match why_no_redirect(redirect) {
+            (None, None, Some(redirect), None) => match why_no_redirect(redirect) {
                 None => Some(Target::Redirect(redirect.clone())),
                 Some(why) => {
                     self.problem(&format!("{key}.redirect"), &why);
                     None
                 }
             },
-            (None, None, Some(respond)) => match fixed(respond) {
+            (None, None, None, Some(respond)) => match fixed(respond) {
                 Ok(response) => Some(Target::Fixed(response)),
                 Err(why) => {
                     self.problem(&format!("{key}.respond"), &why);
@@ -207,7 +208,7 @@ impl Table {
                 }
             },
             _ => {
-                self.problem(key, "a route has one target: pool, redirect or respond");
+                self.problem(key, "a route has one target: pool, files, redirect or respond");
                 None
             }
         }

@@ -3,6 +3,7 @@
 //! Host and path are in the cache key, so they alone select the target: responses of one target
 //! never answer requests for another. [`crate::config::site_check`] makes the table from the file.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use strait_http::path::select_by_all;
@@ -47,6 +48,8 @@ pub(crate) struct Found<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Pool(Arc<ServerPool>),
+    /// Directory of static files.
+    Files(PathBuf),
     Redirect(Redirect),
     Fixed(FixedResponse),
 }

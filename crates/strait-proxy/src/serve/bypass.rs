@@ -32,6 +32,7 @@ impl Exchange<'_, '_> {
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => self.purge(&resource),
+            Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
             Bypass::Redirect(uri, redirect) => self.redirect(&uri, redirect).await,
             Bypass::Fixed(response, _) => {
                 self.answer_fixed((response.status, &response.field_lines, &response.body)).await
@@ -62,7 +63,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Sends a response of the proxy itself, with this status, these lines of fields and this body.
-    async fn answer_fixed(
+    pub(crate) async fn answer_fixed(
         &mut self,
         (status, field_lines, body): (u16, &[u8], &[u8]),
     ) -> Result<bool, ExchangeError> {

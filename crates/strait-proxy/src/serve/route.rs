@@ -1,5 +1,7 @@
 //! Routing: decides from the head and the settings how a request is handled.
 
+use std::path::Path;
+
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
 use strait_http::forward::{Hops, has_passed, hops};
@@ -30,7 +32,7 @@ impl Route<'_> {
     pub(crate) fn is_https_only(&self) -> bool {
         match self {
             Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..)) => resource.is_https_only,
-            Self::Bypass(Bypass::Fixed(_, is_https_only)) => *is_https_only,
+            Self::Bypass(Bypass::File(.., is_https_only) | Bypass::Fixed(_, is_https_only)) => *is_https_only,
             Self::Bypass(_) => false,
         }
     }
@@ -49,6 +51,8 @@ pub(crate) enum Bypass<'b> {
     Purge(Resource<'b>),
     /// Redirection of a site's route.
     Redirect(Uri<'b>, &'b Redirect),
+    /// File below the directory of a site's route; true with HSTS.
+    File(Uri<'b>, &'b Path, bool),
     /// Fixed response of a site's route; true with HSTS.
     Fixed(&'b FixedResponse, bool),
 }
@@ -105,6 +109,9 @@ pub(crate) fn route<'b>(
                     return Ok(Route::Bypass(Bypass::Redirect(uri, &sites.to_https)));
                 }
                 SiteTarget::Pool(pool) => Resource { uri, pool: Some(pool), is_https_only },
+                SiteTarget::Files(dir) => {
+                    return Ok(Route::Bypass(Bypass::File(uri, dir, is_https_only)));
+                }
                 SiteTarget::Redirect(redirect) => {
                     return Ok(Route::Bypass(Bypass::Redirect(uri, redirect)));
                 }

@@ -7,6 +7,7 @@ mod changes;
 mod churn;
 mod clients;
 mod damage;
+mod files;
 mod fills;
 mod http2;
 mod log;

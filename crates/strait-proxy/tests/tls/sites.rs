@@ -117,6 +117,7 @@ fn example_configuration_works() {
         ("127.0.0.1:9128", "127.0.0.1:0".to_owned()),
         ("/etc/strait", authority.directory.path().display().to_string()),
         ("/var/cache/strait", authority.file("cache").display().to_string()),
+        ("/srv/shop", authority.file("shop").display().to_string()),
         ("10.0.0.1:8080", format!("127.0.0.1:{}", pages.port)),
         // No server listens there.
         ("10.0.0.2:8080", "127.0.0.1:1".to_owned()),
@@ -126,10 +127,13 @@ fn example_configuration_works() {
         assert!(text.contains(there), "{there}");
         text = text.replace(there, &here);
     }
+    fs::create_dir_all(authority.file("shop/assets")).unwrap();
+    fs::write(authority.file("shop/assets/a.css"), "body {}").unwrap();
     let proxy = Proxy::start(&Config::from_toml(&text).unwrap(), Clock::system()).unwrap();
     let (client, address) = (authority.client(), proxy.addresses().nth(1).unwrap());
     let www = |path: &str| get(&client, address, "www.example.org", ("www.example.org", path)).unwrap();
     assert!(www("/kept?100").starts_with("HTTP/1.1 200"));
+    assert!(www("/assets/a.css").ends_with("body {}"));
     assert!(www("/robots.txt").ends_with("Disallow: /api\n"));
     assert_eq!((status(&www("/api/metrics")), status(&www("/api/%6detrics/x"))), ("403", "403"));
     assert_eq!(status(&www("/api/../api/metrics")), "400");
