@@ -38,7 +38,7 @@ pub(crate) fn sites(config: &Config, before: Option<&Sites>) -> Result<Option<Si
             table.pools(&config.pool, before);
             table.sites(&config.site);
             table.https(config);
-            table.finish(&config.hosts)
+            table.finish(&config.hosts).map(Some)
         }
     }
 }
@@ -54,7 +54,7 @@ struct Table {
 }
 
 impl Table {
-    fn finish(mut self, hosts: &[String]) -> Result<Option<Sites>> {
+    fn finish(mut self, hosts: &[String]) -> Result<Sites> {
         if !hosts.is_empty() {
             self.problem("hosts", "write the hosts of each site in its [[site]]");
         }
@@ -66,7 +66,7 @@ impl Table {
             );
         }
         refused(&self.problems)?;
-        Ok(Some(Sites { pools: self.pools.into_values().collect(), ..self.sites }))
+        Ok(Sites { pools: self.pools.into_values().collect(), ..self.sites })
     }
 
     fn problem(&mut self, key: &str, why: &str) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
 use rustix::io::Errno;
 use strait_http::conditional::{is_not_modified, range_counts};
 use strait_http::fields::Fields;
@@ -18,7 +18,7 @@ use strait_http::path::resolved;
 use strait_http::range::{self, Wanted, content_range};
 use strait_http::target::Uri;
 
-use crate::io::head::{push_date, push_field, push_number, push_status_line};
+use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::response::{Framing, ResponseOptions, write_end};

@@ -87,13 +87,12 @@ async fn passes(
     socket.write_all(request.as_bytes(), &[]).await.ok()?;
     let mut buffer = Buffer::default();
     loop {
-        if let Some((response, len)) = head::response(buffer.filled()).ok()? {
-            match response.status {
-                100..=199 => buffer.consume(len),
-                status => return is_expected(check, status).then_some(()),
-            }
-        } else if socket.read(&mut buffer).await.ok()? == 0 {
-            return None;
+        let read = head::response(buffer.filled()).ok()?.map(|(response, len)| (response.status, len));
+        match read {
+            Some((100..=199, len)) => buffer.consume(len),
+            Some((status, _)) => return is_expected(check, status).then_some(()),
+            None if socket.read(&mut buffer).await.ok()? == 0 => return None,
+            None => {}
         }
     }
 }
