@@ -78,7 +78,8 @@ fn readers(path: &[u8]) -> impl Iterator<Item = Reader> {
     let has = |part: &[u8]| path.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
     let slashes = has(b"%2f") || has(b"%5c") || has(b"\\");
     let parameters = has(b";") || has(b"%3b");
-    let merges = slashes || has(b"//");
+    // A segment of parameters alone is empty without them.
+    let merges = slashes || parameters || has(b"//");
     let dots = has(b".") || has(b"%2e");
     let both = |differ: bool| if differ { &[false, true][..] } else { &[false][..] };
     both(slashes).iter().flat_map(move |&decodes_slashes| {
@@ -201,7 +202,8 @@ mod tests {
             ("/a\\b", &["/a/b", "/a\\b"]),
             ("/a%5cb", &["/a/b", "/a\\b"]),
             ("/a;b=c/d", &["/a/d", "/a;b=c/d"]),
-            ("/a/..;/b", &["/a/..;/b", "/a/../b", "/b"]),
+            ("/a/..;/b", &["/a/../b", "/a/..;/b", "/b"]),
+            ("/;/a", &["//a", "/;/a", "/a"]),
             ("/a/..%2fb", &["/a/..%2Fb", "/a/../b", "/b"]),
             ("/%252e%252e/a", &["/%2e%2e/a"]),
             ("/a%00", &[]),

@@ -143,10 +143,10 @@ impl Table {
     }
 
     fn hosts(&mut self, key: &str, hosts: &[String], index: usize) {
-        let key = format!("{key}.hosts");
         if hosts.is_empty() && self.sites.hosts.default.replace(index).is_some() {
-            self.problem(&key, "two sites have no hosts, and only one can have all other hosts");
+            self.problem(key, "two sites have no hosts, and only one can have all other hosts");
         }
+        let key = format!("{key}.hosts");
         for text in hosts {
             if let Err(why) = self.sites.hosts.add(text, index) {
                 self.problem(&key, &format!("\"{text}\" {why}"));

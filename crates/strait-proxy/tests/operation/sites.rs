@@ -300,7 +300,7 @@ respond = { headers = { Content-Length = "1" } }
         "line 26: site[1].route[7].redirect: location = \"/{uri}\": expected",
         "line 29: site[1].route[8].respond: headers: \"Content-Length\": the proxy writes",
         "line 30: site[2]: no route",
-        "line 31: site[3].hosts: two sites have no hosts",
+        "line 31: site[3]: two sites have no hosts",
     ] {
         assert!(error.lines().any(|line| line.contains(expected)), "{expected}:\n{error}");
     }
