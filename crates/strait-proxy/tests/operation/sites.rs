@@ -150,7 +150,7 @@ fn redirections_and_fixed_responses_need_no_server() {
         },
         403
     );
-    // A body that nobody reads ends the connection.
+    // The body is not read, so the connection ends.
     client.send("POST /secret HTTP/1.1\r\nHost: www.example.org\r\nContent-Length: 3\r\n\r\n");
     assert!(client.answer().unwrap().status() == 403 && client.is_ended());
     assert_eq!((a.asked(), b.asked()), (0, 0));
