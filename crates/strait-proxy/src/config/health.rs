@@ -68,7 +68,8 @@ impl Checked {
             return;
         }
         self.contrary = self.contrary.saturating_add(1);
-        if self.contrary >= if self.is_down { rise } else { fall } {
+        let needed = if self.is_down { rise } else { fall };
+        if self.contrary >= needed {
             *self = Self { is_down: !self.is_down, contrary: 0 };
         }
     }

@@ -17,6 +17,7 @@ pub(crate) mod prefixes;
 pub(crate) mod read;
 pub(crate) mod schema;
 pub(crate) mod sections;
+pub(crate) mod server;
 pub(crate) mod settings;
 pub(crate) mod site_check;
 pub(crate) mod sites;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::config::balance::{Candidate, choose};
 use crate::config::edge::{self, Balance, Check};
 use crate::config::health::{Checked, EjectionRules, Health};
-use crate::config::settings::Server;
+use crate::config::server::Server;
 
 /// Pool of servers.
 #[derive(Debug)]

@@ -1,14 +1,13 @@
 //! Settings: the checked configuration, in the form that workers use.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use strait_http::forwarded::Policy;
 use strait_http::storing;
-use strait_http::target::{Authority, Host, Scheme, Uri};
+use strait_http::target::{Host, Scheme, Uri};
 
 use crate::config::access::{Access, Admin};
 use crate::config::check;
@@ -20,15 +19,6 @@ use crate::config::site_check;
 use crate::config::sites::{Resource, Sites};
 use crate::config::tls::Tls;
 use crate::config::via::ViaName;
-
-/// Server that the proxy connects to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Server {
-    pub(crate) host: Arc<str>,
-    pub(crate) port: u16,
-    /// True if connections to it use TLS.
-    pub(crate) is_tls: bool,
-}
 
 /// Address that the proxy listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,45 +282,6 @@ fn memory_body_max(config: &Config) -> usize {
     let Transfer { sendfile, sendfile_from, .. } = &config.transfer;
     let below = usize::try_from(sendfile_from.as_u64().saturating_sub(1)).unwrap_or(usize::MAX);
     if *sendfile { max.min(below) } else { max }
-}
-
-/// Writes host and port, as in a URI.
-impl fmt::Display for Server {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:{}", self.authority().host, self.port)
-    }
-}
-
-impl Server {
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        let wrong = |why: String| {
-            Error::Config(format!(
-                "origin = \"{text}\": {why}; expected http://HOST:PORT or https://HOST:PORT"
-            ))
-        };
-        let uri = Uri::parse(text).map_err(|error| wrong(error.to_string()))?;
-        if !matches!(uri.path, "" | "/") {
-            return Err(wrong("it has a path".to_owned()));
-        }
-        Ok(Self::of(&uri))
-    }
-
-    /// Returns the authority of its URIs, without the scheme's default port.
-    pub(crate) fn authority(&self) -> Authority<'_> {
-        let scheme = if self.is_tls { Scheme::Https } else { Scheme::Http };
-        let host = match self.host.parse() {
-            Ok(IpAddr::V4(address)) => Host::V4(address),
-            Ok(IpAddr::V6(address)) => Host::V6(address),
-            Err(_) => Host::Name(&self.host),
-        };
-        Authority { host, port: Some(self.port).filter(|port| *port != scheme.port()) }
-    }
-
-    pub(crate) fn of(uri: &Uri<'_>) -> Self {
-        let host = uri.authority.host.to_string();
-        let host = host.trim_matches(['[', ']']).into();
-        Self { host, port: uri.authority.port_or_default(uri.scheme), is_tls: uri.scheme == Scheme::Https }
-    }
 }
 
 impl Limits {

@@ -12,7 +12,8 @@ use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
-use crate::config::settings::Server;
+use crate::config::schema::hint;
+use crate::config::server::Server;
 use crate::config::sites::{FixedResponse, SiteRoutes, Sites, Target};
 
 /// Maximum of servers in a pool: each is compared in a choice.
@@ -181,18 +182,16 @@ impl Table {
     fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {
         match (&route.pool, &route.files, &route.redirect, &route.respond) {
             (None, Some(dir), None, None) => Some(Target::Files(dir.clone())),
-            (Some(name), None, None, None) => match self.pools.get(name).cloned() {
-                Some(pool) => {
+            (Some(name), None, None, None) => {
+                let pool = self.pools.get(name).cloned();
+                if pool.is_some() {
                     self.used.insert(name.clone());
-                    Some(Target::Pool(pool))
-                }
-                None => {
-                    let known: Vec<_> = self.pools.keys().map(String::as_str).collect();
-                    let hint = crate::config::schema::hint(name, known.into_iter());
+                } else {
+                    let hint = hint(name, self.pools.keys().map(String::as_str));
                     self.problem(&format!("{key}.pool"), &format!("there is no [pool.{name}]{hint}"));
-                    None
                 }
-            },
+                pool.map(Target::Pool)
+            }
             (None, None, Some(redirect), None) => match why_no_redirect(redirect) {
                 None => Some(Target::Redirect(redirect.clone())),
                 Some(why) => {

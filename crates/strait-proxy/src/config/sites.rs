@@ -13,7 +13,7 @@ use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
-use crate::config::settings::Server;
+use crate::config::server::Server;
 
 /// Sites of a reverse proxy. The one-line form is a site for all hosts with one route.
 #[derive(Clone, Debug, Default)]

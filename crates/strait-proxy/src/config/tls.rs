@@ -3,7 +3,7 @@
 //! `io::tls` begins sessions with them. Certificates of origins are verified with the system's
 //! authorities (rustls-native-certs), which its administrator keeps up to date.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
@@ -70,10 +70,9 @@ impl Certificates {
     /// Reads all certificates and keys; `None` if no address uses TLS.
     fn new(config: &Config) -> Result<Option<Self>> {
         let tls = &config.tls;
-        let is_named =
-            |certificate: &Option<PathBuf>, key: &Option<PathBuf>| certificate.is_some() || key.is_some();
-        let has_any = is_named(&tls.certificate, &tls.key)
-            || config.site.iter().any(|site| is_named(&site.certificate, &site.key));
+        let has_any = tls.certificate.is_some()
+            || tls.key.is_some()
+            || config.site.iter().any(|site| site.certificate.is_some() || site.key.is_some());
         let wrong = |what: &str| Err(Error::Config(what.to_owned()));
         match (has_any, tls.listen.is_empty()) {
             (false, true) => return Ok(None),

@@ -8,7 +8,7 @@ use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Uri};
 
 use crate::config::edge::Redirect;
-use crate::config::settings::Server;
+use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::pool::{Load, ServerPool};
-use crate::config::settings::Server;
+use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::upstream::error::OriginError;
 

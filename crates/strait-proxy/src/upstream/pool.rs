@@ -16,7 +16,8 @@ use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
 use crate::config::pool::Load;
-use crate::config::settings::{Server, Settings};
+use crate::config::server::Server;
+use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
 use crate::io::gate::{Client, Gates, Key, Permit};
