@@ -7,23 +7,26 @@ use rapidhash::fast::RandomState;
 /// Maximum length in bytes of a path in the table.
 pub(crate) const PATH_BYTES_MAX: usize = 1024;
 
-/// Paths with their values. A lookup costs two probes for each segment, whatever the number of
-/// paths.
+/// Paths with their values. A lookup costs at most two probes for each segment, whatever the number
+/// of paths.
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes<T> {
     exact: HashMap<Box<[u8]>, T, RandomState>,
     prefixes: HashMap<Box<[u8]>, T, RandomState>,
     root: Option<T>,
-    /// Length of the longest path.
+    /// Bit for each length that a prefix has, so that few prefixes of a path are looked up.
+    lengths: [u64; PATH_BYTES_MAX / 64 + 1],
+    /// Length of the longest prefix.
     bytes_max: usize,
-    /// Maximum of slashes in a path. A request's path may have more; these are not looked at.
+    /// Maximum of slashes in a prefix. A request's path may have more; these are not looked at.
     slashes_max: usize,
 }
 
 impl<T> Default for Prefixes<T> {
     fn default() -> Self {
         let (exact, prefixes) = (HashMap::default(), HashMap::default());
-        Self { exact, prefixes, root: None, bytes_max: 0, slashes_max: 0 }
+        let lengths = [0; PATH_BYTES_MAX / 64 + 1];
+        Self { exact, prefixes, root: None, lengths, bytes_max: 0, slashes_max: 0 }
     }
 }
 
@@ -32,7 +35,6 @@ impl<T: Copy> Prefixes<T> {
     pub(crate) fn add_exact(&mut self, path: &str, value: T) -> bool {
         let is_new = !self.exact.contains_key(path.as_bytes());
         self.exact.entry(path.as_bytes().into()).or_insert(value);
-        self.note(path);
         is_new
     }
 
@@ -46,13 +48,19 @@ impl<T: Copy> Prefixes<T> {
         }
         let is_new = !self.prefixes.contains_key(path.as_bytes());
         self.prefixes.entry(path.as_bytes().into()).or_insert(value);
-        self.note(path);
+        self.bytes_max = self.bytes_max.max(path.len());
+        self.slashes_max = self.slashes_max.max(path.matches('/').count());
+        if let Some(word) = self.lengths.get_mut(path.len() / 64) {
+            *word |= 1 << (path.len() % 64);
+        }
         is_new
     }
 
-    fn note(&mut self, path: &str) {
-        self.bytes_max = self.bytes_max.max(path.len());
-        self.slashes_max = self.slashes_max.max(path.matches('/').count());
+    /// Returns the value of the prefix that the first `len` bytes of a path are.
+    fn prefix(&self, path: &[u8], len: usize) -> Option<T> {
+        let word = self.lengths.get(len / 64)?;
+        let prefix = path.get(..len).filter(|_| (word >> (len % 64)) & 1 == 1)?;
+        self.prefixes.get(prefix).copied()
     }
 
     /// Returns the value for all paths, if there is no other.
@@ -72,10 +80,9 @@ impl<T: Copy> Prefixes<T> {
         let near = path.get(..=self.bytes_max).unwrap_or(path);
         let slashes = near.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         for at in slashes.skip(1).take(self.slashes_max) {
-            let prefix = |end: usize| path.get(..end).and_then(|path| self.prefixes.get(path));
-            found = prefix(at + 1).or_else(|| prefix(at)).copied().or(found);
+            found = self.prefix(path, at + 1).or_else(|| self.prefix(path, at)).or(found);
         }
-        self.prefixes.get(path).copied().or(found)
+        self.prefix(path, path.len()).or(found)
     }
 }
 
