@@ -31,6 +31,7 @@ pub mod invalidation;
 pub mod method;
 pub mod multipart;
 pub mod partial;
+pub mod path;
 pub mod poisoning;
 pub mod range;
 pub mod reuse;

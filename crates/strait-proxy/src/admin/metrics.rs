@@ -5,17 +5,21 @@ use std::time::Duration;
 use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
+use super::servers::{self, ServerStatus};
 use crate::cache::worker::Shared;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, Sum};
 
 /// Returns all metrics.
-pub(super) fn text(shared: &Shared) -> String {
+pub(super) fn text(shared: &Shared, servers: &[ServerStatus]) -> String {
     let mut out = Text::default();
     let sum = shared.sum();
     proxy(&mut out, &sum);
     out.family("strait_proxy_fills", "gauge", "Fills that are under way.");
     out.sample("", &[], shared.fills.count());
+    if !servers.is_empty() {
+        servers::metrics(&mut out, servers);
+    }
     if let Some(store) = &shared.store {
         self::store(&mut out, &store.stats());
     }

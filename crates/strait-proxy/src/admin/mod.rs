@@ -5,6 +5,7 @@
 //! site.
 
 mod metrics;
+mod servers;
 mod site;
 
 use std::net::{SocketAddr, TcpListener};

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
+use strait_http::target::Uri;
 use tokio::sync::Notify;
 
+use super::servers::{ServerStatus, servers};
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
 use crate::cache::fill::FillProgress;
@@ -14,6 +16,7 @@ use crate::cache::invalidation::{Keys, Removed};
 use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::worker::Shared;
+use crate::config::error::Result;
 use crate::config::settings::Settings;
 use crate::observe::report::Report;
 
@@ -45,6 +48,7 @@ struct Status {
     report: Report,
     fill_progress: Vec<FillProgress>,
     most_requested: Vec<MemoryEntry>,
+    servers: Vec<ServerStatus>,
 }
 
 impl Site {
@@ -79,7 +83,7 @@ impl Site {
             "/metrics" => Page {
                 status: 200,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: metrics::text(&self.shared).into_bytes(),
+                body: metrics::text(&self.shared, &self.servers()).into_bytes(),
             },
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
@@ -93,8 +97,8 @@ impl Site {
         match path {
             "/purge" => {
                 let uri = parameter(query, "uri").unwrap_or_default();
-                match Pattern::of_uri(&uri) {
-                    Ok(uri) => self.purge(uri).await,
+                match self.key_of(&uri) {
+                    Ok(key) => self.purge(key).await,
                     Err(error) => Page::text(400, &error.to_string()),
                 }
             }
@@ -118,7 +122,12 @@ impl Site {
             report: self.shared.report(),
             fill_progress: self.shared.fills.list(FILLS_MAX),
             most_requested: self.shared.memory.most_requested(MOST_REQUESTED_MAX),
+            servers: self.servers(),
         }
+    }
+
+    fn servers(&self) -> Vec<ServerStatus> {
+        servers(&self.settings(), self.shared.clock.now())
     }
 
     fn contents(&self) -> Result<Contents, Page> {
@@ -137,16 +146,23 @@ impl Site {
     }
 
     fn object(&self, query: &str) -> Page {
-        let uri = Pattern::of_uri(&parameter(query, "uri").unwrap_or_default());
-        match (uri, self.contents()) {
+        let key = self.key_of(&parameter(query, "uri").unwrap_or_default());
+        match (key, self.contents()) {
             (Err(error), _) => Page::text(400, &error.to_string()),
             (_, Err(page)) => page,
-            (Ok(uri), Ok(contents)) => Page::json(&contents.get(&uri, self.shared.clock.now())),
+            (Ok(key), Ok(contents)) => Page::json(&contents.get(&key, self.shared.clock.now())),
         }
     }
 
-    async fn purge(&self, uri: String) -> Page {
-        self.invalidate(move |shared| shared.invalidate(Keys::of_uri(&uri))).await
+    /// Returns the cache key of a URI. The name of a pool after it, as the list of objects has it,
+    /// stays; without one the URI's own pool is added.
+    fn key_of(&self, text: &str) -> Result<String> {
+        let key = Pattern::of_uri(text)?;
+        Ok(Uri::parse(&key).map_or(key.clone(), |uri| self.settings().key_of(uri)))
+    }
+
+    async fn purge(&self, key: String) -> Page {
+        self.invalidate(move |shared| shared.invalidate(Keys::of_uri(&key))).await
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {

@@ -26,7 +26,7 @@ impl Pattern {
         }
     }
 
-    /// Returns the cache key of one URI.
+    /// Returns the cache key of one URI, after which a `#` and the name of a pool can follow.
     ///
     /// # Errors
     /// The text is not an http or https URI.
@@ -34,10 +34,11 @@ impl Pattern {
         if !text.contains("://") {
             return Err(Error::Config(format!("{text}: give the whole URI, as in http://host/path")));
         }
-        let uri = Uri::parse(text).map_err(|error| Error::Config(format!("{text}: {error}")))?;
+        let (uri, pool) = text.split_at(text.find('#').unwrap_or(text.len()));
+        let uri = Uri::parse(uri).map_err(|error| Error::Config(format!("{text}: {error}")))?;
         let mut key = String::new();
         uri.write_key(&mut key);
-        Ok(key)
+        Ok(key + pool)
     }
 
     /// Returns true if a URI matches.
@@ -80,5 +81,6 @@ mod tests {
         }
         assert!(Pattern::of_uri("ftp://a/b").is_err());
         assert_eq!(Pattern::of_uri("HTTP://A.example:80").unwrap(), "http://a.example/");
+        assert_eq!(Pattern::of_uri("http://A.example#app").unwrap(), "http://a.example/#app");
     }
 }

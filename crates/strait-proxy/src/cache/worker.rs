@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
-use strait_http::target::Uri;
 use strait_http::vary::Variant;
 use strait_store::Stores;
 use strait_transfer::descriptors::Budget;
@@ -29,6 +28,7 @@ use crate::cache::object::{Body, Home, Object};
 use crate::config::file::{FillMethod, Format};
 use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
+use crate::config::sites::Resource;
 use crate::io::clock::Clock;
 use crate::io::gate::Gates;
 use crate::io::head::Heads;
@@ -370,11 +370,11 @@ impl Local {
         self.random.hash_one(self.random_count.get())
     }
 
-    /// Calls `look` with the hash and the key of a URI.
-    pub(crate) fn with_key<T>(&self, uri: &Uri<'_>, look: impl FnOnce(u64, &str) -> T) -> T {
+    /// Calls `look` with the hash and the key of a resource.
+    pub(crate) fn with_key<T>(&self, resource: &Resource<'_>, look: impl FnOnce(u64, &str) -> T) -> T {
         let mut key = self.key.borrow_mut();
         key.clear();
-        uri.write_key(&mut key);
+        resource.write_key(&mut key);
         look(strait_store::hash_of(key.as_bytes()), &key)
     }
 

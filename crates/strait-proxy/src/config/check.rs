@@ -133,9 +133,26 @@ pub(crate) fn places(config: &Config) -> Vec<String> {
         let key = if config.cache.dir.as_deref() == Some(dir) { "cache.dir" } else { "cache.further_dirs" };
         problems.extend(directory(dir).err().map(|why| format!("{key} = \"{}\": {why}", dir.display())));
     }
+    for (site, config) in config.site.iter().enumerate() {
+        for (route, config) in config.route.iter().enumerate() {
+            let why = config.files.as_ref().and_then(|dir| Some((dir, unreadable(dir)?)));
+            problems.extend(why.map(|(dir, why)| {
+                format!("site[{}].route[{}].files = \"{}\": {why}", site + 1, route + 1, dir.display())
+            }));
+        }
+    }
     let wrong = log.and_then(|path| Some((path, log_file(path).err()?)));
     problems.extend(wrong.map(|(path, why)| format!("log.access = \"{}\": {why}", path.display())));
     problems
+}
+
+/// Returns a text if a directory of static files cannot be read.
+fn unreadable(dir: &Path) -> Option<String> {
+    if !dir.is_dir() {
+        return Some("this is not a directory".to_owned());
+    }
+    let denied = access(dir, Access::EXEC_OK).err()?;
+    Some(format!("this user cannot read it: {}", std::io::Error::from(denied)))
 }
 
 /// Returns a text if the store is larger than its file system. The proxy can run with it, but

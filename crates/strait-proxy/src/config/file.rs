@@ -3,12 +3,15 @@
 //! `read` fills it from the file's text, `settings` checks it. Every key has a default: an empty
 //! file configures a forward cache for clients on this machine. Nothing here is checked.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
+
+use crate::config::edge::{Pool, Site};
 
 /// The file `strait.toml`. Times are in seconds; sizes are bytes, or as `512MiB`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -51,6 +54,10 @@ pub struct Config {
     pub admin: Admin,
     /// PROXY protocol.
     pub proxy_protocol: ProxyProtocol,
+    /// Pools of servers of a reverse proxy, by name, in place of `origin`.
+    pub pool: BTreeMap<String, Pool>,
+    /// Sites of a reverse proxy.
+    pub site: Vec<Site>,
 }
 
 /// Treatment of Forwarded (RFC 7239) and X-Forwarded-For, -Proto and -Host in requests to origins.
@@ -350,7 +357,16 @@ impl Default for Config {
             log: Log::default(),
             admin: Admin::default(),
             proxy_protocol: ProxyProtocol::default(),
+            pool: BTreeMap::new(),
+            site: Vec::new(),
         }
+    }
+}
+
+impl Config {
+    /// Returns true for a reverse proxy: the file names the origins, not the clients.
+    pub fn is_reverse(&self) -> bool {
+        self.origin.is_some() || !self.pool.is_empty() || !self.site.is_empty()
     }
 }
 

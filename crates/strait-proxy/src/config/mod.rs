@@ -3,13 +3,23 @@
 //! The lowest layer. Nothing here opens a connection or knows a request.
 
 pub(crate) mod access;
+pub(crate) mod balance;
 pub(crate) mod check;
+pub(crate) mod edge;
 pub(crate) mod error;
 pub(crate) mod file;
+pub(crate) mod health;
+pub(crate) mod hosts;
 pub(crate) mod keys;
 pub(crate) mod limits;
+pub(crate) mod pool;
+pub(crate) mod prefixes;
 pub(crate) mod read;
 pub(crate) mod schema;
+pub(crate) mod sections;
+pub(crate) mod server;
 pub(crate) mod settings;
+pub(crate) mod site_check;
+pub(crate) mod sites;
 pub(crate) mod tls;
 pub(crate) mod via;

@@ -93,16 +93,30 @@ fn key_of(message: &str) -> &str {
 
 /// Returns the number of the line that sets a key, from 1.
 fn line_of(text: &str, key: &str) -> Option<usize> {
-    let mut section = "";
+    let mut section = String::new();
+    // Sites, and routes of the last site.
+    let (mut sites, mut routes) = (0, 0);
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
-            section = name.trim();
+        if line.starts_with("[[site]]") {
+            (sites, routes) = (sites + 1, 0);
+            section = format!("site[{sites}]");
+        } else if line.starts_with("[[site.route]]") {
+            routes += 1;
+            section = format!("site[{sites}].route[{routes}]");
+        } else if let Some(name) = line.strip_prefix('[').and_then(|line| line.split(']').next()) {
+            name.trim().clone_into(&mut section);
+        }
+        if section == key {
+            return Some(index + 1);
         }
         let Some((own, _)) = line.split_once('=') else { continue };
-        let in_section = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.'));
+        let in_section = key.strip_prefix(&*section).and_then(|rest| rest.strip_prefix('.'));
         let wanted = if section.is_empty() { Some(key) } else { in_section };
-        if wanted == Some(own.trim()) {
+        let is_wanted = |wanted: &str| {
+            wanted.strip_prefix(own.trim()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        if wanted.is_some_and(is_wanted) {
             return Some(index + 1);
         }
     }
@@ -129,7 +143,9 @@ mod tests {
     #[test]
     fn the_default_file_has_every_key() {
         let uncomment = |line: &str| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase()) => rest.to_owned(),
+            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[') => {
+                rest.to_owned()
+            }
             _ => line.to_owned(),
         };
         let all = Config::DEFAULT_TOML.lines().map(uncomment).collect::<Vec<_>>().join("\n");

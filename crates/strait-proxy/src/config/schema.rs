@@ -9,10 +9,11 @@ use strait_ledger::quantity;
 use toml::{Table, Value};
 
 use crate::config::file::Config;
+use crate::config::sections;
 
 /// Kind of values that a key accepts.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Bool,
     /// Whole number in this range, which includes both.
     Number(u64, u64),
@@ -26,6 +27,7 @@ enum Kind {
     Addresses,
     Networks,
     Hosts,
+    Servers,
     Ports,
     /// Statuses of errors.
     Statuses,
@@ -117,6 +119,10 @@ const KEYS: &[(&str, Kind)] = &[
 pub(crate) fn problems(file: &Table) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, value) in file {
+        if let Some(own) = sections::problems(name, value) {
+            problems.extend(own);
+            continue;
+        }
         let is_section = KEYS.iter().any(|(key, _)| key.split_once('.').is_some_and(|(own, _)| own == name));
         match value {
             Value::Table(section) if is_section => {
@@ -136,11 +142,7 @@ pub(crate) fn problems(file: &Table) -> Vec<String> {
 
 fn problem(key: &str, value: &Value) -> Option<String> {
     let Some((_, kind)) = KEYS.iter().find(|(own, _)| *own == key) else { return unlisted(key, value) };
-    if kind.accepts(value) {
-        return None;
-    }
-    let shown = shown(value);
-    Some(format!("{key} = {shown}: {}", kind.expected()))
+    kind.problem(key, value)
 }
 
 /// Returns the error of [`Config`] for a key that is not in the list.
@@ -152,7 +154,8 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
     }
     let error = table.try_into::<Config>().err()?;
     if error.message().starts_with("unknown field") {
-        return Some(format!("{key}: unknown key; strait proxy --print-default-config lists all keys"));
+        let hint = hint(key, KEYS.iter().map(|(own, _)| *own).chain(sections::NAMES));
+        return Some(format!("{key}: unknown key{hint}; strait proxy --print-default-config lists all keys"));
     }
     Some(format!(
         "{key} = {}: wrong value; strait proxy --print-default-config has the accepted ones",
@@ -160,8 +163,17 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
     ))
 }
 
+/// Returns a question for the known name that is most like an unknown one; empty if none is like it.
+pub(crate) fn hint<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
+    /// Least similarity, from 0 to 1: two letters of five may differ.
+    const ALIKE: f64 = 0.6;
+    let scored = known.map(|name| (strsim::normalized_damerau_levenshtein(unknown, name), name));
+    let best = scored.filter(|(score, _)| *score >= ALIKE).max_by(|one, other| one.0.total_cmp(&other.0));
+    best.map_or_else(String::new, |(_, name)| format!(" (did you mean {name}?)"))
+}
+
 /// Returns a value as the file writes it, on one line and shortened.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     const CHARS_MAX: usize = 60;
     let text = value.to_string().replace('\n', " ");
     if text.chars().count() <= CHARS_MAX {
@@ -189,6 +201,11 @@ fn size(text: &str) -> Option<i64> {
 }
 
 impl Kind {
+    /// Returns the text for a wrong value of a key.
+    pub(crate) fn problem(self, key: &str, value: &Value) -> Option<String> {
+        (!self.accepts(value)).then(|| format!("{key} = {}: {}", shown(value), self.expected()))
+    }
+
     fn accepts(self, value: &Value) -> bool {
         let strings = |is_right: fn(&str) -> bool| {
             let right = |item: &Value| item.as_str().is_some_and(is_right);
@@ -212,7 +229,7 @@ impl Kind {
             Self::Address => value.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
             Self::Paths => strings(|path| !path.contains('\0')),
             Self::Addresses => strings(|text| text.parse::<SocketAddr>().is_ok()),
-            Self::Networks | Self::Hosts | Self::Fields => strings(|_| true),
+            Self::Networks | Self::Hosts | Self::Servers | Self::Fields => strings(|_| true),
             Self::Ports => {
                 value.as_array().is_some_and(|ports| ports.iter().all(|port| within(port, 1, 65_535)))
             }
@@ -258,6 +275,9 @@ impl Kind {
             }
             Self::Networks => "expected a list of networks, for example [\"10.0.0.0/8\", \"::1\"]",
             Self::Hosts => "expected a list of host names, for example [\"www.example.org\"]",
+            Self::Servers => {
+                "expected a list of servers, for example [\"127.0.0.1:8080\", \"https://app.example.org weight=2\"]"
+            }
             Self::Ports => "expected a list of ports from 1 to 65535, for example [443]",
             Self::Statuses => "expected a list of statuses from 400 to 599, for example [404, 410]",
             Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
@@ -276,14 +296,18 @@ mod tests {
     #[test]
     fn every_key_of_the_default_file_is_listed() {
         let uncomment = |line: &str| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase()) => rest.to_owned(),
+            Some(rest) if rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[') => {
+                rest.to_owned()
+            }
             _ => line.to_owned(),
         };
         let all = Config::DEFAULT_TOML.lines().map(uncomment).collect::<Vec<_>>().join("\n");
         let file: Table = toml::from_str(&all).unwrap();
-        let sections = file.iter().filter_map(|(name, value)| value.as_table().map(|table| (name, table)));
+        let is_listed = |(name, _): &(&String, &Value)| !sections::NAMES.contains(&name.as_str());
+        let listed: Vec<_> = file.iter().filter(is_listed).collect();
+        let sections = listed.iter().filter_map(|(name, value)| value.as_table().map(|table| (name, table)));
         let keys = sections.flat_map(|(name, table)| table.keys().map(move |key| format!("{name}.{key}")));
-        let top = file.iter().filter(|(_, value)| !value.is_table()).map(|(name, _)| name.clone());
+        let top = listed.iter().filter(|(_, value)| !value.is_table()).map(|(name, _)| (*name).clone());
         for key in keys.chain(top) {
             assert!(KEYS.iter().any(|(own, _)| *own == key), "{key}");
         }

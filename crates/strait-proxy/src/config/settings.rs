@@ -1,13 +1,13 @@
 //! Settings: the checked configuration, in the form that workers use.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use strait_http::forwarded::Policy;
 use strait_http::storing;
-use strait_http::target::{Authority, Host, Scheme, Uri};
+use strait_http::target::{Host, Scheme, Uri};
 
 use crate::config::access::{Access, Admin};
 use crate::config::check;
@@ -15,17 +15,10 @@ use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeouts, Transfer};
 use crate::config::keys;
 use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
+use crate::config::site_check;
+use crate::config::sites::{Resource, Sites};
 use crate::config::tls::Tls;
 use crate::config::via::ViaName;
-
-/// Server that the proxy connects to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Server {
-    pub(crate) host: Arc<str>,
-    pub(crate) port: u16,
-    /// True if connections to it use TLS.
-    pub(crate) is_tls: bool,
-}
 
 /// Address that the proxy listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +35,8 @@ pub(crate) struct Port {
 pub(crate) struct Settings {
     pub(crate) ports: Vec<Port>,
     pub(crate) workers: usize,
-    /// Origin of a reverse proxy.
-    pub(crate) origin: Option<Server>,
+    /// Sites of a reverse proxy; `None` for a forward proxy.
+    pub(crate) sites: Option<Sites>,
     /// Name in Cache-Status and in the proxy's own responses.
     pub(crate) name: String,
     /// Name in Via.
@@ -115,8 +108,13 @@ pub(crate) struct Limits {
 impl Settings {
     /// Checks a configuration.
     pub(crate) fn new(config: &Config) -> Result<Self> {
+        Self::after(config, None)
+    }
+
+    /// Checks the configuration of a reload; servers keep the state that they have in `before`.
+    pub(crate) fn after(config: &Config, before: Option<&Self>) -> Result<Self> {
         check::refused(&check::bounds(config))?;
-        let origin = config.origin.as_deref().map(Server::parse).transpose()?;
+        let sites = site_check::sites(config, before.and_then(|before| before.sites.as_ref()))?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
@@ -125,13 +123,13 @@ impl Settings {
         if config.listen.is_empty() && config.tls.listen.is_empty() {
             return Err(Error::Config("listen: no address to listen on".to_owned()));
         }
-        let access = Access::new(config, origin.is_some())?;
-        let uses_tls_to_origin = origin.as_ref().is_some_and(|server| server.is_tls);
-        let tls = Tls::new(&config.tls, uses_tls_to_origin, config.http2.enabled)?;
+        let access = Access::new(config, sites.is_some())?;
+        let uses_tls_to_origin = sites.as_ref().is_some_and(Sites::use_tls);
+        let tls = Tls::new(config, uses_tls_to_origin)?;
         Ok(Self {
             ports: ports(config)?,
             workers,
-            origin,
+            sites,
             name,
             via,
             hosts: hosts(config)?,
@@ -217,7 +215,7 @@ fn forwarded(config: &Config) -> Policy {
     match config.forwarded {
         Some(Forwarded::Append) => Policy::Append,
         Some(Forwarded::Replace) => Policy::Replace,
-        None if config.origin.is_some() => Policy::Replace,
+        None if config.is_reverse() => Policy::Replace,
         Some(Forwarded::Off) | None => Policy::Off,
     }
 }
@@ -242,6 +240,19 @@ impl Settings {
     /// Returns true once the proxy shuts down.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Returns true for a reverse proxy.
+    pub(crate) fn is_reverse(&self) -> bool {
+        self.sites.is_some()
+    }
+
+    /// Returns the cache key of a URI.
+    pub(crate) fn key_of(&self, uri: Uri<'_>) -> String {
+        let mut key = String::new();
+        let pool = self.sites.as_ref().and_then(|sites| sites.pool_of(&uri));
+        Resource { uri, pool, is_https_only: false }.write_key(&mut key);
+        key
     }
 
     /// Returns the scheme in the keys of requests. An origin that learns the client's scheme
@@ -271,38 +282,6 @@ fn memory_body_max(config: &Config) -> usize {
     let Transfer { sendfile, sendfile_from, .. } = &config.transfer;
     let below = usize::try_from(sendfile_from.as_u64().saturating_sub(1)).unwrap_or(usize::MAX);
     if *sendfile { max.min(below) } else { max }
-}
-
-impl Server {
-    fn parse(text: &str) -> Result<Self> {
-        let wrong = |why: String| {
-            Error::Config(format!(
-                "origin = \"{text}\": {why}; expected http://HOST:PORT or https://HOST:PORT"
-            ))
-        };
-        let uri = Uri::parse(text).map_err(|error| wrong(error.to_string()))?;
-        if !matches!(uri.path, "" | "/") {
-            return Err(wrong("it has a path".to_owned()));
-        }
-        Ok(Self::of(&uri))
-    }
-
-    /// Returns the authority of its URIs, without the scheme's default port.
-    pub(crate) fn authority(&self) -> Authority<'_> {
-        let scheme = if self.is_tls { Scheme::Https } else { Scheme::Http };
-        let host = match self.host.parse() {
-            Ok(IpAddr::V4(address)) => Host::V4(address),
-            Ok(IpAddr::V6(address)) => Host::V6(address),
-            Err(_) => Host::Name(&self.host),
-        };
-        Authority { host, port: Some(self.port).filter(|port| *port != scheme.port()) }
-    }
-
-    pub(crate) fn of(uri: &Uri<'_>) -> Self {
-        let host = uri.authority.host.to_string();
-        let host = host.trim_matches(['[', ']']).into();
-        Self { host, port: uri.authority.port_or_default(uri.scheme), is_tls: uri.scheme == Scheme::Https }
-    }
 }
 
 impl Limits {

@@ -10,11 +10,14 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ConfigBuilder, ConfigSide, RootCertStore, ServerConfig, WantsVerifier};
 use strait_os::Kind;
 
 use crate::config::error::{Error, Result};
-use crate::config::file;
+use crate::config::file::Config;
+use crate::config::hosts::Hosts;
 
 /// Protocols inside TLS, announced by ALPN (RFC 7301).
 const PROTOCOL: &[u8] = b"http/1.1";
@@ -35,29 +38,96 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Reads certificates and keys; also authorities if the origin uses TLS.
-    pub(crate) fn new(config: &file::Tls, uses_tls_to_origin: bool, has_http2: bool) -> Result<Self> {
-        let files = files(config)?;
-        let is_used = files.is_some() || uses_tls_to_origin;
-        let (kernel, note) = if is_used && config.kernel { probe() } else { (false, None) };
-        let server = files.map(|files| server(files, kernel, has_http2)).transpose()?;
-        let client = uses_tls_to_origin.then(|| client(config.origin_ca.as_deref(), kernel)).transpose()?;
+    pub(crate) fn new(config: &Config, uses_tls_to_origin: bool) -> Result<Self> {
+        let (tls, has_http2) = (&config.tls, config.http2.enabled);
+        let certificates = Certificates::new(config)?;
+        let is_used = certificates.is_some() || uses_tls_to_origin;
+        let (kernel, note) = if is_used && tls.kernel { probe() } else { (false, None) };
+        let server = certificates.map(|all| server(all, kernel, has_http2)).transpose()?;
+        let client = uses_tls_to_origin.then(|| client(tls.origin_ca.as_deref(), kernel)).transpose()?;
         let (server, client) = (server.map(Arc::new), client.map(Arc::new));
         Ok(Self { server, client, kernel, note })
     }
 }
 
-/// Returns the files of the certificate and its key, if there are addresses that use them.
-fn files(config: &file::Tls) -> Result<Option<(&Path, &Path)>> {
-    let wrong = |what: &str| Err(Error::Config(what.to_owned()));
-    match (&config.certificate, &config.key) {
-        (None, None) if config.listen.is_empty() => Ok(None),
-        (None, _) => wrong("tls.certificate: TLS needs tls.certificate and tls.key"),
-        (_, None) => wrong("tls.key: TLS needs tls.certificate and tls.key"),
-        (Some(_), Some(_)) if config.listen.is_empty() => wrong(
-            "tls.listen: the certificate is used on no address; list addresses, for example tls.listen = [\"0.0.0.0:443\"]",
-        ),
-        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+/// Certificates by the host that a client names (SNI, RFC 6066, section 3); the default one is for
+/// all other clients.
+#[derive(Debug)]
+struct Certificates(Hosts<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Certificates {
+    /// Returns `None`, which ends the handshake, if no certificate is for the client.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        match hello.server_name() {
+            // rustls has converted the name to lower case.
+            Some(name) => self.0.find_lower(name).cloned(),
+            None => self.0.default.clone(),
+        }
     }
+}
+
+impl Certificates {
+    /// Reads all certificates and keys; `None` if no address uses TLS.
+    fn new(config: &Config) -> Result<Option<Self>> {
+        let tls = &config.tls;
+        let has_any = tls.certificate.is_some()
+            || tls.key.is_some()
+            || config.site.iter().any(|site| site.certificate.is_some() || site.key.is_some());
+        let wrong = |what: &str| Err(Error::Config(what.to_owned()));
+        match (has_any, tls.listen.is_empty()) {
+            (false, true) => return Ok(None),
+            (true, false) => {}
+            (false, false) => return wrong("tls.certificate: TLS needs tls.certificate and tls.key"),
+            (true, true) => {
+                return wrong(
+                    "tls.listen: the certificate is used on no address; list addresses, for example tls.listen = [\"0.0.0.0:443\"]",
+                );
+            }
+        }
+        let mut hosts = Hosts::new(pair("tls", tls.certificate.as_deref(), tls.key.as_deref())?);
+        for (index, site) in config.site.iter().enumerate() {
+            let section = format!("site[{}]", index + 1);
+            let pair = pair(&section, site.certificate.as_deref(), site.key.as_deref())?;
+            let Some(own) = pair else { continue };
+            for host in &site.hosts {
+                // The table of sites reports hosts that are wrong or occur twice.
+                let _ = hosts.add(host, own.clone());
+            }
+            if site.hosts.is_empty() {
+                hosts.default = Some(own);
+            }
+        }
+        Ok(Some(Self(hosts)))
+    }
+}
+
+/// Reads a certificate chain and its key from the files of a section, if it names them.
+fn pair(section: &str, certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Arc<CertifiedKey>>> {
+    let wrong = |missing: &str| {
+        let text = format!("{section}.{missing}: TLS needs {section}.certificate and {section}.key");
+        Err(Error::Config(text))
+    };
+    match (certificate, key) {
+        (None, None) => Ok(None),
+        (None, _) => wrong("certificate"),
+        (_, None) => wrong("key"),
+        (Some(certificate), Some(key)) => certified(section, certificate, key).map(Arc::new).map(Some),
+    }
+}
+
+fn certified(section: &str, certificate: &Path, key: &Path) -> Result<CertifiedKey> {
+    let chain = certificates(&format!("{section}.certificate"), certificate)?;
+    let name = format!("{section}.key");
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread(&name, key, &error))?;
+    CertifiedKey::from_der(chain, private, &default_provider()).map_err(|error| {
+        let why = match error {
+            rustls::Error::InconsistentKeys(_) => {
+                format!("this is not the key of the certificate in {section}.certificate")
+            }
+            _ => "the certificate or the key cannot be used; RSA, ECDSA and Ed25519 are supported".to_owned(),
+        };
+        Error::Config(format!("{name} = \"{}\": {why}", key.display()))
+    })
 }
 
 /// Returns true if the kernel can encrypt; otherwise a note with the reason.
@@ -78,21 +148,10 @@ fn versions<S: ConfigSide>(
     builder.map_err(|error| Error::Config(format!("tls: {error}")))
 }
 
-fn server((certificate, key): (&Path, &Path), for_kernel: bool, has_http2: bool) -> Result<ServerConfig> {
-    let chain = certificates("tls.certificate", certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unread("tls.key", key, &error))?;
+fn server(certificates: Certificates, for_kernel: bool, has_http2: bool) -> Result<ServerConfig> {
     let mut server = versions(ServerConfig::builder_with_provider)?
         .with_no_client_auth()
-        .with_single_cert(chain, private)
-        .map_err(|error| {
-            let why = match error {
-                rustls::Error::InconsistentKeys(_) => {
-                    "this is not the key of the certificate in tls.certificate"
-                }
-                _ => "the certificate or the key cannot be used; RSA, ECDSA and Ed25519 are supported",
-            };
-            Error::Config(format!("tls.key = \"{}\": {why}", key.display()))
-        })?;
+        .with_cert_resolver(Arc::new(certificates));
     let protocols = [HTTP2, PROTOCOL].into_iter().skip(usize::from(!has_http2));
     server.alpn_protocols = protocols.map(<[u8]>::to_vec).collect();
     server.ticketer = Ticketer::new().map_err(|error| Error::Config(format!("tls: {error}")))?;

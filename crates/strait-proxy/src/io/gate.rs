@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::limits::GateLimits;
-use crate::config::settings::Server;
+use crate::config::server::Server;
 
 /// Bits of an IPv6 address that a client cannot choose (RFC 6177: a site gets at least a /64).
 const SITE_BITS: u32 = 64;

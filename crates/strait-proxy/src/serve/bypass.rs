@@ -7,7 +7,9 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Uri};
 
-use crate::config::settings::Server;
+use crate::config::edge::Redirect;
+use crate::config::server::Server;
+use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
 use crate::serve::exchange::{Exchange, ExchangeError};
@@ -26,42 +28,69 @@ impl Exchange<'_, '_> {
     /// request.
     pub(crate) async fn bypass(&mut self, bypass: Bypass<'_>) -> Result<bool, ExchangeError> {
         match bypass {
-            Bypass::Origin(uri, hops, why) => self.pass(&uri, hops, why).await,
+            Bypass::Origin(resource, hops, why) => self.pass(&resource, hops, why).await,
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
-            Bypass::Purge(uri) => self.purge(&uri),
+            Bypass::Purge(resource) => self.purge(&resource),
+            Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
+            Bypass::Redirect(uri, redirect) => self.redirect(&uri, redirect).await,
+            Bypass::Fixed(response, _) => {
+                self.answer_fixed((response.status, &response.field_lines, &response.body)).await
+            }
         }
     }
 
     /// Answers OPTIONS and TRACE with Max-Forwards 0 (RFC 9110, sections 7.6.2 and 9.3.8).
     async fn answer_here(&mut self) -> Result<bool, ExchangeError> {
+        let (mut field_lines, mut body) = (Vec::new(), Vec::new());
+        if self.request.method == "TRACE" {
+            write_trace(self.request, &mut body);
+            push_field(&mut field_lines, "Content-Type", b"message/http");
+        } else {
+            push_field(&mut field_lines, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+        }
+        self.answer_fixed((200, &field_lines, &body)).await
+    }
+
+    /// Sends the redirection of a route.
+    async fn redirect(&mut self, uri: &Uri<'_>, redirect: &Redirect) -> Result<bool, ExchangeError> {
+        let (slash, path) = uri.origin_form("GET");
+        let host = uri.authority.host.to_string();
+        let location = redirect.location.replace("{host}", &host).replace("{uri}", &format!("{slash}{path}"));
+        let mut field_lines = Vec::new();
+        push_field(&mut field_lines, "Location", location.as_bytes());
+        self.answer_fixed((redirect.status, &field_lines, &[])).await
+    }
+
+    /// Sends a response of the proxy itself, with this status, these lines of fields and this body.
+    pub(crate) async fn answer_fixed(
+        &mut self,
+        (status, field_lines, body): (u16, &[u8], &[u8]),
+    ) -> Result<bool, ExchangeError> {
         let options = ResponseOptions {
             keeps_alive: self.options.keeps_alive && !self.upload.has_body(),
             ..self.options
         };
         let mut head = self.worker.heads.take();
-        let mut body = Vec::new();
-        push_status_line(&mut head, 200);
-        if self.request.method == "TRACE" {
-            write_trace(self.request, &mut body);
-            push_field(&mut head, "Content-Type", b"message/http");
-        } else {
-            push_field(&mut head, "Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
-        }
+        push_status_line(&mut head, status);
         push_date(&mut head, self.worker.now());
-        write_end(&mut head, Framing::Length(body.len() as u64), None, options);
-        self.client.record.other(200, Outcome::Own);
+        head.extend_from_slice(field_lines);
+        // RFC 9110 s8.6: a 204 has no Content-Length, and that of a 304 would be another body's.
+        let framing =
+            if matches!(status, 204 | 304) { Framing::None } else { Framing::Length(body.len() as u64) };
+        write_end(&mut head, framing, None, options);
+        self.client.record.other(status, Outcome::Own);
         self.client.add_overhead(head.len());
-        self.client.write_all(&head, &body).await?;
+        self.client.write_all(&head, if options.is_head { &[] } else { body }).await?;
         self.worker.heads.give_back(head);
         Ok(options.keeps_alive)
     }
 
     /// Forwards request and response without the cache.
-    async fn pass(&mut self, uri: &Uri<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
+    async fn pass(&mut self, resource: &Resource<'_>, hops: Hops, why: Why) -> Result<bool, ExchangeError> {
         let counted = self.counted();
         self.upload.read_ahead(&self.worker.upstream(), &mut self.client.socket, counted).await?;
-        let mut origin_request = self.origin_request(uri, self.body, Purpose::Bypass);
+        let mut origin_request = self.origin_request(resource, self.body, Purpose::Bypass);
         if let Hops::Left(hops) = hops {
             origin_request.add("Max-Forwards", hops.to_string().as_bytes());
         }
@@ -75,20 +104,20 @@ impl Exchange<'_, '_> {
         }
         self.worker.heads.give_back(origin_request.head);
         if !is_safe(self.request.method) {
-            self.invalidate(uri, incoming.status, &incoming.response().fields);
+            self.invalidate(&resource.uri, incoming.status, &incoming.response().fields);
         }
         self.pass_response(incoming, why).await
     }
 
     /// Removes the stored responses for a URI, if the client may.
-    fn purge(&self, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
+    fn purge(&self, resource: &Resource<'_>) -> Result<bool, ExchangeError> {
         if !self.worker.settings().access.allows_purge(self.peer.ip()) {
             return Err(ExchangeError::Refuse(
                 403,
                 "PURGE is not allowed from here (access.purge)".to_owned(),
             ));
         }
-        let removed = self.worker.with_key(uri, |hash, key| self.worker.forget(hash, key));
+        let removed = self.worker.with_key(resource, |hash, key| self.worker.forget(hash, key));
         match removed {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
             _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
@@ -98,6 +127,8 @@ impl Exchange<'_, '_> {
     /// RFC 9111 s4.4.
     fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
         for key in invalidated(self.request.method, uri, status, fields) {
+            // The URIs in the response's fields can be those of other routes.
+            let key = Uri::parse(&key).map_or(key.clone(), |uri| self.worker.settings().key_of(uri));
             self.worker.forget(strait_store::hash_of(key.as_bytes()), &key);
         }
     }

@@ -1,17 +1,18 @@
 //! Exchange: one request, its client, and the means to respond.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::framing::BodyFraming;
 use strait_http::head::{Request, Version};
-use strait_http::target::Uri;
 use strait_http::trailer::Trailers;
 use tokio::time::Instant;
 
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
+use crate::config::sites::Resource;
 use crate::io::buffer::Buffer;
 use crate::io::forward::{self, BodySource, Form, ForwardError};
 use crate::io::gate::{self, Key, Permit};
@@ -23,6 +24,7 @@ use crate::serve::route::{malformed, too_long, upgrades};
 use crate::upstream::error::{FetchError, OriginError};
 use crate::upstream::fetch;
 use crate::upstream::incoming::Incoming;
+use crate::upstream::origin::Origin;
 use crate::upstream::origin_request::{ClientRequest, OriginRequest, Purpose};
 use crate::upstream::pool::{Connection, enter_as_client};
 use crate::upstream::upload::Upload;
@@ -50,6 +52,8 @@ pub(crate) struct Exchange<'a, 'b> {
     /// Permit of the client's gate to the origin, if it was taken already.
     pub(crate) client_permit: Option<Permit>,
     pub(crate) body: BodyFraming,
+    /// Position of the chosen server in its pool: all requests of the exchange go to one server.
+    pub(crate) chosen: Cell<Option<usize>>,
 }
 
 /// Error that ends an exchange.
@@ -102,18 +106,25 @@ impl Exchange<'_, '_> {
     /// false if all are in use.
     pub(crate) fn has_client_permit(&mut self, origin_request: &OriginRequest) -> bool {
         if self.client_permit.is_none() {
-            let key = Key::OriginOf(origin_request.server.clone(), origin_request.client);
+            let key = Key::OriginOf(origin_request.origin.server.clone(), origin_request.client);
             self.client_permit = self.worker.shared.gates.try_enter(key);
         }
         self.client_permit.is_some()
     }
 
-    /// Makes the request to the server of `uri`.
-    pub(crate) fn origin_request(&self, uri: &Uri<'_>, body: BodyFraming, purpose: Purpose) -> OriginRequest {
+    /// Makes the request to a server of `resource`.
+    pub(crate) fn origin_request(
+        &self,
+        resource: &Resource<'_>,
+        body: BodyFraming,
+        purpose: Purpose,
+    ) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
         let client_request = ClientRequest { request, client: self.peer.ip(), was_continued };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
-        OriginRequest::new(settings, head, &client_request, uri, body, purpose)
+        let origin = Origin::of(resource, self.chosen.get(), self.worker.now());
+        self.chosen.set(origin.position());
+        OriginRequest::new(settings, head, &client_request, &resource.uri, (origin, body), purpose)
     }
 
     /// Returns the client's side of a fetch.
@@ -135,7 +146,7 @@ impl Exchange<'_, '_> {
         origin_request: &OriginRequest,
     ) -> Result<(), OriginError> {
         let deadline = Instant::now() + self.worker.settings().timeouts.connect;
-        let (server, client) = (&origin_request.server, origin_request.client);
+        let (server, client) = (&origin_request.origin.server, origin_request.client);
         self.client_permit = Some(enter_as_client(&self.worker.upstream(), server, client, deadline).await?);
         Ok(())
     }
@@ -214,7 +225,7 @@ impl Exchange<'_, '_> {
         let settings = self.worker.settings();
         let mut head = self.worker.heads.take();
         // Details about the origin of a reverse proxy are for its operator alone; the log has them.
-        let shown = if settings.origin.is_some() && status == 502 { BAD_GATEWAY } else { why };
+        let shown = if settings.is_reverse() && status == 502 { BAD_GATEWAY } else { why };
         let head_len = write_own(&mut head, self.worker, status, shown, options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
         self.client.add_overhead(head_len);

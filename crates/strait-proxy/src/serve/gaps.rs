@@ -81,7 +81,7 @@ impl GapRequest {
             generation: wanted.generation.clone(),
             directives: wanted.directives,
             head: exchange.raw.to_vec(),
-            whole: exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store),
+            whole: exchange.origin_request(wanted.resource, BodyFraming::None, Purpose::Store),
         }
     }
 
@@ -195,7 +195,7 @@ impl GapRequest {
     /// Takes the permits of both gates if they are free. A fill holds a connection itself: waiting
     /// fills could use up the gates and would wait for each other.
     fn try_enter(&self) -> Option<(Option<Permit>, Option<Permit>)> {
-        let (gates, server) = (&self.worker.shared.gates, &self.whole.server);
+        let (gates, server) = (&self.worker.shared.gates, &self.whole.origin.server);
         let client = gates.try_enter(Key::OriginOf(server.clone(), self.whole.client))?;
         let origin = gates.try_enter(Key::Origin(server.clone()))?;
         Some((Some(client), Some(origin)))

@@ -7,7 +7,6 @@ use std::time::Duration;
 use strait_http::cache_status::{Answer, Why};
 use strait_http::fields::Fields;
 use strait_http::reuse::{Reuse, reuse};
-use strait_http::target::Uri;
 use strait_http::vary::Variant;
 
 use crate::cache::disk::NotFound;
@@ -15,6 +14,7 @@ use crate::cache::fill::Phase;
 use crate::cache::fill_task::FillGuard;
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
+use crate::config::sites::Resource;
 use crate::serve::check;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
@@ -46,12 +46,15 @@ struct Attempt {
 }
 
 /// Answers a request; returns true if the connection can carry another.
-pub(crate) async fn answer(exchange: &mut Exchange<'_, '_>, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
+pub(crate) async fn answer(
+    exchange: &mut Exchange<'_, '_>,
+    resource: &Resource<'_>,
+) -> Result<bool, ExchangeError> {
     let worker = exchange.worker;
-    let (hash, key) = worker.with_key(uri, |hash, key| (hash, Arc::from(key)));
+    let (hash, key) = worker.with_key(resource, |hash, key| (hash, Arc::from(key)));
     let directives = worker.directives(exchange.peer.ip(), &exchange.request.fields);
     let generation = worker.shared.generations.take(hash);
-    let wanted = Wanted { uri, key, hash, directives, generation };
+    let wanted = Wanted { resource, key, hash, directives, generation };
     // A fill is requested without Expect: an expectation that the origin may refuse is for this
     // client's request alone.
     let is_alone = exchange.options.is_head

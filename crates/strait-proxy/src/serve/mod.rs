@@ -4,6 +4,7 @@ pub(crate) mod bypass;
 pub(crate) mod check;
 pub(crate) mod deliver;
 pub(crate) mod exchange;
+pub(crate) mod files;
 pub(crate) mod follow;
 pub(crate) mod gaps;
 pub(crate) mod lookup;

@@ -21,6 +21,8 @@ pub(crate) struct ResponseOptions {
     pub(crate) version: Version,
     /// True if the connection stays open.
     pub(crate) keeps_alive: bool,
+    /// True if the client is told to use https only (HSTS, RFC 6797).
+    pub(crate) has_hsts: bool,
 }
 
 impl ResponseOptions {
@@ -30,6 +32,7 @@ impl ResponseOptions {
             is_head: request.method == "HEAD",
             version: request.version,
             keeps_alive: keeps_alive(request.version, &request.fields),
+            has_hsts: false,
         }
     }
 
@@ -179,7 +182,10 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
     head.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
 }
 
-/// Writes framing, Cache-Status, Connection and the empty line.
+/// Tells clients for a year to use https only.
+const HSTS: &[u8] = b"Strict-Transport-Security: max-age=31536000\r\n";
+
+/// Writes framing, HSTS, Cache-Status, Connection and the empty line.
 pub(crate) fn write_end(
     head: &mut Vec<u8>,
     framing: Framing,
@@ -190,6 +196,9 @@ pub(crate) fn write_end(
         Framing::Length(length) => push_number(head, "Content-Length", length),
         Framing::Chunked => head.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         Framing::None | Framing::ToClose => {}
+    }
+    if options.has_hsts {
+        head.extend_from_slice(HSTS);
     }
     if let Some(status) = status {
         head.extend_from_slice(b"Cache-Status: ");

@@ -202,12 +202,13 @@ pub(crate) fn validate_in_background(exchange: &Exchange<'_, '_>, wanted: &Wante
     let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut origin_request = origin_request(exchange, wanted, &miss, true);
-    let mut background = Fetch::new(&worker.shared.background, &origin_request.server, origin_request.client);
+    let mut background =
+        Fetch::new(&worker.shared.background, &origin_request.origin.server, origin_request.client);
     // Beyond the limit, the next request begins the validation.
     if !background.begin(worker.settings().background) {
         return;
     }
-    let gate = Key::OriginOf(origin_request.server.clone(), origin_request.client);
+    let gate = Key::OriginOf(origin_request.origin.server.clone(), origin_request.client);
     origin_request.client_permit = worker.shared.gates.try_enter(gate);
     if origin_request.client_permit.is_none() {
         return;

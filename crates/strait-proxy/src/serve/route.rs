@@ -1,5 +1,7 @@
 //! Routing: decides from the head and the settings how a request is handled.
 
+use std::path::Path;
+
 use strait_http::Malformed;
 use strait_http::cache_status::Why;
 use strait_http::forward::{Hops, has_passed, hops};
@@ -10,7 +12,9 @@ use strait_http::poisoning::bypasses_cache;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 
 use crate::cache::fill::Refusal;
-use crate::config::settings::{Server, Settings};
+use crate::config::edge::Redirect;
+use crate::config::settings::Settings;
+use crate::config::sites::{FixedResponse, Found, NoTarget, Resource, Sites, Target as SiteTarget};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -19,21 +23,38 @@ pub(crate) const WEBSOCKET: &str = "websocket";
 #[derive(Debug)]
 pub(crate) enum Route<'b> {
     /// Through the cache.
-    Cache(Uri<'b>),
+    Cache(Resource<'b>),
     Bypass(Bypass<'b>),
+}
+
+impl Route<'_> {
+    /// Returns true if clients are told to use https only (HSTS).
+    pub(crate) fn is_https_only(&self) -> bool {
+        match self {
+            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..)) => resource.is_https_only,
+            Self::Bypass(Bypass::File(.., is_https_only) | Bypass::Fixed(_, is_https_only)) => *is_https_only,
+            Self::Bypass(_) => false,
+        }
+    }
 }
 
 /// Route without the cache.
 #[derive(Debug)]
 pub(crate) enum Bypass<'b> {
     /// To the origin, with the reason.
-    Origin(Uri<'b>, Hops, Why),
+    Origin(Resource<'b>, Hops, Why),
     /// CONNECT (RFC 9110, section 9.3.6).
     Tunnel(Authority<'b>),
     /// OPTIONS and TRACE with Max-Forwards 0 (RFC 9110, sections 7.6.2, 9.3.7 and 9.3.8).
     Here,
     /// PURGE.
-    Purge(Uri<'b>),
+    Purge(Resource<'b>),
+    /// Redirection of a site's route.
+    Redirect(Uri<'b>, &'b Redirect),
+    /// File below the directory of a site's route; true with HSTS.
+    File(Uri<'b>, &'b Path, bool),
+    /// Fixed response of a site's route; true with HSTS.
+    Fixed(&'b FixedResponse, bool),
 }
 
 /// Parses a request without the fields that are dropped from every request; `None` while its head
@@ -78,12 +99,51 @@ pub(crate) fn route<'b>(
     if !settings.answers_for(&uri.authority.host) {
         return Err((421, "this proxy does not serve that host".to_owned()));
     }
+    let resource = match &settings.sites {
+        None => Resource { uri, pool: None, is_https_only: false },
+        Some(sites) => {
+            let found = sites.find(&uri.authority.host, uri.path);
+            let Found { target, is_https_only } = found.map_err(|why| no_target(why, is_encrypted))?;
+            match target {
+                _ if is_https_only && !is_encrypted => {
+                    return Ok(Route::Bypass(Bypass::Redirect(uri, &sites.to_https)));
+                }
+                SiteTarget::Pool(pool) => Resource { uri, pool: Some(pool), is_https_only },
+                SiteTarget::Files(dir) => {
+                    return Ok(Route::Bypass(Bypass::File(uri, dir, is_https_only)));
+                }
+                SiteTarget::Redirect(redirect) => {
+                    return Ok(Route::Bypass(Bypass::Redirect(uri, redirect)));
+                }
+                SiteTarget::Fixed(response) => {
+                    return Ok(Route::Bypass(Bypass::Fixed(response, is_https_only)));
+                }
+            }
+        }
+    };
     Ok(match request.method {
-        "PURGE" => Route::Bypass(Bypass::Purge(uri)),
-        method if !is_answered_from_store(method) => Route::Bypass(Bypass::Origin(uri, hops, Why::Method)),
-        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(uri),
-        _ => Route::Bypass(Bypass::Origin(uri, hops, Why::Bypass)),
+        "PURGE" => Route::Bypass(Bypass::Purge(resource)),
+        method if !is_answered_from_store(method) => {
+            Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
+        }
+        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(resource),
+        _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
+}
+
+/// Returns the refusal of a request that no route of a site has. Over TLS the client may have
+/// reused a connection to another host, and repeats the request on a new one after 421 (RFC 9110,
+/// section 15.5.20).
+fn no_target(why: NoTarget, is_encrypted: bool) -> Refusal {
+    let (status, text) = match why {
+        NoTarget::Host if is_encrypted => (421, "this proxy does not serve that host"),
+        NoTarget::Host => (404, "this proxy does not serve that host"),
+        NoTarget::Path => (404, "no route of this site has the path"),
+        NoTarget::Ambiguous => {
+            (400, "programs read the path differently, and routes of this site depend on it")
+        }
+    };
+    (status, text.to_owned())
 }
 
 /// Returns the refusal of a body of more than `most` bytes.
@@ -122,7 +182,7 @@ fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {
     let port = authority.port_or_default(Scheme::Https);
-    if settings.origin.is_some() {
+    if settings.is_reverse() {
         return Err((405, "a reverse proxy opens no tunnels".to_owned()));
     }
     if !settings.access.connect_ports.contains(&port) {
@@ -133,11 +193,11 @@ fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>
 
 fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result<Uri<'b>, Refusal> {
     match uri.scheme {
-        Scheme::Https if settings.origin.is_none() || !is_encrypted => {
+        Scheme::Https if !settings.is_reverse() || !is_encrypted => {
             Err((501, "https needs CONNECT".to_owned()))
         }
         // The scheme is that of a request for the path alone.
-        _ if settings.origin.is_some() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
+        _ if settings.is_reverse() => Ok(Uri { scheme: settings.scheme(is_encrypted), ..uri }),
         _ => Ok(uri),
     }
 }
@@ -151,9 +211,9 @@ fn relative<'b>(
     is_encrypted: bool,
 ) -> Result<Uri<'b>, Refusal> {
     let scheme = settings.scheme(is_encrypted);
-    let own = || settings.origin.as_ref().map(Server::authority);
+    let own = || settings.sites.as_ref().and_then(Sites::authority);
     match host.or_else(own) {
-        _ if settings.origin.is_none() && !path.is_empty() => {
+        _ if !settings.is_reverse() && !path.is_empty() => {
             Err((400, "a forward proxy needs whole URIs: GET http://host/path".to_owned()))
         }
         Some(authority) => Ok(Uri { scheme, authority, path }),

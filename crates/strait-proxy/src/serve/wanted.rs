@@ -8,18 +8,18 @@ use strait_http::cache_status::Why;
 use strait_http::conditional::validators;
 use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
-use strait_http::target::Uri;
 
 use crate::cache::fill_task::FillGuard;
 use crate::cache::generation::Generation;
 use crate::cache::object::Object;
+use crate::config::sites::Resource;
 use crate::serve::exchange::Exchange;
 use crate::upstream::origin_request::{OriginRequest, Purpose};
 
-/// URI, cache key and directives of a request.
+/// Resource, cache key and directives of a request.
 #[derive(Debug)]
 pub(crate) struct Wanted<'u> {
-    pub(crate) uri: &'u Uri<'u>,
+    pub(crate) resource: &'u Resource<'u>,
     pub(crate) key: Arc<str>,
     pub(crate) hash: u64,
     pub(crate) directives: OfRequest,
@@ -72,12 +72,12 @@ pub(crate) fn origin_request(
         (None, false) => Purpose::MissAlone,
         // RFC 9111 s4.3.5: the response shows whether the stored one is current.
         (Some(_), false) if request.method == "HEAD" => {
-            return exchange.origin_request(wanted.uri, BodyFraming::None, Purpose::Store);
+            return exchange.origin_request(wanted.resource, BodyFraming::None, Purpose::Store);
         }
         (None, true) if is_range => Purpose::StorePart,
         _ => Purpose::Store,
     };
-    let mut origin_request = exchange.origin_request(wanted.uri, BodyFraming::None, purpose);
+    let mut origin_request = exchange.origin_request(wanted.resource, BodyFraming::None, purpose);
     origin_request.is_shared = is_shared;
     let Some(stored) = &miss.stored else { return origin_request };
     let own = stored.fields();

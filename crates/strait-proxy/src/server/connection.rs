@@ -14,7 +14,6 @@ use strait_http::cache_status::{Answer, CacheStatus};
 use strait_http::framing;
 use strait_http::head::{self, Request, Version};
 use strait_http::reuse::{Reuse, reuse};
-use strait_http::target::Uri;
 use strait_http2::PREFACE;
 use strait_transfer::relay::proxy_protocol::{self, Source};
 use tokio::net::TcpStream;
@@ -23,6 +22,7 @@ use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
 use crate::cache::worker::Worker;
 use crate::config::settings::Port;
+use crate::config::sites::Resource;
 use crate::io::buffer::Buffer;
 use crate::io::http2::stream::Http2Stream;
 use crate::io::pace::Uptake;
@@ -218,8 +218,8 @@ impl Client {
         let body = framing::of_request(&request);
         let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted());
         let route = body.map_err(malformed).and_then(route_of);
-        if let Ok(Route::Cache(uri)) = &route
-            && let Some(hit) = memory_hit(worker, peer.ip(), &request, uri, len)
+        if let Ok(Route::Cache(resource)) = &route
+            && let Some(hit) = memory_hit(worker, peer.ip(), &request, resource, len)
         {
             return Next::Hit(hit);
         }
@@ -273,7 +273,8 @@ impl Client {
     /// Refuses a malformed request and ends the connection: the start of the next request is
     /// unknown.
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
-        let options = ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false };
+        let options =
+            ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false, has_hsts: false };
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
         let head_len = write_own(&mut head, worker, status, &why, options);
@@ -319,11 +320,11 @@ fn memory_hit(
     worker: &Worker,
     client: IpAddr,
     request: &Request<'_>,
-    uri: &Uri<'_>,
+    resource: &Resource<'_>,
     head_len: usize,
 ) -> Option<Hit> {
     let fields = &request.fields;
-    let object = worker.with_key(uri, |hash, key| worker.find_in_memory(hash, key, fields))?;
+    let object = worker.with_key(resource, |hash, key| worker.find_in_memory(hash, key, fields))?;
     let request_directives = worker.directives(client, fields);
     let decision = reuse(worker.now(), &object.times, &object.directives, &request_directives);
     if decision != Reuse::Serve || !object.is_whole() {
@@ -338,7 +339,7 @@ fn memory_hit(
     if object.due_for_check(worker.settings().check_hits).next().is_some() {
         return None;
     }
-    let options = ResponseOptions::of(request);
+    let options = ResponseOptions { has_hsts: resource.is_https_only, ..ResponseOptions::of(request) };
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.
     let pinned = deliver::pinned(&object, &selected, options)?;

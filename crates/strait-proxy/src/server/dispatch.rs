@@ -1,5 +1,6 @@
 //! One request: from its head to the end of its response.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -37,7 +38,9 @@ pub(crate) async fn run(
     let (RoutedRequest { request, body, route }, (raw, rest)) = (routed, read);
     let options = ResponseOptions::of(request);
     // With invalid framing the end of the body is unknown: close after responding.
-    let options = ResponseOptions { keeps_alive: options.keeps_alive && body.is_ok(), ..options };
+    let keeps_alive = options.keeps_alive && body.is_ok();
+    let has_hsts = route.as_ref().is_ok_and(Route::is_https_only);
+    let options = ResponseOptions { keeps_alive, has_hsts, ..options };
     let body = body.unwrap_or(BodyFraming::None);
     // RFC 9110 s10.1.1: an expectation without content has no effect.
     let is_expected = body != BodyFraming::None
@@ -45,10 +48,20 @@ pub(crate) async fn run(
     let takes_interim = request.version >= Version::Http11;
     let most = worker.settings().request_body_max;
     let upload = Upload::new(body, rest, is_expected && takes_interim, takes_interim, most);
-    let mut exchange =
-        Exchange { worker, client, peer, request, raw, upload, options, client_permit: None, body };
+    let mut exchange = Exchange {
+        worker,
+        client,
+        peer,
+        request,
+        raw,
+        upload,
+        options,
+        client_permit: None,
+        body,
+        chosen: Cell::default(),
+    };
     let done = match route {
-        Ok(Route::Cache(uri)) => lookup::answer(&mut exchange, &uri).await,
+        Ok(Route::Cache(resource)) => lookup::answer(&mut exchange, &resource).await,
         Ok(Route::Bypass(bypass)) => Box::pin(exchange.bypass(bypass)).await,
         Err(refusal) => Err(refusal.into()),
     };

@@ -140,5 +140,5 @@ fn return_pipe(link: &Link, worker: &Worker) {
 }
 
 fn form(settings: &Settings) -> TargetForm {
-    if settings.origin.is_some() { TargetForm::Origin } else { TargetForm::Absolute }
+    if settings.is_reverse() { TargetForm::Origin } else { TargetForm::Absolute }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use strait_store::{Change, OnChange, Stores};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 
 use crate::admin::{self, Site};
 use crate::cache::fills::Fills;
@@ -24,6 +25,7 @@ use crate::observe::counters::Counters;
 use crate::observe::log::{Log, Writer};
 use crate::observe::report::Report;
 use crate::server::accept::{Control, work};
+use crate::server::checks;
 use crate::server::client_limits::ClientLimits;
 use crate::server::listen::{Listener, Listeners};
 
@@ -109,10 +111,15 @@ impl Bound {
             on_note,
             controls,
             shared,
+            checked: watch::Sender::new(settings.clone()),
             settings: Mutex::new(settings),
             site,
         };
         proxy.start_workers(listeners.by_worker, receivers)?;
+        if proxy.settings().is_reverse() {
+            let checked = proxy.checked.subscribe();
+            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked))?);
+        }
         if let Some((socket, _)) = admin {
             let site = proxy.site.clone();
             proxy.threads.push(thread("admin".to_owned(), move || admin::serve(&site, socket))?);
@@ -134,6 +141,8 @@ pub struct Proxy {
     on_note: OnNote,
     controls: Vec<UnboundedSender<Control>>,
     pub(crate) shared: Arc<Shared>,
+    /// Settings of the active checks, whose thread ends with the sender.
+    checked: watch::Sender<Arc<Settings>>,
     settings: Mutex<Arc<Settings>>,
     site: Arc<Site>,
 }
@@ -206,8 +215,8 @@ impl Proxy {
     /// The configuration is refused, or a system call fails: nothing has changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>> {
         self.refuse_other_kind(config)?;
-        let mut settings = Settings::new(config)?;
         let before = self.settings();
+        let mut settings = Settings::after(config, Some(&before))?;
         settings.workers = before.workers;
         settings.closing = before.closing.clone();
         settings.via = settings.via.after(&before.via);
@@ -236,20 +245,22 @@ impl Proxy {
         self.addresses.extend(opened.addresses);
         self.log = log;
         self.site.adopt(settings.clone());
+        self.checked.send_replace(settings.clone());
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         Ok(deferred)
     }
 
-    /// Refuses to change the kind of proxy. A reverse proxy without its origin would connect
+    /// Refuses to change the kind of proxy. A reverse proxy without origins would connect
     /// wherever clients ask; a half-written file could cause that.
     fn refuse_other_kind(&self, config: &Config) -> Result<()> {
-        let change = match (&self.config.origin, &config.origin) {
-            (Some(_), None) => "missing; this reverse proxy would become a forward proxy",
-            (None, Some(_)) => "set; this forward proxy would become a reverse proxy",
+        let change = match (self.config.is_reverse(), config.is_reverse()) {
+            (true, false) => "missing; this reverse proxy would become a forward proxy",
+            (false, true) => "set; this forward proxy would become a reverse proxy",
             _ => return Ok(()),
         };
         let remedy = "check that the file is complete; restart to change the kind of proxy";
-        Err(Error::Config(format!("origin: {change}; {remedy}")))
+        let key = if self.config.origin.is_some() || config.origin.is_some() { "origin" } else { "site" };
+        Err(Error::Config(format!("{key}: {change}; {remedy}")))
     }
 
     /// Returns the changed keys that take effect only at the next start.
@@ -303,6 +314,8 @@ impl Proxy {
             let _ = control.send(Control::Drain);
         }
         self.site.end();
+        // The receiver ends with its sender.
+        self.checked = watch::Sender::new(self.settings());
         for thread in self.threads.drain(..) {
             // A thread that has panicked has ended as well.
             let _ = thread.join();

@@ -11,7 +11,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::limits::BackgroundLimits;
-use crate::config::settings::Server;
+use crate::config::server::Server;
 use crate::io::gate::Client;
 
 /// Numbers of such fetches. An entry exists only while its number is not zero.

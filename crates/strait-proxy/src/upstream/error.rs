@@ -23,6 +23,9 @@ pub(crate) enum OriginError {
     /// The TLS handshake failed, or the certificate is not the origin's.
     #[error("TLS with {host}: {error}")]
     Tls { host: Arc<str>, error: io::Error },
+    /// No server of the pool can be reached.
+    #[error("no server of the pool can be reached")]
+    NoServer,
     /// All connections to the origin are in use.
     #[error("as many connections to the origin are in use as limits.origin_connections allows")]
     Full,
@@ -55,11 +58,21 @@ impl OriginError {
         )
     }
 
+    /// Returns true if the server is the reason, and another one may answer.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.is_unreachable() || matches!(self, Self::Closed | Self::TimedOut | Self::Malformed(_))
+    }
+
+    /// Returns true if there is no connection to the server.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Name { .. } | Self::Connect { .. } | Self::Tls { .. })
+    }
+
     /// Returns the status for the client (RFC 9110, section 15.6).
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
-            Self::Full | Self::FullForClient => 503,
+            Self::NoServer | Self::Full | Self::FullForClient => 503,
             Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }

@@ -44,22 +44,58 @@ impl Client<'_> {
     }
 }
 
-/// Sends a request, with the client's body if there is one, and reads the head of the response. The
-/// origin may close an idle connection at the same moment, so an idempotent request is repeated on
-/// a new one (RFC 9112, section 9.3.1).
+/// Sends a request, with the client's body if there is one, and reads the head of the response. If
+/// a server of a pool fails, the request goes to another one, unless a server may have acted on it.
 pub(crate) async fn fetch(
     upstream: &Upstream<'_>,
     request: &mut OriginRequest,
     mut client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
-    let permits = (request.client_permit.take(), request.origin_permit.take());
-    let connection = Connection::to(upstream, &request.server, request.client, permits).await?;
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
-    let may_repeat = connection.is_used && is_idempotent(request.method()) && !has_body;
+    let is_repeatable = is_idempotent(request.method()) && !has_body;
+    loop {
+        if request.origin.is_down() {
+            return Err(OriginError::NoServer.into());
+        }
+        let load = request.origin.load();
+        let permits = (request.client_permit.take(), request.origin_permit.take());
+        let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
+        let (error, may_repeat) = match connected {
+            Err(error) => (error, true),
+            Ok(connection) => {
+                let client = client.as_mut().map(Client::reborrow);
+                match fetch_on(upstream, connection, request, client, is_repeatable).await {
+                    Ok(mut incoming) => {
+                        request.origin.note_success();
+                        incoming.connection.load = load;
+                        return Ok(incoming);
+                    }
+                    Err(FetchError::Origin(error)) => (error, is_repeatable),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        drop(load);
+        if !request.origin.fail_over(upstream.clock.now(), &error, may_repeat) {
+            return Err(request.origin.last_error(error).into());
+        }
+    }
+}
+
+/// Sends a request on a connection. The origin may close an idle connection at the same moment, so
+/// a repeatable request is repeated on a new one (RFC 9112, section 9.3.1).
+async fn fetch_on(
+    upstream: &Upstream<'_>,
+    connection: Box<Connection>,
+    request: &OriginRequest,
+    mut client: Option<Client<'_>>,
+    is_repeatable: bool,
+) -> Result<Box<Incoming>, FetchError> {
+    let may_repeat = connection.is_used && is_repeatable;
     let first = client.as_mut().map(Client::reborrow);
     match exchange(upstream, connection, request, first).await {
         Err(FetchError::Origin(OriginError::Closed)) if may_repeat => {
-            let connection = Connection::open(upstream, &request.server, request.client).await?;
+            let connection = Connection::open(upstream, &request.origin.server, request.client).await?;
             exchange(upstream, connection, request, client).await
         }
         done => done,

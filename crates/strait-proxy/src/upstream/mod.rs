@@ -5,6 +5,7 @@ pub(crate) mod dns;
 pub(crate) mod error;
 pub(crate) mod fetch;
 pub(crate) mod incoming;
+pub(crate) mod origin;
 pub(crate) mod origin_request;
 pub(crate) mod pool;
 pub(crate) mod upload;

@@ -10,10 +10,11 @@ use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
 use strait_http::target::Uri;
 
-use crate::config::settings::{Server, Settings};
+use crate::config::settings::Settings;
 use crate::io::gate::{self, Permit};
 use crate::io::head::{push_field, push_number, push_via};
 use crate::upstream::incoming::Incoming;
+use crate::upstream::origin::Origin;
 
 /// Parts of a client's request that determine the request to the origin.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct ClientRequest<'a, 'b> {
 /// Request to an origin.
 #[derive(Debug)]
 pub(crate) struct OriginRequest {
-    pub(crate) server: Server,
+    pub(crate) origin: Origin,
     /// Head, up to the empty line.
     pub(crate) head: Vec<u8>,
     /// True if a 304 may answer it.
@@ -57,13 +58,13 @@ pub(crate) enum Purpose {
 }
 
 impl OriginRequest {
-    /// Makes a client's request to the server of `uri`, with its head in `head`, which is empty.
+    /// Makes a client's request for `uri` to `origin`, with its head in `head`, which is empty.
     pub(crate) fn new(
         settings: &Settings,
         mut head: Vec<u8>,
         client_request: &ClientRequest<'_, '_>,
         uri: &Uri<'_>,
-        body: BodyFraming,
+        (origin, body): (Origin, BodyFraming),
         purpose: Purpose,
     ) -> Self {
         let request = client_request.request;
@@ -105,10 +106,9 @@ impl OriginRequest {
             }
             _ => {}
         }
-        let server = settings.origin.clone().unwrap_or_else(|| Server::of(uri));
         head.extend_from_slice(b"\r\n");
         Self {
-            server,
+            origin,
             head,
             is_conditional,
             is_shared: false,
@@ -143,8 +143,8 @@ impl OriginRequest {
 
     /// Returns the same request without permits.
     pub(crate) fn again(&self) -> Self {
-        let (server, head) = (self.server.clone(), self.head.clone());
-        Self { server, head, client_permit: None, origin_permit: None, ..*self }
+        let (origin, head) = (self.origin.clone(), self.head.clone());
+        Self { origin, head, client_permit: None, origin_permit: None, ..*self }
     }
 
     /// Returns true for a 304 to a GET or HEAD that was sent without a condition. The client has no

@@ -15,7 +15,9 @@ use strait_transfer::pipe::Pipes;
 use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 
-use crate::config::settings::{Server, Settings};
+use crate::config::pool::Load;
+use crate::config::server::Server;
+use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
 use crate::io::clock::Clock;
 use crate::io::gate::{Client, Gates, Key, Permit};
@@ -83,6 +85,8 @@ pub(crate) struct Connection {
     pub(crate) is_used: bool,
     /// Fetch of a fill, which may continue without a waiting client.
     pub(crate) background: Option<Fetch>,
+    /// Request in progress at a server of a pool.
+    pub(crate) load: Option<Load>,
     /// Right to use the connection; `None` while it is idle.
     slot: Option<Slot>,
     _descriptor: Option<Share>,
@@ -210,6 +214,7 @@ impl Connection {
             server,
             is_used,
             background,
+            load: None,
             slot,
             _descriptor: descriptor,
         }))
@@ -229,6 +234,7 @@ impl Connection {
             self.is_used = true;
             self.slot = None;
             self.background = None;
+            self.load = None;
             upstream.pool.borrow_mut().keep(self);
         }
     }
@@ -334,7 +340,7 @@ fn split(upstream: &Upstream<'_>, addresses: &[IpAddr]) -> (Vec<IpAddr>, Option<
 /// Returns true if the proxy may connect to an address. The operator names the origin of a reverse
 /// proxy; clients name all others.
 fn may_reach(settings: &Settings, address: IpAddr) -> bool {
-    settings.origin.is_some() || settings.access.reaches(address)
+    settings.is_reverse() || settings.access.reaches(address)
 }
 
 /// Returns the time for one of `addresses` attempts that share `left`.

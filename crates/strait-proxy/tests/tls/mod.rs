@@ -5,4 +5,5 @@ mod clients;
 mod origin;
 mod origins;
 mod rig;
+mod sites;
 mod tunnels;

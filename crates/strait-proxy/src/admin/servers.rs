@@ -1,0 +1,70 @@
+//! State and counters of the servers of all pools.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use strait_ledger::prometheus::Text;
+
+use crate::config::settings::Settings;
+
+/// Pool of the one-line form, which has no name.
+const ORIGIN: &str = "origin";
+
+/// Server of a pool.
+#[derive(Debug, Serialize)]
+pub(super) struct ServerStatus {
+    pool: String,
+    server: String,
+    /// Requests in progress.
+    load: u64,
+    requests: u64,
+    failures: u64,
+    ejections: u64,
+    /// True while it gets no requests after failures.
+    is_ejected: bool,
+    /// True while it fails active checks.
+    is_down: bool,
+}
+
+/// Returns the servers of all pools at a time in seconds; none for a forward proxy.
+pub(super) fn servers(settings: &Settings, now: u64) -> Vec<ServerStatus> {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let pools = settings.sites.iter().flat_map(|sites| &sites.pools);
+    let members = pools.flat_map(|pool| pool.members.iter().map(move |member| (pool, member)));
+    members
+        .map(|(pool, member)| ServerStatus {
+            pool: pool.name.as_deref().unwrap_or(ORIGIN).to_owned(),
+            server: member.server.to_string(),
+            load: read(&member.state.load),
+            requests: read(&member.state.requests),
+            failures: read(&member.state.failures),
+            ejections: read(&member.state.ejections),
+            is_ejected: member.is_ejected(now),
+            is_down: member.is_down(),
+        })
+        .collect()
+}
+
+/// Function that returns one number of a server.
+type Number = fn(&ServerStatus) -> u64;
+
+/// Writes the metrics of servers.
+pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
+    let families: [(&str, &str, &str, Number); 6] = [
+        ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
+        ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
+        ("ejections_total", "counter", "Ejections of a server after failures.", |server| server.ejections),
+        ("load", "gauge", "Requests in progress at a server.", |server| server.load),
+        ("ejected", "gauge", "1 while a server gets no requests after failures.", |server| {
+            server.is_ejected.into()
+        }),
+        ("down", "gauge", "1 while a server fails active checks.", |server| server.is_down.into()),
+    ];
+    for (name, kind, help, number) in families {
+        out.family(&format!("strait_proxy_server_{name}"), kind, help);
+        for server in servers {
+            let labels = [("pool", &*server.pool), ("server", &*server.server)];
+            out.sample("", &labels, number(server));
+        }
+    }
+}

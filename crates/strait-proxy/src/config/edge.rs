@@ -1,0 +1,155 @@
+//! Structure of `[pool.NAME]`, `[[site]]` and `[[site.route]]` in the file `strait.toml`.
+//!
+//! `sites` checks them. Nothing here is checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Servers that answer the same requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    /// Servers, as `HOST:PORT`, `http://HOST:PORT` or `https://HOST:PORT`, each optionally followed
+    /// by ` weight=N`.
+    pub servers: Vec<String>,
+    /// How a server is chosen.
+    pub balance: Balance,
+    /// Consecutive failures after which a server gets no requests for a while; 0: never.
+    pub failures: u32,
+    /// Seconds without requests after the first ejection; each further one doubles them, up to 30
+    /// times this value.
+    pub eject: u64,
+    /// Servers that a request is sent to in addition to the first one, if that fails.
+    pub retries: u32,
+    /// Active check of each server. Default: none.
+    pub check: Option<Check>,
+}
+
+/// Active check of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Check {
+    /// Path that is requested by GET. Default: none, the check is a connection.
+    pub path: Option<String>,
+    /// Host of the request. Default: the server's own.
+    pub host: Option<String>,
+    /// Expected status. Default: 200 to 399.
+    pub status: Option<u16>,
+    /// Seconds between two checks.
+    pub interval: u64,
+    /// Seconds that a check may take.
+    pub timeout: u64,
+    /// Consecutive checks that a server must pass to get requests again.
+    pub rise: u32,
+    /// Consecutive checks that a server must fail to get no requests.
+    pub fall: u32,
+}
+
+/// How a server of a pool is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// In turn.
+    #[default]
+    RoundRobin,
+    /// The server with the fewest requests in progress.
+    LeastConnections,
+    /// Of two random servers, the one with fewer requests in progress.
+    PowerOfTwo,
+    /// By a hash of the URI, so that each URI has its server.
+    Uri,
+}
+
+/// Hosts, and the routes of their requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Site {
+    /// Hosts, as `www.example.org`, or `*.example.org` for all names below a domain. Empty: all
+    /// hosts that no other site has.
+    pub hosts: Vec<String>,
+    /// File of the certificate for clients that name one of the hosts (SNI), followed by
+    /// intermediate certificates, in PEM. Default: `tls.certificate`.
+    pub certificate: Option<PathBuf>,
+    /// File of its private key, in PEM.
+    pub key: Option<PathBuf>,
+    /// Redirect requests without TLS to https, and tell clients to use https only (HSTS, RFC 6797).
+    pub https: bool,
+    /// Routes; the one with the longest matching path applies.
+    pub route: Vec<Route>,
+}
+
+/// Paths of a site, and the target of their requests: one of `pool`, `files`,
+/// `redirect` and `respond`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Route {
+    /// Path with all paths below it: `/a` has `/a` and `/a/b`, but not `/ab`; `/a/` has `/a/b`, but
+    /// not `/a`. Default: `/`.
+    pub path: Option<String>,
+    /// Path alone.
+    pub path_exact: Option<String>,
+    /// Name of the pool that answers.
+    pub pool: Option<String>,
+    /// Directory of static files, below which the path of the request names a file.
+    pub files: Option<PathBuf>,
+    /// Redirection.
+    pub redirect: Option<Redirect>,
+    /// Fixed response.
+    pub respond: Option<Respond>,
+}
+
+/// Redirection to another URI.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Redirect {
+    /// Status: 301, 302, 303, 307 or 308.
+    pub status: u16,
+    /// Location, in which `{host}` stands for the host of the request, and `{uri}` for its path and
+    /// query.
+    pub location: String,
+}
+
+/// Fixed response.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Respond {
+    /// Status.
+    pub status: u16,
+    /// Body.
+    pub body: String,
+    /// Fields.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            balance: Balance::default(),
+            failures: 3,
+            eject: 10,
+            retries: 2,
+            check: None,
+        }
+    }
+}
+
+impl Default for Check {
+    fn default() -> Self {
+        Self { path: None, host: None, status: None, interval: 5, timeout: 2, rise: 2, fall: 3 }
+    }
+}
+
+impl Default for Redirect {
+    fn default() -> Self {
+        Self { status: 308, location: String::new() }
+    }
+}
+
+impl Default for Respond {
+    fn default() -> Self {
+        Self { status: 200, body: String::new(), headers: BTreeMap::new() }
+    }
+}

@@ -1,0 +1,169 @@
+//! Keys of the sections that a file can have several times, `[pool.NAME]` and `[[site]]`, and the
+//! values that they accept. Like [`crate::config::schema`], for nested sections.
+
+use toml::Value;
+
+use crate::config::schema::{Kind, hint};
+
+/// Names of these sections.
+pub(crate) const NAMES: [&str; 2] = ["pool", "site"];
+
+/// Key of a section: a value, a section below it, or a list of sections.
+#[derive(Clone, Copy)]
+enum Key {
+    Value(Kind),
+    Section(&'static [(&'static str, Key)]),
+    List(&'static [(&'static str, Key)]),
+    /// Names with texts.
+    Texts,
+}
+
+const POOL: &[(&str, Key)] = &[
+    ("servers", Key::Value(Kind::Servers)),
+    ("balance", Key::Value(Kind::OneOf(&["round-robin", "least-connections", "power-of-two", "uri"]))),
+    ("failures", Key::Value(Kind::Number(0, 1000))),
+    ("eject", Key::Value(Kind::Number(1, 3600))),
+    ("retries", Key::Value(Kind::Number(0, 16))),
+    ("check", Key::Section(CHECK)),
+];
+
+const CHECK: &[(&str, Key)] = &[
+    ("path", Key::Value(Kind::Text)),
+    ("host", Key::Value(Kind::Text)),
+    ("status", Key::Value(Kind::Number(200, 599))),
+    ("interval", Key::Value(Kind::Number(1, 3600))),
+    ("timeout", Key::Value(Kind::Number(1, 3600))),
+    ("rise", Key::Value(Kind::Number(1, 100))),
+    ("fall", Key::Value(Kind::Number(1, 100))),
+];
+
+const SITE: &[(&str, Key)] = &[
+    ("hosts", Key::Value(Kind::Hosts)),
+    ("certificate", Key::Value(Kind::Path)),
+    ("key", Key::Value(Kind::Path)),
+    ("https", Key::Value(Kind::Bool)),
+    ("route", Key::List(ROUTE)),
+];
+
+const ROUTE: &[(&str, Key)] = &[
+    ("path", Key::Value(Kind::Text)),
+    ("path_exact", Key::Value(Kind::Text)),
+    ("pool", Key::Value(Kind::Text)),
+    ("files", Key::Value(Kind::Path)),
+    ("redirect", Key::Section(REDIRECT)),
+    ("respond", Key::Section(RESPOND)),
+];
+
+const REDIRECT: &[(&str, Key)] =
+    &[("status", Key::Value(Kind::Number(300, 399))), ("location", Key::Value(Kind::Text))];
+
+const RESPOND: &[(&str, Key)] = &[
+    ("status", Key::Value(Kind::Number(200, 599))),
+    ("body", Key::Value(Kind::Text)),
+    ("headers", Key::Texts),
+];
+
+/// Returns all errors in a section of that name; `None` for any other name.
+pub(crate) fn problems(name: &str, value: &Value) -> Option<Vec<String>> {
+    let mut problems = Vec::new();
+    match (name, value) {
+        ("pool", Value::Table(pools)) => {
+            for (name, pool) in pools {
+                check(&format!("pool.{name}"), Key::Section(POOL), pool, &mut problems);
+            }
+        }
+        ("pool", _) => {
+            problems.push("pool: expected sections with a name, for example [pool.app]".to_owned())
+        }
+        ("site", sites) => check("site", Key::List(SITE), sites, &mut problems),
+        _ => return None,
+    }
+    Some(problems)
+}
+
+fn check(key: &str, kind: Key, value: &Value, problems: &mut Vec<String>) {
+    let (form, keys) = match (kind, value) {
+        (Key::Value(kind), value) => return problems.extend(kind.problem(key, value)),
+        (Key::Texts, Value::Table(table)) => {
+            let wrong = table.iter().filter(|(_, value)| !value.is_str());
+            return problems.extend(wrong.map(|(name, _)| format!("{key}.{name}: expected text in quotes")));
+        }
+        (Key::List(keys), Value::Array(items)) => {
+            for (index, item) in items.iter().enumerate() {
+                check(&format!("{key}[{}]", index + 1), Key::Section(keys), item, problems);
+            }
+            return;
+        }
+        (Key::Section(keys), Value::Table(table)) => {
+            for (name, value) in table {
+                let path = format!("{key}.{name}");
+                match keys.iter().find(|(own, _)| own == name) {
+                    Some((_, kind)) => check(&path, *kind, value, problems),
+                    None => {
+                        let hint = hint(name, keys.iter().map(|(own, _)| *own));
+                        problems.push(format!(
+                            "{path}: unknown key{hint}; strait proxy --print-default-config lists all keys"
+                        ));
+                    }
+                }
+            }
+            return;
+        }
+        (Key::List(keys), _) => ("sections, for example [[site]] or [[site.route]]", keys),
+        (Key::Section(keys), _) => ("a section", keys),
+        (Key::Texts, _) => ("names with texts, for example { Cache-Control = \"no-store\" }", &[][..]),
+    };
+    let keys: Vec<_> = keys.iter().map(|(name, _)| *name).collect();
+    let keys = if keys.is_empty() { String::new() } else { format!(" with the keys {}", keys.join(", ")) };
+    problems.push(format!("{key}: expected {form}{keys}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::file::Config;
+
+    #[test]
+    fn the_default_file_has_every_key() {
+        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND].into_iter().flatten() {
+            let is_there = match *name {
+                "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),
+                name => Config::DEFAULT_TOML.contains(&format!("{name} = ")),
+            };
+            assert!(is_there, "{name}");
+        }
+    }
+
+    #[test]
+    fn wrong_keys_and_values_are_named_with_their_lines() {
+        for (toml, expected) in [
+            ("[pool.a]\nserver = [\"a:1\"]", "line 2: pool.a.server: unknown key (did you mean servers?)"),
+            ("[pool.a]\nservers = \"a:1\"", "line 2: pool.a.servers = \"a:1\": expected a list of servers"),
+            ("[pool.a]\nbalance = \"random\"", "line 2: pool.a.balance = \"random\": expected one of"),
+            ("pool = 3", "line 1: pool: expected sections with a name"),
+            ("[site]\nhosts = []", "site: expected sections, for example [[site]]"),
+            ("[[site]]\n[[site]]\nhost = []", "line 3: site[2].host: unknown key (did you mean hosts?)"),
+            (
+                "[[site]]\n[[site.route]]\n[[site.route]]\nprefix = 3",
+                "line 4: site[1].route[2].prefix: unknown key;",
+            ),
+            (
+                "[[site]]\n[[site.route]]\nrespond = { status = 99 }",
+                "site[1].route[1].respond.status = 99: expected a whole number from 200 to 599",
+            ),
+            (
+                "[[site]]\n[[site.route]]\nrespond = { headers = { a = 1 } }",
+                "site[1].route[1].respond.headers.a: expected text",
+            ),
+            (
+                "[[site]]\n[[site.route]]\nredirect = \"x\"",
+                "expected a section with the keys status, location",
+            ),
+            ("sites = []", "line 1: sites: unknown key (did you mean site?)"),
+            ("[cache]\nmemroy = 1", "line 2: cache.memroy: unknown key (did you mean cache.memory?)"),
+        ] {
+            let error = Config::from_toml(toml).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains('\n'), "{toml}: {error}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Checks of `[pool.NAME]` and `[[site]]`, and the table of sites made from them. All problems are
+//! reported at once; each text begins with the key, with sites and routes numbered from 1.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use strait_http::target::{Authority, Uri};
+
+use crate::config::check::refused;
+use crate::config::edge::{self, Check, Redirect, Respond};
+use crate::config::error::Result;
+use crate::config::file::Config;
+use crate::config::pool::{Member, ServerPool};
+use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
+use crate::config::schema::hint;
+use crate::config::server::Server;
+use crate::config::sites::{FixedResponse, SiteRoutes, Sites, Target};
+
+/// Maximum of servers in a pool: each is compared in a choice.
+const SERVERS_MAX: usize = 256;
+const WEIGHT_MAX: u32 = 1000;
+/// Maximum length in bytes of the body of a fixed response.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Makes the sites of a reverse proxy, with the state of the servers in `before`; `None` for a
+/// forward proxy.
+pub(crate) fn sites(config: &Config, before: Option<&Sites>) -> Result<Option<Sites>> {
+    let origin = config.origin.as_deref().map(Server::parse).transpose()?;
+    let has_sites = !config.pool.is_empty() || !config.site.is_empty();
+    match origin {
+        Some(_) if has_sites => {
+            let text = "origin: [[site]] and [pool.NAME] name the origins already; remove it";
+            refused(&[text.to_owned()]).map(|()| None)
+        }
+        Some(origin) => Ok(Some(Sites::of_origin(origin))),
+        None if !has_sites => Ok(None),
+        None => {
+            let mut table = Table::default();
+            table.pools(&config.pool, before);
+            table.sites(&config.site);
+            table.https(config);
+            table.finish(&config.hosts).map(Some)
+        }
+    }
+}
+
+/// Sites that are being made, and the problems found so far.
+#[derive(Default)]
+struct Table {
+    sites: Sites,
+    pools: BTreeMap<String, Arc<ServerPool>>,
+    /// Pools that a route names.
+    used: BTreeSet<String>,
+    problems: Vec<String>,
+}
+
+impl Table {
+    fn finish(mut self, hosts: &[String]) -> Result<Sites> {
+        if !hosts.is_empty() {
+            self.problem("hosts", "write the hosts of each site in its [[site]]");
+        }
+        let unused: Vec<_> = self.pools.keys().filter(|name| !self.used.contains(*name)).cloned().collect();
+        for name in unused {
+            self.problem(
+                &format!("pool.{name}.servers"),
+                "no route uses this pool; remove it, or name it in a [[site.route]]",
+            );
+        }
+        refused(&self.problems)?;
+        Ok(Sites { pools: self.pools.into_values().collect(), ..self.sites })
+    }
+
+    fn problem(&mut self, key: &str, why: &str) {
+        self.problems.push(format!("{key}: {why}"));
+    }
+
+    fn pools(&mut self, pools: &BTreeMap<String, edge::Pool>, before: Option<&Sites>) {
+        for (name, config) in pools {
+            let key = format!("pool.{name}.servers");
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            if name.is_empty() || !name.bytes().all(is_part) {
+                self.problem(&key, "the name of a pool consists of letters, digits, '-' and '_'");
+            }
+            if !(1..=SERVERS_MAX).contains(&config.servers.len()) {
+                let why = format!(
+                    "{} servers; a pool has 1 to {SERVERS_MAX}, for example [\"127.0.0.1:8080\"]",
+                    config.servers.len()
+                );
+                self.problem(&key, &why);
+            }
+            if let Some(why) = config.check.as_ref().and_then(why_no_check) {
+                self.problem(&format!("pool.{name}.check"), why);
+            }
+            let mut members: Vec<Member> = Vec::new();
+            for text in &config.servers {
+                match member(text) {
+                    Ok(member) if members.iter().any(|other| other.server == member.server) => {
+                        self.problem(&key, &format!("\"{text}\" occurs twice; give it a weight instead"));
+                    }
+                    Ok(member) => members.push(member),
+                    Err(why) => self.problem(&key, &format!("\"{text}\": {why}")),
+                }
+            }
+            let mut pool = ServerPool::new(Some(name), config, members);
+            let is_same = |other: &&Arc<ServerPool>| other.name == pool.name;
+            if let Some(same) = before.and_then(|before| before.pools.iter().find(is_same)) {
+                pool.take_over(same);
+            }
+            self.pools.insert(name.clone(), Arc::new(pool));
+        }
+    }
+
+    fn sites(&mut self, sites: &[edge::Site]) {
+        if sites.is_empty() {
+            self.problem("pool", "there is no [[site]] that uses the pools; a site has hosts and routes");
+        }
+        for (index, site) in sites.iter().enumerate() {
+            let key = format!("site[{}]", index + 1);
+            self.hosts(&key, &site.hosts, index);
+            if site.route.is_empty() {
+                self.problem(&key, "no route: add [[site.route]] with pool, files, redirect or respond");
+            }
+            let mut routes = Prefixes::default();
+            for (index, route) in site.route.iter().enumerate() {
+                self.route(&format!("{key}.route[{}]", index + 1), route, &mut routes);
+            }
+            self.sites.sites.push(SiteRoutes { routes, is_https_only: site.https });
+        }
+    }
+
+    /// Makes the redirection to https, which needs an address with TLS.
+    fn https(&mut self, config: &Config) {
+        let Some(address) = config.tls.listen.first() else {
+            let with_https = config.site.iter().position(|site| site.https);
+            if let Some(index) = with_https {
+                let key = format!("site[{}].https", index + 1);
+                self.problem(&key, "no address has TLS; set tls.listen, for example [\"0.0.0.0:443\"]");
+            }
+            return;
+        };
+        let port = if address.port() == 443 { String::new() } else { format!(":{}", address.port()) };
+        self.sites.to_https =
+            Redirect { location: format!("https://{{host}}{port}{{uri}}"), ..Redirect::default() };
+    }
+
+    fn hosts(&mut self, key: &str, hosts: &[String], index: usize) {
+        if hosts.is_empty() && self.sites.hosts.default.replace(index).is_some() {
+            self.problem(key, "two sites have no hosts, and only one can have all other hosts");
+        }
+        let key = format!("{key}.hosts");
+        for text in hosts {
+            if let Err(why) = self.sites.hosts.add(text, index) {
+                self.problem(&key, &format!("\"{text}\" {why}"));
+            }
+        }
+    }
+
+    fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
+        let Some(target) = self.target(key, route) else { return };
+        let index = self.sites.targets.len();
+        self.sites.targets.push(target);
+        let (name, path) = match (&route.path, &route.path_exact) {
+            (Some(_), Some(_)) => {
+                return self
+                    .problem(&format!("{key}.path_exact"), "the route has a path as well; use two routes");
+            }
+            (None, Some(path)) => ("path_exact", path.as_str()),
+            (path, None) => ("path", path.as_deref().unwrap_or("/")),
+        };
+        if let Some(why) = why_no_path(path) {
+            return self.problem(&format!("{key}.{name}"), &format!("\"{path}\": {why}"));
+        }
+        let is_new = if name == "path" { routes.add(path, index) } else { routes.add_exact(path, index) };
+        if !is_new {
+            self.problem(
+                &format!("{key}.{name}"),
+                &format!("\"{path}\": the route never matches, because a route before it has the same path"),
+            );
+        }
+    }
+
+    fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {
+        match (&route.pool, &route.files, &route.redirect, &route.respond) {
+            (None, Some(dir), None, None) => Some(Target::Files(dir.clone())),
+            (Some(name), None, None, None) => {
+                let pool = self.pools.get(name).cloned();
+                if pool.is_some() {
+                    self.used.insert(name.clone());
+                } else {
+                    let hint = hint(name, self.pools.keys().map(String::as_str));
+                    self.problem(&format!("{key}.pool"), &format!("there is no [pool.{name}]{hint}"));
+                }
+                pool.map(Target::Pool)
+            }
+            (None, None, Some(redirect), None) => match why_no_redirect(redirect) {
+                None => Some(Target::Redirect(redirect.clone())),
+                Some(why) => {
+                    self.problem(&format!("{key}.redirect"), &why);
+                    None
+                }
+            },
+            (None, None, None, Some(respond)) => match fixed(respond) {
+                Ok(response) => Some(Target::Fixed(response)),
+                Err(why) => {
+                    self.problem(&format!("{key}.respond"), &why);
+                    None
+                }
+            },
+            _ => {
+                self.problem(key, "a route has one target: pool, files, redirect or respond");
+                None
+            }
+        }
+    }
+}
+
+/// Parses a server of a pool with its weight.
+fn member(text: &str) -> Result<Member, String> {
+    let mut words = text.split_ascii_whitespace();
+    let address = words.next().unwrap_or_default();
+    let mut weight = 1;
+    for word in words {
+        let number = word.strip_prefix("weight=").and_then(|number| number.parse().ok());
+        weight = number
+            .filter(|number| (1..=WEIGHT_MAX).contains(number))
+            .ok_or_else(|| format!("\"{word}\": expected weight=1 to weight={WEIGHT_MAX}"))?;
+    }
+    let expected = "expected HOST:PORT, http://HOST:PORT or https://HOST:PORT";
+    if address.contains("://") {
+        let uri = Uri::parse(address).map_err(|error| format!("{error}; {expected}"))?;
+        if !matches!(uri.path, "" | "/") {
+            return Err(format!("it has a path; {expected}"));
+        }
+        return Ok(Member::new(Server::of(&uri), weight));
+    }
+    let authority = Authority::parse(address).map_err(|_| expected.to_owned())?;
+    let port = authority.port.ok_or_else(|| format!("it has no port; {expected}"))?;
+    let host = authority.host.to_string();
+    let host = host.trim_matches(['[', ']']).into();
+    Ok(Member::new(Server { host, port, is_tls: false }, weight))
+}
+
+/// Returns the reason why a check cannot be sent.
+fn why_no_check(check: &Check) -> Option<&'static str> {
+    let is_text = |text: &String| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if check.path.as_ref().is_some_and(|path| !path.starts_with('/') || !is_text(path)) {
+        Some("path: expected a path, for example \"/healthz\"")
+    } else if check.host.as_ref().is_some_and(|host| Authority::parse(host).is_err()) {
+        Some("host: expected a host, for example \"app.example.org\"")
+    } else if check.path.is_none() && (check.host.is_some() || check.status.is_some()) {
+        Some("host and status need a path: without one the check is a connection")
+    } else {
+        None
+    }
+}
+
+/// Returns the reason why a path cannot be that of a route. Paths of requests are compared in all
+/// their forms, decoded, and a path that no form can have never matches.
+fn why_no_path(path: &str) -> Option<&'static str> {
+    let has_part = |parts: &[&str]| path.split('/').skip(1).any(|part| parts.contains(&part));
+    if !path.starts_with('/') {
+        Some("a path begins with /")
+    } else if path.len() > PATH_BYTES_MAX {
+        Some("the path is too long; the maximum is 1024 bytes")
+    } else if path.contains(['%', '\\', ';', '?', '#', '*'])
+        || path.chars().any(|it| it.is_control() || it == ' ')
+    {
+        Some(
+            "write the path decoded, without query, parameters, patterns and spaces: /a matches all paths below it",
+        )
+    } else if path.contains("//") || has_part(&[".", ".."]) {
+        Some("the route never matches, because the path has empty or dot segments")
+    } else {
+        None
+    }
+}
+
+fn why_no_redirect(redirect: &Redirect) -> Option<String> {
+    let Redirect { status, location } = redirect;
+    if ![301, 302, 303, 307, 308].contains(status) {
+        return Some(format!("status {status} is no redirection; expected 301, 302, 303, 307 or 308"));
+    }
+    // After a lone slash, a path of the request could continue an authority: //evil.example.
+    let path = |rest: &str| !rest.starts_with(['/', '\\', '{']);
+    let is_whole = ["http://", "https://"]
+        .iter()
+        .any(|scheme| location.len() > scheme.len() && location.starts_with(scheme));
+    let is_ascii = location.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_valid = is_ascii && (is_whole || location.strip_prefix('/').is_some_and(path));
+    (!is_valid).then(|| format!("location = \"{location}\": expected a URI or a path, for example \"https://{{host}}{{uri}}\" or \"/new\""))
+}
+
+/// Returns the response of a route.
+fn fixed(respond: &Respond) -> Result<FixedResponse, String> {
+    let Respond { status, body, headers } = respond;
+    if !(200..=599).contains(status) {
+        return Err(format!("status {status}: expected 200 to 599"));
+    }
+    if matches!(status, 204 | 205 | 304) && !body.is_empty() {
+        return Err(format!("a response with status {status} has no body; remove body"));
+    }
+    if body.len() > BODY_BYTES_MAX {
+        return Err(format!("a body of {} bytes; the maximum is {BODY_BYTES_MAX}", body.len()));
+    }
+    let mut field_lines = Vec::new();
+    for (name, value) in headers {
+        if let Some(why) = why_no_field(name, value) {
+            return Err(format!("headers: \"{name}\": {why}"));
+        }
+        field_lines.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+    }
+    let has_type = headers.keys().any(|name| name.eq_ignore_ascii_case("content-type"));
+    if !has_type && !body.is_empty() {
+        field_lines.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
+    }
+    Ok(FixedResponse { status: *status, field_lines, body: body.clone().into_bytes() })
+}
+
+/// Returns the reason why a response cannot have a field.
+fn why_no_field(name: &str, value: &str) -> Option<&'static str> {
+    const OF_THE_PROXY: [&str; 9] = [
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "via",
+    ];
+    if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        Some("not a field name")
+    } else if http::HeaderValue::from_str(value).is_err() {
+        Some("the value has a control character, or one outside ASCII")
+    } else {
+        let is_own = OF_THE_PROXY.iter().any(|own| own.eq_ignore_ascii_case(name));
+        is_own.then_some("the proxy writes this field itself; remove it")
+    }
+}

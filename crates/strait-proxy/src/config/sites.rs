@@ -1,0 +1,258 @@
+//! Sites of a reverse proxy: finds the target of a request by its host and path.
+//!
+//! Host and path are in the cache key, so they alone select the target: responses of one target
+//! never answer requests for another. [`crate::config::site_check`] makes the table from the file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use strait_http::path::select_by_all;
+use strait_http::target::{Authority, Host, Uri};
+
+use crate::config::edge::Redirect;
+use crate::config::hosts::Hosts;
+use crate::config::pool::ServerPool;
+use crate::config::prefixes::Prefixes;
+use crate::config::server::Server;
+
+/// Sites of a reverse proxy. The one-line form is a site for all hosts with one route.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sites {
+    pub(crate) pools: Vec<Arc<ServerPool>>,
+    pub(crate) targets: Vec<Target>,
+    /// Positions in `sites`, by host.
+    pub(crate) hosts: Hosts<usize>,
+    pub(crate) sites: Vec<SiteRoutes>,
+    /// Redirection of requests without TLS to sites that need it.
+    pub(crate) to_https: Redirect,
+}
+
+/// Routes of a site.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SiteRoutes {
+    /// Positions in `targets`, by path.
+    pub(crate) routes: Prefixes<usize>,
+    /// True if requests need TLS.
+    pub(crate) is_https_only: bool,
+}
+
+/// Target of a request, found by its host and path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) target: &'a Target,
+    /// True if the site's requests need TLS.
+    pub(crate) is_https_only: bool,
+}
+
+/// Target of a route.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Pool(Arc<ServerPool>),
+    /// Directory of static files.
+    Files(PathBuf),
+    Redirect(Redirect),
+    Fixed(FixedResponse),
+}
+
+/// Response that needs no origin.
+#[derive(Clone, Debug)]
+pub(crate) struct FixedResponse {
+    pub(crate) status: u16,
+    /// Lines of its fields.
+    pub(crate) field_lines: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Reason why a request has no target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTarget {
+    /// No site has the host.
+    Host,
+    /// No route of the site has the path.
+    Path,
+    /// Programs read the path differently, and the routes of these readings differ.
+    Ambiguous,
+}
+
+impl Sites {
+    /// Returns the sites of the one-line form.
+    pub(crate) fn of_origin(origin: Server) -> Self {
+        let pool = Arc::new(ServerPool::of_origin(origin));
+        let mut routes = Prefixes::default();
+        routes.add("/", 0);
+        Self {
+            pools: vec![pool.clone()],
+            targets: vec![Target::Pool(pool)],
+            hosts: Hosts::new(Some(0)),
+            sites: vec![SiteRoutes { routes, is_https_only: false }],
+            to_https: Redirect::default(),
+        }
+    }
+
+    /// Returns true if a server uses TLS.
+    pub(crate) fn use_tls(&self) -> bool {
+        self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls)
+    }
+
+    /// Returns the target of a request.
+    pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
+        let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
+        let SiteRoutes { routes, is_https_only } = self.sites.get(*site).ok_or(NoTarget::Host)?;
+        let target = match routes.only() {
+            Some(only) => Some(only),
+            None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
+            None => select_by_all(path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
+        };
+        let target = target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)?;
+        Ok(Found { target, is_https_only: *is_https_only })
+    }
+
+    /// Returns the pool of a URI; `None` if its target is no pool.
+    pub(crate) fn pool_of(&self, uri: &Uri<'_>) -> Option<&Arc<ServerPool>> {
+        match self.find(&uri.authority.host, uri.path) {
+            Ok(Found { target: Target::Pool(pool), .. }) => Some(pool),
+            _ => None,
+        }
+    }
+
+    /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
+    /// server for `/` of the site for all hosts.
+    pub(crate) fn authority(&self) -> Option<Authority<'_>> {
+        let target = self.sites.get(self.hosts.default?)?.routes.find(b"/")?;
+        match self.targets.get(target)? {
+            Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
+            _ => None,
+        }
+    }
+}
+
+/// URI of a request with the pool that its origin is in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resource<'b> {
+    pub(crate) uri: Uri<'b>,
+    /// `None` for a forward proxy: the URI names the origin.
+    pub(crate) pool: Option<&'b Arc<ServerPool>>,
+    /// True if clients are told to use https only (HSTS).
+    pub(crate) is_https_only: bool,
+}
+
+impl Resource<'_> {
+    /// Appends the cache key: the URI and, after `#`, the name of the pool. A reload can give a URI
+    /// to another pool, and responses of the pool before must not answer its requests. No URI of a
+    /// request has a `#`.
+    pub(crate) fn write_key(&self, key: &mut String) {
+        self.uri.write_key(key);
+        if let Some(name) = self.pool.and_then(|pool| pool.name.as_ref()) {
+            key.push('#');
+            key.push_str(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::file::Config;
+    use crate::config::settings::Settings;
+
+    const TOML: &str = r#"
+        pool.a.servers = ["127.0.0.1:1"]
+        pool.b.servers = ["127.0.0.1:2"]
+        [[site]]
+        hosts = ["www.example.org"]
+        route = [{ pool = "a" }, { path = "/admin", pool = "b" }, { path_exact = "/up", pool = "b" }]
+        [[site]]
+        hosts = ["*.example.org"]
+        route = [{ path = "/only", pool = "b" }]
+    "#;
+
+    fn sites(toml: &str) -> Sites {
+        Settings::new(&Config::from_toml(toml).unwrap()).unwrap().sites.unwrap()
+    }
+
+    /// Returns the name of the pool, or the reason why there is none.
+    fn found(sites: &Sites, uri: &str) -> String {
+        let uri = Uri::parse(uri).unwrap();
+        match sites.find(&uri.authority.host, uri.path) {
+            Ok(Found { target: Target::Pool(pool), .. }) => pool.name.clone().unwrap().into(),
+            Ok(other) => format!("{other:?}"),
+            Err(why) => format!("{why:?}"),
+        }
+    }
+
+    #[test]
+    fn host_and_path_select_the_pool() {
+        let sites = sites(TOML);
+        for (uri, expected) in [
+            ("http://www.example.org/", "a"),
+            ("http://WWW.Example.ORG.:8080/x", "a"),
+            ("http://www.example.org/admin", "b"),
+            ("http://www.example.org/admin?x", "b"),
+            ("http://www.example.org/administrator", "a"),
+            ("http://www.example.org/up", "b"),
+            ("http://www.example.org/up/", "a"),
+            ("http://a.b.example.org/only/x", "b"),
+            ("http://a.example.org/", "Path"),
+            ("http://www.example.com/", "Host"),
+        ] {
+            assert_eq!(found(&sites, uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn hostile_path_passes_no_route() {
+        let sites = sites(TOML);
+        for path in [
+            "//admin",
+            "/./admin",
+            "/x/../admin",
+            "/x/%2e%2e/admin",
+            "/x/%2E./admin",
+            "/x%2f..%2fadmin",
+            "/x\\..\\admin",
+            "/x%5c..%5cadmin",
+            "/x/..;/admin",
+            "/;/admin",
+            "/admin/../x",
+            "/admin%2f../x",
+            "/admin;x",
+            "/admin%00",
+            "/up;x",
+            "/up/.",
+        ] {
+            assert_eq!(found(&sites, &format!("http://www.example.org{path}")), "Ambiguous", "{path}");
+        }
+        for (path, expected) in [
+            ("/%61dmin", "b"),
+            ("/admin/%2e%2e%2fadmin/x", "b"),
+            ("/a%2fb", "a"),
+            ("/a//b/../c;d", "a"),
+            ("/a%20b", "a"),
+            ("/%2561dmin", "a"),
+            ("/ADMIN", "a"),
+        ] {
+            assert_eq!(found(&sites, &format!("http://www.example.org{path}")), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn site_without_hosts_has_all_others() {
+        let sites = sites(&format!("{TOML}\n[[site]]\nroute = [{{ pool = \"b\" }}]"));
+        assert_eq!(found(&sites, "http://www.example.com/"), "b");
+        assert_eq!(found(&sites, "http://www.example.org/"), "a");
+        assert_eq!(sites.authority().unwrap().to_string(), "127.0.0.1:2");
+    }
+
+    #[test]
+    fn key_has_the_pool() {
+        let sites = sites(TOML);
+        let uri = Uri::parse("http://www.example.org/admin?x").unwrap();
+        let mut key = String::new();
+        Resource { uri, pool: sites.pool_of(&uri), is_https_only: false }.write_key(&mut key);
+        assert_eq!(key, "http://www.example.org/admin?x#b");
+        let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
+        key.clear();
+        Resource { uri, pool: one.pool_of(&uri), is_https_only: false }.write_key(&mut key);
+        assert_eq!(key, "http://www.example.org/admin?x");
+    }
+}

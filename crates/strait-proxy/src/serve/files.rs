@@ -1,0 +1,261 @@
+//! Static files of a route: opens the file of a path below a directory, and sends it by sendfile.
+//!
+//! The kernel resolves the path below the directory (openat2(2), `RESOLVE_BENEATH`), so that
+//! neither `..` nor a symbolic link leads out of it. Directories are not listed.
+
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2};
+use rustix::io::Errno;
+use strait_http::conditional::{is_not_modified, range_counts};
+use strait_http::fields::Fields;
+use strait_http::head;
+use strait_http::path::resolved;
+use strait_http::range::{self, Wanted, content_range};
+use strait_http::target::Uri;
+
+use crate::io::head::{push_date, push_field, push_status_line};
+use crate::observe::access::Outcome;
+use crate::serve::exchange::{Exchange, ExchangeError};
+use crate::serve::response::{Framing, ResponseOptions, write_end};
+
+/// File of a directory.
+const INDEX: &[u8] = b"index.html";
+/// Only hidden directory that is served (RFC 8615).
+const WELL_KNOWN: &[u8] = b".well-known";
+
+/// Media types by the end of a name. Text is UTF-8.
+const MEDIA_TYPES: [(&str, &str); 30] = [
+    ("avif", "image/avif"),
+    ("bin", "application/octet-stream"),
+    ("css", "text/css; charset=utf-8"),
+    ("csv", "text/csv; charset=utf-8"),
+    ("gif", "image/gif"),
+    ("gz", "application/gzip"),
+    ("htm", "text/html; charset=utf-8"),
+    ("html", "text/html; charset=utf-8"),
+    ("ico", "image/x-icon"),
+    ("jpeg", "image/jpeg"),
+    ("jpg", "image/jpeg"),
+    ("js", "text/javascript; charset=utf-8"),
+    ("json", "application/json"),
+    ("m4a", "audio/mp4"),
+    ("md", "text/markdown; charset=utf-8"),
+    ("mjs", "text/javascript; charset=utf-8"),
+    ("mp3", "audio/mpeg"),
+    ("mp4", "video/mp4"),
+    ("pdf", "application/pdf"),
+    ("png", "image/png"),
+    ("svg", "image/svg+xml"),
+    ("txt", "text/plain; charset=utf-8"),
+    ("wasm", "application/wasm"),
+    ("webm", "video/webm"),
+    ("webmanifest", "application/manifest+json"),
+    ("webp", "image/webp"),
+    ("woff", "font/woff"),
+    ("woff2", "font/woff2"),
+    ("xml", "application/xml"),
+    ("zip", "application/zip"),
+];
+
+/// Bytes of a file for a request.
+enum Selected {
+    Whole,
+    Part(Range<u64>),
+    NotModified,
+    Unsatisfiable,
+}
+
+impl Exchange<'_, '_> {
+    /// Answers with the file of `uri` below `dir`. Returns true if the connection can carry another
+    /// request.
+    pub(crate) async fn answer_with_file(
+        &mut self,
+        uri: &Uri<'_>,
+        dir: &Path,
+    ) -> Result<bool, ExchangeError> {
+        if !matches!(self.request.method, "GET" | "HEAD") {
+            return self.answer_fixed((405, b"Allow: GET, HEAD\r\n", &[])).await;
+        }
+        let (slash, path) = uri.origin_form("GET");
+        let name = name_of(&format!("{slash}{path}")).ok_or_else(not_found)?;
+        let (file, stat) = open_below(dir, &name).map_err(refused)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => self.send_static(&file, &stat, &name).await,
+            FileType::Directory => self.redirect_to_directory(uri).await,
+            _ => Err(not_found()),
+        }
+    }
+
+    /// Redirects to a directory's own path, which ends with a slash, so that relative references in
+    /// its index work.
+    async fn redirect_to_directory(&mut self, uri: &Uri<'_>) -> Result<bool, ExchangeError> {
+        let scheme = if self.client.socket.is_encrypted() { "https" } else { "http" };
+        let (path, query) = uri.path.split_at(uri.path.find('?').unwrap_or(uri.path.len()));
+        // A whole URI: a path that begins with two slashes would name another host.
+        let location = format!("{scheme}://{}{path}/{query}", uri.authority);
+        let mut field_lines = Vec::new();
+        push_field(&mut field_lines, "Location", location.as_bytes());
+        self.answer_fixed((301, &field_lines, &[])).await
+    }
+
+    async fn send_static(&mut self, file: &OwnedFd, stat: &Stat, name: &[u8]) -> Result<bool, ExchangeError> {
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        let field_lines = field_lines(stat, length, name, self.worker.now());
+        let selected = self.select_static(&field_lines, length);
+        let range = match selected {
+            Selected::NotModified => return self.answer_fixed((304, &field_lines, &[])).await,
+            Selected::Unsatisfiable => {
+                let line = format!("Content-Range: bytes */{length}\r\n");
+                return self.answer_fixed((416, line.as_bytes(), &[])).await;
+            }
+            Selected::Whole => 0..length,
+            Selected::Part(ref range) => range.clone(),
+        };
+        let status = if matches!(selected, Selected::Part(_)) { 206 } else { 200 };
+        let keeps_alive = self.options.keeps_alive && !self.upload.has_body();
+        let options = ResponseOptions { keeps_alive, ..self.options };
+        let mut head = self.worker.heads.take();
+        push_status_line(&mut head, status);
+        push_date(&mut head, self.worker.now());
+        head.extend_from_slice(&field_lines);
+        if status == 206 {
+            push_field(&mut head, "Content-Range", content_range(&range, length).as_bytes());
+        }
+        let len = range.end - range.start;
+        write_end(&mut head, Framing::Length(len), None, options);
+        self.client.record.other(status, Outcome::Own);
+        self.client.add_overhead(head.len());
+        if options.is_head || len == 0 {
+            self.client.write_all(&head, &[]).await?;
+        } else {
+            self.client.write_all_and_more(&head).await?;
+            self.client.send_file(file, range.start, len).await?;
+        }
+        self.worker.heads.give_back(head);
+        Ok(options.keeps_alive)
+    }
+
+    /// Selects the bytes of a file with these fields (RFC 9110, section 13.2.2). Several ranges are
+    /// answered with the whole file (section 14.2).
+    fn select_static(&self, field_lines: &[u8], length: u64) -> Selected {
+        let response = [b"HTTP/1.1 200 OK\r\n", field_lines, b"\r\n"].concat();
+        let Ok(Some((response, _))) = head::response(&response) else { return Selected::Whole };
+        let (request, own): (_, &Fields<'_>) = (&self.request.fields, &response.fields);
+        if is_not_modified(request, own) {
+            return Selected::NotModified;
+        }
+        let is_counted = |_: &&str| !self.options.is_head && range_counts(request, own);
+        let Some(wanted) = request.one("range").filter(is_counted) else { return Selected::Whole };
+        match range::wanted(wanted, length) {
+            Wanted::Unsatisfiable => Selected::Unsatisfiable,
+            Wanted::Parts(mut parts) if parts.len() == 1 => Selected::Part(parts.remove(0)),
+            Wanted::Parts(_) | Wanted::Whole => Selected::Whole,
+        }
+    }
+}
+
+/// Returns the name of a file below a directory; `None` for a hidden one, or a path with NUL.
+fn name_of(path: &str) -> Option<Vec<u8>> {
+    let mut name = resolved(path)?;
+    let is_hidden = |segment: &[u8]| segment.starts_with(b".") && segment != WELL_KNOWN;
+    if name.split(|byte| *byte == b'/').any(is_hidden) {
+        return None;
+    }
+    if name.ends_with(b"/") {
+        name.extend_from_slice(INDEX);
+    }
+    Some(name.split_off(1))
+}
+
+/// Opens a file below a directory. The directory is opened anew, because deployments replace it.
+fn open_below(dir: &Path, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
+    let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // A pipe without a writer must not block the worker.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let file = openat2(&dir, std::ffi::OsStr::from_bytes(name), flags, Mode::empty(), resolve)?;
+    let stat = fstat(&file)?;
+    Ok((file, stat))
+}
+
+fn not_found() -> ExchangeError {
+    ExchangeError::Refuse(404, "there is no such file".to_owned())
+}
+
+fn refused(error: Errno) -> ExchangeError {
+    match error {
+        Errno::NOENT
+        | Errno::NOTDIR
+        | Errno::LOOP
+        | Errno::XDEV
+        | Errno::NAMETOOLONG
+        | Errno::INVAL
+        | Errno::NXIO => not_found(),
+        Errno::ACCESS | Errno::PERM => ExchangeError::Refuse(403, "the file may not be read".to_owned()),
+        Errno::MFILE | Errno::NFILE | Errno::AGAIN => {
+            ExchangeError::Refuse(503, "the file cannot be opened now".to_owned())
+        }
+        error => ExchangeError::Refuse(500, format!("the file cannot be opened: {error}")),
+    }
+}
+
+/// Returns the lines of the fields of a file.
+fn field_lines(stat: &Stat, length: u64, name: &[u8], now: u64) -> Vec<u8> {
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+    let mut lines = Vec::new();
+    push_field(&mut lines, "Content-Type", media_type(name).as_bytes());
+    // A file that was changed in the present second may change again within it, and its tag would
+    // not: weak (RFC 9110, section 8.8.1). File systems count nanoseconds, but in ticks.
+    let weak = if seconds >= now { "W/" } else { "" };
+    let tag = format!("{weak}\"{seconds:x}-{:x}-{length:x}\"", stat.st_mtime_nsec);
+    push_field(&mut lines, "ETag", tag.as_bytes());
+    let modified = UNIX_EPOCH + Duration::from_secs(seconds.min(now));
+    push_field(&mut lines, "Last-Modified", httpdate::fmt_http_date(modified).as_bytes());
+    push_field(&mut lines, "Accept-Ranges", b"bytes");
+    lines
+}
+
+/// Returns the media type of a file by its name. An unknown one is bytes, and browsers must not
+/// guess another.
+fn media_type(name: &[u8]) -> &'static str {
+    let end = name.rsplit(|byte| matches!(byte, b'.' | b'/')).next().unwrap_or_default();
+    let known = MEDIA_TYPES.iter().find(|(own, _)| end.eq_ignore_ascii_case(own.as_bytes()));
+    known.map_or("application/octet-stream", |(_, media_type)| media_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_below_the_directory() {
+        for (path, expected) in [
+            ("/", Some("index.html")),
+            ("/a.css?x=/b", Some("a.css")),
+            ("/a/b/", Some("a/b/index.html")),
+            ("/a%20b", Some("a b")),
+            ("/../../a", Some("a")),
+            ("/x/%2e%2e/..%2fa", Some("a")),
+            ("//a//b", Some("a/b")),
+            ("/.git/config", None),
+            ("/a/%2egit", None),
+            ("/.well-known/x", Some(".well-known/x")),
+            ("/a%00.css", None),
+        ] {
+            let name = name_of(path).map(|name| String::from_utf8(name).unwrap());
+            assert_eq!(name.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn media_types_are_sorted_and_found() {
+        assert!(MEDIA_TYPES.is_sorted());
+        assert_eq!(media_type(b"a/b.HTML"), "text/html; charset=utf-8");
+        assert_eq!(media_type(b"a.css/b"), "application/octet-stream");
+    }
+}

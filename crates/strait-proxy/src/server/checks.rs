@@ -1,0 +1,102 @@
+//! Active checks of servers, on a thread of their own: a server that fails them gets no requests
+//! until it passes them again.
+//!
+//! A check is a connection, or a GET and a response with the expected status. Each server is checked
+//! by a task of its own, so that one that hangs does not delay the others.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strait_http::head;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::config::edge::Check;
+use crate::config::pool::ServerPool;
+use crate::config::settings::Settings;
+use crate::io::buffer::Buffer;
+use crate::io::socket::Socket;
+use crate::io::tls;
+use crate::upstream::dns::Dns;
+
+/// Checks the servers of all pools, until the channel of settings ends.
+pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>) {
+    let runtime =
+        Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async move {
+        let dns = Rc::new(Dns::default());
+        loop {
+            // Dropped at the end of the block, which ends the tasks.
+            let _tasks = begin(&settings.borrow_and_update(), &dns);
+            if settings.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Begins a task for each server that is checked.
+fn begin(settings: &Arc<Settings>, dns: &Rc<Dns>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for pool in settings.sites.iter().flat_map(|sites| &sites.pools) {
+        let Some(check) = &pool.check else { continue };
+        for index in 0..pool.members.len() {
+            let (settings, dns, pool, check) = (settings.clone(), dns.clone(), pool.clone(), check.clone());
+            tasks.spawn_local(async move { watch_member(&settings, &dns, &pool, index, &check).await });
+        }
+    }
+    tasks
+}
+
+/// Checks a server at an interval, and notes the results.
+async fn watch_member(settings: &Settings, dns: &Dns, pool: &ServerPool, index: usize, check: &Check) {
+    let limit = Duration::from_secs(check.timeout);
+    loop {
+        let passed = timeout(limit, passes(settings, dns, pool, index, check)).await;
+        pool.note_check(index, passed.ok().flatten().is_some());
+        sleep(Duration::from_secs(check.interval)).await;
+    }
+}
+
+/// Checks a server once; `None` if it fails.
+async fn passes(
+    settings: &Settings,
+    dns: &Dns,
+    pool: &ServerPool,
+    index: usize,
+    check: &Check,
+) -> Option<()> {
+    let server = &pool.members.get(index)?.server;
+    let address = *dns.addresses(&server.host).await.ok()?.first()?;
+    let tcp = TcpStream::connect(SocketAddr::new(address, server.port)).await.ok()?;
+    let limit = Duration::from_secs(check.timeout);
+    let mut socket = Socket::new(tcp, limit);
+    if server.is_tls {
+        socket.secure(tls::connect(&settings.tls, &server.host).ok()?, limit).await.ok()?;
+    }
+    let Some(path) = &check.path else { return Some(()) };
+    let host = check.host.clone().unwrap_or_else(|| server.authority().to_string());
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: strait\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes(), &[]).await.ok()?;
+    let mut buffer = Buffer::default();
+    loop {
+        let read = head::response(buffer.filled()).ok()?.map(|(response, len)| (response.status, len));
+        match read {
+            Some((100..=199, len)) => buffer.consume(len),
+            Some((status, _)) => return is_expected(check, status).then_some(()),
+            None if socket.read(&mut buffer).await.ok()? == 0 => return None,
+            None => {}
+        }
+    }
+}
+
+fn is_expected(check: &Check, status: u16) -> bool {
+    check.status.map_or((200..400).contains(&status), |expected| status == expected)
+}

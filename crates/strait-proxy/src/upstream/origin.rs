@@ -1,0 +1,95 @@
+//! Server that a request is sent to, and the other servers of its pool that may take its place.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::config::pool::{Load, ServerPool};
+use crate::config::server::Server;
+use crate::config::sites::Resource;
+use crate::upstream::error::OriginError;
+
+/// Server of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) server: Server,
+    choice: Option<Choice>,
+}
+
+/// Servers of a pool that a request was sent to.
+#[derive(Clone, Debug)]
+struct Choice {
+    pool: Arc<ServerPool>,
+    /// Hash of the URI, if the choice depends on it.
+    hash: u64,
+    /// Position of the present server.
+    at: usize,
+    /// Positions of the servers so far, the present one included.
+    tried: SmallVec<[usize; 4]>,
+}
+
+impl Origin {
+    /// Returns the server of a resource: `chosen` of its pool, or another one.
+    pub(crate) fn of(resource: &Resource<'_>, chosen: Option<usize>, now: u64) -> Self {
+        let Some(pool) = resource.pool else {
+            return Self { server: Server::of(&resource.uri), choice: None };
+        };
+        let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
+        // A pool has at least one server.
+        let at = chosen.or_else(|| pool.choose(now, hash, &[])).unwrap_or(0);
+        let choice = Choice { pool: pool.clone(), hash, at, tried: smallvec![at] };
+        Self { server: pool.members[at].server.clone(), choice: Some(choice) }
+    }
+
+    /// Returns the position of the server in its pool.
+    pub(crate) fn position(&self) -> Option<usize> {
+        self.choice.as_ref().map(|choice| choice.at)
+    }
+
+    /// Returns true if the server fails active checks: all others of its pool do as well.
+    pub(crate) fn is_down(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_down())
+    }
+
+    /// Counts a request to the server.
+    pub(crate) fn load(&self) -> Option<Load> {
+        self.choice.as_ref().map(|choice| Load::on(&choice.pool.members[choice.at]))
+    }
+
+    /// Notes that the server has responded.
+    pub(crate) fn note_success(&self) {
+        if let Some(Choice { pool, at, .. }) = &self.choice {
+            pool.note_success(*at);
+        }
+    }
+
+    /// Notes an error of the server. Returns true if the request now goes to another server of the
+    /// pool; with `may_repeat` false, it does not.
+    pub(crate) fn fail_over(&mut self, now: u64, error: &OriginError, may_repeat: bool) -> bool {
+        let Some(Choice { pool, hash, at, tried }) = &mut self.choice else { return false };
+        if !error.is_of_server() {
+            return false;
+        }
+        pool.note_failure(*at, now);
+        if !may_repeat || tried.len() >= pool.attempts {
+            return false;
+        }
+        let Some(next) = pool.choose(now, *hash, tried) else { return false };
+        tried.push(next);
+        *at = next;
+        self.server = pool.members[next].server.clone();
+        true
+    }
+
+    /// Returns the error for the client after the last server has failed.
+    pub(crate) fn last_error(&self, error: OriginError) -> OriginError {
+        let has_name = self.choice.as_ref().is_some_and(|choice| choice.pool.name.is_some());
+        if has_name && error.is_unreachable() { OriginError::NoServer } else { error }
+    }
+}
+
+fn hash_of(resource: &Resource<'_>) -> u64 {
+    let mut key = String::new();
+    resource.write_key(&mut key);
+    strait_store::hash_of(key.as_bytes())
+}

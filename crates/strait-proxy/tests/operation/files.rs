@@ -1,0 +1,152 @@
+//! Static files of a route.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use strait_proxy::{Clock, Config, Proxy};
+use tempfile::TempDir;
+
+use crate::rig::{Answer, Client, body};
+
+/// Bytes of a file that sendfile sends.
+const LEN: usize = 300_000;
+
+struct Site {
+    proxy: Proxy,
+    _dir: TempDir,
+}
+
+impl Site {
+    /// Starts a proxy for a directory with files, links and a secret beside it.
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let www = dir.path().join("www");
+        fs::create_dir_all(www.join("sub")).unwrap();
+        fs::create_dir_all(www.join(".git")).unwrap();
+        fs::create_dir_all(www.join(".well-known")).unwrap();
+        fs::write(dir.path().join("secret"), "secret").unwrap();
+        for (name, text) in [
+            ("index.html", "front"),
+            ("a b.txt", "blank"),
+            ("sub/index.html", "sub"),
+            (".git/config", "secret"),
+            (".well-known/token", "token"),
+            ("empty", ""),
+        ] {
+            fs::write(www.join(name), text).unwrap();
+        }
+        fs::write(www.join("long.bin"), body(LEN)).unwrap();
+        symlink("a b.txt", www.join("inside")).unwrap();
+        symlink("../secret", www.join("outside")).unwrap();
+        symlink(dir.path().join("secret"), www.join("absolute")).unwrap();
+        symlink("/proc/self/root", www.join("magic")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, www.join("pipe"), rustix::fs::Mode::RWXU).unwrap();
+        let toml = format!(
+            "listen = [\"127.0.0.1:0\"]\nworkers = 1\n[[site]]\n[[site.route]]\nfiles = \"{}\"\n",
+            www.display()
+        );
+        let config = Config::from_toml(&toml).unwrap();
+        config.check_places().unwrap();
+        Self { proxy: Proxy::start(&config, Clock::system()).unwrap(), _dir: dir }
+    }
+
+    fn ask(&self, line: &str, fields: &str) -> Answer {
+        let mut client = Client::to(self.proxy.address());
+        client.send(format!("{line} HTTP/1.1\r\nHost: www.example:8080\r\n{fields}\r\n"));
+        if line.starts_with("HEAD") { client.head().unwrap() } else { client.answer().unwrap() }
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.ask(&format!("GET {path}"), "")
+    }
+}
+
+#[test]
+fn files_are_served_with_index_and_type() {
+    let site = Site::start();
+    for (path, text, kind) in [
+        ("/", "front", "text/html; charset=utf-8"),
+        ("/index.html?x", "front", "text/html; charset=utf-8"),
+        ("/a%20b.txt", "blank", "text/plain; charset=utf-8"),
+        ("/inside", "blank", "application/octet-stream"),
+        ("/sub/", "sub", "text/html; charset=utf-8"),
+        ("/sub/../sub/index.html", "sub", "text/html; charset=utf-8"),
+        ("/.well-known/token", "token", "application/octet-stream"),
+        ("/empty", "", "application/octet-stream"),
+    ] {
+        let answer = site.get(path);
+        assert_eq!((answer.status(), answer.text().as_str()), (200, text), "{path}");
+        assert_eq!(answer.field("content-type"), Some(kind), "{path}");
+    }
+    let answer = site.get("/sub?x=y");
+    assert_eq!((answer.status(), answer.field("location")), (301, Some("http://www.example:8080/sub/?x=y")));
+    assert_eq!(site.get("//sub").field("location"), Some("http://www.example:8080//sub/"));
+    let before = site.proxy.report().sendfile;
+    let long = site.get("/long.bin");
+    assert!(long.body == body(LEN));
+    assert_eq!(site.proxy.report().sendfile - before, LEN as u64);
+    let head = site.ask("HEAD /long.bin", "");
+    assert_eq!((head.status(), head.field("content-length")), (200, Some("300000")));
+    assert_eq!(head.field("accept-ranges"), Some("bytes"));
+}
+
+#[test]
+fn no_path_leads_out_of_the_directory() {
+    let site = Site::start();
+    for path in [
+        "/../secret",
+        "/..%2fsecret",
+        "/%2e%2e/secret",
+        "/sub/../../secret",
+        "/..\\secret",
+        "/..%5csecret",
+        "/outside",
+        "/absolute",
+        "/magic/etc/passwd",
+        "/proc/self/environ",
+        "/.git/config",
+        "/%2egit/config",
+        "/sub/..%2f.git/config",
+        "/index.html%00.txt",
+        "/pipe",
+        "/missing",
+        "/index.html/x",
+    ] {
+        let answer = site.get(path);
+        assert_eq!(answer.status(), 404, "{path}: {}", answer.text());
+    }
+    // A directory without an index is not listed.
+    assert_eq!(site.get("/.well-known/").status(), 404);
+    let answer = site.ask("POST /index.html", "Content-Length: 0\r\n");
+    assert_eq!((answer.status(), answer.field("allow")), (405, Some("GET, HEAD")));
+}
+
+#[test]
+fn ranges_and_conditions_are_answered() {
+    let site = Site::start();
+    let whole = site.get("/long.bin");
+    let tag = whole.field("etag").unwrap().to_owned();
+    let modified = whole.field("last-modified").unwrap().to_owned();
+    let ask = |fields: &str| site.ask("GET /long.bin", fields);
+    let part = ask("Range: bytes=1000-200999\r\n");
+    assert_eq!((part.status(), part.field("content-range")), (206, Some("bytes 1000-200999/300000")));
+    assert!(part.body == body(LEN)[1000..201_000]);
+    assert!(ask("Range: bytes=-5\r\n").body == body(LEN)[LEN - 5..]);
+    let none = ask("Range: bytes=300000-\r\n");
+    assert_eq!((none.status(), none.field("content-range")), (416, Some("bytes */300000")));
+    // Several ranges: the whole file.
+    assert_eq!(ask("Range: bytes=0-0,5-5\r\n").body.len(), LEN);
+    let same = ask(&format!("If-None-Match: {tag}\r\n"));
+    assert_eq!((same.status(), same.field("etag"), same.body.len()), (304, Some(&*tag), 0));
+    assert_eq!(ask(&format!("If-Modified-Since: {modified}\r\n")).status(), 304);
+    assert_eq!(ask("If-None-Match: \"x\"\r\n").status(), 200);
+    assert_eq!(ask("Range: bytes=0-9\r\nIf-Range: \"x\"\r\n").status(), 200);
+}
+
+#[test]
+fn missing_directory_is_reported() {
+    let toml = "[[site]]\n[[site.route]]\nfiles = \"/nowhere\"\n";
+    let config = Config::from_toml(toml).unwrap();
+    let error = Config::locate(toml, config.check_places().unwrap_err()).to_string();
+    assert_eq!(error, "line 3: site[1].route[1].files = \"/nowhere\": this is not a directory");
+}

@@ -1,0 +1,365 @@
+//! Pools: shares of the servers, and servers that fail.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use lab::wait_until;
+use serde_json::Value;
+use strait_proxy::{Clock, Config, Proxy};
+
+use crate::rig::{Answer, Client, LIMIT};
+
+/// Behaviour of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Answer,
+    Hang,
+    Reset,
+    Garbage,
+    /// Its socket is closed.
+    Dead,
+}
+
+/// Server of a pool. Its responses are not stored, but for `/stored`.
+struct Server {
+    address: SocketAddr,
+    mode: Arc<Mutex<Mode>>,
+    asked: Arc<AtomicUsize>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            mode: Arc::new(Mutex::new(Mode::Answer)),
+            asked: Arc::default(),
+            streams: Arc::default(),
+        };
+        let (mode, asked, streams) = (server.mode.clone(), server.asked.clone(), server.streams.clone());
+        // The thread ends with the server, or with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming().filter_map(Result::ok) {
+                if *mode.lock().unwrap() == Mode::Dead {
+                    return;
+                }
+                streams.lock().unwrap().push(stream.try_clone().unwrap());
+                let (mode, asked) = (mode.clone(), asked.clone());
+                thread::spawn(move || serve(&stream, &mode, &asked));
+            }
+        });
+        server
+    }
+
+    fn become_mode(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+        if mode == Mode::Dead {
+            // Ends the thread that accepts, which closes the socket.
+            drop(TcpStream::connect(self.address));
+            assert!(wait_until(LIMIT, || TcpStream::connect(self.address).is_err()));
+            for stream in self.streams.lock().unwrap().drain(..) {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+fn serve(stream: &TcpStream, mode: &Mutex<Mode>, asked: &AtomicUsize) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut head, mut length) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            let begin = head.len();
+            if reader.read_line(&mut head).unwrap_or(0) == 0 {
+                return;
+            }
+            if let Some(value) = head[begin..].strip_prefix("Content-Length: ") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        let _ = reader.read_exact(&mut vec![0; length]);
+        asked.fetch_add(1, Ordering::SeqCst);
+        let control = if head.contains(" /stored ") { "max-age=10, stale-if-error=600" } else { "no-store" };
+        let port = stream.local_addr().unwrap().port();
+        let answer = match *mode.lock().unwrap() {
+            Mode::Answer => format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nCache-Control: {control}\r\nX-Server: {port}\r\n\r\nok"
+            ),
+            Mode::Garbage => "\x00\x01 what?\r\n\r\n".to_owned(),
+            Mode::Hang => continue,
+            Mode::Reset | Mode::Dead => {
+                let _ = stream.shutdown(Shutdown::Both);
+                return;
+            }
+        };
+        if (&mut &*stream).write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+struct Rig {
+    proxy: Proxy,
+    clock: Clock,
+}
+
+impl Rig {
+    /// Starts a proxy for a pool of servers, with more keys of the pool and at the top of the file.
+    fn start(servers: &[(&Server, &str)], pool: &str, rest: &str) -> Self {
+        let servers: Vec<_> =
+            servers.iter().map(|(server, more)| format!("\"{} {more}\"", server.address)).collect();
+        let toml = format!(
+            "{rest}\nworkers = 2\ntimeouts.drain = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n[pool.p]\nservers = [{}]\n{pool}\n[[site]]\n[[site.route]]\npool = \"p\"\n",
+            servers.join(", ")
+        );
+        let clock = Clock::fixed(1_700_000_000);
+        Self { proxy: Proxy::start(&Config::from_toml(&toml).unwrap(), clock.clone()).unwrap(), clock }
+    }
+
+    fn client(&self) -> Client {
+        Client::to(self.proxy.address())
+    }
+
+    fn post(&self) -> Answer {
+        let mut client = self.client();
+        client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+        client.answer().unwrap()
+    }
+
+    /// Returns the status of the server at an address.
+    fn status(&self, of: SocketAddr) -> Value {
+        let mut client = Client::to(self.proxy.admin().unwrap());
+        client.send("GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let status = client.answer().unwrap().json();
+        let servers = status["servers"].as_array().unwrap().clone();
+        servers.into_iter().find(|server| server["server"] == of.to_string()).unwrap()
+    }
+
+    fn metrics(&self) -> String {
+        let mut client = Client::to(self.proxy.admin().unwrap());
+        client.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.answer().unwrap().text()
+    }
+}
+
+#[test]
+fn requests_are_shared_by_weight() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, "weight=3"), (&b, "")], "", "");
+    let mut client = rig.client();
+    for _ in 0..80 {
+        assert_eq!(client.get("/x").status(), 200);
+    }
+    assert_eq!((a.asked(), b.asked()), (60, 20));
+    assert!(wait_until(LIMIT, || rig.status(a.address)["load"] == 0));
+    let status = rig.status(a.address);
+    assert_eq!((&status["requests"], &status["failures"]), (&60.into(), &0.into()));
+    let line = format!("strait_proxy_server_requests_total{{pool=\"p\",server=\"{}\"}} 20\n", b.address);
+    assert!(rig.metrics().contains(&line), "{}", rig.metrics());
+}
+
+#[test]
+fn least_connections_goes_past_a_busy_server() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, "")], "balance = \"least-connections\"", "");
+    a.become_mode(Mode::Hang);
+    b.become_mode(Mode::Hang);
+    let mut busy = rig.client();
+    busy.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || a.asked() + b.asked() == 1));
+    let (other, hanging) = if a.asked() == 1 { (&b, &a) } else { (&a, &b) };
+    other.become_mode(Mode::Answer);
+    for _ in 0..20 {
+        // A response can reach its client before its request counts as ended.
+        assert!(wait_until(LIMIT, || rig.status(other.address)["load"] == 0));
+        assert_eq!(rig.client().get("/x").status(), 200);
+    }
+    assert_eq!((hanging.asked(), other.asked()), (1, 20));
+    assert_eq!(rig.status(hanging.address)["load"], 1);
+}
+
+#[test]
+fn uri_has_its_server() {
+    let (a, b, c) = (Server::start(), Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, ""), (&c, "")], "balance = \"uri\"", "");
+    let mut client = rig.client();
+    let of = |client: &mut Client, number: usize| {
+        client.get(&format!("/{number}")).field("x-server").unwrap().to_owned()
+    };
+    let first: Vec<_> = (0..60).map(|number| of(&mut client, number)).collect();
+    let second: Vec<_> = (0..60).map(|number| of(&mut client, number)).collect();
+    assert_eq!(first, second);
+    assert!([&a, &b, &c].iter().all(|server| server.asked() > 0));
+}
+
+#[test]
+fn killed_server_fails_no_idempotent_request() {
+    const EACH: usize = 100;
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
+    let rig = Rig::start(&all, "", "");
+    let done = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = rig.client();
+                for number in 0..EACH {
+                    let answer = client.get(&format!("/{number}"));
+                    assert_eq!(answer.status(), 200, "{number}: {}", answer.head);
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        assert!(wait_until(LIMIT, || done.load(Ordering::SeqCst) > EACH));
+        servers[1].become_mode(Mode::Dead);
+    });
+    assert_eq!(done.load(Ordering::SeqCst), 4 * EACH);
+    // A connection is refused until the server is ejected.
+    while rig.status(servers[1].address)["is_ejected"] == false {
+        assert_eq!(rig.client().get("/x").status(), 200);
+    }
+    let status = rig.status(servers[1].address);
+    assert!(status["failures"].as_u64().unwrap() >= 3 && status["ejections"] == 1, "{status}");
+}
+
+#[test]
+fn faulty_server_is_ejected_and_comes_back() {
+    for mode in [Mode::Hang, Mode::Reset, Mode::Garbage] {
+        let (good, bad) = (Server::start(), Server::start());
+        let rig = Rig::start(&[(&good, ""), (&bad, "")], "failures = 2\neject = 10", "timeouts.origin = 1");
+        bad.become_mode(mode);
+        let mut client = rig.client();
+        while rig.status(bad.address)["is_ejected"] == false {
+            assert_eq!(client.get("/x").status(), 200, "{mode:?}");
+        }
+        let asked = bad.asked();
+        for _ in 0..10 {
+            assert_eq!(client.get("/x").status(), 200, "{mode:?}");
+        }
+        assert_eq!((bad.asked(), &rig.status(bad.address)["failures"]), (asked, &2.into()), "{mode:?}");
+        // It comes back, and the next failure ejects it for twice as long.
+        rig.clock.advance(10);
+        while rig.status(bad.address)["ejections"] == 1 {
+            assert_eq!(client.get("/x").status(), 200, "{mode:?}");
+        }
+        rig.clock.advance(19);
+        assert_eq!(rig.status(bad.address)["is_ejected"], true, "{mode:?}");
+        bad.become_mode(Mode::Answer);
+        rig.clock.advance(1);
+        let asked = bad.asked();
+        for _ in 0..4 {
+            assert_eq!(client.get("/x").status(), 200, "{mode:?}");
+        }
+        assert_eq!(bad.asked(), asked + 2, "{mode:?}");
+    }
+}
+
+#[test]
+fn last_server_is_not_ejected() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 1", "");
+    a.become_mode(Mode::Dead);
+    b.become_mode(Mode::Reset);
+    for _ in 0..10 {
+        assert!(matches!(rig.client().get("/x").status(), 502 | 503));
+    }
+    b.become_mode(Mode::Answer);
+    a.become_mode(Mode::Dead);
+    let ejected = [a.address, b.address].map(|address| rig.status(address)["is_ejected"].as_bool().unwrap());
+    assert_ne!(ejected[0], ejected[1]);
+    assert!(wait_until(LIMIT, || rig.client().get("/x").status() == 200));
+}
+
+#[test]
+fn without_servers_a_request_gets_503_or_a_stale_response() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, "")], "", "");
+    assert_eq!(rig.client().get("/stored").status(), 200);
+    a.become_mode(Mode::Dead);
+    b.become_mode(Mode::Dead);
+    rig.clock.advance(60);
+    let stale = rig.client().get("/stored");
+    assert_eq!((stale.status(), stale.text().as_str(), stale.field("age")), (200, "ok", Some("60")));
+    let answer = rig.client().get("/x");
+    assert_eq!(answer.status(), 503);
+    assert!(answer.field("retry-after").is_some(), "{}", answer.head);
+    // Addresses of servers are not for clients.
+    assert_eq!(answer.text(), "strait: no server of the pool can be reached\n");
+    assert_eq!(rig.post().status(), 503);
+}
+
+#[test]
+fn request_that_a_server_may_have_acted_on_is_not_repeated() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 0", "");
+    a.become_mode(Mode::Reset);
+    b.become_mode(Mode::Reset);
+    assert_eq!(rig.post().status(), 502);
+    assert_eq!(a.asked() + b.asked(), 1);
+    // No connection: nothing was sent.
+    a.become_mode(Mode::Dead);
+    b.become_mode(Mode::Answer);
+    for _ in 0..4 {
+        assert_eq!(rig.post().status(), 200);
+    }
+}
+
+#[test]
+fn failed_request_is_sent_to_a_limited_number_of_servers() {
+    let servers = [Server::start(), Server::start(), Server::start(), Server::start()];
+    servers.iter().for_each(|server| server.become_mode(Mode::Reset));
+    let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
+    let rig = Rig::start(&all, "retries = 1\nfailures = 0", "");
+    assert_eq!(rig.client().get("/x").status(), 502);
+    assert_eq!(servers.iter().map(Server::asked).sum::<usize>(), 2);
+}
+
+#[test]
+fn server_that_fails_checks_gets_no_requests_until_it_passes() {
+    for check in ["path = \"/healthz\", status = 200, ", ""] {
+        let (a, b) = (Server::start(), Server::start());
+        let check =
+            format!("failures = 0\ncheck = {{ {check}interval = 1, timeout = 1, rise = 1, fall = 1 }}");
+        let rig = Rig::start(&[(&a, ""), (&b, "")], &check, "");
+        let is_down = |server: &Server| rig.status(server.address)["is_down"] == true;
+        a.become_mode(Mode::Dead);
+        assert!(wait_until(LIMIT, || is_down(&a)), "{check}");
+        for _ in 0..4 {
+            assert_eq!(rig.post().status(), 200);
+        }
+        assert_eq!((&rig.status(a.address)["failures"], is_down(&b)), (&0.into(), false));
+        // Without any server a request is refused at once.
+        let stored = rig.client().get("/stored").status();
+        b.become_mode(Mode::Dead);
+        assert!(wait_until(LIMIT, || is_down(&b)), "{check}");
+        rig.clock.advance(60);
+        assert_eq!((stored, rig.client().get("/stored").status()), (200, 200));
+        let answer = rig.client().get("/x");
+        assert!(answer.status() == 503 && answer.field("retry-after").is_some(), "{}", answer.head);
+        assert_eq!(rig.status(b.address)["failures"], 0);
+    }
+}
+
+#[test]
+fn check_expects_a_response_in_time() {
+    let (a, b) = (Server::start(), Server::start());
+    let check = "check = { path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 1 }";
+    let rig = Rig::start(&[(&a, ""), (&b, "")], check, "");
+    let is_down = |server: &Server| rig.status(server.address)["is_down"] == true;
+    for mode in [Mode::Hang, Mode::Garbage, Mode::Reset] {
+        a.become_mode(mode);
+        assert!(wait_until(LIMIT, || is_down(&a)), "{mode:?}");
+        assert_eq!(rig.client().get("/x").status(), 200);
+        a.become_mode(Mode::Answer);
+        assert!(wait_until(LIMIT, || !is_down(&a)), "{mode:?}");
+    }
+    assert!(!is_down(&b));
+}

@@ -1,0 +1,314 @@
+//! Sites, routes and pools: which server, redirection or fixed response answers a request.
+
+use std::net::SocketAddr;
+
+use lab::wait_until;
+use strait_proxy::{Clock, Config, Proxy};
+use tempfile::TempDir;
+
+use crate::rig::{Answer, Client, LIMIT, Origin};
+
+/// Reverse proxy with sites.
+struct Edge {
+    proxy: Proxy,
+    dir: TempDir,
+}
+
+impl Edge {
+    fn start(toml: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let proxy = Proxy::start(&config(toml, &dir), Clock::system()).unwrap();
+        Self { proxy, dir }
+    }
+
+    fn reload(&mut self, toml: &str) -> Result<(), String> {
+        self.proxy.reload(&config(toml, &self.dir)).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn get(&self, host: &str, path: &str) -> Answer {
+        let mut client = Client::to(self.proxy.address());
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        client.answer().unwrap()
+    }
+}
+
+fn config(toml: &str, dir: &TempDir) -> Config {
+    let mut config = Config::from_toml(toml).unwrap();
+    config.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config.workers = 1;
+    config.cache.dir = Some(dir.path().join("cache"));
+    config
+}
+
+/// Pools `a` and `b` of one server each, and a site with other routes than pools.
+fn two_pools(a: &Origin, b: &Origin) -> String {
+    format!(
+        r#"
+        pool.a.servers = ["{}"]
+        pool.b.servers = ["{}"]
+        [[site]]
+        hosts = ["www.example.org"]
+        route = [
+            {{ pool = "a" }},
+            {{ path = "/200/60/7", pool = "b" }},
+            {{ path = "/old", redirect = {{ location = "https://{{host}}/new{{uri}}" }} }},
+            {{ path_exact = "/robots.txt", respond = {{ body = "none\n", headers = {{ Cache-Control = "no-store" }} }} }},
+            {{ path = "/secret", respond = {{ status = 403 }} }},
+        ]
+        [[site]]
+        hosts = ["*.example.org"]
+        route = [{{ pool = "b" }}]
+        "#,
+        a.address, b.address
+    )
+}
+
+#[test]
+fn host_and_path_select_the_server() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    let mut asked = [0, 0];
+    for (host, path, expected) in [
+        ("www.example.org", "/200/60/5/x", [1, 0]),
+        ("WWW.Example.org:8080", "/200/60/5/y", [1, 0]),
+        ("www.example.org.", "/200/60/5/z", [1, 0]),
+        ("www.example.org", "/200/60/7/x", [0, 1]),
+        ("www.example.org", "/%32%30%30/60/7/x", [0, 1]),
+        ("other.example.org", "/200/60/5/x", [0, 1]),
+        // Stored.
+        ("www.example.org", "/200/60/5/x", [0, 0]),
+        ("www.example.org", "/200/60/7/x", [0, 0]),
+        ("other.example.org", "/200/60/5/x", [0, 0]),
+    ] {
+        let answer = edge.get(host, path);
+        let now = [a.asked(), b.asked()];
+        assert_eq!([now[0] - asked[0], now[1] - asked[1]], expected, "{host}{path}: {}", answer.head);
+        asked = now;
+    }
+    // The server gets the host and the path as the client sent them.
+    assert!(a.heads.try_iter().any(|head| head.contains("Host: www.example.org:8080\r\n")));
+    assert!(b.heads.try_iter().any(|head| head.starts_with("GET /%32%30%30/60/7/x ")));
+}
+
+#[test]
+fn request_without_a_site_or_route_is_refused() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    assert_eq!(edge.get("www.example.com", "/200/60/5/x").status(), 404);
+    let edge = Edge::start(&format!(
+        "pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ path = \"/200\", pool = \"a\" }}]",
+        a.address
+    ));
+    assert_eq!(edge.get("www.example.com", "/404/60/5/x").status(), 404);
+    assert_eq!((a.asked(), b.asked()), (0, 0));
+    assert_eq!(edge.get("www.example.com", "/200/60/5/x").status(), 200);
+}
+
+#[test]
+fn path_that_programs_read_differently_passes_no_route() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    assert_eq!(edge.get("www.example.org", "/secret/x").status(), 403);
+    assert_eq!(edge.get("www.example.org", "/%73ecret").status(), 403);
+    for path in [
+        "/x/../secret",
+        "//secret",
+        "/x/%2e%2e/secret",
+        "/x%2f..%2fsecret",
+        "/x/..;/secret",
+        "/x\\..\\secret",
+        "/./secret/x",
+        "/secret/../200/60/5/x",
+    ] {
+        assert_eq!(edge.get("www.example.org", path).status(), 400, "{path}");
+    }
+    assert_eq!((a.asked(), b.asked()), (0, 0));
+    // All readings have the same route.
+    assert_eq!(edge.get("www.example.org", "/200/60/5/a%2fb;c/.././d").status(), 200);
+}
+
+#[test]
+fn redirections_and_fixed_responses_need_no_server() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    let answer = edge.get("WWW.example.org:8080", "/old/x?y={uri}");
+    let expected = "https://www.example.org/new/old/x?y={uri}";
+    assert_eq!((answer.status(), answer.field("location")), (308, Some(expected)));
+    let mut client = Client::to(edge.proxy.address());
+    client.send("GET /robots.txt HTTP/1.1\r\nHost: www.example.org\r\n\r\n");
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status(), answer.text().as_str()), (200, "none\n"));
+    assert_eq!(answer.field("cache-control"), Some("no-store"));
+    assert_eq!(answer.field("content-type"), Some("text/plain; charset=utf-8"));
+    // The connection carries on, also after HEAD.
+    client.send("HEAD /robots.txt HTTP/1.1\r\nHost: www.example.org\r\n\r\n");
+    assert_eq!(client.head().unwrap().field("content-length"), Some("5"));
+    assert_eq!(
+        {
+            client.send("GET /secret HTTP/1.1\r\nHost: www.example.org\r\n\r\n");
+            client.answer().unwrap().status()
+        },
+        403
+    );
+    // The body is not read, so the connection ends.
+    client.send("POST /secret HTTP/1.1\r\nHost: www.example.org\r\nContent-Length: 3\r\n\r\n");
+    assert!(client.answer().unwrap().status() == 403 && client.is_ended());
+    assert_eq!((a.asked(), b.asked()), (0, 0));
+}
+
+#[test]
+fn http_1_0_without_host_gets_the_site_for_all_hosts() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    let ask = |edge: &Edge| {
+        let mut client = Client::to(edge.proxy.address());
+        client.send("GET /200/60/5/x HTTP/1.0\r\n\r\n");
+        client.answer().unwrap().status()
+    };
+    assert_eq!(ask(&edge), 400);
+    let all = format!("pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\" }}]", a.address);
+    assert_eq!((ask(&Edge::start(&all)), a.asked()), (200, 1));
+    assert!(a.heads.try_iter().any(|head| head.contains(&format!("Host: {}\r\n", a.address))));
+}
+
+#[test]
+fn reload_gives_a_path_to_another_pool_without_its_stored_responses() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let toml = |path: &str| {
+        format!(
+            "pool.a.servers = [\"{}\"]\npool.b.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\" }}, {{ path = \"{path}\", pool = \"b\" }}]",
+            a.address, b.address
+        )
+    };
+    let mut edge = Edge::start(&toml("/other"));
+    for _ in 0..2 {
+        assert_eq!(edge.get("h", "/200/60/5/x").status(), 200);
+    }
+    assert_eq!((a.asked(), b.asked()), (1, 0));
+    edge.reload(&toml("/200")).unwrap();
+    assert!(wait_until(LIMIT, || edge.get("h", "/200/60/5/x").status() == 200 && b.asked() == 1));
+    edge.get("h", "/200/60/5/x");
+    assert_eq!((a.asked(), b.asked()), (1, 1));
+    edge.reload(&toml("/other")).unwrap();
+    // The response of the first pool is still there.
+    assert!(wait_until(LIMIT, || edge
+        .get("h", "/200/60/5/x")
+        .field("cache-status")
+        .unwrap()
+        .contains("; hit")));
+    assert_eq!((a.asked(), b.asked()), (1, 1));
+}
+
+#[test]
+fn unsafe_method_and_purge_remove_the_response_of_the_pool() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let toml = two_pools(&a, &b) + "[access]\npurge = [\"127.0.0.0/8\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let edge = Edge::start(&toml);
+    let send = |method: &str| {
+        let mut client = Client::to(edge.proxy.address());
+        client.send(format!(
+            "{method} /200/60/7/x HTTP/1.1\r\nHost: www.example.org\r\nContent-Length: 0\r\n\r\n"
+        ));
+        client.answer().unwrap().status()
+    };
+    let is_hit = || {
+        let answer = edge.get("www.example.org", "/200/60/7/x");
+        answer.field("cache-status").unwrap().contains("; hit")
+    };
+    let purge = || {
+        let mut client = Client::to(edge.proxy.admin().unwrap());
+        client.send("POST /purge?uri=http://www.example.org/200/60/7/x HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.answer().unwrap().json()["stored"] == 1
+    };
+    assert!(!is_hit() && is_hit());
+    assert!(send("PUT") == 200 && !is_hit() && is_hit());
+    assert!(send("PURGE") == 200 && send("PURGE") == 404 && !is_hit() && is_hit());
+    assert!(purge() && !purge() && !is_hit());
+}
+
+#[test]
+fn reload_does_not_make_sites_a_forward_proxy() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let mut edge = Edge::start(&two_pools(&a, &b));
+    let whole = two_pools(&a, &b);
+    let error = edge.reload("name = \"x\"").unwrap_err();
+    assert!(error.starts_with("site: missing; ") && error.contains("forward proxy"), "{error}");
+    // A file that was written up to some byte is refused, or keeps the sites that it has.
+    for end in 0..whole.len() {
+        let Ok(mut half) = Config::from_toml(&whole[..end]) else { continue };
+        half.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        half.workers = 1;
+        assert!(edge.proxy.reload(&half).is_err() || half.is_reverse(), "{end}");
+    }
+    let uri = format!("http://{}/200/60/5/x", a.address);
+    assert_eq!(edge.get("x", &uri).status(), 404);
+    assert_eq!(a.asked(), 0);
+}
+
+#[test]
+fn wrong_sites_are_reported_together() {
+    let toml = r#"
+pool.a.servers = ["127.0.0.1:1", "127.0.0.1:1", "a", "http://a/b", "a:1 weight=0"]
+pool.unused.servers = ["127.0.0.1:1"]
+pool.empty.servers = []
+[[site]]
+hosts = ["www.example.org", "WWW.example.org.", "a b", "a:80", "*"]
+[[site.route]]
+pool = "aa"
+[[site.route]]
+path = "/x"
+pool = "a"
+[[site.route]]
+path = "/x"
+pool = "a"
+[[site.route]]
+path = "/x/../y"
+pool = "a"
+[[site.route]]
+path = "x"
+pool = "a"
+[[site.route]]
+pool = "a"
+respond = {}
+[[site.route]]
+path = "/r"
+redirect = { location = "/{uri}" }
+[[site.route]]
+path = "/f"
+respond = { headers = { Content-Length = "1" } }
+[[site]]
+[[site]]
+"#;
+    let config = Config::from_toml(toml).unwrap();
+    let error = Config::locate(toml, config.check().unwrap_err()).to_string();
+    for expected in [
+        "line 2: pool.a.servers: \"127.0.0.1:1\" occurs twice",
+        "pool.a.servers: \"a\": it has no port",
+        "pool.a.servers: \"http://a/b\": it has a path",
+        "pool.a.servers: \"a:1 weight=0\": \"weight=0\": expected weight=1",
+        "line 3: pool.unused.servers: no route uses this pool",
+        "line 4: pool.empty.servers: 0 servers",
+        "line 6: site[1].hosts: \"WWW.example.org.\" occurs twice",
+        "site[1].hosts: \"a b\" is no host",
+        "site[1].hosts: \"a:80\" is no host",
+        "site[1].hosts: \"*\" is no host",
+        "line 8: site[1].route[1].pool: there is no [pool.aa]",
+        "line 13: site[1].route[3].path: \"/x\": the route never matches",
+        "line 16: site[1].route[4].path: \"/x/../y\": the route never matches",
+        "line 19: site[1].route[5].path: \"x\": a path begins with /",
+        "line 21: site[1].route[6]: a route has one target",
+        "line 26: site[1].route[7].redirect: location = \"/{uri}\": expected",
+        "line 29: site[1].route[8].respond: headers: \"Content-Length\": the proxy writes",
+        "line 30: site[2]: no route",
+        "line 31: site[3]: two sites have no hosts",
+    ] {
+        assert!(error.lines().any(|line| line.contains(expected)), "{expected}:\n{error}");
+    }
+    for (toml, expected) in [
+        ("origin = \"http://a\"\npool.a.servers = [\"a:1\"]", "origin: [[site]] and [pool.NAME]"),
+        ("pool.a.servers = [\"a:1\"]", "pool: there is no [[site]]"),
+    ] {
+        let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

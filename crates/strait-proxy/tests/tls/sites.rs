@@ -1,0 +1,155 @@
+//! Sites with certificates of their own, and the example configuration.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lab::wait_until;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use strait_proxy::{Clock, Config, Proxy};
+
+use crate::tls::origin::Origin;
+use crate::tls::rig::{Authority, LIMIT, connect, field};
+
+/// Gets a path of a host over TLS, with the name `sni` in the handshake. Fails if the certificate is
+/// not for that name.
+fn get(
+    client: &Arc<ClientConfig>,
+    address: SocketAddr,
+    sni: &'static str,
+    (host, path): (&str, &str),
+) -> io::Result<String> {
+    let session = ClientConnection::new(client.clone(), ServerName::try_from(sni).unwrap()).unwrap();
+    let mut stream = StreamOwned::new(session, connect(address));
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn status(response: &str) -> &str {
+    response.split(' ').nth(1).unwrap_or_default()
+}
+
+/// Configuration with a certificate of each of two sites, and one for other clients.
+fn toml(authority: &Authority, first: &str) -> String {
+    let file = |name: &str| authority.file(name).display().to_string();
+    let certificate = |name: &str| {
+        format!(
+            "certificate = \"{}\"\nkey = \"{}\"\n",
+            file(&format!("{name}.pem")),
+            file(&format!("{name}.key"))
+        )
+    };
+    format!(
+        "workers = 1\nlisten = []\n[tls]\nlisten = [\"127.0.0.1:0\"]\n{}\
+         [[site]]\nhosts = [\"one.example\"]\n{}[[site.route]]\nrespond = {{ body = \"one\" }}\n\
+         [[site]]\nhosts = [\"*.two.example\"]\n{}[[site.route]]\nrespond = {{ body = \"two\" }}\n",
+        certificate("other"),
+        certificate(first),
+        certificate("two"),
+    )
+}
+
+#[test]
+fn client_gets_the_certificate_of_the_host_that_it_names() {
+    let authority = Authority::new();
+    for (name, subject) in [("one", "one.example"), ("two", "*.two.example"), ("other", "other.example")] {
+        authority.sign(name, subject, 2999);
+    }
+    let proxy = Proxy::start(&Config::from_toml(&toml(&authority, "one")).unwrap(), Clock::system()).unwrap();
+    let (client, address) = (authority.client(), proxy.address());
+    for (sni, expected) in [("one.example", "one"), ("ONE.example", "one"), ("a.two.example", "two")] {
+        let response = get(&client, address, sni, (sni, "/")).unwrap();
+        assert!(response.ends_with(expected), "{sni}: {response}");
+    }
+    // A host without a site: the client repeats the request on another connection after 421.
+    let response = get(&client, address, "other.example", ("other.example", "/")).unwrap();
+    assert_eq!(status(&response), "421", "{response}");
+    // The certificate of another host is not valid for the name.
+    assert!(get(&client, address, "three.example", ("one.example", "/")).is_err());
+}
+
+#[test]
+fn reload_replaces_a_certificate_and_refuses_a_wrong_one() {
+    let authority = Authority::new();
+    for (name, subject) in
+        [("one", "one.example"), ("new", "one.example"), ("two", "*.two.example"), ("other", "x")]
+    {
+        authority.sign(name, subject, 2999);
+    }
+    let config = |name: &str| Config::from_toml(&toml(&authority, name)).unwrap();
+    let mut proxy = Proxy::start(&config("one"), Clock::system()).unwrap();
+    let (client, address) = (authority.client(), proxy.address());
+    fs::copy(authority.file("two.key"), authority.file("new.key")).unwrap();
+    let error = proxy.reload(&config("new")).unwrap_err().to_string();
+    assert!(
+        error.starts_with("site[1].key = ") && error.contains("not the key of the certificate"),
+        "{error}"
+    );
+    let get =
+        || get(&client, address, "one.example", ("one.example", "/")).is_ok_and(|it| it.ends_with("one"));
+    assert!(get());
+    // A certificate that has expired: clients refuse it once it is in use.
+    authority.sign("new", "one.example", 2002);
+    proxy.reload(&config("new")).unwrap();
+    assert!(wait_until(LIMIT, || !get()));
+    proxy.reload(&config("one")).unwrap();
+    assert!(wait_until(LIMIT, get));
+}
+
+#[test]
+fn example_configuration_works() {
+    let authority = Authority::new();
+    for name in ["example.org", "www.example.org"] {
+        authority.sign(name, name, 2999);
+    }
+    let (pages, api) = (Origin::plain(), Origin::plain());
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sites/strait.toml");
+    let mut text = fs::read_to_string(example).unwrap();
+    for (there, here) in [
+        ("0.0.0.0:80", "127.0.0.1:0".to_owned()),
+        ("0.0.0.0:443", "127.0.0.1:0".to_owned()),
+        ("127.0.0.1:9128", "127.0.0.1:0".to_owned()),
+        ("/etc/strait", authority.directory.path().display().to_string()),
+        ("/var/cache/strait", authority.file("cache").display().to_string()),
+        ("/srv/shop", authority.file("shop").display().to_string()),
+        ("10.0.0.1:8080", format!("127.0.0.1:{}", pages.port)),
+        // No server listens there.
+        ("10.0.0.2:8080", "127.0.0.1:1".to_owned()),
+        ("10.0.1.1:9000", format!("127.0.0.1:{}", api.port)),
+        ("10.0.1.2:9000", "127.0.0.1:1".to_owned()),
+    ] {
+        assert!(text.contains(there), "{there}");
+        text = text.replace(there, &here);
+    }
+    fs::create_dir_all(authority.file("shop/assets")).unwrap();
+    fs::write(authority.file("shop/assets/a.css"), "body {}").unwrap();
+    let proxy = Proxy::start(&Config::from_toml(&text).unwrap(), Clock::system()).unwrap();
+    let (client, address) = (authority.client(), proxy.addresses().nth(1).unwrap());
+    let www = |path: &str| get(&client, address, "www.example.org", ("www.example.org", path)).unwrap();
+    assert!(www("/kept?100").starts_with("HTTP/1.1 200"));
+    assert!(www("/assets/a.css").ends_with("body {}"));
+    assert!(www("/robots.txt").ends_with("Disallow: /api\n"));
+    assert_eq!((status(&www("/api/metrics")), status(&www("/api/%6detrics/x"))), ("403", "403"));
+    assert_eq!(status(&www("/api/../api/metrics")), "400");
+    assert_eq!((pages.requests(), api.seen.requests.load(Ordering::SeqCst)), (1, 0));
+    www("/api/x");
+    assert_eq!((pages.requests(), api.seen.requests.load(Ordering::SeqCst)), (1, 1));
+    // Clients are told to use https, also by a hit in memory, and requests without TLS are redirected.
+    for path in ["/kept?100", "/kept?100", "/robots.txt", "/api/x"] {
+        assert_eq!(field(&www(path), "Strict-Transport-Security"), Some("max-age=31536000"), "{path}");
+    }
+    let mut plain = connect(proxy.address());
+    write!(plain, "GET /kept?100 HTTP/1.1\r\nHost: www.example.org\r\nConnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    plain.read_to_string(&mut response).unwrap();
+    assert_eq!(status(&response), "308");
+    assert!(field(&response, "Location").unwrap().ends_with("/kept?100"), "{response}");
+    let moved = get(&client, address, "example.org", ("example.org", "/a?b")).unwrap();
+    assert_eq!((status(&moved), field(&moved, "Location")), ("308", Some("https://www.example.org/a?b")));
+}
