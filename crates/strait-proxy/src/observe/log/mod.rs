@@ -152,11 +152,11 @@ impl Writer {
     /// are lost: those of which no byte was written.
     fn write(&mut self, text: &[u8]) -> std::result::Result<(), (io::Error, u64)> {
         let rest = std::mem::take(&mut self.rest);
-        let lines = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').count() as u64 - 1;
         match write_most(&mut self.out, &rest) {
             (_, None) => {}
             (written, Some(error)) => {
-                self.rest = rest[written..].to_owned();
+                rest[written..].clone_into(&mut self.rest);
                 return Err((error, lines(text)));
             }
         }
@@ -166,7 +166,7 @@ impl Writer {
         let is_cut = written > 0 && text[written - 1] != b'\n';
         let end = unwritten.iter().position(|byte| *byte == b'\n').map_or(unwritten.len(), |at| at + 1);
         let (rest, lost) = unwritten.split_at(if is_cut { end } else { 0 });
-        self.rest = rest.to_owned();
+        rest.clone_into(&mut self.rest);
         Err((error, lines(lost)))
     }
 }
