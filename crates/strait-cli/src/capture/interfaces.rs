@@ -3,7 +3,7 @@
 //! `strait capture` and `strait top` call it. It opens no capture and changes no setting.
 
 use serde::Serialize;
-use strait_capture::Path;
+use strait_capture::{Path, probe};
 use strait_os::ethtool::Ethtool;
 use strait_os::interface::Interface;
 use strait_os::netlink::{Netlink, xdp_abilities};
@@ -110,6 +110,8 @@ struct Entry {
     xdp: Vec<&'static str>,
     /// True if the kernel module pf_zerocopy drives it.
     zerocopy: bool,
+    /// True if the kernel lets this user see the hooks of the tap.
+    tap: bool,
 }
 
 /// Returns the paths of packet sockets, the best first.
@@ -129,6 +131,7 @@ impl Entry {
             running: found.is_running(),
             loopback: found.is_loopback(),
             zerocopy: driver.as_deref() == Some(PF_ZEROCOPY),
+            tap: found.link_type().is_some() && probe::tcx_programs(found.index).is_ok(),
             driver,
             packet_sockets: if found.link_type().is_some() { packet_sockets() } else { Vec::new() },
             xdp,
@@ -146,10 +149,11 @@ impl Entry {
             packet_sockets: packet_sockets(),
             xdp: Vec::new(),
             zerocopy: false,
+            tap: false,
         }
     }
 
-    /// `1.eth0 [up, running, ice]  v3, v2, recv; xdp zero-copy, native copy, generic`
+    /// `1.eth0 [up, running, ice]  v3, v2, recv; tap; xdp zero-copy, native copy, generic`
     fn line(&self, width: usize) -> String {
         let states = [(self.up, "up"), (self.running && self.up, "running"), (self.loopback, "loopback")];
         let mut states: Vec<&str> = states.into_iter().filter_map(|(is, word)| is.then_some(word)).collect();
@@ -165,6 +169,9 @@ impl Entry {
         }
         if !self.packet_sockets.is_empty() {
             paths.push(self.packet_sockets.join(", "));
+        }
+        if self.tap {
+            paths.push(Path::Tap.name().to_owned());
         }
         paths.push(if self.xdp.is_empty() {
             "no xdp".into()

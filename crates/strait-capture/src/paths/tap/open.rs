@@ -107,7 +107,6 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let lanes = numbers.len() as u32;
     let (broker, memory) = memory(request, &socket, &sizes, (cpus, lanes))?;
     let (rings, readers) = Rings::map(&memory.rings, &layouts(&sizes))?;
-    let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     if let Some(attribution) = &request.attribution {
         let counts = Counts { rings: Arc::clone(&rings), lane: 0, lanes: 1 };
         attribution.hooks.watch(Arc::new(counts));
@@ -141,6 +140,9 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         broker,
     };
     let attachment = Attachment::open(template, kernels, options.directions)?;
+    // Now, as the kernel takes milliseconds to check the programs: packets of that time are none
+    // that the filter rejected.
+    let counters = Counters::start(interface, *link, options.directions, request.filters())?;
     Ok(Opened {
         engines,
         source: Box::new(TapSource { attachment, counters }),

@@ -176,7 +176,8 @@ fn refuse_other_program(interface: &Interface) -> Result<(), Error> {
     let cause = format!("XDP program {} \"{name}\" ({mode}) is attached there", attached.program_id);
     let error = strait_sys::Error::new(Kind::Refused, "capture with AF_XDP on", &*interface.name, cause);
     // A program of a bpf_link ends with the process that holds the link, others with a command.
-    let holder = format!("strait doctor {} names its process, or the command that detaches it", interface.name);
+    let holder =
+        format!("strait doctor {} names its process, or the command that detaches it", interface.name);
     Err(error.remedy(format!("{holder}; or use --path v3")).into())
 }
 
