@@ -27,6 +27,7 @@ mod run;
 mod setup;
 mod shell;
 mod table_inputs;
+mod table_messages;
 mod tables;
 mod tcpdump_options;
 mod tools;
