@@ -7,6 +7,7 @@ mod demo;
 mod disk;
 mod doctor;
 mod endings;
+mod extcap;
 mod external;
 mod files;
 mod generate;
