@@ -2,7 +2,7 @@
 //! prints the ledger at the end.
 
 mod files;
-mod interfaces;
+pub(crate) mod interfaces;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     metrics: Option<SocketAddr>,
     /// Report the process, user and cgroup of each packet's socket, and the container or pod; uses
     /// the tap
-    #[arg(long, conflicts_with_all = ["read", "to"])]
+    #[arg(long, conflicts_with = "read")]
     owner: bool,
     /// Capture the packets of one process, by its number, or of all with this name
     #[arg(long, value_name = "NAME|PID", conflicts_with = "read")]
@@ -417,7 +417,7 @@ impl Args {
 }
 
 /// Returns tcpdump's name of a common link type, else its number.
-fn link_name(link_type: u32) -> String {
+pub(crate) fn link_name(link_type: u32) -> String {
     match link_type {
         0 => "NULL (BSD loopback)".into(),
         1 => "EN10MB (Ethernet)".into(),

@@ -8,6 +8,7 @@ mod capture;
 mod demo;
 mod doctor;
 mod error;
+mod extcap;
 mod external;
 mod generate;
 mod input;
@@ -66,6 +67,8 @@ enum Command {
     Relay(relay::Args),
     /// Watch an interface: rates, losses by cause, top flows, delays.
     Top(top::Args),
+    /// Capture for Wireshark and tshark, which start this command.
+    Extcap(extcap::Args),
     /// Examine this machine and an interface, and print fixes.
     Doctor(doctor::Args),
     /// Demonstrate Strait in five short parts, with generated traffic in private network
@@ -92,7 +95,9 @@ impl Command {
             Self::Relay(args) => args.streams(),
             // A program under `strait run` checks its own streams.
             Self::Run(_) | Self::TapBroker(_) | Self::Man(_) => Streams::default(),
-            Self::Top(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => Streams::output(true),
+            Self::Top(_) | Self::Extcap(_) | Self::Doctor(_) | Self::Demo(_) | Self::Completions(_) => {
+                Streams::output(true)
+            }
         }
     }
 
@@ -109,6 +114,7 @@ impl Command {
             Self::Relay(args) => relay::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Top(args) => top::run(&args),
+            Self::Extcap(args) => extcap::run(&args),
             Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => Ok(pages::completions(
                 &args,

@@ -67,7 +67,8 @@ impl Output {
             Self::File(file) => file.owners(),
             Self::Text(text) => text.owners(),
             Self::Owners(tally) => Some(tally.owners()),
-            Self::Tables(_) | Self::Nothing => None,
+            Self::Tables(tables) => tables.owners(),
+            Self::Nothing => None,
         };
         owners.and_then(owners::losses)
     }

@@ -33,6 +33,8 @@ pub enum Header {
     Icmpv6,
     /// DNS (RFC 1035).
     Dns,
+    /// TLS (RFC 8446).
+    Tls,
 }
 
 impl Header {
@@ -50,6 +52,7 @@ impl Header {
             Self::Icmp => "icmp",
             Self::Icmpv6 => "icmp6",
             Self::Dns => "domain",
+            Self::Tls => "tls",
         }
     }
 }

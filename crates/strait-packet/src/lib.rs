@@ -20,6 +20,7 @@ pub mod probe;
 pub mod protocol;
 pub mod summary;
 pub mod tcp;
+pub mod tls;
 pub mod traffic;
 pub mod udp;
 pub mod vlan;

@@ -15,7 +15,7 @@ use strait_table::flows::{FlowLimits, FlowTable};
 use strait_table::packets::{Columns, PacketRows};
 use strait_table::schema::PACKETS;
 use strait_table::writer::{BATCH_ROWS, TableWriter};
-use strait_table::{FileNumbers, Headers, Options, Packet, Selected};
+use strait_table::{Extras, FileNumbers, Headers, Options, Packet, Selected};
 
 /// Packets of a block, as in the sink.
 const BLOCK: usize = 2048;
@@ -101,11 +101,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         selected: Selected::default(),
         flows: FlowLimits::default(),
         columns: columns.clone(),
+        frame_bytes: 0,
         rotate_bytes: u64::MAX,
         rotate_every: Duration::MAX,
         waits: true,
     });
-    let rows = move || PacketRows::new(&columns, Arc::new(|_| None), BATCH_ROWS);
+    let rows = move || PacketRows::new(&columns, Arc::new(|_| None), BATCH_ROWS, 0);
     let mut writer = TableWriter::new(&PACKETS, options, Box::new(rows));
     let (mut table, mut ended) = (FlowTable::new(FlowLimits::default()), Vec::new());
     let mut block = Vec::with_capacity(BLOCK);
@@ -115,7 +116,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let start = thread_cpu_time();
         block.extend(frames.iter().map(headers));
         let read = thread_cpu_time();
-        writer.write(&block, Instant::now())?;
+        writer.write(&block, &Extras::default(), Instant::now())?;
         let encoded = thread_cpu_time();
         for headers in &block {
             table.take(headers, &mut ended);
@@ -148,5 +149,6 @@ fn headers((time_ns, (frame, wire_len)): &(u64, ([u8; 54], u32))) -> Headers {
         interface: 0,
         lane: 0,
         direction: None,
+        owner: None,
     })
 }

@@ -12,8 +12,8 @@
 //!
 //! A file is created as `.NAME.new` and locked, then written as `.NAME.part`, and is renamed to
 //! `NAME` when it is complete. So a `.part` file is locked for as long as its capture runs, and
-//! `recovery` never takes one that is about to be locked. It removes a `.new` file that has not been
-//! locked for a minute; a capture that was stopped for so long just then creates it again. Query
+//! `recovery` never takes one that is about to be locked. It removes a `.new` file that is a minute
+//! old and not locked; a capture that was stopped for so long just then creates it again. Query
 //! engines skip names that start with a dot.
 
 use std::ffi::OsString;
@@ -185,6 +185,11 @@ impl ParquetFile {
     /// Returns the number of rows in memory.
     pub(crate) fn rows_in_memory(&self) -> usize {
         self.writer.in_progress_rows()
+    }
+
+    /// Returns the number of encoded bytes in memory.
+    pub(crate) fn bytes_in_memory(&self) -> usize {
+        self.writer.in_progress_size()
     }
 
     /// Returns the bytes so far, with those in memory.

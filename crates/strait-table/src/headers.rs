@@ -4,12 +4,15 @@
 //! a row is encoded. A field of a header that is cut is missing; nothing here fails.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use strait_packet::ethernet::Ethernet;
 use strait_packet::protocol::ip;
 use strait_packet::summary::link_type;
 use strait_packet::vlan::{self, Tag, Untagged};
 use strait_packet::{Network, network_on, tcp};
+
+use crate::extras::Owner;
 
 /// Captured packet.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +31,8 @@ pub struct Packet<'a> {
     pub lane: u32,
     /// Direction as seen from the capturing host.
     pub direction: Option<Direction>,
+    /// Owner of its socket, if it is known.
+    pub owner: Option<&'a Arc<Owner>>,
 }
 
 /// Direction of a packet, as seen from the capturing host.
@@ -54,6 +59,12 @@ pub struct Headers {
     pub lane: u32,
     /// Direction as seen from the capturing host.
     pub direction: Option<Direction>,
+    /// Position of the frame's bytes among those that the column `frame` needs.
+    pub(crate) frame_at: u32,
+    /// Position of the owner among those of the block.
+    pub(crate) owner: Option<u16>,
+    /// Source and destination address of an Ethernet header.
+    pub macs: Option<[[u8; 6]; 2]>,
     /// Ethernet type of the payload after VLAN tags.
     pub ether_type: Option<u16>,
     /// Outermost VLAN identifier.
@@ -109,6 +120,12 @@ pub struct Tcp {
 impl Headers {
     /// Reads the headers of a packet.
     pub fn of(packet: &Packet<'_>) -> Self {
+        Self::with_segment(packet).0
+    }
+
+    /// Reads the headers of a packet, and returns with them the transport header and its payload;
+    /// nothing if there is no IP header.
+    pub(crate) fn with_segment<'a>(packet: &Packet<'a>) -> (Self, &'a [u8]) {
         let mut headers = Self {
             time_ns: packet.time_ns,
             length: packet.wire_len,
@@ -116,6 +133,9 @@ impl Headers {
             interface: packet.interface,
             lane: packet.lane,
             direction: packet.direction,
+            frame_at: 0,
+            owner: None,
+            macs: None,
             ether_type: None,
             vlan: None,
             inner_vlan: None,
@@ -124,15 +144,22 @@ impl Headers {
             tcp: None,
             icmp: None,
         };
-        match network_on(packet.link_type, packet.bytes) {
+        let is_ethernet = packet.link_type == link_type::ETHERNET;
+        if is_ethernet && let Some((destination, rest)) = packet.bytes.split_first_chunk() {
+            headers.macs = rest.first_chunk().map(|source| [*source, *destination]);
+        }
+        let segment = match network_on(packet.link_type, packet.bytes) {
             Ok((untagged, network)) => {
                 headers.set_link(&untagged);
-                headers.set_network(&network);
+                headers.set_network(&network)
             }
-            Err(_) if packet.link_type == link_type::ETHERNET => headers.set_cut_link(packet.bytes),
-            Err(_) => {}
-        }
-        headers
+            Err(_) if is_ethernet => {
+                headers.set_cut_link(packet.bytes);
+                &[]
+            }
+            Err(_) => &[],
+        };
+        (headers, segment)
     }
 
     fn set_link(&mut self, untagged: &Untagged<'_>) {
@@ -164,7 +191,9 @@ impl Headers {
         self.ether_type = Some(ether_type);
     }
 
-    fn set_network(&mut self, network: &Network<'_>) {
+    /// Sets the fields of the network and transport headers. Returns the payload of the network
+    /// header.
+    fn set_network<'a>(&mut self, network: &Network<'a>) -> &'a [u8] {
         match network {
             Network::Ipv4(packet) => {
                 let payload_length = packet.payload_len() as u32;
@@ -179,6 +208,7 @@ impl Headers {
                     payload_length,
                 });
                 self.set_transport(packet.protocol(), packet.fragment_offset(), packet.payload());
+                packet.payload()
             }
             Network::Ipv6(packet, upper) => {
                 let fragment = upper.fragment;
@@ -196,8 +226,9 @@ impl Headers {
                 });
                 let offset = fragment.map_or(0, |fragment| fragment.offset);
                 self.set_transport(upper.protocol, offset, upper.payload);
+                upper.payload
             }
-            Network::Arp(_) | Network::Other => {}
+            Network::Arp(_) | Network::Other => &[],
         }
     }
 

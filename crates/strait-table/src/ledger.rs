@@ -11,6 +11,7 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 use strait_ledger::{Capture, Report};
 
 use crate::column::{Numbers, Texts};
+use crate::extras::Extras;
 use crate::options::Options;
 use crate::schema::{Column, LEDGER};
 use crate::writer::Rows;
@@ -159,7 +160,7 @@ impl Rows for LedgerRows {
         self.lanes.len()
     }
 
-    fn append(&mut self, rows: &[LedgerRow]) {
+    fn append(&mut self, rows: &[LedgerRow], _extras: &Extras) {
         let nanoseconds = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
         let [ends, starts] = &mut self.times;
         ends.extend(rows, |row| nanoseconds(row.time_ns));

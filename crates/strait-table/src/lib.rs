@@ -2,11 +2,11 @@
 //!
 //! `strait capture --to` uses it. The tables are pure: packets and times go in, record batches come
 //! out. [`Headers`] has the fields of a packet that tables need, [`packets`] makes rows of them,
-//! [`flows`] counts them by flow, [`ledger`] makes rows of the counters of a capture. The
-//! other half does the files: [`mod@file`] writes a file that is valid after each row group,
-//! [`writer`] selects the file of a row and completes files by size and time, [`sink`] runs the
-//! writers on a thread of its own behind a bounded queue, so that a slow disk never delays the
-//! capture.
+//! [`flows`] counts them by flow, [`messages`] finds those of DNS, TLS and HTTP, [`ledger`] makes
+//! rows of the counters of a capture. The other half does the files: [`mod@file`] writes a file
+//! that is valid after each row group, [`writer`] selects the file of a row and completes files by
+//! size and time, [`sink`] runs the writers on a thread of its own behind a bounded queue, so that
+//! a slow disk never delays the capture.
 //!
 //! It never prints.
 
@@ -14,10 +14,12 @@ mod address;
 mod column;
 mod community_id;
 mod error;
+mod extras;
 pub mod file;
 pub mod flows;
 mod headers;
 pub mod ledger;
+pub mod messages;
 mod options;
 pub mod packets;
 mod partition;
@@ -28,5 +30,6 @@ mod tally;
 pub mod writer;
 
 pub use error::TableError;
+pub use extras::{Extras, Owner};
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};
 pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::TableError;
 use crate::flows::FlowLimits;
+use crate::messages::SelectedMessages;
 use crate::packets::Columns;
 
 /// Maximum length of a sensor's name.
@@ -25,29 +26,33 @@ pub struct Selected {
     pub packets: bool,
     /// Write the table `flows`.
     pub flows: bool,
+    /// Tables of messages.
+    pub messages: SelectedMessages,
 }
 
 impl Default for Selected {
     fn default() -> Self {
-        Self { packets: true, flows: true }
+        Self { packets: true, flows: true, messages: SelectedMessages::default() }
     }
 }
 
 impl Selected {
-    /// Parses a list of `packets` and `flows`.
+    /// Parses a list of tables.
     ///
     /// # Errors
     /// Another name.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut selected = Self { packets: false, flows: false };
+        let mut selected = Self { packets: false, flows: false, ..Self::default() };
+        let messages = &mut selected.messages;
         for word in text.split(',') {
             match word {
                 "packets" => selected.packets = true,
                 "flows" => selected.flows = true,
+                "dns" => messages.dns = true,
+                "tls" => messages.tls = true,
+                "http" => messages.http = true,
                 unknown => {
-                    return Err(format!(
-                        "{unknown}: no such table; give packets, flows or both, as in packets,flows"
-                    ));
+                    return Err(format!("{unknown}: no such table; give some of packets,flows,dns,tls,http"));
                 }
             }
         }
@@ -83,6 +88,8 @@ pub struct Options {
     pub flows: FlowLimits,
     /// Columns of the table `packets`.
     pub columns: Columns,
+    /// Maximum bytes of a packet in the column `frame`, if there is one.
+    pub frame_bytes: u32,
     /// Size in bytes after which a file is completed.
     pub rotate_bytes: u64,
     /// Age after which a file is completed.

@@ -6,18 +6,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow_array::builder::{BinaryBuilder, StringBuilder};
 use arrow_array::types::{TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use crate::address::Addresses;
-use crate::column::{Keys, Numbers, dictionary};
+use crate::column::{Keys, Numbers, Texts, dictionary};
+use crate::extras::{Extras, Owner};
 use crate::headers::{Direction, Headers};
 use crate::schema::PACKETS;
-use crate::writer::Rows;
+use crate::writer::{BATCH_ROWS, Rows};
 
 /// Maximum number of interface names in a batch; further interfaces have none.
 const INTERFACES_MAX: usize = 1024;
+
+/// Bytes of frames after which a batch ends.
+const FRAMES_BYTES_MAX: usize = 16 << 20;
 
 /// Field of a row, in the order of [`PACKETS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +49,36 @@ enum Field {
     FragmentOffset,
     SourceBytes,
     DestinationBytes,
+    SourceMac,
+    DestinationMac,
+    Frame,
+    ProcessId,
+    Process,
+    User,
+    Cgroup,
+    Container,
 }
 
-const FIELDS: [Field; 22] = [
+impl Field {
+    /// Returns the text of an owner in this column.
+    fn text_of(self, owner: Option<&Owner>) -> Option<&str> {
+        let Owner { process, user, cgroup, container, .. } = owner?;
+        let text = match self {
+            Self::Process => process,
+            Self::User => user,
+            Self::Cgroup => cgroup,
+            _ => container,
+        };
+        text.as_deref()
+    }
+
+    fn needs_extras(self) -> bool {
+        use Field::{Cgroup, Container, Frame, Process, ProcessId, User};
+        matches!(self, Frame | ProcessId | Process | User | Cgroup | Container)
+    }
+}
+
+const FIELDS: [Field; 30] = [
     Field::Time,
     Field::Length,
     Field::CapturedLength,
@@ -69,6 +101,14 @@ const FIELDS: [Field; 22] = [
     Field::FragmentOffset,
     Field::SourceBytes,
     Field::DestinationBytes,
+    Field::SourceMac,
+    Field::DestinationMac,
+    Field::Frame,
+    Field::ProcessId,
+    Field::Process,
+    Field::User,
+    Field::Cgroup,
+    Field::Container,
 ];
 
 /// Columns of the smallest set: who sent how much to whom.
@@ -87,6 +127,11 @@ const HEADERS: [&str; 5] = ["tcp_sequence", "tcp_acknowledgment", "tcp_window", 
 /// Columns that `standard` adds to [`HEADERS`].
 const STANDARD: [&str; 7] =
     ["captured_length", "interface", "direction", "ether_type", "vlan", "inner_vlan", "fragment_offset"];
+
+/// Column that `--frames` adds.
+const FRAME: [&str; 1] = ["frame"];
+/// Columns that `--owner` adds.
+const OWNER: [&str; 5] = ["process_id", "process", "user", "cgroup", "container"];
 
 /// Selected columns, as indices into those of [`PACKETS`], ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +161,14 @@ impl Columns {
                 "basic" => names.extend(BASIC),
                 "headers" => names.extend(BASIC.iter().chain(&HEADERS)),
                 "standard" => names.extend(BASIC.iter().chain(&HEADERS).chain(&STANDARD)),
-                "all" => names.extend(PACKETS.columns.iter().map(|column| column.name)),
+                "all" => {
+                    let names_of = PACKETS.columns.iter().map(|column| column.name);
+                    names.extend(names_of.filter(|name| !FRAME.contains(name) && !OWNER.contains(name)));
+                }
+                name if FRAME.contains(&name) => {
+                    return Err(format!("{name}: --frames N adds this column, with N bytes of each packet"));
+                }
+                name if OWNER.contains(&name) => return Err(format!("{name}: --owner adds this column")),
                 name if PACKETS.columns.iter().any(|column| column.name == name) => names.push(name),
                 unknown => {
                     return Err(format!(
@@ -126,6 +178,30 @@ impl Columns {
             }
         }
         Ok(Self::of(&names))
+    }
+
+    /// Adds the column `frame`.
+    #[must_use]
+    pub fn with_frame(self) -> Self {
+        self.with(&FRAME)
+    }
+
+    /// Adds the columns of the owner.
+    #[must_use]
+    pub fn with_owner(self) -> Self {
+        self.with(&OWNER)
+    }
+
+    fn with(mut self, names: &[&str]) -> Self {
+        self.0.extend(Self::of(names).0);
+        self.0.sort_unstable();
+        self.0.dedup();
+        self
+    }
+
+    /// Returns true if a column needs [`Extras`].
+    pub(crate) fn need_extras(&self) -> bool {
+        self.fields().any(Field::needs_extras)
     }
 
     /// Returns Arrow's schema.
@@ -150,6 +226,12 @@ enum Values {
     U32(Numbers<UInt32Type>),
     /// Index into the distinct texts of the column.
     Keys(Keys),
+    /// Addresses of Ethernet, and their texts.
+    Mac(Macs),
+    /// Bytes of frames.
+    Frames(BinaryBuilder),
+    /// Texts of owners.
+    Texts(Texts),
     /// The column has the keys of [`PacketRows::addresses`].
     Address,
 }
@@ -165,11 +247,15 @@ pub struct PacketRows {
     /// Numbers of a block, before they are added to the columns.
     scratch: Vec<Option<u32>>,
     interfaces: Interfaces,
+    /// Maximum bytes of a frame.
+    frame_bytes: u32,
+    /// Bytes of frames in the batch.
+    bytes: usize,
 }
 
 impl PacketRows {
-    /// Creates an empty batch of `capacity` rows.
-    pub fn new(columns: &Columns, names: InterfaceNames, capacity: usize) -> Self {
+    /// Creates an empty batch of `capacity` rows, with at most `frame_bytes` bytes of a frame.
+    pub fn new(columns: &Columns, names: InterfaceNames, capacity: usize, frame_bytes: u32) -> Self {
         let needs_addresses = columns.fields().any(|field| {
             use Field::{DestinationAddress, DestinationBytes, SourceAddress, SourceBytes};
             matches!(field, SourceAddress | DestinationAddress | SourceBytes | DestinationBytes)
@@ -182,6 +268,30 @@ impl PacketRows {
             sides: needs_addresses.then(|| [Keys::new(capacity), Keys::new(capacity)]),
             scratch: Vec::new(),
             interfaces: Interfaces::new(names),
+            frame_bytes,
+            bytes: 0,
+        }
+    }
+
+    fn append_extras(&mut self, rows: &[Headers], extras: &Extras) {
+        for (field, values) in self.columns.iter_mut().filter(|(field, _)| field.needs_extras()) {
+            let owners = rows.iter().map(|row| extras.owner(row));
+            match values {
+                Values::Frames(frames) => {
+                    for row in rows {
+                        let frame = extras.frame(row, self.frame_bytes);
+                        frames.append_value(frame);
+                        self.bytes += frame.len();
+                    }
+                }
+                Values::Texts(texts) => owners.for_each(|owner| texts.push(field.text_of(owner))),
+                Values::U32(numbers) => {
+                    let ids: Vec<Option<u32>> =
+                        owners.map(|owner| owner.map(|owner| owner.process_id)).collect();
+                    numbers.extend_optional(&ids, |id| *id);
+                }
+                _ => {}
+            }
         }
     }
 
@@ -233,15 +343,22 @@ impl Rows for PacketRows {
         self.rows
     }
 
-    fn append(&mut self, rows: &[Headers]) {
+    /// Returns true also if the frames of the batch have many bytes.
+    fn is_full(&self) -> bool {
+        self.rows >= BATCH_ROWS || self.bytes >= FRAMES_BYTES_MAX
+    }
+
+    fn append(&mut self, rows: &[Headers], extras: &Extras) {
+        self.append_extras(rows, extras);
         self.append_addresses(rows);
         self.append_interfaces(rows);
-        self.columns.iter_mut().for_each(|(field, values)| values.append(*field, rows));
+        let columns = self.columns.iter_mut().filter(|(field, _)| !field.needs_extras());
+        columns.for_each(|(field, values)| values.append(*field, rows));
         self.rows += rows.len();
     }
 
     fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        self.rows = 0;
+        (self.rows, self.bytes) = (0, 0);
         let sides = self.sides.as_mut().map(|sides| sides.each_mut().map(Numbers::finish));
         let (texts, bytes) = (self.addresses.texts(), self.addresses.bytes());
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
@@ -286,8 +403,14 @@ impl Values {
             | Field::TcpSequence
             | Field::TcpAcknowledgment
             | Field::IpId
-            | Field::FragmentOffset => Self::U32(Numbers::new(capacity)),
+            | Field::FragmentOffset
+            | Field::ProcessId => Self::U32(Numbers::new(capacity)),
             Field::Interface | Field::Direction => Self::Keys(Keys::new(capacity)),
+            Field::SourceMac | Field::DestinationMac => Self::Mac(Macs::new(capacity)),
+            Field::Frame => Self::Frames(BinaryBuilder::new()),
+            Field::Process | Field::User | Field::Cgroup | Field::Container => {
+                Self::Texts(Texts::new(capacity))
+            }
             Field::SourceAddress
             | Field::DestinationAddress
             | Field::SourceBytes
@@ -306,8 +429,12 @@ impl Values {
             Self::Keys(keys) if field == Field::Direction => keys.extend_optional(rows, |row| {
                 row.direction.map(|direction| u32::from(direction == Direction::Out))
             }),
+            Self::Mac(macs) => {
+                let side = usize::from(field == Field::DestinationMac);
+                rows.iter().for_each(|row| macs.push(row.macs.map(|macs| macs[side])));
+            }
             // Filled by `PacketRows`.
-            Self::Keys(_) | Self::Address => {}
+            Self::Keys(_) | Self::Address | Self::Frames(_) | Self::Texts(_) => {}
         }
     }
 
@@ -319,6 +446,9 @@ impl Values {
             Self::U16(numbers) => Arc::new(numbers.finish()),
             Self::U32(numbers) => Arc::new(numbers.finish()),
             Self::Keys(keys) => dictionary(keys.finish(), texts)?,
+            Self::Mac(macs) => macs.finish()?,
+            Self::Frames(frames) => Arc::new(frames.finish()),
+            Self::Texts(texts) => texts.finish()?,
             Self::Address => texts,
         })
     }
@@ -359,6 +489,36 @@ fn append_u32(numbers: &mut Numbers<UInt32Type>, field: Field, rows: &[Headers])
             numbers.extend_optional(rows, |row| row.internet.and_then(|internet| internet.identification));
         }
         _ => numbers.extend_optional(rows, |row| row.internet.and_then(|internet| internet.fragment_offset)),
+    }
+}
+
+/// Addresses of Ethernet, each distinct one as text once in a batch.
+struct Macs {
+    keys: Keys,
+    numbers: HashMap<[u8; 6], u32>,
+    texts: StringBuilder,
+}
+
+impl Macs {
+    fn new(capacity: usize) -> Self {
+        Self { keys: Keys::new(capacity), numbers: HashMap::new(), texts: StringBuilder::new() }
+    }
+
+    fn push(&mut self, mac: Option<[u8; 6]>) {
+        let next = self.numbers.len() as u32;
+        let number = mac.map(|mac| {
+            *self.numbers.entry(mac).or_insert_with(|| {
+                let [a, b, c, d, e, f] = mac;
+                self.texts.append_value(format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"));
+                next
+            })
+        });
+        self.keys.extend_optional(&[number], |number| *number);
+    }
+
+    fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
+        self.numbers.clear();
+        dictionary(self.keys.finish(), Arc::new(self.texts.finish()))
     }
 }
 

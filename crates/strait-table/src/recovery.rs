@@ -2,8 +2,9 @@
 //!
 //! Such a file ends anywhere. Its rows up to the last footer are valid: it is truncated there and
 //! gets its final name. A file without a footer has no complete row group and is removed. The file
-//! of a running capture is locked, or will be in a moment, and is left alone. Other entries are left alone too, with a note if
-//! they have the name of such a file: the directory may be shared, and others may make any.
+//! of a running capture is locked, or will be in a moment, and is left alone. Other entries are
+//! left alone too, with a note if they have the name of such a file: the directory may be shared,
+//! and others may make any.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -103,8 +104,8 @@ fn entries(directory: &Path, prefix: &str, recovered: &mut Recovered) -> Vec<Pat
     named.collect()
 }
 
-/// Returns the final name and the suffix of the unfinished file `.TABLE-CAPTURE-NUMBER.parquet.part`
-/// or `.new`; none for every other name.
+/// Returns the final name and the suffix of an unfinished file, whose name is
+/// `.TABLE-CAPTURE-NUMBER.parquet.part` or `.new`; none for every other name.
 fn leftover<'a>(table: &str, name: &'a str) -> Option<(&'a str, &'static str)> {
     let with = |suffix| Some((name.strip_prefix('.')?.strip_suffix(suffix)?, suffix));
     let (whole, suffix) = with(UNFINISHED).or_else(|| with(UNLOCKED))?;

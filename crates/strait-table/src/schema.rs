@@ -52,6 +52,8 @@ pub enum Kind {
     Text,
     /// Bytes of a fixed number.
     Bytes(i32),
+    /// Bytes of any number.
+    Binary,
 }
 
 impl Kind {
@@ -66,6 +68,7 @@ impl Kind {
             Self::I64 => DataType::Int64,
             Self::Text => dictionary(DataType::Utf8),
             Self::Bytes(length) => dictionary(DataType::FixedSizeBinary(length)),
+            Self::Binary => DataType::Binary,
         }
     }
 }
@@ -80,6 +83,7 @@ impl fmt::Display for Kind {
             Self::I64 => f.write_str("int64"),
             Self::Text => f.write_str("text"),
             Self::Bytes(length) => write!(f, "{length} bytes"),
+            Self::Binary => f.write_str("bytes"),
         }
     }
 }
@@ -111,7 +115,7 @@ pub const PARTITIONS: [(&str, &str); 3] = [
 ];
 
 /// Every table.
-pub const TABLES: [&Table; 3] = [&PACKETS, &FLOWS, &LEDGER];
+pub const TABLES: [&Table; 6] = [&PACKETS, &FLOWS, &DNS, &TLS, &HTTP, &LEDGER];
 
 /// One row for each packet.
 pub const PACKETS: Table = Table {
@@ -160,9 +164,7 @@ pub const PACKETS: Table = Table {
         Column::new("tcp_acknowledgment", Kind::U32, "acknowledgment number").or_null(),
         Column::new("tcp_window", Kind::U16, "receive window, unscaled").or_null(),
         Column::new("ttl", Kind::U8, "time to live or hop limit").or_null(),
-        Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one")
-            .or_null()
-            .distinct(),
+        Column::new("ip_id", Kind::U32, "identification; in IPv6 only fragments have one").or_null(),
         Column::new(
             "fragment_offset",
             Kind::U32,
@@ -177,6 +179,19 @@ pub const PACKETS: Table = Table {
         .or_null(),
         Column::new("destination_address_bytes", Kind::Bytes(16), "destination address as 16 bytes")
             .or_null(),
+        Column::new(
+            "source_mac",
+            Kind::Text,
+            "source address of an Ethernet header, as in 02:00:00:00:00:01",
+        )
+        .or_null(),
+        Column::new("destination_mac", Kind::Text, "destination address of an Ethernet header").or_null(),
+        Column::new("frame", Kind::Binary, "first captured bytes, as many as --frames selects").distinct(),
+        Column::new("process_id", Kind::U32, "process that owns the packet's socket, with --owner").or_null(),
+        Column::new("process", Kind::Text, "name of the process").or_null(),
+        Column::new("user", Kind::Text, "user of the process").or_null(),
+        Column::new("cgroup", Kind::Text, "cgroup of the process").or_null(),
+        Column::new("container", Kind::Text, "identifier of the container that the cgroup names").or_null(),
     ],
 };
 
@@ -244,6 +259,83 @@ pub const FLOWS: Table = Table {
         Column::new("reverseOutOfOrder", Kind::U32, "such segments to the source"),
         Column::new("zeroWindows", Kind::U32, "packets from the source with a receive window of 0"),
         Column::new("reverseZeroWindows", Kind::U32, "such packets to the source"),
+    ],
+};
+
+/// Columns of the first packet, which every table of messages begins with, and `$column`s.
+macro_rules! message_columns {
+    ($($column:expr),* $(,)?) => {
+        &[
+            Column::new("time", Kind::Time, "time of the first packet of the message"),
+            Column::new("source_address", Kind::Text, "address of the sender"),
+            Column::new("destination_address", Kind::Text, "address of the receiver"),
+            Column::new("source_port", Kind::U16, "port of the sender"),
+            Column::new("destination_port", Kind::U16, "port of the receiver"),
+            Column::new("protocol", Kind::U8, "IP protocol: 6 is TCP, 17 is UDP"),
+            Column::new("community_id", Kind::Text, "identifier of the flow, as communityId in flows"),
+            $($column,)*
+        ]
+    };
+}
+
+/// One row for each message of DNS.
+pub const DNS: Table = Table {
+    name: "dns",
+    version: 1,
+    about: "one row for each query and each response of DNS, its multicast variant and LLMNR",
+    columns: message_columns![
+        Column::new("message", Kind::Text, "query or response"),
+        Column::new("transaction_id", Kind::U16, "identifier, the same in query and response"),
+        Column::new("opcode", Kind::U8, "operation: 0 is a query"),
+        Column::new("response_code", Kind::U8, "result of a response: 0 is no error, 3 is NXDOMAIN")
+            .or_null(),
+        Column::new("flags", Kind::U16, "flag bits: CD 16, AD 32, RA 128, RD 256, TC 512, AA 1024"),
+        Column::new("query", Kind::Text, "name in the first question, without the last dot").or_null(),
+        Column::new("query_type", Kind::Text, "requested record type, as in AAAA or TYPE64").or_null(),
+        Column::new("query_class", Kind::U16, "class of the question: 1 is the Internet").or_null(),
+        Column::new("answer_count", Kind::U16, "number of answers in the header"),
+        Column::new("answers", Kind::Text, "addresses and names in the answers, of other records the type")
+            .or_null(),
+        Column::new("ttl", Kind::U32, "smallest time to live of the answers, in seconds").or_null(),
+    ],
+};
+
+/// One row for each hello of TLS.
+pub const TLS: Table = Table {
+    name: "tls",
+    version: 1,
+    about: "one row for each hello of a client and of a server over TCP",
+    columns: message_columns![
+        Column::new("message", Kind::Text, "client or server: the sender of the hello"),
+        Column::new("version", Kind::Text, "highest offered version, or the selected one, as in 1.3"),
+        Column::new("server_name", Kind::Text, "name of the server that the client requests (SNI)").or_null(),
+        Column::new(
+            "alpn",
+            Kind::Text,
+            "offered application protocols, or the selected one, as in h2,http/1.1"
+        )
+        .or_null(),
+        Column::new("cipher_suite", Kind::U16, "selected cipher suite; null for a client").or_null(),
+        Column::new("ja3", Kind::Text, "fingerprint JA3 of a client, JA3S of a server"),
+        Column::new("ja4", Kind::Text, "fingerprint JA4 of a client").or_null(),
+    ],
+};
+
+/// One row for each head of HTTP/1.
+pub const HTTP: Table = Table {
+    name: "http",
+    version: 1,
+    about: "one row for each head of a request and of a response of HTTP/1",
+    columns: message_columns![
+        Column::new("message", Kind::Text, "request or response"),
+        Column::new("version", Kind::Text, "1.0 or 1.1"),
+        Column::new("method", Kind::Text, "method of a request").or_null(),
+        Column::new("host", Kind::Text, "field Host of a request").or_null(),
+        Column::new("target", Kind::Text, "target of a request: path and query, or a URL").or_null(),
+        Column::new("user_agent", Kind::Text, "field User-Agent of a request").or_null(),
+        Column::new("status", Kind::U16, "status of a response").or_null(),
+        Column::new("content_type", Kind::Text, "field Content-Type").or_null(),
+        Column::new("content_length", Kind::I64, "field Content-Length").or_null(),
     ],
 };
 

@@ -11,32 +11,36 @@
 //! from a file waits. After a failed write the thread drops and counts all further packets, and
 //! the next call reports the failure.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+mod worker;
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strait_ledger::Report;
 
+use self::worker::Worker;
 use crate::error::TableError;
-use crate::flows::{EndReason, FlowRow, FlowRows, FlowTable};
+use crate::extras::Extras;
 use crate::headers::{Headers, Packet};
-use crate::ledger::{Intervals, LedgerRow, LedgerRows};
+use crate::ledger::{Intervals, LedgerRow};
+use crate::messages::{Assembly, Message, Missed};
 use crate::options::Options;
-use crate::packets::{InterfaceNames, PacketRows};
+use crate::packets::InterfaceNames;
 pub use crate::recovery::Recovered;
-use crate::schema::{FLOWS, LEDGER, PACKETS};
 use crate::tally::Tally;
-use crate::writer::{BATCH_ROWS, TableWriter, Written};
+use crate::writer::Written;
 
 /// Packets of a block: 256 KiB of fields, which stay in the second-level cache.
 const BLOCK_PACKETS: usize = 2048;
-/// Blocks of the queue: half a second at a million packets a second, 64 MiB.
+/// Bytes of frames and messages after which a block is sent.
+const BLOCK_BYTES: usize = 256 << 10;
+/// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most twice as
+/// much for frames and messages.
 const QUEUE_BLOCKS: usize = 256;
 /// Maximum time for which packets wait in an incomplete block.
 const BLOCK_EVERY: Duration = Duration::from_millis(500);
-/// Interval at which the thread looks for files to complete.
-const TICK: Duration = Duration::from_millis(500);
 
 /// Totals of all tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +51,10 @@ pub struct Summary {
     pub flows: Written,
     /// Flows that were evicted from the full table.
     pub flows_evicted: u64,
+    /// Completed files of the tables of messages.
+    pub messages: Written,
+    /// Messages that are in no table.
+    pub missed: Missed,
     /// Completed files of the table `ledger`.
     pub ledger: Written,
 }
@@ -57,12 +65,41 @@ impl Summary {
         self.packets.add(&other.packets);
         self.flows.add(&other.flows);
         self.flows_evicted += other.flows_evicted;
+        self.messages.add(&other.messages);
+        self.missed.add(&other.missed);
         self.ledger.add(&other.ledger);
     }
 }
 
-enum Message {
-    Packets(Vec<Headers>),
+/// Packets that go through the queue together.
+#[derive(Debug, Default)]
+struct Block {
+    packets: Vec<Headers>,
+    extras: Extras,
+    messages: Vec<Message>,
+    message_bytes: usize,
+}
+
+impl Block {
+    fn new() -> Self {
+        Self { packets: Vec::with_capacity(BLOCK_PACKETS), ..Self::default() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.packets.len() >= BLOCK_PACKETS || self.extras.bytes() + self.message_bytes >= BLOCK_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.packets.clear();
+        self.extras.clear();
+        self.messages.clear();
+        self.message_bytes = 0;
+    }
+}
+
+/// Work for the thread.
+enum Task {
+    Packets(Block),
     Ledger(Vec<LedgerRow>),
     /// Ends the flows: the next packets are those of another file.
     EndFlows,
@@ -84,9 +121,12 @@ struct Shared {
 /// Tables of a capture.
 pub struct TableSink {
     /// None after the end.
-    sender: Option<SyncSender<Message>>,
-    empty: Receiver<Vec<Headers>>,
-    block: Vec<Headers>,
+    sender: Option<SyncSender<Task>>,
+    empty: Receiver<Block>,
+    block: Block,
+    /// Bytes of a packet in the column `frame`, if a column needs more than headers.
+    extras: Option<usize>,
+    assembly: Assembly,
     /// Time of the first check that found packets in the block.
     block_since: Option<Instant>,
     waits: bool,
@@ -94,7 +134,7 @@ pub struct TableSink {
     intervals: Intervals,
     shared: Arc<Mutex<Shared>>,
     /// The thread's part, until it starts.
-    worker: Option<(Worker, Receiver<Message>)>,
+    worker: Option<(Worker, Receiver<Task>)>,
     thread: Option<JoinHandle<()>>,
     recovered: Recovered,
 }
@@ -111,6 +151,8 @@ impl TableSink {
         std::fs::create_dir_all(directory).map_err(|source| TableError::io("create", directory, source))?;
         let recovered = crate::recovery::recover(directory, &options.sensor);
         let waits = options.waits;
+        let extras = options.columns.need_extras().then_some(options.frame_bytes as usize);
+        let assembly = Assembly::new(options.selected.messages);
         let (sender, messages) = sync_channel(QUEUE_BLOCKS);
         let (returned, empty) = sync_channel(QUEUE_BLOCKS);
         let shared = Arc::new(Mutex::new(Shared::default()));
@@ -118,7 +160,9 @@ impl TableSink {
         Ok(Self {
             sender: Some(sender),
             empty,
-            block: Vec::with_capacity(BLOCK_PACKETS),
+            block: Block::new(),
+            extras,
+            assembly,
             block_since: None,
             waits,
             dropped: Tally::default(),
@@ -154,14 +198,30 @@ impl TableSink {
     /// The thread has failed, which is checked once a block.
     #[inline]
     pub fn push(&mut self, packet: &Packet<'_>) -> Result<(), TableError> {
-        self.block.push(Headers::of(packet));
-        if self.block.len() < BLOCK_PACKETS { Ok(()) } else { self.send_block(self.waits) }
+        let (mut headers, segment) = Headers::with_segment(packet);
+        if let Some(frame_bytes) = self.extras {
+            self.block.extras.push(packet, frame_bytes, &mut headers);
+        }
+        self.block.packets.push(headers);
+        if self.assembly.is_needed() {
+            self.assemble(&headers, segment);
+        }
+        if self.block.is_full() { self.send_block(self.waits) } else { Ok(()) }
+    }
+
+    /// Adds the messages that the packet completes.
+    fn assemble(&mut self, headers: &Headers, segment: &[u8]) {
+        let block = &mut self.block;
+        let before = block.messages.len();
+        self.assembly.take(headers, segment, &mut block.messages);
+        let added = block.messages.iter().skip(before);
+        block.message_bytes += added.map(|message| message.bytes.len()).sum::<usize>();
     }
 
     /// Sends an incomplete block if its packets have waited long enough. Call it when no packet is
     /// ready, and a few times a second.
     pub fn flush_due(&mut self, now: Instant) -> Result<(), TableError> {
-        if self.block.is_empty() {
+        if self.block.packets.is_empty() {
             return self.check();
         }
         let since = *self.block_since.get_or_insert(now);
@@ -171,32 +231,33 @@ impl TableSink {
     #[cold]
     fn send_block(&mut self, waits: bool) -> Result<(), TableError> {
         self.block_since = None;
-        let empty = self.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BLOCK_PACKETS));
+        let empty = self.empty.try_recv().unwrap_or_else(|_| Block::new());
         let block = std::mem::replace(&mut self.block, empty);
-        if let Some(Message::Packets(block)) = self.send(Message::Packets(block), waits)? {
+        if let Some(Task::Packets(block)) = self.send(Task::Packets(block), waits)? {
             self.drop_block(block);
         }
         self.check()
     }
 
     /// Counts the packets of a block as lost, and uses its memory for the next one.
-    fn drop_block(&mut self, mut block: Vec<Headers>) {
-        for run in block.chunk_by(|one, next| one.lane == next.lane) {
+    fn drop_block(&mut self, mut block: Block) {
+        for run in block.packets.chunk_by(|one, next| one.lane == next.lane) {
             self.dropped.add(run[0].lane, run.len() as u64);
         }
+        self.assembly.count_lost(block.messages.len());
         block.clear();
         self.block = block;
     }
 
-    /// Sends a message. Returns it if the queue is full.
-    fn send(&self, message: Message, waits: bool) -> Result<Option<Message>, TableError> {
+    /// Sends work. Returns it if the queue is full.
+    fn send(&self, task: Task, waits: bool) -> Result<Option<Task>, TableError> {
         let Some(sender) = &self.sender else { return Err(TableError::ThreadEnded) };
         if waits {
-            return sender.send(message).map(|()| None).map_err(|_| TableError::ThreadEnded);
+            return sender.send(task).map(|()| None).map_err(|_| TableError::ThreadEnded);
         }
-        match sender.try_send(message) {
+        match sender.try_send(task) {
             Ok(()) => Ok(None),
-            Err(TrySendError::Full(message)) => Ok(Some(message)),
+            Err(TrySendError::Full(task)) => Ok(Some(task)),
             Err(TrySendError::Disconnected(_)) => Err(TableError::ThreadEnded),
         }
     }
@@ -206,12 +267,12 @@ impl TableSink {
         lock(&self.shared).failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Adds rows to the table `ledger`. If the queue of a live capture is full, the next rows include
-    /// these counts.
+    /// Adds rows to the table `ledger`. If the queue of a live capture is full, the next rows
+    /// include these counts.
     pub fn ledger(&mut self, report: &Report, now_ns: u64) {
         let mut intervals = self.intervals.clone();
         let rows = intervals.rows(report, now_ns);
-        if matches!(self.send(Message::Ledger(rows), self.waits), Ok(None)) {
+        if matches!(self.send(Task::Ledger(rows), self.waits), Ok(None)) {
             self.intervals = intervals;
         }
     }
@@ -221,10 +282,10 @@ impl TableSink {
     /// # Errors
     /// The thread has failed.
     pub fn end_flows(&mut self) -> Result<(), TableError> {
-        if !self.block.is_empty() {
+        if !self.block.packets.is_empty() {
             self.send_block(true)?;
         }
-        self.send(Message::EndFlows, true)?;
+        self.send(Task::EndFlows, true)?;
         self.check()
     }
 
@@ -235,9 +296,9 @@ impl TableSink {
     /// A packet could not be stored.
     pub fn complete(&mut self) -> Result<(), TableError> {
         self.start()?;
-        let sent = if self.block.is_empty() { Ok(()) } else { self.send_block(true) };
+        let sent = if self.block.packets.is_empty() { Ok(()) } else { self.send_block(true) };
         let (reply, replied) = sync_channel(1);
-        self.send(Message::Complete(reply), true)?;
+        self.send(Task::Complete(reply), true)?;
         replied.recv().map_err(|_| TableError::ThreadEnded)?;
         sent.and_then(|()| self.check())
     }
@@ -255,8 +316,8 @@ impl TableSink {
     /// Returns the bytes of completed files.
     pub fn written_bytes(&self) -> u64 {
         let shared = lock(&self.shared);
-        let Summary { packets, flows, ledger, .. } = &shared.summary;
-        packets.bytes + flows.bytes + ledger.bytes
+        let Summary { packets, flows, messages, ledger, .. } = &shared.summary;
+        packets.bytes + flows.bytes + messages.bytes + ledger.bytes
     }
 
     /// Adds the last rows to the table `ledger`, completes all files and ends the thread.
@@ -268,13 +329,14 @@ impl TableSink {
         self.start()?;
         let failed_before = self.check().is_err();
         let rows = self.intervals.rows(report, now_ns);
-        let sent = self.send(Message::Ledger(rows), true);
+        let sent = self.send(Task::Ledger(rows), true);
         self.sender = None;
         let joined = self.thread.take().map_or(Ok(()), JoinHandle::join);
         sent?;
         joined.map_err(|_| TableError::ThreadEnded)?;
         let checked = self.check();
-        let summary = lock(&self.shared).summary.clone();
+        let mut summary = lock(&self.shared).summary.clone();
+        summary.missed.add(self.assembly.missed());
         if failed_before { Ok(summary) } else { checked.map(|()| summary) }
     }
 }
@@ -287,194 +349,6 @@ impl Drop for TableSink {
             // A panic of the thread is reported by its own message.
             let _ = thread.join();
         }
-    }
-}
-
-/// The thread of the tables.
-struct Worker {
-    packets: Option<TableWriter<PacketRows>>,
-    flows: Option<Flows>,
-    ledger: TableWriter<LedgerRows>,
-    shared: Arc<Mutex<Shared>>,
-    empty: SyncSender<Vec<Headers>>,
-}
-
-impl Worker {
-    fn new(
-        options: Arc<Options>,
-        names: InterfaceNames,
-        shared: Arc<Mutex<Shared>>,
-        empty: SyncSender<Vec<Headers>>,
-    ) -> Self {
-        let flows = options.selected.flows.then(|| Flows::new(Arc::clone(&options), Arc::clone(&names)));
-        let columns = options.columns.clone();
-        let new_packets = move || PacketRows::new(&columns, Arc::clone(&names), BATCH_ROWS);
-        let packets = TableWriter::new(&PACKETS, Arc::clone(&options), Box::new(new_packets));
-        let for_ledger = Arc::clone(&options);
-        let new_ledger = move || LedgerRows::new(Arc::clone(&for_ledger));
-        Self {
-            packets: options.selected.packets.then_some(packets),
-            flows,
-            ledger: TableWriter::new(&LEDGER, options, Box::new(new_ledger)),
-            shared,
-            empty,
-        }
-    }
-
-    fn run(mut self, messages: &Receiver<Message>) {
-        let mut checked = Instant::now();
-        loop {
-            let message = match messages.recv_timeout(TICK) {
-                Ok(message) => Some(message),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
-            let now = Instant::now();
-            if let Some(message) = message {
-                self.take(message, now);
-            }
-            if now.saturating_duration_since(checked) >= TICK {
-                checked = now;
-                let due = self.complete_due(now);
-                self.publish(due);
-            }
-        }
-        let ended = self.complete().and(self.ledger.complete_all());
-        self.publish(ended);
-    }
-
-    fn take(&mut self, message: Message, now: Instant) {
-        match message {
-            Message::Packets(mut block) => {
-                if let Err(error) = self.write(&block, now) {
-                    self.publish(Err(error));
-                }
-                block.clear();
-                // The capture allocates another block if this one is dropped.
-                let _ = self.empty.try_send(block);
-            }
-            Message::Ledger(rows) => {
-                let result = self.ledger.write(&rows, now);
-                self.publish(result);
-            }
-            Message::EndFlows => {
-                let result = self.flows.as_mut().map_or(Ok(()), |flows| flows.end_all(now));
-                self.publish(result);
-            }
-            Message::Complete(reply) => {
-                let result = self.complete();
-                self.publish(result);
-                // The capture may have given up waiting.
-                let _ = reply.send(());
-            }
-        }
-    }
-
-    fn write(&mut self, block: &[Headers], now: Instant) -> Result<(), TableError> {
-        let packets = self.packets.as_mut().map_or(Ok(()), |packets| packets.write(block, now));
-        let flows = self.flows.as_mut().map_or(Ok(()), |flows| flows.write(block, now));
-        packets.and(flows)
-    }
-
-    /// Completes the files that have reached their age.
-    fn complete_due(&mut self, now: Instant) -> Result<(), TableError> {
-        let packets = self.packets.as_mut().map_or(Ok(()), |packets| packets.complete_due(now));
-        let flows = self.flows.as_mut().map_or(Ok(()), |flows| flows.complete_due(now));
-        packets.and(flows).and(self.ledger.complete_due(now))
-    }
-
-    /// Ends all flows, and completes the files of packets and flows.
-    fn complete(&mut self) -> Result<(), TableError> {
-        let packets = self.packets.as_mut().map_or(Ok(()), TableWriter::complete_all);
-        let flows = self.flows.as_mut().map_or(Ok(()), Flows::complete);
-        packets.and(flows)
-    }
-
-    /// Shows the result of a step and the totals to the capture.
-    fn publish(&self, result: Result<(), TableError>) {
-        let mut shared = lock(&self.shared);
-        if let Err(error) = result {
-            shared.failure.get_or_insert(error);
-        }
-        let Self { packets, flows, ledger, .. } = self;
-        // A packet that is in its table is not lost, even if the row of its flow is.
-        let lost =
-            packets.as_ref().map(TableWriter::lost).or(flows.as_ref().map(|flows| flows.writer.lost()));
-        shared.lost = lost.cloned().unwrap_or_default();
-        shared.summary = Summary {
-            packets: packets.as_ref().map(|packets| packets.written().clone()).unwrap_or_default(),
-            flows: flows.as_ref().map(|flows| flows.writer.written().clone()).unwrap_or_default(),
-            flows_evicted: flows.as_ref().map_or(0, |flows| flows.evicted),
-            ledger: ledger.written().clone(),
-        };
-    }
-}
-
-/// Flows and their files.
-struct Flows {
-    table: FlowTable,
-    /// Flows that have ended and are not written yet.
-    ended: Vec<FlowRow>,
-    writer: TableWriter<FlowRows>,
-    evicted: u64,
-    /// True if flows also end while no packet arrives: not those of a file.
-    is_live: bool,
-}
-
-impl Flows {
-    fn new(options: Arc<Options>, names: InterfaceNames) -> Self {
-        Self {
-            table: FlowTable::new(options.flows),
-            ended: Vec::new(),
-            evicted: 0,
-            is_live: !options.waits,
-            writer: TableWriter::new(&FLOWS, options, Box::new(move || FlowRows::new(Arc::clone(&names)))),
-        }
-    }
-
-    fn write(&mut self, block: &[Headers], now: Instant) -> Result<(), TableError> {
-        let mut written = Ok(());
-        for headers in block {
-            self.table.take(headers, &mut self.ended);
-            // All flows may end at once, if the time jumps.
-            if self.ended.len() >= BLOCK_PACKETS {
-                written = written.and(self.write_ended(now));
-            }
-        }
-        written.and(self.write_ended(now))
-    }
-
-    fn write_ended(&mut self, now: Instant) -> Result<(), TableError> {
-        let evicted = self.ended.iter().filter(|row| row.reason == EndReason::LackOfResources).count();
-        self.evicted += evicted as u64;
-        let written = self.writer.write(&self.ended, now);
-        self.ended.clear();
-        written
-    }
-
-    fn complete_due(&mut self, now: Instant) -> Result<(), TableError> {
-        let mut written = Ok(());
-        if self.is_live {
-            let now_ns = strait_os::clock::realtime_ns();
-            while self.table.expire(now_ns, BLOCK_PACKETS, &mut self.ended) {
-                written = written.and(self.write_ended(now));
-            }
-        }
-        written.and(self.write_ended(now)).and_then(|()| self.writer.complete_due(now))
-    }
-
-    fn end_all(&mut self, now: Instant) -> Result<(), TableError> {
-        let mut written = Ok(());
-        while self.table.drain(BLOCK_PACKETS, &mut self.ended) || !self.ended.is_empty() {
-            let result = self.write_ended(now);
-            written = written.and(result);
-        }
-        written
-    }
-
-    fn complete(&mut self) -> Result<(), TableError> {
-        let ended = self.end_all(Instant::now());
-        ended.and(self.writer.complete_all())
     }
 }
 

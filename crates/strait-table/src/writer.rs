@@ -12,6 +12,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, SchemaRef};
 
 use crate::error::TableError;
+use crate::extras::Extras;
 use crate::file::{ParquetFile, Part};
 use crate::options::Options;
 use crate::partition::Hour;
@@ -25,6 +26,8 @@ pub const BATCH_ROWS: usize = 64 << 10;
 /// cost half a byte for each packet. A killed capture loses at most the rows of one group and of
 /// the queue.
 pub const GROUP_ROWS: usize = 1 << 20;
+/// Encoded bytes in memory after which a row group ends, as rows with frames are long.
+const GROUP_BYTES: usize = 64 << 20;
 /// Maximum number of hours with an unfinished file. Packets of a file may be of any hour: the file
 /// of the hour that was written to least recently is completed first.
 const HOURS_MAX: usize = 4;
@@ -52,8 +55,12 @@ pub trait Rows {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Adds rows.
-    fn append(&mut self, rows: &[Self::Row]);
+    /// Returns true if the rows are a whole batch.
+    fn is_full(&self) -> bool {
+        self.len() >= BATCH_ROWS
+    }
+    /// Adds rows; `extras` are values of their packets that some columns need.
+    fn append(&mut self, rows: &[Self::Row], extras: &Extras);
     /// Returns the rows as a batch, and starts an empty one.
     fn finish(&mut self) -> Result<RecordBatch, ArrowError>;
 }
@@ -124,22 +131,23 @@ impl<R: Rows> TableWriter<R> {
         }
     }
 
-    /// Takes rows. After a failure all rows are lost.
-    pub fn write(&mut self, rows: &[R::Row], now: Instant) -> Result<(), TableError> {
+    /// Takes rows; `extras` are values of their packets that some columns need. After a failure all
+    /// rows are lost.
+    pub fn write(&mut self, rows: &[R::Row], extras: &Extras, now: Instant) -> Result<(), TableError> {
         let mut failure = Ok(());
         for rows in rows.chunk_by(|one, next| Hour::of(R::time_ns(one)) == Hour::of(R::time_ns(next))) {
             if self.has_failed {
                 count::<R>(&mut self.lost, rows);
                 continue;
             }
-            let result = self.write_hour(rows, now);
+            let result = self.write_hour(rows, extras, now);
             failure = failure.and(result);
         }
         failure
     }
 
     /// Takes rows of one hour.
-    fn write_hour(&mut self, mut rows: &[R::Row], now: Instant) -> Result<(), TableError> {
+    fn write_hour(&mut self, mut rows: &[R::Row], extras: &Extras, now: Instant) -> Result<(), TableError> {
         while let Some(first) = rows.first() {
             // Again for each batch, as a full file is completed.
             self.select(Hour::of(R::time_ns(first)), now)
@@ -147,10 +155,10 @@ impl<R: Rows> TableWriter<R> {
             let Some(open) = self.hours.last_mut() else { return Ok(()) };
             let space = BATCH_ROWS.saturating_sub(open.rows.len()).max(1);
             let (now_rows, later) = rows.split_at(space.min(rows.len()));
-            open.rows.append(now_rows);
+            open.rows.append(now_rows, extras);
             count::<R>(&mut open.pending, now_rows);
             rows = later;
-            if open.rows.len() >= BATCH_ROWS {
+            if open.rows.is_full() {
                 self.end_batch().inspect_err(|_| count::<R>(&mut self.lost, rows))?;
             }
         }
@@ -215,7 +223,7 @@ impl<R: Rows> TableWriter<R> {
         };
         file.write(&batch)?;
         let is_full = file.bytes() >= self.options.rotate_bytes;
-        if is_full || file.rows_in_memory() >= GROUP_ROWS {
+        if is_full || file.rows_in_memory() >= GROUP_ROWS || file.bytes_in_memory() >= GROUP_BYTES {
             open.end_group()?;
         }
         Ok(is_full)

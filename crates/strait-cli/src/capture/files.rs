@@ -51,7 +51,8 @@ pub(super) fn run(args: &Args, files: &[String]) -> Result<(), Error> {
         files => format!("{} files", files.len()),
     };
     if !args.json {
-        print_stderr(format_args!("reading from {name}, {workers} at a time\n"));
+        let several = if workers > 1 { format!(", {workers} at a time") } else { String::new() };
+        print_stderr(format_args!("reading from {name}{several}\n"));
     }
     let reading = Reading {
         args,

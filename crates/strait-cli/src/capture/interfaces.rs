@@ -12,7 +12,7 @@ use crate::Error;
 use crate::output::{print_line, print_text, printable};
 
 /// Name for all interfaces.
-const ANY: &str = "any";
+pub(crate) const ANY: &str = "any";
 /// Address for a lookup of the default route. It is for documentation (RFC 5737), and no packet is
 /// sent to it.
 const ROUTED: &str = "192.0.2.1:9";
@@ -54,7 +54,7 @@ fn numbered(number: &str) -> Result<ChosenInterface, Error> {
 }
 
 /// Returns the interfaces of this namespace in order of their indices.
-fn all() -> Result<Vec<Interface>, Error> {
+pub(crate) fn all() -> Result<Vec<Interface>, Error> {
     let mut indices = Interface::indices()?;
     indices.sort_unstable();
     let mut netlink = Netlink::open()?;

@@ -154,7 +154,7 @@ impl Args {
     /// Opens the output for the options.
     pub(crate) fn open(&self, mut source: Source<'_>) -> Result<Output, Error> {
         if let Some(directory) = self.tables.directory() {
-            return self.tables.open(directory, &source, (self.rotate_bytes(), self.rotate_s));
+            return self.tables.open(directory, source, (self.rotate_bytes(), self.rotate_s));
         }
         let owners = source.owners.take();
         let Some(file) = &self.write else {

@@ -98,6 +98,58 @@ pub(crate) fn owner_json(owner: &Owner) -> Value {
     fields
 }
 
+/// Maximum number of owners with texts at a time.
+const TEXTS_MAX: usize = 4096;
+
+/// Owners as columns of tables.
+pub(super) struct OwnerTexts {
+    owners: Owners,
+    /// Texts by process, with the owner that they are of.
+    texts: HashMap<u32, (Arc<Owner>, Arc<strait_table::Owner>)>,
+}
+
+impl OwnerTexts {
+    pub(super) fn new(owners: Owners) -> Self {
+        Self { owners, texts: HashMap::new() }
+    }
+
+    pub(super) fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// Returns the owner of a frame.
+    pub(super) fn of(&mut self, frame: &Frame<'_>) -> Result<Option<Arc<strait_table::Owner>>, Error> {
+        let Some(found) = self.owners.of(frame)? else { return Ok(None) };
+        let owner = found.owner;
+        if let Some((known, text)) = self.texts.get(&owner.pid)
+            && Arc::ptr_eq(known, &owner)
+        {
+            return Ok(Some(Arc::clone(text)));
+        }
+        if self.texts.len() >= TEXTS_MAX {
+            self.texts.clear();
+        }
+        let text = Arc::new(columns(&owner));
+        self.texts.insert(owner.pid, (owner, Arc::clone(&text)));
+        Ok(Some(text))
+    }
+}
+
+fn columns(owner: &Owner) -> strait_table::Owner {
+    let process_id = owner.pid;
+    let Some(details) = &owner.details else {
+        return strait_table::Owner { process_id, ..strait_table::Owner::default() };
+    };
+    let Details { command, uid, user, cgroup, container } = details;
+    strait_table::Owner {
+        process_id,
+        process: Some(one_line(command)),
+        user: Some(user.as_deref().map_or_else(|| uid.to_string(), one_line)),
+        cgroup: cgroup.as_deref().map(one_line),
+        container: container.as_deref().map(|container| one_line(&container.id)),
+    }
+}
+
 /// Maximum number of owners that are counted separately.
 const OWNERS_MAX: usize = 1 << 16;
 

@@ -7,19 +7,22 @@ use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+use strait_capture::owners::Owners;
 use strait_capture::{Direction, Frame};
 use strait_ledger::{Grouped, Report};
 use strait_os::clock;
 use strait_packet::summary::link_type;
 use strait_table::flows::FlowLimits;
+use strait_table::messages::Missed;
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{Recovered, Summary, TableSink};
 use strait_table::writer::Written;
 use strait_table::{FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
 
+use super::owners::OwnerTexts;
 use super::{Output, Source, print_stderr, print_text};
 use crate::Error;
-use crate::parse::{count_u32, seconds};
+use crate::parse::{bytes, count_u32, seconds};
 use crate::sink::Sink;
 
 /// Options of tables.
@@ -32,7 +35,8 @@ pub(crate) struct Args {
     /// Name of this sensor in the paths of the tables [default: the name of the host]
     #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
     sensor: Option<String>,
-    /// Tables to write beside that of the ledger: packets, flows or both [default: packets,flows]
+    /// Tables to write beside that of the ledger: packets, flows, dns, tls, http, separated by
+    /// commas [default: packets,flows]
     #[arg(long, value_name = "LIST", requires = "to", value_parser = Selected::parse)]
     tables: Option<Selected>,
     /// Maximum number of flows at a time, 250 bytes each; beyond it the flow that has been idle for
@@ -49,6 +53,17 @@ pub(crate) struct Args {
     /// by commas [default: standard]
     #[arg(long, value_name = "LIST", requires = "to", value_parser = Columns::parse)]
     columns: Option<Columns>,
+    /// Add the first N bytes of each packet as the column frame of the table packets
+    #[arg(long, value_name = "N", requires = "to", value_parser = frame_bytes)]
+    frames: Option<u32>,
+}
+
+/// Maximum snaplen.
+const FRAME_BYTES_MAX: u32 = 262_144;
+
+fn frame_bytes(text: &str) -> Result<u32, String> {
+    let number = u32::try_from(bytes(text)?).ok().filter(|number| (1..=FRAME_BYTES_MAX).contains(number));
+    number.ok_or_else(|| format!("give 1 to {FRAME_BYTES_MAX} bytes"))
 }
 
 /// Parses the directory of `file:DIR`, or of `file://HOST/DIR` (RFC 8089) of this machine.
@@ -89,14 +104,18 @@ impl Args {
     pub(super) fn open(
         &self,
         directory: &Path,
-        source: &Source<'_>,
+        mut source: Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let is_file = source.path == "file";
-        let options = self.options(directory, limits, is_file)?;
-        let mut tables = TableOutput::open(options, interface_names(source, is_file))?;
+        let mut options = self.options(directory, limits, is_file)?;
+        if source.owners.is_some() {
+            options.columns = options.columns.with_owner();
+        }
+        let mut tables = TableOutput::open(options, interface_names(&source, is_file))?;
         report_recovered(tables.sink.recovered());
         tables.start_source(source.link_type, 0);
+        tables.owners = source.owners.take().map(OwnerTexts::new);
         Ok(Output::Tables(Box::new(tables)))
     }
 
@@ -129,11 +148,17 @@ impl Args {
             numbers: FileNumbers::default(),
             selected: self.tables.unwrap_or_default(),
             flows: self.flow_limits(),
-            columns: self.columns.clone().unwrap_or_default(),
+            columns: self.columns(),
+            frame_bytes: self.frames.unwrap_or_default(),
             rotate_bytes: limits.0.unwrap_or(ROTATE_BYTES),
             rotate_every: limits.1.unwrap_or(ROTATE_EVERY),
             waits,
         })
+    }
+
+    fn columns(&self) -> Columns {
+        let columns = self.columns.clone().unwrap_or_default();
+        if self.frames.is_some() { columns.with_frame() } else { columns }
     }
 
     fn flow_limits(&self) -> FlowLimits {
@@ -200,6 +225,7 @@ pub(crate) struct TableOutput {
     link_type: u16,
     /// Number of the first lane of the source.
     lane: u32,
+    owners: Option<OwnerTexts>,
     directory: PathBuf,
 }
 
@@ -207,7 +233,12 @@ impl TableOutput {
     fn open(options: Options, names: InterfaceNames) -> Result<Self, Error> {
         let directory = options.directory.clone();
         let sink = TableSink::open(options, names, clock::realtime_ns())?;
-        Ok(Self { sink, link_type: 0, lane: 0, directory })
+        Ok(Self { sink, link_type: 0, lane: 0, owners: None, directory })
+    }
+
+    /// Returns the owners of the packets, if they are reported.
+    pub(super) fn owners(&self) -> Option<&Owners> {
+        self.owners.as_ref().map(OwnerTexts::owners)
     }
 
     /// Starts the packets of a source. `lane` is the number of its first lane.
@@ -242,6 +273,10 @@ impl Sink for TableOutput {
             Direction::Out => Some(strait_table::Direction::Out),
             Direction::Unknown => None,
         };
+        let owner = match &mut self.owners {
+            Some(owners) => owners.of(frame)?,
+            None => None,
+        };
         Ok(self.sink.push(&Packet {
             bytes: frame.bytes,
             link_type: self.link_type,
@@ -250,6 +285,7 @@ impl Sink for TableOutput {
             interface: frame.interface,
             lane: self.lane + frame.queue,
             direction,
+            owner: owner.as_ref(),
         })?)
     }
 
@@ -308,28 +344,49 @@ impl Totals {
 /// `wrote 5,000 packets and 20 flows, 40,000 bytes, to 2 files below /srv/lake; 1 flow was evicted`
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { packets, flows, flows_evicted, .. } = &self.summary;
-        write_rows(f, packets, flows)?;
+        let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
+        write_rows(f, packets, flows, messages)?;
         write!(f, " below {}", self.directory.display())?;
         match flows_evicted {
             0 => {}
             1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
             many => write!(f, "; {} flows were evicted: give a larger --flows-max", Grouped(*many))?,
         }
-        match packets.without_hour + flows.without_hour {
-            0 => Ok(()),
-            rows => write!(f, "; {} rows have no date and hour, as times jump", Grouped(rows)),
+        match packets.without_hour + flows.without_hour + messages.without_hour {
+            0 => {}
+            rows => write!(f, "; {} rows have no date and hour, as times jump", Grouped(rows))?,
         }
+        write_missed(f, missed)
     }
 }
 
-fn write_rows(f: &mut fmt::Formatter<'_>, packets: &Written, flows: &Written) -> fmt::Result {
+/// `; 3 messages are missing: gaps 2, malformed 1`
+fn write_missed(f: &mut fmt::Formatter<'_>, missed: &Missed) -> fmt::Result {
+    let causes: Vec<(&str, u64)> = missed.named().into_iter().filter(|(_, count)| *count > 0).collect();
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let all = Grouped(causes.iter().map(|(_, count)| count).sum());
+    let causes: Vec<String> =
+        causes.iter().map(|(cause, count)| format!("{cause} {}", Grouped(*count))).collect();
+    write!(f, "; {all} messages are missing: {}", causes.join(", "))
+}
+
+fn write_rows(
+    f: &mut fmt::Formatter<'_>,
+    packets: &Written,
+    flows: &Written,
+    messages: &Written,
+) -> fmt::Result {
     let rows = match (packets.rows, flows.rows) {
         (0, flows) if flows > 0 => format!("{} flows", Grouped(flows)),
         (packets, 0) => format!("{} packets", Grouped(packets)),
         (packets, flows) => format!("{} packets and {} flows", Grouped(packets), Grouped(flows)),
     };
-    let (bytes, count) = (Grouped(packets.bytes + flows.bytes), packets.files + flows.files);
+    let rows =
+        if messages.rows == 0 { rows } else { format!("{rows} and {} messages", Grouped(messages.rows)) };
+    let bytes = Grouped(packets.bytes + flows.bytes + messages.bytes);
+    let count = packets.files + flows.files + messages.files;
     let files = if count == 1 { "file" } else { "files" };
     write!(f, "wrote {rows}, {bytes} bytes, to {} {files}", Grouped(count))
 }

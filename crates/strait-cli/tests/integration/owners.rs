@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::rig::{Capture, LIMIT, STRAIT, ledger, run, strait};
+use crate::tables::Lake;
 use crate::tools::{self, tshark};
 
 const DATAGRAMS: usize = 3;
@@ -71,6 +72,20 @@ fn json_counts_the_packets_of_each_owner() {
     let expected = [json!(command()), json!(std::process::id()), json!(DATAGRAMS)];
     assert_eq!(["command", "pid", "packets"].map(|key| known[0][key].clone()), expected, "{owners}");
     assert_eq!((known.len(), &owners["unknown"]["packets"]), (1, &json!(0)), "{owners}");
+}
+
+#[test]
+fn tables_have_the_owner_of_each_packet() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let url = lake.url();
+    let Some(capture) = capture(&wire, &[&COUNT[..], &["--to", &url]].concat()) else { return };
+    send_datagrams(&wire);
+    let _ = capture.wait().success();
+    let query = "select process_id, process, count(*), count(user) from packets group by all";
+    let rows = lake.ask(lake.path(), &["sql", query]);
+    let count = DATAGRAMS.to_string();
+    assert_eq!(rows, [[std::process::id().to_string(), command(), count.clone(), count]]);
 }
 
 #[test]

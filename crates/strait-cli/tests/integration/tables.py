@@ -1,7 +1,7 @@
 """Reads tables with pyarrow and DuckDB, for tests/integration/tables.rs.
 
 tables.py rows DIRECTORY COLUMN...   prints rows by time, tab-separated, as pyarrow reads them
-tables.py sql DIRECTORY QUERY        prints the result of DuckDB; packets, flows, ledger are its tables
+tables.py sql DIRECTORY QUERY        prints the result of DuckDB; its tables are those of the directory
 """
 
 import glob
@@ -22,7 +22,7 @@ def rows(directory, columns):
 
 def sql(directory, query):
     connection = duckdb.connect()
-    for name in ("packets", "flows", "ledger"):
+    for name in ("packets", "flows", "dns", "tls", "http", "ledger"):
         pattern = f"{directory}/{name}/**/*.parquet"
         if glob.glob(pattern, recursive=True):
             connection.execute(f"create view {name} as select * from read_parquet('{pattern}', hive_partitioning = true)")

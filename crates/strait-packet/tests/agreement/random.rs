@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use strait_packet::summary::{self, Options};
 use strait_packet::vlan::Tag;
-use strait_packet::{FlowKey, dns, network_on, probe};
+use strait_packet::{FlowKey, dns, network_on, probe, tls};
 
 use crate::frames::frame;
 
@@ -21,6 +21,9 @@ fn read_all(bytes: &[u8], wire_len: u32) {
     }
     let _ = FlowKey::of(bytes);
     let _ = probe::read(bytes);
+    if let Ok(Some(hello)) = tls::hello(bytes, &mut Vec::new()) {
+        let _ = (hello.server_name(), hello.protocols().count(), hello.versions().count());
+    }
     if let Ok(message) = dns::Dns::parse(bytes) {
         let _ = message.answers().map(|answers| answers.for_each(|answer| drop(format!("{answer:?}"))));
     }

@@ -11,6 +11,7 @@ use super::flow::{FlowRow, Side};
 use crate::address::Addresses;
 use crate::column::{Keys, Numbers, dictionary};
 use crate::community_id;
+use crate::extras::Extras;
 use crate::packets::{InterfaceNames, Interfaces};
 use crate::schema::{Column, FLOWS};
 use crate::writer::Rows;
@@ -99,7 +100,7 @@ impl Rows for FlowRows {
         self.ids.len()
     }
 
-    fn append(&mut self, rows: &[FlowRow]) {
+    fn append(&mut self, rows: &[FlowRow], _extras: &Extras) {
         let nanoseconds = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
         let [starts, ends] = &mut self.times;
         starts.extend(rows, |row| nanoseconds(row.start_ns));

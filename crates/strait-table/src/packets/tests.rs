@@ -9,8 +9,8 @@ use strait_packet::traffic::{Kind, Traffic};
 use super::*;
 use crate::headers::Packet;
 
-fn headers(bytes: &[u8], time_ns: u64) -> Headers {
-    Headers::of(&Packet {
+fn packet(bytes: &[u8], time_ns: u64) -> Packet<'_> {
+    Packet {
         bytes,
         link_type: link_type::ETHERNET,
         wire_len: bytes.len() as u32,
@@ -18,7 +18,12 @@ fn headers(bytes: &[u8], time_ns: u64) -> Headers {
         interface: 7,
         lane: 0,
         direction: Some(Direction::Out),
-    })
+        owner: None,
+    }
+}
+
+fn headers(bytes: &[u8], time_ns: u64) -> Headers {
+    Headers::of(&packet(bytes, time_ns))
 }
 
 fn names() -> InterfaceNames {
@@ -26,8 +31,8 @@ fn names() -> InterfaceNames {
 }
 
 fn batch(columns: &str, rows: &[Headers]) -> RecordBatch {
-    let mut batch = PacketRows::new(&Columns::parse(columns).unwrap(), names(), 16);
-    batch.append(rows);
+    let mut batch = PacketRows::new(&Columns::parse(columns).unwrap(), names(), 16, 0);
+    batch.append(rows, &Extras::default());
     batch.finish().unwrap()
 }
 
@@ -40,9 +45,27 @@ fn text(batch: &RecordBatch, column: &str, row: usize) -> Option<String> {
 
 #[test]
 fn every_column_has_the_type_of_the_schema() {
-    let all = Columns::parse("all").unwrap();
+    let all = Columns::parse("all").unwrap().with_frame().with_owner();
     assert_eq!(all.0.len(), PACKETS.columns.len());
-    let batch = batch("all", &[headers(&[0; 60], 1)]);
+    let owner = Arc::new(Owner { process_id: 9, process: Some("curl".into()), ..Owner::default() });
+    let mut extras = Extras::default();
+    let packet = |bytes, owner| Packet { owner, ..packet(bytes, 1) };
+    let row = |packet: &Packet<'_>, extras: &mut Extras| {
+        let mut headers = Headers::of(packet);
+        extras.push(packet, 5, &mut headers);
+        headers
+    };
+    let first = row(&packet(&[7; 60], Some(&owner)), &mut extras);
+    let second = row(&packet(&[8, 9], None), &mut extras);
+    let mut rows = PacketRows::new(&all, names(), 16, 5);
+    rows.append(&[first, second], &extras);
+    let batch = rows.finish().unwrap();
+    let frames = batch.column_by_name("frame").unwrap().as_binary::<i32>();
+    assert_eq!((frames.value(0), frames.value(1)), (&[7; 5][..], &[8, 9][..]));
+    assert_eq!([0, 1].map(|at| text(&batch, "process", at)), [Some("curl".into()), None]);
+    assert_eq!(text(&batch, "user", 0), None);
+    let ids = batch.column_by_name("process_id").unwrap().as_primitive::<UInt32Type>();
+    assert_eq!((ids.value(0), arrow_array::Array::is_valid(ids, 1)), (9, false));
     assert_eq!(batch.num_columns(), FIELDS.len());
     for (column, field) in PACKETS.columns.iter().zip(batch.schema().fields()) {
         assert_eq!((column.name, &column.kind.data_type()), (field.name().as_str(), field.data_type()));
@@ -56,6 +79,8 @@ fn sets_have_8_13_and_20_columns() {
     assert_eq!((count("ttl"), count("basic,ttl,time")), (Ok(2), Ok(9)));
     assert_eq!(Columns::default(), Columns::parse("standard").unwrap());
     assert!(count("basic,tll").unwrap_err().starts_with("tll: no such column"));
+    assert!(count("basic,frame").unwrap_err().contains("--frames"));
+    assert!(count("user").unwrap_err().contains("--owner"));
 }
 
 #[test]
@@ -81,17 +106,39 @@ fn row_has_the_fields_of_its_packet() {
         assert_eq!(u16_of(column, 1), None, "{column} of a frame that is not IP");
     }
     assert_eq!(text(&batch, "source_address", 1), None);
+    assert_eq!(text(&batch, "source_mac", 1), Some("ff:ff:ff:ff:ff:ff".into()));
+    let [a, b] =
+        [0, 6].map(|at| frame[at..at + 6].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>());
+    assert_eq!(text(&batch, "destination_mac", 0), Some(a.join(":")));
+    assert_eq!(text(&batch, "source_mac", 0), Some(b.join(":")));
+}
+
+#[test]
+fn frames_end_a_batch_by_their_bytes() {
+    let columns = Columns::parse("basic").unwrap().with_frame();
+    let mut rows = PacketRows::new(&columns, names(), 16, 60_000);
+    let frame = vec![1; 60_000];
+    let (mut extras, mut row) = (Extras::default(), headers(&frame, 1));
+    extras.push(&packet(&frame, 1), 60_000, &mut row);
+    let mut count = 0;
+    while !rows.is_full() {
+        rows.append(&[row], &extras);
+        count += 1;
+    }
+    assert_eq!(count, FRAMES_BYTES_MAX.div_ceil(60_000));
+    let batch = rows.finish().unwrap();
+    assert_eq!((batch.num_rows(), rows.is_full()), (count, false));
 }
 
 #[test]
 fn second_batch_has_only_its_own_rows_and_addresses() {
     let traffic = Traffic::builder().kinds(&Kind::ALL).flows(8).build().unwrap();
     let mut frame = vec![0; traffic.frame_len_max()];
-    let mut rows = PacketRows::new(&Columns::default(), names(), 4);
+    let mut rows = PacketRows::new(&Columns::default(), names(), 4, 0);
     for (start, count) in [(0, 30), (30, 3)] {
         for sequence in start..start + count {
             let len = traffic.write_frame(sequence, 0, &mut frame);
-            rows.append(&[headers(&frame[..len], sequence)]);
+            rows.append(&[headers(&frame[..len], sequence)], &Extras::default());
         }
         let batch = rows.finish().unwrap();
         assert_eq!((batch.num_rows(), rows.len()), (count as usize, 0));
@@ -134,7 +181,7 @@ fn flow_of_cut_tcp_headers_has_no_flags() {
         table.take(&headers(&frame[..length], 1), &mut ended);
         table.drain(1, &mut ended);
         let mut rows = crate::flows::FlowRows::new(names());
-        rows.append(&ended);
+        rows.append(&ended, &Extras::default());
         let batch = rows.finish().unwrap();
         ["tcpControlBits", "reverseTcpControlBits"].map(|name| {
             let array = batch.column_by_name(name).unwrap().as_primitive::<UInt16Type>();
@@ -175,6 +222,7 @@ fn atomic_fragment_is_a_whole_packet() {
             interface: 0,
             lane: 0,
             direction: None,
+            owner: None,
         };
         Headers::of(&packet)
     };
@@ -191,7 +239,7 @@ proptest! {
     fn any_bytes_of_any_link_type_become_a_row(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0..5_usize) {
         let link_type = [link_type::ETHERNET, link_type::RAW, link_type::LINUX_SLL2, link_type::NULL, 9999][kind];
         let packet = Packet {
-            bytes: &bytes, link_type, wire_len: u32::MAX, time_ns: u64::MAX, interface: 1, lane: 0, direction: None,
+            bytes: &bytes, link_type, wire_len: u32::MAX, time_ns: u64::MAX, interface: 1, lane: 0, direction: None, owner: None,
         };
         let batch = batch("all", &[Headers::of(&packet)]);
         prop_assert_eq!(batch.num_rows(), 1);

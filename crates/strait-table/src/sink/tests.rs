@@ -17,9 +17,10 @@ fn options(directory: &Path, waits: bool) -> Options {
         sensor: "s".into(),
         capture: "c".into(),
         numbers: FileNumbers::default(),
-        selected: Selected { packets: true, flows: false },
+        selected: Selected { packets: true, flows: false, ..Selected::default() },
         flows: FlowLimits::default(),
         columns: Columns::default(),
+        frame_bytes: 0,
         rotate_bytes: 1 << 30,
         rotate_every: Duration::from_mins(1),
         waits,
@@ -41,6 +42,7 @@ fn packet(lane: u32) -> Packet<'static> {
         interface: 0,
         lane,
         direction: None,
+        owner: None,
     }
 }
 
@@ -67,13 +69,14 @@ fn full_queue_loses_packets_of_a_live_capture_and_counts_them_by_lane() {
     // The thread waits for the lock when it has taken the first block.
     let shared = Arc::clone(&sink.shared);
     let held = shared.lock().unwrap();
-    sink.send(Message::Ledger(Vec::new()), true).unwrap();
+    sink.send(Task::Ledger(Vec::new()), true).unwrap();
     let mut pushed = [0; 2];
     while sink.dropped.total() == 0 {
         let lane = usize::from(pushed[0] > pushed[1]);
         pushed[lane] += BLOCK_PACKETS as u64;
-        let block = vec![Headers::of(&packet(lane as u32)); BLOCK_PACKETS];
-        if let Some(Message::Packets(block)) = sink.send(Message::Packets(block), false).unwrap() {
+        let packets = vec![Headers::of(&packet(lane as u32)); BLOCK_PACKETS];
+        let block = Block { packets, ..Block::default() };
+        if let Some(Task::Packets(block)) = sink.send(Task::Packets(block), false).unwrap() {
             sink.drop_block(block);
         }
     }

@@ -23,9 +23,10 @@ fn options(directory: &Path) -> Arc<Options> {
         sensor: "s".into(),
         capture: CAPTURE.into(),
         numbers: FileNumbers::default(),
-        selected: Selected { packets: true, flows: false },
+        selected: Selected { packets: true, flows: false, ..Selected::default() },
         flows: FlowLimits::default(),
         columns: Columns::default(),
+        frame_bytes: 0,
         rotate_bytes: 1 << 30,
         rotate_every: Duration::from_mins(1),
         waits: false,
@@ -34,7 +35,7 @@ fn options(directory: &Path) -> Arc<Options> {
 
 fn writer(options: &Arc<Options>) -> TableWriter<PacketRows> {
     let columns = options.columns.clone();
-    let rows = move || PacketRows::new(&columns, Arc::new(|_| None), 16);
+    let rows = move || PacketRows::new(&columns, Arc::new(|_| None), 16, 0);
     TableWriter::new(&PACKETS, Arc::clone(options), Box::new(rows))
 }
 
@@ -47,6 +48,9 @@ fn packets(hour: u64, count: u64) -> Vec<Headers> {
         interface: 0,
         lane: (i % 2) as u32,
         direction: None,
+        frame_at: 0,
+        owner: None,
+        macs: None,
         ether_type: None,
         vlan: None,
         inner_vlan: None,
@@ -92,7 +96,7 @@ fn each_hour_has_a_file_of_its_own() {
     let mut writer = writer(&options(directory.path()));
     let now = Instant::now();
     for hour in [1, 0, 1, 3] {
-        writer.write(&packets(hour, 10), now).unwrap();
+        writer.write(&packets(hour, 10), &Extras::default(), now).unwrap();
     }
     writer.complete_all().unwrap();
     let found = files(directory.path());
@@ -116,7 +120,7 @@ fn packets_of_many_hours_leave_few_files_open() {
     let directory = tempfile::tempdir().unwrap();
     let mut writer = writer(&options(directory.path()));
     for hour in 0..20 {
-        writer.write(&packets(hour, 3), Instant::now()).unwrap();
+        writer.write(&packets(hour, 3), &Extras::default(), Instant::now()).unwrap();
         assert!(writer.hours.len() <= HOURS_MAX);
     }
     writer.complete_all().unwrap();
@@ -129,13 +133,13 @@ fn times_that_jump_make_a_limited_number_of_files() {
     let mut writer = writer(&options(directory.path()));
     writer.small_files_left = 5;
     for hour in 0..100 {
-        writer.write(&packets(hour, 3), Instant::now()).unwrap();
+        writer.write(&packets(hour, 3), &Extras::default(), Instant::now()).unwrap();
         assert!(writer.hours.len() <= HOURS_MAX + 1);
     }
     // A file with a complete batch makes room for another hour.
     writer.complete_all().unwrap();
     for hour in 200..205 {
-        writer.write(&packets(hour, BATCH_ROWS as u64), Instant::now()).unwrap();
+        writer.write(&packets(hour, BATCH_ROWS as u64), &Extras::default(), Instant::now()).unwrap();
     }
     writer.complete_all().unwrap();
     let none = format!("{}/packets/date=__HIVE_DEFAULT_PARTITION__", directory.path().display());
@@ -174,7 +178,7 @@ fn file_is_completed_at_its_age_and_at_its_size() {
     let mut options = options(directory.path());
     let start = Instant::now();
     let mut aged = writer(&options);
-    aged.write(&packets(0, 5), start).unwrap();
+    aged.write(&packets(0, 5), &Extras::default(), start).unwrap();
     aged.complete_due(start + Duration::from_secs(59)).unwrap();
     assert_eq!(rows(directory.path()), []);
     aged.complete_due(start + Duration::from_mins(1)).unwrap();
@@ -184,7 +188,7 @@ fn file_is_completed_at_its_age_and_at_its_size() {
     Arc::make_mut(&mut options).rotate_bytes = 500_000;
     let mut sized = writer(&options);
     let batch = BATCH_ROWS as u64;
-    sized.write(&packets(0, 5 * batch), start).unwrap();
+    sized.write(&packets(0, 5 * batch), &Extras::default(), start).unwrap();
     sized.complete_all().unwrap();
     // A batch has more than 4 bytes a row, so that two are over the limit.
     let batches = |count: u64| Some((count * batch) as i64);
@@ -195,7 +199,7 @@ fn file_is_completed_at_its_age_and_at_its_size() {
 fn abandon(directory: &Path) -> PathBuf {
     let mut writer = writer(&options(directory));
     let rows = packets(0, 2 * GROUP_ROWS as u64 + 100);
-    writer.write(&rows, Instant::now()).unwrap();
+    writer.write(&rows, &Extras::default(), Instant::now()).unwrap();
     drop(writer);
     let found = files(directory);
     assert_eq!(found.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), [None], "{found:?}");
@@ -249,10 +253,10 @@ fn failed_file_loses_its_rows_and_all_later_ones_by_lane() {
     let mut writer = writer(&options(directory.path()));
     // A file where the table's directory should be.
     fs::write(directory.path().join("packets"), "").unwrap();
-    writer.write(&packets(0, 10), Instant::now()).unwrap();
+    writer.write(&packets(0, 10), &Extras::default(), Instant::now()).unwrap();
     let error = writer.complete_all().unwrap_err().to_string();
     assert!(error.starts_with("create ") && error.contains("packets/date=1970-01-01"), "{error}");
-    writer.write(&packets(0, 5), Instant::now()).unwrap();
+    writer.write(&packets(0, 5), &Extras::default(), Instant::now()).unwrap();
     writer.complete_all().unwrap();
     let lost = writer.lost();
     assert_eq!((lost.of(0), lost.of(1), writer.written().rows), (8, 7, 0));

@@ -1,0 +1,210 @@
+//! Tests of messages: complete ones become rows, and all others are counted.
+
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use strait_packet::protocol::ip;
+
+use super::rows::Cell;
+use super::*;
+use crate::extras::Extras;
+use crate::headers::{Internet, Tcp};
+
+const ALL: SelectedMessages = SelectedMessages { dns: true, tls: true, http: true };
+
+/// Returns the headers of a segment of `client`'s stream, with `len` bytes of data.
+fn headers(protocol: u8, client: u16, sequence: u32, len: usize) -> Headers {
+    let address: IpAddr = "10.0.0.1".parse().unwrap();
+    let packet = crate::Packet {
+        bytes: &[],
+        link_type: 1,
+        wire_len: 0,
+        time_ns: 5,
+        interface: 0,
+        lane: 0,
+        direction: None,
+        owner: None,
+    };
+    let header_length = if protocol == ip::TCP { 20 } else { 8 };
+    Headers {
+        internet: Some(Internet {
+            source: address,
+            destination: address,
+            protocol,
+            ttl: 64,
+            identification: None,
+            fragment_offset: None,
+            length: 0,
+            payload_length: (header_length + len) as u32,
+        }),
+        ports: Some([client, if protocol == ip::TCP { 443 } else { 53 }]),
+        tcp: Some(Tcp { sequence, acknowledgment: 0, flags: 0, window: 0, header_length: 20 }),
+        ..Headers::of(&packet)
+    }
+}
+
+/// Stream of a client whose segments go to an assembly.
+struct Client {
+    assembly: Assembly,
+    messages: Vec<Message>,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self { assembly: Assembly::new(ALL), messages: Vec::new() }
+    }
+
+    fn send(&mut self, client: u16, sequence: u32, data: &[u8]) {
+        let segment = [&[0; 20], data].concat();
+        let headers = headers(ip::TCP, client, sequence, data.len());
+        self.assembly.take(&headers, &segment, &mut self.messages);
+    }
+
+    fn rows(&self) -> Vec<MessageRow> {
+        self.messages.iter().filter_map(Message::row).collect()
+    }
+}
+
+/// Returns the text of a column after those of the packet.
+fn text(row: &MessageRow, column: usize) -> Option<&str> {
+    match &row.cells()[7 + column] {
+        Cell::Text(text) => text.as_deref(),
+        Cell::Number(number) => panic!("a number: {number:?}"),
+    }
+}
+
+const REQUEST: &[u8] = b"GET /a?b=c HTTP/1.1\r\nHost: example.org\r\nUser-Agent: x\r\n\r\n";
+
+#[test]
+fn head_in_segments_is_one_row_with_its_fields() {
+    for size in [1000, 30, 5] {
+        let mut client = Client::new();
+        for (i, part) in REQUEST.chunks(size).enumerate() {
+            let sequence = u32::MAX.wrapping_add((i * size) as u32);
+            client.send(4000, sequence, part);
+            client.send(4000, sequence, part);
+        }
+        let rows = client.rows();
+        // A segment that is sent again begins another message only if it is the first one.
+        assert_eq!(rows.len(), if size == 1000 { 2 } else { 1 }, "{size}");
+        let texts: Vec<_> = [0, 2, 3, 4, 5].iter().map(|column| text(&rows[0], *column)).collect();
+        assert_eq!(texts, [Some("request"), Some("GET"), Some("example.org"), Some("/a?b=c"), Some("x")]);
+        assert_eq!(*client.assembly.missed(), Missed::default());
+    }
+}
+
+#[test]
+fn gap_ends_a_message_and_is_counted() {
+    let mut client = Client::new();
+    client.send(4000, 0, &REQUEST[..20]);
+    client.send(4000, 21, &REQUEST[21..]);
+    assert_eq!((client.rows().len(), client.assembly.missed().gaps), (0, 1));
+    client.send(4000, 500, REQUEST);
+    assert_eq!(client.rows().len(), 1);
+}
+
+#[test]
+fn long_messages_and_many_incomplete_ones_are_limited_and_counted() {
+    let mut client = Client::new();
+    client.send(4000, 0, b"GET / HTTP/1.1\r\n");
+    let mut sequence = 16;
+    for _ in 0..20 {
+        client.send(4000, sequence, &[b'a'; 1000]);
+        sequence += 1000;
+    }
+    assert_eq!(client.assembly.missed().too_long, 1);
+    for port in 0..u16::MAX {
+        client.send(port, 0, b"GET / HTTP/1.1\r\n");
+    }
+    let evicted = client.assembly.missed().evicted;
+    assert!(evicted >= u64::from(u16::MAX) - 4096 && evicted < u64::from(u16::MAX), "{evicted}");
+    assert!(client.messages.is_empty());
+}
+
+#[test]
+fn messages_of_dns_over_tcp_follow_one_another() {
+    let query = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x1c\0\x01";
+    let prefixed = [&(query.len() as u16).to_be_bytes()[..], query].concat();
+    let mut client = Client::new();
+    let headers =
+        |sequence, len| Headers { ports: Some([4000, 53]), ..headers(ip::TCP, 4000, sequence, len) };
+    let data = [&prefixed[..], &prefixed, &prefixed[..9]].concat();
+    let segment = [&[0; 20], &data[..]].concat();
+    client.assembly.take(&headers(0, data.len()), &segment, &mut client.messages);
+    let rest = [&[0; 20], &prefixed[9..]].concat();
+    client.assembly.take(&headers(data.len() as u32, rest.len() - 20), &rest, &mut client.messages);
+    let rows = client.rows();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        let texts = [0, 5, 6].map(|column| text(&row, column));
+        assert_eq!(texts, [Some("query"), Some("example.org"), Some("AAAA")]);
+    }
+}
+
+#[test]
+fn cut_datagram_is_counted() {
+    let mut assembly = Assembly::new(ALL);
+    let mut messages = Vec::new();
+    assembly.take(&headers(ip::UDP, 4000, 0, 30), &[0; 20], &mut messages);
+    assert_eq!((messages.len(), assembly.missed().cut), (0, 1));
+}
+
+#[test]
+fn ja4_is_that_of_its_specification() {
+    // The example of the specification, with the lists that it gives (technical_details/JA4.md).
+    let ciphers = "130113021303c02bc02fc02cc030cca9cca8c013c014009c009d002f0035";
+    let ciphers: Vec<u8> = unhex(ciphers);
+    let algorithms = unhex("04030804040105030805050108060601");
+    let mut extensions: Vec<(u16, Vec<u8>)> =
+        [0x1b, 0x33, 0xff01, 0x4469, 0x17, 0x12, 0x05, 0x2d, 0x0b, 0x23, 0x15, 0x0a]
+            .into_iter()
+            .map(|kind| (kind, Vec::new()))
+            .collect();
+    extensions.push((0, b"\0\x04\0\0\x01a".to_vec()));
+    extensions.push((0x10, b"\0\x03\x02h2".to_vec()));
+    extensions.push((0x2b, vec![4, 3, 4, 3, 3]));
+    extensions.push((0x0d, [&[0, algorithms.len() as u8][..], &algorithms].concat()));
+    // Reserved values do not count.
+    extensions.push((0x3a3a, Vec::new()));
+    let mut list = Vec::new();
+    for (kind, content) in &extensions {
+        list.extend(kind.to_be_bytes());
+        list.extend((content.len() as u16).to_be_bytes());
+        list.extend(content);
+    }
+    let ciphers = [&[0x2a, 0x2a][..], &ciphers].concat();
+    let mut body =
+        [&[3, 3][..], &[0; 32], &[0], &(ciphers.len() as u16).to_be_bytes(), &ciphers, &[1, 0]].concat();
+    body.extend((list.len() as u16).to_be_bytes());
+    body.extend(list);
+    let message = [&[1, 0][..], &(body.len() as u16).to_be_bytes(), &body].concat();
+    let record = [&[22, 3, 1][..], &(message.len() as u16).to_be_bytes(), &message].concat();
+    let mut client = Client::new();
+    client.send(4000, 0, &record);
+    let rows = client.rows();
+    assert_eq!(text(&rows[0], 6), Some("t13d1516h2_8daaf6152771_e5627efa2ab1"));
+    assert_eq!([1, 2, 3].map(|column| text(&rows[0], column)), [Some("1.3"), Some("a"), Some("h2")]);
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+proptest! {
+    #[test]
+    fn any_segments_are_within_the_limits(segments in prop::collection::vec((0..3_u16, any::<u8>(), 0..4_usize, prop::collection::vec(any::<u8>(), 0..60)), 0..50)) {
+        let mut client = Client::new();
+        let starts: [&[u8]; 4] = [b"\x16\x03\x01\x00\x40\x01", b"GET ", b"HTTP/1.1 ", b""];
+        for (port, sequence, start, data) in segments {
+            client.send(port, u32::from(sequence), &[starts[start], &data].concat());
+        }
+        prop_assert!(client.messages.iter().all(|message| message.bytes.len() <= 2 * MESSAGE_BYTES_MAX));
+        for message in &client.messages {
+            let mut rows = MessageRows::new(message.application);
+            if let Some(row) = message.row() {
+                crate::writer::Rows::append(&mut rows, &[row], &Extras::default());
+                prop_assert_eq!(crate::writer::Rows::finish(&mut rows).unwrap().num_rows(), 1);
+            }
+        }
+    }
+}

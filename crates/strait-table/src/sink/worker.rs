@@ -1,0 +1,264 @@
+//! The thread of the tables: it takes blocks from the queue, makes rows of them and writes files.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{BLOCK_PACKETS, Block, Shared, Summary, Task, lock};
+use crate::error::TableError;
+use crate::extras::Extras;
+use crate::flows::{EndReason, FlowRow, FlowRows, FlowTable};
+use crate::headers::Headers;
+use crate::ledger::LedgerRows;
+use crate::messages::{Application, Message, MessageRow, MessageRows, Missed};
+use crate::options::Options;
+use crate::packets::{InterfaceNames, PacketRows};
+use crate::schema::{FLOWS, LEDGER, PACKETS};
+use crate::writer::{BATCH_ROWS, TableWriter, Written};
+
+/// Interval at which the thread looks for files to complete.
+const TICK: Duration = Duration::from_millis(500);
+
+/// The thread of the tables.
+pub(super) struct Worker {
+    packets: Option<TableWriter<PacketRows>>,
+    flows: Option<Flows>,
+    messages: Messages,
+    ledger: TableWriter<LedgerRows>,
+    shared: Arc<Mutex<Shared>>,
+    empty: SyncSender<Block>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        options: Arc<Options>,
+        names: InterfaceNames,
+        shared: Arc<Mutex<Shared>>,
+        empty: SyncSender<Block>,
+    ) -> Self {
+        let messages = Messages::new(&options);
+        let flows = options.selected.flows.then(|| Flows::new(Arc::clone(&options), Arc::clone(&names)));
+        let columns = options.columns.clone();
+        let frame_bytes = options.frame_bytes;
+        let new_packets = move || PacketRows::new(&columns, Arc::clone(&names), BATCH_ROWS, frame_bytes);
+        let packets = TableWriter::new(&PACKETS, Arc::clone(&options), Box::new(new_packets));
+        let for_ledger = Arc::clone(&options);
+        let new_ledger = move || LedgerRows::new(Arc::clone(&for_ledger));
+        Self {
+            packets: options.selected.packets.then_some(packets),
+            flows,
+            messages,
+            ledger: TableWriter::new(&LEDGER, options, Box::new(new_ledger)),
+            shared,
+            empty,
+        }
+    }
+
+    pub(super) fn run(mut self, tasks: &Receiver<Task>) {
+        let mut checked = Instant::now();
+        loop {
+            let task = match tasks.recv_timeout(TICK) {
+                Ok(task) => Some(task),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let now = Instant::now();
+            if let Some(task) = task {
+                self.take(task, now);
+            }
+            if now.saturating_duration_since(checked) >= TICK {
+                checked = now;
+                let due = self.complete_due(now);
+                self.publish(due);
+            }
+        }
+        let ended = self.complete().and(self.ledger.complete_all());
+        self.publish(ended);
+    }
+
+    fn take(&mut self, task: Task, now: Instant) {
+        match task {
+            Task::Packets(mut block) => {
+                if let Err(error) = self.write(&block, now) {
+                    self.publish(Err(error));
+                }
+                block.clear();
+                // The capture allocates another block if this one is dropped.
+                let _ = self.empty.try_send(block);
+            }
+            Task::Ledger(rows) => {
+                let result = self.ledger.write(&rows, &Extras::default(), now);
+                self.publish(result);
+            }
+            Task::EndFlows => {
+                let result = self.flows.as_mut().map_or(Ok(()), |flows| flows.end_all(now));
+                self.publish(result);
+            }
+            Task::Complete(reply) => {
+                let result = self.complete();
+                self.publish(result);
+                // The capture may have given up waiting.
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn write(&mut self, block: &Block, now: Instant) -> Result<(), TableError> {
+        let Block { packets: rows, extras, messages, .. } = block;
+        let packets = self.packets.as_mut().map_or(Ok(()), |packets| packets.write(rows, extras, now));
+        let flows = self.flows.as_mut().map_or(Ok(()), |flows| flows.write(rows, now));
+        packets.and(flows).and(self.messages.write(messages, now))
+    }
+
+    /// Completes the files that have reached their age.
+    fn complete_due(&mut self, now: Instant) -> Result<(), TableError> {
+        let packets = self.packets.as_mut().map_or(Ok(()), |packets| packets.complete_due(now));
+        let flows = self.flows.as_mut().map_or(Ok(()), |flows| flows.complete_due(now));
+        let messages = self.messages.each(|writer| writer.complete_due(now));
+        packets.and(flows).and(messages).and(self.ledger.complete_due(now))
+    }
+
+    /// Ends all flows, and completes the files of packets, flows and messages.
+    fn complete(&mut self) -> Result<(), TableError> {
+        let packets = self.packets.as_mut().map_or(Ok(()), TableWriter::complete_all);
+        let flows = self.flows.as_mut().map_or(Ok(()), Flows::complete);
+        packets.and(flows).and(self.messages.each(TableWriter::complete_all))
+    }
+
+    /// Shows the result of a step and the totals to the capture.
+    fn publish(&self, result: Result<(), TableError>) {
+        let mut shared = lock(&self.shared);
+        if let Err(error) = result {
+            shared.failure.get_or_insert(error);
+        }
+        let Self { packets, flows, messages, ledger, .. } = self;
+        // A packet that is in its table is not lost, even if the row of its flow is.
+        let lost =
+            packets.as_ref().map(TableWriter::lost).or(flows.as_ref().map(|flows| flows.writer.lost()));
+        shared.lost = lost.cloned().unwrap_or_default();
+        shared.summary = Summary {
+            packets: packets.as_ref().map(|packets| packets.written().clone()).unwrap_or_default(),
+            flows: flows.as_ref().map(|flows| flows.writer.written().clone()).unwrap_or_default(),
+            flows_evicted: flows.as_ref().map_or(0, |flows| flows.evicted),
+            messages: messages.written(),
+            missed: Missed { malformed: messages.malformed, ..Missed::default() },
+            ledger: ledger.written().clone(),
+        };
+    }
+}
+
+/// Files of the tables of messages.
+struct Messages {
+    writers: Vec<(Application, TableWriter<MessageRows>)>,
+    malformed: u64,
+}
+
+impl Messages {
+    fn new(options: &Arc<Options>) -> Self {
+        let selected = options.selected.messages;
+        let writer = |application: Application| {
+            let new_rows = move || MessageRows::new(application);
+            (application, TableWriter::new(application.table(), Arc::clone(options), Box::new(new_rows)))
+        };
+        let applications = Application::ALL.into_iter();
+        let writers = applications.filter(|application| selected.has(*application)).map(writer).collect();
+        Self { writers, malformed: 0 }
+    }
+
+    fn write(&mut self, messages: &[Message], now: Instant) -> Result<(), TableError> {
+        let mut written = Ok(());
+        for (application, writer) in &mut self.writers {
+            let mut messages =
+                messages.iter().filter(|message| message.application == *application).peekable();
+            if messages.peek().is_none() {
+                continue;
+            }
+            let parsed: Vec<Option<MessageRow>> = messages.map(Message::row).collect();
+            self.malformed += parsed.iter().filter(|row| row.is_none()).count() as u64;
+            let rows: Vec<MessageRow> = parsed.into_iter().flatten().collect();
+            written = written.and(writer.write(&rows, &Extras::default(), now));
+        }
+        written
+    }
+
+    fn each(
+        &mut self,
+        mut act: impl FnMut(&mut TableWriter<MessageRows>) -> Result<(), TableError>,
+    ) -> Result<(), TableError> {
+        self.writers.iter_mut().fold(Ok(()), |result, (_, writer)| result.and(act(writer)))
+    }
+
+    fn written(&self) -> Written {
+        let mut sum = Written::default();
+        self.writers.iter().for_each(|(_, writer)| sum.add(writer.written()));
+        sum
+    }
+}
+
+/// Flows and their files.
+struct Flows {
+    table: FlowTable,
+    /// Flows that have ended and are not written yet.
+    ended: Vec<FlowRow>,
+    writer: TableWriter<FlowRows>,
+    evicted: u64,
+    /// True if flows also end while no packet arrives: not those of a file.
+    is_live: bool,
+}
+
+impl Flows {
+    fn new(options: Arc<Options>, names: InterfaceNames) -> Self {
+        Self {
+            table: FlowTable::new(options.flows),
+            ended: Vec::new(),
+            evicted: 0,
+            is_live: !options.waits,
+            writer: TableWriter::new(&FLOWS, options, Box::new(move || FlowRows::new(Arc::clone(&names)))),
+        }
+    }
+
+    fn write(&mut self, block: &[Headers], now: Instant) -> Result<(), TableError> {
+        let mut written = Ok(());
+        for headers in block {
+            self.table.take(headers, &mut self.ended);
+            // All flows may end at once, if the time jumps.
+            if self.ended.len() >= BLOCK_PACKETS {
+                written = written.and(self.write_ended(now));
+            }
+        }
+        written.and(self.write_ended(now))
+    }
+
+    fn write_ended(&mut self, now: Instant) -> Result<(), TableError> {
+        let evicted = self.ended.iter().filter(|row| row.reason == EndReason::LackOfResources).count();
+        self.evicted += evicted as u64;
+        let written = self.writer.write(&self.ended, &Extras::default(), now);
+        self.ended.clear();
+        written
+    }
+
+    fn complete_due(&mut self, now: Instant) -> Result<(), TableError> {
+        let mut written = Ok(());
+        if self.is_live {
+            let now_ns = strait_os::clock::realtime_ns();
+            while self.table.expire(now_ns, BLOCK_PACKETS, &mut self.ended) {
+                written = written.and(self.write_ended(now));
+            }
+        }
+        written.and(self.write_ended(now)).and_then(|()| self.writer.complete_due(now))
+    }
+
+    fn end_all(&mut self, now: Instant) -> Result<(), TableError> {
+        let mut written = Ok(());
+        while self.table.drain(BLOCK_PACKETS, &mut self.ended) || !self.ended.is_empty() {
+            let result = self.write_ended(now);
+            written = written.and(result);
+        }
+        written
+    }
+
+    fn complete(&mut self) -> Result<(), TableError> {
+        let ended = self.end_all(Instant::now());
+        ended.and(self.writer.complete_all())
+    }
+}
