@@ -431,7 +431,9 @@ impl Values {
             }),
             Self::Mac(macs) => {
                 let side = usize::from(field == Field::DestinationMac);
-                rows.iter().for_each(|row| macs.push(row.macs.map(|macs| macs[side])));
+                for row in rows {
+                    macs.push(row.macs.map(|macs| macs[side]));
+                }
             }
             // Filled by `PacketRows`.
             Self::Keys(_) | Self::Address | Self::Frames(_) | Self::Texts(_) => {}
@@ -508,8 +510,7 @@ impl Macs {
         let next = self.numbers.len() as u32;
         let number = mac.map(|mac| {
             *self.numbers.entry(mac).or_insert_with(|| {
-                let [a, b, c, d, e, f] = mac;
-                self.texts.append_value(format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"));
+                self.texts.append_value(mac.map(|octet| format!("{octet:02x}")).join(":"));
                 next
             })
         });

@@ -29,7 +29,7 @@ fn fields(filter: &str, fields: &[&str]) -> Vec<Vec<String>> {
 }
 
 /// Splits the fields of a packet with several messages into those of each.
-fn split(fields: Vec<String>) -> Vec<Vec<String>> {
+fn split(fields: &[String]) -> Vec<Vec<String>> {
     let messages = fields[0].split(',').count();
     let part = |field: &String, i: usize| field.split(',').nth(i).unwrap_or_default().to_owned();
     (0..messages).map(|i| fields.iter().map(|field| part(field, i)).collect()).collect()
@@ -55,7 +55,7 @@ fn dns_has_the_messages_that_tshark_prints() {
     ];
     let mut expected: Vec<Vec<String>> = fields("dns && !icmp && !icmpv6", &names)
         .into_iter()
-        .flat_map(split)
+        .flat_map(|fields| split(&fields))
         .map(|mut fields| {
             let id = u16::from_str_radix(fields[0].trim_start_matches("0x"), 16).unwrap();
             fields[0] = id.to_string();
@@ -188,8 +188,9 @@ fn frames_and_macs_are_those_of_the_packets() {
     let recorded: Vec<Vec<u8>> =
         packets(Path::new(RECORDING)).into_iter().map(|packet| packet.bytes).collect();
     let found = rows(&lake, "select lower(hex(frame)), source_mac, destination_mac from packets");
-    let hexadecimal = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let mac = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+    let octets = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>();
+    let hexadecimal = |bytes: &[u8]| octets(bytes).concat();
+    let mac = |bytes: &[u8]| octets(bytes).join(":");
     let mut expected: Vec<Vec<String>> = recorded
         .iter()
         .map(|frame| vec![hexadecimal(&frame[..frame.len().min(90)]), mac(&frame[6..12]), mac(&frame[..6])])

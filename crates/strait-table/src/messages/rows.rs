@@ -115,13 +115,13 @@ impl Values {
         match self {
             Self::Time(times) => times.extend_optional(&[signed], |number| *number),
             Self::U8(numbers) => {
-                numbers.extend_optional(&[number], |number| number.map(|number| number as u8))
+                numbers.extend_optional(&[number], |number| number.map(|number| number as u8));
             }
             Self::U16(numbers) => {
-                numbers.extend_optional(&[number], |number| number.map(|number| number as u16))
+                numbers.extend_optional(&[number], |number| number.map(|number| number as u16));
             }
             Self::U32(numbers) => {
-                numbers.extend_optional(&[number], |number| number.map(|number| number as u32))
+                numbers.extend_optional(&[number], |number| number.map(|number| number as u32));
             }
             Self::I64(numbers) => numbers.extend_optional(&[signed], |number| *number),
             Self::Texts(texts) => texts.push(text),

@@ -185,7 +185,11 @@ impl Messages {
         &mut self,
         mut act: impl FnMut(&mut TableWriter<MessageRows>) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
-        self.writers.iter_mut().fold(Ok(()), |result, (_, writer)| result.and(act(writer)))
+        let mut result = Ok(());
+        for (_, writer) in &mut self.writers {
+            result = result.and(act(writer));
+        }
+        result
     }
 
     fn written(&self) -> Written {
