@@ -191,8 +191,8 @@ pub const CAP_PERFMON: u32 = 38;
 /// Load BPF programs.
 pub const CAP_BPF: u32 = 39;
 
-/// Capabilities that AF_XDP and the tap need for their programs. Of AF_XDP, locked memory beyond RLIMIT_MEMLOCK needs
-/// [`CAP_IPC_LOCK`] too.
+/// Capabilities that AF_XDP and the tap need for their programs. Of AF_XDP, locked memory beyond
+/// RLIMIT_MEMLOCK needs [`CAP_IPC_LOCK`] too.
 pub const AF_XDP_CAPABILITIES: [(u32, &str); 4] = [
     (CAP_NET_RAW, "CAP_NET_RAW"),
     (CAP_NET_ADMIN, "CAP_NET_ADMIN"),

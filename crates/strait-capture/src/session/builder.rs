@@ -189,8 +189,9 @@ impl Builder {
         self
     }
 
-    /// Sets the sizes of the tap's rings and the pauses of its reader, for measurements. It overrides
-    /// [`Builder::ring`] on the tap. A tap that a [`Builder::broker`] opens has the default sizes.
+    /// Sets the sizes of the tap's rings and the pauses of its reader, for measurements. It
+    /// overrides [`Builder::ring`] on the tap. A tap that a [`Builder::broker`] opens has the
+    /// default sizes.
     #[must_use]
     pub fn tap_rings(mut self, rings: Option<TapRings>) -> Self {
         self.options.tap_rings = rings;

@@ -62,8 +62,8 @@ const COUNTERS_SHIFT: i32 = 6;
 
 /// Outcome of a frame: index of the 64-bit counter among the counters of its queue.
 ///
-/// All other frames are redirected to the `AF_XDP` socket of their queue, which counts them, or pass
-/// to the host because their queue has none: it is not captured.
+/// All other frames are redirected to the `AF_XDP` socket of their queue, which counts them, or
+/// pass to the host because their queue has none: it is not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {

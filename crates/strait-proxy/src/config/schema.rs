@@ -163,7 +163,8 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
     ))
 }
 
-/// Returns a question for the known name that is most like an unknown one; empty if none is like it.
+/// Returns a question for the known name that is most like an unknown one; empty if none is like
+/// it.
 pub(crate) fn hint<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
     /// Least similarity, from 0 to 1: two letters of five may differ.
     const ALIKE: f64 = 0.6;

@@ -1,8 +1,8 @@
 //! Active checks of servers, on a thread of their own: a server that fails them gets no requests
 //! until it passes them again.
 //!
-//! A check is a connection, or a GET and a response with the expected status. Each server is checked
-//! by a task of its own, so that one that hangs does not delay the others.
+//! A check is a connection, or a GET and a response with the expected status. Each server is
+//! checked by a task of its own, so that one that hangs does not delay the others.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

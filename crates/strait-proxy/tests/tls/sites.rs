@@ -15,8 +15,8 @@ use strait_proxy::{Clock, Config, Proxy};
 use crate::tls::origin::Origin;
 use crate::tls::rig::{Authority, LIMIT, connect, field};
 
-/// Gets a path of a host over TLS, with the name `sni` in the handshake. Fails if the certificate is
-/// not for that name.
+/// Gets a path of a host over TLS, with the name `sni` in the handshake. Fails if the certificate
+/// is not for that name.
 fn get(
     client: &Arc<ClientConfig>,
     address: SocketAddr,
@@ -140,7 +140,8 @@ fn example_configuration_works() {
     assert_eq!((pages.requests(), api.seen.requests.load(Ordering::SeqCst)), (1, 0));
     www("/api/x");
     assert_eq!((pages.requests(), api.seen.requests.load(Ordering::SeqCst)), (1, 1));
-    // Clients are told to use https, also by a hit in memory, and requests without TLS are redirected.
+    // Clients are told to use https, also by a hit in memory, and requests without TLS are
+    // redirected.
     for path in ["/kept?100", "/kept?100", "/robots.txt", "/api/x"] {
         assert_eq!(field(&www(path), "Strict-Transport-Security"), Some("max-age=31536000"), "{path}");
     }

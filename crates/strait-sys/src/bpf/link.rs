@@ -171,8 +171,8 @@ impl Link {
     /// Attaches `program` to a hook of an interface, before the other programs there.
     ///
     /// # Errors
-    /// EINVAL if the kernel has no tcx, ERANGE if the hook has as many programs as the kernel allows
-    /// (64), both [`Kind::Refused`].
+    /// EINVAL if the kernel has no tcx, ERANGE if the hook has as many programs as the kernel
+    /// allows (64), both [`Kind::Refused`].
     pub fn attach_tcx(program: &Classifier, ifindex: u32, hook: TcxHook) -> Result<Self> {
         let mut attribute = LinkCreate {
             prog_fd: program.as_fd().as_raw_fd() as u32,

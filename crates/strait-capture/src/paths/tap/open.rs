@@ -155,7 +155,8 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     })
 }
 
-/// Makes the rings and doorbells: by the broker if there is one, else with this process's privilege.
+/// Makes the rings and doorbells: by the broker if there is one, else with this process's
+/// privilege.
 fn memory(
     request: &Request<'_>,
     socket: &packet::Socket,

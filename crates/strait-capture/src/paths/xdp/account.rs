@@ -1,8 +1,8 @@
 //! Conversion of the kernel's counters to the ledger.
 //!
 //! The XDP program counts the frames that it passes because the filter rejected them. All others
-//! are redirected to the socket, which counts those that it drops. The rest reaches the RX ring: the
-//! engine took them, or they are still in it.
+//! are redirected to the socket, which counts those that it drops. The rest reaches the RX ring:
+//! the engine took them, or they are still in it.
 
 use strait_ledger::Capture;
 use strait_sys::xdp::Statistics;

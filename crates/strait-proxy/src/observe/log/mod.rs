@@ -1,7 +1,7 @@
 //! Access log: one line per exchange, gathered by each worker and written by a thread.
 //!
-//! A worker never waits for the log. If the thread's queue is full, or a write fails, lines are lost
-//! and counted. A line that is cut by a failed write is completed by the next write.
+//! A worker never waits for the log. If the thread's queue is full, or a write fails, lines are
+//! lost and counted. A line that is cut by a failed write is completed by the next write.
 
 mod line;
 
