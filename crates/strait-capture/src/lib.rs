@@ -63,7 +63,7 @@ pub use lane::Lane;
 pub use link::is_shared as is_shared_interface;
 pub use live_counters::{LiveCounters, Reading};
 pub use paths::Path;
-pub use paths::tap::{TapRings, broker};
+pub use paths::tap::{TapRings, broker, serve_broker};
 pub use queues::Queues;
 pub use sender::Sender;
 pub use session::{Builder, Session};

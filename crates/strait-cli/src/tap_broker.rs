@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use clap::Args as ClapArgs;
-use strait_capture::broker::{self, Broker};
+use strait_capture::broker::Broker;
 use strait_os::process::{self, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON};
 
 use crate::Error;
@@ -59,5 +59,5 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     process::drop_capabilities_except(&CAPABILITIES)?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|error| Error::Failed(format!("standard input: {error}")))?;
-    Ok(broker::serve(&socket)?)
+    Ok(strait_capture::serve_broker(&socket)?)
 }

@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::filter::SNAPLEN_MAX;
 use crate::link::Link;
 use crate::owners::{Hooks, Select};
-use crate::paths::tap::TapRings;
 use crate::paths::tap::broker::Broker;
+use crate::paths::tap::memory::TapRings;
 use crate::queues::Queues;
 use crate::wait::Wait;
 

@@ -11,6 +11,10 @@ use strait_sys::bpf::{Doorbell, Map, RingLayout};
 
 use crate::error::Error;
 
+/// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
+/// for each lane.
+pub(super) const LANES_MAX: usize = 63;
+
 /// Default size in bytes of all spill rings together.
 const SPILLS_BYTES: u32 = 64 << 20;
 /// Default size of a CPU's spill ring: at most 22 ms of full frames at one million a second, and at

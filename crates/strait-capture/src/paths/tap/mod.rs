@@ -10,24 +10,22 @@ mod batch;
 pub mod broker;
 mod counts;
 mod engine;
-mod memory;
+pub(crate) mod memory;
 mod merge;
 mod open;
+mod server;
 mod source;
 
 use strait_filter::cbpf::Program;
 
 pub(crate) use self::engine::Engine;
 pub use self::memory::TapRings;
+pub use self::server::serve_broker;
 use crate::error::Error;
 use crate::paths::spec::{About, Interfaces, Spec};
 
 /// Name of the path.
 const PATH: &str = "tap";
-
-/// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
-/// for each lane.
-const LANES_MAX: usize = 63;
 
 /// The path in the table.
 pub(crate) const SPEC: Spec<Engine> = Spec {

@@ -14,10 +14,10 @@ use super::attachment::{Attachment, Template};
 use super::broker::Tap;
 use super::counts::Counts;
 use super::engine::{BATCH_MAX, Engine, PAUSE_DIVISOR, Rate};
-use super::memory::{Memory, TapRings, describe, layouts, sizes};
+use super::memory::{LANES_MAX, Memory, TapRings, describe, layouts, sizes};
 use super::merge::{Cursor, Merge};
 use super::source::{TapSource, runs_in_process};
-use super::{LANES_MAX, PATH, broker};
+use super::{PATH, broker};
 use crate::counters::Counters;
 use crate::directions::Directions;
 use crate::error::Error;
@@ -82,6 +82,17 @@ fn is_filters_fault(error: &Error) -> bool {
     runs_in_process(error) && error.kind() != strait_sys::Kind::Refused
 }
 
+/// Returns the numbers of the lanes, at most [`LANES_MAX`].
+fn lane_numbers(request: &Request<'_>) -> Result<Vec<Option<u32>>, Error> {
+    let numbers = request.lane_numbers()?;
+    match numbers.len() {
+        count if count > LANES_MAX => Err(Error::Usage(format!(
+            "{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues"
+        ))),
+        _ => Ok(numbers),
+    }
+}
+
 fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, Error> {
     let Request { options, interface, link, .. } = request;
     let Split { kernels, userspace, userspace_reason } = split;
@@ -95,13 +106,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     if let Some(TapRings { first_bytes, spill_bytes, .. }) = options.tap_rings {
         (sizes.ring_bytes, sizes.spill_bytes) = (first_bytes, spill_bytes);
     }
-    let numbers = request.lane_numbers()?;
-    if numbers.len() > LANES_MAX {
-        let count = numbers.len();
-        return Err(Error::Usage(format!(
-            "{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues"
-        )));
-    }
+    let numbers = lane_numbers(request)?;
     let watch = LinkWatch::open(interface)?;
     let socket = socket(request)?;
     let lanes = numbers.len() as u32;

@@ -15,8 +15,8 @@ use strait_filter::cbpf::{INSTRUCTIONS_MAX, Instruction, Program};
 use strait_sys::Kind;
 use strait_sys::bpf::TcxHook;
 
-use super::super::LANES_MAX;
 use super::Options;
+use super::super::memory::LANES_MAX;
 use crate::error::Error;
 use crate::filter;
 
@@ -29,7 +29,7 @@ const DESCRIPTORS_MAX: usize = 1 + LANES_MAX;
 
 /// Request to the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call<'a> {
+pub(crate) enum Call<'a> {
     /// Make rings and doorbells. With a packet socket.
     Open { options: Options<'a> },
     /// Attach a program. The reply has its link.
@@ -43,7 +43,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// The filter has too many instructions for the kernel.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, Error> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
         Ok(match self {
             Self::Open { options: Options { interface, ring_bytes, lanes, rx_hash } } => {
                 let numbers = [ring_bytes.to_ne_bytes(), lanes.to_ne_bytes()].concat();
@@ -58,7 +58,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call of a message; `None` if it is malformed.
-    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         match bytes {
             [0, VERSION, rx_hash, rest @ ..] => {
                 let (ring_bytes, rest) = number(rest)?;
@@ -122,7 +122,7 @@ fn program(bytes: &[u8]) -> Option<Program> {
 
 /// Outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Done,
     /// The kernel refused a call.
     System {
@@ -137,7 +137,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Done => vec![0],
             Self::System { errno, is_refused, remedy } => {
@@ -148,7 +148,7 @@ impl Outcome {
         }
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Some(match bytes {
             [0] => Self::Done,
@@ -163,7 +163,7 @@ impl Outcome {
     }
 
     /// Returns the error of a call for a tap on `interface`.
-    pub(super) fn into_result(self, interface: &str) -> Result<(), Error> {
+    pub(crate) fn into_result(self, interface: &str) -> Result<(), Error> {
         match self {
             Self::Done => Ok(()),
             Self::System { errno, is_refused, remedy } => {
@@ -196,7 +196,7 @@ impl From<Error> for Outcome {
 }
 
 /// Sends a message with `descriptors`.
-pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -206,7 +206,7 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>
 }
 
 /// Receives a message and its descriptors; `None` if all other ends are closed.
-pub(super) fn receive(socket: impl AsFd) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+pub(crate) fn receive(socket: impl AsFd) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

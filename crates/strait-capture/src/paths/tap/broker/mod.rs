@@ -1,13 +1,12 @@
 //! Broker of taps: a process that keeps the privilege to load programs, for a program that drops
 //! its own before it opens a capture.
 //!
-//! `strait run` starts the process, which calls [`serve`]; the libpcap drop-in opens its captures
+//! `strait run` starts the process, which calls [`serve_broker`](super::serve_broker); the libpcap drop-in opens its captures
 //! with a [`Broker`]. Both ends talk over a socket that the program inherits. A caller shows a
 //! packet socket: it can capture on its network namespace already. It gets the descriptors of rings
 //! and links, and never that of a program. `docs/internals/tap.md` has the protocol.
 
-mod message;
-mod server;
+pub(super) mod message;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +20,6 @@ use strait_sys::bpf::{Doorbell, Link, Map, TcxHook};
 use strait_sys::{inherited, packet};
 
 use self::message::{Call, Outcome};
-pub use self::server::serve;
 use super::memory::Memory;
 use crate::error::Error;
 
@@ -37,7 +35,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Returns the access to a broker, and the socket that the broker has to [`serve`].
+    /// Returns the access to a broker, and the socket that the broker has to [serve](super::serve_broker).
     pub fn pair() -> Result<(Self, OwnedFd), Error> {
         let (own, brokers) = pair()?;
         Ok((Self { socket: Arc::new(own) }, brokers))
@@ -137,11 +135,11 @@ fn inode(socket: &OwnedFd) -> rustix::io::Result<u64> {
     Ok(rustix::fs::fstat(socket)?.st_ino)
 }
 
-fn failed(operation: &'static str, errno: Errno) -> Error {
+pub(super) fn failed(operation: &'static str, errno: Errno) -> Error {
     strait_sys::Error::os(operation, "the tap's broker", errno.raw_os_error()).into()
 }
 
-fn incomplete() -> Error {
+pub(super) fn incomplete() -> Error {
     Error::Usage(
         "the tap's broker is of another version: use strait and libstrait_pcap.so of one version".into(),
     )

@@ -1,4 +1,4 @@
-//! The broker's side: makes memory, loads and attaches programs.
+//! The broker's side of `broker`: makes memory, loads and attaches programs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,11 +12,10 @@ use strait_os::interface::Interface;
 use strait_sys::bpf::Link;
 use strait_sys::socket::namespace_cookie;
 
-use super::super::LANES_MAX;
-use super::super::attachment::Template;
-use super::super::memory::{Memory, sizes};
-use super::message::{self, Call, Outcome};
-use super::{Options, failed, incomplete};
+use super::attachment::Template;
+use super::broker::message::{self, Call, Outcome};
+use super::broker::{Options, failed, incomplete};
+use super::memory::{LANES_MAX, Memory, sizes};
 use crate::error::Error;
 use crate::paths::request::frame_bytes_max;
 
@@ -25,7 +24,7 @@ const TAPS_MAX: i64 = 64;
 
 /// Serves the programs that have the other end of `socket`, until all of them have closed it and
 /// their taps. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
-pub fn serve(socket: &OwnedFd) -> Result<(), Error> {
+pub fn serve_broker(socket: &OwnedFd) -> Result<(), Error> {
     let namespace = namespace_cookie(socket.as_fd())?;
     let taps = AtomicI64::new(0);
     thread::scope(|scope| {
