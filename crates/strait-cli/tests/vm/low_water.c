@@ -109,7 +109,7 @@ static void *take_turns(void *rounds)
 	return NULL;
 }
 
-/* Waits until the module has made all sent frames readable, by no call that waits for frames. */
+/* Waits until all sent frames are readable, without a call that waits for frames. */
 static void await_frames(void)
 {
 	struct zerocopy_statistics statistics = { 0 };
