@@ -13,8 +13,8 @@ use strait_ledger::{Capture, Report};
 use crate::column::{Numbers, Texts};
 use crate::extras::Extras;
 use crate::options::Options;
+use crate::rows::Rows;
 use crate::schema::{Column, LEDGER};
-use crate::writer::Rows;
 
 /// Number of columns with a count.
 const COUNTS: usize = 11;

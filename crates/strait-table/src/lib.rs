@@ -24,6 +24,7 @@ mod options;
 pub mod packets;
 mod partition;
 mod recovery;
+mod rows;
 pub mod schema;
 pub mod sink;
 mod tally;

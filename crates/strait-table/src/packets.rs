@@ -15,8 +15,8 @@ use crate::address::Addresses;
 use crate::column::{Keys, Numbers, Texts, dictionary};
 use crate::extras::{Extras, Owner};
 use crate::headers::{Direction, Headers};
+use crate::rows::{BATCH_ROWS, Rows};
 use crate::schema::PACKETS;
-use crate::writer::{BATCH_ROWS, Rows};
 
 /// Maximum number of interface names in a batch; further interfaces have none.
 const INTERFACES_MAX: usize = 1024;

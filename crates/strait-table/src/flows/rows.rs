@@ -13,8 +13,8 @@ use crate::column::{Keys, Numbers, dictionary};
 use crate::community_id;
 use crate::extras::Extras;
 use crate::packets::{InterfaceNames, Interfaces};
+use crate::rows::Rows;
 use crate::schema::{Column, FLOWS};
-use crate::writer::Rows;
 
 /// Rows of flows, until they are a record batch.
 pub struct FlowRows {

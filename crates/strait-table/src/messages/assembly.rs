@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use strait_packet::protocol::ip;
 use strait_packet::{tls, udp};
 
-use super::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
+use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
 use crate::headers::Headers;
 
 /// Maximum number of incomplete messages: those of two streams with the same hash exclude each

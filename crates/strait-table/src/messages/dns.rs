@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use strait_packet::dns::{Data, Dns, kind};
 
-use super::Message;
+use super::message::Message;
 use super::rows::{Cell, MessageRow, TEXT_BYTES_MAX};
 
 /// Flag bits of the header: AA, TC, RD, RA, AD, CD.

@@ -3,7 +3,7 @@
 use strait_http::Fields;
 use strait_http::head::{self, Version};
 
-use super::Message;
+use super::message::Message;
 use super::rows::{Cell, MessageRow};
 
 /// Parses a head of a request or a response.

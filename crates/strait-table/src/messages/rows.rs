@@ -6,12 +6,12 @@ use arrow_array::types::{Int64Type, TimestampNanosecondType, UInt8Type, UInt16Ty
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
-use super::{Application, Message};
+use super::message::{Application, Message};
 use crate::column::{Numbers, Texts};
 use crate::community_id;
 use crate::extras::Extras;
+use crate::rows::Rows;
 use crate::schema::{Column, Kind};
-use crate::writer::Rows;
 
 /// Maximum bytes of a text.
 pub(super) const TEXT_BYTES_MAX: usize = 1024;

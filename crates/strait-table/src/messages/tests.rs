@@ -202,8 +202,8 @@ proptest! {
         for message in &client.messages {
             let mut rows = MessageRows::new(message.application);
             if let Some(row) = message.row() {
-                crate::writer::Rows::append(&mut rows, &[row], &Extras::default());
-                prop_assert_eq!(crate::writer::Rows::finish(&mut rows).unwrap().num_rows(), 1);
+                crate::rows::Rows::append(&mut rows, &[row], &Extras::default());
+                prop_assert_eq!(crate::rows::Rows::finish(&mut rows).unwrap().num_rows(), 1);
             }
         }
     }

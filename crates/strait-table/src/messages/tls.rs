@@ -7,7 +7,7 @@ use md5::Md5;
 use sha2::{Digest, Sha256};
 use strait_packet::tls::{Hello, Sender, extension, hello};
 
-use super::Message;
+use super::message::Message;
 use super::rows::{Cell, MessageRow};
 
 /// Characters of a hash in JA4.

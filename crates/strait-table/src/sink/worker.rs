@@ -13,8 +13,9 @@ use crate::ledger::LedgerRows;
 use crate::messages::{Application, Message, MessageRow, MessageRows, Missed};
 use crate::options::Options;
 use crate::packets::{InterfaceNames, PacketRows};
+use crate::rows::BATCH_ROWS;
 use crate::schema::{FLOWS, LEDGER, PACKETS};
-use crate::writer::{BATCH_ROWS, TableWriter, Written};
+use crate::writer::{TableWriter, Written};
 
 /// Interval at which the thread looks for files to complete.
 const TICK: Duration = Duration::from_millis(500);

@@ -86,9 +86,9 @@ fn is_filters_fault(error: &Error) -> bool {
 fn lane_numbers(request: &Request<'_>) -> Result<Vec<Option<u32>>, Error> {
     let numbers = request.lane_numbers()?;
     match numbers.len() {
-        count if count > LANES_MAX => Err(Error::Usage(format!(
-            "{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues"
-        ))),
+        count if count > LANES_MAX => {
+            Err(Error::Usage(format!("{count} lanes: the tap has at most {LANES_MAX}, give fewer --queues")))
+        }
         _ => Ok(numbers),
     }
 }

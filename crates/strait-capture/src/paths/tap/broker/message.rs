@@ -15,8 +15,8 @@ use strait_filter::cbpf::{INSTRUCTIONS_MAX, Instruction, Program};
 use strait_sys::Kind;
 use strait_sys::bpf::TcxHook;
 
-use super::Options;
 use super::super::memory::LANES_MAX;
+use super::Options;
 use crate::error::Error;
 use crate::filter;
 
