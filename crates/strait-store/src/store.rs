@@ -131,8 +131,8 @@ impl Store {
         self.shared.counted(stored)
     }
 
-    /// Stores several whole objects as [`Self::put`] does, adjacent ones with one pwritev(2). Returns
-    /// the result of each.
+    /// Stores several whole objects as [`Self::put`] does, adjacent ones with one pwritev(2).
+    /// Returns the result of each.
     pub fn put_all(&self, lane: usize, all: &[NewObject<'_>]) -> Vec<Result<Arc<Record>>> {
         let mut stored = Vec::with_capacity(all.len());
         while let Some(next) = all.get(stored.len()) {
