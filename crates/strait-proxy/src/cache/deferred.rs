@@ -20,7 +20,12 @@ use crate::io::buffer::Buffer;
 /// Maximum of responses that wait to be stored; each holds a buffer.
 const WAITING_MAX: usize = 64;
 
-/// Responses of a worker that wait to be stored.
+thread_local! {
+    static OF_THREAD: Rc<Deferred> = Rc::default();
+}
+
+/// Responses of a worker that wait to be stored. Its thread has them, not its state, because each
+/// refers to that.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
     waiting: RefCell<Vec<Response>>,
@@ -38,22 +43,27 @@ struct Response {
 /// Deferral of a response. Dropping it makes the response due: it is stored after the tasks that
 /// can run now.
 #[derive(Debug)]
-pub(crate) struct Deferral<'a>(&'a Notify);
+pub(crate) struct Deferral(Rc<Deferred>);
 
-impl Drop for Deferral<'_> {
+impl Drop for Deferral {
     fn drop(&mut self) {
-        self.0.notify_one();
+        self.0.is_due.notify_one();
     }
 }
 
 impl Deferred {
+    /// Returns those of this thread.
+    pub(crate) fn of_thread() -> Rc<Self> {
+        OF_THREAD.with(Rc::clone)
+    }
+
     /// Adds a response; drop the deferral when the client is about to be answered.
-    pub(crate) fn add(&self, guard: FillGuard, object: Arc<Object>, body: Rc<Buffer>) -> Deferral<'_> {
+    pub(crate) fn add(self: Rc<Self>, guard: FillGuard, object: Arc<Object>, body: Rc<Buffer>) -> Deferral {
         self.waiting.borrow_mut().push(Response { guard, object, body });
         if self.waiting.borrow().len() >= WAITING_MAX {
             self.store_all();
         }
-        Deferral(&self.is_due)
+        Deferral(self)
     }
 
     /// Stores responses whenever some are due; does not end.
@@ -85,7 +95,9 @@ impl Deferred {
         for (_, _, meta) in valid {
             worker.heads.give_back(meta);
         }
-        all.into_iter().for_each(|it| it.guard.end(Phase::Done));
+        for it in all {
+            it.guard.end(Phase::Done);
+        }
     }
 }
 

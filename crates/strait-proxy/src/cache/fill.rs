@@ -254,8 +254,8 @@ impl Fill {
         self.state().range.end = end;
     }
 
-    /// Notes that the origin has refused a request for a part. After a final refusal, with the
-    /// whole representation, no more are sent.
+    /// Notes that the origin has refused a request for a part. After a final refusal, an answer
+    /// with the whole representation, no more are sent.
     pub(crate) fn note_refusal(&self, is_final: bool) {
         let mut state = self.state();
         state.refusals = if is_final { REFUSALS_MAX } else { state.refusals.saturating_add(1) };

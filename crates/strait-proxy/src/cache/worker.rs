@@ -17,7 +17,6 @@ use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 use tokio::time::Instant;
 
-use crate::cache::deferred::Deferred;
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
 use crate::cache::fill_costs::{FillCosts, MEASURED_BYTES_MIN};
 use crate::cache::fills::Fills;
@@ -122,7 +121,6 @@ pub(crate) struct Local {
     /// Lines of the access log.
     pub(crate) lines: Gathered,
     pub(crate) heads: Heads,
-    pub(crate) deferred: Deferred,
     key: RefCell<String>,
     random: RandomState,
     random_count: Cell<u64>,
@@ -158,7 +156,6 @@ impl Worker {
             hit_for_miss: HitForMiss::default(),
             lines: Gathered::default(),
             heads: Heads::default(),
-            deferred: Deferred::default(),
             key: RefCell::default(),
             random: RandomState::new(),
             random_count: Cell::default(),

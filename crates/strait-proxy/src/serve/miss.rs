@@ -9,6 +9,7 @@ use strait_http::partial::part_of;
 use strait_http::range::Wanted::Parts;
 use strait_http::reuse::may_replace_error;
 
+use crate::cache::deferred::Deferred;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
 use crate::cache::object::Object;
@@ -359,7 +360,7 @@ async fn send_and_store(
     let answer = Answer::Forwarded { why, status: None, stored: true, collapsed: false };
     let ttl = Some(object.times.ttl(worker.now()));
     let status = CacheStatus { by: &worker.settings().name, answer, ttl, detail: None };
-    let deferral = worker.deferred.add(guard, object, body.clone());
+    let deferral = Deferred::of_thread().add(guard, object, body.clone());
     after_others_have_read().await;
     drop(deferral);
     let found = (&shown, body.filled());

@@ -14,6 +14,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::cache::deferred::Deferred;
 use crate::cache::worker::{Shared, Worker};
 use crate::config::settings::{Port, Settings};
 use crate::observe::log::Log;
@@ -54,10 +55,10 @@ pub(crate) fn work(
         let watched = worker.clone();
         tokio::task::spawn_local(async move { watched.lines.watch(&watched.counters().log_dropped).await });
         tokio::task::spawn_local(acceptor.clone().tidy());
-        let storing = worker.clone();
-        tokio::task::spawn_local(async move { storing.deferred.run().await });
+        let deferred = Deferred::of_thread();
+        tokio::task::spawn_local(async move { deferred.run().await });
         acceptor.run(listeners, controls).await;
-        worker.deferred.store_all();
+        Deferred::of_thread().store_all();
         worker.lines.close(&worker.counters().log_dropped);
     });
 }
