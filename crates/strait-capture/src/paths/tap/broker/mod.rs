@@ -28,7 +28,7 @@ use crate::error::Error;
 /// Environment variable by which a program finds the broker.
 pub const VARIABLE: &str = "STRAIT_TAP_BROKER";
 /// Maximum time of a call: the verifier takes seconds for the longest filters.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Access to a broker.
 #[derive(Clone, Debug)]
