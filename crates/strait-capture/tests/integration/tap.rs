@@ -279,8 +279,9 @@ fn full_hook_is_refused_with_a_remedy() {
     const PROGRAMS_MAX: usize = 64;
     let Some(wire) = Wire::builder().or_skip() else { return };
     let index = wire.right().interface().index;
-    let other = Classifier::load("other", &PASS).unwrap();
-    let attach = || wire.right().run(|| Link::attach_tcx(&other, index, TcxHook::Ingress));
+    // A program can be on a hook once.
+    let other = || Classifier::load("other", &PASS).unwrap();
+    let attach = || wire.right().run(|| Link::attach_tcx(&other(), index, TcxHook::Ingress));
     let mut links: Vec<Link> = std::iter::from_fn(|| attach().ok()).take(PROGRAMS_MAX + 1).collect();
     assert!((1..=PROGRAMS_MAX).contains(&links.len()), "{} programs", links.len());
     let Err(error) = wire.right().run(|| tap().open()) else { panic!("it opened") };
