@@ -1,10 +1,11 @@
 //! Broker of taps: a process that keeps the privilege to load programs, for a program that drops
 //! its own before it opens a capture.
 //!
-//! `strait run` starts the process, which calls [`serve_broker`](super::serve_broker); the libpcap drop-in opens its captures
-//! with a [`Broker`]. Both ends talk over a socket that the program inherits. A caller shows a
-//! packet socket: it can capture on its network namespace already. It gets the descriptors of rings
-//! and links, and never that of a program. `docs/internals/tap.md` has the protocol.
+//! `strait run` starts the process, which calls [`serve_broker`](super::serve_broker); the libpcap
+//! drop-in opens its captures with a [`Broker`]. Both ends talk over a socket that the program
+//! inherits. A caller shows a packet socket: it can capture on its network namespace already. It
+//! gets the descriptors of rings and links, and never that of a program. `docs/internals/tap.md`
+//! has the protocol.
 
 pub(super) mod message;
 
@@ -35,7 +36,8 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Returns the access to a broker, and the socket that the broker has to [serve](super::serve_broker).
+    /// Returns the access to a broker, and the socket that the broker has to
+    /// [serve](super::serve_broker).
     pub fn pair() -> Result<(Self, OwnedFd), Error> {
         let (own, brokers) = pair()?;
         Ok((Self { socket: Arc::new(own) }, brokers))
