@@ -83,7 +83,7 @@ fn is_filters_fault(error: &Error) -> bool {
 }
 
 /// Returns the numbers of the lanes, at most [`LANES_MAX`].
-fn lane_numbers(request: &Request<'_>) -> Result<Vec<Option<u32>>, Error> {
+fn lane_numbers(request: &Request<'_>) -> Result<Vec<u32>, Error> {
     let numbers = request.lane_numbers()?;
     match numbers.len() {
         count if count > LANES_MAX => {
