@@ -1,7 +1,8 @@
 //! A broker opens the tap for a program without the privilege to load programs.
 
 use lab::{End, Wire};
-use strait_capture::broker::{Broker, serve};
+use strait_capture::broker::Broker;
+use strait_capture::serve_broker;
 use strait_capture::{Builder, Error, FilterCompiler, Lane, Path, Session};
 use strait_os::process::{CAP_NET_RAW, drop_capabilities_except};
 use strait_sys::bpf::{TcxHook, tcx_programs};
@@ -31,7 +32,7 @@ fn broker_opens_a_tap_and_changes_its_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (broker, socket) = wire.right().run(Broker::pair).unwrap();
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| wire.right().run(|| serve(&socket)));
+        let serving = scope.spawn(|| wire.right().run(|| serve_broker(&socket)));
         let Err(error) = open_unprivileged(wire.right(), incoming(), "") else { panic!("it opened") };
         assert!(error.to_string().contains("CAP_BPF"), "{error}");
         let builder = incoming().broker(Some(broker.clone()));
@@ -59,7 +60,7 @@ fn broker_refuses_a_capture_in_another_namespace() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (broker, socket) = wire.right().run(Broker::pair).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| wire.right().run(|| serve(&socket)));
+        scope.spawn(|| wire.right().run(|| serve_broker(&socket)));
         let builder = Session::builder("left").broker(Some(broker));
         let Err(error) = open_unprivileged(wire.left(), builder, "") else { panic!("it opened") };
         assert!(error.to_string().contains("in another network namespace than strait run"), "{error}");
