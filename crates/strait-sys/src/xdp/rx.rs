@@ -30,6 +30,8 @@ pub struct Receiver {
     count: Arc<RxCount>,
     /// Number of borrowed frames: the first of the descriptors that `rx` holds.
     borrowed: usize,
+    /// True if the chunks of the batch are not on the fill ring, which was full.
+    lacks_slots: bool,
     /// True if a frame of the batch continues in the next descriptor.
     fragmented: bool,
     /// Bytes of metadata before each frame, or [`NO_METADATA`].
@@ -51,6 +53,7 @@ impl Receiver {
             share,
             count,
             borrowed: 0,
+            lacks_slots: false,
             fragmented: false,
             metadata_bytes: NO_METADATA,
             invalid: 0,
@@ -64,12 +67,16 @@ impl Receiver {
     #[inline]
     pub fn take(&mut self, limit: usize) -> RxBatch<'_> {
         self.return_chunks();
-        let Self { rx, fill, share, metadata_bytes, invalid, .. } = &mut *self;
+        let Self { rx, fill, share, lacks_slots, metadata_bytes, invalid, .. } = &mut *self;
         let metadata = *metadata_bytes != NO_METADATA;
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let slots = fill.free_slots(limit);
-        // The fill ring is full only if all chunks are on it, so that a descriptor is invalid.
-        let held = rx.hold(limit.min(slots.len().max(1) as u32));
+        // The kernel publishes a frame before the slot of the fill ring that its chunk came from
+        // (`xsk_flush` in net/xdp/xsk.c). Until then the ring may be full.
+        let mut spare = [0];
+        *lacks_slots = slots.is_empty();
+        let slots = if *lacks_slots { &mut spare } else { slots };
+        let held = rx.hold(limit.min(slots.len() as u32));
         let (mut borrowed, mut options) = share.accept(held, slots, metadata);
         // The kernel returned an invalid descriptor: skip it, and move the valid ones together.
         let mut next = borrowed;
@@ -144,7 +151,7 @@ impl Receiver {
     /// Puts every chunk that this process holds on the fill ring.
     #[inline]
     fn return_chunks(&mut self) {
-        let Self { rx, fill, share, count, borrowed, fragmented, metadata_bytes, .. } = self;
+        let Self { rx, fill, share, count, borrowed, lacks_slots, fragmented, metadata_bytes, .. } = self;
         if rx.held().is_empty() && share.free_chunks() == 0 {
             return;
         }
@@ -157,7 +164,11 @@ impl Receiver {
             unsafe { share.clear_metadata(frames, *metadata_bytes) };
         }
         share.end_batch();
-        fill.count_written(*borrowed as u32);
+        if std::mem::take(lacks_slots) {
+            frames.iter().for_each(|frame| share.free_chunk_of(frame));
+        } else {
+            fill.count_written(*borrowed as u32);
+        }
         *borrowed = 0;
         *fragmented = false;
         rx.release();

@@ -247,3 +247,18 @@ fn chunk_returned_twice_is_borrowed_once() {
     assert_eq!(receiver.invalid_descriptors(), 1);
     assert!(kernel.holds_all());
 }
+
+#[test]
+fn frame_is_taken_before_its_slot_of_the_fill_ring_is_free() {
+    let (mut receiver, mut kernel) = setup(4, 4);
+    // The kernel has read the slot, and tells so only after the frame is on the RX ring.
+    let address = kernel.fill.pop().unwrap() + 256;
+    kernel.pages.write(address, &[7; 60]);
+    assert!(kernel.rx.push(libc::xdp_desc { addr: address, len: 60, options: 0 }));
+    kernel.rx.submit();
+    assert_eq!(receiver.take(4).frames().map(|frame| frame.bytes.to_vec()).collect::<Vec<_>>(), [[7; 60]]);
+    assert_eq!((receiver.invalid_descriptors(), receiver.waiting()), (0, 0));
+    kernel.fill.release();
+    assert_eq!(receiver.take(4).len(), 0);
+    assert!(kernel.holds_all());
+}
