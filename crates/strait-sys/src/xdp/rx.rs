@@ -165,7 +165,9 @@ impl Receiver {
         }
         share.end_batch();
         if std::mem::take(lacks_slots) {
-            frames.iter().for_each(|frame| share.free_chunk_of(frame));
+            for frame in frames {
+                share.free_chunk_of(frame);
+            }
         } else {
             fill.count_written(*borrowed as u32);
         }
