@@ -54,6 +54,7 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
     .into_iter()
     .filter_map(|(is_wrong, text)| is_wrong.then_some(text))
     .chain(too_small(config))
+    .chain(address_twice(config))
     .chain(shares(config))
     .collect()
 }
@@ -62,6 +63,14 @@ pub(crate) fn bounds(config: &Config) -> Vec<String> {
 fn has_twice(cache: &Cache) -> bool {
     let mut dirs = BTreeSet::new();
     cache.dirs().any(|dir| !dirs.insert(dir))
+}
+
+/// Returns a text if an address occurs twice: it can be opened only once.
+fn address_twice(config: &Config) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    let all = config.listen.iter().chain(&config.tls.listen).chain(&config.admin.listen);
+    let twice = all.filter(|address| address.port() != 0).find(|address| !seen.insert(**address))?;
+    Some(format!("listen: {twice} occurs twice among listen, tls.listen and admin.listen"))
 }
 
 /// Returns a text for each share that exceeds its limit, and for memory that cannot hold a body.

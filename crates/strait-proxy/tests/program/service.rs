@@ -138,7 +138,7 @@ const FOREIGN: [&str; 8] = [
 ];
 
 /// File, and a part of the line that is reported for it.
-const WRONG: [(&str, &str); 36] = [
+const WRONG: [(&str, &str); 37] = [
     ("workers = 99999", "line 1: workers = 99999: expected a whole number from 0 to 256"),
     ("workers = -1", "from 0 to 256"),
     ("workers = \"two\"", "workers = \"two\": expected a whole number"),
@@ -168,6 +168,7 @@ const WRONG: [(&str, &str); 36] = [
         "line 2: log.access = \"/nonexistent/log\": /nonexistent is not a directory",
     ),
     ("[log]\naccess = \"/tmp\"", "this is a directory"),
+    ("listen = [\"127.0.0.1:1\"]\nadmin.listen = \"127.0.0.1:1\"", "listen: 127.0.0.1:1 occurs twice"),
     ("[log]\nformat = \"clf\"", "expected one of \"common\""),
     ("[access]\nallow = [\"10.0.0.0/99\"]", "access.allow"),
     ("[access]\nallow = \"10.0.0.0/8\"", "expected a list of networks"),
