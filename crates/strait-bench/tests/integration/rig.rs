@@ -10,7 +10,7 @@ use lab::{Finished, Launch};
 use strait_bench::child::Launcher;
 
 /// Time limit of a program on a busy machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(100);
+pub(crate) const LIMIT: Duration = Duration::from_mins(5);
 
 /// Returns the programs that benchmarks start. Cargo builds `strait-bench` for these tests. The
 /// programs of other packages are beside it after a build of the workspace; missing ones are built.
