@@ -150,7 +150,7 @@ impl Site {
         match (key, self.contents()) {
             (Err(error), _) => Page::text(400, &error.to_string()),
             (_, Err(page)) => page,
-            (Ok(key), Ok(contents)) => Page::json(&contents.get(&key, self.shared.clock.now())),
+            (Ok(key), Ok(contents)) => Page::json(&contents.of_key(&key, self.shared.clock.now())),
         }
     }
 

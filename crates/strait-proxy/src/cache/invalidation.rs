@@ -83,7 +83,7 @@ impl<'a> Keys<'a> {
     pub(crate) fn remove_from(self, store: &Stores) -> usize {
         match self {
             Self::One(hash, key) => disk::remove(store, hash, key),
-            Self::Matching(pattern) => disk::remove_matching(store, pattern),
+            Self::Matching(pattern) => disk::remove_matching(store, |key| pattern.matches(key)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use lab::wait_until;
-use strait_proxy::{Clock, Config, Proxy};
+use strait_proxy::{Clock, Config, Contents, Pattern, Proxy};
 use tempfile::TempDir;
 
 use crate::rig::{Answer, Client, LIMIT, Origin};
@@ -224,6 +224,64 @@ fn unsafe_method_and_purge_remove_the_response_of_the_pool() {
     assert!(send("PUT") == 200 && !is_hit() && is_hit());
     assert!(send("PURGE") == 200 && send("PURGE") == 404 && !is_hit() && is_hit());
     assert!(purge() && !purge() && !is_hit());
+}
+
+/// Sends POST to the admin address.
+fn post(edge: &Edge, path: &str) -> Answer {
+    let mut client = Client::to(edge.proxy.admin().unwrap());
+    client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    client.answer().unwrap()
+}
+
+#[test]
+fn ban_finds_the_responses_of_pools() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&(two_pools(&a, &b) + "[admin]\nlisten = \"127.0.0.1:0\"\n"));
+    for (pattern, expected) in [
+        ("*.css", 2),
+        ("http://www.example.org/200/60/*.css", 2),
+        ("http://www.example.org/200/60/5/x.css", 1),
+        ("*.css%23b", 1),
+        ("*%23c", 0),
+        ("*", 2),
+    ] {
+        for number in [5, 7] {
+            let path = format!("/200/60/{number}/x.css");
+            assert_eq!(edge.get("www.example.org", &path).status(), 200);
+        }
+        let listed = || {
+            let mut client = Client::to(edge.proxy.admin().unwrap());
+            client.send(format!("GET /objects?pattern={pattern} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            client.answer().unwrap().json().as_array().unwrap().len()
+        };
+        // A client can have its response before that is stored.
+        assert!(wait_until(LIMIT, || listed() == expected), "{pattern}: {}", listed());
+        let removed = post(&edge, &format!("/ban?pattern={pattern}")).json();
+        assert_eq!(removed["stored"], expected, "{pattern}");
+    }
+    assert_eq!((a.asked(), b.asked()), (4, 4));
+}
+
+#[test]
+fn responses_of_pools_are_found_in_the_directory_of_a_stopped_proxy() {
+    const URI: &str = "http://www.example.org/200/60/5/x";
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    for name in ["x", "xy", "z"] {
+        assert_eq!(edge.get("www.example.org", &format!("/200/60/5/{name}")).status(), 200);
+    }
+    let Edge { proxy, dir } = edge;
+    proxy.stop();
+    let contents = Contents::open(&dir.path().join("cache")).unwrap();
+    let found = |key: &str| contents.get(key, 0).into_iter().map(|entry| entry.uri).collect::<Vec<_>>();
+    assert_eq!(found(URI), [format!("{URI}#a")]);
+    assert_eq!(found(&format!("{URI}#a")), [format!("{URI}#a")]);
+    assert!(found(&format!("{URI}#b")).is_empty() && found("http://www.example.org/200/60/5/").is_empty());
+    let b_alone = contents.purge(&format!("{URI}#b"));
+    assert_eq!((b_alone, contents.purge(URI), contents.purge(URI)), (0, 1, 0));
+    assert_eq!(contents.ban(&Pattern::new("http://www.example.org/*/xy").unwrap()), 1);
+    assert_eq!(contents.stats().records, 1);
+    contents.close();
 }
 
 #[test]
