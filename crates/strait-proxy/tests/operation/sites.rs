@@ -285,6 +285,47 @@ fn responses_of_pools_are_found_in_the_directory_of_a_stopped_proxy() {
 }
 
 #[test]
+fn response_that_was_removed_does_not_come_back_with_its_pool() {
+    const PATH: &str = "/200/60/5/x";
+    let (a, b) = (Origin::start(), Origin::start());
+    let more = "access.purge = [\"127.0.0.0/8\"]\nadmin.listen = \"127.0.0.1:0\"\n";
+    let of_pool = |name: &str, origin: &Origin| {
+        let address = origin.address;
+        format!("{more}pool.{name}.servers = [\"{address}\"]\n[[site]]\nroute = [{{ pool = \"{name}\" }}]")
+    };
+    let without_pool = |origin: &Origin| format!("{more}origin = \"http://{}\"", origin.address);
+    for (before, after) in [
+        (of_pool("a", &a), of_pool("b", &b)),
+        (without_pool(&a), of_pool("b", &b)),
+        (of_pool("a", &a), without_pool(&b)),
+    ] {
+        for method in ["PURGE", "DELETE", "/purge?uri=http://h/200/60/5/x"] {
+            let mut edge = Edge::start(&before);
+            let is_hit = |edge: &Edge| {
+                let answer = edge.get("h", PATH);
+                answer.field("cache-status").unwrap().contains("; hit")
+            };
+            assert!(!is_hit(&edge) && is_hit(&edge));
+            let asked = b.asked();
+            edge.reload(&after).unwrap();
+            assert!(wait_until(LIMIT, || is_hit(&edge) && b.asked() > asked));
+            if method.starts_with('/') {
+                assert_eq!(post(&edge, method).json()["stored"], 2);
+            } else {
+                let mut client = Client::to(edge.proxy.address());
+                client.send(format!("{method} {PATH} HTTP/1.1\r\nHost: h\r\n\r\n"));
+                assert_eq!(client.answer().unwrap().status(), 200, "{method}");
+            }
+            edge.reload(&before).unwrap();
+            let asked = a.asked();
+            // A request before the reload holds may still be one of the other pool.
+            assert!(wait_until(LIMIT, || edge.get("h", "/200/0/5/y").status() == 200 && a.asked() > asked));
+            assert!(!is_hit(&edge), "{method} {before} {after}");
+        }
+    }
+}
+
+#[test]
 fn reload_does_not_make_sites_a_forward_proxy() {
     let (a, b) = (Origin::start(), Origin::start());
     let mut edge = Edge::start(&two_pools(&a, &b));
