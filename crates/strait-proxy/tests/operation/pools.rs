@@ -363,3 +363,24 @@ fn check_expects_a_response_in_time() {
     }
     assert!(!is_down(&b));
 }
+
+#[test]
+fn check_tries_all_addresses_of_a_name() {
+    // On most systems localhost is ::1 as well, where the server does not listen.
+    let server = Server::start();
+    let toml = format!(
+        "workers = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n[pool.p]\nservers = [\"localhost:{}\"]\ncheck = {{ path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 1 }}\n[[site]]\n[[site.route]]\npool = \"p\"\n",
+        server.address.port()
+    );
+    let config = Config::from_toml(&toml).unwrap();
+    let proxy = Proxy::start(&config, Clock::fixed(1_700_000_000)).unwrap();
+    // Several checks, so that a failed one would have been noted.
+    assert!(wait_until(LIMIT, || {
+        let mut client = Client::to(proxy.admin().unwrap());
+        client.send("GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let status = client.answer().unwrap().json();
+        assert_eq!(status["servers"][0]["is_down"], false, "{status}");
+        server.asked() >= 2
+    }));
+    assert_eq!(Client::to(proxy.address()).get("/x").status(), 200);
+}
