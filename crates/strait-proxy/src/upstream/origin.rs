@@ -67,10 +67,12 @@ impl Origin {
     /// pool; with `may_repeat` false, it does not.
     pub(crate) fn fail_over(&mut self, now: u64, error: &OriginError, may_repeat: bool) -> bool {
         let Some(Choice { pool, hash, at, tried }) = &mut self.choice else { return false };
-        if !error.is_of_server() {
+        if !error.may_fail_over() {
             return false;
         }
-        pool.note_failure(*at, now);
+        if error.is_of_server() {
+            pool.note_failure(*at, now);
+        }
         if !may_repeat || tried.len() >= pool.attempts {
             return false;
         }
@@ -92,4 +94,48 @@ fn hash_of(resource: &Resource<'_>) -> u64 {
     let mut key = String::new();
     resource.write_key(&mut key);
     strait_store::hash_of(key.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::Ordering;
+
+    use rustix::io::Errno;
+    use strait_http::target::Uri;
+
+    use super::*;
+    use crate::config::edge;
+    use crate::config::pool::Member;
+
+    fn pool(servers: u16) -> Arc<ServerPool> {
+        let server = |port| Server { host: "a".into(), port, is_tls: false };
+        let members = (1..=servers).map(|port| Member::new(server(port), 1)).collect();
+        Arc::new(ServerPool::new(Some("p"), &edge::Pool::default(), members))
+    }
+
+    fn origin(pool: &Arc<ServerPool>) -> Origin {
+        let uri = Uri::parse("http://a/").unwrap();
+        Origin::of(&Resource { uri, pool: Some(pool), is_https_only: false }, None, 100)
+    }
+
+    fn failures(pool: &ServerPool) -> Vec<u64> {
+        pool.members.iter().map(|member| member.state.failures.load(Ordering::Relaxed)).collect()
+    }
+
+    #[test]
+    fn server_is_not_charged_with_an_exhausted_host() {
+        let of = |errno: Errno| OriginError::of_connect(([127, 0, 0, 1], 80).into(), io::Error::from(errno));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
+            let pool = pool(2);
+            let mut origin = origin(&pool);
+            let first = origin.position();
+            assert!(origin.fail_over(100, &of(errno), true) && origin.position() != first, "{errno}");
+            assert!(!origin.fail_over(100, &of(errno), true), "{errno}");
+            assert_eq!((origin.last_error(of(errno)).status(), failures(&pool)), (503, vec![0, 0]));
+        }
+        let pool = pool(1);
+        assert!(!origin(&pool).fail_over(100, &of(Errno::CONNREFUSED), true));
+        assert_eq!(failures(&pool), [1]);
+    }
 }

@@ -297,7 +297,7 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
     }
     let connect = async |ip| {
         let address = SocketAddr::new(ip, server.port);
-        connect_to(upstream, address).await.map_err(|error| OriginError::Connect { address, error })
+        connect_to(upstream, address).await.map_err(|error| OriginError::of_connect(address, error))
     };
     let connected = first(&allowed, deadline, || OriginError::TimedOut, connect).await;
     match &connected {
