@@ -54,13 +54,14 @@ pub(crate) async fn fetch(
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
-        if request.origin.is_down() {
+        if request.origin.is_down() && !request.origin.leave(upstream.clock.now()) {
             return Err(OriginError::NoServer.into());
         }
         let load = request.origin.load();
-        let permits = (request.client_permit.take(), request.origin_permit.take());
+        let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
         let (error, may_repeat) = match connected {
+            Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_down() => continue,
             Err(error) => (error, true),
             Ok(connection) => {
                 let client = client.as_mut().map(Client::reborrow);

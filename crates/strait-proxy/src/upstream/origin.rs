@@ -29,12 +29,13 @@ struct Choice {
 }
 
 impl Origin {
-    /// Returns the server of a resource: `chosen` of its pool, or another one.
+    /// Returns the server of a resource: `chosen` of its pool, or another one if that is down.
     pub(crate) fn of(resource: &Resource<'_>, chosen: Option<usize>, now: u64) -> Self {
         let Some(pool) = resource.pool else {
             return Self { server: Server::of(&resource.uri), choice: None };
         };
         let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
+        let chosen = chosen.filter(|at| !pool.members[*at].is_down());
         // A pool has at least one server.
         let at = chosen.or_else(|| pool.choose(now, hash, &[])).unwrap_or(0);
         let choice = Choice { pool: pool.clone(), hash, at, tried: smallvec![at] };
@@ -46,9 +47,23 @@ impl Origin {
         self.choice.as_ref().map(|choice| choice.at)
     }
 
-    /// Returns true if the server fails active checks: all others of its pool do as well.
+    /// Returns true if the server fails active checks. It may have begun to since it was chosen.
     pub(crate) fn is_down(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_down())
+    }
+
+    /// Chooses another server in place of one that is down. Returns false if the others are down as
+    /// well, or were tried.
+    pub(crate) fn leave(&mut self, now: u64) -> bool {
+        let Some(Choice { pool, hash, at, tried }) = &mut self.choice else { return false };
+        let up = pool.choose(now, *hash, tried).filter(|next| !pool.members[*next].is_down());
+        let Some(next) = up else { return false };
+        // The request was not sent to the one that is down, the last of `tried`.
+        tried.pop();
+        tried.push(next);
+        *at = next;
+        self.server = pool.members[next].server.clone();
+        true
     }
 
     /// Counts a request to the server.
@@ -121,6 +136,37 @@ mod tests {
 
     fn failures(pool: &ServerPool) -> Vec<u64> {
         pool.members.iter().map(|member| member.state.failures.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Pool of servers with these ones down.
+    fn pool_with_down(servers: u16, down: &[usize]) -> Arc<ServerPool> {
+        let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
+        let server = |port| Server { host: "a".into(), port, is_tls: false };
+        let members = (1..=servers).map(|port| Member::new(server(port), 1)).collect();
+        let pool = ServerPool::new(Some("p"), &config, members);
+        for index in down {
+            (0..100).for_each(|_| pool.note_check(*index, false));
+        }
+        Arc::new(pool)
+    }
+
+    #[test]
+    fn request_leaves_a_server_that_is_down_without_a_failed_attempt() {
+        let pool = pool_with_down(3, &[0]);
+        let resource =
+            Resource { uri: Uri::parse("http://a/").unwrap(), pool: Some(&pool), is_https_only: false };
+        assert_ne!(Origin::of(&resource, Some(0), 100).position(), Some(0));
+        let mut origin = Origin::of(&resource, Some(1), 100);
+        (0..100).for_each(|_| pool.note_check(1, false));
+        assert!(origin.is_down() && origin.leave(100) && !origin.is_down());
+        assert_eq!((origin.position(), origin.server.port), (Some(2), 3));
+        assert!(origin.fail_over(
+            100,
+            &OriginError::of_connect(([127, 0, 0, 1], 80).into(), Errno::CONNREFUSED.into()),
+            true
+        ));
+        assert_eq!(failures(&pool), [0, 0, 1]);
+        assert!(origin.is_down() && !origin.leave(100));
     }
 
     #[test]

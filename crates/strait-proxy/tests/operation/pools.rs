@@ -384,3 +384,29 @@ fn check_tries_all_addresses_of_a_name() {
     }));
     assert_eq!(Client::to(proxy.address()).get("/x").status(), 200);
 }
+
+#[test]
+fn request_that_waits_for_a_server_that_goes_down_gets_another_one() {
+    let (a, b) = (Server::start(), Server::start());
+    let pool = "check = { path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 3 }";
+    let limits = "timeouts.connect = 60\nlimits.origin_connections_per_client = 1";
+    // Of the first 101 requests, one is for the other server.
+    let rig = Rig::start(&[(&a, "weight=100"), (&b, "")], pool, limits);
+    a.become_mode(Mode::Hang);
+    let mut clients = [rig.client(), rig.client(), rig.client()];
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    }
+    assert!(wait_until(LIMIT, || rig.status(a.address)["is_down"] == true));
+    // Ends the request in progress, so that the next one gets its permit.
+    a.become_mode(Mode::Dead);
+    for client in &mut clients {
+        let answer = client.answer().unwrap();
+        assert_eq!(
+            (answer.status(), answer.field("x-server")),
+            (200, Some(&*b.address.port().to_string())),
+            "{}",
+            answer.head
+        );
+    }
+}
