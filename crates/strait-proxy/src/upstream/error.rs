@@ -104,6 +104,16 @@ impl OriginError {
     }
 }
 
+/// Failed attempt at a server.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: OriginError,
+    /// True if the request was sent, which can be the reason then.
+    pub(crate) was_sent: bool,
+    /// True if the request may be sent to another server.
+    pub(crate) may_repeat: bool,
+}
+
 /// Error of a fetch, on either side.
 #[derive(Debug)]
 pub(crate) enum FetchError {

@@ -13,7 +13,7 @@ use crate::io::buffer::BUFFER_BYTES;
 use crate::io::framing::Framed;
 use crate::io::head::{Heads, write_interim};
 use crate::io::socket::{Socket, SocketError};
-use crate::upstream::error::{FetchError, OriginError, of_connection};
+use crate::upstream::error::{Failure, FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream};
@@ -60,25 +60,27 @@ pub(crate) async fn fetch(
         let load = request.origin.load();
         let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
-        let (error, may_repeat) = match connected {
+        let failure = match connected {
             Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_down() => continue,
-            Err(error) => (error, true),
+            Err(error) => Failure { error, was_sent: false, may_repeat: true },
             Ok(connection) => {
                 let client = client.as_mut().map(Client::reborrow);
                 match fetch_on(upstream, connection, request, client, is_repeatable).await {
                     Ok(mut incoming) => {
-                        request.origin.note_success();
+                        request.origin.note_success(upstream.clock.now());
                         incoming.connection.load = load;
                         return Ok(incoming);
                     }
-                    Err(FetchError::Origin(error)) => (error, is_repeatable),
+                    Err(FetchError::Origin(error)) => {
+                        Failure { error, was_sent: true, may_repeat: is_repeatable }
+                    }
                     Err(error) => return Err(error),
                 }
             }
         };
         drop(load);
-        if !request.origin.fail_over(upstream.clock.now(), &error, may_repeat) {
-            return Err(request.origin.last_error(error).into());
+        if !request.origin.fail_over(upstream.clock.now(), &failure) {
+            return Err(request.origin.last_error(failure.error).into());
         }
     }
 }

@@ -410,3 +410,25 @@ fn request_that_waits_for_a_server_that_goes_down_gets_another_one() {
         );
     }
 }
+
+#[test]
+fn request_at_which_every_server_fails_ejects_none() {
+    for mode in [Mode::Reset, Mode::Garbage, Mode::Hang] {
+        let (a, b) = (Server::start(), Server::start());
+        let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 1", "timeouts.origin = 1");
+        a.become_mode(mode);
+        b.become_mode(mode);
+        for _ in 0..3 {
+            assert!(matches!(rig.client().get("/x").status(), 502 | 504), "{mode:?}");
+        }
+        assert!(a.asked() >= 3 && b.asked() >= 3, "{mode:?}");
+        for server in [&a, &b] {
+            let status = rig.status(server.address);
+            assert_eq!(
+                (&status["failures"], &status["ejections"]),
+                (&0.into(), &0.into()),
+                "{mode:?} {status}"
+            );
+        }
+    }
+}
