@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
-use strait_http::target::Uri;
 use tokio::sync::Notify;
 
 use super::servers::{ServerStatus, servers};
@@ -97,8 +96,8 @@ impl Site {
         match path {
             "/purge" => {
                 let uri = parameter(query, "uri").unwrap_or_default();
-                match self.key_of(&uri) {
-                    Ok(key) => self.purge(key).await,
+                match self.keys_of(&uri) {
+                    Ok(keys) => self.purge(keys).await,
                     Err(error) => Page::text(400, &error.to_string()),
                 }
             }
@@ -146,23 +145,29 @@ impl Site {
     }
 
     fn object(&self, query: &str) -> Page {
-        let key = self.key_of(&parameter(query, "uri").unwrap_or_default());
-        match (key, self.contents()) {
+        let keys = self.keys_of(&parameter(query, "uri").unwrap_or_default());
+        match (keys, self.contents()) {
             (Err(error), _) => Page::text(400, &error.to_string()),
             (_, Err(page)) => page,
-            (Ok(key), Ok(contents)) => Page::json(&contents.get(&key, self.shared.clock.now())),
+            (Ok(keys), Ok(contents)) => {
+                let now = self.shared.clock.now();
+                Page::json(&keys.iter().flat_map(|key| contents.of_key(key, now)).collect::<Vec<_>>())
+            }
         }
     }
 
-    /// Returns the cache key of a URI. The name of a pool after it, as the list of objects has it,
-    /// stays; without one the URI's own pool is added.
-    fn key_of(&self, text: &str) -> Result<String> {
+    /// Returns the cache keys of a URI: one if the name of a pool follows it, as in the list of
+    /// objects, and those of all pools otherwise.
+    fn keys_of(&self, text: &str) -> Result<Vec<String>> {
         let key = Pattern::of_uri(text)?;
-        Ok(Uri::parse(&key).map_or(key.clone(), |uri| self.settings().key_of(uri)))
+        Ok(if key.contains('#') { vec![key] } else { self.settings().keys_of(key) })
     }
 
-    async fn purge(&self, key: String) -> Page {
-        self.invalidate(move |shared| shared.invalidate(Keys::of_uri(&key))).await
+    async fn purge(&self, keys: Vec<String>) -> Page {
+        let of_all = move |shared: &Shared| {
+            keys.iter().map(|key| shared.invalidate(Keys::of_uri(key))).sum::<Removed>()
+        };
+        self.invalidate(of_all).await
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {

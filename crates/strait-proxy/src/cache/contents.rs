@@ -7,10 +7,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use strait_store::{Record, Stats, Store, Stores, Verified, hash_of};
 
+use crate::cache::disk;
 use crate::cache::invalidation::Keys;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object};
-use crate::cache::pattern::Pattern;
+use crate::cache::pattern::{Pattern, without_pool};
 use crate::config::error::{Error, Result};
 
 /// Stored response, or part of one.
@@ -86,16 +87,30 @@ impl Contents {
         entries.filter(|entry| pattern.matches(&entry.uri)).take(most).collect()
     }
 
-    /// Returns all objects for one key of [`Pattern::of_uri`].
-    pub fn get(&self, uri: &str, now: u64) -> Vec<Entry> {
-        let records = self.0.find(hash_of(uri.as_bytes()));
+    /// Returns all objects for one key of [`Pattern::of_uri`]; without a pool in it, those of the
+    /// URI in all pools.
+    pub fn get(&self, key: &str, now: u64) -> Vec<Entry> {
+        if key.contains('#') {
+            return self.of_key(key, now);
+        }
+        let records = self.0.records();
         let entries = records.iter().filter_map(|record| self.entry(record, now));
-        entries.filter(|entry| entry.uri == uri).collect()
+        entries.filter(|entry| without_pool(&entry.uri) == key).collect()
     }
 
-    /// Removes all objects for one key; returns their number.
-    pub fn purge(&self, uri: &str) -> usize {
-        Keys::of_uri(uri).remove_from(&self.0)
+    /// Returns all objects for one key.
+    pub(crate) fn of_key(&self, key: &str, now: u64) -> Vec<Entry> {
+        let records = self.0.find(hash_of(key.as_bytes()));
+        let entries = records.iter().filter_map(|record| self.entry(record, now));
+        entries.filter(|entry| entry.uri == key).collect()
+    }
+
+    /// Removes all objects that [`Contents::get`] returns; returns their number.
+    pub fn purge(&self, key: &str) -> usize {
+        if key.contains('#') {
+            return Keys::of_uri(key).remove_from(&self.0);
+        }
+        disk::remove_matching(&self.0, |stored| without_pool(stored) == key)
     }
 
     /// Removes all objects that match; returns their number.

@@ -43,10 +43,19 @@ pub(crate) enum Keys<'a> {
 }
 
 /// Numbers of removed objects.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Removed {
     pub(crate) in_memory: usize,
     pub(crate) stored: usize,
+}
+
+impl std::iter::Sum for Removed {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            in_memory: sum.in_memory + one.in_memory,
+            stored: sum.stored + one.stored,
+        })
+    }
 }
 
 impl<'a> Keys<'a> {
@@ -83,7 +92,7 @@ impl<'a> Keys<'a> {
     pub(crate) fn remove_from(self, store: &Stores) -> usize {
         match self {
             Self::One(hash, key) => disk::remove(store, hash, key),
-            Self::Matching(pattern) => disk::remove_matching(store, pattern),
+            Self::Matching(pattern) => disk::remove_matching(store, |key| pattern.matches(key)),
         }
     }
 }

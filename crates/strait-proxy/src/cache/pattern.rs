@@ -41,8 +41,10 @@ impl Pattern {
         Ok(key + pool)
     }
 
-    /// Returns true if a URI matches.
-    pub(crate) fn matches(&self, uri: &str) -> bool {
+    /// Returns true if a cache key matches. A pattern without a `#` is one of URIs, with whatever
+    /// pool.
+    pub(crate) fn matches(&self, key: &str) -> bool {
+        let uri = if self.text.contains('#') { key } else { without_pool(key) };
         let mut pieces = self.text.split('*');
         let first = pieces.next().unwrap_or_default();
         let Some(mut rest) = uri.strip_prefix(first) else { return false };
@@ -53,6 +55,11 @@ impl Pattern {
         }
         rest.ends_with(last)
     }
+}
+
+/// Returns the URI of a cache key: what is before `#` and the name of a pool.
+pub(crate) fn without_pool(key: &str) -> &str {
+    key.split('#').next().unwrap_or(key)
 }
 
 #[cfg(test)]
@@ -72,6 +79,12 @@ mod tests {
             ("ab*ba", "aba", false),
             ("*", "", true),
             ("**", "a", true),
+            ("http://a/x", "http://a/x#app", true),
+            ("*.png", "http://a/b.png#app", true),
+            ("*app", "http://a/b#app", false),
+            ("*#app", "http://a/b#app", true),
+            ("*#", "http://a/b#app", false),
+            ("http://a/x#app", "http://a/x", false),
         ] {
             assert_eq!(Pattern::new(pattern).unwrap().matches(uri), expected, "{pattern} {uri}");
         }

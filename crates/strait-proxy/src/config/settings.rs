@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use strait_http::forwarded::Policy;
 use strait_http::storing;
-use strait_http::target::{Host, Scheme, Uri};
+use strait_http::target::{Host, Scheme};
 
 use crate::config::access::{Access, Admin};
 use crate::config::check;
@@ -16,7 +16,7 @@ use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeo
 use crate::config::keys;
 use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
 use crate::config::site_check;
-use crate::config::sites::{Resource, Sites};
+use crate::config::sites::Sites;
 use crate::config::tls::Tls;
 use crate::config::via::ViaName;
 
@@ -37,6 +37,9 @@ pub(crate) struct Settings {
     pub(crate) workers: usize,
     /// Sites of a reverse proxy; `None` for a forward proxy.
     pub(crate) sites: Option<Sites>,
+    /// Names of the pools, and then of those before reloads, newest first: their keys may still
+    /// have stored responses.
+    pool_names: Vec<Box<str>>,
     /// Name in Cache-Status and in the proxy's own responses.
     pub(crate) name: String,
     /// Name in Via.
@@ -129,6 +132,7 @@ impl Settings {
         Ok(Self {
             ports: ports(config)?,
             workers,
+            pool_names: pool_names(sites.as_ref(), before),
             sites,
             name,
             via,
@@ -163,6 +167,22 @@ impl Settings {
             closing: Arc::default(),
         })
     }
+}
+
+/// Maximum of remembered pools that a reload has removed.
+const EARLIER_POOLS_MAX: usize = 256;
+
+/// Returns the names of the pools, and of those that there were before.
+fn pool_names(sites: Option<&Sites>, before: Option<&Settings>) -> Vec<Box<str>> {
+    let pools = sites.iter().flat_map(|sites| &sites.pools);
+    let mut names: Vec<_> = pools.filter_map(|pool| pool.name.clone()).collect();
+    let most = names.len() + EARLIER_POOLS_MAX;
+    for name in before.iter().flat_map(|before| &before.pool_names) {
+        if names.len() < most && !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
 }
 
 /// Default name.
@@ -247,12 +267,13 @@ impl Settings {
         self.sites.is_some()
     }
 
-    /// Returns the cache key of a URI.
-    pub(crate) fn key_of(&self, uri: Uri<'_>) -> String {
-        let mut key = String::new();
-        let pool = self.sites.as_ref().and_then(|sites| sites.pool_of(&uri));
-        Resource { uri, pool, is_https_only: false }.write_key(&mut key);
-        key
+    /// Returns the cache keys of a URI, from its key without a pool: that one, and one for each pool
+    /// since the start. An invalidation concerns all of them, because a reload can give the URI back
+    /// to an earlier pool.
+    pub(crate) fn keys_of(&self, key: String) -> Vec<String> {
+        let mut keys: Vec<_> = self.pool_names.iter().map(|name| format!("{key}#{name}")).collect();
+        keys.push(key);
+        keys
     }
 
     /// Returns the scheme in the keys of requests. An origin that learns the client's scheme

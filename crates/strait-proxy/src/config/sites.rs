@@ -107,14 +107,6 @@ impl Sites {
         Ok(Found { target, is_https_only: *is_https_only })
     }
 
-    /// Returns the pool of a URI; `None` if its target is no pool.
-    pub(crate) fn pool_of(&self, uri: &Uri<'_>) -> Option<&Arc<ServerPool>> {
-        match self.find(&uri.authority.host, uri.path) {
-            Ok(Found { target: Target::Pool(pool), .. }) => Some(pool),
-            _ => None,
-        }
-    }
-
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
     /// server for `/` of the site for all hosts.
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
@@ -165,6 +157,13 @@ mod tests {
         hosts = ["*.example.org"]
         route = [{ path = "/only", pool = "b" }]
     "#;
+
+    fn pool_of<'a>(sites: &'a Sites, uri: &Uri<'_>) -> Option<&'a Arc<ServerPool>> {
+        match sites.find(&uri.authority.host, uri.path) {
+            Ok(Found { target: Target::Pool(pool), .. }) => Some(pool),
+            _ => None,
+        }
+    }
 
     fn sites(toml: &str) -> Sites {
         Settings::new(&Config::from_toml(toml).unwrap()).unwrap().sites.unwrap()
@@ -248,11 +247,11 @@ mod tests {
         let sites = sites(TOML);
         let uri = Uri::parse("http://www.example.org/admin?x").unwrap();
         let mut key = String::new();
-        Resource { uri, pool: sites.pool_of(&uri), is_https_only: false }.write_key(&mut key);
+        Resource { uri, pool: pool_of(&sites, &uri), is_https_only: false }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
         let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
         key.clear();
-        Resource { uri, pool: one.pool_of(&uri), is_https_only: false }.write_key(&mut key);
+        Resource { uri, pool: pool_of(&one, &uri), is_https_only: false }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");
     }
 }

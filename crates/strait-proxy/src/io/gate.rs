@@ -186,6 +186,11 @@ impl Gate {
 }
 
 impl Permit {
+    /// Returns true if it is one of a gate to a server.
+    pub(crate) fn is_for(&self, server: &Server) -> bool {
+        matches!(&self.key, Key::Origin(own) | Key::OriginOf(own, _) if own == server)
+    }
+
     /// Returns true if the permit was granted.
     fn is_granted(&mut self) -> bool {
         let state = self.gates.state();

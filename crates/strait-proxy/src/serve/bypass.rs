@@ -117,8 +117,9 @@ impl Exchange<'_, '_> {
                 "PURGE is not allowed from here (access.purge)".to_owned(),
             ));
         }
-        let removed = self.worker.with_key(resource, |hash, key| self.worker.forget(hash, key));
-        match removed {
+        let mut key = String::new();
+        resource.uri.write_key(&mut key);
+        match self.forget_all(key) {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
             _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
         }
@@ -127,10 +128,15 @@ impl Exchange<'_, '_> {
     /// RFC 9111 s4.4.
     fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
         for key in invalidated(self.request.method, uri, status, fields) {
-            // The URIs in the response's fields can be those of other routes.
-            let key = Uri::parse(&key).map_or(key.clone(), |uri| self.worker.settings().key_of(uri));
-            self.worker.forget(strait_store::hash_of(key.as_bytes()), &key);
+            self.forget_all(key);
         }
+    }
+
+    /// Removes the stored responses for a URI, of whatever pool, by its key without one; returns
+    /// their number.
+    fn forget_all(&self, key: String) -> usize {
+        let keys = self.worker.settings().keys_of(key);
+        keys.iter().map(|key| self.worker.forget(strait_store::hash_of(key.as_bytes()), key)).sum()
     }
 
     /// RFC 9110 s9.3.6.

@@ -105,8 +105,11 @@ impl Exchange<'_, '_> {
     /// Takes a permit of the client's gate to the origin, unless the exchange has one. Returns
     /// false if all are in use.
     pub(crate) fn has_client_permit(&mut self, origin_request: &OriginRequest) -> bool {
+        // The server can have gone down while the exchange waited for its permit.
+        let server = &origin_request.origin.server;
+        self.client_permit = self.client_permit.take().filter(|permit| permit.is_for(server));
         if self.client_permit.is_none() {
-            let key = Key::OriginOf(origin_request.origin.server.clone(), origin_request.client);
+            let key = Key::OriginOf(server.clone(), origin_request.client);
             self.client_permit = self.worker.shared.gates.try_enter(key);
         }
         self.client_permit.is_some()

@@ -48,7 +48,11 @@ pub(crate) async fn forward(
         Some(guard) if !exchange.has_client_permit(&origin_request) => {
             // Followers must not wait for this client's permit: another request may begin the fill.
             drop(guard);
-            exchange.await_client_permit(&origin_request).await?;
+            let waited = exchange.await_client_permit(&origin_request).await;
+            let origin = &mut origin_request.origin;
+            if waited.is_err() && !(origin.is_down() && origin.leave(worker.now())) {
+                waited?;
+            }
             return Ok(Lookup::Again);
         }
         guard => guard,

@@ -14,15 +14,17 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::edge::Check;
 use crate::config::pool::ServerPool;
+use crate::config::server::Server;
 use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
 use crate::io::socket::Socket;
 use crate::io::tls;
 use crate::upstream::dns::Dns;
+use crate::upstream::pool::first;
 
 /// Checks the servers of all pools, until the channel of settings ends.
 pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>) {
@@ -64,7 +66,7 @@ async fn watch_member(settings: &Settings, dns: &Dns, pool: &ServerPool, index: 
     }
 }
 
-/// Checks a server once; `None` if it fails.
+/// Checks a server once, at its addresses in order until it passes at one; `None` if it fails.
 async fn passes(
     settings: &Settings,
     dns: &Dns,
@@ -73,8 +75,17 @@ async fn passes(
     check: &Check,
 ) -> Option<()> {
     let server = &pool.members.get(index)?.server;
-    let address = *dns.addresses(&server.host).await.ok()?.first()?;
-    let tcp = TcpStream::connect(SocketAddr::new(address, server.port)).await.ok()?;
+    let deadline = Instant::now() + Duration::from_secs(check.timeout);
+    let addresses = dns.addresses(&server.host).await.ok()?;
+    let passes = async |address| {
+        let address = SocketAddr::new(address, server.port);
+        passes_at(settings, server, address, check).await.ok_or(())
+    };
+    first(&addresses, deadline, || (), passes).await.ok()
+}
+
+async fn passes_at(settings: &Settings, server: &Server, address: SocketAddr, check: &Check) -> Option<()> {
+    let tcp = TcpStream::connect(address).await.ok()?;
     let limit = Duration::from_secs(check.timeout);
     let mut socket = Socket::new(tcp, limit);
     if server.is_tls {

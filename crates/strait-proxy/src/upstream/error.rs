@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use strait_http::Malformed;
 
 use crate::io::socket::SocketError;
@@ -20,6 +21,9 @@ pub(crate) enum OriginError {
     /// The connection failed.
     #[error("connect to {address}: {error}")]
     Connect { address: SocketAddr, error: io::Error },
+    /// This host cannot open a connection: it lacks a descriptor, memory or an address.
+    #[error("the proxy cannot open another connection: {0}")]
+    Exhausted(io::Error),
     /// The TLS handshake failed, or the certificate is not the origin's.
     #[error("TLS with {host}: {error}")]
     Tls { host: Arc<str>, error: io::Error },
@@ -49,6 +53,16 @@ pub(crate) enum OriginError {
 }
 
 impl OriginError {
+    /// Returns the error of a connection that failed.
+    pub(crate) fn of_connect(address: SocketAddr, error: io::Error) -> Self {
+        match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => {
+                Self::Exhausted(error)
+            }
+            _ => Self::Connect { address, error },
+        }
+    }
+
     /// Returns true if a request of another client would fail as well: the origin is unreachable or
     /// has no connection left. An origin may be slow for the fields of one request alone.
     pub(crate) fn is_for_all(&self) -> bool {
@@ -58,7 +72,13 @@ impl OriginError {
         )
     }
 
-    /// Returns true if the server is the reason, and another one may answer.
+    /// Returns true if another server may answer.
+    pub(crate) fn may_fail_over(&self) -> bool {
+        // All ports to one server can be in use, and its address may be of a missing protocol.
+        self.is_of_server() || matches!(self, Self::Exhausted(_))
+    }
+
+    /// Returns true if the server is the reason.
     pub(crate) fn is_of_server(&self) -> bool {
         self.is_unreachable() || matches!(self, Self::Closed | Self::TimedOut | Self::Malformed(_))
     }
@@ -72,7 +92,7 @@ impl OriginError {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
-            Self::NoServer | Self::Full | Self::FullForClient => 503,
+            Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient => 503,
             Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }
@@ -82,6 +102,16 @@ impl OriginError {
             | Self::Malformed(_) => 502,
         }
     }
+}
+
+/// Failed attempt at a server.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: OriginError,
+    /// True if the request was sent, which can be the reason then.
+    pub(crate) was_sent: bool,
+    /// True if the request may be sent to another server.
+    pub(crate) may_repeat: bool,
 }
 
 /// Error of a fetch, on either side.

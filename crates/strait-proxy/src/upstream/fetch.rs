@@ -13,7 +13,7 @@ use crate::io::buffer::BUFFER_BYTES;
 use crate::io::framing::Framed;
 use crate::io::head::{Heads, write_interim};
 use crate::io::socket::{Socket, SocketError};
-use crate::upstream::error::{FetchError, OriginError, of_connection};
+use crate::upstream::error::{Failure, FetchError, OriginError, of_connection};
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin_request::OriginRequest;
 use crate::upstream::pool::{Connection, Upstream};
@@ -54,30 +54,33 @@ pub(crate) async fn fetch(
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
-        if request.origin.is_down() {
+        if request.origin.is_down() && !request.origin.leave(upstream.clock.now()) {
             return Err(OriginError::NoServer.into());
         }
         let load = request.origin.load();
-        let permits = (request.client_permit.take(), request.origin_permit.take());
+        let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
-        let (error, may_repeat) = match connected {
-            Err(error) => (error, true),
+        let failure = match connected {
+            Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_down() => continue,
+            Err(error) => Failure { error, was_sent: false, may_repeat: true },
             Ok(connection) => {
                 let client = client.as_mut().map(Client::reborrow);
                 match fetch_on(upstream, connection, request, client, is_repeatable).await {
                     Ok(mut incoming) => {
-                        request.origin.note_success();
+                        request.origin.note_success(upstream.clock.now());
                         incoming.connection.load = load;
                         return Ok(incoming);
                     }
-                    Err(FetchError::Origin(error)) => (error, is_repeatable),
+                    Err(FetchError::Origin(error)) => {
+                        Failure { error, was_sent: true, may_repeat: is_repeatable }
+                    }
                     Err(error) => return Err(error),
                 }
             }
         };
         drop(load);
-        if !request.origin.fail_over(upstream.clock.now(), &error, may_repeat) {
-            return Err(request.origin.last_error(error).into());
+        if !request.origin.fail_over(upstream.clock.now(), &failure) {
+            return Err(request.origin.last_error(failure.error).into());
         }
     }
 }

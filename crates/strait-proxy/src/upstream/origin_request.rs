@@ -58,6 +58,14 @@ pub(crate) enum Purpose {
 }
 
 impl OriginRequest {
+    /// Takes the permits of the client's gate and of the server's that were taken before, except
+    /// those for another server.
+    pub(crate) fn take_permits(&mut self) -> (Option<Permit>, Option<Permit>) {
+        let server = &self.origin.server;
+        let is_own = |permit: &Permit| permit.is_for(server);
+        (self.client_permit.take().filter(is_own), self.origin_permit.take().filter(is_own))
+    }
+
     /// Makes a client's request for `uri` to `origin`, with its head in `head`, which is empty.
     pub(crate) fn new(
         settings: &Settings,

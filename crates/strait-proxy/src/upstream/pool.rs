@@ -297,9 +297,9 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
     }
     let connect = async |ip| {
         let address = SocketAddr::new(ip, server.port);
-        connect_to(upstream, address).await.map_err(|error| OriginError::Connect { address, error })
+        connect_to(upstream, address).await.map_err(|error| OriginError::of_connect(address, error))
     };
-    let connected = first(&allowed, deadline, connect).await;
+    let connected = first(&allowed, deadline, || OriginError::TimedOut, connect).await;
     match &connected {
         Err(_) => upstream.dns.doubt(&server.host),
         Ok(tcp) => match tcp.peer_addr() {
@@ -310,20 +310,22 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
     connected
 }
 
-/// Returns the first successful result of `connect`, or the last error.
-async fn first<T>(
+/// Returns the first successful result of `connect`, or the last error; `timed_out` makes that of
+/// an address without an answer.
+pub(crate) async fn first<T, E>(
     addresses: &[IpAddr],
     deadline: tokio::time::Instant,
-    connect: impl AsyncFn(IpAddr) -> Result<T, OriginError>,
-) -> Result<T, OriginError> {
-    let mut failure = OriginError::TimedOut;
+    timed_out: impl Fn() -> E,
+    connect: impl AsyncFn(IpAddr) -> Result<T, E>,
+) -> Result<T, E> {
+    let mut failure = timed_out();
     for (index, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());
         let limit = share(left, addresses.len() - index);
         failure = match timeout(limit, connect(*address)).await {
             Ok(Ok(connected)) => return Ok(connected),
             Ok(Err(failure)) => failure,
-            Err(_) => OriginError::TimedOut,
+            Err(_) => timed_out(),
         };
     }
     Err(failure)
@@ -386,9 +388,11 @@ mod tests {
                 Ok(address)
             }
         };
-        let connected = first(&addresses, deadline, answers(|it| it == IpAddr::from([192, 0, 2, 3]))).await;
+        let timed_out = || OriginError::TimedOut;
+        let last = answers(|it| it == IpAddr::from([192, 0, 2, 3]));
+        let connected = first(&addresses, deadline, timed_out, last).await;
         assert_eq!((connected.unwrap(), begun.elapsed()), (addresses[2], Duration::from_secs(6)));
-        let none = first(&addresses, deadline, answers(|_| false)).await;
+        let none = first(&addresses, deadline, timed_out, answers(|_| false)).await;
         assert!(matches!(none, Err(OriginError::TimedOut)) && begun.elapsed() < Duration::from_secs(10));
     }
 }

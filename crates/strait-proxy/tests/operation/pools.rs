@@ -363,3 +363,72 @@ fn check_expects_a_response_in_time() {
     }
     assert!(!is_down(&b));
 }
+
+#[test]
+fn check_tries_all_addresses_of_a_name() {
+    // On most systems localhost is ::1 as well, where the server does not listen.
+    let server = Server::start();
+    let toml = format!(
+        "workers = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n[pool.p]\nservers = [\"localhost:{}\"]\ncheck = {{ path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 1 }}\n[[site]]\n[[site.route]]\npool = \"p\"\n",
+        server.address.port()
+    );
+    let config = Config::from_toml(&toml).unwrap();
+    let proxy = Proxy::start(&config, Clock::fixed(1_700_000_000)).unwrap();
+    // Several checks, so that a failed one would have been noted.
+    assert!(wait_until(LIMIT, || {
+        let mut client = Client::to(proxy.admin().unwrap());
+        client.send("GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let status = client.answer().unwrap().json();
+        assert_eq!(status["servers"][0]["is_down"], false, "{status}");
+        server.asked() >= 2
+    }));
+    assert_eq!(Client::to(proxy.address()).get("/x").status(), 200);
+}
+
+#[test]
+fn request_that_waits_for_a_server_that_goes_down_gets_another_one() {
+    let (a, b) = (Server::start(), Server::start());
+    let pool = "check = { path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 3 }";
+    let limits = "timeouts.connect = 60\nlimits.origin_connections_per_client = 1";
+    // Of the first 101 requests, one is for the other server.
+    let rig = Rig::start(&[(&a, "weight=100"), (&b, "")], pool, limits);
+    a.become_mode(Mode::Hang);
+    let mut clients = [rig.client(), rig.client(), rig.client()];
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    }
+    assert!(wait_until(LIMIT, || rig.status(a.address)["is_down"] == true));
+    // Ends the request in progress, so that the next one gets its permit.
+    a.become_mode(Mode::Dead);
+    for client in &mut clients {
+        let answer = client.answer().unwrap();
+        assert_eq!(
+            (answer.status(), answer.field("x-server")),
+            (200, Some(&*b.address.port().to_string())),
+            "{}",
+            answer.head
+        );
+    }
+}
+
+#[test]
+fn request_at_which_every_server_fails_ejects_none() {
+    for mode in [Mode::Reset, Mode::Garbage, Mode::Hang] {
+        let (a, b) = (Server::start(), Server::start());
+        let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 1", "timeouts.origin = 1");
+        a.become_mode(mode);
+        b.become_mode(mode);
+        for _ in 0..3 {
+            assert!(matches!(rig.client().get("/x").status(), 502 | 504), "{mode:?}");
+        }
+        assert!(a.asked() >= 3 && b.asked() >= 3, "{mode:?}");
+        for server in [&a, &b] {
+            let status = rig.status(server.address);
+            assert_eq!(
+                (&status["failures"], &status["ejections"]),
+                (&0.into(), &0.into()),
+                "{mode:?} {status}"
+            );
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use lab::wait_until;
-use strait_proxy::{Clock, Config, Proxy};
+use strait_proxy::{Clock, Config, Contents, Pattern, Proxy};
 use tempfile::TempDir;
 
 use crate::rig::{Answer, Client, LIMIT, Origin};
@@ -224,6 +224,105 @@ fn unsafe_method_and_purge_remove_the_response_of_the_pool() {
     assert!(send("PUT") == 200 && !is_hit() && is_hit());
     assert!(send("PURGE") == 200 && send("PURGE") == 404 && !is_hit() && is_hit());
     assert!(purge() && !purge() && !is_hit());
+}
+
+/// Sends POST to the admin address.
+fn post(edge: &Edge, path: &str) -> Answer {
+    let mut client = Client::to(edge.proxy.admin().unwrap());
+    client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    client.answer().unwrap()
+}
+
+#[test]
+fn ban_finds_the_responses_of_pools() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&(two_pools(&a, &b) + "[admin]\nlisten = \"127.0.0.1:0\"\n"));
+    for (pattern, expected) in [
+        ("*.css", 2),
+        ("http://www.example.org/200/60/*.css", 2),
+        ("http://www.example.org/200/60/5/x.css", 1),
+        ("*.css%23b", 1),
+        ("*%23c", 0),
+        ("*", 2),
+    ] {
+        for number in [5, 7] {
+            let path = format!("/200/60/{number}/x.css");
+            assert_eq!(edge.get("www.example.org", &path).status(), 200);
+        }
+        let listed = || {
+            let mut client = Client::to(edge.proxy.admin().unwrap());
+            client.send(format!("GET /objects?pattern={pattern} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            client.answer().unwrap().json().as_array().unwrap().len()
+        };
+        // A client can have its response before that is stored.
+        assert!(wait_until(LIMIT, || listed() == expected), "{pattern}: {}", listed());
+        let removed = post(&edge, &format!("/ban?pattern={pattern}")).json();
+        assert_eq!(removed["stored"], expected, "{pattern}");
+    }
+    assert_eq!((a.asked(), b.asked()), (4, 4));
+}
+
+#[test]
+fn responses_of_pools_are_found_in_the_directory_of_a_stopped_proxy() {
+    const URI: &str = "http://www.example.org/200/60/5/x";
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&two_pools(&a, &b));
+    for name in ["x", "xy", "z"] {
+        assert_eq!(edge.get("www.example.org", &format!("/200/60/5/{name}")).status(), 200);
+    }
+    let Edge { proxy, dir } = edge;
+    proxy.stop();
+    let contents = Contents::open(&dir.path().join("cache")).unwrap();
+    let found = |key: &str| contents.get(key, 0).into_iter().map(|entry| entry.uri).collect::<Vec<_>>();
+    assert_eq!(found(URI), [format!("{URI}#a")]);
+    assert_eq!(found(&format!("{URI}#a")), [format!("{URI}#a")]);
+    assert!(found(&format!("{URI}#b")).is_empty() && found("http://www.example.org/200/60/5/").is_empty());
+    let b_alone = contents.purge(&format!("{URI}#b"));
+    assert_eq!((b_alone, contents.purge(URI), contents.purge(URI)), (0, 1, 0));
+    assert_eq!(contents.ban(&Pattern::new("http://www.example.org/*/xy").unwrap()), 1);
+    assert_eq!(contents.stats().records, 1);
+    contents.close();
+}
+
+#[test]
+fn response_that_was_removed_does_not_come_back_with_its_pool() {
+    const PATH: &str = "/200/60/5/x";
+    let (a, b) = (Origin::start(), Origin::start());
+    let more = "access.purge = [\"127.0.0.0/8\"]\nadmin.listen = \"127.0.0.1:0\"\n";
+    let of_pool = |name: &str, origin: &Origin| {
+        let address = origin.address;
+        format!("{more}pool.{name}.servers = [\"{address}\"]\n[[site]]\nroute = [{{ pool = \"{name}\" }}]")
+    };
+    let without_pool = |origin: &Origin| format!("{more}origin = \"http://{}\"", origin.address);
+    for (before, after) in [
+        (of_pool("a", &a), of_pool("b", &b)),
+        (without_pool(&a), of_pool("b", &b)),
+        (of_pool("a", &a), without_pool(&b)),
+    ] {
+        for method in ["PURGE", "DELETE", "/purge?uri=http://h/200/60/5/x"] {
+            let mut edge = Edge::start(&before);
+            let is_hit = |edge: &Edge| {
+                let answer = edge.get("h", PATH);
+                answer.field("cache-status").unwrap().contains("; hit")
+            };
+            assert!(!is_hit(&edge) && is_hit(&edge));
+            let asked = b.asked();
+            edge.reload(&after).unwrap();
+            assert!(wait_until(LIMIT, || is_hit(&edge) && b.asked() > asked));
+            if method.starts_with('/') {
+                assert_eq!(post(&edge, method).json()["stored"], 2);
+            } else {
+                let mut client = Client::to(edge.proxy.address());
+                client.send(format!("{method} {PATH} HTTP/1.1\r\nHost: h\r\n\r\n"));
+                assert_eq!(client.answer().unwrap().status(), 200, "{method}");
+            }
+            edge.reload(&before).unwrap();
+            let asked = a.asked();
+            // A request before the reload holds may still be one of the other pool.
+            assert!(wait_until(LIMIT, || edge.get("h", "/200/0/5/y").status() == 200 && a.asked() > asked));
+            assert!(!is_hit(&edge), "{method} {before} {after}");
+        }
+    }
 }
 
 #[test]
