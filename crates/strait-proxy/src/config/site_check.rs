@@ -124,7 +124,7 @@ impl Table {
             for (index, route) in site.route.iter().enumerate() {
                 self.route(&format!("{key}.route[{}]", index + 1), route, &mut routes);
             }
-            self.sites.sites.push(SiteRoutes { routes, is_https_only: site.https });
+            self.sites.routes.push(SiteRoutes { routes, is_https_only: site.https });
         }
     }
 

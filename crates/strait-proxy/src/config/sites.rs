@@ -20,9 +20,10 @@ use crate::config::server::Server;
 pub(crate) struct Sites {
     pub(crate) pools: Vec<Arc<ServerPool>>,
     pub(crate) targets: Vec<Target>,
-    /// Positions in `sites`, by host.
+    /// Positions in `routes`, by host.
     pub(crate) hosts: Hosts<usize>,
-    pub(crate) sites: Vec<SiteRoutes>,
+    /// Routes of each site.
+    pub(crate) routes: Vec<SiteRoutes>,
     /// Redirection of requests without TLS to sites that need it.
     pub(crate) to_https: Redirect,
 }
@@ -84,7 +85,7 @@ impl Sites {
             pools: vec![pool.clone()],
             targets: vec![Target::Pool(pool)],
             hosts: Hosts::new(Some(0)),
-            sites: vec![SiteRoutes { routes, is_https_only: false }],
+            routes: vec![SiteRoutes { routes, is_https_only: false }],
             to_https: Redirect::default(),
         }
     }
@@ -97,7 +98,7 @@ impl Sites {
     /// Returns the target of a request.
     pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
         let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
-        let SiteRoutes { routes, is_https_only } = self.sites.get(*site).ok_or(NoTarget::Host)?;
+        let SiteRoutes { routes, is_https_only } = self.routes.get(*site).ok_or(NoTarget::Host)?;
         let target = match routes.only() {
             Some(only) => Some(only),
             None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
@@ -118,7 +119,7 @@ impl Sites {
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
     /// server for `/` of the site for all hosts.
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
-        let target = self.sites.get(self.hosts.default?)?.routes.find(b"/")?;
+        let target = self.routes.get(self.hosts.default?)?.routes.find(b"/")?;
         match self.targets.get(target)? {
             Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
             _ => None,
