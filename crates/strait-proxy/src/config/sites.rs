@@ -220,14 +220,26 @@ mod tests {
             "/admin%00",
             "/up;x",
             "/up/.",
+            "/x%5cy/..%2fadmin",
+            "/x%5cy%2f..%2fadmin",
+            "/x\\y%2f..%2fadmin",
+            "/a%2fb\\..\\admin",
+            "/x/y%2fz/../..%2fadmin",
+            "/z/..;/admin/..%3b/",
+            "/z/../admin/%2e%2e/",
+            "/x;a%2fb/admin%2fc",
+            "/admin/%2e%2e%2fadmin/x",
         ] {
             assert_eq!(found(&sites, &format!("http://www.example.org{path}")), "Ambiguous", "{path}");
         }
         for (path, expected) in [
             ("/%61dmin", "b"),
-            ("/admin/%2e%2e%2fadmin/x", "b"),
             ("/a%2fb", "a"),
-            ("/a//b/../c;d", "a"),
+            ("/https%3A%2F%2fb%5Cc\\d", "a"),
+            ("/a//b;c/d;e", "a"),
+            ("/a/b/../c", "a"),
+            ("/admin/./x", "b"),
+            ("/admin//x%2fy;z", "b"),
             ("/a%20b", "a"),
             ("/%2561dmin", "a"),
             ("/ADMIN", "a"),
