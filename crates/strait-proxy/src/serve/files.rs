@@ -3,7 +3,9 @@
 //! The kernel resolves the path below the directory (openat2(2), `RESOLVE_BENEATH`), so that
 //! neither `..` nor a symbolic link leads out of it. Directories are not listed.
 
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -186,13 +188,20 @@ fn name_of(path: &str) -> Option<Vec<u8>> {
 }
 
 /// Opens a file below a directory. The directory is opened anew, because deployments replace it.
+/// Returns a path descriptor for anything but a regular file: to open a device or a pipe has effects
+/// on it and on the programs that use it.
 fn open_below(dir: &Path, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
     let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // A pipe without a writer must not block the worker.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let file = openat2(&dir, std::ffi::OsStr::from_bytes(name), flags, Mode::empty(), resolve)?;
-    let stat = fstat(&file)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let place = openat2(&dir, OsStr::from_bytes(name), flags, Mode::empty(), resolve)?;
+    let stat = fstat(&place)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok((place, stat));
+    }
+    let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+    // Another program's lease must not block the worker.
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     Ok((file, stat))
 }
 
@@ -280,6 +289,19 @@ mod tests {
         assert_eq!(ask().1, "HTTP/1.1 503");
         drop(all);
         assert_eq!(ask().1, "HTTP/1.1 200");
+    }
+
+    #[test]
+    fn special_files_are_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RWXU).unwrap();
+        let (file, stat) = open_below(dir.path(), b"pipe").unwrap();
+        assert_eq!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo);
+        // A writer that does not wait finds no reader.
+        let writer = open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
+        assert_eq!(writer.map(drop), Err(Errno::NXIO));
+        drop(file);
     }
 
     #[test]
