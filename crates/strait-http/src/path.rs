@@ -3,18 +3,24 @@
 //! A proxy that selects a route by the path and forwards the path as received must not be read
 //! differently by the server behind it: `/public/..%2fadmin` is in `/public/` for one program and
 //! is `/admin` for another. nginx selects by one normalised form and forwards the original one.
-//! Here a path selects a route only if all usual forms select the same one.
+//! Here a path selects a route only if all usual readings select the same one.
+//!
+//! Programs also treat a path in several steps, in different orders: one removes dot segments and
+//! then decodes `%2F`, another the reverse. Their forms cannot be listed. So a path with dot
+//! segments selects nothing if it has anything else that programs disagree on. Without dot segments
+//! a treatment only ends segments earlier, and all forms lie between two: the literal one, and the
+//! one with all treatments.
 
 use smallvec::SmallVec;
 
-/// Maximum length in bytes of a path that has more than one form: each form is compared.
+/// Maximum length in bytes of a path that has more than one form.
 const ODD_PATH_BYTES_MAX: usize = 8 << 10;
 
 /// Path without its query in one form, decoded.
 type Form = SmallVec<[u8; 256]>;
 
 /// Treatments of a path that programs disagree on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Reader {
     /// `%2F`, `%5C` and a backslash separate segments.
     decodes_slashes: bool,
@@ -27,9 +33,11 @@ struct Reader {
 }
 
 /// Returns the result of `select` for a path, if it is the same for all forms of the path; `None`
-/// if it differs, if the path has a NUL, or if a path with several forms is too long.
+/// if it may differ, if the path has a NUL, or if a path with several forms is too long.
 ///
-/// `select` gets the path without its query. Percent-encoding is removed once, as servers do.
+/// `select` gets the path without its query, and returns what it has for the longest of its paths
+/// that the form is equal to, or below at a whole segment. None of its paths has a `;`, `%`, `\`,
+/// empty segment or dot segment. Percent-encoding is removed once, as servers do.
 pub fn select_by_all<T: PartialEq>(path: &str, mut select: impl FnMut(&[u8]) -> T) -> Option<T> {
     let path = path.split('?').next().unwrap_or_default().as_bytes();
     if is_plain(path) {
@@ -38,16 +46,9 @@ pub fn select_by_all<T: PartialEq>(path: &str, mut select: impl FnMut(&[u8]) -> 
     if path.len() > ODD_PATH_BYTES_MAX {
         return None;
     }
-    let mut selected = None;
-    for reader in readers(path) {
-        let form = reader.read(path)?;
-        let own = select(&form);
-        match &selected {
-            Some(other) if *other != own => return None,
-            _ => selected = Some(own),
-        }
-    }
-    selected
+    let literal = select(&Reader::default().read(path)?);
+    let furthest = select(&furthest(path)?.read(path)?);
+    (literal == furthest).then_some(literal)
 }
 
 /// Returns a path without its query, decoded and without empty and dot segments, for a file below a
@@ -73,27 +74,42 @@ fn is_plain(path: &[u8]) -> bool {
     })
 }
 
-/// Returns the treatments by which the forms of a path can differ.
-fn readers(path: &[u8]) -> impl Iterator<Item = Reader> {
-    let has = |part: &[u8]| path.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
-    let slashes = has(b"%2f") || has(b"%5c") || has(b"\\");
-    let parameters = has(b";") || has(b"%3b");
-    // A segment of parameters alone is empty without them.
-    let merges = slashes || parameters || has(b"//");
-    let dots = has(b".") || has(b"%2e");
-    let both = |differ: bool| if differ { &[false, true][..] } else { &[false][..] };
-    both(slashes).iter().flat_map(move |&decodes_slashes| {
-        both(merges).iter().flat_map(move |&merges_slashes| {
-            both(dots).iter().flat_map(move |&removes_dots| {
-                both(parameters).iter().map(move |&removes_parameters| Reader {
-                    decodes_slashes,
-                    merges_slashes,
-                    removes_dots,
-                    removes_parameters,
-                })
-            })
-        })
-    })
+/// Returns the reader whose form is furthest from the literal one; `None` if the path has forms that
+/// do not lie between these two.
+fn furthest(path: &[u8]) -> Option<Reader> {
+    let splits = Reader { decodes_slashes: true, removes_parameters: true, ..Reader::default() };
+    let form = splits.read(path)?;
+    let dots = dot_segments(&form);
+    if dots == 0 {
+        let swallows = path.split(|byte| *byte == b'/').any(has_slash_in_parameter);
+        return (!swallows).then_some(Reader { merges_slashes: true, ..splits });
+    }
+    let has = |part: &[u8]| has(path, part);
+    let is_split = has(b"%2f") || has(b"%5c") || has(b"\\") || has(b";") || has(b"%3b");
+    let has_empty = form.windows(2).any(|two| two == b"//");
+    // Some programs know only `..`, and others also `%2e%2e`.
+    let written = dot_segments(path);
+    let is_mixed = written != 0 && written != dots;
+    let is_odd = is_split || has_empty || is_mixed;
+    (!is_odd).then_some(Reader { removes_dots: true, ..Reader::default() })
+}
+
+/// Returns the number of dot segments, as they are written.
+fn dot_segments(path: &[u8]) -> usize {
+    path.split(|byte| *byte == b'/').filter(|segment| matches!(*segment, b"." | b"..")).count()
+}
+
+/// Returns true if a segment has a slash in a parameter, which is removed with it or ends it: the
+/// order decides.
+fn has_slash_in_parameter(segment: &[u8]) -> bool {
+    let first = |part: &[u8]| segment.windows(part.len()).position(|at| at.eq_ignore_ascii_case(part));
+    let begin = [&b";"[..], b"%3b"].into_iter().filter_map(first).min();
+    let rest = begin.and_then(|begin| segment.get(begin..)).unwrap_or_default();
+    has(rest, b"%2f") || has(rest, b"%5c") || has(rest, b"\\")
+}
+
+fn has(path: &[u8], part: &[u8]) -> bool {
+    path.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
 impl Reader {
@@ -165,28 +181,18 @@ mod tests {
 
     use super::*;
 
-    /// Returns all forms of a path, as text; empty if there is none.
-    fn forms(path: &str) -> Vec<String> {
-        let mut forms = Vec::new();
-        let all = select_by_all(path, |form| forms.push(String::from_utf8_lossy(form).into_owned()));
-        if all.is_none() {
-            return Vec::new();
-        }
-        forms.sort();
-        forms.dedup();
-        forms
-    }
-
     #[test]
     fn plain_path_has_one_form() {
         for path in ["/", "/a", "/a/", "/a/b.c", "/a.b/c", "/a-b_c~d/e:f@g!$&'()*+,="] {
-            assert_eq!(forms(path), [path]);
-            assert_eq!(forms(&format!("{path}?/../%2e%2e")), [path]);
+            for path_and_query in [path, &format!("{path}?/../%2e%2e")] {
+                let read = select_by_all(path_and_query, <[u8]>::to_vec);
+                assert_eq!(read.as_deref(), Some(path.as_bytes()));
+            }
         }
     }
 
     #[test]
-    fn odd_paths_have_the_forms_of_different_programs() {
+    fn odd_paths_have_a_literal_form_and_the_furthest_one() {
         for (path, expected) in [
             ("/%61dmin", &["/admin"][..]),
             ("/%zz%4", &["/%zz%4"]),
@@ -201,42 +207,130 @@ mod tests {
             ("/a%2Fb", &["/a%2Fb", "/a/b"]),
             ("/a\\b", &["/a/b", "/a\\b"]),
             ("/a%5cb", &["/a/b", "/a\\b"]),
+            ("/a%2f%2Fb\\c", &["/a%2F%2Fb\\c", "/a/b/c"]),
             ("/a;b=c/d", &["/a/d", "/a;b=c/d"]),
-            ("/a/..;/b", &["/a/../b", "/a/..;/b", "/b"]),
-            ("/;/a", &["//a", "/;/a", "/a"]),
-            ("/a/..%2fb", &["/a/..%2Fb", "/a/../b", "/b"]),
+            ("/;/a", &["/;/a", "/a"]),
+            ("/a%2fb;c", &["/a%2Fb;c", "/a/b"]),
             ("/%252e%252e/a", &["/%2e%2e/a"]),
-            ("/a%00", &[]),
         ] {
-            assert_eq!(forms(path), expected, "{path}");
+            let mut forms = Vec::new();
+            let mut add = |form: &[u8]| forms.push(String::from_utf8_lossy(form).into_owned());
+            select_by_all(path, &mut add).unwrap_or_else(|| panic!("{path}"));
+            forms.sort();
+            forms.dedup();
+            assert_eq!(forms, expected, "{path}");
         }
-        assert_eq!(forms(&format!("/{}%20", "a".repeat(ODD_PATH_BYTES_MAX))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn path_whose_treatments_depend_on_their_order_selects_nothing() {
+        let long = format!("/{}%20", "a".repeat(ODD_PATH_BYTES_MAX));
+        for path in [
+            "/a%00",
+            &long,
+            "/a/..;/b",
+            "/a/..%2fb",
+            "/a%5cb/../c",
+            "/a/\\../b",
+            "/a//../b",
+            "/a/%3b/../b",
+            "/a/%2e%2e/../b",
+            "/a;b%2fc",
+        ] {
+            assert_eq!(select_by_all(path, |_| ()), None, "{path}");
+        }
+    }
+
+    /// Returns the position of the longest path that a form is equal to or below.
+    fn longest(form: &[u8]) -> usize {
+        let is_below = |path: &&&[u8]| match form.strip_prefix(**path) {
+            Some(rest) => rest.is_empty() || rest.starts_with(b"/"),
+            None => false,
+        };
+        [&b"/a/b"[..], b"/a"].iter().filter(is_below).map(|path| path.len()).max().unwrap_or(0)
     }
 
     #[test]
     fn path_whose_forms_select_differently_selects_nothing() {
-        let is_admin = |form: &[u8]| form.starts_with(b"/admin");
-        assert_eq!(select_by_all("/admin/x", is_admin), Some(true));
-        assert_eq!(select_by_all("/%61dmin/x", is_admin), Some(true));
-        assert_eq!(select_by_all("/public/a%2fb", is_admin), Some(false));
-        for hostile in
-            ["//admin", "/x/../admin", "/x/%2e%2e/admin", "/x%2f../admin", "/x/..;/admin", "/admin/../x"]
-        {
-            assert_eq!(select_by_all(hostile, is_admin), None, "{hostile}");
+        assert_eq!(select_by_all("/a/x", longest), Some(2));
+        assert_eq!(select_by_all("/%61/x", longest), Some(2));
+        assert_eq!(select_by_all("/x/a%2fb", longest), Some(0));
+        for hostile in ["//a", "/x/../a", "/x/%2e%2e/a", "/x%2f../a", "/x/..;/a", "/a/../x"] {
+            assert_eq!(select_by_all(hostile, longest), None, "{hostile}");
         }
     }
 
-    proptest! {
-        /// No form leaves the root, and all forms begin with a slash.
-        #[test]
-        fn forms_stay_below_the_root(path in "/(%2[ef]|%5c|[./;a\\\\]){0,12}") {
-            for reader in readers(path.as_bytes()) {
-                let form = reader.read(path.as_bytes()).unwrap();
-                prop_assert!(form.starts_with(b"/"), "{form:?}");
-                if reader.removes_dots {
-                    prop_assert!(form.split(|byte| *byte == b'/').all(|it| it != b".."), "{form:?}");
+    /// Step of a program.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// Replaces each of the first by the second.
+        Replace(&'static str, &'static str),
+        RemoveParameters,
+        RemoveDots,
+    }
+
+    const STEPS: [Step; 9] = [
+        Step::Replace("%2f", "/"),
+        Step::Replace("%5c", "\\"),
+        Step::Replace("\\", "/"),
+        Step::Replace("%2e", "."),
+        Step::Replace("%3b", ";"),
+        Step::Replace("//", "/"),
+        Step::RemoveParameters,
+        Step::RemoveDots,
+        Step::RemoveDots,
+    ];
+
+    fn run(step: Step, path: &str) -> String {
+        let mut path = path.to_owned();
+        match step {
+            Step::Replace(from, to) => {
+                while path.contains(from) {
+                    path = path.replace(from, to);
                 }
             }
+            Step::RemoveParameters => {
+                let segments: Vec<_> = path.split('/').map(|it| it.split(';').next().unwrap()).collect();
+                path = segments.join("/");
+            }
+            Step::RemoveDots => {
+                let mut kept: Vec<&str> = Vec::new();
+                for segment in path.split('/').skip(1) {
+                    match segment {
+                        "." => {}
+                        ".." => drop(kept.pop()),
+                        other => kept.push(other),
+                    }
+                }
+                path = format!("/{}", kept.join("/"));
+            }
+        }
+        path
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5000))]
+
+        /// Whatever a program does with a path, and in whatever order, the path it finds in the end
+        /// has the same rule.
+        #[test]
+        fn no_program_reads_a_path_with_another_rule(
+            path in "(/|%2f|%5c|\\\\|/\\.\\.|/%2e%2e|;|%3b|/a|/b|/x|a|b){0,9}",
+            steps in prop::collection::vec(prop::sample::select(&STEPS[..]), 0..9),
+        ) {
+            let path = format!("/{path}");
+            if let Some(selected) = select_by_all(&path, longest) {
+                let read = steps.iter().fold(path.clone(), |path, step| run(*step, &path));
+                prop_assert_eq!(longest(read.as_bytes()), selected, "{} is read as {}", path, read);
+            }
+        }
+
+        /// No name of a file leaves the root.
+        #[test]
+        fn resolved_paths_stay_below_the_root(path in "/(%2[ef]|%5c|[./;a\\\\]){0,12}") {
+            let form = resolved(&path).unwrap();
+            prop_assert!(form.starts_with(b"/"), "{form:?}");
+            prop_assert!(form.split(|byte| *byte == b'/').all(|it| it != b".."), "{form:?}");
         }
     }
 }

@@ -83,7 +83,7 @@ fn by_weight(mut position: u64, candidates: &[Candidate]) -> Option<&Candidate> 
 /// first one from the golden section on without a common divisor.
 fn stride(sum: u64) -> u64 {
     let golden = (sum as f64 * 0.618_033_988_749_895) as u64;
-    (golden.max(1)..).find(|step| greatest_divisor(*step, sum) == 1).unwrap_or(1)
+    (golden.max(1)..=sum.saturating_add(1)).find(|step| greatest_divisor(*step, sum) == 1).unwrap_or(1)
 }
 
 fn greatest_divisor(one: u64, other: u64) -> u64 {

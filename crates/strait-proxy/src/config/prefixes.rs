@@ -12,7 +12,8 @@ pub(crate) const PATH_BYTES_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes<T> {
     exact: HashMap<Box<[u8]>, T, RandomState>,
-    prefixes: HashMap<Box<[u8]>, T, RandomState>,
+    /// For a path with all paths below it.
+    below: HashMap<Box<[u8]>, T, RandomState>,
     root: Option<T>,
     /// Bit for each length that a prefix has, so that few prefixes of a path are looked up.
     lengths: [u64; PATH_BYTES_MAX / 64 + 1],
@@ -24,9 +25,9 @@ pub(crate) struct Prefixes<T> {
 
 impl<T> Default for Prefixes<T> {
     fn default() -> Self {
-        let (exact, prefixes) = (HashMap::default(), HashMap::default());
+        let (exact, below) = (HashMap::default(), HashMap::default());
         let lengths = [0; PATH_BYTES_MAX / 64 + 1];
-        Self { exact, prefixes, root: None, lengths, bytes_max: 0, slashes_max: 0 }
+        Self { exact, below, root: None, lengths, bytes_max: 0, slashes_max: 0 }
     }
 }
 
@@ -46,8 +47,8 @@ impl<T: Copy> Prefixes<T> {
             self.root.get_or_insert(value);
             return is_new;
         }
-        let is_new = !self.prefixes.contains_key(path.as_bytes());
-        self.prefixes.entry(path.as_bytes().into()).or_insert(value);
+        let is_new = !self.below.contains_key(path.as_bytes());
+        self.below.entry(path.as_bytes().into()).or_insert(value);
         self.bytes_max = self.bytes_max.max(path.len());
         self.slashes_max = self.slashes_max.max(path.matches('/').count());
         if let Some(word) = self.lengths.get_mut(path.len() / 64) {
@@ -60,12 +61,12 @@ impl<T: Copy> Prefixes<T> {
     fn prefix(&self, path: &[u8], len: usize) -> Option<T> {
         let word = self.lengths.get(len / 64)?;
         let prefix = path.get(..len).filter(|_| (word >> (len % 64)) & 1 == 1)?;
-        self.prefixes.get(prefix).copied()
+        self.below.get(prefix).copied()
     }
 
     /// Returns the value for all paths, if there is no other.
     pub(crate) fn only(&self) -> Option<T> {
-        self.root.filter(|_| self.prefixes.is_empty() && self.exact.is_empty())
+        self.root.filter(|_| self.below.is_empty() && self.exact.is_empty())
     }
 
     /// Returns the value of the longest matching path; that of an exact one before all others.
@@ -74,7 +75,7 @@ impl<T: Copy> Prefixes<T> {
             return Some(*exact);
         }
         let mut found = self.root;
-        if self.prefixes.is_empty() {
+        if self.below.is_empty() {
             return found;
         }
         let near = path.get(..=self.bytes_max).unwrap_or(path);

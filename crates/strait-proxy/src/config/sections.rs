@@ -73,7 +73,7 @@ pub(crate) fn problems(name: &str, value: &Value) -> Option<Vec<String>> {
             }
         }
         ("pool", _) => {
-            problems.push("pool: expected sections with a name, for example [pool.app]".to_owned())
+            problems.push("pool: expected sections with a name, for example [pool.app]".to_owned());
         }
         ("site", sites) => check("site", Key::List(SITE), sites, &mut problems),
         _ => return None,
@@ -97,14 +97,13 @@ fn check(key: &str, kind: Key, value: &Value, problems: &mut Vec<String>) {
         (Key::Section(keys), Value::Table(table)) => {
             for (name, value) in table {
                 let path = format!("{key}.{name}");
-                match keys.iter().find(|(own, _)| own == name) {
-                    Some((_, kind)) => check(&path, *kind, value, problems),
-                    None => {
-                        let hint = hint(name, keys.iter().map(|(own, _)| *own));
-                        problems.push(format!(
-                            "{path}: unknown key{hint}; strait proxy --print-default-config lists all keys"
-                        ));
-                    }
+                if let Some((_, kind)) = keys.iter().find(|(own, _)| own == name) {
+                    check(&path, *kind, value, problems);
+                } else {
+                    let hint = hint(name, keys.iter().map(|(own, _)| *own));
+                    problems.push(format!(
+                        "{path}: unknown key{hint}; strait proxy --print-default-config lists all keys"
+                    ));
                 }
             }
             return;

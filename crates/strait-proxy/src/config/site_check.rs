@@ -124,7 +124,7 @@ impl Table {
             for (index, route) in site.route.iter().enumerate() {
                 self.route(&format!("{key}.route[{}]", index + 1), route, &mut routes);
             }
-            self.sites.sites.push(SiteRoutes { routes, is_https_only: site.https });
+            self.sites.routes.push(SiteRoutes { routes, is_https_only: site.https });
         }
     }
 
@@ -284,10 +284,19 @@ fn why_no_redirect(redirect: &Redirect) -> Option<String> {
     let path = |rest: &str| !rest.starts_with(['/', '\\', '{']);
     let is_whole = ["http://", "https://"]
         .iter()
-        .any(|scheme| location.len() > scheme.len() && location.starts_with(scheme));
+        .any(|scheme| location.strip_prefix(scheme).is_some_and(begins_with_authority));
     let is_ascii = location.bytes().all(|byte| byte.is_ascii_graphic());
     let is_valid = is_ascii && (is_whole || location.strip_prefix('/').is_some_and(path));
     (!is_valid).then(|| format!("location = \"{location}\": expected a URI or a path, for example \"https://{{host}}{{uri}}\" or \"/new\""))
+}
+
+/// Returns true if a whole URI without its scheme has an authority before the path of the request,
+/// which would be read as one otherwise: `https://{uri}` is `https:///evil.example`.
+fn begins_with_authority(rest: &str) -> bool {
+    let ends = ["/", "?", "#", "\\", "{uri}"].into_iter().filter_map(|end| rest.find(end));
+    let authority = rest.get(..ends.min().unwrap_or(rest.len())).unwrap_or_default();
+    let authority = authority.replace("{host}", "host");
+    !authority.ends_with(['.', ':']) && Authority::parse(&authority).is_ok()
 }
 
 /// Returns the response of a route.
@@ -336,5 +345,41 @@ fn why_no_field(name: &str, value: &str) -> Option<&'static str> {
     } else {
         let is_own = OF_THE_PROXY.iter().any(|own| own.eq_ignore_ascii_case(name));
         is_own.then_some("the proxy writes this field itself; remove it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn location_has_an_authority_before_the_path_of_the_request() {
+        let why = |location: &str| {
+            why_no_redirect(&Redirect { location: location.to_owned(), ..Redirect::default() })
+        };
+        for location in [
+            "https://{host}{uri}",
+            "https://{host}:8443{uri}",
+            "http://www.{host}/a{uri}",
+            "https://www.example.org",
+            "https://www.example.org?of={uri}",
+            "https://[2001:db8::1]/",
+            "/new{uri}",
+        ] {
+            assert_eq!(why(location), None, "{location}");
+        }
+        for location in [
+            "https://",
+            "https://{uri}",
+            "https:///{uri}",
+            "https://{host}.{uri}",
+            "https://{host}:{uri}",
+            "https://a@{host}{uri}",
+            "https://\\{uri}",
+            "https://{path}",
+            "/{uri}",
+        ] {
+            assert!(why(location).is_some_and(|why| why.contains("expected a URI")), "{location}");
+        }
     }
 }

@@ -20,9 +20,10 @@ use crate::config::server::Server;
 pub(crate) struct Sites {
     pub(crate) pools: Vec<Arc<ServerPool>>,
     pub(crate) targets: Vec<Target>,
-    /// Positions in `sites`, by host.
+    /// Positions in `routes`, by host.
     pub(crate) hosts: Hosts<usize>,
-    pub(crate) sites: Vec<SiteRoutes>,
+    /// Routes of each site.
+    pub(crate) routes: Vec<SiteRoutes>,
     /// Redirection of requests without TLS to sites that need it.
     pub(crate) to_https: Redirect,
 }
@@ -84,7 +85,7 @@ impl Sites {
             pools: vec![pool.clone()],
             targets: vec![Target::Pool(pool)],
             hosts: Hosts::new(Some(0)),
-            sites: vec![SiteRoutes { routes, is_https_only: false }],
+            routes: vec![SiteRoutes { routes, is_https_only: false }],
             to_https: Redirect::default(),
         }
     }
@@ -97,7 +98,7 @@ impl Sites {
     /// Returns the target of a request.
     pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
         let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
-        let SiteRoutes { routes, is_https_only } = self.sites.get(*site).ok_or(NoTarget::Host)?;
+        let SiteRoutes { routes, is_https_only } = self.routes.get(*site).ok_or(NoTarget::Host)?;
         let target = match routes.only() {
             Some(only) => Some(only),
             None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
@@ -110,7 +111,7 @@ impl Sites {
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
     /// server for `/` of the site for all hosts.
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
-        let target = self.sites.get(self.hosts.default?)?.routes.find(b"/")?;
+        let target = self.routes.get(self.hosts.default?)?.routes.find(b"/")?;
         match self.targets.get(target)? {
             Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
             _ => None,
@@ -217,15 +218,27 @@ mod tests {
             "/admin;x",
             "/admin%00",
             "/up;x",
-            "/up/.",
+            "/x%5cy/..%2fadmin",
+            "/x%5cy%2f..%2fadmin",
+            "/x\\y%2f..%2fadmin",
+            "/a%2fb\\..\\admin",
+            "/x/y%2fz/../..%2fadmin",
+            "/z/..;/admin/..%3b/",
+            "/z/../admin/%2e%2e/",
+            "/x;a%2fb/admin%2fc",
+            "/admin/%2e%2e%2fadmin/x",
         ] {
             assert_eq!(found(&sites, &format!("http://www.example.org{path}")), "Ambiguous", "{path}");
         }
         for (path, expected) in [
             ("/%61dmin", "b"),
-            ("/admin/%2e%2e%2fadmin/x", "b"),
             ("/a%2fb", "a"),
-            ("/a//b/../c;d", "a"),
+            ("/https%3A%2F%2fb%5Cc\\d", "a"),
+            ("/a//b;c/d;e", "a"),
+            ("/a/b/../c", "a"),
+            ("/admin/./x", "b"),
+            ("/up/.", "a"),
+            ("/admin//x%2fy;z", "b"),
             ("/a%20b", "a"),
             ("/%2561dmin", "a"),
             ("/ADMIN", "a"),

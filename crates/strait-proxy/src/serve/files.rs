@@ -3,7 +3,9 @@
 //! The kernel resolves the path below the directory (openat2(2), `RESOLVE_BENEATH`), so that
 //! neither `..` nor a symbolic link leads out of it. Directories are not listed.
 
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -17,6 +19,7 @@ use strait_http::head;
 use strait_http::path::resolved;
 use strait_http::range::{self, Wanted, content_range};
 use strait_http::target::Uri;
+use strait_transfer::descriptors::Share;
 
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
@@ -83,12 +86,24 @@ impl Exchange<'_, '_> {
         }
         let (slash, path) = uri.origin_form("GET");
         let name = name_of(&format!("{slash}{path}")).ok_or_else(not_found)?;
+        let _descriptor = self.count_file()?;
         let (file, stat) = open_below(dir, &name).map_err(refused)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => self.send_static(&file, &stat, &name).await,
             FileType::Directory => self.redirect_to_directory(uri).await,
             _ => Err(not_found()),
         }
+    }
+
+    /// Counts the file descriptor of a file. If the budget is used up, closes idle pipes. A file is
+    /// open as long as a slow client reads, so it leaves what pipes leave to new connections.
+    fn count_file(&self) -> Result<Share, ExchangeError> {
+        let take = || self.worker.shared.descriptors.take_for_pipe(1);
+        let share = take().or_else(|| {
+            self.worker.pipes.borrow_mut().clear();
+            take()
+        });
+        share.ok_or_else(|| refused(Errno::MFILE))
     }
 
     /// Redirects to a directory's own path, which ends with a slash, so that relative references in
@@ -173,13 +188,20 @@ fn name_of(path: &str) -> Option<Vec<u8>> {
 }
 
 /// Opens a file below a directory. The directory is opened anew, because deployments replace it.
+/// Returns a path descriptor for anything but a regular file: to open a device or a pipe has effects
+/// on it and on the programs that use it.
 fn open_below(dir: &Path, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
     let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // A pipe without a writer must not block the worker.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let file = openat2(&dir, std::ffi::OsStr::from_bytes(name), flags, Mode::empty(), resolve)?;
-    let stat = fstat(&file)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let place = openat2(&dir, OsStr::from_bytes(name), flags, Mode::empty(), resolve)?;
+    let stat = fstat(&place)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok((place, stat));
+    }
+    let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+    // Another program's lease must not block the worker.
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     Ok((file, stat))
 }
 
@@ -230,7 +252,57 @@ fn media_type(name: &[u8]) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use lab::wait_until;
+
     use super::*;
+    use crate::{Clock, Config, Proxy};
+
+    /// Time limit of each wait.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn open_file_counts_as_a_descriptor_until_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::File::create(dir.path().join("a")).unwrap().set_len(64 << 20).unwrap();
+        let site = format!("[[site]]\nroute = [{{ files = \"{}\" }}]\n", dir.path().display());
+        let config = Config::from_toml(&format!("listen = [\"127.0.0.1:0\"]\n{site}")).unwrap();
+        let proxy = Proxy::start(&config, Clock::system()).unwrap();
+        let budget = proxy.shared.descriptors.clone();
+        let ask = || {
+            let mut client = TcpStream::connect(proxy.address()).unwrap();
+            client.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            let mut status = [0; 12];
+            client.read_exact(&mut status).unwrap();
+            (client, String::from_utf8_lossy(&status).into_owned())
+        };
+        // The client does not read the file.
+        let (slow, status) = ask();
+        assert_eq!((status.as_str(), budget.used()), ("HTTP/1.1 200", 2));
+        drop(slow);
+        assert!(wait_until(PATIENCE, || budget.used() == 0), "{}", budget.used());
+        let all: Vec<_> = (0..63).rev().filter_map(|power| budget.take_for_pipe(1 << power)).collect();
+        assert_eq!(ask().1, "HTTP/1.1 503");
+        drop(all);
+        assert_eq!(ask().1, "HTTP/1.1 200");
+    }
+
+    #[test]
+    fn special_files_are_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RWXU).unwrap();
+        let (file, stat) = open_below(dir.path(), b"pipe").unwrap();
+        assert_eq!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo);
+        // A writer that does not wait finds no reader.
+        let writer = open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
+        assert_eq!(writer.map(drop), Err(Errno::NXIO));
+        drop(file);
+    }
 
     #[test]
     fn names_are_below_the_directory() {

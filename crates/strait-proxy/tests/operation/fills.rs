@@ -36,11 +36,11 @@ fn short_bodies_of_many_clients_are_hits_on_their_next_request() {
         // All are under way at a time, each twice, and then each is requested by another client.
         for offset in [0, 1] {
             for (number, client) in clients.iter_mut().enumerate() {
-                let path = path((number + offset) / 2 % CLIENTS);
+                let path = path(usize::midpoint(number, offset) % CLIENTS);
                 client.send(format!("GET {path} HTTP/1.1\r\nHost: www.example\r\n\r\n"));
             }
             for (number, client) in clients.iter_mut().enumerate() {
-                let length = 100 + 1200 * ((number + offset) / 2 % CLIENTS);
+                let length = 100 + 1200 * (usize::midpoint(number, offset) % CLIENTS);
                 assert!(client.answer().unwrap().body == body(length), "{round} {number}");
             }
         }

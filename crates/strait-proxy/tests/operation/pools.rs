@@ -315,7 +315,9 @@ fn request_that_a_server_may_have_acted_on_is_not_repeated() {
 #[test]
 fn failed_request_is_sent_to_a_limited_number_of_servers() {
     let servers = [Server::start(), Server::start(), Server::start(), Server::start()];
-    servers.iter().for_each(|server| server.become_mode(Mode::Reset));
+    for server in &servers {
+        server.become_mode(Mode::Reset);
+    }
     let all: Vec<_> = servers.iter().map(|server| (server, "")).collect();
     let rig = Rig::start(&all, "retries = 1\nfailures = 0", "");
     assert_eq!(rig.client().get("/x").status(), 502);

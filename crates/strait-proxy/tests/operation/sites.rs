@@ -119,12 +119,16 @@ fn path_that_programs_read_differently_passes_no_route() {
         "/x\\..\\secret",
         "/./secret/x",
         "/secret/../200/60/5/x",
+        "/x%5cy/..%2fsecret",
+        "/x\\y%2f..%2fsecret",
     ] {
         assert_eq!(edge.get("www.example.org", path).status(), 400, "{path}");
     }
     assert_eq!((a.asked(), b.asked()), (0, 0));
     // All readings have the same route.
-    assert_eq!(edge.get("www.example.org", "/200/60/5/a%2fb;c/.././d").status(), 200);
+    for path in ["/200/60/5/a%2fb%5Cc\\d//e;f", "/200/60/5/a/.././d"] {
+        assert_eq!(edge.get("www.example.org", path).status(), 200, "{path}");
+    }
 }
 
 #[test]

@@ -314,7 +314,7 @@ mod tests {
                 std::thread::yield_now();
             }
         };
-        let line = |byte: u8| [&[byte; 40_000][..], b"\n"].concat();
+        let line = |byte: u8| [vec![byte; 40_000], b"\n".to_vec()].concat();
         // 64 KiB fit into the pipe: one line, the beginning of the second, none of the third.
         sender.send(Lines { text: [line(b'a'), line(b'b'), line(b'c')].concat(), count: 3 }).unwrap();
         wait_until(&|| lost.load(Ordering::Relaxed) == 1);
