@@ -267,9 +267,9 @@ impl Settings {
         self.sites.is_some()
     }
 
-    /// Returns the cache keys of a URI, from its key without a pool: that one, and one for each pool
-    /// since the start. An invalidation concerns all of them, because a reload can give the URI back
-    /// to an earlier pool.
+    /// Returns the cache keys of a URI, from its key without a pool: that one, and one for each
+    /// pool since the start. An invalidation concerns all of them, because a reload can give the
+    /// URI back to an earlier pool.
     pub(crate) fn keys_of(&self, key: String) -> Vec<String> {
         let mut keys: Vec<_> = self.pool_names.iter().map(|name| format!("{key}#{name}")).collect();
         keys.push(key);
