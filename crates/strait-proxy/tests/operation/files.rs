@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use lab::wait_until;
 use strait_proxy::{Clock, Config, Proxy};
 use tempfile::TempDir;
 
-use crate::rig::{Answer, Client, body};
+use crate::rig::{Answer, Client, LIMIT, body};
 
 /// Bytes of a file that sendfile sends.
 const LEN: usize = 300_000;
@@ -84,7 +85,8 @@ fn files_are_served_with_index_and_type() {
     let before = site.proxy.report().sendfile;
     let long = site.get("/long.bin");
     assert!(long.body == body(LEN));
-    assert_eq!(site.proxy.report().sendfile - before, LEN as u64);
+    // The exchange is counted after its last byte.
+    assert!(wait_until(LIMIT, || site.proxy.report().sendfile - before == LEN as u64));
     let head = site.ask("HEAD /long.bin", "");
     assert_eq!((head.status(), head.field("content-length")), (200, Some("300000")));
     assert_eq!(head.field("accept-ranges"), Some("bytes"));

@@ -204,7 +204,8 @@ fn scan_of_a_failing_disk_ends_after_some_reads() {
 #[test]
 fn scan_finds_the_newest_objects_first() {
     const COUNT: u64 = 60;
-    // Those of one segment are found in their order.
+    // Those of one segment are found in their order, and the number of a segment that was made
+    // ahead may be lower than that of the one before.
     const SEGMENT_MAX: u64 = 14;
     let dir = tempfile::tempdir().unwrap();
     let config = Config { capacity_bytes: 16 << 20, ..config(&dir) };
@@ -232,8 +233,8 @@ fn scan_finds_the_newest_objects_first() {
         let (found, _) = found_after(before + (reads - before) * quarter / 4);
         let count = found.len() as u64;
         assert!(count > 0 && count < COUNT, "{quarter}: {count}");
-        let oldest = COUNT - count + SEGMENT_MAX;
-        assert!((oldest..COUNT).all(|number| found.contains(&number)), "{quarter}: {found:?}");
+        let newest = found.iter().filter(|number| **number >= COUNT - count).count() as u64;
+        assert!(newest + SEGMENT_MAX >= count, "{quarter}: {found:?}");
     }
 }
 
