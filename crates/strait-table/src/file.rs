@@ -15,9 +15,12 @@
 //! `recovery` never takes one that is about to be locked. It removes a `.new` file that is a minute
 //! old and not locked; a capture that was stopped for so long just then creates it again. Query
 //! engines skip names that start with a dot.
+//!
+//! A lock needs read permission only. So an unfinished file has the mode 0600: other users could
+//! otherwise lock it, which would stop the capture or keep a killed one's file from `recovery`.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -33,8 +36,10 @@ use parquet::file::metadata::{
 };
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fstat, openat, unlinkat};
+use rustix::io::Errno;
 use strait_os::output::{self, RenameError};
+use strait_os::process::umask;
 
 use crate::error::TableError;
 use crate::schema::{Kind, Table};
@@ -43,8 +48,11 @@ use crate::schema::{Kind, Table};
 pub(crate) const UNFINISHED: &str = ".part";
 /// Suffix of a file that is not locked yet.
 pub(crate) const UNLOCKED: &str = ".new";
-/// Attempts to create a file that a recovery removes meanwhile.
+/// Attempts to create a file that a recovery removes, or another process locks, meanwhile.
 const ATTEMPTS_MAX: usize = 8;
+/// Modes of an unfinished and of a complete file, before the umask.
+const UNFINISHED_MODE: Mode = Mode::from_bits_retain(0o600);
+const COMPLETE_MODE: Mode = Mode::from_bits_retain(0o666);
 /// Level of zstd: higher levels cost several times the CPU time for a few percent of size.
 const ZSTD_LEVEL: i32 = 1;
 /// Version of the Parquet format in the footer: 1 has pages that every engine reads.
@@ -71,12 +79,15 @@ impl Part {
         let unlocked = OsString::from(format!(".{name}{UNLOCKED}"));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         for _ in 0..ATTEMPTS_MAX {
-            let file = openat(&opened, &unlocked, flags, Mode::from_bits_retain(0o666))
-                .map_err(|errno| failed(errno.into()))?;
+            let file =
+                openat(&opened, &unlocked, flags, UNFINISHED_MODE).map_err(|errno| failed(errno.into()))?;
             let file = File::from(file);
-            // Some network file systems have no locks. A later capture then cannot tell whether the
-            // file is that of a killed one, and leaves it alone.
-            let _ = file.lock();
+            if !lock(&file) {
+                match unlinkat(&opened, &unlocked, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => continue,
+                    Err(errno) => return Err(failed(errno.into())),
+                }
+            }
             match output::rename_new(&opened, (&unlocked, &entry), &file) {
                 Ok(()) => return Ok(Self { directory: opened, entry, whole: name.into(), path, file }),
                 Err(RenameError::Replaced) => {}
@@ -84,7 +95,7 @@ impl Part {
                 Err(error) => return Err(failed(io::Error::other(error))),
             }
         }
-        Err(failed(io::Error::other("another process removes it each time")))
+        Err(failed(io::Error::other("another process removes or locks it each time")))
     }
 
     /// Uses the file `.NAME` with `suffix` of a killed capture, which the caller has locked. `name`
@@ -113,8 +124,21 @@ impl Part {
         self.file.write_all(bytes).map_err(|source| TableError::io("write", &self.path, source))
     }
 
-    /// Stores the content and gives the file its name. A file of that name is not replaced.
+    /// Gives the file the mode that the umask permits. A file system without modes ignores that of
+    /// a new file, and may refuse another one.
+    fn publish(&self) -> io::Result<()> {
+        let umask = Mode::from_raw_mode(umask());
+        let mode = Mode::from_raw_mode(fstat(&self.file)?.st_mode);
+        if mode == UNFINISHED_MODE - umask {
+            fchmod(&self.file, COMPLETE_MODE - umask)?;
+        }
+        Ok(())
+    }
+
+    /// Stores the content and gives the file its mode and its name. A file of that name is not
+    /// replaced.
     pub(crate) fn complete(self) -> Result<PathBuf, TableError> {
+        self.publish().map_err(|source| TableError::io("set the mode of", &self.path, source))?;
         // A power loss after the rename must not leave an empty file with the final name.
         self.sync()?;
         output::rename_new(&self.directory, (&self.entry, &self.whole), &self.file)
@@ -124,8 +148,22 @@ impl Part {
 
     /// Deletes the unfinished file.
     pub(crate) fn remove(self) -> Result<(), TableError> {
-        rustix::fs::unlinkat(&self.directory, &self.entry, rustix::fs::AtFlags::empty())
+        unlinkat(&self.directory, &self.entry, AtFlags::empty())
             .map_err(|errno| TableError::io("remove", &self.path, errno))
+    }
+}
+
+/// Locks a new file. Returns false if another process has locked it.
+pub(crate) fn lock(file: &File) -> bool {
+    loop {
+        match file.try_lock() {
+            Ok(()) => return true,
+            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Some network file systems have no locks. A later capture then cannot tell whether the
+            // file is that of a killed one, and leaves it alone.
+            Err(TryLockError::Error(_)) => return true,
+        }
     }
 }
 

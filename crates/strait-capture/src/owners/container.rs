@@ -17,10 +17,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
+use serde::Deserialize;
+
 const ID_LEN: usize = 64;
 const LOGS: &str = "/var/log/containers";
 const DOCKER: &str = "/var/lib/docker/containers";
-/// Maximum number of bytes of a container's configuration that are read.
+/// Maximum number of bytes of a container's configuration. One with more has no name here.
 const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of entries of the directory of logs that are read.
 const LOGS_MAX: usize = 1 << 14;
@@ -101,18 +103,25 @@ impl Places<'static> {
     }
 }
 
-/// Returns the name in the configuration of a container. Names of Docker begin with a slash, unlike
-/// other names in this file, and a quotation mark in another text follows a backslash.
+/// Configuration of a container of Docker. Labels and the environment are those of its image, and
+/// may have any name.
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(rename = "Name")]
+    name: String,
+}
+
+/// Returns the name in the configuration of a container. Names of Docker begin with a slash.
 fn name_in_docker(containers: &Path, id: &str) -> Option<String> {
-    const NAME: &str = "\"Name\":\"/";
     // Names of LXC are those that users gave.
     if id.len() != ID_LEN {
         return None;
     }
     let file = File::open(containers.join(id).join("config.v2.json")).ok()?;
-    let mut text = String::new();
-    file.take(CONFIGURATION_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let name = text.split_once(NAME)?.1.split_once('"')?.0;
+    let mut text = Vec::new();
+    file.take(CONFIGURATION_BYTES_MAX).read_to_end(&mut text).ok()?;
+    let Configuration { name } = serde_json::from_slice(&text).ok()?;
+    let name = name.strip_prefix('/')?;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_owned())
 }
@@ -224,6 +233,10 @@ mod tests {
                 Some("web-1.a"),
             ),
             (r#"{"Labels":{"a":"\"Name\":\"/false\""},"Name":"/web"}"#, Some("web")),
+            // An image selects its labels.
+            (r#"{"Config":{"Labels":{"Name":"/false"}},"Name":"/web"}"#, Some("web")),
+            (r#"{"Config":{"Labels":{"Name":"/false"}}}"#, None),
+            (r#"{"Name":"web"}"#, None),
             (r#"{"Name":"/a b"}"#, None),
             (r#"{"Name":"/"}"#, None),
             (r#"{"Name":"/web"#, None),

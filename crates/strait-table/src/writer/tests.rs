@@ -1,6 +1,7 @@
 //! Tests of files: hours, sizes, ages, row groups, and files that end anywhere.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -280,6 +281,31 @@ fn file_of_a_starting_capture_is_locked_before_a_recovery_can_find_it() {
         }
         ended.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+#[test]
+fn unfinished_file_is_private_and_a_complete_one_has_the_mode_of_the_umask() {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let directory = tempfile::tempdir().unwrap();
+    let permitted = 0o666 & !strait_os::process::umask();
+    let part = abandon(directory.path());
+    assert_eq!(mode(&part), 0o600 & permitted);
+    let recovered = recover(directory.path(), "s").completed;
+    assert_eq!(recovered.iter().map(|path| mode(path)).collect::<Vec<_>>(), [permitted]);
+    let mut writer = writer(&options(&directory.path().join("other")));
+    writer.write(&packets(0, 5), &Extras::default(), Instant::now()).unwrap();
+    writer.complete_all().unwrap();
+    assert_eq!(mode(&files(&directory.path().join("other"))[0].0), permitted);
+}
+
+#[test]
+fn new_file_that_another_process_has_locked_is_not_waited_for() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let other = fs::File::open(file.path()).unwrap();
+    other.lock().unwrap();
+    assert!(!crate::file::lock(file.as_file()));
+    drop(other);
+    assert!(crate::file::lock(file.as_file()));
 }
 
 #[test]
