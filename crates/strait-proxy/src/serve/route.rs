@@ -86,6 +86,7 @@ pub(crate) fn route<'b>(
     // section 3.2.2).
     let host = host(request).map_err(malformed)?;
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
+    let names_host = host.is_some() || matches!(target, Target::Absolute(_));
     let mut uri = match target {
         Target::Authority(authority) => return tunnel(settings, authority),
         _ if hops == Hops::None => return Ok(Route::Bypass(Bypass::Here)),
@@ -105,6 +106,10 @@ pub(crate) fn route<'b>(
             // The site is the same with a dot at the end of its host, so the key is as well.
             uri.authority.host = uri.authority.host.without_last_dot();
             match at_site(sites, uri, is_encrypted)? {
+                // The authority of a server is for that server alone.
+                Route::Bypass(Bypass::Redirect(..) | Bypass::File(..)) if !names_host => {
+                    return Err(no_host());
+                }
                 Route::Cache(resource) => resource,
                 own => return Ok(own),
             }
@@ -206,7 +211,7 @@ fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result
 }
 
 /// Returns the URI of a path. HTTP/1.0 may omit Host: a reverse proxy then takes the authority of
-/// its origin, for the key as well as for the request.
+/// its origin, for the key as well as for the request to that origin.
 fn relative<'b>(
     settings: &'b Settings,
     host: Option<Authority<'b>>,

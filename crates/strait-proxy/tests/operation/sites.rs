@@ -187,6 +187,11 @@ fn http_1_0_without_host_gets_the_site_for_all_hosts() {
     assert_eq!(ask(&edge), 400);
     let all = format!("pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\" }}]", a.address);
     assert_eq!((ask(&Edge::start(&all)), a.asked()), (200, 1));
+    // The server's address is not told to others.
+    for target in ["redirect = { location = \"https://{host}{uri}\" }", "files = \"/usr\""] {
+        let edge = Edge::start(&all.replace("}]", &format!("}}, {{ path = \"/200\", {target} }}]")));
+        assert_eq!(ask(&edge), 400, "{target}");
+    }
     assert!(a.heads.try_iter().any(|head| head.contains(&format!("Host: {}\r\n", a.address))));
 }
 
