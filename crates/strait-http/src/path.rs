@@ -74,8 +74,8 @@ fn is_plain(path: &[u8]) -> bool {
     })
 }
 
-/// Returns the reader whose form is furthest from the literal one; `None` if the path has forms that
-/// do not lie between these two.
+/// Returns the reader whose form is furthest from the literal one; `None` if the path has forms
+/// that do not lie between these two.
 fn furthest(path: &[u8]) -> Option<Reader> {
     let splits = Reader { decodes_slashes: true, removes_parameters: true, ..Reader::default() };
     let form = splits.read(path)?;

@@ -53,7 +53,8 @@ pub enum Host<'b> {
 }
 
 impl Host<'_> {
-    /// Returns a name without the dot at its end, which names the same host (RFC 1034, section 3.1).
+    /// Returns a name without the dot at its end, which names the same host (RFC 1034, section
+    /// 3.1).
     #[must_use]
     pub fn without_last_dot(self) -> Self {
         match self {

@@ -188,8 +188,8 @@ fn name_of(path: &str) -> Option<Vec<u8>> {
 }
 
 /// Opens a file below a directory. The directory is opened anew, because deployments replace it.
-/// Returns a path descriptor for anything but a regular file: to open a device or a pipe has effects
-/// on it and on the programs that use it.
+/// Returns a path descriptor for anything but a regular file: to open a device or a pipe has
+/// effects on it and on the programs that use it.
 fn open_below(dir: &Path, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
     let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
