@@ -2,8 +2,8 @@
 //! key of a URI.
 //!
 //! Only `http` and `https` are supported. A host is a name of letters, digits and `-._~`, or an
-//! address. Hosts that resolvers would not accept are refused, since the next program might read
-//! them differently.
+//! address. A dot may end a name, but none of its labels is empty. Hosts that resolvers would not
+//! accept are refused, since the next program might read them differently.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -50,6 +50,18 @@ pub enum Host<'b> {
     V4(Ipv4Addr),
     /// IPv6 address, in brackets.
     V6(Ipv6Addr),
+}
+
+impl Host<'_> {
+    /// Returns a name without the dot at its end, which names the same host (RFC 1034, section
+    /// 3.1).
+    #[must_use]
+    pub fn without_last_dot(self) -> Self {
+        match self {
+            Self::Name(name) => Self::Name(name.strip_suffix('.').unwrap_or(name)),
+            address => address,
+        }
+    }
 }
 
 impl PartialEq for Host<'_> {
@@ -154,8 +166,14 @@ fn name(host: &str) -> Result<Host<'_>, Malformed> {
     {
         return Ok(Host::V4(address));
     }
-    let is_name = (1..=NAME_BYTES_MAX).contains(&host.len()) && host.bytes().all(is_unreserved);
-    if is_name { Ok(Host::Name(host)) } else { Err(NO_HOST) }
+    let mut last = b'.';
+    let is_name = host.len() <= NAME_BYTES_MAX
+        && host.bytes().all(|byte| {
+            let is_empty_label = byte == b'.' && last == b'.';
+            last = byte;
+            is_unreserved(byte) && !is_empty_label
+        });
+    if is_name && !host.is_empty() { Ok(Host::Name(host)) } else { Err(NO_HOST) }
 }
 
 /// Returns true for an unreserved character (RFC 3986, section 2.3).

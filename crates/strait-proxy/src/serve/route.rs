@@ -86,7 +86,8 @@ pub(crate) fn route<'b>(
     // section 3.2.2).
     let host = host(request).map_err(malformed)?;
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
-    let uri = match target {
+    let names_host = host.is_some() || matches!(target, Target::Absolute(_));
+    let mut uri = match target {
         Target::Authority(authority) => return tunnel(settings, authority),
         _ if hops == Hops::None => return Ok(Route::Bypass(Bypass::Here)),
         Target::Absolute(uri) => absolute(settings, uri, is_encrypted)?,
@@ -102,22 +103,15 @@ pub(crate) fn route<'b>(
     let resource = match &settings.sites {
         None => Resource { uri, pool: None, is_https_only: false },
         Some(sites) => {
-            let found = sites.find(&uri.authority.host, uri.path);
-            let Found { target, is_https_only } = found.map_err(|why| no_target(why, is_encrypted))?;
-            match target {
-                _ if is_https_only && !is_encrypted => {
-                    return Ok(Route::Bypass(Bypass::Redirect(uri, &sites.to_https)));
+            // The site is the same with a dot at the end of its host, so the key is as well.
+            uri.authority.host = uri.authority.host.without_last_dot();
+            match at_site(sites, uri, is_encrypted)? {
+                // The authority of a server is for that server alone.
+                Route::Bypass(Bypass::Redirect(..) | Bypass::File(..)) if !names_host => {
+                    return Err(no_host());
                 }
-                SiteTarget::Pool(pool) => Resource { uri, pool: Some(pool), is_https_only },
-                SiteTarget::Files(dir) => {
-                    return Ok(Route::Bypass(Bypass::File(uri, dir, is_https_only)));
-                }
-                SiteTarget::Redirect(redirect) => {
-                    return Ok(Route::Bypass(Bypass::Redirect(uri, redirect)));
-                }
-                SiteTarget::Fixed(response) => {
-                    return Ok(Route::Bypass(Bypass::Fixed(response, is_https_only)));
-                }
+                Route::Cache(resource) => resource,
+                own => return Ok(own),
             }
         }
     };
@@ -129,6 +123,20 @@ pub(crate) fn route<'b>(
         _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(resource),
         _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
+}
+
+/// Returns the route of a request at its site, as if its method and fields allowed the cache.
+fn at_site<'b>(sites: &'b Sites, uri: Uri<'b>, is_encrypted: bool) -> Result<Route<'b>, Refusal> {
+    let found = sites.find(&uri.authority.host, uri.path);
+    let Found { target, is_https_only } = found.map_err(|why| no_target(why, is_encrypted))?;
+    let own = match target {
+        _ if is_https_only && !is_encrypted => Bypass::Redirect(uri, &sites.to_https),
+        SiteTarget::Pool(pool) => return Ok(Route::Cache(Resource { uri, pool: Some(pool), is_https_only })),
+        SiteTarget::Files(dir) => Bypass::File(uri, dir, is_https_only),
+        SiteTarget::Redirect(redirect) => Bypass::Redirect(uri, redirect),
+        SiteTarget::Fixed(response) => Bypass::Fixed(response, is_https_only),
+    };
+    Ok(Route::Bypass(own))
 }
 
 /// Returns the refusal of a request that no route of a site has. Over TLS the client may have
@@ -203,7 +211,7 @@ fn absolute<'b>(settings: &Settings, uri: Uri<'b>, is_encrypted: bool) -> Result
 }
 
 /// Returns the URI of a path. HTTP/1.0 may omit Host: a reverse proxy then takes the authority of
-/// its origin, for the key as well as for the request.
+/// its origin, for the key as well as for the request to that origin.
 fn relative<'b>(
     settings: &'b Settings,
     host: Option<Authority<'b>>,
@@ -217,6 +225,10 @@ fn relative<'b>(
             Err((400, "a forward proxy needs whole URIs: GET http://host/path".to_owned()))
         }
         Some(authority) => Ok(Uri { scheme, authority, path }),
-        None => Err((400, "the request names no host".to_owned())),
+        None => Err(no_host()),
     }
+}
+
+fn no_host() -> Refusal {
+    (400, "the request names no host".to_owned())
 }

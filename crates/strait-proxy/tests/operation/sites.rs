@@ -132,6 +132,21 @@ fn path_that_programs_read_differently_passes_no_route() {
 }
 
 #[test]
+fn host_with_a_dot_at_its_end_has_the_same_responses() {
+    let a = Origin::start();
+    let toml = format!("pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\" }}]", a.address);
+    let edge = Edge::start(&toml);
+    for host in ["www.example.org", "www.example.org.", "WWW.example.org.:80"] {
+        assert_eq!(edge.get(host, "/200/60/5/x").status(), 200, "{host}");
+    }
+    assert_eq!(a.asked(), 1);
+    assert!(a.heads.try_iter().any(|head| head.contains("Host: www.example.org\r\n")));
+    for host in ["www.example.org..", "..", ".", ".example.org"] {
+        assert_eq!(edge.get(host, "/200/60/5/x").status(), 400, "{host}");
+    }
+}
+
+#[test]
 fn redirections_and_fixed_responses_need_no_server() {
     let (a, b) = (Origin::start(), Origin::start());
     let edge = Edge::start(&two_pools(&a, &b));
@@ -172,6 +187,11 @@ fn http_1_0_without_host_gets_the_site_for_all_hosts() {
     assert_eq!(ask(&edge), 400);
     let all = format!("pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\" }}]", a.address);
     assert_eq!((ask(&Edge::start(&all)), a.asked()), (200, 1));
+    // The server's address is not told to others.
+    for target in ["redirect = { location = \"https://{host}{uri}\" }", "files = \"/usr\""] {
+        let edge = Edge::start(&all.replace("}]", &format!("}}, {{ path = \"/200\", {target} }}]")));
+        assert_eq!(ask(&edge), 400, "{target}");
+    }
     assert!(a.heads.try_iter().any(|head| head.contains(&format!("Host: {}\r\n", a.address))));
 }
 
