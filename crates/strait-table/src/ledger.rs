@@ -78,6 +78,19 @@ impl Intervals {
         rows
     }
 
+    /// Forgets the lanes of a report, which have ended.
+    pub fn end(&mut self, report: &Report) {
+        let is_ended = |lane: Option<u32>| report.lanes.iter().any(|ended| Some(ended.queue) == lane);
+        self.lanes.retain(|(lane, _)| !is_ended(*lane));
+    }
+
+    /// Continues the lanes of a report, the last one before they ended.
+    pub fn resume(&mut self, report: &Report) {
+        for lane in &report.lanes {
+            self.advance(Some(lane.queue), counts(&lane.capture));
+        }
+    }
+
     /// Stores the counts of a lane, and returns the difference to the last ones.
     fn advance(&mut self, lane: Option<u32>, now: [i64; COUNTS]) -> [i64; COUNTS] {
         if let Some((_, last)) = self.lanes.iter_mut().find(|(known, _)| *known == lane) {
@@ -224,5 +237,25 @@ mod tests {
         let sum = |column: usize| rows.iter().flatten().map(|row| row.counts[column]).sum::<i64>();
         let last = counts(&reports[2].capture);
         assert_eq!(std::array::from_fn(sum), last);
+    }
+
+    #[test]
+    fn ended_lanes_are_forgotten_and_can_be_corrected() {
+        let mut intervals = Intervals::starting_at(100);
+        let file = |queue, delivered| {
+            let capture = Capture { received: 10, delivered, ..Capture::default() };
+            Report::from_lanes(vec![LaneCounts { queue, cpu: None, capture }], &Capture::default())
+        };
+        let mut rows = Vec::new();
+        for queue in 0..100 {
+            rows.extend(intervals.rows(&file(queue, 10), 200));
+            intervals.end(&file(queue, 10));
+            assert!(intervals.lanes.len() <= 1, "{:?}", intervals.lanes);
+        }
+        intervals.resume(&file(7, 10));
+        rows.extend(intervals.rows(&file(7, 4), 300));
+        let of_lane = rows.iter().filter(|row| row.lane == Some(7)).map(|row| row.counts[..2].to_vec());
+        assert_eq!(of_lane.collect::<Vec<_>>(), [[10, 10], [0, -6]]);
+        assert_eq!(rows.len(), 101);
     }
 }

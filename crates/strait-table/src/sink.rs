@@ -277,6 +277,18 @@ impl TableSink {
         }
     }
 
+    /// Adds the last rows of a file, whose lanes have ended, to the table `ledger`.
+    pub fn ledger_of_file(&mut self, report: &Report, now_ns: u64) {
+        self.ledger(report, now_ns);
+        self.intervals.end(report);
+    }
+
+    /// Adds rows with the difference between two reports of a file that has ended.
+    pub fn correct_ledger(&mut self, before: &Report, now: &Report, now_ns: u64) {
+        self.intervals.resume(before);
+        self.ledger_of_file(now, now_ns);
+    }
+
     /// Ends all flows, as the next packets are those of another file.
     ///
     /// # Errors

@@ -22,9 +22,16 @@ const CLOSED_AGE_MAX_NS: u64 = 1_000_000_000;
 pub(super) struct Packet {
     pub(super) flow: FlowKey,
     pub(super) sent: bool,
-    /// Flags of TCP, 0 of another protocol.
-    pub(super) flags: u8,
+    /// Flags of TCP, 0 of another protocol; none if the snaplen has cut them.
+    pub(super) flags: Option<u8>,
     pub(super) timestamp_ns: u64,
+}
+
+impl Packet {
+    /// Returns true if the packet is known to have the flag.
+    fn has(&self, flag: u8) -> bool {
+        self.flags.is_some_and(|flags| flags & flag != 0)
+    }
 }
 
 /// Owners of the connections of an interface, with an entry for both directions.
@@ -89,7 +96,7 @@ impl Flows {
         };
         (entry.last_sent, entry.last_ns) = (packet.sent, packet.timestamp_ns);
         entry.end(packet);
-        if packet.flags & RST != 0 {
+        if packet.has(RST) {
             self.entries.remove(&key);
         }
         Ok((owner, is_first))
@@ -103,6 +110,11 @@ impl Flows {
             return None;
         }
         let key = self.key(packet);
+        if packet.flags.is_none() {
+            // It may end the connection or begin another one.
+            self.entries.remove(&key);
+            return None;
+        }
         let entry = self.entries.get_mut(&key)?;
         if begins(packet) || entry.is_over(packet.timestamp_ns, self.is_loopback) {
             self.entries.remove(&key);
@@ -112,7 +124,7 @@ impl Flows {
         let owner = &entry.owners[usize::from(packet.sent || entry.last_sent)];
         let owner = owner.as_ref().map(|known| Arc::clone(&known.owner));
         entry.end(packet);
-        if packet.flags & RST != 0 {
+        if packet.has(RST) {
             self.entries.remove(&key);
         }
         owner
@@ -131,7 +143,7 @@ impl Flows {
 impl Entry {
     /// Notes the end of the packet's direction.
     fn end(&mut self, packet: &Packet) {
-        if packet.flags & FIN != 0 {
+        if packet.has(FIN) {
             self.ends_ns[usize::from(packet.sent)].get_or_insert(packet.timestamp_ns);
         }
     }
@@ -149,7 +161,7 @@ impl Entry {
 
 /// Returns true for the first packet of a connection.
 fn begins(packet: &Packet) -> bool {
-    packet.flags & (SYN | ACK) == SYN
+    packet.has(SYN) && !packet.has(ACK)
 }
 
 #[cfg(test)]
@@ -169,7 +181,7 @@ mod tests {
             .map(|(host, port)| Endpoint { address: Ipv4Addr::new(10, 0, 0, host).into(), port });
         let (source, destination) = if sent { (here, there) } else { (there, here) };
         let flow = FlowKey { vlan: None, protocol: ip::TCP, source, destination };
-        Packet { flow, sent, flags, timestamp_ns }
+        Packet { flow, sent, flags: Some(flags), timestamp_ns }
     }
 
     /// Records the owner of a packet. Returns true if no packet of the connection had it.
@@ -244,5 +256,14 @@ mod tests {
         assert_eq!(received(&mut flows, 4 + CLOSED_AGE_MAX_NS), None);
         let mut flows = accepted();
         assert_eq!(received(&mut flows, 3 + AGE_MAX_NS), None);
+    }
+
+    #[test]
+    fn packet_with_cut_flags_ends_the_inference() {
+        let mut flows = accepted();
+        assert!(!own(&mut flows, &Packet { flags: None, ..packet(true, 0, 3) }, WORKER));
+        assert_eq!(received(&mut flows, 4), Some(WORKER));
+        assert!(flows.infer(&Packet { flags: None, ..packet(false, 0, 5) }).is_none());
+        assert_eq!(received(&mut flows, 6), None, "it may have been a RST");
     }
 }

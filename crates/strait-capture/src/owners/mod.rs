@@ -207,15 +207,15 @@ impl Processes {
     }
 }
 
-/// Returns the flags of a packet of TCP, 0 of another one.
-fn tcp_flags(network: &Network<'_>) -> u8 {
+/// Returns the flags of a packet of TCP, 0 of another one; none if the snaplen has cut them.
+fn tcp_flags(network: &Network<'_>) -> Option<u8> {
     const FLAGS: usize = 13;
     let (protocol, payload) = match network {
         Network::Ipv4(packet) => (packet.protocol(), packet.payload()),
         Network::Ipv6(_, upper) => (upper.protocol, upper.payload),
-        Network::Arp(_) | Network::Other => return 0,
+        Network::Arp(_) | Network::Other => return Some(0),
     };
-    if protocol == ip::TCP { payload.get(FLAGS).copied().unwrap_or(0) } else { 0 }
+    if protocol == ip::TCP { payload.get(FLAGS).copied() } else { Some(0) }
 }
 
 /// Bounded map that forgets the entries which were not inserted for the longest time: in halves, so

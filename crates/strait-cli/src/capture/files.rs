@@ -217,7 +217,7 @@ impl<'a> Worker<'a> {
                 let (path, interface) = (path.clone(), interface.clone());
                 let changed =
                     Report { path, interface, ..Report::from_lanes(vec![lane], &Capture::default()) };
-                self.tables.record(&changed);
+                self.tables.correct_file(report, &changed);
             }
         }
         let failure = read.and(completed).err();

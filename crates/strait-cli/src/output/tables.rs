@@ -16,7 +16,6 @@ use strait_table::flows::FlowLimits;
 use strait_table::messages::Missed;
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{Recovered, Summary, TableSink};
-use strait_table::writer::Written;
 use strait_table::{FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
 
 use super::owners::OwnerTexts;
@@ -126,7 +125,9 @@ impl Args {
         limits: (Option<u64>, Option<Duration>),
         count: usize,
     ) -> Result<Vec<TableOutput>, Error> {
-        let options = self.options(directory, limits, true)?;
+        let mut options = self.options(directory, limits, true)?;
+        // All workers together have the memory of one table.
+        options.flows = options.flows.shared_by(count);
         let open = |_| TableOutput::open(options.clone(), no_names());
         let tables = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
         if let Some(first) = tables.first() {
@@ -249,8 +250,13 @@ impl TableOutput {
 
     /// Ends the flows of a file and adds it to the ledger.
     pub(crate) fn end_file(&mut self, report: &Report) -> Result<(), Error> {
-        self.record(report);
+        self.sink.ledger_of_file(report, clock::realtime_ns());
         Ok(self.sink.end_flows()?)
+    }
+
+    /// Corrects the ledger of a file that has ended.
+    pub(crate) fn correct_file(&mut self, before: &Report, now: &Report) {
+        self.sink.correct_ledger(before, now, clock::realtime_ns());
     }
 
     /// Completes the tables, and returns their totals.
@@ -341,11 +347,11 @@ impl Totals {
     }
 }
 
-/// `wrote 5,000 packets and 20 flows, 40,000 bytes, to 2 files below /srv/lake; 1 flow was evicted`
+/// `wrote 5,000 packets and 20 flows, 40,000 bytes, to 3 files below /srv/lake; 1 flow was evicted`
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
-        write_rows(f, packets, flows, messages)?;
+        write_rows(f, &self.summary)?;
         write!(f, " below {}", self.directory.display())?;
         match flows_evicted {
             0 => {}
@@ -374,9 +380,7 @@ fn write_missed(f: &mut fmt::Formatter<'_>, missed: &Missed) -> fmt::Result {
 
 fn write_rows(
     f: &mut fmt::Formatter<'_>,
-    packets: &Written,
-    flows: &Written,
-    messages: &Written,
+    Summary { packets, flows, messages, ledger, .. }: &Summary,
 ) -> fmt::Result {
     let rows = match (packets.rows, flows.rows) {
         (0, flows) if flows > 0 => format!("{} flows", Grouped(flows)),
@@ -385,8 +389,8 @@ fn write_rows(
     };
     let rows =
         if messages.rows == 0 { rows } else { format!("{rows} and {} messages", Grouped(messages.rows)) };
-    let bytes = Grouped(packets.bytes + flows.bytes + messages.bytes);
-    let count = packets.files + flows.files + messages.files;
+    let bytes = Grouped(packets.bytes + flows.bytes + messages.bytes + ledger.bytes);
+    let count = packets.files + flows.files + messages.files + ledger.files;
     let files = if count == 1 { "file" } else { "files" };
     write!(f, "wrote {rows}, {bytes} bytes, to {} {files}", Grouped(count))
 }

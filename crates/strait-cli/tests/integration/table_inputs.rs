@@ -190,3 +190,28 @@ fn file_of_a_capture_killed_before_its_lock_is_removed_by_a_later_one() {
     assert!(finished.stderr.contains("removed 1 file without rows"), "{}", finished.stderr);
     assert!(!left[0].exists() && files(directory.path(), ".part").is_empty());
 }
+
+/// Injects an error into the first lock of a capture: a signal, and a lock of another process.
+#[test]
+fn file_whose_lock_fails_is_locked_or_created_again() {
+    if !program_or_skip("strace") {
+        return;
+    }
+    for (error, created) in [("EINTR", 2), ("EAGAIN", 3)] {
+        let directory = tempfile::tempdir().unwrap();
+        let (url, trace) = (format!("file:{}", directory.path().display()), directory.path().join("trace"));
+        let inject = format!("inject=flock:error={error}:when=1");
+        let options = ["-f", "-o", trace.to_str().unwrap(), "-e", "trace=flock,openat", "-e", &inject];
+        let capture = ["capture", "-r", RECORDING, "--to", &url, "--tables", "packets"];
+        let finished = Launch::new("strace").args(options).arg(STRAIT).args(capture).run(LIMIT).unwrap();
+        assert!(finished.status.success(), "{}", finished.stderr);
+        // One file of packets and one of the ledger.
+        assert_eq!(
+            (files(directory.path(), ".parquet").len(), files(directory.path(), ".new").len()),
+            (2, 0)
+        );
+        let trace = fs::read_to_string(&trace).unwrap();
+        let count = |words: &str| trace.lines().filter(|line| line.contains(words)).count();
+        assert_eq!((count("flock("), count(".parquet.new\"")), (3, created), "{trace}");
+    }
+}

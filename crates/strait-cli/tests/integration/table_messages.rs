@@ -71,7 +71,7 @@ fn dns_has_the_messages_that_tshark_prints() {
         })
         .collect();
     expected.sort();
-    // tshark does not print a segment that is sent again, which has a row here.
+    // tshark does not print a connection that is sent again with its SYN, which has rows here.
     expected.dedup();
     assert!(expected.len() > 20, "{expected:?}");
     let columns = "transaction_id, message, response_code, query, query_type, answer_count, answers";
@@ -141,7 +141,7 @@ fn http_has_the_heads_that_tshark_prints() {
     ];
     let mut expected = fields("http.request || http.response", &names);
     expected.sort();
-    // tshark does not print a segment that is sent again, which has a row here.
+    // tshark does not print a connection that is sent again with its SYN, which has rows here.
     expected.dedup();
     assert!(expected.len() > 5, "{expected:?}");
     let columns = "method, host, target, user_agent, status, content_type, content_length";

@@ -348,4 +348,8 @@ fn tables_of_a_file_have_its_packets_and_one_row_of_the_ledger() {
     let packets = lake.numbers("select count(*) from packets")[0];
     assert!(finished.stderr.contains(&format!("wrote {packets} packets and ")), "{}", finished.stderr);
     assert_eq!(lake.numbers("select count(*) from ledger where path = 'file' and lane = 0"), [1]);
+    let count = files(lake.path(), ".parquet").len();
+    assert!(finished.stderr.contains(&format!("to {count} files below ")), "{}", finished.stderr);
+    let nothing = run(&[&arguments[..], &["ether proto 0x1234"]].concat()).success();
+    assert!(nothing.stderr.contains("wrote 0 packets, ") && nothing.stderr.contains("to 1 file below "));
 }

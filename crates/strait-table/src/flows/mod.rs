@@ -41,6 +41,15 @@ pub struct FlowLimits {
     pub active_ns: u64,
 }
 
+impl FlowLimits {
+    /// Returns the limits of each of `tables` tables, which together hold the flows of one.
+    #[must_use]
+    pub fn shared_by(self, tables: usize) -> Self {
+        let tables = u32::try_from(tables).unwrap_or(u32::MAX).max(1);
+        Self { flows_max: (self.flows_max / tables).max(1), ..self }
+    }
+}
+
 impl Default for FlowLimits {
     /// Returns a million flows, which need 250 MB, and the timeouts of most exporters.
     fn default() -> Self {

@@ -285,3 +285,9 @@ fn flows_that_are_idle_at_once_end_in_parts() {
     assert_eq!((ended.len(), table.len()), (1000, 1));
     assert!(ended.iter().all(|row| row.reason == EndReason::Idle));
 }
+
+#[test]
+fn tables_of_several_workers_share_the_maximum() {
+    let limits = FlowLimits { flows_max: 10, ..FlowLimits::default() };
+    assert_eq!([1, 4, 100].map(|tables| limits.shared_by(tables).flows_max), [10, 2, 1]);
+}

@@ -1,5 +1,6 @@
 //! Messages from packets: a datagram is one, and a stream begins one with a segment that looks like
-//! it. Segments in order complete it; another segment ends it.
+//! it. Segments in order complete it; another segment ends it. A segment that is sent again after
+//! that is ignored.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -10,9 +11,14 @@ use strait_packet::{tls, udp};
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
 use crate::headers::Headers;
 
-/// Maximum number of incomplete messages: those of two streams with the same hash exclude each
+/// Maximum number of streams with a state: those of two streams with the same hash exclude each
 /// other.
 const SLOTS: usize = 4096;
+/// Maximum distance of a segment that is sent again. A segment that is further behind follows 4 GiB
+/// after it.
+pub(super) const BEHIND_MAX: u32 = 16 << 20;
+/// Flag of the first segment of a stream.
+const SYN: u16 = 1 << 1;
 /// Ports of DNS, its multicast variant (RFC 6762) and LLMNR (RFC 4795).
 const DNS_PORT: u16 = 53;
 const DATAGRAM_PORTS: [u16; 3] = [DNS_PORT, 5353, 5355];
@@ -39,20 +45,21 @@ struct Stream {
     vlan: Option<u16>,
 }
 
-/// Incomplete message.
+/// State of a stream: its incomplete message, or the end of the last one.
 #[derive(Debug)]
-struct Partial {
+struct Progress {
     stream: Stream,
     next_sequence: u32,
-    message: Message,
+    /// None after the end of a message: segments that are sent again do not begin another one.
+    message: Option<Message>,
 }
 
 /// Assembly of the messages of a capture.
 pub(crate) struct Assembly {
     selected: SelectedMessages,
-    slots: Vec<Option<Box<Partial>>>,
+    slots: Vec<Option<Box<Progress>>>,
     /// Number of incomplete messages.
-    partial: usize,
+    incomplete: usize,
     /// Random, so that a sender cannot choose streams that collide.
     random: RandomState,
     missed: Missed,
@@ -64,7 +71,7 @@ impl Assembly {
         Self {
             selected,
             slots: std::iter::repeat_with(|| None).take(slots).collect(),
-            partial: 0,
+            incomplete: 0,
             random: RandomState::new(),
             missed: Missed::default(),
         }
@@ -96,12 +103,16 @@ impl Assembly {
             ip::TCP => {
                 let Some(tcp) = &headers.tcp else { return };
                 let data = segment.get(usize::from(tcp.header_length)..).unwrap_or_default();
-                if data.is_empty() {
-                    return;
-                }
                 let addresses = [internet.source, internet.destination];
                 let stream = Stream { addresses, ports, vlan: headers.vlan };
-                self.take_segment(headers, stream, (data, is_cut), messages);
+                let is_first = tcp.flags & SYN != 0;
+                if is_first {
+                    self.restart(&stream);
+                }
+                if !data.is_empty() {
+                    let sequence = tcp.sequence.wrapping_add(u32::from(is_first));
+                    self.take_segment(headers, (stream, sequence), (data, is_cut), messages);
+                }
             }
             _ => {}
         }
@@ -130,30 +141,48 @@ impl Assembly {
     fn take_segment(
         &mut self,
         headers: &Headers,
-        stream: Stream,
-        (data, is_cut): (&[u8], bool),
+        (stream, sequence): (Stream, u32),
+        (mut data, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
     ) {
-        let Some(sequence) = headers.tcp.map(|tcp| tcp.sequence) else { return };
+        // Most segments need no look at the streams.
+        if self.incomplete == 0 && self.application_of(data, stream.ports).is_none() {
+            return;
+        }
         let after = sequence.wrapping_add(data.len() as u32);
-        if let Some(mut partial) = self.take_partial(&stream) {
-            let ahead = sequence.wrapping_sub(partial.next_sequence).cast_signed();
-            if ahead < 0 && after.wrapping_sub(partial.next_sequence).cast_signed() <= 0 {
-                // Sent again.
-                self.put(partial);
+        if let Some(mut progress) = self.take_progress(&stream) {
+            let behind = progress.next_sequence.wrapping_sub(sequence);
+            if behind <= BEHIND_MAX {
+                data = data.get(behind as usize..).unwrap_or_default();
+                if data.is_empty() {
+                    // Sent again.
+                    self.put(progress);
+                    return;
+                }
+                if progress.message.is_some() {
+                    progress.next_sequence = after;
+                    self.advance(progress, (data, is_cut), messages);
+                    return;
+                }
+            } else if progress.message.is_some() {
+                self.missed.gaps += 1;
+            }
+            if self.application_of(data, stream.ports).is_none() {
+                progress.message = None;
+                self.put(progress);
                 return;
             }
-            if ahead == 0 {
-                partial.next_sequence = after;
-                self.advance(partial, (data, is_cut), messages);
-                return;
-            }
-            self.missed.gaps += 1;
         }
         let Some(application) = self.application_of(data, stream.ports) else { return };
-        let message = Message { application, headers: *headers, bytes: Vec::new() };
-        let partial = Box::new(Partial { stream, next_sequence: after, message });
-        self.advance(partial, (data, is_cut), messages);
+        let message = Some(Message { application, headers: *headers, bytes: Vec::new() });
+        let progress = Box::new(Progress { stream, next_sequence: after, message });
+        self.advance(progress, (data, is_cut), messages);
+    }
+
+    /// Forgets a stream, as another one begins.
+    fn restart(&mut self, stream: &Stream) {
+        let before = self.take_progress(stream);
+        self.missed.gaps += u64::from(before.is_some_and(|progress| progress.message.is_some()));
     }
 
     /// Returns the protocol of the message that begins with `data`.
@@ -170,15 +199,26 @@ impl Assembly {
         self.selected.has(application).then_some(application)
     }
 
-    /// Adds data to the incomplete message of a stream. Complete messages are added to `messages`,
-    /// and an incomplete one is kept.
+    /// Adds data to the incomplete message of a stream. Complete messages are added to `messages`.
     fn advance(
         &mut self,
-        mut partial: Box<Partial>,
+        mut progress: Box<Progress>,
         (data, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
     ) {
-        let Message { application, headers, bytes } = &mut partial.message;
+        progress.message =
+            progress.message.take().and_then(|message| self.extend(message, (data, is_cut), messages));
+        self.put(progress);
+    }
+
+    /// Adds data to a message. Returns it if it is incomplete.
+    fn extend(
+        &mut self,
+        mut message: Message,
+        (data, is_cut): (&[u8], bool),
+        messages: &mut Vec<Message>,
+    ) -> Option<Message> {
+        let Message { application, headers, bytes } = &mut message;
         let before = bytes.len();
         // A byte more than permitted shows that a message is too long.
         let taken = data.len().min(MESSAGE_BYTES_MAX + 1 - before.min(MESSAGE_BYTES_MAX));
@@ -186,15 +226,15 @@ impl Assembly {
         while let Some(len) = complete_len(*application, bytes, before) {
             if *application != Application::Dns {
                 bytes.truncate(len);
-                messages.push(partial.message);
-                return;
+                messages.push(message);
+                return None;
             }
             // Messages of DNS follow one another, each after its length.
-            let message = bytes.get(2..len).unwrap_or_default().to_vec();
-            messages.push(Message { application: *application, headers: *headers, bytes: message });
+            let one = bytes.get(2..len).unwrap_or_default().to_vec();
+            messages.push(Message { application: *application, headers: *headers, bytes: one });
             bytes.drain(..len);
             if bytes.is_empty() && taken == data.len() {
-                return;
+                return None;
             }
         }
         if bytes.len() > MESSAGE_BYTES_MAX || taken < data.len() {
@@ -202,31 +242,35 @@ impl Assembly {
         } else if is_cut {
             self.missed.cut += 1;
         } else {
-            self.put(partial);
+            return Some(message);
         }
+        None
     }
 
     fn slot(&self, stream: &Stream) -> usize {
         self.random.hash_one(stream) as usize % SLOTS
     }
 
-    fn take_partial(&mut self, stream: &Stream) -> Option<Box<Partial>> {
-        if self.partial == 0 {
-            return None;
-        }
+    fn take_progress(&mut self, stream: &Stream) -> Option<Box<Progress>> {
         let at = self.slot(stream);
-        let taken = self.slots.get_mut(at)?.take_if(|partial| partial.stream == *stream)?;
-        self.partial -= 1;
+        let taken = self.slots.get_mut(at)?.take_if(|progress| progress.stream == *stream)?;
+        self.incomplete -= usize::from(taken.message.is_some());
         Some(taken)
     }
 
-    fn put(&mut self, partial: Box<Partial>) {
-        let at = self.slot(&partial.stream);
+    /// Keeps the state of a stream. An incomplete message takes the place of another one.
+    fn put(&mut self, progress: Box<Progress>) {
+        let at = self.slot(&progress.stream);
         let Some(slot) = self.slots.get_mut(at) else { return };
-        match slot.replace(partial) {
-            Some(_) => self.missed.evicted += 1,
-            None => self.partial += 1,
+        let replaces = slot.as_ref().is_some_and(|other| other.message.is_some());
+        let is_incomplete = progress.message.is_some();
+        match (is_incomplete, replaces) {
+            (false, true) => return,
+            (true, true) => self.missed.evicted += 1,
+            (true, false) => self.incomplete += 1,
+            (false, false) => {}
         }
+        *slot = Some(progress);
     }
 }
 

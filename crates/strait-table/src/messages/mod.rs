@@ -7,13 +7,14 @@
 //!
 //! [`assembly`] runs in the capture, which cannot keep payloads: it copies only messages. A message
 //! of TCP begins with a segment that looks like one, and continues with the segments that follow in
-//! order. A complete message whose segment is sent again is another one. The parsers are those of
-//! `strait-packet` and `strait-http`.
+//! order. A message whose segment is sent again has one row, unless another stream took its place.
+//! The parsers are those of `strait-packet` and `strait-http`.
 //!
 //! | limit | value | beyond it |
 //! |---|---|---|
 //! | bytes of a message | 16 KiB | missed: too long |
 //! | messages that are incomplete at a time | 4096, so 64 MiB | missed: evicted by another one |
+//! | streams whose last message is known | those of the same 4096 places | a second row |
 //! | segments out of order or lost in a message | 0 | missed: a gap |
 //! | packets cut by the snaplen in a message | 0 | missed: cut |
 //! | bytes of a text | 1024 | the text is cut |

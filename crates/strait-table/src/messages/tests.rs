@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use strait_packet::protocol::ip;
 
+use super::assembly::BEHIND_MAX;
 use super::rows::Cell;
 use super::*;
 use crate::extras::Extras;
@@ -85,12 +86,34 @@ fn head_in_segments_is_one_row_with_its_fields() {
             client.send(4000, sequence, part);
         }
         let rows = client.rows();
-        // A segment that is sent again begins another message only if it is the first one.
-        assert_eq!(rows.len(), if size == 1000 { 2 } else { 1 }, "{size}");
+        assert_eq!(rows.len(), 1, "{size}");
         let texts: Vec<_> = [0, 2, 3, 4, 5].iter().map(|column| text(&rows[0], *column)).collect();
         assert_eq!(texts, [Some("request"), Some("GET"), Some("example.org"), Some("/a?b=c"), Some("x")]);
         assert_eq!(*client.assembly.missed(), Missed::default());
     }
+}
+
+#[test]
+fn message_that_is_sent_again_has_one_row_until_the_stream_begins_again() {
+    let mut client = Client::new();
+    let length = REQUEST.len() as u32;
+    for sequence in [0, 0, length, 0, length] {
+        client.send(4000, sequence, REQUEST);
+    }
+    assert_eq!(client.rows().len(), 2);
+    // The first message again, and the start of a third one.
+    client.send(4000, length, &[REQUEST, &REQUEST[..9]].concat());
+    client.send(4000, 2 * length + 9, &REQUEST[9..]);
+    assert_eq!(client.rows().len(), 3);
+    // 4 GiB later the numbers are the same, up to the distance of a segment that is sent again.
+    client.send(4000, length.wrapping_sub(BEHIND_MAX), REQUEST);
+    assert_eq!(client.rows().len(), 4);
+    let mut headers = headers(ip::TCP, 4000, 0, 0);
+    headers.tcp = headers.tcp.map(|tcp| Tcp { flags: 2, ..tcp });
+    client.assembly.take(&headers, &[0; 20], &mut client.messages);
+    client.send(4000, 1, REQUEST);
+    client.send(4000, 1, REQUEST);
+    assert_eq!((client.rows().len(), client.assembly.missed()), (5, &Missed::default()));
 }
 
 #[test]
@@ -106,10 +129,10 @@ fn gap_ends_a_message_and_is_counted() {
 #[test]
 fn long_messages_and_many_incomplete_ones_are_limited_and_counted() {
     let mut client = Client::new();
-    client.send(4000, 0, b"GET / HTTP/1.1\r\n");
+    client.send(u16::MAX, 0, b"GET / HTTP/1.1\r\n");
     let mut sequence = 16;
     for _ in 0..20 {
-        client.send(4000, sequence, &[b'a'; 1000]);
+        client.send(u16::MAX, sequence, &[b'a'; 1000]);
         sequence += 1000;
     }
     assert_eq!(client.assembly.missed().too_long, 1);
