@@ -52,18 +52,6 @@ pub enum Host<'b> {
     V6(Ipv6Addr),
 }
 
-impl Host<'_> {
-    /// Returns a name without the dot at its end, which names the same host (RFC 1034, section
-    /// 3.1).
-    #[must_use]
-    pub fn without_last_dot(self) -> Self {
-        match self {
-            Self::Name(name) => Self::Name(name.strip_suffix('.').unwrap_or(name)),
-            address => address,
-        }
-    }
-}
-
 impl PartialEq for Host<'_> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

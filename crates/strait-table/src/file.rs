@@ -157,12 +157,11 @@ impl Part {
 pub(crate) fn lock(file: &File) -> bool {
     loop {
         match file.try_lock() {
-            Ok(()) => return true,
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             // Some network file systems have no locks. A later capture then cannot tell whether the
             // file is that of a killed one, and leaves it alone.
-            Err(TryLockError::Error(_)) => return true,
+            Ok(()) | Err(TryLockError::Error(_)) => return true,
         }
     }
 }

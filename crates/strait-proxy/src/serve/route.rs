@@ -87,7 +87,7 @@ pub(crate) fn route<'b>(
     let host = host(request).map_err(malformed)?;
     let hops = hops(request.method, &request.fields).map_err(malformed)?;
     let names_host = host.is_some() || matches!(target, Target::Absolute(_));
-    let mut uri = match target {
+    let uri = match target {
         Target::Authority(authority) => return tunnel(settings, authority),
         _ if hops == Hops::None => return Ok(Route::Bypass(Bypass::Here)),
         Target::Absolute(uri) => absolute(settings, uri, is_encrypted)?,
@@ -103,15 +103,13 @@ pub(crate) fn route<'b>(
     let resource = match &settings.sites {
         None => Resource { uri, pool: None, is_https_only: false },
         Some(sites) => {
-            // The site is the same with a dot at the end of its host, so the key is as well.
-            uri.authority.host = uri.authority.host.without_last_dot();
             match at_site(sites, uri, is_encrypted)? {
                 // The authority of a server is for that server alone.
                 Route::Bypass(Bypass::Redirect(..) | Bypass::File(..)) if !names_host => {
                     return Err(no_host());
                 }
                 Route::Cache(resource) => resource,
-                own => return Ok(own),
+                own @ Route::Bypass(_) => return Ok(own),
             }
         }
     };

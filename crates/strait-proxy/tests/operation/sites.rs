@@ -132,15 +132,16 @@ fn path_that_programs_read_differently_passes_no_route() {
 }
 
 #[test]
-fn host_with_a_dot_at_its_end_has_the_same_responses() {
+fn host_with_a_dot_at_its_end_has_its_own_responses() {
     let a = Origin::start();
     let toml = format!("pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\" }}]", a.address);
     let edge = Edge::start(&toml);
     for host in ["www.example.org", "www.example.org.", "WWW.example.org.:80"] {
         assert_eq!(edge.get(host, "/200/60/5/x").status(), 200, "{host}");
     }
-    assert_eq!(a.asked(), 1);
-    assert!(a.heads.try_iter().any(|head| head.contains("Host: www.example.org\r\n")));
+    // An origin may distinguish the two.
+    assert_eq!(a.asked(), 2);
+    assert!(a.heads.try_iter().any(|head| head.contains("Host: www.example.org.\r\n")));
     for host in ["www.example.org..", "..", ".", ".example.org"] {
         assert_eq!(edge.get(host, "/200/60/5/x").status(), 400, "{host}");
     }
