@@ -2,8 +2,8 @@
 //! [`strait_capture::broker`].
 //!
 //! Programs such as dumpcap drop the privilege to load BPF programs before they open a device. The
-//! broker has no other privileges, reads no input but its socket, and ends with the program and its
-//! children, which have the other end.
+//! broker keeps its user, but no other capabilities, and can gain none. It reads no input but its
+//! socket, and ends with the program and its children, which have the other end.
 
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -56,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     // Signals of the terminal are for the program, which may need the broker until its end.
     let _ = rustix::process::setsid();
+    process::refuse_new_capabilities()?;
     process::drop_capabilities_except(&CAPABILITIES)?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|error| Error::Failed(format!("standard input: {error}")))?;

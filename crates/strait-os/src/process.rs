@@ -9,10 +9,13 @@ use std::process::ExitStatus;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, CpuSet, SecureComputingMode, sched_getaffinity, sched_setaffinity,
-    secure_computing_mode, set_capabilities, set_current_timer_slack,
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, CpuSet, SecureComputingMode,
+    capabilities_secure_bits, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, sched_getaffinity, sched_setaffinity, secure_computing_mode,
+    set_capabilities, set_capabilities_secure_bits, set_current_timer_slack, set_no_new_privs,
 };
 use strait_sys::signal::{self, Handling};
 use strait_sys::syscall;
@@ -227,6 +230,29 @@ pub fn drop_capabilities_except(retained: &[u32]) -> Result<()> {
         .map_err(|errno| Error::os("drop the capabilities of", "this thread", errno.raw_os_error()))
 }
 
+/// Change the bounding set and the secure bits.
+const CAP_SETPCAP: u32 = 8;
+
+/// Makes the calling thread, and those that it starts later, gain no capability by execve(2):
+/// `PR_SET_NO_NEW_PRIVS`, and no ambient ones. With CAP_SETPCAP also an empty bounding set and
+/// `SECBIT_NOROOT`. To be called before [`drop_capabilities_except`], which keeps no CAP_SETPCAP.
+pub fn refuse_new_capabilities() -> Result<()> {
+    let failed = |errno: Errno| Error::os("refuse new capabilities to", "this thread", errno.raw_os_error());
+    set_no_new_privs(true).map_err(failed)?;
+    clear_ambient_capability_set().map_err(failed)?;
+    if !has_capability(CAP_SETPCAP)? {
+        return Ok(());
+    }
+    let no_root = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
+    set_capabilities_secure_bits(capabilities_secure_bits().map_err(failed)? | no_root).map_err(failed)?;
+    // The kernel knows no capabilities from one number on.
+    let numbers = (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number));
+    for capability in numbers.take_while(|capability| capability_is_in_bounding_set(*capability).is_ok()) {
+        remove_capability_from_bounding_set(capability).map_err(failed)?;
+    }
+    Ok(())
+}
+
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 
 /// Signals by which users and service managers end a program.
@@ -298,6 +324,34 @@ pub fn with_default_signals(command: &mut std::process::Command) -> &mut std::pr
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Returns the value of a line of the calling thread's status.
+    fn status(name: &str) -> String {
+        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn refused_capabilities_are_not_gained() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let may_change_bounds = super::has_capability(super::CAP_SETPCAP).unwrap();
+                super::refuse_new_capabilities().unwrap();
+                super::drop_capabilities_except(&[super::CAP_BPF]).unwrap();
+                assert_eq!(status("NoNewPrivs"), "1");
+                let mut empty = vec!["CapInh", "CapAmb"];
+                if may_change_bounds {
+                    empty.push("CapBnd");
+                    let no_root = super::CapabilitiesSecureBits::NO_ROOT;
+                    assert!(super::capabilities_secure_bits().unwrap().contains(no_root));
+                }
+                for set in empty {
+                    assert_eq!(status(set), "0000000000000000", "{set}");
+                }
+            });
+        });
+    }
 
     #[test]
     fn umask_is_read_without_an_effect_on_other_threads() {

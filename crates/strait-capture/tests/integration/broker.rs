@@ -1,14 +1,18 @@
 //! A broker opens the tap for a program without the privilege to load programs.
 
-use lab::{End, Wire};
+use std::time::Duration;
+
+use lab::{End, Wire, wait_until};
 use strait_capture::broker::Broker;
 use strait_capture::serve_broker;
-use strait_capture::{Builder, Error, FilterCompiler, Lane, Path, Session};
+use strait_capture::{Builder, Directions, Error, FilterCompiler, Lane, Path, Session};
 use strait_os::process::{CAP_NET_RAW, drop_capabilities_except};
 use strait_sys::bpf::{TcxHook, tcx_programs};
 
 use crate::corpus::frames;
 use crate::rig::{drain, incoming, send};
+
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Opens a capture at `end` on a thread with CAP_NET_RAW only, and sets its filter there.
 fn open_unprivileged(end: &End, builder: Builder, filter: &str) -> Result<(Session, Vec<Lane>), Error> {
@@ -22,9 +26,9 @@ fn open_unprivileged(end: &End, builder: Builder, filter: &str) -> Result<(Sessi
     })
 }
 
-fn programs(end: &End) -> usize {
+fn programs(end: &End, hook: TcxHook) -> usize {
     let index = end.interface().index;
-    end.run(|| tcx_programs(index, TcxHook::Ingress)).unwrap().len()
+    end.run(|| tcx_programs(index, hook)).unwrap().len()
 }
 
 #[test]
@@ -38,12 +42,12 @@ fn broker_opens_a_tap_and_changes_its_filter() {
         let builder = incoming().broker(Some(broker.clone()));
         let (mut session, lanes) = open_unprivileged(wire.right(), builder, "udp").unwrap();
         assert!(session.notes().is_empty(), "the filter runs in the program: {:?}", session.notes());
-        assert_eq!(programs(wire.right()), 1);
+        assert_eq!(programs(wire.right(), TcxHook::Ingress), 1);
         let before = wire.right().stats().rx_packets;
         send(&wire, &frames());
         wire.await_arrival(before, frames().len() as u64);
         wire.right().run(|| session.stop()).unwrap();
-        assert_eq!(programs(wire.right()), 0, "stopped");
+        assert_eq!(programs(wire.right(), TcxHook::Ingress), 0, "stopped");
         let [mut lane] = lanes.try_into().unwrap_or_else(|_| panic!("one lane"));
         let captured = drain(&mut lane);
         let report = session.report(vec![lane.finish().unwrap()]);
@@ -52,6 +56,25 @@ fn broker_opens_a_tap_and_changes_its_filter() {
         assert_eq!(report.capture.filtered, (frames().len() - captured.len()) as u64, "{report}");
         drop((session, broker));
         assert!(serving.join().unwrap().is_ok(), "it ends with its callers");
+    });
+}
+
+#[test]
+fn directions_change_at_a_broker_and_programs_go_with_their_capture() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let (broker, socket) = wire.right().run(Broker::pair).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| wire.right().run(|| serve_broker(&socket)));
+        let builder = incoming().broker(Some(broker));
+        let (mut session, mut lanes) = open_unprivileged(wire.right(), builder, "").unwrap();
+        assert_eq!(programs(wire.right(), TcxHook::Ingress), 1);
+        for (directions, expected) in [(Directions::Both, [1, 1]), (Directions::Out, [0, 1])] {
+            session.set_directions(&mut lanes, directions).unwrap();
+            let attached = [TcxHook::Ingress, TcxHook::Egress].map(|hook| programs(wire.right(), hook));
+            assert_eq!(attached, expected, "{directions:?}");
+        }
+        drop((session, lanes));
+        assert!(wait_until(LIMIT, || programs(wire.right(), TcxHook::Egress) == 0));
     });
 }
 

@@ -38,11 +38,19 @@ pub(super) fn function(name: &str) -> usize {
     found as usize
 }
 
+/// Returns an environment variable; `None` if the program was started with more privileges than its
+/// caller has (`AT_SECURE`, as with secure_getenv(3)).
+pub(super) fn variable(name: &str) -> Option<String> {
+    // SAFETY: getauxval(3) has no requirements.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_secure { None } else { std::env::var(name).ok() }
+}
+
 /// Opens the system's libpcap.
 fn system() -> *mut c_void {
     static FOUND: OnceLock<usize> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let named = std::env::var(VARIABLE).ok();
+        let named = variable(VARIABLE);
         let places = DIRECTORIES.iter().flat_map(|directory| NAMES.map(|name| format!("{directory}/{name}")));
         let opened = named.into_iter().chain(places).find_map(|file| {
             let file = CString::new(file).ok()?;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use strait_capture::Error;
 
 use super::files::NO_MEMORY;
+use super::library::variable;
 use super::read::stock_calls;
 use super::table::{self, FORKED, FORKS, Live};
 use super::{
@@ -36,7 +37,7 @@ fn create(device: &str, errbuf: *mut c_char) -> Result<*mut Pcap, String> {
     // Look up the functions here, because a signal handler must not be the first to do so.
     stock_calls();
     watch_forks();
-    let choice = Choice::new(device, |name| std::env::var(name).ok())?;
+    let choice = Choice::new(device, variable)?;
     let device =
         CString::new(choice.device.clone()).map_err(|_| "the device's name contains a NUL".to_owned())?;
     let entry = Entry::new(choice.clone()).map_err(|error| error.to_string())?;

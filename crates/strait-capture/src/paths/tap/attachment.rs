@@ -1,7 +1,7 @@
 //! Programs on the hooks of the interface, until they are detached.
 //!
-//! They are attached with BPF links, which are descriptors of this process: the kernel detaches the
-//! programs when the process ends, even if it is killed.
+//! They are attached with BPF links, which are descriptors of this process or of its broker: the
+//! programs are detached when this process ends, even if it is killed.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -80,14 +80,17 @@ pub(super) struct Attachment {
     filter: Program,
     /// The interface's namespace, because the directions can be changed in another one.
     namespace: Namespace,
+    /// Links of this process.
     links: Vec<(TcxHook, Link)>,
+    /// Hooks with a program of the broker.
+    brokered: &'static [TcxHook],
 }
 
 impl Attachment {
     /// Attaches programs with `filter` for `directions`.
     pub(super) fn open(template: Template, filter: Program, directions: Directions) -> Result<Self, Error> {
         let namespace = Namespace::current()?;
-        let mut attachment = Self { template, filter, namespace, links: Vec::new() };
+        let mut attachment = Self { template, filter, namespace, links: Vec::new(), brokered: &[] };
         attachment.set_directions(directions)?;
         Ok(attachment)
     }
@@ -95,11 +98,16 @@ impl Attachment {
     /// Attaches and detaches programs, so that frames of `directions` are captured. After an error
     /// the earlier programs are attached.
     pub(super) fn set_directions(&mut self, directions: Directions) -> Result<(), Error> {
-        let hooks: &[TcxHook] = match directions {
+        let hooks: &'static [TcxHook] = match directions {
             Directions::In => &[TcxHook::Ingress],
             Directions::Out => &[TcxHook::Egress],
             Directions::Both => &[TcxHook::Ingress, TcxHook::Egress],
         };
+        if let Some(broker) = &self.template.broker {
+            broker.attach(&self.filter, hooks)?;
+            self.brokered = hooks;
+            return Ok(());
+        }
         let mut added = Vec::new();
         for hook in hooks.iter().filter(|hook| !self.links.iter().any(|(attached, _)| attached == *hook)) {
             added.push((*hook, self.attach(*hook)?));
@@ -114,9 +122,6 @@ impl Attachment {
     }
 
     fn attach(&self, hook: TcxHook) -> Result<Link, Error> {
-        if let Some(broker) = &self.template.broker {
-            return broker.attach(&self.filter, hook);
-        }
         let program = self.template.load(&self.filter, hook)?;
         let attach = || Link::attach_tcx(&program, self.template.interface.index, hook);
         let attached = if self.namespace.is_current()? { attach() } else { self.namespace.run(attach)? };
@@ -144,7 +149,7 @@ impl Attachment {
             return Ok(());
         }
         if let Some(broker) = &self.template.broker {
-            broker.replace(filter, &self.links)?;
+            broker.attach(filter, self.brokered)?;
             self.filter = filter.clone();
             return Ok(());
         }
@@ -162,6 +167,11 @@ impl Attachment {
     /// Detaches the programs. No frame enters the rings after this: the kernel waits for the
     /// programs that run.
     pub(super) fn stop(&mut self) {
+        if let Some(broker) = &self.template.broker {
+            // The programs are detached after an error too, because it ends the tap.
+            let _ = broker.attach(&self.filter, &[]);
+            self.brokered = &[];
+        }
         self.links.clear();
     }
 }

@@ -1,8 +1,7 @@
 //! Memory of a tap: the rings of the CPUs and the doorbells of the lanes.
 
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -87,10 +86,10 @@ impl Memory {
         Ok(Self { rings, doorbells: (0..lanes).map(bell).collect::<Result<_, _>>()? })
     }
 
-    /// Duplicates the descriptors of the rings and of the doorbells, in this order.
-    pub(super) fn descriptors(&self) -> Vec<io::Result<OwnedFd>> {
+    /// Returns the descriptors of the rings and of the doorbells, in this order.
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let bells = self.doorbells.iter().map(|bell| bell.as_fd());
-        [self.rings.as_fd()].into_iter().chain(bells).map(|fd| fd.try_clone_to_owned()).collect()
+        [self.rings.as_fd()].into_iter().chain(bells).collect()
     }
 }
 

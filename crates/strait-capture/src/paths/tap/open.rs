@@ -177,7 +177,7 @@ fn memory(
             lanes,
             rx_hash: options.rx_hash,
         };
-        broker.open(&options, socket)
+        broker.open(&options, socket, sizes, cpus)
     });
     match brokered {
         Some(Ok((tap, memory))) => Ok((Some(tap), memory)),

@@ -6,10 +6,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use strait_filter::cbpf::{INSTRUCTIONS_MAX, Instruction, Program};
 use strait_sys::Kind;
@@ -20,8 +21,8 @@ use super::Options;
 use crate::error::Error;
 use crate::filter;
 
-/// Changes with the messages and with the layout of the rings.
-const VERSION: u8 = 1;
+/// Changes with the messages and with the layout of the rings. By itself it is the request for a tap.
+pub(crate) const VERSION: u8 = 2;
 const INSTRUCTION_BYTES: usize = 8;
 const MESSAGE_BYTES_MAX: usize = 4096 + INSTRUCTIONS_MAX * INSTRUCTION_BYTES;
 /// Maximum number of descriptors of a message: the rings, and a doorbell for each lane.
@@ -32,10 +33,8 @@ const DESCRIPTORS_MAX: usize = 1 + LANES_MAX;
 pub(crate) enum Call<'a> {
     /// Make rings and doorbells. With a packet socket.
     Open { options: Options<'a> },
-    /// Attach a program. The reply has its link.
-    Attach { hook: TcxHook, filter: Program },
-    /// Replace programs of a tap. With their links, in the order of `hooks`.
-    Replace { hooks: Vec<TcxHook>, filter: Program },
+    /// Attach programs with a filter to these hooks, and detach those of other hooks.
+    Attach { hooks: Vec<TcxHook>, filter: Program },
 }
 
 impl<'a> Call<'a> {
@@ -49,10 +48,9 @@ impl<'a> Call<'a> {
                 let numbers = [ring_bytes.to_ne_bytes(), lanes.to_ne_bytes()].concat();
                 [&[0, VERSION, u8::from(*rx_hash)], &numbers[..], interface.as_bytes()].concat()
             }
-            Self::Attach { hook, filter } => [&[1, byte_of(*hook)], &instructions(filter)?[..]].concat(),
-            Self::Replace { hooks, filter } => {
-                let hooks: Vec<u8> = hooks.iter().map(|hook| byte_of(*hook)).collect();
-                [&[2, hooks.len() as u8], &hooks[..], &instructions(filter)?[..]].concat()
+            Self::Attach { hooks, filter } => {
+                let hooks = hooks.iter().fold(0, |bits, hook| bits | bit_of(*hook));
+                [&[1, hooks], &instructions(filter)?[..]].concat()
             }
         })
     }
@@ -67,26 +65,25 @@ impl<'a> Call<'a> {
                 let options = Options { interface, ring_bytes, lanes, rx_hash: *rx_hash != 0 };
                 Some(Self::Open { options })
             }
-            [1, hook, filter @ ..] => Some(Self::Attach { hook: hook_of(*hook)?, filter: program(filter)? }),
-            [2, count, rest @ ..] => {
-                let (hooks, filter) = rest.split_at_checked((*count).into())?;
-                let hooks = hooks.iter().map(|hook| hook_of(*hook)).collect::<Option<_>>()?;
-                Some(Self::Replace { hooks, filter: program(filter)? })
+            [1, hooks, filter @ ..] => {
+                Some(Self::Attach { hooks: hooks_of(*hooks)?, filter: program(filter)? })
             }
             _ => None,
         }
     }
 }
 
-fn byte_of(hook: TcxHook) -> u8 {
+fn bit_of(hook: TcxHook) -> u8 {
     match hook {
-        TcxHook::Ingress => 0,
-        TcxHook::Egress => 1,
+        TcxHook::Ingress => 1,
+        TcxHook::Egress => 2,
     }
 }
 
-fn hook_of(byte: u8) -> Option<TcxHook> {
-    [TcxHook::Ingress, TcxHook::Egress].into_iter().find(|hook| byte_of(*hook) == byte)
+/// Returns the hooks of these bits, each once.
+fn hooks_of(bits: u8) -> Option<Vec<TcxHook>> {
+    const HOOKS: [TcxHook; 2] = [TcxHook::Ingress, TcxHook::Egress];
+    (bits < 4).then(|| HOOKS.into_iter().filter(|hook| bits & bit_of(*hook) != 0).collect())
 }
 
 fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
@@ -177,8 +174,8 @@ impl Outcome {
     }
 }
 
-impl From<Error> for Outcome {
-    fn from(error: Error) -> Self {
+impl Outcome {
+    pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::System(error) => match error.errno() {
                 Some(errno) => Self::System {
@@ -188,25 +185,62 @@ impl From<Error> for Outcome {
                 },
                 None => Self::Usage(error.to_string()),
             },
-            Error::Filter(text) => Self::Filter(text),
-            Error::Usage(text) => Self::Usage(text),
+            Error::Filter(text) => Self::Filter(text.clone()),
+            Error::Usage(text) => Self::Usage(text.clone()),
             Error::File(error) => Self::Usage(error.to_string()),
         }
     }
 }
 
+/// Returns false if all other ends are closed. Waits for a message otherwise.
+pub(crate) fn is_connected(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    let mut polled = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+    retry_on_intr(|| poll(&mut polled, None))?;
+    Ok(!polled[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP))
+}
+
+/// Receives a request for a tap: the version of the caller. `None` if it is malformed. The kernel
+/// discards the descriptors of a message that is received without a place for them.
+pub(crate) fn receive_request(socket: &OwnedFd) -> rustix::io::Result<Option<u8>> {
+    let mut bytes = [0; 2];
+    let (_, len) = retry_on_intr(|| recv(socket, &mut bytes, RecvFlags::TRUNC))?;
+    Ok((len == 1).then_some(bytes[0]))
+}
+
 /// Sends a message with `descriptors`.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL)
+}
+
+/// Sends the outcome of a call with `descriptors`, and does not wait until it fits. A broker that
+/// waits reads no messages, and those can keep the caller's end open.
+pub(crate) fn reply(
+    socket: &OwnedFd,
+    outcome: &Outcome,
+    descriptors: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
+    send_with(socket, &outcome.encode(), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_with(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::TOOBIG);
     }
-    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)).map(drop)
+    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)).map(drop)
 }
 
-/// Receives a message and its descriptors; `None` if all other ends are closed.
-pub(crate) fn receive(socket: impl AsFd) -> rustix::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+/// Receives a message and its descriptors. It is empty if all other ends are closed.
+///
+/// # Errors
+/// EMSGSIZE if it is too long or has too many descriptors: they are closed.
+pub(crate) fn receive(socket: impl AsFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -223,7 +257,7 @@ pub(crate) fn receive(socket: impl AsFd) -> rustix::io::Result<Option<(Vec<u8>, 
         return Err(Errno::MSGSIZE);
     }
     bytes.truncate(received.bytes);
-    Ok((!bytes.is_empty()).then_some((bytes, descriptors)))
+    Ok((bytes, descriptors))
 }
 
 #[cfg(test)]
@@ -235,8 +269,8 @@ mod tests {
         let options = Options { interface: "eth0", ring_bytes: 1 << 20, lanes: 2, rx_hash: true };
         [
             Call::Open { options },
-            Call::Attach { hook: TcxHook::Egress, filter: filter.clone() },
-            Call::Replace { hooks: vec![TcxHook::Egress, TcxHook::Ingress], filter },
+            Call::Attach { hooks: vec![TcxHook::Egress], filter: filter.clone() },
+            Call::Attach { hooks: vec![TcxHook::Ingress, TcxHook::Egress], filter },
         ]
     }
 
@@ -260,6 +294,7 @@ mod tests {
         }
         let version = [0, VERSION + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'l', b'o'];
         assert_eq!(Call::decode(&version), None);
+        assert_eq!(Call::decode(&[1, 4, 6, 0, 0, 0, 96, 0, 0, 0]), None, "no such hook");
         assert_eq!(Call::decode(&[1, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0]), None, "no such instruction");
     }
 

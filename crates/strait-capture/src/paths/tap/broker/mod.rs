@@ -4,8 +4,8 @@
 //! `strait run` starts the process, which calls [`serve_broker`](super::serve_broker); the libpcap
 //! drop-in opens its captures with a [`Broker`]. Both ends talk over a socket that the program
 //! inherits. A caller shows a packet socket: it can capture on its network namespace already. It
-//! gets the descriptors of rings and links, and never that of a program. `docs/internals/tap.md`
-//! has the protocol.
+//! gets the descriptors of rings and doorbells, and never that of a program or link.
+//! `docs/internals/libpcap.md` has the protocol.
 
 pub(super) mod message;
 
@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use rustix::io::{Errno, FdFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use strait_filter::cbpf::Program;
-use strait_sys::bpf::{Doorbell, Link, Map, TcxHook};
+use strait_filter::tap::layout::Sizes;
+use strait_sys::bpf::{Doorbell, Map, TcxHook};
 use strait_sys::{inherited, packet};
 
 use self::message::{Call, Outcome};
@@ -40,6 +41,7 @@ impl Broker {
     /// [serve](super::serve_broker).
     pub fn pair() -> Result<(Self, OwnedFd), Error> {
         let (own, brokers) = pair()?;
+        set_limit(&own)?;
         Ok((Self { socket: Arc::new(own) }, brokers))
     }
 
@@ -62,26 +64,41 @@ impl Broker {
     }
 
     /// Has a tap's memory made. `socket` shows that this process may capture in its network
-    /// namespace, which must be the broker's.
+    /// namespace, which must be the broker's. `sizes` are those that the readers expect, for `cpus`
+    /// processors.
     pub(super) fn open(
         &self,
         options: &Options<'_>,
         socket: &packet::Socket,
+        sizes: &Sizes,
+        cpus: u32,
     ) -> Result<(Tap, Memory), Error> {
         let interface = options.interface.to_owned();
-        let (own, brokers) = pair()?;
-        set_socket_timeout(&own, Timeout::Recv, Some(LIMIT)).map_err(|errno| failed("set up", errno))?;
-        message::send(&self.socket, &[0], &[brokers.as_fd()]).map_err(|errno| failed("reach", errno))?;
-        drop(brokers);
-        let tap = Tap { socket: own, interface };
+        let tap = Tap { socket: self.request_tap(&interface)?, interface };
         let call = Call::Open { options: *options };
         let mut descriptors = tap.call(&call, &[socket.as_fd()])?.into_iter();
         let mut map =
             || Map::from_descriptor(descriptors.next().ok_or_else(incomplete)?).map_err(Error::from);
         let rings = map()?;
+        if (rings.value_bytes() as usize, rings.entries()) != (sizes.value_bytes(), cpus) {
+            return Err(Error::Usage(
+                "the tap's broker has rings of other sizes: open the capture again, with rings of the default sizes"
+                    .into(),
+            ));
+        }
         let doorbells = (0..options.lanes).map(|_| Ok(Arc::new(Doorbell::of(map()?)?)));
         let doorbells = doorbells.collect::<Result<_, Error>>()?;
         Ok((tap, Memory { rings, doorbells }))
+    }
+
+    /// Returns the socket of a new tap. Another process with this access may receive the answer to
+    /// this request, and this one the answer to its request: all of them are alike.
+    fn request_tap(&self, interface: &str) -> Result<OwnedFd, Error> {
+        message::send(&self.socket, &[message::VERSION], &[]).map_err(lost)?;
+        let mut descriptors = outcome(message::receive(&self.socket), interface)?;
+        let socket = descriptors.pop().ok_or_else(incomplete)?;
+        set_limit(&socket)?;
+        Ok(socket)
     }
 }
 
@@ -95,7 +112,7 @@ pub(super) struct Options<'a> {
     pub(super) rx_hash: bool,
 }
 
-/// Open tap of a broker, which frees its memory when both processes have closed it.
+/// Open tap of a broker, which detaches its programs when this process has closed it.
 #[derive(Debug)]
 pub(super) struct Tap {
     socket: OwnedFd,
@@ -103,32 +120,50 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// Attaches a program with `filter`.
-    pub(super) fn attach(&self, filter: &Program, hook: TcxHook) -> Result<Link, Error> {
-        let link = self.call(&Call::Attach { hook, filter: filter.clone() }, &[])?.pop();
-        Ok(Link::from_descriptor(link.ok_or_else(incomplete)?))
-    }
-
-    /// Replaces the programs of `links` by those of another filter.
-    pub(super) fn replace(&self, filter: &Program, links: &[(TcxHook, Link)]) -> Result<(), Error> {
-        let hooks = links.iter().map(|(hook, _)| *hook).collect();
-        let descriptors: Vec<BorrowedFd<'_>> = links.iter().map(|(_, link)| link.as_fd()).collect();
-        self.call(&Call::Replace { hooks, filter: filter.clone() }, &descriptors).map(drop)
+    /// Attaches programs with `filter` to `hooks`, and detaches those of other hooks.
+    pub(super) fn attach(&self, filter: &Program, hooks: &[TcxHook]) -> Result<(), Error> {
+        self.call(&Call::Attach { hooks: hooks.to_vec(), filter: filter.clone() }, &[]).map(drop)
     }
 
     /// Makes a call with `descriptors`, and returns those of the reply.
+    ///
+    /// # Errors
+    /// The outcome of the call. If there is none, the tap ends: a late reply would be taken for that
+    /// of the next call.
     fn call(&self, call: &Call<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, Error> {
-        let lost = |errno| failed("reach", errno);
-        message::send(&self.socket, &call.encode()?, descriptors).map_err(lost)?;
-        let reply = message::receive(&self.socket).map_err(lost)?;
-        let (bytes, descriptors) = reply.ok_or_else(|| lost(Errno::CONNRESET))?;
-        Outcome::decode(&bytes).ok_or_else(incomplete)?.into_result(&self.interface)?;
-        Ok(descriptors)
+        let bytes = call.encode()?;
+        let sent = message::send(&self.socket, &bytes, descriptors);
+        let reply = sent.and_then(|()| message::receive(&self.socket));
+        if reply.is_err() {
+            let _ = shutdown(&self.socket, Shutdown::Both);
+        }
+        outcome(reply, &self.interface)
     }
 }
 
+/// Returns the descriptors of a reply.
+fn outcome(
+    reply: rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)>,
+    interface: &str,
+) -> Result<Vec<OwnedFd>, Error> {
+    let (bytes, descriptors) = reply.map_err(lost)?;
+    if bytes.is_empty() {
+        return Err(lost(Errno::CONNRESET));
+    }
+    Outcome::decode(&bytes).ok_or_else(incomplete)?.into_result(interface)?;
+    Ok(descriptors)
+}
+
+fn lost(errno: Errno) -> Error {
+    failed("reach", errno)
+}
+
+fn set_limit(socket: &OwnedFd) -> Result<(), Error> {
+    set_socket_timeout(socket, Timeout::Recv, Some(LIMIT)).map_err(|errno| failed("set up", errno))
+}
+
 /// Returns a pair of connected sockets that keep the bounds of messages.
-fn pair() -> Result<(OwnedFd, OwnedFd), Error> {
+pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Error> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|errno| failed("make a socket for", errno))
 }
@@ -161,6 +196,17 @@ mod tests {
         for value in ["", ":", "0", "-1:2", &format!("{number}:{other}"), &format!("1000000:{inode}")] {
             assert!(Broker::inherited(value).is_none(), "{value}");
         }
+    }
+
+    #[test]
+    fn tap_ends_with_a_call_that_has_no_reply() {
+        let (own, brokers) = pair().unwrap();
+        set_socket_timeout(&own, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
+        let tap = Tap { socket: own, interface: "lo".into() };
+        let call = || tap.attach(&Program::accept_all(96), &[TcxHook::Ingress]).unwrap_err();
+        assert!(call().is_one_of(&[Errno::AGAIN]));
+        assert!(message::reply(&brokers, &Outcome::Done, &[]).is_err(), "nobody waits for it");
+        assert!(call().is_one_of(&[Errno::PIPE]));
     }
 
     #[test]
