@@ -21,7 +21,8 @@ use super::Options;
 use crate::error::Error;
 use crate::filter;
 
-/// Changes with the messages and with the layout of the rings. By itself it is the request for a tap.
+/// Changes with the messages and with the layout of the rings. By itself it is the request for a
+/// tap.
 pub(crate) const VERSION: u8 = 2;
 const INSTRUCTION_BYTES: usize = 8;
 const MESSAGE_BYTES_MAX: usize = 4096 + INSTRUCTIONS_MAX * INSTRUCTION_BYTES;

@@ -128,8 +128,8 @@ impl Tap {
     /// Makes a call with `descriptors`, and returns those of the reply.
     ///
     /// # Errors
-    /// The outcome of the call. If there is none, the tap ends: a late reply would be taken for that
-    /// of the next call.
+    /// The outcome of the call. If there is none, the tap ends: a late reply would be taken for
+    /// that of the next call.
     fn call(&self, call: &Call<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, Error> {
         let bytes = call.encode()?;
         let sent = message::send(&self.socket, &bytes, descriptors);
