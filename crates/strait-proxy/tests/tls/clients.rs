@@ -186,11 +186,11 @@ fn invalid_files_are_named_in_one_line() {
         ),
         (
             format!("{listen}certificate = \"{empty}\"\nkey = \"{two}\""),
-            format!("tls.certificate = \"{empty}\": the file has none"),
+            format!("tls.certificate = \"{empty}\": the file has no such block"),
         ),
         (
             format!("{listen}certificate = \"{one}\"\nkey = \"{one}\""),
-            format!("tls.key = \"{one}\": the file has none"),
+            format!("tls.key = \"{one}\": the file has no such block"),
         ),
         (
             format!("{listen}certificate = \"/nowhere\"\nkey = \"{two}\""),
