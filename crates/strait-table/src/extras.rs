@@ -1,5 +1,5 @@
 //! Values of packets that only some columns need, beside the fixed fields of
-//! [`Headers`](crate::Headers): bytes of frames, and owners.
+//! [`Headers`]: bytes of frames, and owners.
 
 use std::sync::Arc;
 
