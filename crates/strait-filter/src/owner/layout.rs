@@ -7,119 +7,56 @@ pub const FAILURES: usize = 8;
 /// Size of the value with these numbers.
 pub const STATE_BYTES: usize = 16;
 
-/// Offsets in bytes in structures of the running kernel.
-#[allow(missing_docs, reason = "the names are the kernel's")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offsets {
-    pub task_tgid: i16,
-    pub task_group_leader: i16,
-    pub task_comm: i16,
-    pub task_cred: i16,
-    pub task_cgroups: i16,
-    pub task_self_exec_id: i16,
-    pub cred_euid: i16,
-    /// `css_set.dfl_cgrp`: the task's cgroup of version 2.
-    pub css_set_dfl_cgrp: i16,
-    pub cgroup_kn: i16,
-    pub kernfs_node_id: i16,
-    pub socket_sk: i16,
-    /// `sock_common.skc_family`; a `struct sock` starts with a `sock_common`.
-    pub sock_family: i16,
-    pub sock_type: i16,
-    pub sk_buff_dev: i16,
-    pub net_device_ip_ptr: i16,
-    pub net_device_ip6_ptr: i16,
-    pub in_device_ifa_list: i16,
-    pub in_ifaddr_ifa_next: i16,
-    pub in_ifaddr_ifa_local: i16,
-    pub inet6_dev_addr_list: i16,
-    pub inet6_ifaddr_if_list: i16,
-    pub inet6_ifaddr_addr: i16,
+/// Makes [`Offsets`] of a list of fields, each with its structure and member.
+macro_rules! offsets {
+    ($($(#[$about:meta])* $field:ident: $structure:ident.$member:ident,)+) => {
+        /// Offsets in bytes in structures of the running kernel.
+        #[allow(missing_docs, reason = "the names are the kernel's")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Offsets {
+            $($(#[$about])* pub $field: i16,)+
+        }
+
+        impl Offsets {
+            /// Structure and member of each offset, in the order of [`Offsets::new`].
+            pub const MEMBERS: [(&str, &str); [$(stringify!($field)),+].len()] =
+                [$((stringify!($structure), stringify!($member))),+];
+
+            /// Takes the offsets of [`Offsets::MEMBERS`]; `None` if one is beyond the reach of an
+            /// instruction.
+            pub fn new(found: [u32; Self::MEMBERS.len()]) -> Option<Self> {
+                let [$($field),+] = found;
+                Some(Self { $($field: i16::try_from($field).ok()?),+ })
+            }
+        }
+    };
 }
 
-impl Offsets {
-    /// Structure and member of each offset, in the order of [`Offsets::new`].
-    pub const MEMBERS: [(&str, &str); 22] = [
-        ("task_struct", "tgid"),
-        ("task_struct", "group_leader"),
-        ("task_struct", "comm"),
-        ("task_struct", "cred"),
-        ("task_struct", "cgroups"),
-        ("task_struct", "self_exec_id"),
-        ("cred", "euid"),
-        ("css_set", "dfl_cgrp"),
-        ("cgroup", "kn"),
-        ("kernfs_node", "id"),
-        ("socket", "sk"),
-        ("sock_common", "skc_family"),
-        ("sock", "sk_type"),
-        ("sk_buff", "dev"),
-        ("net_device", "ip_ptr"),
-        ("net_device", "ip6_ptr"),
-        ("in_device", "ifa_list"),
-        ("in_ifaddr", "ifa_next"),
-        ("in_ifaddr", "ifa_local"),
-        ("inet6_dev", "addr_list"),
-        ("inet6_ifaddr", "if_list"),
-        ("inet6_ifaddr", "addr"),
-    ];
-
-    /// Takes the offsets of [`Offsets::MEMBERS`]; `None` if one is beyond the reach of an
-    /// instruction.
-    pub fn new(found: [u32; Self::MEMBERS.len()]) -> Option<Self> {
-        let mut offsets = [0; Self::MEMBERS.len()];
-        for (offset, found) in offsets.iter_mut().zip(found) {
-            *offset = i16::try_from(found).ok()?;
-        }
-        let [
-            task_tgid,
-            task_group_leader,
-            task_comm,
-            task_cred,
-            task_cgroups,
-            task_self_exec_id,
-            cred_euid,
-            css_set_dfl_cgrp,
-            cgroup_kn,
-            kernfs_node_id,
-            socket_sk,
-            sock_family,
-            sock_type,
-            sk_buff_dev,
-            net_device_ip_ptr,
-            net_device_ip6_ptr,
-            in_device_ifa_list,
-            in_ifaddr_ifa_next,
-            in_ifaddr_ifa_local,
-            inet6_dev_addr_list,
-            inet6_ifaddr_if_list,
-            inet6_ifaddr_addr,
-        ] = offsets;
-        Some(Self {
-            task_tgid,
-            task_group_leader,
-            task_comm,
-            task_cred,
-            task_cgroups,
-            task_self_exec_id,
-            cred_euid,
-            css_set_dfl_cgrp,
-            cgroup_kn,
-            kernfs_node_id,
-            socket_sk,
-            sock_family,
-            sock_type,
-            sk_buff_dev,
-            net_device_ip_ptr,
-            net_device_ip6_ptr,
-            in_device_ifa_list,
-            in_ifaddr_ifa_next,
-            in_ifaddr_ifa_local,
-            inet6_dev_addr_list,
-            inet6_ifaddr_if_list,
-            inet6_ifaddr_addr,
-        })
-    }
+offsets! {
+    task_tgid: task_struct.tgid,
+    task_group_leader: task_struct.group_leader,
+    task_comm: task_struct.comm,
+    task_cred: task_struct.cred,
+    task_cgroups: task_struct.cgroups,
+    task_self_exec_id: task_struct.self_exec_id,
+    cred_euid: cred.euid,
+    /// The task's cgroup of version 2.
+    css_set_dfl_cgrp: css_set.dfl_cgrp,
+    cgroup_kn: cgroup.kn,
+    kernfs_node_id: kernfs_node.id,
+    socket_sk: socket.sk,
+    /// A `struct sock` starts with a `sock_common`.
+    sock_family: sock_common.skc_family,
+    sock_type: sock.sk_type,
+    sk_buff_dev: sk_buff.dev,
+    net_device_ip_ptr: net_device.ip_ptr,
+    net_device_ip6_ptr: net_device.ip6_ptr,
+    in_device_ifa_list: in_device.ifa_list,
+    in_ifaddr_ifa_next: in_ifaddr.ifa_next,
+    in_ifaddr_ifa_local: in_ifaddr.ifa_local,
+    inet6_dev_addr_list: inet6_dev.addr_list,
+    inet6_ifaddr_if_list: inet6_ifaddr.if_list,
+    inet6_ifaddr_addr: inet6_ifaddr.addr,
 }
 
 pub(super) const PID: i16 = 0;
