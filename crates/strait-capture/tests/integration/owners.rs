@@ -206,6 +206,13 @@ fn sockets_older_than_the_capture_have_their_owners() {
     }
 }
 
+/// Sends frames from the left end, and waits until all of them have arrived.
+fn send_and_await(wire: &Wire, frames: &[Vec<u8>]) {
+    let before = wire.right().stats().rx_packets;
+    send(wire, frames);
+    wire.await_arrival(before, frames.len() as u64);
+}
+
 /// Frames that no socket of this host sent are attributed to the socket that receives them.
 #[test]
 fn frames_from_elsewhere_belong_to_their_receiver() {
@@ -217,11 +224,7 @@ fn frames_from_elsewhere_belong_to_their_receiver() {
     let segment = |flags: u16| packet(&wire, 6, &[4000, to_tcp, 0, 1, 0, 0, 0x5000 | flags, 1000, 0, 0]);
     let (syn, ack) = (segment(2), segment(16));
     let frames = [datagram(to_udp), datagram(1), ack.clone(), syn, ack];
-    let Some(seen) = capture(&wire, None, || {
-        let before = wire.right().stats().rx_packets;
-        send(&wire, &frames);
-        wire.await_arrival(before, frames.len() as u64);
-    }) else {
+    let Some(seen) = capture(&wire, None, || send_and_await(&wire, &frames)) else {
         return;
     };
     let received: Vec<_> = seen.iter().filter(|packet| !packet.sent).map(|packet| packet.owner).collect();
@@ -243,11 +246,7 @@ fn packets_to_other_hosts_and_vlans_have_no_owner() {
     let frames = [&[ours.clone(), tagged], &elsewhere[..], &[ours]].concat();
     for forwards in ["0", "1"] {
         wire.right().run(|| fs::write("/proc/sys/net/ipv4/ip_forward", forwards)).unwrap();
-        let Some(seen) = capture(&wire, None, || {
-            let before = wire.right().stats().rx_packets;
-            send(&wire, &frames);
-            wire.await_arrival(before, frames.len() as u64);
-        }) else {
+        let Some(seen) = capture(&wire, None, || send_and_await(&wire, &frames)) else {
             return;
         };
         let received = seen.iter().filter(|packet| !packet.sent && packet.flow.destination.port == port);
@@ -278,11 +277,7 @@ fn ipv6_sockets_without_an_address_own_packets_to_this_host_only() {
         packet_to_ipv6(&wire, elsewhere, 17, &datagram(to_udp)),
         packet_to(&wire, [192, 0, 2, 1], 17, &datagram(to_udp)),
     ];
-    let Some(seen) = capture(&wire, None, || {
-        let before = wire.right().stats().rx_packets;
-        send(&wire, &frames);
-        wire.await_arrival(before, frames.len() as u64);
-    }) else {
+    let Some(seen) = capture(&wire, None, || send_and_await(&wire, &frames)) else {
         return;
     };
     let received = seen.iter().filter(|packet| !packet.sent && packet.flow.source.port == 4000);
@@ -301,11 +296,7 @@ fn connection_with_a_rejected_start_has_the_owner_of_its_socket() {
     let closed = packet(&wire, 6, &[4000, 1, 0, 1, 0, 0, 0x5010, 1000, 0, 0]);
     let filter = "tcp[tcpflags] & tcp-syn == 0";
     let builder = Session::builder("right").owners(true).ring(64 << 20).filter(filter);
-    let Some(seen) = capture_by(&wire, builder, || {
-        let before = wire.right().stats().rx_packets;
-        send(&wire, &[ack, closed]);
-        wire.await_arrival(before, 2);
-    }) else {
+    let Some(seen) = capture_by(&wire, builder, || send_and_await(&wire, &[ack, closed])) else {
         return;
     };
     let received: Vec<_> = seen.iter().filter(|packet| !packet.sent).map(|packet| packet.owner).collect();

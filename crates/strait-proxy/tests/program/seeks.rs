@@ -43,13 +43,20 @@ fn fill_skips_a_part_and_fetches_what_follows() {
     for config in ["transfer.fill = \"splice\"\n", "transfer.fill = \"copy\"\n", "transfer.splice = false\n"]
     {
         let mut cinema = Cinema::with_parts(config);
-        assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
-        cinema.gate.open(8 * MIB);
-        cinema.continues();
-        await_hit(cinema.proxy.address, &FILM);
-        let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
-        assert_eq!(cinema.parts(), expected, "no byte is requested twice: {config}");
+        println!("{config}");
+        assert_fill_asks_for_the_rest(&mut cinema, 8 * MIB);
     }
+}
+
+/// Seeks to a part in the middle, lets the origin send `sent` bytes to the fill, and asserts that
+/// the film is complete after requests for the part and for what follows it.
+fn assert_fill_asks_for_the_rest(cinema: &mut Cinema, sent: u64) {
+    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
+    cinema.gate.open(sent);
+    cinema.continues();
+    await_hit(cinema.proxy.address, &FILM);
+    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
+    assert_eq!(cinema.parts(), expected, "no byte is requested twice");
 }
 
 #[test]
@@ -63,12 +70,7 @@ fn fill_reads_on_if_the_origin_refuses_what_follows() {
         }
         send_body(request, stream, FRESH)
     });
-    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
-    cinema.gate.open(FILM.len);
-    cinema.continues();
-    await_hit(cinema.proxy.address, &FILM);
-    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
-    assert_eq!(cinema.parts(), expected);
+    assert_fill_asks_for_the_rest(&mut cinema, FILM.len);
 }
 
 #[test]
@@ -83,12 +85,7 @@ fn fill_reads_on_if_the_origin_does_not_answer_what_follows() {
         }
         send_body(request, stream, FRESH)
     });
-    assert_part(&cinema.seek(&format!("{}-{}", 8 * MIB, 14 * MIB - 1)), 8 * MIB, 6 * MIB);
-    cinema.gate.open(FILM.len);
-    cinema.continues();
-    await_hit(cinema.proxy.address, &FILM);
-    let expected = [Some((8 * MIB, 14 * MIB - 1)), Some((14 * MIB, FILM.len - 1))];
-    assert_eq!(cinema.parts(), expected);
+    assert_fill_asks_for_the_rest(&mut cinema, FILM.len);
 }
 
 #[test]
