@@ -21,7 +21,8 @@
 //! | answers of DNS in a row | 64 | left out |
 //! | bytes of messages in a block of the queue | 256 KiB | the block is sent |
 //!
-//! Every missed message is counted, and so is a message that its parser refuses.
+//! Every missed message is counted, and so is a message that its parser refuses. Exception: a
+//! message that comes after a later one of its stream is taken for one that is sent again.
 
 mod assembly;
 mod dns;
