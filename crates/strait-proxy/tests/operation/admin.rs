@@ -102,6 +102,7 @@ fn stored_objects_are_listed_and_purged() {
     assert_eq!(post(&format!("/purge?uri={uri}")).json()["stored"], 1);
     assert_eq!(rig.show(&format!("/object?uri={uri}")).json().as_array().unwrap().len(), 0);
     assert!(client.get("/200/60/10/a").field("cache-status").unwrap().contains("uri-miss"));
+    rig.wait_stored(3);
     assert_eq!(post("/ban?pattern=http%3A//www.example/*").json()["stored"], 3);
     let asked = rig.origin.asked();
     client.get("/200/60/10/b");
