@@ -28,11 +28,8 @@ static __always_inline void zc_post_slot(void *descs, u16 *posted,
 					 const dma_addr_t *dma, u32 index,
 					 u16 slot, zc_post post)
 {
-	bool changed = posted[index] != slot;
-
-	if (changed)
-		posted[index] = slot;
-	post(descs, index, dma[slot], changed);
+	post(descs, index, dma[slot], posted[index] != slot);
+	posted[index] = slot;
 }
 
 /* Writes the descriptors that the NIC had before it was stopped. */
@@ -95,7 +92,7 @@ static __always_inline struct zc_taken zc_take(struct zc_queue *queue,
 					       zc_received received,
 					       zc_post post)
 {
-	enum zc_needs needs = filter ? zc_needs(filter) : ZC_NEEDS_NOTHING;
+	struct zc_filtering filtering;
 	/* Not read again for each frame: the compiler cannot know that. */
 	struct zerocopy_desc *shared = rx->shared->desc;
 	u32 mask = rx->mask, head = rx->head, index = rx->nic_head;
@@ -104,11 +101,12 @@ static __always_inline struct zc_taken zc_take(struct zc_queue *queue,
 	void **frames_at = rx->frames_at;
 	const dma_addr_t *dma = rx->dma;
 	void *descs = queue->rx.descs;
-	struct sk_buff *skb = rx->skb;
 	u32 limit = min_t(u32, budget, (tail - index) & mask);
 	u32 end = (index + limit) & mask, frames, reposted;
 	u64 now = ktime_get_real_ns(), bytes = 0;
 
+	if (filter)
+		filtering = zc_filtering(filter, rx->skb);
 	while (index != end) {
 		struct zerocopy_desc *desc = &shared[head];
 		u16 slot = posted[index];
@@ -122,8 +120,7 @@ static __always_inline struct zc_taken zc_take(struct zc_queue *queue,
 			goto repost;
 		}
 		bytes += length;
-		if (filter && !zc_accepts(filter, skb, frames_at[slot], length,
-					  needs))
+		if (filter && !zc_accepts(&filtering, frames_at[slot], length))
 			goto repost;
 		if (unlikely(held[head] != slot)) {
 			held[head] = slot;

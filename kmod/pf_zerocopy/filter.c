@@ -5,12 +5,6 @@
  */
 #include "filter.h"
 
-/* True for the program `ret #0`, by its first instruction. */
-static bool rejects_all(const struct sock_filter *first)
-{
-	return first->code == (BPF_RET | BPF_K) && first->k == 0;
-}
-
 /*
  * Programs cannot run that dissect the frame for its payload's offset, or search
  * it for netlink attributes: those read a length twice, and the process can write
@@ -23,7 +17,7 @@ enum zc_needs zc_needs(const struct bpf_prog *filter)
 	enum zc_needs needs = ZC_NEEDS_NOTHING;
 	unsigned int i;
 
-	if (!classic || rejects_all(&classic->filter[0]))
+	if (!classic)
 		return ZC_REJECTS_ALL;
 	for (i = 0; i < classic->len; i++) {
 		const struct sock_filter *code = &classic->filter[i];
@@ -42,6 +36,67 @@ enum zc_needs zc_needs(const struct bpf_prog *filter)
 		}
 	}
 	return needs;
+}
+
+/*
+ * Follows a program on any frame without a tag whose EtherType is @type. ZC_RUN
+ * if the verdict depends on more: on other bytes, or on the length.
+ */
+static enum zc_verdict verdict_by_type(const struct sock_fprog_kern *classic,
+				       u16 type)
+{
+	unsigned int i;
+	u32 a = 0;
+
+	for (i = 0; i < classic->len; i++) {
+		const struct sock_filter *code = &classic->filter[i];
+		bool jumps;
+
+		switch (code->code) {
+		case BPF_LD | BPF_H | BPF_ABS:
+			if (code->k != offsetof(struct ethhdr, h_proto))
+				return ZC_RUN;
+			a = type;
+			continue;
+		case BPF_JMP | BPF_JA:
+			i += code->k;
+			continue;
+		case BPF_JMP | BPF_JEQ | BPF_K:
+			jumps = a == code->k;
+			break;
+		case BPF_JMP | BPF_JGT | BPF_K:
+			jumps = a > code->k;
+			break;
+		case BPF_JMP | BPF_JGE | BPF_K:
+			jumps = a >= code->k;
+			break;
+		case BPF_JMP | BPF_JSET | BPF_K:
+			jumps = a & code->k;
+			break;
+		case BPF_RET | BPF_K:
+			return code->k ? ZC_ACCEPT : ZC_REJECT;
+		default:
+			return ZC_RUN;
+		}
+		i += jumps ? code->jt : code->jf;
+	}
+	return ZC_RUN;
+}
+
+/* Returns what is to be done with frames of an EtherType. */
+enum zc_verdict zc_verdict(const struct bpf_prog *filter, enum zc_needs needs,
+			   __be16 type)
+{
+	enum zc_verdict verdict;
+
+	if (needs == ZC_REJECTS_ALL)
+		return ZC_REJECT;
+	if (eth_type_vlan(type))
+		return ZC_RUN_RARE;
+	verdict = verdict_by_type(filter->orig_prog, ntohs(type));
+	if (verdict == ZC_RUN && needs == ZC_NEEDS_TYPE)
+		return ZC_RUN_RARE;
+	return verdict;
 }
 
 /*
@@ -112,8 +167,6 @@ bool zc_accepts_rare(const struct bpf_prog *filter, struct sk_buff *skb,
 {
 	const struct ethhdr *ethernet = frame;
 
-	if (needs == ZC_REJECTS_ALL)
-		return false;
 	if (eth_type_vlan(READ_ONCE(ethernet->h_proto)) &&
 	    length >= VLAN_ETH_HLEN)
 		return accepts_tagged(filter, skb, frame, length, needs);

@@ -21,7 +21,32 @@ enum zc_needs {
 	ZC_REJECTS_ALL, /* or cannot run */
 };
 
+/* What is to be done with a frame. */
+enum zc_verdict {
+	ZC_REJECT,
+	ZC_ACCEPT,
+	ZC_RUN, /* the program decides */
+	ZC_RUN_RARE, /* the same, by zc_accepts_rare() */
+};
+
+/*
+ * A filter that runs on the frames of a poll. Many programs decide by the
+ * EtherType alone, at least about the frames of some: those frames need no run.
+ */
+struct zc_filtering {
+	const struct bpf_prog *filter;
+	struct sk_buff *skb; /* prepared */
+	enum zc_needs needs;
+	/*
+	 * The EtherType of the last frame, as it is on the wire, in the upper half,
+	 * and the verdict on it; unless that is ZC_RUN_RARE.
+	 */
+	u32 known;
+};
+
 enum zc_needs zc_needs(const struct bpf_prog *filter);
+enum zc_verdict zc_verdict(const struct bpf_prog *filter, enum zc_needs needs,
+			   __be16 type);
 void zc_prepare_filtering(struct sk_buff *skb);
 bool zc_accepts_rare(const struct bpf_prog *filter, struct sk_buff *skb,
 		     void *frame, u32 length, enum zc_needs needs);
@@ -49,20 +74,45 @@ static __always_inline bool zc_accepts_plain(const struct bpf_prog *filter,
 	return bpf_prog_run(filter, skb) != 0;
 }
 
+static __always_inline struct zc_filtering
+zc_filtering(const struct bpf_prog *filter, struct sk_buff *skb)
+{
+	return (struct zc_filtering){
+		.filter = filter,
+		.skb = skb,
+		.needs = zc_needs(filter),
+		.known = ZC_RUN_RARE,
+	};
+}
+
 /*
- * Runs the filter on a received frame; true if the process gets the frame. With
- * bottom halves disabled; @skb is prepared, and @needs is that of the filter.
+ * Filters a received frame; true if the process gets it. With bottom halves
+ * disabled.
  */
-static __always_inline bool zc_accepts(const struct bpf_prog *filter,
-				       struct sk_buff *skb, void *frame,
-				       u32 length, enum zc_needs needs)
+static __always_inline bool zc_accepts(struct zc_filtering *filtering,
+				       void *frame, u32 length)
 {
 	const struct ethhdr *ethernet = frame;
+	__be16 type = READ_ONCE(ethernet->h_proto);
+	u32 high = (u32)(__force u16)type << 16;
+	u32 verdict = filtering->known ^ high;
 
-	if (unlikely(needs != ZC_NEEDS_NOTHING ||
-		     eth_type_vlan(READ_ONCE(ethernet->h_proto))))
-		return zc_accepts_rare(filter, skb, frame, length, needs);
-	return zc_accepts_plain(filter, skb, frame, length);
+	/* For a rejected frame the least work pays most. */
+	if (verdict == ZC_REJECT)
+		return false;
+	/* Of another type, if it is no verdict. */
+	if (unlikely(verdict > ZC_RUN)) {
+		verdict = zc_verdict(filtering->filter, filtering->needs, type);
+		if (verdict == ZC_RUN_RARE)
+			return zc_accepts_rare(filtering->filter,
+					       filtering->skb, frame, length,
+					       filtering->needs);
+		filtering->known = high | verdict;
+	}
+	if (verdict != ZC_RUN)
+		return verdict == ZC_ACCEPT;
+	return zc_accepts_plain(filtering->filter, filtering->skb, frame,
+				length);
 }
 
 #endif /* _ZEROCOPY_FILTER_H */
