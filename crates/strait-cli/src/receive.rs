@@ -83,8 +83,9 @@ const HASH_TICK: Duration = Duration::from_millis(100);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_os::process::on_termination()?;
-    let mut senders = Senders::listen(args)?;
+    // First, so that the line "listening on" promises that a transfer can be stored.
     let mut output = Output::open(args.output.as_deref())?;
+    let mut senders = Senders::listen(args)?;
     let (mut receiving, peer) = loop {
         let sender = senders.next(&output, terminated)?;
         let (peer, network) = (sender.stream.try_clone(), sender.network);

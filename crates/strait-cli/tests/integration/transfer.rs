@@ -513,5 +513,6 @@ fn usage_errors_are_reported() {
         let finished = run(&arguments);
         assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
         assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+        assert!(!finished.stderr.contains(LISTENING), "{arguments:?}: {}", finished.stderr);
     }
 }
