@@ -41,6 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
     /// Directory of stored responses; without it small ones are kept in memory
+    /// [default: cache.dir of the configuration, else $CACHE_DIRECTORY]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// Size limit of the directory [default: 1 GiB]
@@ -361,7 +362,8 @@ fn with_options(mut config: Config, args: &Args) -> Config {
         config.listen.clone_from(&args.listen);
     }
     config.origin = args.origin.clone().or(config.origin);
-    config.cache.dir = args.cache_dir.clone().or(config.cache.dir);
+    let dir = args.cache_dir.clone().or(config.cache.dir).or_else(cache_directory);
+    config.cache.dir = dir.filter(|dir| !dir.as_os_str().is_empty());
     config.cache.size = args.cache_size.unwrap_or(config.cache.size);
     config.cache.memory = args.memory.unwrap_or(config.cache.memory);
     config.workers = args.workers.unwrap_or(config.workers);
@@ -371,4 +373,10 @@ fn with_options(mut config: Config, args: &Args) -> Config {
     config.transfer.splice &= !args.no_splice;
     config.transfer.fill = args.fill.unwrap_or(config.transfer.fill);
     config
+}
+
+/// Returns the first directory of `CacheDirectory=` in the systemd unit (systemd.exec(5)).
+fn cache_directory() -> Option<PathBuf> {
+    let all = std::env::var_os("CACHE_DIRECTORY").filter(|all| !all.is_empty())?;
+    std::env::split_paths(&all).next()
 }

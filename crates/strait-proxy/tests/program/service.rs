@@ -325,6 +325,23 @@ fn configured_user_has_no_capabilities() {
     proxy.end();
 }
 
+#[test]
+fn directory_of_the_unit_is_the_last_choice() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let config = path("strait.toml");
+    let start = |toml: &str| {
+        fs::write(&config, format!("listen = [\"127.0.0.1:0\"]\n{toml}")).unwrap();
+        let launch = Launch::new(PROGRAM).arg("--config").arg(&config);
+        let process = launch.env("CACHE_DIRECTORY", path("unit")).spawn().unwrap();
+        process.wait_for_stderr("listening on ", LIMIT).unwrap();
+        ["unit", "own"].map(|name| path(name).exists())
+    };
+    assert_eq!(start("cache.dir = \"\"\n"), [false, false]);
+    assert_eq!(start(&format!("cache.dir = \"{}\"\n", path("own").display())), [false, true]);
+    assert_eq!(start(""), [true, true]);
+}
+
 /// Capabilities belong to threads, so one that is started early would keep them all.
 #[test]
 fn threads_start_after_capabilities_are_dropped() {
