@@ -36,6 +36,8 @@ pub enum Contestant {
     Belady,
     /// Evicts the object that was requested last the longest time ago.
     Lru,
+    /// Evicts the object with the fewest requests since the begin.
+    Lfu,
     /// A policy of libCacheSim.
     Library(&'static str),
     /// The store's policy, simulated.
@@ -47,9 +49,10 @@ pub enum Contestant {
 }
 
 /// All contestants with their names.
-pub const CONTESTANTS: [(&str, Contestant); 14] = [
+pub const CONTESTANTS: [(&str, Contestant); 15] = [
     ("belady", Contestant::Belady),
     ("lru", Contestant::Lru),
+    ("lfu", Contestant::Lfu),
     ("library-lru", Contestant::Library("LRU")),
     ("library-s3fifo", Contestant::Library("S3FIFO")),
     ("library-sieve", Contestant::Library("Sieve")),
@@ -156,6 +159,7 @@ fn measure(
     let figures = match contestant {
         Contestant::Belady => reference::belady(&trace, plan.capacity_bytes).figures(),
         Contestant::Lru => reference::lru(&trace, plan.capacity_bytes).figures(),
+        Contestant::Lfu => reference::lfu(&trace, plan.capacity_bytes).figures(),
         Contestant::Library(policy) => library::run(policy, &trace, plan.capacity_bytes, &plan.dir)?,
         Contestant::Simulated => simulate(&trace, plan.capacity_bytes),
         Contestant::Store => live::run(&trace, plan.capacity_bytes, &plan.dir)?,

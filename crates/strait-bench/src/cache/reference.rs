@@ -44,6 +44,22 @@ pub(super) fn lru(trace: &Trace, capacity_bytes: u64) -> Ratios {
     ratios
 }
 
+/// Runs LFU with the exact count of each object since the begin, also of those that it has evicted.
+/// For independent requests of one distribution, the counts are the maximum-likelihood estimate of
+/// the frequencies.
+pub(super) fn lfu(trace: &Trace, capacity_bytes: u64) -> Ratios {
+    let mut counts = HashMap::new();
+    let (mut cache, mut ratios) = (Ordered::default(), Ratios::default());
+    for (time, &request) in (0..).zip(trace) {
+        let count: &mut u64 = counts.entry(request.object).or_default();
+        *count += 1;
+        ratios.count(request.bytes, cache.remove(request));
+        // Of equal counts the latest is kept.
+        cache.insert(request, (*count << 32) + time, capacity_bytes);
+    }
+    ratios
+}
+
 /// Runs Belady's algorithm: evicts the object with the latest next request. It is optimal for
 /// objects of one size.
 pub(super) fn belady(trace: &Trace, capacity_bytes: u64) -> Ratios {
@@ -84,6 +100,13 @@ mod tests {
     #[test]
     fn lru_evicts_the_object_that_was_not_requested_for_longest() {
         assert_eq!(lru(&trace(&[1, 2, 1, 3, 1, 2]), 2).hits, 2);
+    }
+
+    #[test]
+    fn lfu_keeps_the_object_that_was_requested_most() {
+        // LRU evicts object 1 twice.
+        let trace = trace(&[1, 1, 1, 2, 3, 1, 3, 2, 1]);
+        assert_eq!((lfu(&trace, 2).hits, lru(&trace, 2).hits), (5, 3));
     }
 
     #[test]
