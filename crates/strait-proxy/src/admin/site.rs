@@ -156,11 +156,10 @@ impl Site {
         }
     }
 
-    /// Returns the cache keys of a URI: one if the name of a pool follows it, as in the list of
+    /// Returns the cache keys of a URI: those of one pool if its name follows, as in the list of
     /// objects, and those of all pools otherwise.
     fn keys_of(&self, text: &str) -> Result<Vec<String>> {
-        let key = Pattern::of_uri(text)?;
-        Ok(if key.contains('#') { vec![key] } else { self.settings().keys_of(key) })
+        Ok(self.settings().keys_of(Pattern::of_uri(text)?))
     }
 
     async fn purge(&self, keys: Vec<String>) -> Page {

@@ -98,6 +98,22 @@ pub struct Route {
     pub redirect: Option<Redirect>,
     /// Fixed response.
     pub respond: Option<Respond>,
+    /// Changes of the fields of requests to the pool.
+    pub request_headers: Option<Headers>,
+    /// Changes of the fields of responses to clients.
+    pub response_headers: Option<Headers>,
+}
+
+/// Changes of header fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Headers {
+    /// Fields with their only value: other lines of the field are removed.
+    pub set: BTreeMap<String, String>,
+    /// Fields with a value that is added to others.
+    pub add: BTreeMap<String, String>,
+    /// Fields that are removed.
+    pub remove: Vec<String>,
 }
 
 /// Redirection to another URI.

@@ -15,6 +15,8 @@ pub(crate) mod limits;
 pub(crate) mod pool;
 pub(crate) mod prefixes;
 pub(crate) mod read;
+pub(crate) mod rules;
+pub(crate) mod rules_check;
 pub(crate) mod schema;
 pub(crate) mod sections;
 pub(crate) mod server;

@@ -52,7 +52,12 @@ const ROUTE: &[(&str, Key)] = &[
     ("files", Key::Value(Kind::Path)),
     ("redirect", Key::Section(REDIRECT)),
     ("respond", Key::Section(RESPOND)),
+    ("request_headers", Key::Section(HEADERS)),
+    ("response_headers", Key::Section(HEADERS)),
 ];
+
+const HEADERS: &[(&str, Key)] =
+    &[("set", Key::Texts), ("add", Key::Texts), ("remove", Key::Value(Kind::Fields))];
 
 const REDIRECT: &[(&str, Key)] =
     &[("status", Key::Value(Kind::Number(300, 399))), ("location", Key::Value(Kind::Text))];
@@ -124,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND].into_iter().flatten() {
+        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS].into_iter().flatten() {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),
                 name => Config::DEFAULT_TOML.contains(&format!("{name} = ")),

@@ -3,6 +3,7 @@
 //! Host and path are in the cache key, so they alone select the target: responses of one target
 //! never answer requests for another. [`crate::config::site_check`] makes the table from the file.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,13 +14,14 @@ use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
+use crate::config::rules::{ResponseRules, Rules};
 use crate::config::server::Server;
 
 /// Sites of a reverse proxy. The one-line form is a site for all hosts with one route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sites {
     pub(crate) pools: Vec<Arc<ServerPool>>,
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<SiteRoute>,
     /// Positions in `routes`, by host.
     pub(crate) hosts: Hosts<usize>,
     /// Routes of each site.
@@ -37,12 +39,34 @@ pub(crate) struct SiteRoutes {
     pub(crate) is_https_only: bool,
 }
 
+/// Route of a site.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteRoute {
+    pub(crate) target: Target,
+    /// `None` if it has none, as most routes.
+    pub(crate) rules: Option<Box<Rules>>,
+}
+
 /// Target of a request, found by its host and path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) target: &'a Target,
-    /// True if the site's requests need TLS.
+    pub(crate) manner: Manner<'a>,
+}
+
+/// How the requests of a route are treated, whatever its target.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner<'a> {
+    /// True if the site's requests need TLS, and clients are told to use https only (HSTS).
     pub(crate) is_https_only: bool,
+    pub(crate) rules: Option<&'a Rules>,
+}
+
+impl<'a> Manner<'a> {
+    /// Returns the rules for heads of responses.
+    pub(crate) fn response(self) -> Option<&'a Arc<ResponseRules>> {
+        self.rules?.response.as_ref()
+    }
 }
 
 /// Target of a route.
@@ -83,7 +107,7 @@ impl Sites {
         routes.add("/", 0);
         Self {
             pools: vec![pool.clone()],
-            targets: vec![Target::Pool(pool)],
+            targets: vec![SiteRoute { target: Target::Pool(pool), rules: None }],
             hosts: Hosts::new(Some(0)),
             routes: vec![SiteRoutes { routes, is_https_only: false }],
             to_https: Redirect::default(),
@@ -95,6 +119,20 @@ impl Sites {
         self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls)
     }
 
+    /// Returns the ends of all keys: the name of each pool, alone and with each set of rules of its
+    /// routes.
+    pub(crate) fn key_ends(&self) -> Vec<Box<str>> {
+        let of_rules = |route: &SiteRoute| match (&route.target, &route.rules) {
+            (Target::Pool(pool), Some(rules)) => {
+                Some(format!("{}~{}", pool.name.as_ref()?, rules.key.as_ref()?).into())
+            }
+            _ => None,
+        };
+        let names = self.pools.iter().filter_map(|pool| pool.name.clone());
+        let with_rules: BTreeSet<_> = self.targets.iter().filter_map(of_rules).collect();
+        names.chain(with_rules).collect()
+    }
+
     /// Returns the target of a request.
     pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
         let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
@@ -104,15 +142,17 @@ impl Sites {
             None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
             None => select_by_all(path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
         };
-        let target = target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)?;
-        Ok(Found { target, is_https_only: *is_https_only })
+        let SiteRoute { target, rules } =
+            target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)?;
+        let manner = Manner { is_https_only: *is_https_only, rules: rules.as_deref() };
+        Ok(Found { target, manner })
     }
 
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
     /// server for `/` of the site for all hosts.
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
         let target = self.routes.get(self.hosts.default?)?.routes.find(b"/")?;
-        match self.targets.get(target)? {
+        match &self.targets.get(target)?.target {
             Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
             _ => None,
         }
@@ -125,19 +165,22 @@ pub(crate) struct Resource<'b> {
     pub(crate) uri: Uri<'b>,
     /// `None` for a forward proxy: the URI names the origin.
     pub(crate) pool: Option<&'b Arc<ServerPool>>,
-    /// True if clients are told to use https only (HSTS).
-    pub(crate) is_https_only: bool,
+    pub(crate) manner: Manner<'b>,
 }
 
 impl Resource<'_> {
-    /// Appends the cache key: the URI and, after `#`, the name of the pool. A reload can give a URI
-    /// to another pool, and responses of the pool before must not answer its requests. No URI of a
-    /// request has a `#`.
+    /// Appends the cache key: the URI, after `#` the name of the pool, and after `~` the hash of the
+    /// rules that change requests. A reload can give a URI to another pool or other rules, and
+    /// responses from before must not answer its requests. No URI of a request has a `#`.
     pub(crate) fn write_key(&self, key: &mut String) {
         self.uri.write_key(key);
         if let Some(name) = self.pool.and_then(|pool| pool.name.as_ref()) {
             key.push('#');
             key.push_str(name);
+        }
+        if let Some(hash) = self.manner.rules.and_then(|rules| rules.key.as_ref()) {
+            key.push('~');
+            key.push_str(hash);
         }
     }
 }
@@ -260,11 +303,11 @@ mod tests {
         let sites = sites(TOML);
         let uri = Uri::parse("http://www.example.org/admin?x").unwrap();
         let mut key = String::new();
-        Resource { uri, pool: pool_of(&sites, &uri), is_https_only: false }.write_key(&mut key);
+        Resource { uri, pool: pool_of(&sites, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
         let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
         key.clear();
-        Resource { uri, pool: pool_of(&one, &uri), is_https_only: false }.write_key(&mut key);
+        Resource { uri, pool: pool_of(&one, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");
     }
 }

@@ -33,7 +33,7 @@ impl Exchange<'_, '_> {
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => self.purge(&resource),
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
-            Bypass::Redirect(uri, redirect) => self.redirect(&uri, redirect).await,
+            Bypass::Redirect(uri, redirect, _) => self.redirect(&uri, redirect).await,
             Bypass::Fixed(response, _) => {
                 self.answer_fixed((response.status, &response.field_lines, &response.body)).await
             }

@@ -48,7 +48,7 @@ pub(crate) struct Exchange<'a, 'b> {
     /// Head of the request as it was read.
     pub(crate) raw: &'a [u8],
     pub(crate) upload: Upload,
-    pub(crate) options: ResponseOptions,
+    pub(crate) options: ResponseOptions<'b>,
     /// Permit of the client's gate to the origin, if it was taken already.
     pub(crate) client_permit: Option<Permit>,
     pub(crate) body: BodyFraming,
@@ -123,7 +123,8 @@ impl Exchange<'_, '_> {
         purpose: Purpose,
     ) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
-        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued };
+        let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
+        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued, host };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
         let origin = Origin::of(resource, self.chosen.get(), self.worker.now());
         self.chosen.set(origin.position());
@@ -239,7 +240,7 @@ impl Exchange<'_, '_> {
 }
 
 /// Returns the framing of a forwarded response, and the form of its body.
-fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
+fn outgoing(incoming: &Incoming, options: ResponseOptions<'_>) -> (Framing, Form) {
     match incoming.body {
         BodyFraming::Length(length) => (Framing::Length(length), Form::Data),
         BodyFraming::Chunked | BodyFraming::ToClose | BodyFraming::Tunnel

@@ -13,8 +13,9 @@ use strait_http::target::{Authority, Scheme, Target, Uri, host};
 
 use crate::cache::fill::Refusal;
 use crate::config::edge::Redirect;
+use crate::config::rules::RequestRules;
 use crate::config::settings::Settings;
-use crate::config::sites::{FixedResponse, Found, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -27,14 +28,23 @@ pub(crate) enum Route<'b> {
     Bypass(Bypass<'b>),
 }
 
-impl Route<'_> {
-    /// Returns true if clients are told to use https only (HSTS).
-    pub(crate) fn is_https_only(&self) -> bool {
+impl<'b> Route<'b> {
+    /// Returns how requests of the site's route are treated.
+    pub(crate) fn manner(&self) -> Manner<'b> {
         match self {
-            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..)) => resource.is_https_only,
-            Self::Bypass(Bypass::File(.., is_https_only) | Bypass::Fixed(_, is_https_only)) => *is_https_only,
-            Self::Bypass(_) => false,
+            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..) | Bypass::Purge(resource)) => {
+                resource.manner
+            }
+            Self::Bypass(
+                Bypass::File(.., manner) | Bypass::Fixed(_, manner) | Bypass::Redirect(.., manner),
+            ) => *manner,
+            Self::Bypass(Bypass::Tunnel(_) | Bypass::Here) => Manner::default(),
         }
+    }
+
+    /// Returns the rules that change the request.
+    pub(crate) fn request_rules(&self) -> Option<&'b RequestRules> {
+        self.manner().rules?.request.as_deref()
     }
 }
 
@@ -50,11 +60,11 @@ pub(crate) enum Bypass<'b> {
     /// PURGE.
     Purge(Resource<'b>),
     /// Redirection of a site's route.
-    Redirect(Uri<'b>, &'b Redirect),
-    /// File below the directory of a site's route; true with HSTS.
-    File(Uri<'b>, &'b Path, bool),
-    /// Fixed response of a site's route; true with HSTS.
-    Fixed(&'b FixedResponse, bool),
+    Redirect(Uri<'b>, &'b Redirect, Manner<'b>),
+    /// File below the directory of a site's route.
+    File(Uri<'b>, &'b Path, Manner<'b>),
+    /// Fixed response of a site's route.
+    Fixed(&'b FixedResponse, Manner<'b>),
 }
 
 /// Parses a request without the fields that are dropped from every request; `None` while its head
@@ -68,6 +78,19 @@ pub(crate) fn read_request<'b>(
         request.fields.remove(|name| settings.forwarded.drops(name));
     }
     Ok(read)
+}
+
+/// Parses the head of a request again, as the rules of its route change it.
+pub(crate) fn read_ruled<'b>(
+    settings: &Settings,
+    head: &'b [u8],
+    rules: Option<&'b RequestRules>,
+) -> Option<Request<'b>> {
+    let (mut request, _) = read_request(settings, head).ok()??;
+    if let Some(rules) = rules {
+        rules.apply(&mut request);
+    }
+    Some(request)
 }
 
 /// Returns the route of a request with that body, or the refusal.
@@ -101,7 +124,7 @@ pub(crate) fn route<'b>(
         return Err((421, "this proxy does not serve that host".to_owned()));
     }
     let resource = match &settings.sites {
-        None => Resource { uri, pool: None, is_https_only: false },
+        None => Resource { uri, pool: None, manner: Manner::default() },
         Some(sites) => {
             match at_site(sites, uri, is_encrypted)? {
                 // The authority of a server is for that server alone.
@@ -113,12 +136,16 @@ pub(crate) fn route<'b>(
             }
         }
     };
+    let rules = resource.manner.rules.and_then(|rules| rules.request.as_deref());
+    if rules.is_some_and(|rules| rules.are_evaded_by(request)) {
+        return Err((400, "Connection names a field that the proxy sets".to_owned()));
+    }
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(resource)),
         method if !is_answered_from_store(method) => {
             Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
         }
-        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(resource),
+        _ if body == BodyFraming::None && !bypasses(settings, request, rules) => Route::Cache(resource),
         _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
 }
@@ -126,13 +153,16 @@ pub(crate) fn route<'b>(
 /// Returns the route of a request at its site, as if its method and fields allowed the cache.
 fn at_site<'b>(sites: &'b Sites, uri: Uri<'b>, is_encrypted: bool) -> Result<Route<'b>, Refusal> {
     let found = sites.find(&uri.authority.host, uri.path);
-    let Found { target, is_https_only } = found.map_err(|why| no_target(why, is_encrypted))?;
+    let Found { target, manner } = found.map_err(|why| no_target(why, is_encrypted))?;
     let own = match target {
-        _ if is_https_only && !is_encrypted => Bypass::Redirect(uri, &sites.to_https),
-        SiteTarget::Pool(pool) => return Ok(Route::Cache(Resource { uri, pool: Some(pool), is_https_only })),
-        SiteTarget::Files(dir) => Bypass::File(uri, dir, is_https_only),
-        SiteTarget::Redirect(redirect) => Bypass::Redirect(uri, redirect),
-        SiteTarget::Fixed(response) => Bypass::Fixed(response, is_https_only),
+        // RFC 6797 s7.2: without TLS there is no HSTS.
+        _ if manner.is_https_only && !is_encrypted => {
+            Bypass::Redirect(uri, &sites.to_https, Manner { is_https_only: false, ..manner })
+        }
+        SiteTarget::Pool(pool) => return Ok(Route::Cache(Resource { uri, pool: Some(pool), manner })),
+        SiteTarget::Files(dir) => Bypass::File(uri, dir, manner),
+        SiteTarget::Redirect(redirect) => Bypass::Redirect(uri, redirect, manner),
+        SiteTarget::Fixed(response) => Bypass::Fixed(response, manner),
     };
     Ok(Route::Bypass(own))
 }
@@ -176,14 +206,17 @@ pub(crate) fn upgrades(request: &Request<'_>) -> bool {
 
 /// Returns true if a request must not be answered from the cache: it compares with the origin's
 /// state (RFC 9110, sections 13.1.1 and 13.1.4), changes the protocol, has a field that replaces
-/// the method or target, or has a bypass field of the operator.
-fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
+/// the method or target, or has a bypass field of the operator. A field that rules drop does not
+/// count, nor does one that they write: all requests of the route have it.
+fn bypasses(settings: &Settings, request: &Request<'_>, rules: Option<&RequestRules>) -> bool {
     let fields = &request.fields;
-    fields.has("if-match")
-        || fields.has("if-unmodified-since")
+    let is_kept = |name: &str| !rules.is_some_and(|rules| rules.drops(name));
+    let has = |name: &str| fields.has(name) && is_kept(name);
+    has("if-match")
+        || has("if-unmodified-since")
         || upgrades(request)
-        || fields.iter().any(|field| bypasses_cache(field.name))
-        || settings.bypass_fields.iter().any(|name| fields.has(name))
+        || fields.iter().any(|field| bypasses_cache(field.name) && is_kept(field.name))
+        || settings.bypass_fields.iter().any(|name| has(name))
 }
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {

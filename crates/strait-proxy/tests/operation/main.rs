@@ -9,6 +9,7 @@ mod clients;
 mod damage;
 mod files;
 mod fills;
+mod headers;
 mod http2;
 mod log;
 mod origins;

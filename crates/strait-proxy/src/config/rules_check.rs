@@ -1,0 +1,134 @@
+//! Checks of the rules of a route, and the rules made from the file. Each text begins with the key.
+
+use std::sync::Arc;
+
+use strait_http::forwarded::Policy;
+use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
+use strait_http::target::Authority;
+
+use crate::config::edge::{Headers, Route};
+use crate::config::rules::{RequestRules, ResponseRules, Rules};
+
+/// Maximum of fields that a route changes: each is compared with each field of a message.
+const FIELDS_MAX: usize = 32;
+/// Maximum length in bytes of a value.
+const VALUE_BYTES_MAX: usize = 4096;
+
+/// Returns the rules of a route; `None` if it has none.
+pub(crate) fn rules(route: &Route, key: &str, policy: Policy) -> Result<Option<Box<Rules>>, Vec<String>> {
+    let mut problems = Vec::new();
+    let mut rules = Rules::default();
+    if let Some(headers) = &route.request_headers {
+        if route.pool.is_none() {
+            problems.push(format!(
+                "{key}.request_headers: only a route with a pool sends requests; remove it, or use response_headers"
+            ));
+        }
+        let why = |name: &str, change| match why_no_request_rule(name, change) {
+            None if policy.rewrites(name) => Some("the setting `forwarded` governs this field"),
+            why => why,
+        };
+        problems.extend(changes(&format!("{key}.request_headers"), headers, why));
+        rules.request = Some(Arc::new(request(headers)));
+    }
+    if let Some(headers) = &route.response_headers {
+        problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
+        rules.response = Some(Arc::new(response(headers)));
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let text = key_text(&rules);
+    rules.key = (!text.is_empty()).then(|| hash(&text));
+    let has_any = rules.request.is_some() || rules.response.is_some();
+    Ok(has_any.then(|| Box::new(rules)))
+}
+
+/// Returns the rules that change the requests to the origin, as text.
+fn key_text(rules: &Rules) -> String {
+    let mut text = String::new();
+    if let Some(RequestRules { dropped, lines, host }) = rules.request.as_deref() {
+        text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
+        text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));
+        text.extend(host.iter().flat_map(|host| ["host ", host, "\n"]));
+    }
+    text
+}
+
+/// Returns the hash of the text of rules, as it is in keys. Stored responses outlive the process,
+/// so it is the hash of their format.
+fn hash(text: &str) -> Box<str> {
+    format!("{:016x}", strait_store::hash_of(text.as_bytes())).into()
+}
+
+/// Returns a text for each wrong change.
+fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'static str>) -> Vec<String> {
+    let Headers { set, add, remove } = headers;
+    let set = set.iter().map(|(name, value)| ("set", Change::Set, name, value.as_str()));
+    let add = add.iter().map(|(name, value)| ("add", Change::Add, name, value.as_str()));
+    let remove = remove.iter().map(|name| ("remove", Change::Remove, name, ""));
+    let all: Vec<_> = set.chain(add).chain(remove).collect();
+    if all.is_empty() {
+        return vec![format!("{key}: it changes nothing; write set, add or remove, or leave it out")];
+    }
+    if all.len() > FIELDS_MAX {
+        return vec![format!("{key}: {} fields; the maximum is {FIELDS_MAX}", all.len())];
+    }
+    let mut problems = Vec::new();
+    for (index, (list, change, name, value)) in all.iter().enumerate() {
+        let is_host = name.eq_ignore_ascii_case("host");
+        let is_same = |(_, _, other, _): &(_, _, &String, _)| other.eq_ignore_ascii_case(name);
+        let why = match why(name, *change).or_else(|| why_no_value(value)) {
+            None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
+                Some("expected a host, or HOST:PORT")
+            }
+            None if all.iter().take(index).any(is_same) => {
+                Some("the field occurs twice; set replaces all its lines")
+            }
+            why => why,
+        };
+        problems.extend(why.map(|why| format!("{key}.{list}: \"{}\": {why}", name.escape_default())));
+    }
+    problems
+}
+
+/// Returns the reason why a text cannot be the value of a field: a line feed would end it, and begin
+/// another field.
+pub(crate) fn why_no_value(value: &str) -> Option<&'static str> {
+    if value.len() > VALUE_BYTES_MAX {
+        Some("the value is too long; the maximum is 4096 bytes")
+    } else if !value.is_ascii() || http::HeaderValue::from_str(value).is_err() {
+        Some("the value has a control character, or one outside ASCII")
+    } else if value.trim() != value {
+        Some("the value begins or ends with a space")
+    } else {
+        None
+    }
+}
+
+fn request(headers: &Headers) -> RequestRules {
+    let is_host = |name: &str| name.eq_ignore_ascii_case("host");
+    let set = headers.set.iter().filter(|(name, _)| !is_host(name));
+    let host = headers.set.iter().find(|(name, _)| is_host(name));
+    RequestRules {
+        dropped: dropped(headers),
+        lines: set
+            .chain(&headers.add)
+            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+            .collect(),
+        host: host.map(|(_, value)| value.as_str().into()),
+    }
+}
+
+fn response(headers: &Headers) -> ResponseRules {
+    let lines = headers.set.iter().chain(&headers.add);
+    let lines = lines.flat_map(|(name, value)| format!("{name}: {value}\r\n").into_bytes()).collect();
+    ResponseRules { dropped: dropped(headers), lines }
+}
+
+/// Returns the names of the fields whose received lines are dropped, in lower case. Host stays: it
+/// is part of the key.
+fn dropped(headers: &Headers) -> Vec<Box<str>> {
+    let names = headers.set.keys().chain(&headers.remove).map(|name| name.to_ascii_lowercase());
+    names.filter(|name| name != "host").map(Into::into).collect()
+}
