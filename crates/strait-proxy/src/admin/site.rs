@@ -16,7 +16,9 @@ use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::worker::Shared;
 use crate::config::error::Result;
+use crate::config::rate::RateLimit;
 use crate::config::settings::Settings;
+use crate::config::sites::Sites;
 use crate::observe::report::Report;
 
 const PAGE: &str = include_str!("page.html");
@@ -82,7 +84,7 @@ impl Site {
             "/metrics" => Page {
                 status: 200,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: metrics::text(&self.shared, &self.servers()).into_bytes(),
+                body: metrics::text(&self.shared, &self.servers(), &self.limits()).into_bytes(),
             },
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
@@ -127,6 +129,10 @@ impl Site {
 
     fn servers(&self) -> Vec<ServerStatus> {
         servers(&self.settings(), self.shared.clock.now())
+    }
+
+    fn limits(&self) -> Vec<Arc<RateLimit>> {
+        self.settings().sites.as_ref().map(Sites::limits).unwrap_or_default()
     }
 
     fn contents(&self) -> Result<Contents, Page> {

@@ -102,6 +102,24 @@ pub struct Route {
     pub request_headers: Option<Headers>,
     /// Changes of the fields of responses to clients.
     pub response_headers: Option<Headers>,
+    /// Limit of requests. Default: none.
+    pub rate: Option<Rate>,
+}
+
+/// Limit of the requests of each client.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rate {
+    /// Requests in `per` seconds.
+    pub requests: u64,
+    /// Seconds.
+    pub per: u64,
+    /// Requests that may come at once. Default: `requests`.
+    pub burst: Option<u64>,
+    /// Field whose value stands for the client. Default: none, its address does.
+    pub field: Option<String>,
+    /// Clients that are remembered at the same time.
+    pub clients: u64,
 }
 
 /// Changes of header fields.
@@ -155,6 +173,12 @@ impl Default for Pool {
 impl Default for Check {
     fn default() -> Self {
         Self { path: None, host: None, status: None, interval: 5, timeout: 2, rise: 2, fall: 3 }
+    }
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self { requests: 0, per: 1, burst: None, field: None, clients: 65_536 }
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod pool;
 pub(crate) mod prefixes;
+pub(crate) mod rate;
 pub(crate) mod read;
 pub(crate) mod rules;
 pub(crate) mod rules_check;

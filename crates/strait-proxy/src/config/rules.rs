@@ -1,4 +1,4 @@
-//! Rules of a route: the header fields that it sets, adds and removes.
+//! Rules of a route: the header fields that it sets, adds and removes, and its limits.
 //!
 //! [`crate::config::rules_check`] makes them from the file. The rules for requests apply before the
 //! lookup, so that cache and origin see the same request; those for responses apply when a head is
@@ -10,11 +10,14 @@ use strait_http::fields::Field;
 use strait_http::head::Request;
 use strait_http::rules::is_same_for_programs;
 
+use crate::config::rate::RateLimit;
+
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
+    pub(crate) rate: Option<Arc<RateLimit>>,
     /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
     /// response to a request under other rules must not answer.
     pub(crate) key: Option<Box<str>>,

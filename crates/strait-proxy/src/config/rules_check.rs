@@ -6,7 +6,8 @@ use strait_http::forwarded::Policy;
 use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
-use crate::config::edge::{Headers, Route};
+use crate::config::edge::{Headers, Rate, Route};
+use crate::config::rate::RateLimit;
 use crate::config::rules::{RequestRules, ResponseRules, Rules};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message.
@@ -14,8 +15,13 @@ const FIELDS_MAX: usize = 32;
 /// Maximum length in bytes of a value.
 const VALUE_BYTES_MAX: usize = 4096;
 
-/// Returns the rules of a route; `None` if it has none.
-pub(crate) fn rules(route: &Route, key: &str, policy: Policy) -> Result<Option<Box<Rules>>, Vec<String>> {
+/// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
+pub(crate) fn rules(
+    route: &Route,
+    key: &str,
+    policy: Policy,
+    before: &[Arc<RateLimit>],
+) -> Result<Option<Box<Rules>>, Vec<String>> {
     let mut problems = Vec::new();
     let mut rules = Rules::default();
     if let Some(headers) = &route.request_headers {
@@ -35,13 +41,34 @@ pub(crate) fn rules(route: &Route, key: &str, policy: Policy) -> Result<Option<B
         problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
         rules.response = Some(Arc::new(response(headers)));
     }
+    if let Some(rate) = &route.rate {
+        problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
+        let same = before.iter().find(|limit| limit.is(key, rate)).cloned();
+        rules.rate = Some(same.unwrap_or_else(|| Arc::new(RateLimit::new(key, rate))));
+    }
     if !problems.is_empty() {
         return Err(problems);
     }
     let text = key_text(&rules);
     rules.key = (!text.is_empty()).then(|| hash(&text));
-    let has_any = rules.request.is_some() || rules.response.is_some();
+    let has_any = rules.request.is_some() || rules.response.is_some() || rules.rate.is_some();
     Ok(has_any.then(|| Box::new(rules)))
+}
+
+/// Returns the reason why a limit is wrong, after its key.
+fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
+    match rate.field.as_deref() {
+        _ if rate.requests == 0 => {
+            Some(": it has no number of requests; write for example { requests = 10 }".to_owned())
+        }
+        Some(name) if http::HeaderName::from_bytes(name.as_bytes()).is_err() => {
+            Some(format!(".field = \"{}\": this is not a field name", name.escape_default()))
+        }
+        Some(name) if policy.drops(name) => {
+            Some(format!(".field = \"{name}\": this field is dropped from every request (forwarded)"))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the rules that change the requests to the origin, as text.

@@ -54,6 +54,15 @@ const ROUTE: &[(&str, Key)] = &[
     ("respond", Key::Section(RESPOND)),
     ("request_headers", Key::Section(HEADERS)),
     ("response_headers", Key::Section(HEADERS)),
+    ("rate", Key::Section(RATE)),
+];
+
+const RATE: &[(&str, Key)] = &[
+    ("requests", Key::Value(Kind::Number(1, 1_000_000))),
+    ("per", Key::Value(Kind::Number(1, 86_400))),
+    ("burst", Key::Value(Kind::Number(1, 1_000_000))),
+    ("field", Key::Value(Kind::Text)),
+    ("clients", Key::Value(Kind::Number(8, 16_777_216))),
 ];
 
 const HEADERS: &[(&str, Key)] =
@@ -129,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS].into_iter().flatten() {
+        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE].into_iter().flatten() {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),
                 name => Config::DEFAULT_TOML.contains(&format!("{name} = ")),

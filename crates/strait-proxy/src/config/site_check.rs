@@ -13,6 +13,7 @@ use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
+use crate::config::rate::RateLimit;
 use crate::config::rules_check::{rules, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
@@ -37,7 +38,8 @@ pub(crate) fn sites(config: &Config, policy: Policy, before: Option<&Sites>) -> 
         Some(origin) => Ok(Some(Sites::of_origin(origin))),
         None if !has_sites => Ok(None),
         None => {
-            let mut table = Table { policy, ..Table::default() };
+            let limits = before.map(Sites::limits).unwrap_or_default();
+            let mut table = Table { policy, limits, ..Table::default() };
             table.pools(&config.pool, before);
             table.sites(&config.site);
             table.https(config);
@@ -56,6 +58,8 @@ struct Table {
     problems: Vec<String>,
     /// Policy for the forwarding fields.
     policy: Policy,
+    /// Limits of routes before a reload.
+    limits: Vec<Arc<RateLimit>>,
 }
 
 impl Table {
@@ -160,7 +164,7 @@ impl Table {
     }
 
     fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
-        let rules = rules(route, key, self.policy).unwrap_or_else(|problems| {
+        let rules = rules(route, key, self.policy, &self.limits).unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
         });

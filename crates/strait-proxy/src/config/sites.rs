@@ -14,6 +14,7 @@ use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
+use crate::config::rate::RateLimit;
 use crate::config::rules::{ResponseRules, Rules};
 use crate::config::server::Server;
 
@@ -131,6 +132,12 @@ impl Sites {
         let names = self.pools.iter().filter_map(|pool| pool.name.clone());
         let with_rules: BTreeSet<_> = self.targets.iter().filter_map(of_rules).collect();
         names.chain(with_rules).collect()
+    }
+
+    /// Returns the limits of all routes.
+    pub(crate) fn limits(&self) -> Vec<Arc<RateLimit>> {
+        let rules = self.targets.iter().filter_map(|route| route.rules.as_ref());
+        rules.filter_map(|rules| rules.rate.clone()).collect()
     }
 
     /// Returns the target of a request.

@@ -12,6 +12,7 @@ use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
+use crate::serve::admission::Denial;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::response::{Framing, ResponseOptions, write_end};
 use crate::serve::route::{Bypass, WEBSOCKET, upgrades};
@@ -33,6 +34,9 @@ impl Exchange<'_, '_> {
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => self.purge(&resource),
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
+            Bypass::Denied(Denial { status, why, field_lines }, _) => {
+                Ok(self.refuse_with(status, why, &field_lines).await?)
+            }
             Bypass::Redirect(uri, redirect, _) => self.redirect(&uri, redirect).await,
             Bypass::Fixed(response, _) => {
                 self.answer_fixed((response.status, &response.field_lines, &response.body)).await

@@ -220,6 +220,16 @@ impl Exchange<'_, '_> {
     /// Sends the proxy's own response with a status and a reason. Returns true if the connection
     /// can carry another request.
     pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, SocketError> {
+        self.refuse_with(status, why, &[]).await
+    }
+
+    /// Like [`Self::refuse`], with further lines of fields.
+    pub(crate) async fn refuse_with(
+        &mut self,
+        status: u16,
+        why: &str,
+        field_lines: &[u8],
+    ) -> Result<bool, SocketError> {
         // After a malformed request the start of the next one is unknown. Bytes after CONNECT are
         // meant for the tunnel, which the client may believe to be open (RFC 9110, section 9.3.6):
         // they may come from someone else and must not be read as requests.
@@ -230,7 +240,7 @@ impl Exchange<'_, '_> {
         let mut head = self.worker.heads.take();
         // Details about the origin of a reverse proxy are for its operator alone; the log has them.
         let shown = if settings.is_reverse() && status == 502 { BAD_GATEWAY } else { why };
-        let head_len = write_own(&mut head, self.worker, status, shown, options);
+        let head_len = write_own(&mut head, self.worker, (status, shown, field_lines), options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
         self.client.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;

@@ -225,13 +225,12 @@ pub(crate) fn write_end(
 /// Retry-After of a 503 in seconds: the default wait of a request.
 const RETRY_SECONDS: u64 = 10;
 
-/// Writes the proxy's own response with a line that gives the reason. Returns the length of its
-/// head.
+/// Writes the proxy's own response with a line that gives the reason, and further lines of fields.
+/// Returns the length of its head.
 pub(crate) fn write_own(
     head: &mut Vec<u8>,
     worker: &Worker,
-    status: u16,
-    why: &str,
+    (status, why, field_lines): (u16, &str, &[u8]),
     options: ResponseOptions<'_>,
 ) -> usize {
     let settings = worker.settings();
@@ -242,6 +241,7 @@ pub(crate) fn write_own(
     if status == 503 {
         push_number(head, "Retry-After", RETRY_SECONDS);
     }
+    head.extend_from_slice(field_lines);
     let body = format!("{}: {why}\n", settings.name);
     write_end(head, Framing::Length(body.len() as u64), None, options.within(settings));
     let head_len = head.len();

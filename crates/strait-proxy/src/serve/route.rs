@@ -1,5 +1,6 @@
 //! Routing: decides from the head and the settings how a request is handled.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use strait_http::Malformed;
@@ -13,9 +14,10 @@ use strait_http::target::{Authority, Scheme, Target, Uri, host};
 
 use crate::cache::fill::Refusal;
 use crate::config::edge::Redirect;
-use crate::config::rules::RequestRules;
+use crate::config::rules::{RequestRules, Rules};
 use crate::config::settings::Settings;
 use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::serve::admission::{Denial, denial};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -36,15 +38,30 @@ impl<'b> Route<'b> {
                 resource.manner
             }
             Self::Bypass(
-                Bypass::File(.., manner) | Bypass::Fixed(_, manner) | Bypass::Redirect(.., manner),
+                Bypass::File(.., manner)
+                | Bypass::Fixed(_, manner)
+                | Bypass::Redirect(.., manner)
+                | Bypass::Denied(_, manner),
             ) => *manner,
             Self::Bypass(Bypass::Tunnel(_) | Bypass::Here) => Manner::default(),
         }
     }
 
-    /// Returns the rules that change the request.
-    pub(crate) fn request_rules(&self) -> Option<&'b RequestRules> {
-        self.manner().rules?.request.as_deref()
+    /// Returns the rules of the site's route.
+    pub(crate) fn rules(&self) -> Option<&'b Rules> {
+        self.manner().rules
+    }
+
+    /// Applies rules to a request: makes the route its denial, or changes its fields. Returns true
+    /// if it has changed them.
+    pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> bool {
+        if let Some(denial) = denial(rules, request, client) {
+            *self = Self::Bypass(Bypass::Denied(denial, self.manner()));
+            return false;
+        }
+        let Some(changes) = &rules.request else { return false };
+        changes.apply(request);
+        true
     }
 }
 
@@ -65,6 +82,8 @@ pub(crate) enum Bypass<'b> {
     File(Uri<'b>, &'b Path, Manner<'b>),
     /// Fixed response of a site's route.
     Fixed(&'b FixedResponse, Manner<'b>),
+    /// Refusal by the rules of a site's route.
+    Denied(Denial, Manner<'b>),
 }
 
 /// Parses a request without the fields that are dropped from every request; `None` while its head
@@ -155,9 +174,9 @@ fn at_site<'b>(sites: &'b Sites, uri: Uri<'b>, is_encrypted: bool) -> Result<Rou
     let found = sites.find(&uri.authority.host, uri.path);
     let Found { target, manner } = found.map_err(|why| no_target(why, is_encrypted))?;
     let own = match target {
-        // RFC 6797 s7.2: without TLS there is no HSTS.
+        // No rules: a client must not send its password without TLS. RFC 6797 s7.2: no HSTS.
         _ if manner.is_https_only && !is_encrypted => {
-            Bypass::Redirect(uri, &sites.to_https, Manner { is_https_only: false, ..manner })
+            Bypass::Redirect(uri, &sites.to_https, Manner::default())
         }
         SiteTarget::Pool(pool) => return Ok(Route::Cache(Resource { uri, pool: Some(pool), manner })),
         SiteTarget::Files(dir) => Bypass::File(uri, dir, manner),

@@ -219,17 +219,19 @@ impl Client {
         set_version(socket, &mut request);
         let body = framing::of_request(&request);
         let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted());
-        let route = body.map_err(malformed).and_then(route_of);
-        let rules = route.as_ref().ok().and_then(Route::request_rules);
-        if let Some(rules) = rules {
-            rules.apply(&mut request);
+        let mut route = body.map_err(malformed).and_then(route_of);
+        let mut is_changed = false;
+        if let Ok(route) = &mut route
+            && let Some(rules) = route.rules()
+        {
+            is_changed = route.apply(rules, &mut request, peer.ip());
         }
         if let Ok(Route::Cache(resource)) = &route
             && let Some(hit) = memory_hit(worker, peer.ip(), &request, resource, len)
         {
             return Next::Hit(hit);
         }
-        let routed = RoutedRequest { request: &request, is_changed: rules.is_some(), body, route };
+        let routed = RoutedRequest { request: &request, is_changed, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // Boxed once, so that idle connections do not hold the memory of an exchange.
         let exchange = async move { exchange(worker, socket, peer, routed, read).await };
@@ -285,7 +287,7 @@ impl Client {
         };
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
-        let head_len = write_own(&mut head, worker, status, &why, options);
+        let head_len = write_own(&mut head, worker, (status, &why, &[]), options);
         let begun = Begun::now(&mut self.socket);
         self.socket.record.refused(status, &why, worker.logs_reasons());
         self.socket.add_overhead(head_len);

@@ -14,5 +14,6 @@ mod http2;
 mod log;
 mod origins;
 mod pools;
+mod rates;
 mod rig;
 mod sites;
