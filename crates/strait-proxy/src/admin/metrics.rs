@@ -95,7 +95,9 @@ fn proxy(out: &mut Text, sum: &Sum) {
 fn limits(out: &mut Text, limits: &[Arc<RateLimit>]) {
     type Number = fn(&RateLimit) -> &AtomicU64;
     let families: [(&str, &str, Number); 2] = [
-        ("rate_limited_total", "Requests that exceeded the rate of a route, by route.", |limit| &limit.refused),
+        ("rate_limited_total", "Requests that exceeded the rate of a route, by route.", |limit| {
+            &limit.refused
+        }),
         (
             "rate_evicted_total",
             "Clients that were forgotten because the table of a route's rate was full, by route.",

@@ -165,7 +165,7 @@ impl Site {
     /// Returns the cache keys of a URI: those of one pool if its name follows, as in the list of
     /// objects, and those of all pools otherwise.
     fn keys_of(&self, text: &str) -> Result<Vec<String>> {
-        Ok(self.settings().keys_of(Pattern::of_uri(text)?))
+        Ok(self.settings().keys_for_client(Pattern::of_uri(text)?))
     }
 
     async fn purge(&self, keys: Vec<String>) -> Page {

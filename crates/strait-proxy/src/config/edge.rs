@@ -90,6 +90,12 @@ pub struct Route {
     pub path: Option<String>,
     /// Path alone.
     pub path_exact: Option<String>,
+    /// Methods of the requests. Empty: all.
+    pub methods: Vec<String>,
+    /// Fields that requests have with this value; `*` stands for any.
+    pub has_headers: BTreeMap<String, String>,
+    /// Path that replaces that of the route in requests to the pool.
+    pub rewrite: Option<String>,
     /// Name of the pool that answers.
     pub pool: Option<String>,
     /// Directory of static files, below which the path of the request names a file.

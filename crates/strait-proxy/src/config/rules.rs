@@ -1,4 +1,4 @@
-//! Rules of a route: the header fields that it sets, adds and removes, and its limits.
+//! Rules of a route: its conditions, the path and the header fields that it changes, and its limits.
 //!
 //! [`crate::config::rules_check`] makes them from the file. The rules for requests apply before the
 //! lookup, so that cache and origin see the same request; those for responses apply when a head is
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use strait_http::fields::Field;
 use strait_http::head::Request;
+use strait_http::path::rewritten;
 use strait_http::rules::is_same_for_programs;
 
 use crate::config::rate::RateLimit;
@@ -15,12 +16,31 @@ use crate::config::rate::RateLimit;
 /// Rules of a route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rules {
+    /// Conditions under which the route applies.
+    pub(crate) conditions: Conditions,
+    pub(crate) rewrite: Option<Rewrite>,
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
     /// response to a request under other rules must not answer.
     pub(crate) key: Option<Box<str>>,
+}
+
+/// Conditions of a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    /// Empty: all methods.
+    pub(crate) methods: Vec<Box<str>>,
+    /// Names in lower case with their values; `None`: any value.
+    pub(crate) fields: Vec<(Box<str>, Option<Box<str>>)>,
+}
+
+/// Replacement of the begin of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rewrite {
+    pub(crate) from: Box<str>,
+    pub(crate) to: Box<str>,
 }
 
 /// Changes of requests on the way to the origin.
@@ -40,6 +60,35 @@ pub(crate) struct ResponseRules {
     pub(crate) dropped: Vec<Box<str>>,
     /// Field lines that are added.
     pub(crate) lines: Vec<u8>,
+}
+
+impl Conditions {
+    /// Returns true if there are none.
+    pub(crate) fn are_none(&self) -> bool {
+        self.methods.is_empty() && self.fields.is_empty()
+    }
+
+    /// Returns true if a request meets them. GET stands for HEAD, which has the same target, and
+    /// for PURGE, which removes its responses.
+    pub(crate) fn hold(&self, request: &Request<'_>) -> bool {
+        let method = if matches!(request.method, "HEAD" | "PURGE") { "GET" } else { request.method };
+        let is_method = |own: &str| own == method || own == request.method;
+        let has = |name: &str, value: Option<&str>| {
+            let mut lines = request.fields.all(name);
+            lines.any(|field| value.is_none_or(|value| field.value == value.as_bytes()))
+        };
+        (self.methods.is_empty() || self.methods.iter().any(|own| is_method(own)))
+            && self.fields.iter().all(|(name, value)| has(name, value.as_deref()))
+    }
+}
+
+impl Rewrite {
+    /// Returns the path and query of a request to the origin; `None` if programs read the path
+    /// differently.
+    pub(crate) fn apply(&self, path: &str) -> Option<String> {
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        rewritten(&[slash, path].concat(), &self.from, &self.to)
+    }
 }
 
 impl RequestRules {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use strait_http::chunked::is_token;
 use strait_http::forwarded::Policy;
 use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
 use crate::config::edge::{Headers, Rate, Route};
+use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
-use crate::config::rules::{RequestRules, ResponseRules, Rules};
+use crate::config::rules::{Conditions, RequestRules, ResponseRules, Rewrite, Rules};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message.
 const FIELDS_MAX: usize = 32;
@@ -23,7 +25,9 @@ pub(crate) fn rules(
     before: &[Arc<RateLimit>],
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
     let mut problems = Vec::new();
-    let mut rules = Rules::default();
+    problems.extend(why_no_conditions(route).map(|why| format!("{key}.{why}")));
+    problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
+    let mut rules = Rules { conditions: conditions(route), rewrite: rewrite(route), ..Rules::default() };
     if let Some(headers) = &route.request_headers {
         if route.pool.is_none() {
             problems.push(format!(
@@ -51,8 +55,67 @@ pub(crate) fn rules(
     }
     let text = key_text(&rules);
     rules.key = (!text.is_empty()).then(|| hash(&text));
-    let has_any = rules.request.is_some() || rules.response.is_some() || rules.rate.is_some();
+    let has_any = !rules.conditions.are_none()
+        || rules.rewrite.is_some()
+        || rules.request.is_some()
+        || rules.response.is_some()
+        || rules.rate.is_some();
     Ok(has_any.then(|| Box::new(rules)))
+}
+
+/// Returns the reason why the conditions of a route are wrong, after its key.
+fn why_no_conditions(route: &Route) -> Option<String> {
+    let Route { methods, has_headers, .. } = route;
+    if methods.len() + has_headers.len() > FIELDS_MAX {
+        return Some(format!("has_headers: the maximum of conditions is {FIELDS_MAX}"));
+    }
+    let is_method = |method: &&String| is_token(method.as_bytes()) && method.to_ascii_uppercase() == **method;
+    if let Some(method) = methods.iter().find(|method| !is_method(method)) {
+        let method = method.escape_default();
+        return Some(format!(
+            "methods: \"{method}\" is no method; methods are in upper case, for example \"GET\""
+        ));
+    }
+    has_headers.iter().find_map(|(name, value)| {
+        let why = match why_no_value(value) {
+            _ if !is_token(name.as_bytes()) => "this is not a field name",
+            _ if name.eq_ignore_ascii_case("host") => "the hosts of the site select by it",
+            Some(why) => why,
+            None => return None,
+        };
+        Some(format!("has_headers: \"{}\": {why}", name.escape_default()))
+    })
+}
+
+fn conditions(route: &Route) -> Conditions {
+    let value = |value: &str| (value != "*").then(|| value.into());
+    let field = |(name, text): (&String, &String)| (name.to_ascii_lowercase().into(), value(text));
+    Conditions {
+        methods: route.methods.iter().map(|method| method.as_str().into()).collect(),
+        fields: route.has_headers.iter().map(field).collect(),
+    }
+}
+
+/// Returns the reason why a path cannot be rewritten.
+fn why_no_rewrite(route: &Route) -> Option<&'static str> {
+    let path = route.rewrite.as_ref()?;
+    let is_dot = |part: &str| matches!(part, "." | "..");
+    if route.pool.is_none() {
+        Some("only a route with a pool sends requests; remove it")
+    } else if !path.starts_with('/') || path.len() > PATH_BYTES_MAX {
+        Some("expected a path of at most 1024 bytes, for example \"/v1\"")
+    } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains(['?', '#', '%', '\\', ';']) {
+        Some("write the path without query, encoding and parameters")
+    } else if path.contains("//") || path.split('/').any(is_dot) {
+        Some("the path has empty or dot segments, which programs read differently")
+    } else {
+        None
+    }
+}
+
+fn rewrite(route: &Route) -> Option<Rewrite> {
+    let from = route.path.as_deref().or(route.path_exact.as_deref()).unwrap_or("/");
+    route.rewrite.as_ref().map(|to| Rewrite { from: from.into(), to: to.as_str().into() })
 }
 
 /// Returns the reason why a limit is wrong, after its key.
@@ -61,7 +124,7 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
         _ if rate.requests == 0 => {
             Some(": it has no number of requests; write for example { requests = 10 }".to_owned())
         }
-        Some(name) if http::HeaderName::from_bytes(name.as_bytes()).is_err() => {
+        Some(name) if !is_token(name.as_bytes()) => {
             Some(format!(".field = \"{}\": this is not a field name", name.escape_default()))
         }
         Some(name) if policy.drops(name) => {
@@ -71,9 +134,14 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
     }
 }
 
-/// Returns the rules that change the requests to the origin, as text.
+/// Returns the rules that change or select the requests to the origin, as text. The path is in the
+/// key as the origin gets it, and methods do not matter, because only responses to GET are stored.
 fn key_text(rules: &Rules) -> String {
     let mut text = String::new();
+    for (name, value) in &rules.conditions.fields {
+        let value = value.as_deref().unwrap_or("*");
+        text.extend(["has ", name, ": ", value, "\n"]);
+    }
     if let Some(RequestRules { dropped, lines, host }) = rules.request.as_deref() {
         text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
         text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));

@@ -48,6 +48,9 @@ const SITE: &[(&str, Key)] = &[
 const ROUTE: &[(&str, Key)] = &[
     ("path", Key::Value(Kind::Text)),
     ("path_exact", Key::Value(Kind::Text)),
+    ("methods", Key::Value(Kind::Methods)),
+    ("has_headers", Key::Texts),
+    ("rewrite", Key::Value(Kind::Text)),
     ("pool", Key::Value(Kind::Text)),
     ("files", Key::Value(Kind::Path)),
     ("redirect", Key::Section(REDIRECT)),

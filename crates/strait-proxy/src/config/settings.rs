@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use strait_http::forwarded::Policy;
 use strait_http::storing;
-use strait_http::target::{Host, Scheme};
+use strait_http::target::{Host, Scheme, Uri};
 
 use crate::config::access::{Access, Admin};
 use crate::config::check;
@@ -284,6 +284,23 @@ impl Settings {
         let mut keys: Vec<_> = ends.map(|end| format!("{uri}#{end}")).collect();
         keys.push(key);
         keys
+    }
+
+    /// Returns the cache keys of a client's URI, from its key: those of the URI, and those of the URIs
+    /// to which routes rewrite it.
+    pub(crate) fn keys_for_client(&self, key: String) -> Vec<String> {
+        let (text, end) = key.split_at(key.find('#').unwrap_or(key.len()));
+        let uri = Uri::parse(text).ok();
+        let paths =
+            uri.zip(self.sites.as_ref()).map(|(uri, sites)| sites.rewritten(&uri)).unwrap_or_default();
+        let rewritten = uri.iter().flat_map(|uri| paths.iter().map(move |path| Uri { path, ..*uri }));
+        let of = |uri: Uri<'_>| {
+            let mut key = String::new();
+            uri.write_key(&mut key);
+            self.keys_of(key + end)
+        };
+        let rewritten: Vec<_> = rewritten.flat_map(of).collect();
+        self.keys_of(key).into_iter().chain(rewritten).collect()
     }
 
     /// Returns the scheme in the keys of requests. An origin that learns the client's scheme

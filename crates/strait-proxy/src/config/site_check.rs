@@ -22,6 +22,8 @@ use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
 /// Maximum of servers in a pool: each is compared in a choice.
 const SERVERS_MAX: usize = 256;
 const WEIGHT_MAX: u32 = 1000;
+/// Maximum of routes with the same path: their conditions are compared one after the other.
+const ROUTES_OF_PATH_MAX: usize = 64;
 /// Maximum length in bytes of the body of a fixed response.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
@@ -170,7 +172,7 @@ impl Table {
         });
         let Some(target) = self.target(key, route) else { return };
         let index = self.sites.targets.len();
-        self.sites.targets.push(SiteRoute { target, rules });
+        self.sites.targets.push(SiteRoute { target, rules, next: None });
         let (name, path) = match (&route.path, &route.path_exact) {
             (Some(_), Some(_)) => {
                 return self
@@ -183,12 +185,32 @@ impl Table {
             return self.problem(&format!("{key}.{name}"), &format!("\"{path}\": {why}"));
         }
         let is_new = if name == "path" { routes.add(path, index) } else { routes.add_exact(path, index) };
-        if !is_new {
-            self.problem(
-                &format!("{key}.{name}"),
-                &format!("\"{path}\": the route never matches, because a route before it has the same path"),
-            );
+        let first = routes.of(path, name == "path_exact").filter(|_| !is_new);
+        if let Some(why) = first.and_then(|first| self.chain(first, index)) {
+            self.problem(&format!("{key}.{name}"), &format!("\"{path}\": {why}"));
         }
+    }
+
+    /// Appends a route to those with the same path. Returns the reason why it never applies.
+    fn chain(&mut self, first: usize, index: usize) -> Option<&'static str> {
+        let conditions = |route: &SiteRoute| route.rules.as_ref().map(|rules| rules.conditions.clone());
+        let own = self.sites.targets.get(index).and_then(conditions).unwrap_or_default();
+        let mut at = first;
+        for _ in 0..ROUTES_OF_PATH_MAX {
+            let route = self.sites.targets.get_mut(at)?;
+            let before = conditions(route).unwrap_or_default();
+            if before.are_none() || before == own {
+                return Some("the route never matches, because a route before it has the same path");
+            }
+            match route.next {
+                Some(next) => at = next,
+                None => {
+                    route.next = Some(index);
+                    return None;
+                }
+            }
+        }
+        Some("too many routes have this path; the maximum is 64")
     }
 
     fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use strait_http::head::Request;
 use strait_http::path::select_by_all;
-use strait_http::target::{Authority, Host, Uri};
+use strait_http::target::{Authority, Uri};
 
 use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
@@ -46,6 +47,8 @@ pub(crate) struct SiteRoute {
     pub(crate) target: Target,
     /// `None` if it has none, as most routes.
     pub(crate) rules: Option<Box<Rules>>,
+    /// Position of the route with the same path that applies if the conditions do not hold.
+    pub(crate) next: Option<usize>,
 }
 
 /// Target of a request, found by its host and path.
@@ -96,6 +99,8 @@ pub(crate) enum NoTarget {
     Host,
     /// No route of the site has the path.
     Path,
+    /// No route of the path has the method and the fields.
+    Conditions,
     /// Programs read the path differently, and the routes of these readings differ.
     Ambiguous,
 }
@@ -108,7 +113,7 @@ impl Sites {
         routes.add("/", 0);
         Self {
             pools: vec![pool.clone()],
-            targets: vec![SiteRoute { target: Target::Pool(pool), rules: None }],
+            targets: vec![SiteRoute { target: Target::Pool(pool), rules: None, next: None }],
             hosts: Hosts::new(Some(0)),
             routes: vec![SiteRoutes { routes, is_https_only: false }],
             to_https: Redirect::default(),
@@ -140,19 +145,42 @@ impl Sites {
         rules.filter_map(|rules| rules.rate.clone()).collect()
     }
 
-    /// Returns the target of a request.
-    pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
-        let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
+    /// Returns the target of a request for `uri`. The path selects the routes; of these, the first
+    /// one applies whose conditions hold.
+    pub(crate) fn find(&self, uri: &Uri<'_>, request: &Request<'_>) -> Result<Found<'_>, NoTarget> {
+        let (mut at, is_https_only) = self.first(uri)?;
+        loop {
+            let route = self.targets.get(at).ok_or(NoTarget::Path)?;
+            let rules = route.rules.as_deref();
+            if rules.is_none_or(|rules| rules.conditions.hold(request)) {
+                return Ok(Found { target: &route.target, manner: Manner { is_https_only, rules } });
+            }
+            at = route.next.ok_or(NoTarget::Conditions)?;
+        }
+    }
+
+    /// Returns the position of the first route of a path, and true if the site needs TLS.
+    fn first(&self, uri: &Uri<'_>) -> Result<(usize, bool), NoTarget> {
+        let site = self.hosts.find(&uri.authority.host).ok_or(NoTarget::Host)?;
         let SiteRoutes { routes, is_https_only } = self.routes.get(*site).ok_or(NoTarget::Host)?;
-        let target = match routes.only() {
+        let first = match routes.only() {
             Some(only) => Some(only),
-            None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
-            None => select_by_all(path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
+            None if matches!(uri.path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
+            None => select_by_all(uri.path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
         };
-        let SiteRoute { target, rules } =
-            target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)?;
-        let manner = Manner { is_https_only: *is_https_only, rules: rules.as_deref() };
-        Ok(Found { target, manner })
+        Ok((first.ok_or(NoTarget::Path)?, *is_https_only))
+    }
+
+    /// Returns the paths to which the routes of a URI rewrite its path, whatever their conditions.
+    pub(crate) fn rewritten(&self, uri: &Uri<'_>) -> Vec<String> {
+        let mut next = self.first(uri).ok().map(|(first, _)| first);
+        let mut paths = Vec::new();
+        while let Some(route) = next.and_then(|at| self.targets.get(at)) {
+            let rewrite = route.rules.as_ref().and_then(|rules| rules.rewrite.as_ref());
+            paths.extend(rewrite.and_then(|rewrite| rewrite.apply(uri.path)));
+            next = route.next;
+        }
+        paths
     }
 
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
@@ -194,6 +222,8 @@ impl Resource<'_> {
 
 #[cfg(test)]
 mod tests {
+    use strait_http::head;
+
     use super::*;
     use crate::config::file::Config;
     use crate::config::settings::Settings;
@@ -209,8 +239,12 @@ mod tests {
         route = [{ path = "/only", pool = "b" }]
     "#;
 
+    fn request() -> Request<'static> {
+        head::request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap().0
+    }
+
     fn pool_of<'a>(sites: &'a Sites, uri: &Uri<'_>) -> Option<&'a Arc<ServerPool>> {
-        match sites.find(&uri.authority.host, uri.path) {
+        match sites.find(uri, &request()) {
             Ok(Found { target: Target::Pool(pool), .. }) => Some(pool),
             _ => None,
         }
@@ -223,7 +257,7 @@ mod tests {
     /// Returns the name of the pool, or the reason why there is none.
     fn found(sites: &Sites, uri: &str) -> String {
         let uri = Uri::parse(uri).unwrap();
-        match sites.find(&uri.authority.host, uri.path) {
+        match sites.find(&uri, &request()) {
             Ok(Found { target: Target::Pool(pool), .. }) => pool.name.clone().unwrap().into(),
             Ok(other) => format!("{other:?}"),
             Err(why) => format!("{why:?}"),

@@ -1,5 +1,6 @@
 //! Routing: decides from the head and the settings how a request is handled.
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -112,12 +113,14 @@ pub(crate) fn read_ruled<'b>(
     Some(request)
 }
 
-/// Returns the route of a request with that body, or the refusal.
+/// Returns the route of a request with that body, or the refusal. `path` is the place of a rewritten
+/// path.
 pub(crate) fn route<'b>(
     settings: &'b Settings,
     request: &Request<'b>,
     body: BodyFraming,
     is_encrypted: bool,
+    path: &'b OnceCell<String>,
 ) -> Result<Route<'b>, Refusal> {
     let most = settings.request_body_max;
     if matches!(body, BodyFraming::Length(length) if length > most) {
@@ -145,7 +148,7 @@ pub(crate) fn route<'b>(
     let resource = match &settings.sites {
         None => Resource { uri, pool: None, manner: Manner::default() },
         Some(sites) => {
-            match at_site(sites, uri, is_encrypted)? {
+            match at_site(sites, uri, request, is_encrypted)? {
                 // The authority of a server is for that server alone.
                 Route::Bypass(Bypass::Redirect(..) | Bypass::File(..)) if !names_host => {
                     return Err(no_host());
@@ -155,6 +158,7 @@ pub(crate) fn route<'b>(
             }
         }
     };
+    let resource = rewritten(resource, request.method, path)?;
     let rules = resource.manner.rules.and_then(|rules| rules.request.as_deref());
     if rules.is_some_and(|rules| rules.are_evaded_by(request)) {
         return Err((400, "Connection names a field that the proxy sets".to_owned()));
@@ -169,9 +173,30 @@ pub(crate) fn route<'b>(
     })
 }
 
+/// Returns a resource with the path that its route gives it. OPTIONS * has none.
+fn rewritten<'b>(
+    resource: Resource<'b>,
+    method: &str,
+    path: &'b OnceCell<String>,
+) -> Result<Resource<'b>, Refusal> {
+    let rewrite = resource.manner.rules.and_then(|rules| rules.rewrite.as_ref());
+    let Some(rewrite) = rewrite.filter(|_| method != "OPTIONS" || !resource.uri.path.is_empty()) else {
+        return Ok(resource);
+    };
+    match rewrite.apply(resource.uri.path) {
+        Some(new) => Ok(Resource { uri: Uri { path: path.get_or_init(|| new), ..resource.uri }, ..resource }),
+        None => Err((400, "programs read the path differently, and this site rewrites it".to_owned())),
+    }
+}
+
 /// Returns the route of a request at its site, as if its method and fields allowed the cache.
-fn at_site<'b>(sites: &'b Sites, uri: Uri<'b>, is_encrypted: bool) -> Result<Route<'b>, Refusal> {
-    let found = sites.find(&uri.authority.host, uri.path);
+fn at_site<'b>(
+    sites: &'b Sites,
+    uri: Uri<'b>,
+    request: &Request<'_>,
+    is_encrypted: bool,
+) -> Result<Route<'b>, Refusal> {
+    let found = sites.find(&uri, request);
     let Found { target, manner } = found.map_err(|why| no_target(why, is_encrypted))?;
     let own = match target {
         // No rules: a client must not send its password without TLS. RFC 6797 s7.2: no HSTS.
@@ -194,6 +219,7 @@ fn no_target(why: NoTarget, is_encrypted: bool) -> Refusal {
         NoTarget::Host if is_encrypted => (421, "this proxy does not serve that host"),
         NoTarget::Host => (404, "this proxy does not serve that host"),
         NoTarget::Path => (404, "no route of this site has the path"),
+        NoTarget::Conditions => (404, "no route of the path has the method and the fields of the request"),
         NoTarget::Ambiguous => {
             (400, "programs read the path differently, and routes of this site depend on it")
         }

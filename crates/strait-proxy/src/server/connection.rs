@@ -3,7 +3,7 @@
 //! Hits in the memory cache are answered here, without allocation and under one short lock; all
 //! other requests go through [`crate::server::dispatch`].
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -206,6 +206,7 @@ impl Client {
     /// Parses the buffered bytes; dispatches a request that the memory cache cannot answer.
     async fn next(&mut self, worker: &Rc<Worker>) -> Next {
         let Self { socket, buffer, peer, begun } = self;
+        let path = OnceCell::new();
         let bytes = buffer.filled();
         if bytes.is_empty() {
             return Next::More;
@@ -218,7 +219,7 @@ impl Client {
         *begun = None;
         set_version(socket, &mut request);
         let body = framing::of_request(&request);
-        let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted());
+        let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted(), &path);
         let mut route = body.map_err(malformed).and_then(route_of);
         let mut is_changed = false;
         if let Ok(route) = &mut route

@@ -12,6 +12,7 @@ mod fills;
 mod headers;
 mod http2;
 mod log;
+mod matches;
 mod origins;
 mod pools;
 mod rates;
