@@ -1,20 +1,19 @@
 //! Metrics in the text format of Prometheus (exposition formats, version 0.0.4).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
+use super::guards;
 use super::servers::{self, ServerStatus};
 use crate::cache::worker::Shared;
-use crate::config::rate::RateLimit;
+use crate::config::rules::Guards;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, Sum};
 
 /// Returns all metrics.
-pub(super) fn text(shared: &Shared, servers: &[ServerStatus], limits: &[Arc<RateLimit>]) -> String {
+pub(super) fn text(shared: &Shared, servers: &[ServerStatus], guards: &Guards) -> String {
     let mut out = Text::default();
     let sum = shared.sum();
     proxy(&mut out, &sum);
@@ -23,7 +22,7 @@ pub(super) fn text(shared: &Shared, servers: &[ServerStatus], limits: &[Arc<Rate
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
     }
-    self::limits(&mut out, limits);
+    guards::metrics(&mut out, guards);
     if let Some(store) = &shared.store {
         self::store(&mut out, &store.stats());
     }
@@ -88,27 +87,6 @@ fn proxy(out: &mut Text, sum: &Sum) {
     );
     for abuse in Abuse::ALL {
         out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
-    }
-}
-
-/// Writes the metrics of the limits of routes.
-fn limits(out: &mut Text, limits: &[Arc<RateLimit>]) {
-    type Number = fn(&RateLimit) -> &AtomicU64;
-    let families: [(&str, &str, Number); 2] = [
-        ("rate_limited_total", "Requests that exceeded the rate of a route, by route.", |limit| {
-            &limit.refused
-        }),
-        (
-            "rate_evicted_total",
-            "Clients that were forgotten because the table of a route's rate was full, by route.",
-            |limit| &limit.evicted,
-        ),
-    ];
-    for (name, help, number) in families {
-        out.family(&format!("strait_proxy_{name}"), "counter", help);
-        for limit in limits {
-            out.sample("", &[("route", &limit.name)], number(limit).load(Ordering::Relaxed));
-        }
     }
 }
 

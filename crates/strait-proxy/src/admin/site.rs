@@ -16,7 +16,7 @@ use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::worker::Shared;
 use crate::config::error::Result;
-use crate::config::rate::RateLimit;
+use crate::config::rules::Guards;
 use crate::config::settings::Settings;
 use crate::config::sites::Sites;
 use crate::observe::report::Report;
@@ -84,7 +84,7 @@ impl Site {
             "/metrics" => Page {
                 status: 200,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: metrics::text(&self.shared, &self.servers(), &self.limits()).into_bytes(),
+                body: metrics::text(&self.shared, &self.servers(), &self.guards()).into_bytes(),
             },
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
@@ -131,8 +131,8 @@ impl Site {
         servers(&self.settings(), self.shared.clock.now())
     }
 
-    fn limits(&self) -> Vec<Arc<RateLimit>> {
-        self.settings().sites.as_ref().map(Sites::limits).unwrap_or_default()
+    fn guards(&self) -> Guards {
+        self.settings().sites.as_ref().map(Sites::guards).unwrap_or_default()
     }
 
     fn contents(&self) -> Result<Contents, Page> {

@@ -110,6 +110,20 @@ pub struct Route {
     pub response_headers: Option<Headers>,
     /// Limit of requests. Default: none.
     pub rate: Option<Rate>,
+    /// Basic authentication. Default: none.
+    pub auth: Option<Auth>,
+}
+
+/// Basic authentication of clients (RFC 7617).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Auth {
+    /// File of users, with lines `USER:HASH`.
+    pub users: Option<PathBuf>,
+    /// Name of the protected area.
+    pub realm: String,
+    /// Forward Authorization to the pool.
+    pub keep: bool,
 }
 
 /// Limit of the requests of each client.
@@ -185,6 +199,12 @@ impl Default for Check {
 impl Default for Rate {
     fn default() -> Self {
         Self { requests: 0, per: 1, burst: None, field: None, clients: 65_536 }
+    }
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self { users: None, realm: "restricted".to_owned(), keep: false }
     }
 }
 

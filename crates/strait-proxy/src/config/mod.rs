@@ -3,6 +3,7 @@
 //! The lowest layer. Nothing here opens a connection or knows a request.
 
 pub(crate) mod access;
+pub(crate) mod auth;
 pub(crate) mod balance;
 pub(crate) mod check;
 pub(crate) mod edge;

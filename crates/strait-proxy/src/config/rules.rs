@@ -11,6 +11,7 @@ use strait_http::head::Request;
 use strait_http::path::rewritten;
 use strait_http::rules::is_same_for_programs;
 
+use crate::config::auth::BasicAuth;
 use crate::config::rate::RateLimit;
 
 /// Rules of a route.
@@ -22,9 +23,17 @@ pub(crate) struct Rules {
     pub(crate) request: Option<Arc<RequestRules>>,
     pub(crate) response: Option<Arc<ResponseRules>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
+    pub(crate) auth: Option<Arc<BasicAuth>>,
     /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
     /// response to a request under other rules must not answer.
     pub(crate) key: Option<Box<str>>,
+}
+
+/// Limits and users of all routes. A reload keeps their state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guards {
+    pub(crate) limits: Vec<Arc<RateLimit>>,
+    pub(crate) auths: Vec<Arc<BasicAuth>>,
 }
 
 /// Conditions of a route.

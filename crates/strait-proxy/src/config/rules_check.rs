@@ -7,10 +7,11 @@ use strait_http::forwarded::Policy;
 use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
+use crate::config::auth::BasicAuth;
 use crate::config::edge::{Headers, Rate, Route};
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
-use crate::config::rules::{Conditions, RequestRules, ResponseRules, Rewrite, Rules};
+use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message.
 const FIELDS_MAX: usize = 32;
@@ -22,7 +23,7 @@ pub(crate) fn rules(
     route: &Route,
     key: &str,
     policy: Policy,
-    before: &[Arc<RateLimit>],
+    before: &Guards,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
     let mut problems = Vec::new();
     problems.extend(why_no_conditions(route).map(|why| format!("{key}.{why}")));
@@ -47,19 +48,31 @@ pub(crate) fn rules(
     }
     if let Some(rate) = &route.rate {
         problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
-        let same = before.iter().find(|limit| limit.is(key, rate)).cloned();
+        let same = before.limits.iter().find(|limit| limit.is(key, rate)).cloned();
         rules.rate = Some(same.unwrap_or_else(|| Arc::new(RateLimit::new(key, rate))));
+    }
+    if let Some(auth) = &route.auth {
+        match BasicAuth::new(key, auth, &before.auths) {
+            Ok(users) => rules.auth = Some(Arc::new(users)),
+            Err(why) => problems.push(format!("{key}.auth{why}")),
+        }
+        if !auth.keep && route.pool.is_some() {
+            let mut request = rules.request.as_deref().cloned().unwrap_or_default();
+            request.dropped.push("authorization".into());
+            rules.request = Some(Arc::new(request));
+        }
     }
     if !problems.is_empty() {
         return Err(problems);
     }
-    let text = key_text(&rules);
+    let text = key_text(&rules, route);
     rules.key = (!text.is_empty()).then(|| hash(&text));
     let has_any = !rules.conditions.are_none()
         || rules.rewrite.is_some()
         || rules.request.is_some()
         || rules.response.is_some()
-        || rules.rate.is_some();
+        || rules.rate.is_some()
+        || rules.auth.is_some();
     Ok(has_any.then(|| Box::new(rules)))
 }
 
@@ -134,10 +147,14 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
     }
 }
 
-/// Returns the rules that change or select the requests to the origin, as text. The path is in the
+/// Returns the rules that change, select or admit the requests to the origin, as text. The path is in the
 /// key as the origin gets it, and methods do not matter, because only responses to GET are stored.
-fn key_text(rules: &Rules) -> String {
+fn key_text(rules: &Rules, route: &Route) -> String {
     let mut text = String::new();
+    // A response to an authenticated client never answers on a route with other users.
+    if let Some(users) = route.auth.as_ref().and_then(|auth| auth.users.as_ref()) {
+        text.extend(["users ", &users.display().to_string(), "\n"]);
+    }
     for (name, value) in &rules.conditions.fields {
         let value = value.as_deref().unwrap_or("*");
         text.extend(["has ", name, ": ", value, "\n"]);

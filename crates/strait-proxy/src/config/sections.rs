@@ -58,7 +58,11 @@ const ROUTE: &[(&str, Key)] = &[
     ("request_headers", Key::Section(HEADERS)),
     ("response_headers", Key::Section(HEADERS)),
     ("rate", Key::Section(RATE)),
+    ("auth", Key::Section(AUTH)),
 ];
+
+const AUTH: &[(&str, Key)] =
+    &[("users", Key::Value(Kind::Path)), ("realm", Key::Value(Kind::Text)), ("keep", Key::Value(Kind::Bool))];
 
 const RATE: &[(&str, Key)] = &[
     ("requests", Key::Value(Kind::Number(1, 1_000_000))),
@@ -141,7 +145,9 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE].into_iter().flatten() {
+        for (name, _) in
+            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE, AUTH].into_iter().flatten()
+        {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),
                 name => Config::DEFAULT_TOML.contains(&format!("{name} = ")),

@@ -13,7 +13,7 @@ use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
-use crate::config::rate::RateLimit;
+use crate::config::rules::Guards;
 use crate::config::rules_check::{rules, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
@@ -40,8 +40,8 @@ pub(crate) fn sites(config: &Config, policy: Policy, before: Option<&Sites>) -> 
         Some(origin) => Ok(Some(Sites::of_origin(origin))),
         None if !has_sites => Ok(None),
         None => {
-            let limits = before.map(Sites::limits).unwrap_or_default();
-            let mut table = Table { policy, limits, ..Table::default() };
+            let earlier = before.map(Sites::guards).unwrap_or_default();
+            let mut table = Table { policy, earlier, ..Table::default() };
             table.pools(&config.pool, before);
             table.sites(&config.site);
             table.https(config);
@@ -60,8 +60,8 @@ struct Table {
     problems: Vec<String>,
     /// Policy for the forwarding fields.
     policy: Policy,
-    /// Limits of routes before a reload.
-    limits: Vec<Arc<RateLimit>>,
+    /// Limits and users before a reload.
+    earlier: Guards,
 }
 
 impl Table {
@@ -166,7 +166,7 @@ impl Table {
     }
 
     fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
-        let rules = rules(route, key, self.policy, &self.limits).unwrap_or_else(|problems| {
+        let rules = rules(route, key, self.policy, &self.earlier).unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
         });
@@ -202,13 +202,11 @@ impl Table {
             if before.are_none() || before == own {
                 return Some("the route never matches, because a route before it has the same path");
             }
-            match route.next {
-                Some(next) => at = next,
-                None => {
-                    route.next = Some(index);
-                    return None;
-                }
-            }
+            let Some(next) = route.next else {
+                route.next = Some(index);
+                return None;
+            };
+            at = next;
         }
         Some("too many routes have this path; the maximum is 64")
     }

@@ -15,8 +15,7 @@ use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
-use crate::config::rate::RateLimit;
-use crate::config::rules::{ResponseRules, Rules};
+use crate::config::rules::{Guards, ResponseRules, Rules};
 use crate::config::server::Server;
 
 /// Sites of a reverse proxy. The one-line form is a site for all hosts with one route.
@@ -139,10 +138,13 @@ impl Sites {
         names.chain(with_rules).collect()
     }
 
-    /// Returns the limits of all routes.
-    pub(crate) fn limits(&self) -> Vec<Arc<RateLimit>> {
-        let rules = self.targets.iter().filter_map(|route| route.rules.as_ref());
-        rules.filter_map(|rules| rules.rate.clone()).collect()
+    /// Returns the limits and the users of all routes.
+    pub(crate) fn guards(&self) -> Guards {
+        let rules = || self.targets.iter().filter_map(|route| route.rules.as_ref());
+        Guards {
+            limits: rules().filter_map(|rules| rules.rate.clone()).collect(),
+            auths: rules().filter_map(|rules| rules.auth.clone()).collect(),
+        }
     }
 
     /// Returns the target of a request for `uri`. The path selects the routes; of these, the first

@@ -2,14 +2,20 @@
 //! lookup, so that a stored response reaches only clients that would have got it from the origin.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strait_http::head::Request;
 
+use crate::cache::worker::Worker;
+use crate::config::auth::{BasicAuth, Checked, Credentials};
 use crate::config::rate::RateLimit;
 use crate::config::rules::Rules;
-use crate::io::gate::Client;
-use crate::io::head::push_number;
+use crate::io::gate::{Client, Key};
+use crate::io::head::{push_field, push_number};
+
+/// Maximum wait for the hash of a password.
+const PASSWORD_WAIT: Duration = Duration::from_secs(10);
 
 /// Response to a request that is not admitted.
 #[derive(Debug)]
@@ -20,10 +26,66 @@ pub(crate) struct Denial {
     pub(crate) field_lines: Vec<u8>,
 }
 
-/// Returns the denial of a client's request; `None` if the rules admit it.
-pub(crate) fn denial(rules: &Rules, request: &Request<'_>, client: IpAddr) -> Option<Denial> {
-    let rate = rules.rate.as_ref()?;
-    take(rate, request, client, Instant::now()).err().map(too_many)
+/// Decision about a request.
+#[derive(Debug)]
+pub(crate) enum Admission<'r> {
+    Admitted,
+    Denied(Denial),
+    /// Its password has to be verified first.
+    Unverified(&'r BasicAuth, Credentials),
+}
+
+/// Decides about a client's request. The rate comes first: it limits attempts of passwords too.
+pub(crate) fn admission<'r>(rules: &'r Rules, request: &Request<'_>, client: IpAddr) -> Admission<'r> {
+    let rate = rules.rate.as_ref().map(|rate| take(rate, request, client, Instant::now()));
+    if let Some(Err(wait)) = rate {
+        return Admission::Denied(too_many(wait));
+    }
+    let Some(auth) = &rules.auth else { return Admission::Admitted };
+    match auth.check(request) {
+        Checked::Passed => Admission::Admitted,
+        Checked::Failed => Admission::Denied(unauthorized(auth)),
+        Checked::Unverified(credentials) => Admission::Unverified(auth, credentials),
+    }
+}
+
+/// Verifies a password on another thread. A client has one password hashed at a time, so that
+/// guesses of one do not delay the others, and its parallel requests find that of the first.
+pub(crate) async fn verify(
+    worker: &Worker,
+    auth: &BasicAuth,
+    credentials: Credentials,
+    client: IpAddr,
+) -> Result<(), Denial> {
+    let (gates, deadline) = (&worker.shared.gates, tokio::time::Instant::now() + PASSWORD_WAIT);
+    let own = gates.enter(Key::PasswordsOf(Client::of(client)), deadline).await;
+    let Some(_own) = own else { return Err(busy()) };
+    if credentials.are_verified() {
+        return Ok(());
+    }
+    let Some(permit) = gates.enter(Key::Passwords, deadline).await else { return Err(busy()) };
+    auth.counts.hashed.fetch_add(1, Ordering::Relaxed);
+    // The thread holds the permit, also if the client leaves.
+    let hashed = tokio::task::spawn_blocking(move || {
+        let is_right = credentials.verify();
+        drop(permit);
+        is_right
+    });
+    match hashed.await {
+        Ok(true) => Ok(()),
+        _ => Err(unauthorized(auth)),
+    }
+}
+
+fn unauthorized(auth: &BasicAuth) -> Denial {
+    auth.counts.refused.fetch_add(1, Ordering::Relaxed);
+    let mut field_lines = Vec::new();
+    push_field(&mut field_lines, "WWW-Authenticate", auth.challenge.as_bytes());
+    Denial { status: 401, why: "a user and a password are needed", field_lines }
+}
+
+fn busy() -> Denial {
+    Denial { status: 503, why: "too many passwords are being verified", field_lines: Vec::new() }
 }
 
 /// Takes a token for a request: of the bucket of its field's value, or of its client's if it has no

@@ -12,10 +12,11 @@ use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
-use crate::serve::admission::Denial;
+use crate::serve::admission::{Denial, verify};
 use crate::serve::exchange::{Exchange, ExchangeError};
+use crate::serve::lookup::answer;
 use crate::serve::response::{Framing, ResponseOptions, write_end};
-use crate::serve::route::{Bypass, WEBSOCKET, upgrades};
+use crate::serve::route::{Bypass, Route, WEBSOCKET, upgrades};
 use crate::upstream::error::OriginError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::Purpose;
@@ -34,6 +35,14 @@ impl Exchange<'_, '_> {
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => self.purge(&resource),
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
+            Bypass::Verify(route, auth, credentials) => {
+                match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {
+                    Ok(()) => Box::pin(self.verified(*route)).await,
+                    Err(denial) => {
+                        Ok(self.refuse_with(denial.status, denial.why, &denial.field_lines).await?)
+                    }
+                }
+            }
             Bypass::Denied(Denial { status, why, field_lines }, _) => {
                 Ok(self.refuse_with(status, why, &field_lines).await?)
             }
@@ -41,6 +50,14 @@ impl Exchange<'_, '_> {
             Bypass::Fixed(response, _) => {
                 self.answer_fixed((response.status, &response.field_lines, &response.body)).await
             }
+        }
+    }
+
+    /// Handles a request after the verification of its password.
+    async fn verified(&mut self, route: Route<'_>) -> Result<bool, ExchangeError> {
+        match route {
+            Route::Cache(resource) => answer(self, &resource).await,
+            Route::Bypass(bypass) => self.bypass(bypass).await,
         }
     }
 

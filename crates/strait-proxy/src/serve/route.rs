@@ -14,11 +14,12 @@ use strait_http::poisoning::bypasses_cache;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 
 use crate::cache::fill::Refusal;
+use crate::config::auth::{BasicAuth, Credentials};
 use crate::config::edge::Redirect;
 use crate::config::rules::{RequestRules, Rules};
 use crate::config::settings::Settings;
 use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
-use crate::serve::admission::{Denial, denial};
+use crate::serve::admission::{Admission, Denial, admission};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -45,6 +46,7 @@ impl<'b> Route<'b> {
                 | Bypass::Denied(_, manner),
             ) => *manner,
             Self::Bypass(Bypass::Tunnel(_) | Bypass::Here) => Manner::default(),
+            Self::Bypass(Bypass::Verify(route, ..)) => route.manner(),
         }
     }
 
@@ -53,12 +55,19 @@ impl<'b> Route<'b> {
         self.manner().rules
     }
 
-    /// Applies rules to a request: makes the route its denial, or changes its fields. Returns true
+    /// Applies rules to a request: decides if it is admitted, and changes its fields. Returns true
     /// if it has changed them.
     pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> bool {
-        if let Some(denial) = denial(rules, request, client) {
-            *self = Self::Bypass(Bypass::Denied(denial, self.manner()));
-            return false;
+        match admission(rules, request, client) {
+            Admission::Admitted => {}
+            Admission::Denied(denial) => {
+                *self = Self::Bypass(Bypass::Denied(denial, self.manner()));
+                return false;
+            }
+            Admission::Unverified(auth, credentials) => {
+                let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
+                *self = Self::Bypass(Bypass::Verify(Box::new(route), auth, credentials));
+            }
         }
         let Some(changes) = &rules.request else { return false };
         changes.apply(request);
@@ -83,6 +92,8 @@ pub(crate) enum Bypass<'b> {
     File(Uri<'b>, &'b Path, Manner<'b>),
     /// Fixed response of a site's route.
     Fixed(&'b FixedResponse, Manner<'b>),
+    /// Route after the verification of a password.
+    Verify(Box<Route<'b>>, &'b BasicAuth, Credentials),
     /// Refusal by the rules of a site's route.
     Denied(Denial, Manner<'b>),
 }

@@ -2,6 +2,7 @@
 //! limits.
 
 mod admin;
+mod auth;
 mod chains;
 mod changes;
 mod churn;
