@@ -156,7 +156,7 @@ pub(crate) fn route<'b>(
     if !settings.answers_for(&uri.authority.host) {
         return Err((421, "this proxy does not serve that host".to_owned()));
     }
-    let resource = match &settings.sites {
+    let mut resource = match &settings.sites {
         None => Resource { uri, pool: None, manner: Manner::default() },
         Some(sites) => {
             match at_site(sites, uri, request, is_encrypted)? {
@@ -169,35 +169,39 @@ pub(crate) fn route<'b>(
             }
         }
     };
-    let resource = rewritten(resource, request.method, path)?;
-    let rules = resource.manner.rules.and_then(|rules| rules.request.as_deref());
-    if rules.is_some_and(|rules| rules.are_evaded_by(request)) {
-        return Err((400, "Connection names a field that the proxy sets".to_owned()));
-    }
+    let rules =
+        resource.manner.rules.map(|rules| changed(&mut resource, rules, request, path)).transpose()?;
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(resource)),
         method if !is_answered_from_store(method) => {
             Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
         }
-        _ if body == BodyFraming::None && !bypasses(settings, request, rules) => Route::Cache(resource),
+        _ if body == BodyFraming::None && !bypasses(settings, request, rules.flatten()) => {
+            Route::Cache(resource)
+        }
         _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
 }
 
-/// Returns a resource with the path that its route gives it. OPTIONS * has none.
-fn rewritten<'b>(
-    resource: Resource<'b>,
-    method: &str,
+/// Gives a resource the path of its rules; OPTIONS * has none. Returns the rules for fields.
+fn changed<'b>(
+    resource: &mut Resource<'b>,
+    rules: &'b Rules,
+    request: &Request<'_>,
     path: &'b OnceCell<String>,
-) -> Result<Resource<'b>, Refusal> {
-    let rewrite = resource.manner.rules.and_then(|rules| rules.rewrite.as_ref());
-    let Some(rewrite) = rewrite.filter(|_| method != "OPTIONS" || !resource.uri.path.is_empty()) else {
-        return Ok(resource);
-    };
-    match rewrite.apply(resource.uri.path) {
-        Some(new) => Ok(Resource { uri: Uri { path: path.get_or_init(|| new), ..resource.uri }, ..resource }),
-        None => Err((400, "programs read the path differently, and this site rewrites it".to_owned())),
+) -> Result<Option<&'b RequestRules>, Refusal> {
+    let has_path = request.method != "OPTIONS" || !resource.uri.path.is_empty();
+    if let Some(rewrite) = rules.rewrite.as_ref().filter(|_| has_path) {
+        let new = rewrite.apply(resource.uri.path).ok_or_else(|| {
+            (400, "programs read the path differently, and this site rewrites it".to_owned())
+        })?;
+        resource.uri.path = path.get_or_init(|| new);
     }
+    let rules = rules.request.as_deref();
+    if rules.is_some_and(|rules| rules.are_evaded_by(request)) {
+        return Err((400, "Connection names a field that the proxy sets".to_owned()));
+    }
+    Ok(rules)
 }
 
 /// Returns the route of a request at its site, as if its method and fields allowed the cache.
