@@ -14,6 +14,7 @@ use crate::cache::fill::FillProgress;
 use crate::cache::invalidation::{Keys, Removed};
 use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
+use crate::cache::tag::Tag;
 use crate::cache::worker::Shared;
 use crate::config::error::Result;
 use crate::config::rules::Guards;
@@ -96,6 +97,12 @@ impl Site {
     /// Responds to POST.
     pub(super) async fn change(&self, path: &str, query: &str) -> Page {
         match path {
+            "/purge" if parameter(query, "tag").is_some() => {
+                match Tag::new(&parameter(query, "tag").unwrap_or_default()) {
+                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tag(&tag)).await,
+                    Err(error) => Page::text(400, &error.to_string()),
+                }
+            }
             "/purge" => {
                 let uri = parameter(query, "uri").unwrap_or_default();
                 match self.keys_of(&uri) {
@@ -111,7 +118,7 @@ impl Site {
                 }
             }
             "/verify" => self.verify().await,
-            _ => Page::text(404, "expected /purge?uri=, /ban?pattern= or /verify"),
+            _ => Page::text(404, "expected /purge?uri=, /purge?tag=, /ban?pattern= or /verify"),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stored objects for the operator: listing, purging and verifying. Objects are named by URIs or
 //! patterns.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use crate::cache::invalidation::Keys;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object};
 use crate::cache::pattern::{Pattern, is_whole, shortened};
+use crate::cache::tag::Tag;
 use crate::config::error::{Error, Result};
 
 /// Stored response, or part of one.
@@ -111,6 +113,12 @@ impl Contents {
             return Keys::of_uri(key).remove_from(&self.0);
         }
         disk::remove_matching(&self.0, |stored| shortened(stored, key) == key)
+    }
+
+    /// Removes all objects of the keys of responses with a tag; returns their number.
+    pub fn purge_tag(&self, tag: &Tag) -> usize {
+        let keys: BTreeSet<_> = disk::keys(&self.0, |fields| tag.is_in(fields)).into_iter().collect();
+        keys.iter().map(|key| Keys::of_uri(key).remove_from(&self.0)).sum()
     }
 
     /// Removes all objects that match; returns their number.

@@ -19,3 +19,4 @@ mod pools;
 mod rates;
 mod rig;
 mod sites;
+mod tags;
