@@ -57,8 +57,8 @@ impl Pattern {
     }
 }
 
-/// Returns a cache key without the parts that `text` does not name: the pool after `#`, and the hash
-/// of rules after `~`.
+/// Returns a cache key without the parts that `text` does not name: the pool after `#`, and the
+/// hash of rules after `~`.
 pub(crate) fn shortened<'k>(key: &'k str, text: &str) -> &'k str {
     let Some((uri, end)) = key.split_once('#') else { return key };
     match text.split_once('#') {

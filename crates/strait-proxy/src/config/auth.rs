@@ -2,8 +2,8 @@
 //! passwords that were verified.
 //!
 //! bcrypt takes tens of milliseconds by design, so a password is verified once: the keyed hash of
-//! the verified one is kept, one for each user. A hash has one password only, since longer ones than
-//! bcrypt reads and control characters are refused. [`crate::serve::admission`] runs the
+//! the verified one is kept, one for each user. A hash has one password only, since longer ones
+//! than bcrypt reads and control characters are refused. [`crate::serve::admission`] runs the
 //! verification off the event loop.
 
 use std::collections::HashMap;

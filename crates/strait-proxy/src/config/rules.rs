@@ -1,4 +1,5 @@
-//! Rules of a route: its conditions, the path and the header fields that it changes, and its limits.
+//! Rules of a route: its conditions, the path and the header fields that it changes, and its
+//! limits.
 //!
 //! [`crate::config::rules_check`] makes them from the file. The rules for requests apply before the
 //! lookup, so that cache and origin see the same request; those for responses apply when a head is

@@ -147,8 +147,9 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
     }
 }
 
-/// Returns the rules that change, select or admit the requests to the origin, as text. The path is in the
-/// key as the origin gets it, and methods do not matter, because only responses to GET are stored.
+/// Returns the rules that change, select or admit the requests to the origin, as text. The path
+/// is in the key as the origin gets it, and methods do not matter, because only responses to GET
+/// are stored.
 fn key_text(rules: &Rules, route: &Route) -> String {
     let mut text = String::new();
     // A response to an authenticated client never answers on a route with other users.
@@ -204,8 +205,8 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
     problems
 }
 
-/// Returns the reason why a text cannot be the value of a field: a line feed would end it, and begin
-/// another field.
+/// Returns the reason why a text cannot be the value of a field: a line feed would end it, and
+/// begin another field.
 pub(crate) fn why_no_value(value: &str) -> Option<&'static str> {
     if value.len() > VALUE_BYTES_MAX {
         Some("the value is too long; the maximum is 4096 bytes")

@@ -270,9 +270,9 @@ impl Settings {
     }
 
     /// Returns the cache keys of a URI, from its key without a pool: that one, and one for each
-    /// pool and for each set of rules since the start. An invalidation concerns all of them, because
-    /// a reload can give the URI back to an earlier pool. A key with `#` and the name of a pool has
-    /// those of that pool alone, and one with rules only itself.
+    /// pool and for each set of rules since the start. An invalidation concerns all of them,
+    /// because a reload can give the URI back to an earlier pool. A key with `#` and the name of
+    /// a pool has those of that pool alone, and one with rules only itself.
     pub(crate) fn keys_of(&self, key: String) -> Vec<String> {
         let (uri, pool) = match key.split_once('#') {
             Some((_, pool)) if pool.contains('~') => return vec![key],
@@ -286,8 +286,8 @@ impl Settings {
         keys
     }
 
-    /// Returns the cache keys of a client's URI, from its key: those of the URI, and those of the URIs
-    /// to which routes rewrite it.
+    /// Returns the cache keys of a client's URI, from its key: those of the URI, and those of the
+    /// URIs to which routes rewrite it.
     pub(crate) fn keys_for_client(&self, key: String) -> Vec<String> {
         let (text, end) = key.split_at(key.find('#').unwrap_or(key.len()));
         let uri = Uri::parse(text).ok();

@@ -206,9 +206,9 @@ pub(crate) struct Resource<'b> {
 }
 
 impl Resource<'_> {
-    /// Appends the cache key: the URI, after `#` the name of the pool, and after `~` the hash of the
-    /// rules that change requests. A reload can give a URI to another pool or other rules, and
-    /// responses from before must not answer its requests. No URI of a request has a `#`.
+    /// Appends the cache key: the URI, after `#` the name of the pool, and after `~` the hash of
+    /// the rules that change requests. A reload can give a URI to another pool or other rules,
+    /// and responses from before must not answer its requests. No URI of a request has a `#`.
     pub(crate) fn write_key(&self, key: &mut String) {
         self.uri.write_key(key);
         if let Some(name) = self.pool.and_then(|pool| pool.name.as_ref()) {

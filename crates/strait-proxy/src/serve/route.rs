@@ -124,8 +124,8 @@ pub(crate) fn read_ruled<'b>(
     Some(request)
 }
 
-/// Returns the route of a request with that body, or the refusal. `path` is the place of a rewritten
-/// path.
+/// Returns the route of a request with that body, or the refusal. `path` is the place of a
+/// rewritten path.
 pub(crate) fn route<'b>(
     settings: &'b Settings,
     request: &Request<'b>,
