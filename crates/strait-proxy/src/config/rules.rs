@@ -78,13 +78,19 @@ impl Conditions {
         self.methods.is_empty() && self.fields.is_empty()
     }
 
+    /// Returns true if Connection names a field that selects: the origin would not get it, and its
+    /// response would be stored for requests with it.
+    pub(crate) fn are_evaded_by(&self, request: &Request<'_>) -> bool {
+        connection_names(request, self.fields.iter().map(|(name, _)| &**name))
+    }
+
     /// Returns true if a request meets them. GET stands for HEAD, which has the same target, and
-    /// for PURGE, which removes its responses.
+    /// for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as programs read it.
     pub(crate) fn hold(&self, request: &Request<'_>) -> bool {
         let method = if matches!(request.method, "HEAD" | "PURGE") { "GET" } else { request.method };
         let is_method = |own: &str| own == method || own == request.method;
         let has = |name: &str, value: Option<&str>| {
-            let mut lines = request.fields.all(name);
+            let mut lines = request.fields.iter().filter(|field| is_same_for_programs(field.name, name));
             lines.any(|field| value.is_none_or(|value| field.value == value.as_bytes()))
         };
         (self.methods.is_empty() || self.methods.iter().any(|own| is_method(own)))
@@ -116,12 +122,19 @@ impl RequestRules {
         }
     }
 
-    /// Returns true if Connection names a field that the rules write. The proxy would not forward
-    /// it (RFC 9110, section 7.6.1), so that a client could take it out of its request.
+    /// Returns true if Connection names a field that the rules write.
     pub(crate) fn are_evaded_by(&self, request: &Request<'_>) -> bool {
-        let is_written = |option: &str| self.lines.iter().any(|(name, _)| is_same_for_programs(name, option));
-        request.fields.elements("connection").any(is_written)
+        connection_names(request, self.lines.iter().map(|(name, _)| &**name))
     }
+}
+
+/// Returns true if Connection names one of these fields. The proxy would not forward it (RFC 9110,
+/// section 7.6.1), so that a client could take it out of its request.
+fn connection_names<'a>(request: &Request<'_>, mut names: impl Iterator<Item = &'a str>) -> bool {
+    request.fields.has("connection")
+        && names.any(|name| {
+            request.fields.elements("connection").any(|option| is_same_for_programs(name, option))
+        })
 }
 
 impl ResponseRules {

@@ -100,6 +100,8 @@ pub(crate) enum NoTarget {
     Path,
     /// No route of the path has the method and the fields.
     Conditions,
+    /// Connection names a field that selects a route of the path.
+    Evasion,
     /// Programs read the path differently, and the routes of these readings differ.
     Ambiguous,
 }
@@ -154,7 +156,11 @@ impl Sites {
         loop {
             let route = self.targets.get(at).ok_or(NoTarget::Path)?;
             let rules = route.rules.as_deref();
-            if rules.is_none_or(|rules| rules.conditions.hold(request)) {
+            let conditions = rules.map(|rules| &rules.conditions);
+            if conditions.is_some_and(|conditions| conditions.are_evaded_by(request)) {
+                return Err(NoTarget::Evasion);
+            }
+            if conditions.is_none_or(|conditions| conditions.hold(request)) {
                 return Ok(Found { target: &route.target, manner: Manner { is_https_only, rules } });
             }
             at = route.next.ok_or(NoTarget::Conditions)?;

@@ -42,6 +42,7 @@ fn method_and_fields_select_among_the_routes_of_a_path() {
         ("GET /200/0/5/x", "x-beta: 1\r\n", 200, [0, 1]),
         ("GET /200/0/5/x", "X-Beta: 0\r\nX-Beta: 1\r\n", 200, [0, 1]),
         ("GET /200/0/5/x", "X-Beta: 1, 1\r\n", 200, [1, 0]),
+        ("GET /200/0/5/x", "X_BETA: 1\r\n", 200, [0, 1]),
         ("HEAD /200/0/0/x", "X-Beta: 1\r\n", 200, [0, 1]),
         ("DELETE /200/0/5/x", "X-Beta: 1\r\n", 200, [1, 0]),
         ("PUT /200/0/5/x", "X-Two: 2\r\nX-Any: x\r\n", 418, [0, 0]),
@@ -74,6 +75,15 @@ fn response_of_a_route_with_fields_reaches_no_other_route() {
     );
     assert!(wait_until(LIMIT, || is_hit(&edge, path, "")));
     assert_eq!(a.asked(), 3);
+    // The origin would not get the field, and its response would be for requests with it.
+    for connection in ["X-Staff", "close, x_staff"] {
+        let fields = format!("X-Staff: 1\r\nConnection: {connection}\r\n");
+        assert_eq!(edge.ask("GET /200/60/5/z", &fields).status(), 400);
+    }
+    // Programs may read it as the field.
+    assert_eq!(edge.ask("GET /200/60/5/z", "X_Staff: 1\r\n").status(), 200);
+    assert!(!is_hit(&edge, "/200/60/5/z", "X-Staff: 1\r\n"));
+    assert_eq!(a.asked(), 5);
     // PURGE without the field removes both.
     assert_eq!(edge.ask(&format!("PURGE {path}"), "").status(), 200);
     assert!(!is_hit(&edge, path, "X-Staff: 1\r\n") && !is_hit(&edge, path, ""));
