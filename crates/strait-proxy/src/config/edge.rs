@@ -198,7 +198,7 @@ impl Default for Check {
 
 impl Default for Rate {
     fn default() -> Self {
-        Self { requests: 0, per: 1, burst: None, field: None, clients: 65_536 }
+        Self { requests: 0, per: 1, burst: None, field: None, clients: 16_384 }
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn rules(
     before: &Guards,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
     let mut problems = Vec::new();
-    problems.extend(why_no_conditions(route).map(|why| format!("{key}.{why}")));
+    problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
     problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
     let mut rules = Rules { conditions: conditions(route), rewrite: rewrite(route), ..Rules::default() };
     if let Some(headers) = &route.request_headers {
@@ -77,7 +77,7 @@ pub(crate) fn rules(
 }
 
 /// Returns the reason why the conditions of a route are wrong, after its key.
-fn why_no_conditions(route: &Route) -> Option<String> {
+fn why_no_conditions(route: &Route, policy: Policy) -> Option<String> {
     let Route { methods, has_headers, .. } = route;
     if methods.len() + has_headers.len() > FIELDS_MAX {
         return Some(format!("has_headers: the maximum of conditions is {FIELDS_MAX}"));
@@ -90,11 +90,10 @@ fn why_no_conditions(route: &Route) -> Option<String> {
         ));
     }
     has_headers.iter().find_map(|(name, value)| {
-        let why = match why_no_value(value) {
-            _ if !is_token(name.as_bytes()) => "this is not a field name",
+        let why = match why_no_request_rule(name, Change::Remove).or_else(|| why_no_value(value)) {
             _ if name.eq_ignore_ascii_case("host") => "the hosts of the site select by it",
-            Some(why) => why,
-            None => return None,
+            None if policy.drops(name) => "this field is dropped from every request (forwarded)",
+            why => why?,
         };
         Some(format!("has_headers: \"{}\": {why}", name.escape_default()))
     })

@@ -199,6 +199,14 @@ fn wrong_conditions_and_rewrites_are_named() {
             "has_headers: \"a b\": this is not a field name",
         ),
         (r#"{ pool = "a", has_headers = { Host = "x" } }"#, "has_headers: \"Host\": the hosts of the site"),
+        (
+            r#"{ pool = "a", has_headers = { TE = "x" } }"#,
+            "has_headers: \"TE\": this field belongs to the connection",
+        ),
+        (
+            r#"{ pool = "a", has_headers = { X-Forwarded-Host = "x" } }"#,
+            "has_headers: \"X-Forwarded-Host\": this field is dropped",
+        ),
         (r#"{ pool = "a", has_headers = { X-A = true } }"#, "has_headers.X-A: expected text"),
         (
             r#"{ pool = "a" }, { pool = "a", methods = ["GET"] }"#,
