@@ -154,7 +154,7 @@ fn size(line: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// Returns true for a token (RFC 9110, section 5.6.2).
-pub(crate) fn is_token(name: &[u8]) -> bool {
+pub fn is_token(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().copied().all(is_tchar)
 }
 

@@ -53,6 +53,12 @@ impl<'b> Fields<'b> {
         self.lines.retain(|field| !is_match(field.name));
     }
 
+    /// Appends a line.
+    pub fn push(&mut self, field: Field<'b>) {
+        self.names |= bit(field.name);
+        self.lines.push(field);
+    }
+
     /// Iterates over the lines named `name`.
     pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Field<'b>> {
         let lines = if self.names & bit(name) == 0 { &[] } else { &self.lines[..] };

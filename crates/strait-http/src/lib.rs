@@ -35,6 +35,7 @@ pub mod path;
 pub mod poisoning;
 pub mod range;
 pub mod reuse;
+pub mod rules;
 pub mod storing;
 mod structured;
 pub mod target;

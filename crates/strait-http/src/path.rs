@@ -60,6 +60,38 @@ pub fn resolved(path: &str) -> Option<Vec<u8>> {
     reader.read(path.as_bytes()).map(SmallVec::into_vec)
 }
 
+/// Returns a path and its query with `to` in place of `prefix`, which is not encoded; `None` if the
+/// path does not begin with the segments of `prefix` in all readings, or might leave `to`: it has a
+/// dot segment in some reading, a NUL, or an empty segment after the prefix.
+///
+/// ```
+/// use strait_http::path::rewritten;
+///
+/// assert_eq!(rewritten("/%61pi/x%2fy?z", "/api", "/v1/").as_deref(), Some("/v1/x%2fy?z"));
+/// assert_eq!(rewritten("/api/../x", "/api", "/v1"), None);
+/// ```
+pub fn rewritten(path_and_query: &str, prefix: &str, to: &str) -> Option<String> {
+    let (path, query) = path_and_query.split_at(path_and_query.find('?').unwrap_or(path_and_query.len()));
+    let furthest = Reader { decodes_slashes: true, removes_parameters: true, ..Reader::default() };
+    if !is_plain(path.as_bytes()) && dot_segments(&furthest.read(path.as_bytes())?) > 0 {
+        return None;
+    }
+    let mut rest = path;
+    for expected in prefix.split('/').skip(1).filter(|segment| !segment.is_empty()) {
+        let (_, behind) = rest.split_once('/').filter(|(before, _)| before.is_empty())?;
+        let segment = behind.split('/').next().unwrap_or_default();
+        if *Reader::default().decoded(segment.as_bytes())? != *expected.as_bytes() {
+            return None;
+        }
+        rest = &behind[segment.len()..];
+    }
+    if rest.starts_with("//") || rest.starts_with("/\\") {
+        return None;
+    }
+    let to = if rest.starts_with('/') { to.trim_end_matches('/') } else { to };
+    Some([to, rest, query].concat())
+}
+
 /// Returns true if a path has one form only, which is the path itself.
 fn is_plain(path: &[u8]) -> bool {
     let mut last = 0;
@@ -241,6 +273,45 @@ mod tests {
         }
     }
 
+    #[test]
+    fn prefix_is_replaced_at_whole_segments() {
+        for (path, prefix, to, expected) in [
+            ("/api/x?y=/api", "/api", "/v1", "/v1/x?y=/api"),
+            ("/api", "/api", "/v1", "/v1"),
+            ("/api?x", "/api", "/v1/", "/v1/?x"),
+            ("/api/", "/api", "/v1/", "/v1/"),
+            ("/api/x", "/api", "/", "/x"),
+            ("/api", "/api", "/", "/"),
+            ("/api/x", "/api/", "/v1", "/v1/x"),
+            ("/x", "/", "/v1", "/v1/x"),
+            ("/", "/", "/v1", "/v1/"),
+            ("/%61pi/x%2fy;z", "/api", "/v1", "/v1/x%2fy;z"),
+            ("/a/b/c//d", "/a/b", "/e/f", "/e/f/c//d"),
+            ("/a%20b/c", "/a b", "/v1", "/v1/c"),
+        ] {
+            assert_eq!(rewritten(path, prefix, to).as_deref(), Some(expected), "{path}");
+        }
+        for (path, prefix) in [
+            ("/apix", "/api"),
+            ("/API/x", "/api"),
+            ("//api/x", "/api"),
+            ("/api//x", "/api"),
+            ("/api/\\x", "/api"),
+            ("/api;p/x", "/api"),
+            ("/api/..", "/api"),
+            ("/api/./x", "/api"),
+            ("/api/%2e%2e/x", "/api"),
+            ("/api/..;/x", "/api"),
+            ("/api/x%2f..%2f..%2fy", "/api"),
+            ("/api/x\\..\\..\\y", "/api"),
+            ("/api%2fx", "/api"),
+            ("/api/%00", "/api"),
+            ("/../x", "/"),
+        ] {
+            assert_eq!(rewritten(path, prefix, "/v1"), None, "{path}");
+        }
+    }
+
     /// Returns the position of the longest path that a form is equal to or below.
     fn longest(form: &[u8]) -> usize {
         let is_below = |path: &&&[u8]| match form.strip_prefix(**path) {
@@ -322,6 +393,21 @@ mod tests {
             if let Some(selected) = select_by_all(&path, longest) {
                 let read = steps.iter().fold(path.clone(), |path, step| run(*step, &path));
                 prop_assert_eq!(longest(read.as_bytes()), selected, "{} is read as {}", path, read);
+            }
+        }
+
+        /// No program reads a rewritten path as one outside the new prefix.
+        #[test]
+        fn rewritten_paths_stay_below_the_prefix(
+            path in "(/|%2f|%5c|\\\\|/\\.\\.|/%2e%2e|;|%3b|/a|/b|a|\\.|%2e){0,9}",
+            steps in prop::collection::vec(prop::sample::select(&STEPS[..]), 0..9),
+        ) {
+            if let Some(to) = rewritten(&format!("/a{path}"), "/a", "/new/b") {
+                let read = steps.iter().fold(to.clone(), |path, step| run(*step, &path));
+                let is_below = read.strip_prefix("/new/b").is_some_and(|rest| {
+                    rest.is_empty() || rest.starts_with(['/', '\\', ';', '%'])
+                });
+                prop_assert!(is_below, "{} is read as {}", to, read);
             }
         }
 

@@ -23,6 +23,7 @@ mod upstream;
 pub use cache::contents::{Contents, Entry};
 pub use cache::memory::MemoryEntry;
 pub use cache::pattern::Pattern;
+pub use cache::tag::Tag;
 pub use config::error::{Error, Result};
 pub use config::file::{Config, FillMethod, Format};
 pub use io::clock::Clock;

@@ -5,13 +5,15 @@ use std::time::Duration;
 use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
+use super::guards;
 use super::servers::{self, ServerStatus};
 use crate::cache::worker::Shared;
+use crate::config::rules::Guards;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, Sum};
 
 /// Returns all metrics.
-pub(super) fn text(shared: &Shared, servers: &[ServerStatus]) -> String {
+pub(super) fn text(shared: &Shared, servers: &[ServerStatus], guards: &Guards) -> String {
     let mut out = Text::default();
     let sum = shared.sum();
     proxy(&mut out, &sum);
@@ -20,6 +22,7 @@ pub(super) fn text(shared: &Shared, servers: &[ServerStatus]) -> String {
     if !servers.is_empty() {
         servers::metrics(&mut out, servers);
     }
+    guards::metrics(&mut out, guards);
     if let Some(store) = &shared.store {
         self::store(&mut out, &store.stats());
     }

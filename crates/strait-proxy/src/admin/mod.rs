@@ -4,6 +4,7 @@
 //! pointed them here (DNS rebinding). Changes need a POST that does not come from a page of another
 //! site.
 
+mod guards;
 mod metrics;
 mod servers;
 mod site;

@@ -14,9 +14,12 @@ use crate::cache::fill::FillProgress;
 use crate::cache::invalidation::{Keys, Removed};
 use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
+use crate::cache::tag::Tag;
 use crate::cache::worker::Shared;
 use crate::config::error::Result;
+use crate::config::rules::Guards;
 use crate::config::settings::Settings;
+use crate::config::sites::Sites;
 use crate::observe::report::Report;
 
 const PAGE: &str = include_str!("page.html");
@@ -82,7 +85,7 @@ impl Site {
             "/metrics" => Page {
                 status: 200,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: metrics::text(&self.shared, &self.servers()).into_bytes(),
+                body: metrics::text(&self.shared, &self.servers(), &self.guards()).into_bytes(),
             },
             "/status.json" => Page::json(&self.status()),
             "/objects" => self.objects(query).await,
@@ -94,6 +97,12 @@ impl Site {
     /// Responds to POST.
     pub(super) async fn change(&self, path: &str, query: &str) -> Page {
         match path {
+            "/purge" if parameter(query, "tag").is_some() => {
+                match Tag::new(&parameter(query, "tag").unwrap_or_default()) {
+                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tag(&tag)).await,
+                    Err(error) => Page::text(400, &error.to_string()),
+                }
+            }
             "/purge" => {
                 let uri = parameter(query, "uri").unwrap_or_default();
                 match self.keys_of(&uri) {
@@ -109,7 +118,7 @@ impl Site {
                 }
             }
             "/verify" => self.verify().await,
-            _ => Page::text(404, "expected /purge?uri=, /ban?pattern= or /verify"),
+            _ => Page::text(404, "expected /purge?uri=, /purge?tag=, /ban?pattern= or /verify"),
         }
     }
 
@@ -127,6 +136,10 @@ impl Site {
 
     fn servers(&self) -> Vec<ServerStatus> {
         servers(&self.settings(), self.shared.clock.now())
+    }
+
+    fn guards(&self) -> Guards {
+        self.settings().sites.as_ref().map(Sites::guards).unwrap_or_default()
     }
 
     fn contents(&self) -> Result<Contents, Page> {
@@ -156,11 +169,10 @@ impl Site {
         }
     }
 
-    /// Returns the cache keys of a URI: one if the name of a pool follows it, as in the list of
+    /// Returns the cache keys of a URI: those of one pool if its name follows, as in the list of
     /// objects, and those of all pools otherwise.
     fn keys_of(&self, text: &str) -> Result<Vec<String>> {
-        let key = Pattern::of_uri(text)?;
-        Ok(if key.contains('#') { vec![key] } else { self.settings().keys_of(key) })
+        Ok(self.settings().keys_for_client(Pattern::of_uri(text)?))
     }
 
     async fn purge(&self, keys: Vec<String>) -> Page {

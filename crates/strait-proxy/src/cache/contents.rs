@@ -1,6 +1,7 @@
 //! Stored objects for the operator: listing, purging and verifying. Objects are named by URIs or
 //! patterns.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use crate::cache::disk;
 use crate::cache::invalidation::Keys;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object};
-use crate::cache::pattern::{Pattern, without_pool};
+use crate::cache::pattern::{Pattern, is_whole, shortened};
+use crate::cache::tag::Tag;
 use crate::config::error::{Error, Result};
 
 /// Stored response, or part of one.
@@ -90,12 +92,12 @@ impl Contents {
     /// Returns all objects for one key of [`Pattern::of_uri`]; without a pool in it, those of the
     /// URI in all pools.
     pub fn get(&self, key: &str, now: u64) -> Vec<Entry> {
-        if key.contains('#') {
+        if is_whole(key) {
             return self.of_key(key, now);
         }
         let records = self.0.records();
         let entries = records.iter().filter_map(|record| self.entry(record, now));
-        entries.filter(|entry| without_pool(&entry.uri) == key).collect()
+        entries.filter(|entry| shortened(&entry.uri, key) == key).collect()
     }
 
     /// Returns all objects for one key.
@@ -107,10 +109,16 @@ impl Contents {
 
     /// Removes all objects that [`Contents::get`] returns; returns their number.
     pub fn purge(&self, key: &str) -> usize {
-        if key.contains('#') {
+        if is_whole(key) {
             return Keys::of_uri(key).remove_from(&self.0);
         }
-        disk::remove_matching(&self.0, |stored| without_pool(stored) == key)
+        disk::remove_matching(&self.0, |stored| shortened(stored, key) == key)
+    }
+
+    /// Removes all objects of the keys of responses with a tag; returns their number.
+    pub fn purge_tag(&self, tag: &Tag) -> usize {
+        let keys: BTreeSet<_> = disk::keys(&self.0, |fields| tag.is_in(fields)).into_iter().collect();
+        keys.iter().map(|key| Keys::of_uri(key).remove_from(&self.0)).sum()
     }
 
     /// Removes all objects that match; returns their number.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
+use strait_http::head;
 use strait_http::storing::Policy;
 use strait_http::vary::Variant;
 use strait_store::{Loaded, Record, Stores};
@@ -192,6 +193,17 @@ pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String
     others.iter().skip(room).for_each(|(record, _)| store.remove(record));
     let rivals = rivals(object, others.iter().map(|(_, other)| other), keys);
     Some(Seen { rivals, records })
+}
+
+/// Returns the keys of all responses with matching fields. Reads the heads of all records.
+pub(crate) fn keys(store: &Stores, is_match: impl Fn(&Fields<'_>) -> bool) -> Vec<Arc<str>> {
+    let key = |record: &Arc<Record>| {
+        let loaded = store.load(record, 0).ok()?;
+        let (response, _) = head::response(Meta::decode(loaded.meta())?.head).ok()??;
+        let key = std::str::from_utf8(loaded.key()).ok()?;
+        is_match(&response.fields).then(|| key.into())
+    };
+    store.records().iter().filter_map(key).collect()
 }
 
 /// Removes all records for a key; returns their number.

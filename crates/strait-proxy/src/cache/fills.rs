@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
+use strait_store::hash_of;
 
 use crate::cache::fill::{Fill, FillProgress};
 use crate::cache::hash::IdentityHasher;
@@ -148,6 +149,14 @@ impl Fills {
         // Not under the map's lock: `invalidate` can wait for a publication.
         for fill in removed {
             fill.invalidate();
+        }
+    }
+
+    /// Invalidates the fills that match, which are compared without a lock.
+    pub(crate) fn invalidate_some(&self, is_match: impl Fn(&Fill) -> bool) {
+        let all: Vec<_> = self.map().values().flatten().cloned().collect();
+        for fill in all.iter().filter(|fill| is_match(fill)) {
+            self.keep_out(hash_of(fill.key().as_bytes()), fill);
         }
     }
 

@@ -19,6 +19,10 @@
 //!    The object answers no request, because every lookup checks that its records are alive, but it
 //!    would use memory. After step 5 the same check refuses the insertion.
 //!
+//! A tag is that of responses, not of keys. Its keys are collected from memory and store, and then
+//! invalidated one by one. Before that, the fills with the tag are invalidated, and those without a
+//! head, whose tags are unknown: each object of a fill is then either collected or not stored.
+//!
 //! The fills come before the store, so that no record is published after step 5, and the
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
 //! step 3.
@@ -31,6 +35,7 @@ use crate::cache::generation::Generations;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::Object;
 use crate::cache::pattern::Pattern;
+use crate::cache::tag::Tag;
 use crate::cache::worker::{Local, Shared};
 
 /// Keys that are invalidated.
@@ -59,7 +64,7 @@ impl std::iter::Sum for Removed {
 }
 
 impl<'a> Keys<'a> {
-    /// Returns one key of [`Pattern::of_uri`].
+    /// Returns one key.
     pub(crate) fn of_uri(uri: &'a str) -> Self {
         Self::One(hash_of(uri.as_bytes()), uri)
     }
@@ -108,6 +113,19 @@ impl Shared {
         let stored = keys.remove_from(store);
         keys.remove_from_memory(&self.memory, |object| !object.is_alive());
         Removed { in_memory, stored }
+    }
+}
+
+impl Shared {
+    /// Removes all objects of the keys of responses with a tag.
+    pub(crate) fn invalidate_tag(&self, tag: &Tag) -> Removed {
+        let has_tag = |object: &Object| tag.is_in(&object.fields());
+        self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
+        let mut keys = self.memory.keys(has_tag);
+        keys.extend(self.store.iter().flat_map(|store| disk::keys(store, |fields| tag.is_in(fields))));
+        keys.sort_unstable();
+        keys.dedup();
+        keys.iter().map(|key| self.invalidate(Keys::of_uri(key))).sum()
     }
 }
 

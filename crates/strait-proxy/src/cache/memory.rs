@@ -72,6 +72,12 @@ impl MemoryCache {
         self.shards.iter().map(|shard| Self::lock(shard).remove_matching(&is_match)).sum()
     }
 
+    /// Returns the keys of the objects that match. The heads are read without a lock.
+    pub(crate) fn keys(&self, is_match: impl Fn(&Object) -> bool) -> Vec<Arc<str>> {
+        let objects = self.shards.iter().flat_map(|shard| Self::lock(shard).objects());
+        objects.filter(|object| is_match(object)).map(|object| object.key.clone()).collect()
+    }
+
     /// Returns the matching object of the highest rank, and counts a hit. Returns `None` also if
     /// the store has an object of a higher rank for a request with these fields.
     pub(crate) fn find(

@@ -17,4 +17,5 @@ pub(crate) mod meta;
 pub(crate) mod object;
 pub(crate) mod pattern;
 pub(crate) mod select;
+pub(crate) mod tag;
 pub(crate) mod worker;

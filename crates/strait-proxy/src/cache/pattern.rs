@@ -42,9 +42,9 @@ impl Pattern {
     }
 
     /// Returns true if a cache key matches. A pattern without a `#` is one of URIs, with whatever
-    /// pool.
+    /// pool; one without a `~` is one of URIs and pools, with whatever rules.
     pub(crate) fn matches(&self, key: &str) -> bool {
-        let uri = if self.text.contains('#') { key } else { without_pool(key) };
+        let uri = shortened(key, &self.text);
         let mut pieces = self.text.split('*');
         let first = pieces.next().unwrap_or_default();
         let Some(mut rest) = uri.strip_prefix(first) else { return false };
@@ -57,9 +57,20 @@ impl Pattern {
     }
 }
 
-/// Returns the URI of a cache key: what is before `#` and the name of a pool.
-pub(crate) fn without_pool(key: &str) -> &str {
-    key.split('#').next().unwrap_or(key)
+/// Returns a cache key without the parts that `text` does not name: the pool after `#`, and the
+/// hash of rules after `~`.
+pub(crate) fn shortened<'k>(key: &'k str, text: &str) -> &'k str {
+    let Some((uri, end)) = key.split_once('#') else { return key };
+    match text.split_once('#') {
+        None => uri,
+        Some(_) if is_whole(text) => key,
+        Some(_) => &key[..key.len() - end.find('~').map_or(0, |at| end.len() - at)],
+    }
+}
+
+/// Returns true if a cache key names the hash of rules, and so stands for no other key.
+pub(crate) fn is_whole(key: &str) -> bool {
+    key.split_once('#').is_some_and(|(_, end)| end.contains('~'))
 }
 
 #[cfg(test)]
@@ -85,6 +96,13 @@ mod tests {
             ("*#app", "http://a/b#app", true),
             ("*#", "http://a/b#app", false),
             ("http://a/x#app", "http://a/x", false),
+            ("http://a/x#app", "http://a/x#app~00ff", true),
+            ("http://a/~x#app", "http://a/~x#app", true),
+            ("http://a/~x#*", "http://a/~x#app~00ff", true),
+            ("*.png", "http://a/~b.png#app~00ff", true),
+            ("*#app~00ff", "http://a/x#app~00ff", true),
+            ("*#app~11", "http://a/x#app~00ff", false),
+            ("*#ap", "http://a/x#app~00ff", false),
         ] {
             assert_eq!(Pattern::new(pattern).unwrap().matches(uri), expected, "{pattern} {uri}");
         }

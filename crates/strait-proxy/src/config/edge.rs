@@ -90,6 +90,12 @@ pub struct Route {
     pub path: Option<String>,
     /// Path alone.
     pub path_exact: Option<String>,
+    /// Methods of the requests. Empty: all.
+    pub methods: Vec<String>,
+    /// Fields that requests have with this value; `*` stands for any.
+    pub has_headers: BTreeMap<String, String>,
+    /// Path that replaces that of the route in requests to the pool.
+    pub rewrite: Option<String>,
     /// Name of the pool that answers.
     pub pool: Option<String>,
     /// Directory of static files, below which the path of the request names a file.
@@ -98,6 +104,54 @@ pub struct Route {
     pub redirect: Option<Redirect>,
     /// Fixed response.
     pub respond: Option<Respond>,
+    /// Changes of the fields of requests to the pool.
+    pub request_headers: Option<Headers>,
+    /// Changes of the fields of responses to clients.
+    pub response_headers: Option<Headers>,
+    /// Limit of requests. Default: none.
+    pub rate: Option<Rate>,
+    /// Basic authentication. Default: none.
+    pub auth: Option<Auth>,
+}
+
+/// Basic authentication of clients (RFC 7617).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Auth {
+    /// File of users, with lines `USER:HASH`.
+    pub users: Option<PathBuf>,
+    /// Name of the protected area.
+    pub realm: String,
+    /// Forward Authorization to the pool.
+    pub keep: bool,
+}
+
+/// Limit of the requests of each client.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rate {
+    /// Requests in `per` seconds.
+    pub requests: u64,
+    /// Seconds.
+    pub per: u64,
+    /// Requests that may come at once. Default: `requests`.
+    pub burst: Option<u64>,
+    /// Field whose value stands for the client. Default: none, its address does.
+    pub field: Option<String>,
+    /// Clients that are remembered at the same time.
+    pub clients: u64,
+}
+
+/// Changes of header fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Headers {
+    /// Fields with their only value: other lines of the field are removed.
+    pub set: BTreeMap<String, String>,
+    /// Fields with a value that is added to others.
+    pub add: BTreeMap<String, String>,
+    /// Fields that are removed.
+    pub remove: Vec<String>,
 }
 
 /// Redirection to another URI.
@@ -139,6 +193,18 @@ impl Default for Pool {
 impl Default for Check {
     fn default() -> Self {
         Self { path: None, host: None, status: None, interval: 5, timeout: 2, rise: 2, fall: 3 }
+    }
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self { requests: 0, per: 1, burst: None, field: None, clients: 16_384 }
+    }
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self { users: None, realm: "restricted".to_owned(), keep: false }
     }
 }
 

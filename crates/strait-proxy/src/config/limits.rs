@@ -24,6 +24,8 @@ pub(crate) struct GateLimits {
     pub(crate) ahead: usize,
     /// Request bodies of one client that are read ahead.
     pub(crate) ahead_of_client: usize,
+    /// Passwords that are hashed at the same time.
+    pub(crate) passwords: usize,
 }
 
 /// Maximum of fetches without a waiting client.
@@ -72,6 +74,7 @@ pub(crate) fn gates(limits: &Limits) -> GateLimits {
         origin_of_client: share(limits.origin_connections_per_client, origin, CLIENT_DIVISOR),
         ahead,
         ahead_of_client: share(ahead_of_client, ahead, CLIENT_DIVISOR),
+        passwords: std::thread::available_parallelism().map_or(1, |all| all.get().div_ceil(2)),
     }
 }
 

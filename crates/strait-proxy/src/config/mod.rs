@@ -3,6 +3,7 @@
 //! The lowest layer. Nothing here opens a connection or knows a request.
 
 pub(crate) mod access;
+pub(crate) mod auth;
 pub(crate) mod balance;
 pub(crate) mod check;
 pub(crate) mod edge;
@@ -14,7 +15,10 @@ pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod pool;
 pub(crate) mod prefixes;
+pub(crate) mod rate;
 pub(crate) mod read;
+pub(crate) mod rules;
+pub(crate) mod rules_check;
 pub(crate) mod schema;
 pub(crate) mod sections;
 pub(crate) mod server;

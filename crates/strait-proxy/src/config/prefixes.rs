@@ -57,6 +57,15 @@ impl<T: Copy> Prefixes<T> {
         is_new
     }
 
+    /// Returns the value that was added with this path alone, or with it and all paths below it.
+    pub(crate) fn of(&self, path: &str, is_exact: bool) -> Option<T> {
+        match path.as_bytes() {
+            path if is_exact => self.exact.get(path).copied(),
+            b"/" => self.root,
+            path => self.below.get(path).copied(),
+        }
+    }
+
     /// Returns the value of the prefix that the first `len` bytes of a path are.
     fn prefix(&self, path: &[u8], len: usize) -> Option<T> {
         let word = self.lengths.get(len / 64)?;
@@ -127,6 +136,11 @@ mod tests {
             assert_eq!(table.find(path.as_bytes()), Some(expected), "{path}");
         }
         let mut table = table.clone();
+        assert_eq!(
+            (table.of("/a", false), table.of("/a", true), table.of("/", false)),
+            (Some(1), None, Some(0))
+        );
+        assert_eq!((table.of("/a/b/c", true), table.of("/a/b/c", false)), (Some(4), Some(3)));
         assert!(!table.add("/a", 9) && !table.add_exact("/a/b/c", 9) && !table.add("/", 9));
         assert_eq!((table.find(b"/a"), table.find(b"/"), table.only()), (Some(1), Some(0), None));
     }

@@ -48,11 +48,32 @@ const SITE: &[(&str, Key)] = &[
 const ROUTE: &[(&str, Key)] = &[
     ("path", Key::Value(Kind::Text)),
     ("path_exact", Key::Value(Kind::Text)),
+    ("methods", Key::Value(Kind::Methods)),
+    ("has_headers", Key::Texts),
+    ("rewrite", Key::Value(Kind::Text)),
     ("pool", Key::Value(Kind::Text)),
     ("files", Key::Value(Kind::Path)),
     ("redirect", Key::Section(REDIRECT)),
     ("respond", Key::Section(RESPOND)),
+    ("request_headers", Key::Section(HEADERS)),
+    ("response_headers", Key::Section(HEADERS)),
+    ("rate", Key::Section(RATE)),
+    ("auth", Key::Section(AUTH)),
 ];
+
+const AUTH: &[(&str, Key)] =
+    &[("users", Key::Value(Kind::Path)), ("realm", Key::Value(Kind::Text)), ("keep", Key::Value(Kind::Bool))];
+
+const RATE: &[(&str, Key)] = &[
+    ("requests", Key::Value(Kind::Number(1, 1_000_000))),
+    ("per", Key::Value(Kind::Number(1, 86_400))),
+    ("burst", Key::Value(Kind::Number(1, 1_000_000))),
+    ("field", Key::Value(Kind::Text)),
+    ("clients", Key::Value(Kind::Number(8, 16_777_216))),
+];
+
+const HEADERS: &[(&str, Key)] =
+    &[("set", Key::Texts), ("add", Key::Texts), ("remove", Key::Value(Kind::Fields))];
 
 const REDIRECT: &[(&str, Key)] =
     &[("status", Key::Value(Kind::Number(300, 399))), ("location", Key::Value(Kind::Text))];
@@ -124,7 +145,9 @@ mod tests {
 
     #[test]
     fn the_default_file_has_every_key() {
-        for (name, _) in [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND].into_iter().flatten() {
+        for (name, _) in
+            [POOL, CHECK, SITE, ROUTE, REDIRECT, RESPOND, HEADERS, RATE, AUTH].into_iter().flatten()
+        {
             let is_there = match *name {
                 "route" => Config::DEFAULT_TOML.contains("#[[site.route]]"),
                 name => Config::DEFAULT_TOML.contains(&format!("{name} = ")),

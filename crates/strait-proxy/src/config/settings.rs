@@ -1,5 +1,6 @@
 //! Settings: the checked configuration, in the form that workers use.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use strait_http::forwarded::Policy;
 use strait_http::storing;
-use strait_http::target::{Host, Scheme};
+use strait_http::target::{Host, Scheme, Uri};
 
 use crate::config::access::{Access, Admin};
 use crate::config::check;
@@ -37,9 +38,9 @@ pub(crate) struct Settings {
     pub(crate) workers: usize,
     /// Sites of a reverse proxy; `None` for a forward proxy.
     pub(crate) sites: Option<Sites>,
-    /// Names of the pools, and then of those before reloads, newest first: their keys may still
-    /// have stored responses.
-    pool_names: Vec<Box<str>>,
+    /// Ends of keys, after `#`, of the present pools and rules, and then of those before reloads,
+    /// newest first: their keys may still have stored responses.
+    key_ends: Vec<Box<str>>,
     /// Name in Cache-Status and in the proxy's own responses.
     pub(crate) name: String,
     /// Name in Via.
@@ -117,7 +118,8 @@ impl Settings {
     /// Checks the configuration of a reload; servers keep the state that they have in `before`.
     pub(crate) fn after(config: &Config, before: Option<&Self>) -> Result<Self> {
         check::refused(&check::bounds(config))?;
-        let sites = site_check::sites(config, before.and_then(|before| before.sites.as_ref()))?;
+        let sites =
+            site_check::sites(config, forwarded(config), before.and_then(|before| before.sites.as_ref()))?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
@@ -132,7 +134,7 @@ impl Settings {
         Ok(Self {
             ports: ports(config)?,
             workers,
-            pool_names: pool_names(sites.as_ref(), before),
+            key_ends: key_ends(sites.as_ref(), before),
             sites,
             name,
             via,
@@ -169,20 +171,20 @@ impl Settings {
     }
 }
 
-/// Maximum of remembered pools that a reload has removed.
-const EARLIER_POOLS_MAX: usize = 256;
+/// Maximum of remembered ends of keys that a reload has removed.
+const EARLIER_ENDS_MAX: usize = 256;
 
-/// Returns the names of the pools, and of those that there were before.
-fn pool_names(sites: Option<&Sites>, before: Option<&Settings>) -> Vec<Box<str>> {
-    let pools = sites.iter().flat_map(|sites| &sites.pools);
-    let mut names: Vec<_> = pools.filter_map(|pool| pool.name.clone()).collect();
-    let most = names.len() + EARLIER_POOLS_MAX;
-    for name in before.iter().flat_map(|before| &before.pool_names) {
-        if names.len() < most && !names.contains(name) {
-            names.push(name.clone());
+/// Returns the ends of the keys that the sites give, and of those that there were before.
+fn key_ends(sites: Option<&Sites>, before: Option<&Settings>) -> Vec<Box<str>> {
+    let mut ends: Vec<_> = sites.map(Sites::key_ends).unwrap_or_default();
+    let most = ends.len() + EARLIER_ENDS_MAX;
+    let mut known: HashSet<_> = ends.iter().cloned().collect();
+    for end in before.iter().flat_map(|before| &before.key_ends) {
+        if ends.len() < most && known.insert(end.clone()) {
+            ends.push(end.clone());
         }
     }
-    names
+    ends
 }
 
 /// Default name.
@@ -268,12 +270,37 @@ impl Settings {
     }
 
     /// Returns the cache keys of a URI, from its key without a pool: that one, and one for each
-    /// pool since the start. An invalidation concerns all of them, because a reload can give the
-    /// URI back to an earlier pool.
+    /// pool and for each set of rules since the start. An invalidation concerns all of them,
+    /// because a reload can give the URI back to an earlier pool. A key with `#` and the name of
+    /// a pool has those of that pool alone, and one with rules only itself.
     pub(crate) fn keys_of(&self, key: String) -> Vec<String> {
-        let mut keys: Vec<_> = self.pool_names.iter().map(|name| format!("{key}#{name}")).collect();
+        let (uri, pool) = match key.split_once('#') {
+            Some((_, pool)) if pool.contains('~') => return vec![key],
+            Some((uri, pool)) => (uri, Some(pool)),
+            None => (&*key, None),
+        };
+        let is_of_pool = |end: &str| pool.is_none_or(|pool| end.split('~').next() == Some(pool));
+        let ends = self.key_ends.iter().filter(|end| is_of_pool(end) && pool != Some(end));
+        let mut keys: Vec<_> = ends.map(|end| format!("{uri}#{end}")).collect();
         keys.push(key);
         keys
+    }
+
+    /// Returns the cache keys of a client's URI, from its key: those of the URI, and those of the
+    /// URIs to which routes rewrite it.
+    pub(crate) fn keys_for_client(&self, key: String) -> Vec<String> {
+        let (text, end) = key.split_at(key.find('#').unwrap_or(key.len()));
+        let uri = Uri::parse(text).ok();
+        let paths =
+            uri.zip(self.sites.as_ref()).map(|(uri, sites)| sites.rewritten(&uri)).unwrap_or_default();
+        let rewritten = uri.iter().flat_map(|uri| paths.iter().map(move |path| Uri { path, ..*uri }));
+        let of = |uri: Uri<'_>| {
+            let mut key = String::new();
+            uri.write_key(&mut key);
+            self.keys_of(key + end)
+        };
+        let rewritten: Vec<_> = rewritten.flat_map(of).collect();
+        self.keys_of(key).into_iter().chain(rewritten).collect()
     }
 
     /// Returns the scheme in the keys of requests. An origin that learns the client's scheme

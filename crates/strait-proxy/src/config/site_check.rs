@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use strait_http::forwarded::Policy;
 use strait_http::target::{Authority, Uri};
 
 use crate::config::check::refused;
@@ -12,19 +13,23 @@ use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
+use crate::config::rules::Guards;
+use crate::config::rules_check::{rules, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
-use crate::config::sites::{FixedResponse, SiteRoutes, Sites, Target};
+use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
 
 /// Maximum of servers in a pool: each is compared in a choice.
 const SERVERS_MAX: usize = 256;
 const WEIGHT_MAX: u32 = 1000;
+/// Maximum of routes with the same path: their conditions are compared one after the other.
+const ROUTES_OF_PATH_MAX: usize = 64;
 /// Maximum length in bytes of the body of a fixed response.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Makes the sites of a reverse proxy, with the state of the servers in `before`; `None` for a
 /// forward proxy.
-pub(crate) fn sites(config: &Config, before: Option<&Sites>) -> Result<Option<Sites>> {
+pub(crate) fn sites(config: &Config, policy: Policy, before: Option<&Sites>) -> Result<Option<Sites>> {
     let origin = config.origin.as_deref().map(Server::parse).transpose()?;
     let has_sites = !config.pool.is_empty() || !config.site.is_empty();
     match origin {
@@ -35,7 +40,8 @@ pub(crate) fn sites(config: &Config, before: Option<&Sites>) -> Result<Option<Si
         Some(origin) => Ok(Some(Sites::of_origin(origin))),
         None if !has_sites => Ok(None),
         None => {
-            let mut table = Table::default();
+            let earlier = before.map(Sites::guards).unwrap_or_default();
+            let mut table = Table { policy, earlier, ..Table::default() };
             table.pools(&config.pool, before);
             table.sites(&config.site);
             table.https(config);
@@ -52,6 +58,10 @@ struct Table {
     /// Pools that a route names.
     used: BTreeSet<String>,
     problems: Vec<String>,
+    /// Policy for the forwarding fields.
+    policy: Policy,
+    /// Limits and users before a reload.
+    earlier: Guards,
 }
 
 impl Table {
@@ -156,9 +166,13 @@ impl Table {
     }
 
     fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
+        let rules = rules(route, key, self.policy, &self.earlier).unwrap_or_else(|problems| {
+            self.problems.extend(problems);
+            None
+        });
         let Some(target) = self.target(key, route) else { return };
         let index = self.sites.targets.len();
-        self.sites.targets.push(target);
+        self.sites.targets.push(SiteRoute { target, rules, next: None });
         let (name, path) = match (&route.path, &route.path_exact) {
             (Some(_), Some(_)) => {
                 return self
@@ -171,12 +185,30 @@ impl Table {
             return self.problem(&format!("{key}.{name}"), &format!("\"{path}\": {why}"));
         }
         let is_new = if name == "path" { routes.add(path, index) } else { routes.add_exact(path, index) };
-        if !is_new {
-            self.problem(
-                &format!("{key}.{name}"),
-                &format!("\"{path}\": the route never matches, because a route before it has the same path"),
-            );
+        let first = routes.of(path, name == "path_exact").filter(|_| !is_new);
+        if let Some(why) = first.and_then(|first| self.chain(first, index)) {
+            self.problem(&format!("{key}.{name}"), &format!("\"{path}\": {why}"));
         }
+    }
+
+    /// Appends a route to those with the same path. Returns the reason why it never applies.
+    fn chain(&mut self, first: usize, index: usize) -> Option<&'static str> {
+        let conditions = |route: &SiteRoute| route.rules.as_ref().map(|rules| rules.conditions.clone());
+        let own = self.sites.targets.get(index).and_then(conditions).unwrap_or_default();
+        let mut at = first;
+        for _ in 0..ROUTES_OF_PATH_MAX {
+            let route = self.sites.targets.get_mut(at)?;
+            let before = conditions(route).unwrap_or_default();
+            if before.are_none() || before == own {
+                return Some("the route never matches, because a route before it has the same path");
+            }
+            let Some(next) = route.next else {
+                route.next = Some(index);
+                return None;
+            };
+            at = next;
+        }
+        Some("too many routes have this path; the maximum is 64")
     }
 
     fn target(&mut self, key: &str, route: &edge::Route) -> Option<Target> {
@@ -340,11 +372,10 @@ fn why_no_field(name: &str, value: &str) -> Option<&'static str> {
     ];
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
         Some("not a field name")
-    } else if http::HeaderValue::from_str(value).is_err() {
-        Some("the value has a control character, or one outside ASCII")
+    } else if OF_THE_PROXY.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        Some("the proxy writes this field itself; remove it")
     } else {
-        let is_own = OF_THE_PROXY.iter().any(|own| own.eq_ignore_ascii_case(name));
-        is_own.then_some("the proxy writes this field itself; remove it")
+        why_no_value(value)
     }
 }
 

@@ -3,23 +3,26 @@
 //! Host and path are in the cache key, so they alone select the target: responses of one target
 //! never answer requests for another. [`crate::config::site_check`] makes the table from the file.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use strait_http::head::Request;
 use strait_http::path::select_by_all;
-use strait_http::target::{Authority, Host, Uri};
+use strait_http::target::{Authority, Uri};
 
 use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
+use crate::config::rules::{Guards, ResponseRules, Rules};
 use crate::config::server::Server;
 
 /// Sites of a reverse proxy. The one-line form is a site for all hosts with one route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sites {
     pub(crate) pools: Vec<Arc<ServerPool>>,
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<SiteRoute>,
     /// Positions in `routes`, by host.
     pub(crate) hosts: Hosts<usize>,
     /// Routes of each site.
@@ -37,12 +40,36 @@ pub(crate) struct SiteRoutes {
     pub(crate) is_https_only: bool,
 }
 
+/// Route of a site.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteRoute {
+    pub(crate) target: Target,
+    /// `None` if it has none, as most routes.
+    pub(crate) rules: Option<Box<Rules>>,
+    /// Position of the route with the same path that applies if the conditions do not hold.
+    pub(crate) next: Option<usize>,
+}
+
 /// Target of a request, found by its host and path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) target: &'a Target,
-    /// True if the site's requests need TLS.
+    pub(crate) manner: Manner<'a>,
+}
+
+/// How the requests of a route are treated, whatever its target.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner<'a> {
+    /// True if the site's requests need TLS, and clients are told to use https only (HSTS).
     pub(crate) is_https_only: bool,
+    pub(crate) rules: Option<&'a Rules>,
+}
+
+impl<'a> Manner<'a> {
+    /// Returns the rules for heads of responses.
+    pub(crate) fn response(self) -> Option<&'a Arc<ResponseRules>> {
+        self.rules?.response.as_ref()
+    }
 }
 
 /// Target of a route.
@@ -71,6 +98,10 @@ pub(crate) enum NoTarget {
     Host,
     /// No route of the site has the path.
     Path,
+    /// No route of the path has the method and the fields.
+    Conditions,
+    /// Connection names a field that selects a route of the path.
+    Evasion,
     /// Programs read the path differently, and the routes of these readings differ.
     Ambiguous,
 }
@@ -83,7 +114,7 @@ impl Sites {
         routes.add("/", 0);
         Self {
             pools: vec![pool.clone()],
-            targets: vec![Target::Pool(pool)],
+            targets: vec![SiteRoute { target: Target::Pool(pool), rules: None, next: None }],
             hosts: Hosts::new(Some(0)),
             routes: vec![SiteRoutes { routes, is_https_only: false }],
             to_https: Redirect::default(),
@@ -95,24 +126,76 @@ impl Sites {
         self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls)
     }
 
-    /// Returns the target of a request.
-    pub(crate) fn find(&self, host: &Host<'_>, path: &str) -> Result<Found<'_>, NoTarget> {
-        let site = self.hosts.find(host).ok_or(NoTarget::Host)?;
-        let SiteRoutes { routes, is_https_only } = self.routes.get(*site).ok_or(NoTarget::Host)?;
-        let target = match routes.only() {
-            Some(only) => Some(only),
-            None if matches!(path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
-            None => select_by_all(path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
+    /// Returns the ends of all keys: the name of each pool, alone and with each set of rules of its
+    /// routes.
+    pub(crate) fn key_ends(&self) -> Vec<Box<str>> {
+        let of_rules = |route: &SiteRoute| match (&route.target, &route.rules) {
+            (Target::Pool(pool), Some(rules)) => {
+                Some(format!("{}~{}", pool.name.as_ref()?, rules.key.as_ref()?).into())
+            }
+            _ => None,
         };
-        let target = target.and_then(|target| self.targets.get(target)).ok_or(NoTarget::Path)?;
-        Ok(Found { target, is_https_only: *is_https_only })
+        let names = self.pools.iter().filter_map(|pool| pool.name.clone());
+        let with_rules: BTreeSet<_> = self.targets.iter().filter_map(of_rules).collect();
+        names.chain(with_rules).collect()
+    }
+
+    /// Returns the limits and the users of all routes.
+    pub(crate) fn guards(&self) -> Guards {
+        let rules = || self.targets.iter().filter_map(|route| route.rules.as_ref());
+        Guards {
+            limits: rules().filter_map(|rules| rules.rate.clone()).collect(),
+            auths: rules().filter_map(|rules| rules.auth.clone()).collect(),
+        }
+    }
+
+    /// Returns the target of a request for `uri`. The path selects the routes; of these, the first
+    /// one applies whose conditions hold.
+    pub(crate) fn find(&self, uri: &Uri<'_>, request: &Request<'_>) -> Result<Found<'_>, NoTarget> {
+        let (mut at, is_https_only) = self.first(uri)?;
+        loop {
+            let route = self.targets.get(at).ok_or(NoTarget::Path)?;
+            let rules = route.rules.as_deref();
+            let conditions = rules.map(|rules| &rules.conditions);
+            if conditions.is_some_and(|conditions| conditions.are_evaded_by(request)) {
+                return Err(NoTarget::Evasion);
+            }
+            if conditions.is_none_or(|conditions| conditions.hold(request)) {
+                return Ok(Found { target: &route.target, manner: Manner { is_https_only, rules } });
+            }
+            at = route.next.ok_or(NoTarget::Conditions)?;
+        }
+    }
+
+    /// Returns the position of the first route of a path, and true if the site needs TLS.
+    fn first(&self, uri: &Uri<'_>) -> Result<(usize, bool), NoTarget> {
+        let site = self.hosts.find(&uri.authority.host).ok_or(NoTarget::Host)?;
+        let SiteRoutes { routes, is_https_only } = self.routes.get(*site).ok_or(NoTarget::Host)?;
+        let first = match routes.only() {
+            Some(only) => Some(only),
+            None if matches!(uri.path.as_bytes().first(), None | Some(b'?')) => routes.find(b"/"),
+            None => select_by_all(uri.path, |path| routes.find(path)).ok_or(NoTarget::Ambiguous)?,
+        };
+        Ok((first.ok_or(NoTarget::Path)?, *is_https_only))
+    }
+
+    /// Returns the paths to which the routes of a URI rewrite its path, whatever their conditions.
+    pub(crate) fn rewritten(&self, uri: &Uri<'_>) -> Vec<String> {
+        let mut next = self.first(uri).ok().map(|(first, _)| first);
+        let mut paths = Vec::new();
+        while let Some(route) = next.and_then(|at| self.targets.get(at)) {
+            let rewrite = route.rules.as_ref().and_then(|rules| rules.rewrite.as_ref());
+            paths.extend(rewrite.and_then(|rewrite| rewrite.apply(uri.path)));
+            next = route.next;
+        }
+        paths
     }
 
     /// Returns the authority for requests without Host, which HTTP/1.0 allows: that of the first
     /// server for `/` of the site for all hosts.
     pub(crate) fn authority(&self) -> Option<Authority<'_>> {
         let target = self.routes.get(self.hosts.default?)?.routes.find(b"/")?;
-        match self.targets.get(target)? {
+        match &self.targets.get(target)?.target {
             Target::Pool(pool) => pool.members.first().map(|member| member.server.authority()),
             _ => None,
         }
@@ -125,25 +208,30 @@ pub(crate) struct Resource<'b> {
     pub(crate) uri: Uri<'b>,
     /// `None` for a forward proxy: the URI names the origin.
     pub(crate) pool: Option<&'b Arc<ServerPool>>,
-    /// True if clients are told to use https only (HSTS).
-    pub(crate) is_https_only: bool,
+    pub(crate) manner: Manner<'b>,
 }
 
 impl Resource<'_> {
-    /// Appends the cache key: the URI and, after `#`, the name of the pool. A reload can give a URI
-    /// to another pool, and responses of the pool before must not answer its requests. No URI of a
-    /// request has a `#`.
+    /// Appends the cache key: the URI, after `#` the name of the pool, and after `~` the hash of
+    /// the rules that change requests. A reload can give a URI to another pool or other rules,
+    /// and responses from before must not answer its requests. No URI of a request has a `#`.
     pub(crate) fn write_key(&self, key: &mut String) {
         self.uri.write_key(key);
         if let Some(name) = self.pool.and_then(|pool| pool.name.as_ref()) {
             key.push('#');
             key.push_str(name);
         }
+        if let Some(hash) = self.manner.rules.and_then(|rules| rules.key.as_ref()) {
+            key.push('~');
+            key.push_str(hash);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use strait_http::head;
+
     use super::*;
     use crate::config::file::Config;
     use crate::config::settings::Settings;
@@ -159,8 +247,12 @@ mod tests {
         route = [{ path = "/only", pool = "b" }]
     "#;
 
+    fn request() -> Request<'static> {
+        head::request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().unwrap().0
+    }
+
     fn pool_of<'a>(sites: &'a Sites, uri: &Uri<'_>) -> Option<&'a Arc<ServerPool>> {
-        match sites.find(&uri.authority.host, uri.path) {
+        match sites.find(uri, &request()) {
             Ok(Found { target: Target::Pool(pool), .. }) => Some(pool),
             _ => None,
         }
@@ -173,7 +265,7 @@ mod tests {
     /// Returns the name of the pool, or the reason why there is none.
     fn found(sites: &Sites, uri: &str) -> String {
         let uri = Uri::parse(uri).unwrap();
-        match sites.find(&uri.authority.host, uri.path) {
+        match sites.find(&uri, &request()) {
             Ok(Found { target: Target::Pool(pool), .. }) => pool.name.clone().unwrap().into(),
             Ok(other) => format!("{other:?}"),
             Err(why) => format!("{why:?}"),
@@ -260,11 +352,11 @@ mod tests {
         let sites = sites(TOML);
         let uri = Uri::parse("http://www.example.org/admin?x").unwrap();
         let mut key = String::new();
-        Resource { uri, pool: pool_of(&sites, &uri), is_https_only: false }.write_key(&mut key);
+        Resource { uri, pool: pool_of(&sites, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
         let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
         key.clear();
-        Resource { uri, pool: pool_of(&one, &uri), is_https_only: false }.write_key(&mut key);
+        Resource { uri, pool: pool_of(&one, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");
     }
 }

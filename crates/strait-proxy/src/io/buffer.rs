@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_permit_is_released_with_the_last_byte() {
-        let limits = GateLimits { origin: 1, origin_of_client: 1, ahead: 1, ahead_of_client: 1 };
+        let limits =
+            GateLimits { origin: 1, origin_of_client: 1, ahead: 1, ahead_of_client: 1, passwords: 1 };
         let gates = Arc::new(Gates::new(limits));
         let is_free = || gates.try_enter(Key::Ahead).is_some();
         let mut buffer = Buffer::default();

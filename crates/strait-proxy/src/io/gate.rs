@@ -1,5 +1,5 @@
-//! Gates: fair semaphores that all workers share, for connections in use to each origin and for the
-//! memory of request bodies. One client gets a share of each.
+//! Gates: fair semaphores that all workers share, for connections in use to each origin, for the
+//! memory of request bodies, and for hashing passwords. One client gets a share of each.
 //!
 //! Each connection to an origin that carries a request or a tunnel holds a permit, and so does each
 //! request body that is read ahead. Idle connections hold none: `limits.origin_idle` bounds those.
@@ -25,6 +25,9 @@ use crate::config::server::Server;
 
 /// Bits of an IPv6 address that a client cannot choose (RFC 6177: a site gets at least a /64).
 const SITE_BITS: u32 = 64;
+
+/// Maximum of requests that wait for the hash of a password, and of those of one client.
+const PASSWORD_WAITERS_MAX: usize = 128;
 
 /// Client as limits count it: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +55,10 @@ pub(crate) enum Key {
     Ahead,
     /// Request bodies of one client that are read ahead.
     AheadOf(Client),
+    /// Passwords that are hashed.
+    Passwords,
+    /// Passwords of one client that are hashed.
+    PasswordsOf(Client),
 }
 
 impl GateLimits {
@@ -61,6 +68,8 @@ impl GateLimits {
             Key::OriginOf(..) => self.origin_of_client,
             Key::Ahead => self.ahead,
             Key::AheadOf(_) => self.ahead_of_client,
+            Key::Passwords => self.passwords,
+            Key::PasswordsOf(_) => 1,
         };
         // A limit of 0 would refuse everything: the configuration does not allow it.
         permits.max(1)
@@ -72,6 +81,8 @@ impl GateLimits {
         match key {
             Key::Origin(_) | Key::OriginOf(..) => usize::MAX,
             Key::Ahead | Key::AheadOf(_) => self.permits(key),
+            // Each client has at most one in the queue of all.
+            Key::Passwords | Key::PasswordsOf(_) => PASSWORD_WAITERS_MAX,
         }
     }
 }
@@ -230,7 +241,7 @@ mod tests {
     use super::*;
 
     fn limits(origin: usize) -> GateLimits {
-        GateLimits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1 }
+        GateLimits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1, passwords: 1 }
     }
 
     fn gates(origin: usize) -> Arc<Gates> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use strait_program::output::{print_line, print_text, warn};
 use strait_program::parse::address;
 use strait_program::{Error, prefix};
-use strait_proxy::{Contents, Pattern};
+use strait_proxy::{Contents, Pattern, Tag};
 
 use self::remote::Remote;
 
@@ -95,10 +95,14 @@ enum Command {
         /// The URI
         uri: String,
     },
-    /// Remove the stored responses of a URI.
+    /// Remove the stored responses of a URI, or those with a tag.
     Purge {
         /// The URI
-        uri: String,
+        #[arg(required_unless_present = "tag", conflicts_with = "tag")]
+        uri: Option<String>,
+        /// Tag in the fields Surrogate-Key, Cache-Tag or xkey of the responses
+        #[arg(long)]
+        tag: Option<String>,
     },
     /// Remove the stored responses of all URIs that match a pattern.
     Ban {
@@ -119,10 +123,28 @@ impl Command {
     fn check(&self) -> Result<(), Error> {
         match self {
             Self::Ls { pattern, .. } | Self::Ban { pattern } => drop(Pattern::new(pattern)?),
-            Self::Get { uri } | Self::Purge { uri } => drop(Pattern::of_uri(uri)?),
+            Self::Get { uri } => drop(Pattern::of_uri(uri)?),
+            Self::Purge { uri, tag } => drop(PurgeOf::new(uri.as_deref(), tag.as_deref())?),
             Self::Stats | Self::Verify => {}
         }
         Ok(())
+    }
+}
+
+/// Responses that `purge` removes.
+enum PurgeOf {
+    /// Those of a cache key.
+    Key(String),
+    /// Those with a tag.
+    Tag(Tag),
+}
+
+impl PurgeOf {
+    fn new(uri: Option<&str>, tag: Option<&str>) -> Result<Self, Error> {
+        Ok(match tag {
+            Some(tag) => Self::Tag(Tag::new(tag)?),
+            None => Self::Key(Pattern::of_uri(uri.unwrap_or_default())?),
+        })
     }
 }
 
@@ -170,7 +192,13 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
             serde_json::to_value(contents.list(&Pattern::new(pattern)?, one_more(*most), now))
         }
         Command::Get { uri } => serde_json::to_value(contents.get(&Pattern::of_uri(uri)?, now)),
-        Command::Purge { uri } => Ok(json!({"stored": contents.purge(&Pattern::of_uri(uri)?)})),
+        Command::Purge { uri, tag } => {
+            let stored = match PurgeOf::new(uri.as_deref(), tag.as_deref())? {
+                PurgeOf::Key(key) => contents.purge(&key),
+                PurgeOf::Tag(tag) => contents.purge_tag(&tag),
+            };
+            Ok(json!({ "stored": stored }))
+        }
         Command::Ban { pattern } => Ok(json!({"stored": contents.ban(&Pattern::new(pattern)?)})),
         Command::Verify => {
             let verified = contents.verify();

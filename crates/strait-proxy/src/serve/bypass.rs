@@ -5,16 +5,18 @@ use strait_http::fields::Fields;
 use strait_http::forward::{Hops, write_trace};
 use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
-use strait_http::target::{Authority, Scheme, Uri};
+use strait_http::target::{Authority, Scheme, Target, Uri};
 
 use crate::config::edge::Redirect;
 use crate::config::server::Server;
 use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
+use crate::serve::admission::{Denial, verify};
 use crate::serve::exchange::{Exchange, ExchangeError};
+use crate::serve::lookup::answer;
 use crate::serve::response::{Framing, ResponseOptions, write_end};
-use crate::serve::route::{Bypass, WEBSOCKET, upgrades};
+use crate::serve::route::{Bypass, Route, WEBSOCKET, upgrades};
 use crate::upstream::error::OriginError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::Purpose;
@@ -33,10 +35,29 @@ impl Exchange<'_, '_> {
             Bypass::Here => self.answer_here().await,
             Bypass::Purge(resource) => self.purge(&resource),
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
-            Bypass::Redirect(uri, redirect) => self.redirect(&uri, redirect).await,
+            Bypass::Verify(route, auth, credentials) => {
+                match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {
+                    Ok(()) => Box::pin(self.verified(*route)).await,
+                    Err(denial) => {
+                        Ok(self.refuse_with(denial.status, denial.why, &denial.field_lines).await?)
+                    }
+                }
+            }
+            Bypass::Denied(Denial { status, why, field_lines }, _) => {
+                Ok(self.refuse_with(status, why, &field_lines).await?)
+            }
+            Bypass::Redirect(uri, redirect, _) => self.redirect(&uri, redirect).await,
             Bypass::Fixed(response, _) => {
                 self.answer_fixed((response.status, &response.field_lines, &response.body)).await
             }
+        }
+    }
+
+    /// Handles a request after the verification of its password.
+    async fn verified(&mut self, route: Route<'_>) -> Result<bool, ExchangeError> {
+        match route {
+            Route::Cache(resource) => answer(self, &resource).await,
+            Route::Bypass(bypass) => self.bypass(bypass).await,
         }
     }
 
@@ -117,25 +138,39 @@ impl Exchange<'_, '_> {
                 "PURGE is not allowed from here (access.purge)".to_owned(),
             ));
         }
-        let mut key = String::new();
-        resource.uri.write_key(&mut key);
-        match self.forget_all(key) {
+        let key = |uri: &Uri<'_>| {
+            let mut key = String::new();
+            uri.write_key(&mut key);
+            key
+        };
+        let uris = [resource.uri, self.client_uri(&resource.uri)];
+        match self.forget_all(uris.iter().map(key)) {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
             _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
         }
     }
 
-    /// RFC 9111 s4.4.
+    /// RFC 9111 s4.4. The origin names URIs as it sees them, and its clients as they do.
     fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
-        for key in invalidated(self.request.method, uri, status, fields) {
-            self.forget_all(key);
+        let of_origin = invalidated(self.request.method, uri, status, fields);
+        let of_client = invalidated(self.request.method, &self.client_uri(uri), status, fields);
+        self.forget_all(of_origin.into_iter().chain(of_client));
+    }
+
+    /// Returns a URI with the path as the client sent it.
+    fn client_uri<'u>(&'u self, uri: &Uri<'u>) -> Uri<'u> {
+        match Target::parse(self.request.method, self.request.target) {
+            Ok(Target::Origin(path) | Target::Absolute(Uri { path, .. })) => Uri { path, ..*uri },
+            _ => *uri,
         }
     }
 
-    /// Removes the stored responses for a URI, of whatever pool, by its key without one; returns
+    /// Removes the stored responses for URIs, of whatever pool, by their keys without one; returns
     /// their number.
-    fn forget_all(&self, key: String) -> usize {
-        let keys = self.worker.settings().keys_of(key);
+    fn forget_all(&self, keys: impl Iterator<Item = String>) -> usize {
+        let mut keys: Vec<_> = keys.flat_map(|key| self.worker.settings().keys_for_client(key)).collect();
+        keys.sort_unstable();
+        keys.dedup();
         keys.iter().map(|key| self.worker.forget(strait_store::hash_of(key.as_bytes()), key)).sum()
     }
 

@@ -25,7 +25,7 @@ pub(crate) async fn send_pinned(
     (object, pinned): (&Arc<Object>, &Pinned),
     selected: &Selected,
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> Result<(), SocketError> {
     if let Selected::Parts(parts) = selected {
         return Box::pin(send_parts(worker, socket, (object, pinned), parts, status, options)).await;
@@ -40,7 +40,7 @@ pub(crate) async fn send_pinned(
 
 /// Pins the selected bytes before the head is sent; `None` if the object was evicted since it was
 /// found.
-pub(crate) fn pinned(object: &Object, selected: &Selected, options: ResponseOptions) -> Option<Pinned> {
+pub(crate) fn pinned(object: &Object, selected: &Selected, options: ResponseOptions<'_>) -> Option<Pinned> {
     let length = object.length.unwrap_or(0);
     let range = match selected {
         _ if options.is_head => 0..0,
@@ -58,7 +58,7 @@ pub(crate) async fn send_from(
     (object, bytes): (&Arc<Object>, &[u8]),
     selected: &Selected,
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> Result<(), SocketError> {
     let mut head = worker.heads.take();
     let range = write_head(&mut head, worker, socket, object, selected, status, options);
@@ -75,7 +75,7 @@ pub(crate) async fn send_head(
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> Result<(), SocketError> {
     let mut head = worker.heads.take();
     write_head(&mut head, worker, socket, object, selected, status, options);
@@ -92,7 +92,7 @@ fn write_head(
     object: &Object,
     selected: &Selected,
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> Range<u64> {
     let length = object.length.unwrap_or(0);
     let (answer, range) = match selected {
@@ -207,7 +207,7 @@ async fn send_parts(
     (object, pinned): (&Object, &Pinned),
     parts: &[Range<u64>],
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> Result<(), SocketError> {
     let length = object.length.unwrap_or(0);
     let content_type = object.fields().one("content-type").map(str::as_bytes);
@@ -242,7 +242,7 @@ pub(crate) async fn follow(
     object: &Object,
     range: Option<Range<u64>>,
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> Result<Range<u64>, SocketError> {
     let framing = object.length.map_or(Framing::unknown(options.version), Framing::Length);
     let answer = match (&range, object.length) {

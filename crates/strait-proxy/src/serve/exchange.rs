@@ -48,7 +48,7 @@ pub(crate) struct Exchange<'a, 'b> {
     /// Head of the request as it was read.
     pub(crate) raw: &'a [u8],
     pub(crate) upload: Upload,
-    pub(crate) options: ResponseOptions,
+    pub(crate) options: ResponseOptions<'b>,
     /// Permit of the client's gate to the origin, if it was taken already.
     pub(crate) client_permit: Option<Permit>,
     pub(crate) body: BodyFraming,
@@ -123,7 +123,8 @@ impl Exchange<'_, '_> {
         purpose: Purpose,
     ) -> OriginRequest {
         let (request, was_continued) = (self.request, self.upload.was_continued);
-        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued };
+        let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
+        let client_request = ClientRequest { request, client: self.peer.ip(), was_continued, host };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
         let origin = Origin::of(resource, self.chosen.get(), self.worker.now());
         self.chosen.set(origin.position());
@@ -219,6 +220,16 @@ impl Exchange<'_, '_> {
     /// Sends the proxy's own response with a status and a reason. Returns true if the connection
     /// can carry another request.
     pub(crate) async fn refuse(&mut self, status: u16, why: &str) -> Result<bool, SocketError> {
+        self.refuse_with(status, why, &[]).await
+    }
+
+    /// Like [`Self::refuse`], with further lines of fields.
+    pub(crate) async fn refuse_with(
+        &mut self,
+        status: u16,
+        why: &str,
+        field_lines: &[u8],
+    ) -> Result<bool, SocketError> {
         // After a malformed request the start of the next one is unknown. Bytes after CONNECT are
         // meant for the tunnel, which the client may believe to be open (RFC 9110, section 9.3.6):
         // they may come from someone else and must not be read as requests.
@@ -229,7 +240,7 @@ impl Exchange<'_, '_> {
         let mut head = self.worker.heads.take();
         // Details about the origin of a reverse proxy are for its operator alone; the log has them.
         let shown = if settings.is_reverse() && status == 502 { BAD_GATEWAY } else { why };
-        let head_len = write_own(&mut head, self.worker, status, shown, options);
+        let head_len = write_own(&mut head, self.worker, (status, shown, field_lines), options);
         self.client.record.refused(status, why, self.worker.logs_reasons());
         self.client.add_overhead(head_len);
         let sent = self.client.write_all(&head, &[]).await;
@@ -239,7 +250,7 @@ impl Exchange<'_, '_> {
 }
 
 /// Returns the framing of a forwarded response, and the form of its body.
-fn outgoing(incoming: &Incoming, options: ResponseOptions) -> (Framing, Form) {
+fn outgoing(incoming: &Incoming, options: ResponseOptions<'_>) -> (Framing, Form) {
     match incoming.body {
         BodyFraming::Length(length) => (Framing::Length(length), Form::Data),
         BodyFraming::Chunked | BodyFraming::ToClose | BodyFraming::Tunnel

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::framing::BodyFraming;
+use strait_http::head::Request;
 use strait_http::partial::strong_validator;
 use strait_http::storing::{StorableRequest, may_store};
 use tokio::time::timeout;
@@ -19,9 +20,10 @@ use crate::cache::generation::Generation;
 use crate::cache::object::{Object, RECORDS_MAX};
 use crate::cache::worker::Worker;
 use crate::config::file::Abandoned;
+use crate::config::rules::RequestRules;
 use crate::io::gate::{Key, Permit};
 use crate::serve::exchange::Exchange;
-use crate::serve::route::read_request;
+use crate::serve::route::read_ruled;
 use crate::serve::storing::{object, with_fields_of};
 use crate::serve::wanted::Wanted;
 use crate::upstream::error::{FetchError, OriginError};
@@ -45,8 +47,9 @@ pub(crate) struct GapRequest {
     /// Generation of the key at the time of the request.
     generation: Generation,
     pub(crate) directives: OfRequest,
-    /// Head of the client's request.
-    pub(crate) head: Vec<u8>,
+    /// Head of the client's request, and the rules that change it.
+    head: Vec<u8>,
+    rules: Option<Arc<RequestRules>>,
     /// Request for the whole representation.
     whole: OriginRequest,
 }
@@ -81,6 +84,7 @@ impl GapRequest {
             generation: wanted.generation.clone(),
             directives: wanted.directives,
             head: exchange.raw.to_vec(),
+            rules: wanted.resource.manner.rules.and_then(|rules| rules.request.clone()),
             whole: exchange.origin_request(wanted.resource, BodyFraming::None, Purpose::Store),
         }
     }
@@ -95,6 +99,11 @@ impl GapRequest {
         let is_long = task.range.end < u64::MAX && task.range.end - task.range.start > 2 * REQUEST_BYTES;
         let is_part = || strong_validator(&task.object.fields()).is_some();
         (is_long && is_part()).then(|| Rc::new(Self::new(exchange, wanted)))
+    }
+
+    /// Returns the client's request, as rules change it.
+    pub(crate) fn request(&self) -> Option<Request<'_>> {
+        read_ruled(self.worker.settings(), &self.head, self.rules.as_deref())
     }
 
     /// Request for the whole representation.
@@ -141,9 +150,7 @@ impl GapRequest {
         if incoming.status == 200 {
             return Err(GapError::Whole);
         }
-        let Ok(Some((request, _))) = read_request(worker.settings(), &self.head) else {
-            return Err(GapError::Refused);
-        };
+        let Some(request) = self.request() else { return Err(GapError::Refused) };
         let (directives, key) = (&self.directives, &self.key);
         let made = object(worker, true, &request, directives, key, (&incoming, &incoming.response()));
         let (part, range) = made
@@ -167,7 +174,7 @@ impl GapRequest {
     /// allows it), and the store may take another part for the key.
     pub(crate) fn may_request(&self, base: &Object) -> bool {
         let settings = self.worker.settings();
-        let Ok(Some((request, _))) = read_request(settings, &self.head) else { return false };
+        let Some(request) = self.request() else { return false };
         let (fields, directives, own) = (&request.fields, self.directives, base.fields());
         let storable = StorableRequest { method: request.method, fields, directives, is_range: true };
         let store = self.worker.shared.store.as_ref();
@@ -178,7 +185,7 @@ impl GapRequest {
 
     /// Returns the stored response with the same representation as `base`.
     pub(crate) fn stored(&self, base: &Object) -> Option<Arc<Object>> {
-        let Ok(Some((request, _))) = read_request(self.worker.settings(), &self.head) else { return None };
+        let request = self.request()?;
         let found = self.worker.find(self.hash, &self.key, &request.fields).ok()?;
         (found.is_for_same(base) && found.combines_with(base)).then_some(found)
     }

@@ -1,5 +1,6 @@
 //! Requests of clients: route, lookup, miss, and the response.
 
+pub(crate) mod admission;
 pub(crate) mod bypass;
 pub(crate) mod check;
 pub(crate) mod deliver;

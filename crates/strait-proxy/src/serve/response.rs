@@ -10,12 +10,13 @@ use strait_http::range::content_range;
 
 use crate::cache::object::Object;
 use crate::cache::worker::Worker;
+use crate::config::rules::ResponseRules;
 use crate::config::settings::Settings;
 use crate::io::head::{push_date, push_field, push_number, push_some, push_status_line, push_via};
 
 /// Response options derived from the request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResponseOptions {
+pub(crate) struct ResponseOptions<'a> {
     /// True for HEAD: no body.
     pub(crate) is_head: bool,
     pub(crate) version: Version,
@@ -23,9 +24,11 @@ pub(crate) struct ResponseOptions {
     pub(crate) keeps_alive: bool,
     /// True if the client is told to use https only (HSTS, RFC 6797).
     pub(crate) has_hsts: bool,
+    /// Rules of the route.
+    pub(crate) rules: Option<&'a ResponseRules>,
 }
 
-impl ResponseOptions {
+impl ResponseOptions<'_> {
     /// Returns the options of a request.
     pub(crate) fn of(request: &Request<'_>) -> Self {
         Self {
@@ -33,6 +36,7 @@ impl ResponseOptions {
             version: request.version,
             keeps_alive: keeps_alive(request.version, &request.fields),
             has_hsts: false,
+            rules: None,
         }
     }
 
@@ -99,7 +103,7 @@ pub(crate) fn write_stored(
     answer: &Answer<'_>,
     age: Option<u64>,
     status: &CacheStatus<'_>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) -> u16 {
     let mut framing = Framing::None;
     let code = answer.status(object);
@@ -159,7 +163,7 @@ pub(crate) fn write_passed(
     now: u64,
     framing: Framing,
     status: Option<&CacheStatus<'_>>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) {
     push_status_line(head, response.status);
     for field in forwarded_fields(&response.fields).filter(|field| !field.name.eq_ignore_ascii_case("via")) {
@@ -185,12 +189,13 @@ pub(crate) fn write_switching(head: &mut Vec<u8>, settings: &Settings, response:
 /// Tells clients for a year to use https only.
 const HSTS: &[u8] = b"Strict-Transport-Security: max-age=31536000\r\n";
 
-/// Writes framing, HSTS, Cache-Status, Connection and the empty line.
+/// Writes framing, HSTS and Cache-Status, applies the rules of the route, and writes Connection and
+/// the empty line.
 pub(crate) fn write_end(
     head: &mut Vec<u8>,
     framing: Framing,
     status: Option<&CacheStatus<'_>>,
-    options: ResponseOptions,
+    options: ResponseOptions<'_>,
 ) {
     match framing {
         Framing::Length(length) => push_number(head, "Content-Length", length),
@@ -205,6 +210,9 @@ pub(crate) fn write_end(
         status.write(head);
         head.extend_from_slice(b"\r\n");
     }
+    if let Some(rules) = options.rules {
+        rules.apply(head);
+    }
     let stays = options.keeps_alive && framing.keeps_alive();
     match (stays, options.version) {
         (false, _) => head.extend_from_slice(b"Connection: close\r\n"),
@@ -217,14 +225,13 @@ pub(crate) fn write_end(
 /// Retry-After of a 503 in seconds: the default wait of a request.
 const RETRY_SECONDS: u64 = 10;
 
-/// Writes the proxy's own response with a line that gives the reason. Returns the length of its
-/// head.
+/// Writes the proxy's own response with a line that gives the reason, and further lines of fields.
+/// Returns the length of its head.
 pub(crate) fn write_own(
     head: &mut Vec<u8>,
     worker: &Worker,
-    status: u16,
-    why: &str,
-    options: ResponseOptions,
+    (status, why, field_lines): (u16, &str, &[u8]),
+    options: ResponseOptions<'_>,
 ) -> usize {
     let settings = worker.settings();
     push_status_line(head, status);
@@ -234,6 +241,7 @@ pub(crate) fn write_own(
     if status == 503 {
         push_number(head, "Retry-After", RETRY_SECONDS);
     }
+    head.extend_from_slice(field_lines);
     let body = format!("{}: {why}\n", settings.name);
     write_end(head, Framing::Length(body.len() as u64), None, options.within(settings));
     let head_len = head.len();

@@ -23,7 +23,6 @@ use crate::cache::worker::Worker;
 use crate::io::gate::Key;
 use crate::serve::exchange::Exchange;
 use crate::serve::gaps::{GapRequest, run};
-use crate::serve::route::read_request;
 use crate::serve::storing::{object, varies_with_dropped};
 use crate::serve::wanted::{Miss, Wanted, origin_request};
 use crate::upstream::background::Fetch;
@@ -231,7 +230,7 @@ async fn validate(
     let worker: Rc<Worker> = guard.worker.clone();
     // Without a response, the stored response stays.
     let Ok(mut incoming) = fetch(&worker.upstream(), &mut origin_request, None).await else { return };
-    let Ok(Some((request, _))) = read_request(worker.settings(), &unconditional.head) else { return };
+    let Some(request) = unconditional.request() else { return };
     let directives = unconditional.directives;
     if confirms_another(&worker, guard.hash, &stored, &request.fields, &incoming) {
         // RFC 9111 s4.3.4: the 304 confirms no stored response. Finish it before another connection

@@ -1,5 +1,7 @@
 //! Routing: decides from the head and the settings how a request is handled.
 
+use std::cell::OnceCell;
+use std::net::IpAddr;
 use std::path::Path;
 
 use strait_http::Malformed;
@@ -12,9 +14,12 @@ use strait_http::poisoning::bypasses_cache;
 use strait_http::target::{Authority, Scheme, Target, Uri, host};
 
 use crate::cache::fill::Refusal;
+use crate::config::auth::{BasicAuth, Credentials};
 use crate::config::edge::Redirect;
+use crate::config::rules::{RequestRules, Rules};
 use crate::config::settings::Settings;
-use crate::config::sites::{FixedResponse, Found, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
+use crate::serve::admission::{Admission, Denial, admission};
 
 /// Only protocol that a connection may change to.
 pub(crate) const WEBSOCKET: &str = "websocket";
@@ -27,14 +32,46 @@ pub(crate) enum Route<'b> {
     Bypass(Bypass<'b>),
 }
 
-impl Route<'_> {
-    /// Returns true if clients are told to use https only (HSTS).
-    pub(crate) fn is_https_only(&self) -> bool {
+impl<'b> Route<'b> {
+    /// Returns how requests of the site's route are treated.
+    pub(crate) fn manner(&self) -> Manner<'b> {
         match self {
-            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..)) => resource.is_https_only,
-            Self::Bypass(Bypass::File(.., is_https_only) | Bypass::Fixed(_, is_https_only)) => *is_https_only,
-            Self::Bypass(_) => false,
+            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..) | Bypass::Purge(resource)) => {
+                resource.manner
+            }
+            Self::Bypass(
+                Bypass::File(.., manner)
+                | Bypass::Fixed(_, manner)
+                | Bypass::Redirect(.., manner)
+                | Bypass::Denied(_, manner),
+            ) => *manner,
+            Self::Bypass(Bypass::Tunnel(_) | Bypass::Here) => Manner::default(),
+            Self::Bypass(Bypass::Verify(route, ..)) => route.manner(),
         }
+    }
+
+    /// Returns the rules of the site's route.
+    pub(crate) fn rules(&self) -> Option<&'b Rules> {
+        self.manner().rules
+    }
+
+    /// Applies rules to a request: decides if it is admitted, and changes its fields. Returns true
+    /// if it has changed them.
+    pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> bool {
+        match admission(rules, request, client) {
+            Admission::Admitted => {}
+            Admission::Denied(denial) => {
+                *self = Self::Bypass(Bypass::Denied(denial, self.manner()));
+                return false;
+            }
+            Admission::Unverified(auth, credentials) => {
+                let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
+                *self = Self::Bypass(Bypass::Verify(Box::new(route), auth, credentials));
+            }
+        }
+        let Some(changes) = &rules.request else { return false };
+        changes.apply(request);
+        true
     }
 }
 
@@ -50,11 +87,15 @@ pub(crate) enum Bypass<'b> {
     /// PURGE.
     Purge(Resource<'b>),
     /// Redirection of a site's route.
-    Redirect(Uri<'b>, &'b Redirect),
-    /// File below the directory of a site's route; true with HSTS.
-    File(Uri<'b>, &'b Path, bool),
-    /// Fixed response of a site's route; true with HSTS.
-    Fixed(&'b FixedResponse, bool),
+    Redirect(Uri<'b>, &'b Redirect, Manner<'b>),
+    /// File below the directory of a site's route.
+    File(Uri<'b>, &'b Path, Manner<'b>),
+    /// Fixed response of a site's route.
+    Fixed(&'b FixedResponse, Manner<'b>),
+    /// Route after the verification of a password.
+    Verify(Box<Route<'b>>, &'b BasicAuth, Credentials),
+    /// Refusal by the rules of a site's route.
+    Denied(Denial, Manner<'b>),
 }
 
 /// Parses a request without the fields that are dropped from every request; `None` while its head
@@ -70,12 +111,27 @@ pub(crate) fn read_request<'b>(
     Ok(read)
 }
 
-/// Returns the route of a request with that body, or the refusal.
+/// Parses the head of a request again, as the rules of its route change it.
+pub(crate) fn read_ruled<'b>(
+    settings: &Settings,
+    head: &'b [u8],
+    rules: Option<&'b RequestRules>,
+) -> Option<Request<'b>> {
+    let (mut request, _) = read_request(settings, head).ok()??;
+    if let Some(rules) = rules {
+        rules.apply(&mut request);
+    }
+    Some(request)
+}
+
+/// Returns the route of a request with that body, or the refusal. `path` is the place of a
+/// rewritten path.
 pub(crate) fn route<'b>(
     settings: &'b Settings,
     request: &Request<'b>,
     body: BodyFraming,
     is_encrypted: bool,
+    path: &'b OnceCell<String>,
 ) -> Result<Route<'b>, Refusal> {
     let most = settings.request_body_max;
     if matches!(body, BodyFraming::Length(length) if length > most) {
@@ -100,10 +156,10 @@ pub(crate) fn route<'b>(
     if !settings.answers_for(&uri.authority.host) {
         return Err((421, "this proxy does not serve that host".to_owned()));
     }
-    let resource = match &settings.sites {
-        None => Resource { uri, pool: None, is_https_only: false },
+    let mut resource = match &settings.sites {
+        None => Resource { uri, pool: None, manner: Manner::default() },
         Some(sites) => {
-            match at_site(sites, uri, is_encrypted)? {
+            match at_site(sites, uri, request, is_encrypted)? {
                 // The authority of a server is for that server alone.
                 Route::Bypass(Bypass::Redirect(..) | Bypass::File(..)) if !names_host => {
                     return Err(no_host());
@@ -113,26 +169,59 @@ pub(crate) fn route<'b>(
             }
         }
     };
+    let rules =
+        resource.manner.rules.map(|rules| changed(&mut resource, rules, request, path)).transpose()?;
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(resource)),
         method if !is_answered_from_store(method) => {
             Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
         }
-        _ if body == BodyFraming::None && !bypasses(settings, request) => Route::Cache(resource),
+        _ if body == BodyFraming::None && !bypasses(settings, request, rules.flatten()) => {
+            Route::Cache(resource)
+        }
         _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
 }
 
+/// Gives a resource the path of its rules; OPTIONS * has none. Returns the rules for fields.
+fn changed<'b>(
+    resource: &mut Resource<'b>,
+    rules: &'b Rules,
+    request: &Request<'_>,
+    path: &'b OnceCell<String>,
+) -> Result<Option<&'b RequestRules>, Refusal> {
+    let has_path = request.method != "OPTIONS" || !resource.uri.path.is_empty();
+    if let Some(rewrite) = rules.rewrite.as_ref().filter(|_| has_path) {
+        let new = rewrite.apply(resource.uri.path).ok_or_else(|| {
+            (400, "programs read the path differently, and this site rewrites it".to_owned())
+        })?;
+        resource.uri.path = path.get_or_init(|| new);
+    }
+    let rules = rules.request.as_deref();
+    if rules.is_some_and(|rules| rules.are_evaded_by(request)) {
+        return Err((400, "Connection names a field that the proxy sets".to_owned()));
+    }
+    Ok(rules)
+}
+
 /// Returns the route of a request at its site, as if its method and fields allowed the cache.
-fn at_site<'b>(sites: &'b Sites, uri: Uri<'b>, is_encrypted: bool) -> Result<Route<'b>, Refusal> {
-    let found = sites.find(&uri.authority.host, uri.path);
-    let Found { target, is_https_only } = found.map_err(|why| no_target(why, is_encrypted))?;
+fn at_site<'b>(
+    sites: &'b Sites,
+    uri: Uri<'b>,
+    request: &Request<'_>,
+    is_encrypted: bool,
+) -> Result<Route<'b>, Refusal> {
+    let found = sites.find(&uri, request);
+    let Found { target, manner } = found.map_err(|why| no_target(why, is_encrypted))?;
     let own = match target {
-        _ if is_https_only && !is_encrypted => Bypass::Redirect(uri, &sites.to_https),
-        SiteTarget::Pool(pool) => return Ok(Route::Cache(Resource { uri, pool: Some(pool), is_https_only })),
-        SiteTarget::Files(dir) => Bypass::File(uri, dir, is_https_only),
-        SiteTarget::Redirect(redirect) => Bypass::Redirect(uri, redirect),
-        SiteTarget::Fixed(response) => Bypass::Fixed(response, is_https_only),
+        // No rules: a client must not send its password without TLS. RFC 6797 s7.2: no HSTS.
+        _ if manner.is_https_only && !is_encrypted => {
+            Bypass::Redirect(uri, &sites.to_https, Manner::default())
+        }
+        SiteTarget::Pool(pool) => return Ok(Route::Cache(Resource { uri, pool: Some(pool), manner })),
+        SiteTarget::Files(dir) => Bypass::File(uri, dir, manner),
+        SiteTarget::Redirect(redirect) => Bypass::Redirect(uri, redirect, manner),
+        SiteTarget::Fixed(response) => Bypass::Fixed(response, manner),
     };
     Ok(Route::Bypass(own))
 }
@@ -145,6 +234,8 @@ fn no_target(why: NoTarget, is_encrypted: bool) -> Refusal {
         NoTarget::Host if is_encrypted => (421, "this proxy does not serve that host"),
         NoTarget::Host => (404, "this proxy does not serve that host"),
         NoTarget::Path => (404, "no route of this site has the path"),
+        NoTarget::Conditions => (404, "no route of the path has the method and the fields of the request"),
+        NoTarget::Evasion => (400, "Connection names a field that selects the route"),
         NoTarget::Ambiguous => {
             (400, "programs read the path differently, and routes of this site depend on it")
         }
@@ -176,14 +267,17 @@ pub(crate) fn upgrades(request: &Request<'_>) -> bool {
 
 /// Returns true if a request must not be answered from the cache: it compares with the origin's
 /// state (RFC 9110, sections 13.1.1 and 13.1.4), changes the protocol, has a field that replaces
-/// the method or target, or has a bypass field of the operator.
-fn bypasses(settings: &Settings, request: &Request<'_>) -> bool {
+/// the method or target, or has a bypass field of the operator. A field that rules drop does not
+/// count, nor does one that they write: all requests of the route have it.
+fn bypasses(settings: &Settings, request: &Request<'_>, rules: Option<&RequestRules>) -> bool {
     let fields = &request.fields;
-    fields.has("if-match")
-        || fields.has("if-unmodified-since")
+    let is_kept = |name: &str| !rules.is_some_and(|rules| rules.drops(name));
+    let has = |name: &str| fields.has(name) && is_kept(name);
+    has("if-match")
+        || has("if-unmodified-since")
         || upgrades(request)
-        || fields.iter().any(|field| bypasses_cache(field.name))
-        || settings.bypass_fields.iter().any(|name| fields.has(name))
+        || fields.iter().any(|field| bypasses_cache(field.name) && is_kept(field.name))
+        || settings.bypass_fields.iter().any(|name| has(name))
 }
 
 fn tunnel<'b>(settings: &Settings, authority: Authority<'b>) -> Result<Route<'b>, Refusal> {

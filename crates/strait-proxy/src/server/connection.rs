@@ -3,7 +3,7 @@
 //! Hits in the memory cache are answered here, without allocation and under one short lock; all
 //! other requests go through [`crate::server::dispatch`].
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
 use crate::cache::worker::Worker;
+use crate::config::rules::ResponseRules;
 use crate::config::settings::Port;
 use crate::config::sites::Resource;
 use crate::io::buffer::Buffer;
@@ -66,7 +67,8 @@ struct Hit {
     object: Arc<Object>,
     pinned: Pinned,
     selected: Selected,
-    options: ResponseOptions,
+    options: ResponseOptions<'static>,
+    rules: Option<Arc<ResponseRules>>,
     head_len: usize,
 }
 
@@ -204,6 +206,7 @@ impl Client {
     /// Parses the buffered bytes; dispatches a request that the memory cache cannot answer.
     async fn next(&mut self, worker: &Rc<Worker>) -> Next {
         let Self { socket, buffer, peer, begun } = self;
+        let path = OnceCell::new();
         let bytes = buffer.filled();
         if bytes.is_empty() {
             return Next::More;
@@ -216,14 +219,20 @@ impl Client {
         *begun = None;
         set_version(socket, &mut request);
         let body = framing::of_request(&request);
-        let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted());
-        let route = body.map_err(malformed).and_then(route_of);
+        let route_of = |body| route(worker.settings(), &request, body, socket.is_encrypted(), &path);
+        let mut route = body.map_err(malformed).and_then(route_of);
+        let mut is_changed = false;
+        if let Ok(route) = &mut route
+            && let Some(rules) = route.rules()
+        {
+            is_changed = route.apply(rules, &mut request, peer.ip());
+        }
         if let Ok(Route::Cache(resource)) = &route
             && let Some(hit) = memory_hit(worker, peer.ip(), &request, resource, len)
         {
             return Next::Hit(hit);
         }
-        let routed = RoutedRequest { request: &request, body, route };
+        let routed = RoutedRequest { request: &request, is_changed, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // Boxed once, so that idle connections do not hold the memory of an exchange.
         let exchange = async move { exchange(worker, socket, peer, routed, read).await };
@@ -242,7 +251,8 @@ impl Client {
     }
 
     async fn hit(&mut self, worker: &Worker, hit: Hit) -> Result<bool, SocketError> {
-        let Hit { object, pinned, selected, options, head_len } = hit;
+        let Hit { object, pinned, selected, options, rules, head_len } = hit;
+        let options = ResponseOptions { rules: rules.as_deref(), ..options };
         let settings = worker.settings();
         // The log needs the request. Without a log it is consumed now, so that a slow client holds
         // no buffer.
@@ -262,22 +272,23 @@ impl Client {
     /// buffer.
     fn account(&self, worker: &Worker, begun: Begun, request_len: usize, is_whole: bool) {
         let read = &self.buffer.filled()[..request_len];
-        let mut request = if request_len > 0 { head::request(read).ok().flatten() } else { None };
-        let request = request.as_mut().map(|(request, _)| {
-            set_version(&self.socket, request);
-            &*request
-        });
-        worker.account(&begun.end(&self.socket, self.peer, request, is_whole));
+        let request = if request_len > 0 { received(&self.socket, read) } else { None };
+        worker.account(&begun.end(&self.socket, self.peer, request.as_ref(), is_whole));
     }
 
     /// Refuses a malformed request and ends the connection: the start of the next request is
     /// unknown.
     async fn refuse(&mut self, worker: &Worker, error: Malformed) -> Result<bool, SocketError> {
-        let options =
-            ResponseOptions { is_head: false, version: Version::Http11, keeps_alive: false, has_hsts: false };
+        let options = ResponseOptions {
+            is_head: false,
+            version: Version::Http11,
+            keeps_alive: false,
+            has_hsts: false,
+            rules: None,
+        };
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());
-        let head_len = write_own(&mut head, worker, status, &why, options);
+        let head_len = write_own(&mut head, worker, (status, &why, &[]), options);
         let begun = Begun::now(&mut self.socket);
         self.socket.record.refused(status, &why, worker.logs_reasons());
         self.socket.add_overhead(head_len);
@@ -301,16 +312,26 @@ fn set_version(socket: &ClientSocket, request: &mut Request<'_>) {
     }
 }
 
+/// Parses the head of a request again, as it came.
+fn received<'b>(socket: &ClientSocket, head: &'b [u8]) -> Option<Request<'b>> {
+    let (mut request, _) = head::request(head).ok()??;
+    set_version(socket, &mut request);
+    Some(request)
+}
+
 /// Answers a request; `read` is its head, and the bytes after it.
-async fn exchange(
+async fn exchange<'b>(
     worker: &Rc<Worker>,
     socket: &mut ClientSocket,
     peer: SocketAddr,
-    routed: RoutedRequest<'_, '_>,
-    read: (&[u8], &[u8]),
+    routed: RoutedRequest<'_, 'b>,
+    read: (&'b [u8], &[u8]),
 ) -> Result<ConnectionAfter, SocketError> {
-    let (begun, request) = (Begun::now(socket), routed.request);
+    let (begun, request, is_changed) = (Begun::now(socket), routed.request, routed.is_changed);
     let after = dispatch::run(worker, socket, peer, routed, read).await;
+    // The log has the request as it came.
+    let received = if is_changed && worker.has_log() { received(socket, read.0) } else { None };
+    let request = received.as_ref().unwrap_or(request);
     worker.account(&begun.end(socket, peer, Some(request), after.is_ok()));
     after
 }
@@ -339,10 +360,11 @@ fn memory_hit(
     if object.due_for_check(worker.settings().check_hits).next().is_some() {
         return None;
     }
-    let options = ResponseOptions { has_hsts: resource.is_https_only, ..ResponseOptions::of(request) };
+    let manner = resource.manner;
+    let options = ResponseOptions { has_hsts: manner.is_https_only, ..ResponseOptions::of(request) };
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.
     let pinned = deliver::pinned(&object, &selected, options)?;
     worker.touch(&object);
-    Some(Hit { object, pinned, selected, options, head_len })
+    Some(Hit { object, pinned, selected, options, rules: manner.response().cloned(), head_len })
 }

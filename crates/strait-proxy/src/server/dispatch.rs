@@ -10,6 +10,7 @@ use strait_http::head::{Request, Version};
 
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
+use crate::config::sites::Manner;
 use crate::io::buffer::Buffer;
 use crate::io::socket::SocketError;
 use crate::observe::access::ClientSocket;
@@ -23,6 +24,8 @@ use crate::upstream::upload::Upload;
 #[derive(Debug)]
 pub(crate) struct RoutedRequest<'a, 'b> {
     pub(crate) request: &'a Request<'b>,
+    /// True if rules of the route have changed its fields.
+    pub(crate) is_changed: bool,
     pub(crate) body: Result<BodyFraming, Malformed>,
     pub(crate) route: Result<Route<'b>, Refusal>,
 }
@@ -35,12 +38,13 @@ pub(crate) async fn run(
     routed: RoutedRequest<'_, '_>,
     read: (&[u8], &[u8]),
 ) -> Result<ConnectionAfter, SocketError> {
-    let (RoutedRequest { request, body, route }, (raw, rest)) = (routed, read);
+    let (RoutedRequest { request, body, route, .. }, (raw, rest)) = (routed, read);
     let options = ResponseOptions::of(request);
     // With invalid framing the end of the body is unknown: close after responding.
     let keeps_alive = options.keeps_alive && body.is_ok();
-    let has_hsts = route.as_ref().is_ok_and(Route::is_https_only);
-    let options = ResponseOptions { keeps_alive, has_hsts, ..options };
+    let manner = route.as_ref().map_or_else(|_| Manner::default(), Route::manner);
+    let (has_hsts, rules) = (manner.is_https_only, manner.response().map(|rules| &**rules));
+    let options = ResponseOptions { keeps_alive, has_hsts, rules, ..options };
     let body = body.unwrap_or(BodyFraming::None);
     // RFC 9110 s10.1.1: an expectation without content has no effect.
     let is_expected = body != BodyFraming::None

@@ -167,6 +167,7 @@ mod tests {
     use super::*;
     use crate::config::edge;
     use crate::config::pool::Member;
+    use crate::config::sites::Manner;
 
     fn pool(servers: u16) -> Arc<ServerPool> {
         let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
@@ -181,7 +182,7 @@ mod tests {
 
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {
         let uri = Uri::parse("http://a/").unwrap();
-        Origin::of(&Resource { uri, pool: Some(pool), is_https_only: false }, Some(chosen), 100)
+        Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, Some(chosen), 100)
     }
 
     fn failures(pool: &ServerPool) -> Vec<u64> {

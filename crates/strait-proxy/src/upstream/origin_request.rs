@@ -23,6 +23,8 @@ pub(crate) struct ClientRequest<'a, 'b> {
     pub(crate) client: IpAddr,
     /// True if the proxy has sent 100 (Continue) before it contacted the origin.
     pub(crate) was_continued: bool,
+    /// Host for the origin, in place of that of the URI.
+    pub(crate) host: Option<&'a str>,
 }
 
 /// Request to an origin.
@@ -81,7 +83,10 @@ impl OriginRequest {
             head.extend_from_slice(part.as_bytes());
         }
         head.extend_from_slice(b"Host: ");
-        uri.authority.write(uri.scheme, |text| head.extend_from_slice(text.as_bytes()));
+        match client_request.host {
+            Some(host) => head.extend_from_slice(host.as_bytes()),
+            None => uri.authority.write(uri.scheme, |text| head.extend_from_slice(text.as_bytes())),
+        }
         head.extend_from_slice(b"\r\n");
         let counts_hops = matches!(request.method, "OPTIONS" | "TRACE");
         // Directives that this cache ignores must not cause load on a cache before the origin

@@ -217,6 +217,36 @@ fn bodies_of_hits_move_without_a_copy() {
 }
 
 #[test]
+fn each_stream_follows_the_rules_of_its_route() {
+    let (rig, dir) = (Rig::start(ON), tempfile::tempdir().unwrap());
+    let hash = bcrypt::hash_with_salt("b", 4, [7; 16]).unwrap();
+    std::fs::write(dir.path().join("users"), format!("ann:{hash}\n")).unwrap();
+    let toml = format!(
+        "{ON}workers = 1\nlisten = [\"127.0.0.1:0\"]\npool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\", auth = {{ users = \"{}\" }}, rate = {{ requests = 4, per = 86400 }}, response_headers = {{ set = {{ Server = \"edge\" }} }} }}]",
+        rig.origin.address,
+        dir.path().join("users").display()
+    );
+    let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let mut client = Client::to(proxy.address());
+    let fields =
+        [(":method", "GET"), (":scheme", "http"), (":path", "/200/60/5/a"), (":authority", "www.example")];
+    // ann:b and ann:c; the last request exceeds the rate.
+    for (stream, password, status) in [
+        (1, "Basic YW5uOmI=", "200"),
+        (3, "Basic YW5uOmI=", "200"),
+        (5, "Basic YW5uOmM=", "401"),
+        (7, "", "401"),
+        (9, "Basic YW5uOmI=", "429"),
+    ] {
+        client.send(head(stream, &[&fields[..], &[("authorization", password)]].concat(), END_STREAM));
+        let answer = client.answers(1).remove(0).1;
+        assert_eq!((answer.field(":status"), answer.field("server")), (Some(status), Some("edge")));
+    }
+    assert_eq!(rig.origin.asked(), 1);
+    assert!(!rig.origin.heads.recv().unwrap().to_ascii_lowercase().contains("authorization"));
+}
+
+#[test]
 fn request_bodies_reach_the_origin() {
     let rig = Rig::start(ON);
     let mut client = Client::to(rig.proxy.address());

@@ -2,6 +2,7 @@
 //! limits.
 
 mod admin;
+mod auth;
 mod chains;
 mod changes;
 mod churn;
@@ -9,9 +10,13 @@ mod clients;
 mod damage;
 mod files;
 mod fills;
+mod headers;
 mod http2;
 mod log;
+mod matches;
 mod origins;
 mod pools;
+mod rates;
 mod rig;
 mod sites;
+mod tags;

@@ -21,7 +21,8 @@ const INTERIM: (usize, usize) = (10, 20_000);
 
 /// Origin. The path describes the response: `/200/60/1000/name` is status 200, fresh for 60 s, with
 /// 1000 bytes. A name that begins with `vary` adds `Vary: X-Kind`, one with `cookie` a Set-Cookie,
-/// and one with `early` sends interim responses first.
+/// one with `tag.` the tags `all` and the rest of the name, and one with `early` sends interim
+/// responses first.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -74,8 +75,10 @@ fn answer(path: &str) -> Vec<u8> {
         if parts.last().is_some_and(|name| name.starts_with("vary")) { "Vary: X-Kind\r\n" } else { "" };
     let cookie =
         if parts.last().is_some_and(|name| name.starts_with("cookie")) { "Set-Cookie: a=b\r\n" } else { "" };
+    let tags = parts.last().and_then(|name| name.strip_prefix("tag."));
+    let tags = tags.map(|tag| format!("Surrogate-Key: all {tag}\r\n")).unwrap_or_default();
     let head = format!(
-        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}{cookie}\r\n"
+        "HTTP/1.1 {status} Said\r\nContent-Length: {len}\r\nCache-Control: {control}\r\nContent-Type: text/x-test\r\n{vary}{cookie}{tags}\r\n"
     );
     let interim =
         if parts.last().is_some_and(|name| name.starts_with("early")) { interim() } else { String::new() };

@@ -9,26 +9,33 @@ use tempfile::TempDir;
 use crate::rig::{Answer, Client, LIMIT, Origin};
 
 /// Reverse proxy with sites.
-struct Edge {
-    proxy: Proxy,
-    dir: TempDir,
+pub(crate) struct Edge {
+    pub(crate) proxy: Proxy,
+    pub(crate) dir: TempDir,
 }
 
 impl Edge {
-    fn start(toml: &str) -> Self {
+    pub(crate) fn start(toml: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let proxy = Proxy::start(&config(toml, &dir), Clock::system()).unwrap();
         Self { proxy, dir }
     }
 
-    fn reload(&mut self, toml: &str) -> Result<(), String> {
+    pub(crate) fn reload(&mut self, toml: &str) -> Result<(), String> {
         self.proxy.reload(&config(toml, &self.dir)).map(drop).map_err(|error| error.to_string())
     }
 
-    fn get(&self, host: &str, path: &str) -> Answer {
+    pub(crate) fn get(&self, host: &str, path: &str) -> Answer {
         let mut client = Client::to(self.proxy.address());
         client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         client.answer().unwrap()
+    }
+
+    /// Sends a request with these lines of fields to the host `h`.
+    pub(crate) fn ask(&self, line: &str, fields: &str) -> Answer {
+        let mut client = Client::to(self.proxy.address());
+        client.send(format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n"));
+        if line.starts_with("HEAD") { client.head().unwrap() } else { client.answer().unwrap() }
     }
 }
 
@@ -252,7 +259,7 @@ fn unsafe_method_and_purge_remove_the_response_of_the_pool() {
 }
 
 /// Sends POST to the admin address.
-fn post(edge: &Edge, path: &str) -> Answer {
+pub(crate) fn post(edge: &Edge, path: &str) -> Answer {
     let mut client = Client::to(edge.proxy.admin().unwrap());
     client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     client.answer().unwrap()

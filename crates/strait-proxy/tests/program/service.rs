@@ -411,6 +411,11 @@ fn stored_responses_of_running_and_stopped_proxies_are_listed_and_removed() {
     assert!(some.stderr.contains("--most") && some.text().matches("\"uri\"").count() == 3, "{}", some.stderr);
     let purged = ask(&["purge", "http://www.example/a"]).success().text();
     assert_eq!(purged, "removed: 0 in memory, 1 stored\n");
+    let none = "removed: 0 in memory, 0 stored\n";
+    assert_eq!(ask(&["purge", "--tag", "none"]).success().text(), none);
+    for wrong in [&["purge"][..], &["purge", "--tag", "a b"], &["purge", "http://a/", "--tag", "a"]] {
+        assert_eq!(ask(wrong).status.code(), Some(2), "{wrong:?}");
+    }
     let removed = ask(&["get", "http://www.example/a", "--json"]);
     assert_eq!((removed.status.code(), removed.text()), (Some(1), "[]\n".to_owned()));
     assert_eq!(ask(&["verify", "--json"]).success().text().matches("\"whole\":3").count(), 1);

@@ -129,6 +129,8 @@ fn example_configuration_works() {
     }
     fs::create_dir_all(authority.file("shop/assets")).unwrap();
     fs::write(authority.file("shop/assets/a.css"), "body {}").unwrap();
+    let hash = bcrypt::hash_with_salt("b", 4, [7; 16]).unwrap();
+    fs::write(authority.file("staff"), format!("ann:{hash}\n")).unwrap();
     let proxy = Proxy::start(&Config::from_toml(&text).unwrap(), Clock::system()).unwrap();
     let (client, address) = (authority.client(), proxy.addresses().nth(1).unwrap());
     let www = |path: &str| get(&client, address, "www.example.org", ("www.example.org", path)).unwrap();
@@ -151,6 +153,17 @@ fn example_configuration_works() {
     plain.read_to_string(&mut response).unwrap();
     assert_eq!(status(&response), "308");
     assert!(field(&response, "Location").unwrap().ends_with("/kept?100"), "{response}");
+    // No password is asked for without TLS.
+    let mut plain = connect(proxy.address());
+    write!(plain, "GET /staff HTTP/1.1\r\nHost: www.example.org\r\nConnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    plain.read_to_string(&mut response).unwrap();
+    assert_eq!((status(&response), field(&response, "WWW-Authenticate")), ("308", None));
+    assert!(field(&www("/staff"), "WWW-Authenticate").is_some_and(|it| it.contains("realm=\"staff\"")));
+    assert_eq!(field(&www("/kept?100"), "X-Content-Type-Options"), Some("nosniff"));
+    let before = api.seen.requests.load(Ordering::SeqCst);
+    assert!(www("/api/v2/kept?100").starts_with("HTTP/1.1 200"));
+    assert_eq!(api.seen.requests.load(Ordering::SeqCst), before + 1);
     let moved = get(&client, address, "example.org", ("example.org", "/a?b")).unwrap();
     assert_eq!((status(&moved), field(&moved, "Location")), ("308", Some("https://www.example.org/a?b")));
 }

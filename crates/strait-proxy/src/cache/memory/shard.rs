@@ -140,6 +140,11 @@ impl Shard {
         matching.len()
     }
 
+    /// Returns all objects.
+    pub(super) fn objects(&self) -> Vec<Arc<Object>> {
+        self.by_hash.values().flatten().map(|slot| slot.object.clone()).collect()
+    }
+
     /// Returns the matching object of the highest rank, unless a rival answers such a request.
     pub(super) fn find(
         &self,

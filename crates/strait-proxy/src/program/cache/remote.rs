@@ -87,7 +87,10 @@ fn request(command: &Command) -> (&'static str, String) {
             ("GET", format!("/objects?pattern={}&most={}", encoded(pattern), one_more(*most)))
         }
         Command::Get { uri } => ("GET", format!("/object?uri={}", encoded(uri))),
-        Command::Purge { uri } => ("POST", format!("/purge?uri={}", encoded(uri))),
+        Command::Purge { tag: Some(tag), .. } => ("POST", format!("/purge?tag={}", encoded(tag))),
+        Command::Purge { uri, tag: None } => {
+            ("POST", format!("/purge?uri={}", encoded(uri.as_deref().unwrap_or_default())))
+        }
         Command::Ban { pattern } => ("POST", format!("/ban?pattern={}", encoded(pattern))),
         Command::Verify => ("POST", "/verify".to_owned()),
     }

@@ -1,0 +1,212 @@
+//! Rules of a route: its conditions, the path and the header fields that it changes, and its
+//! limits.
+//!
+//! [`crate::config::rules_check`] makes them from the file. The rules for requests apply before the
+//! lookup, so that cache and origin see the same request; those for responses apply when a head is
+//! sent, so that stored responses stay as the origin sent them.
+
+use std::sync::Arc;
+
+use strait_http::fields::Field;
+use strait_http::head::Request;
+use strait_http::path::rewritten;
+use strait_http::rules::is_same_for_programs;
+
+use crate::config::auth::BasicAuth;
+use crate::config::rate::RateLimit;
+
+/// Rules of a route.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    /// Conditions under which the route applies.
+    pub(crate) conditions: Conditions,
+    pub(crate) rewrite: Option<Rewrite>,
+    pub(crate) request: Option<Arc<RequestRules>>,
+    pub(crate) response: Option<Arc<ResponseRules>>,
+    pub(crate) rate: Option<Arc<RateLimit>>,
+    pub(crate) auth: Option<Arc<BasicAuth>>,
+    /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
+    /// response to a request under other rules must not answer.
+    pub(crate) key: Option<Box<str>>,
+}
+
+/// Limits and users of all routes. A reload keeps their state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guards {
+    pub(crate) limits: Vec<Arc<RateLimit>>,
+    pub(crate) auths: Vec<Arc<BasicAuth>>,
+}
+
+/// Conditions of a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    /// Empty: all methods.
+    pub(crate) methods: Vec<Box<str>>,
+    /// Names in lower case with their values; `None`: any value.
+    pub(crate) fields: Vec<(Box<str>, Option<Box<str>>)>,
+}
+
+/// Replacement of the begin of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rewrite {
+    pub(crate) from: Box<str>,
+    pub(crate) to: Box<str>,
+}
+
+/// Changes of requests on the way to the origin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RequestRules {
+    /// Fields of clients that are dropped: those that are removed or set.
+    pub(crate) dropped: Vec<Box<str>>,
+    pub(crate) lines: Vec<(Box<str>, Box<str>)>,
+    /// Host for the origin. The cache key keeps that of the client.
+    pub(crate) host: Option<Box<str>>,
+}
+
+/// Changes of responses on the way to the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ResponseRules {
+    /// Fields that are dropped: those that are removed or set.
+    pub(crate) dropped: Vec<Box<str>>,
+    /// Field lines that are added.
+    pub(crate) lines: Vec<u8>,
+}
+
+impl Conditions {
+    /// Returns true if there are none.
+    pub(crate) fn are_none(&self) -> bool {
+        self.methods.is_empty() && self.fields.is_empty()
+    }
+
+    /// Returns true if Connection names a field that selects: the origin would not get it, and its
+    /// response would be stored for requests with it.
+    pub(crate) fn are_evaded_by(&self, request: &Request<'_>) -> bool {
+        connection_names(request, self.fields.iter().map(|(name, _)| &**name))
+    }
+
+    /// Returns true if a request meets them. GET stands for HEAD, which has the same target, and
+    /// for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as programs read it.
+    pub(crate) fn hold(&self, request: &Request<'_>) -> bool {
+        let method = if matches!(request.method, "HEAD" | "PURGE") { "GET" } else { request.method };
+        let is_method = |own: &str| own == method || own == request.method;
+        let has = |name: &str, value: Option<&str>| {
+            let mut lines = request.fields.iter().filter(|field| is_same_for_programs(field.name, name));
+            lines.any(|field| value.is_none_or(|value| field.value == value.as_bytes()))
+        };
+        (self.methods.is_empty() || self.methods.iter().any(|own| is_method(own)))
+            && self.fields.iter().all(|(name, value)| has(name, value.as_deref()))
+    }
+}
+
+impl Rewrite {
+    /// Returns the path and query of a request to the origin; `None` if programs read the path
+    /// differently.
+    pub(crate) fn apply(&self, path: &str) -> Option<String> {
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        rewritten(&[slash, path].concat(), &self.from, &self.to)
+    }
+}
+
+impl RequestRules {
+    /// Returns true if a client's field of that name is dropped. Programs that read an underscore
+    /// as a hyphen would take `X_User` for X-User.
+    pub(crate) fn drops(&self, name: &str) -> bool {
+        self.dropped.iter().any(|own| is_same_for_programs(own, name))
+    }
+
+    /// Changes a client's request into the one that cache and origin see.
+    pub(crate) fn apply<'b>(&'b self, request: &mut Request<'b>) {
+        request.fields.remove(|name| self.drops(name));
+        for (name, value) in &self.lines {
+            request.fields.push(Field { name, value: value.as_bytes() });
+        }
+    }
+
+    /// Returns true if Connection names a field that the rules write.
+    pub(crate) fn are_evaded_by(&self, request: &Request<'_>) -> bool {
+        connection_names(request, self.lines.iter().map(|(name, _)| &**name))
+    }
+}
+
+/// Returns true if Connection names one of these fields. The proxy would not forward it (RFC 9110,
+/// section 7.6.1), so that a client could take it out of its request.
+fn connection_names<'a>(request: &Request<'_>, mut names: impl Iterator<Item = &'a str>) -> bool {
+    request.fields.has("connection")
+        && names.any(|name| {
+            request.fields.elements("connection").any(|option| is_same_for_programs(name, option))
+        })
+}
+
+impl ResponseRules {
+    /// Changes the field lines of a head without its empty line.
+    pub(crate) fn apply(&self, head: &mut Vec<u8>) {
+        if !self.dropped.is_empty() {
+            self.drop_from(head);
+        }
+        head.extend_from_slice(&self.lines);
+    }
+
+    /// Moves the kept lines together.
+    fn drop_from(&self, head: &mut Vec<u8>) {
+        let (mut kept, mut at) = (0, 0);
+        while let Some(line) = head.get(at..).filter(|rest| !rest.is_empty()) {
+            let len = line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
+            // The first line is the status line.
+            if at == 0 || !line.get(..len).is_some_and(|line| self.drops(line)) {
+                head.copy_within(at..at + len, kept);
+                kept += len;
+            }
+            at += len;
+        }
+        head.truncate(kept);
+    }
+
+    fn drops(&self, line: &[u8]) -> bool {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_http::head;
+
+    use super::*;
+
+    fn boxed(names: &[&str]) -> Vec<Box<str>> {
+        names.iter().map(|name| (*name).into()).collect()
+    }
+
+    #[test]
+    fn request_rules_drop_what_programs_take_for_the_field() {
+        let rules = RequestRules {
+            dropped: boxed(&["x-user", "cookie"]),
+            lines: vec![("X-User".into(), "edge".into())],
+            host: None,
+        };
+        let bytes =
+            b"GET / HTTP/1.1\r\nHost: a\r\nX_User: evil\r\nx-USER: evil\r\nCookie: a\r\nX-Users: b\r\n\r\n";
+        let (mut request, _) = head::request(bytes).unwrap().unwrap();
+        rules.apply(&mut request);
+        let left: Vec<_> = request.fields.iter().map(|field| (field.name, field.value)).collect();
+        assert_eq!(left, [("Host", &b"a"[..]), ("X-Users", b"b"), ("X-User", b"edge")]);
+        assert!(request.fields.has("x-user") && !rules.are_evaded_by(&request));
+        let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close, X-user\r\n\r\n";
+        assert!(rules.are_evaded_by(&head::request(bytes).unwrap().unwrap().0));
+    }
+
+    #[test]
+    fn response_rules_leave_the_status_line_and_other_fields() {
+        let rules =
+            ResponseRules { dropped: boxed(&["server", "http/1.1 200 ok"]), lines: b"A: b\r\n".into() };
+        for (head, expected) in [
+            ("HTTP/1.1 200 OK\r\nServer: x\r\nB: c\r\nSERVER: y\r\n", "HTTP/1.1 200 OK\r\nB: c\r\nA: b\r\n"),
+            ("HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nA: b\r\n"),
+            ("HTTP/1.1 200 OK\r\nServers: x\r\n", "HTTP/1.1 200 OK\r\nServers: x\r\nA: b\r\n"),
+        ] {
+            let mut bytes = head.as_bytes().to_vec();
+            rules.apply(&mut bytes);
+            assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+        }
+    }
+}

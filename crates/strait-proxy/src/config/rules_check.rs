@@ -1,0 +1,246 @@
+//! Checks of the rules of a route, and the rules made from the file. Each text begins with the key.
+
+use std::sync::Arc;
+
+use strait_http::chunked::is_token;
+use strait_http::forwarded::Policy;
+use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
+use strait_http::target::Authority;
+
+use crate::config::auth::BasicAuth;
+use crate::config::edge::{Headers, Rate, Route};
+use crate::config::prefixes::PATH_BYTES_MAX;
+use crate::config::rate::RateLimit;
+use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
+
+/// Maximum of fields that a route changes: each is compared with each field of a message.
+const FIELDS_MAX: usize = 32;
+/// Maximum length in bytes of a value.
+const VALUE_BYTES_MAX: usize = 4096;
+
+/// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
+pub(crate) fn rules(
+    route: &Route,
+    key: &str,
+    policy: Policy,
+    before: &Guards,
+) -> Result<Option<Box<Rules>>, Vec<String>> {
+    let mut problems = Vec::new();
+    problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
+    problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
+    let mut rules = Rules { conditions: conditions(route), rewrite: rewrite(route), ..Rules::default() };
+    if let Some(headers) = &route.request_headers {
+        if route.pool.is_none() {
+            problems.push(format!(
+                "{key}.request_headers: only a route with a pool sends requests; remove it, or use response_headers"
+            ));
+        }
+        let why = |name: &str, change| match why_no_request_rule(name, change) {
+            None if policy.rewrites(name) => Some("the setting `forwarded` governs this field"),
+            why => why,
+        };
+        problems.extend(changes(&format!("{key}.request_headers"), headers, why));
+        rules.request = Some(Arc::new(request(headers)));
+    }
+    if let Some(headers) = &route.response_headers {
+        problems.extend(changes(&format!("{key}.response_headers"), headers, why_no_response_rule));
+        rules.response = Some(Arc::new(response(headers)));
+    }
+    if let Some(rate) = &route.rate {
+        problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
+        let same = before.limits.iter().find(|limit| limit.is(key, rate)).cloned();
+        rules.rate = Some(same.unwrap_or_else(|| Arc::new(RateLimit::new(key, rate))));
+    }
+    if let Some(auth) = &route.auth {
+        match BasicAuth::new(key, auth, &before.auths) {
+            Ok(users) => rules.auth = Some(Arc::new(users)),
+            Err(why) => problems.push(format!("{key}.auth{why}")),
+        }
+        if !auth.keep && route.pool.is_some() {
+            let mut request = rules.request.as_deref().cloned().unwrap_or_default();
+            request.dropped.push("authorization".into());
+            rules.request = Some(Arc::new(request));
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let text = key_text(&rules, route);
+    rules.key = (!text.is_empty()).then(|| hash(&text));
+    let has_any = !rules.conditions.are_none()
+        || rules.rewrite.is_some()
+        || rules.request.is_some()
+        || rules.response.is_some()
+        || rules.rate.is_some()
+        || rules.auth.is_some();
+    Ok(has_any.then(|| Box::new(rules)))
+}
+
+/// Returns the reason why the conditions of a route are wrong, after its key.
+fn why_no_conditions(route: &Route, policy: Policy) -> Option<String> {
+    let Route { methods, has_headers, .. } = route;
+    if methods.len() + has_headers.len() > FIELDS_MAX {
+        return Some(format!("has_headers: the maximum of conditions is {FIELDS_MAX}"));
+    }
+    let is_method = |method: &&String| is_token(method.as_bytes()) && method.to_ascii_uppercase() == **method;
+    if let Some(method) = methods.iter().find(|method| !is_method(method)) {
+        let method = method.escape_default();
+        return Some(format!(
+            "methods: \"{method}\" is no method; methods are in upper case, for example \"GET\""
+        ));
+    }
+    has_headers.iter().find_map(|(name, value)| {
+        let why = match why_no_request_rule(name, Change::Remove).or_else(|| why_no_value(value)) {
+            _ if name.eq_ignore_ascii_case("host") => "the hosts of the site select by it",
+            None if policy.drops(name) => "this field is dropped from every request (forwarded)",
+            why => why?,
+        };
+        Some(format!("has_headers: \"{}\": {why}", name.escape_default()))
+    })
+}
+
+fn conditions(route: &Route) -> Conditions {
+    let value = |value: &str| (value != "*").then(|| value.into());
+    let field = |(name, text): (&String, &String)| (name.to_ascii_lowercase().into(), value(text));
+    Conditions {
+        methods: route.methods.iter().map(|method| method.as_str().into()).collect(),
+        fields: route.has_headers.iter().map(field).collect(),
+    }
+}
+
+/// Returns the reason why a path cannot be rewritten.
+fn why_no_rewrite(route: &Route) -> Option<&'static str> {
+    let path = route.rewrite.as_ref()?;
+    let is_dot = |part: &str| matches!(part, "." | "..");
+    if route.pool.is_none() {
+        Some("only a route with a pool sends requests; remove it")
+    } else if !path.starts_with('/') || path.len() > PATH_BYTES_MAX {
+        Some("expected a path of at most 1024 bytes, for example \"/v1\"")
+    } else if !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains(['?', '#', '%', '\\', ';']) {
+        Some("write the path without query, encoding and parameters")
+    } else if path.contains("//") || path.split('/').any(is_dot) {
+        Some("the path has empty or dot segments, which programs read differently")
+    } else {
+        None
+    }
+}
+
+fn rewrite(route: &Route) -> Option<Rewrite> {
+    let from = route.path.as_deref().or(route.path_exact.as_deref()).unwrap_or("/");
+    route.rewrite.as_ref().map(|to| Rewrite { from: from.into(), to: to.as_str().into() })
+}
+
+/// Returns the reason why a limit is wrong, after its key.
+fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
+    match rate.field.as_deref() {
+        _ if rate.requests == 0 => {
+            Some(": it has no number of requests; write for example { requests = 10 }".to_owned())
+        }
+        Some(name) if !is_token(name.as_bytes()) => {
+            Some(format!(".field = \"{}\": this is not a field name", name.escape_default()))
+        }
+        Some(name) if policy.drops(name) => {
+            Some(format!(".field = \"{name}\": this field is dropped from every request (forwarded)"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the rules that change, select or admit the requests to the origin, as text. The path
+/// is in the key as the origin gets it, and methods do not matter, because only responses to GET
+/// are stored.
+fn key_text(rules: &Rules, route: &Route) -> String {
+    let mut text = String::new();
+    // A response to an authenticated client never answers on a route with other users.
+    if let Some(users) = route.auth.as_ref().and_then(|auth| auth.users.as_ref()) {
+        text.extend(["users ", &users.display().to_string(), "\n"]);
+    }
+    for (name, value) in &rules.conditions.fields {
+        let value = value.as_deref().unwrap_or("*");
+        text.extend(["has ", name, ": ", value, "\n"]);
+    }
+    if let Some(RequestRules { dropped, lines, host }) = rules.request.as_deref() {
+        text.extend(dropped.iter().flat_map(|name| ["drop ", name, "\n"]));
+        text.extend(lines.iter().flat_map(|(name, value)| ["line ", name, ": ", value, "\n"]));
+        text.extend(host.iter().flat_map(|host| ["host ", host, "\n"]));
+    }
+    text
+}
+
+/// Returns the hash of the text of rules, as it is in keys. Stored responses outlive the process,
+/// so it is the hash of their format.
+fn hash(text: &str) -> Box<str> {
+    format!("{:016x}", strait_store::hash_of(text.as_bytes())).into()
+}
+
+/// Returns a text for each wrong change.
+fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'static str>) -> Vec<String> {
+    let Headers { set, add, remove } = headers;
+    let set = set.iter().map(|(name, value)| ("set", Change::Set, name, value.as_str()));
+    let add = add.iter().map(|(name, value)| ("add", Change::Add, name, value.as_str()));
+    let remove = remove.iter().map(|name| ("remove", Change::Remove, name, ""));
+    let all: Vec<_> = set.chain(add).chain(remove).collect();
+    if all.is_empty() {
+        return vec![format!("{key}: it changes nothing; write set, add or remove, or leave it out")];
+    }
+    if all.len() > FIELDS_MAX {
+        return vec![format!("{key}: {} fields; the maximum is {FIELDS_MAX}", all.len())];
+    }
+    let mut problems = Vec::new();
+    for (index, (list, change, name, value)) in all.iter().enumerate() {
+        let is_host = name.eq_ignore_ascii_case("host");
+        let is_same = |(_, _, other, _): &(_, _, &String, _)| other.eq_ignore_ascii_case(name);
+        let why = match why(name, *change).or_else(|| why_no_value(value)) {
+            None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
+                Some("expected a host, or HOST:PORT")
+            }
+            None if all.iter().take(index).any(is_same) => {
+                Some("the field occurs twice; set replaces all its lines")
+            }
+            why => why,
+        };
+        problems.extend(why.map(|why| format!("{key}.{list}: \"{}\": {why}", name.escape_default())));
+    }
+    problems
+}
+
+/// Returns the reason why a text cannot be the value of a field: a line feed would end it, and
+/// begin another field.
+pub(crate) fn why_no_value(value: &str) -> Option<&'static str> {
+    if value.len() > VALUE_BYTES_MAX {
+        Some("the value is too long; the maximum is 4096 bytes")
+    } else if !value.is_ascii() || http::HeaderValue::from_str(value).is_err() {
+        Some("the value has a control character, or one outside ASCII")
+    } else if value.trim() != value {
+        Some("the value begins or ends with a space")
+    } else {
+        None
+    }
+}
+
+fn request(headers: &Headers) -> RequestRules {
+    let is_host = |name: &str| name.eq_ignore_ascii_case("host");
+    let set = headers.set.iter().filter(|(name, _)| !is_host(name));
+    let host = headers.set.iter().find(|(name, _)| is_host(name));
+    RequestRules {
+        dropped: dropped(headers),
+        lines: set
+            .chain(&headers.add)
+            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+            .collect(),
+        host: host.map(|(_, value)| value.as_str().into()),
+    }
+}
+
+fn response(headers: &Headers) -> ResponseRules {
+    let lines = headers.set.iter().chain(&headers.add);
+    let lines = lines.flat_map(|(name, value)| format!("{name}: {value}\r\n").into_bytes()).collect();
+    ResponseRules { dropped: dropped(headers), lines }
+}
+
+/// Returns the names of the fields whose received lines are dropped, in lower case. Host stays: it
+/// is part of the key.
+fn dropped(headers: &Headers) -> Vec<Box<str>> {
+    let names = headers.set.keys().chain(&headers.remove).map(|name| name.to_ascii_lowercase());
+    names.filter(|name| name != "host").map(Into::into).collect()
+}

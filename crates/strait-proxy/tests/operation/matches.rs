@@ -1,0 +1,242 @@
+//! Routes by method and fields, and routes that rewrite paths.
+
+use lab::wait_until;
+use strait_proxy::Config;
+
+use crate::rig::{LIMIT, Origin};
+use crate::sites::{Edge, post};
+
+/// Site for all hosts with these routes, to the pools `a` and `b`.
+fn site(a: &Origin, b: &Origin, routes: &str) -> String {
+    format!(
+        "access.purge = [\"127.0.0.0/8\"]\nadmin.listen = \"127.0.0.1:0\"\npool.a.servers = [\"{}\"]\npool.b.servers = [\"{}\"]\n[[site]]\nroute = [{routes}]\n[[site]]\nhosts = [\"b\"]\nroute = [{{ pool = \"b\" }}]\n",
+        a.address, b.address
+    )
+}
+
+/// Returns the first lines of the requests that an origin has received.
+fn lines(origin: &Origin) -> Vec<String> {
+    origin.heads.try_iter().map(|head| head.lines().next().unwrap_or_default().to_owned()).collect()
+}
+
+fn is_hit(edge: &Edge, path: &str, fields: &str) -> bool {
+    let answer = edge.ask(&format!("GET {path}"), fields);
+    answer.field("cache-status").is_some_and(|status| status.contains("; hit"))
+}
+
+#[test]
+fn method_and_fields_select_among_the_routes_of_a_path() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&site(
+        &a,
+        &b,
+        r#"
+        { path = "/200", methods = ["GET"], has_headers = { X-Beta = "1" }, pool = "b" },
+        { path = "/200", methods = ["GET", "DELETE"], pool = "a" },
+        { path = "/200", has_headers = { X-Any = "*", X-Two = "2" }, respond = { status = 418 } },
+        { pool = "a" },
+        "#,
+    ));
+    for (line, fields, status, expected) in [
+        ("GET /200/0/5/x", "", 200, [1, 0]),
+        ("GET /200/0/5/x", "x-beta: 1\r\n", 200, [0, 1]),
+        ("GET /200/0/5/x", "X-Beta: 0\r\nX-Beta: 1\r\n", 200, [0, 1]),
+        ("GET /200/0/5/x", "X-Beta: 1, 1\r\n", 200, [1, 0]),
+        ("GET /200/0/5/x", "X_BETA: 1\r\n", 200, [0, 1]),
+        ("HEAD /200/0/0/x", "X-Beta: 1\r\n", 200, [0, 1]),
+        ("DELETE /200/0/5/x", "X-Beta: 1\r\n", 200, [1, 0]),
+        ("PUT /200/0/5/x", "X-Two: 2\r\nX-Any: x\r\n", 418, [0, 0]),
+        ("PUT /200/0/5/x", "X-Two: 2\r\n", 404, [0, 0]),
+        ("PUT /200/0/5/x", "", 404, [0, 0]),
+        ("get /200/0/5/x", "", 404, [0, 0]),
+        // A shorter path is no way round.
+        ("PUT /%32%30%30/0/5/x", "", 404, [0, 0]),
+        ("GET /404/0/5/x", "", 404, [1, 0]),
+    ] {
+        let before = [a.asked(), b.asked()];
+        assert_eq!(edge.ask(line, fields).status(), status, "{line} {fields}");
+        assert_eq!([a.asked() - before[0], b.asked() - before[1]], expected, "{line} {fields}");
+    }
+}
+
+#[test]
+fn response_of_a_route_with_fields_reaches_no_other_route() {
+    let (a, b) = (Origin::start(), Origin::start());
+    // The origin sees the field, and its response need not name it in Vary.
+    let edge =
+        Edge::start(&site(&a, &b, r#"{ has_headers = { X-Staff = "1" }, pool = "a" }, { pool = "a" }"#));
+    let path = "/200/60/5/x";
+    assert!(wait_until(LIMIT, || is_hit(&edge, path, "X-Staff: 1\r\n")));
+    assert_eq!(a.asked(), 1);
+    assert!(!is_hit(&edge, path, "") && !is_hit(&edge, "/200/60/5/y", ""));
+    assert_eq!(
+        edge.ask(&format!("HEAD {path}"), "Cache-Control: only-if-cached\r\nX-Staff: 2\r\n").status(),
+        200
+    );
+    assert!(wait_until(LIMIT, || is_hit(&edge, path, "")));
+    assert_eq!(a.asked(), 3);
+    // The origin would not get the field, and its response would be for requests with it.
+    for connection in ["X-Staff", "close, x_staff"] {
+        let fields = format!("X-Staff: 1\r\nConnection: {connection}\r\n");
+        assert_eq!(edge.ask("GET /200/60/5/z", &fields).status(), 400);
+    }
+    // Programs may read it as the field.
+    assert_eq!(edge.ask("GET /200/60/5/z", "X_Staff: 1\r\n").status(), 200);
+    assert!(!is_hit(&edge, "/200/60/5/z", "X-Staff: 1\r\n"));
+    assert_eq!(a.asked(), 5);
+    // PURGE without the field removes both.
+    assert_eq!(edge.ask(&format!("PURGE {path}"), "").status(), 200);
+    assert!(!is_hit(&edge, path, "X-Staff: 1\r\n") && !is_hit(&edge, path, ""));
+}
+
+#[test]
+fn origin_gets_the_rewritten_path() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&site(
+        &a,
+        &b,
+        r#"{ path = "/api", rewrite = "/200/60", pool = "a" }, { path_exact = "/one", rewrite = "/200/60/5/x", pool = "a" }, { path = "/all/", rewrite = "/", pool = "b" }"#,
+    ));
+    for (path, status) in [
+        ("/api/5/x", 200),
+        ("/%61pi/5/y%2fz?q=/api", 200),
+        ("/one?q", 200),
+        ("/all/200/0/5/x", 200),
+        ("/one/x", 404),
+        ("/apix", 404),
+    ] {
+        assert_eq!(edge.get("h", path).status(), status, "{path}");
+    }
+    assert_eq!(edge.ask("POST /api/5/x", "Content-Length: 0\r\n").status(), 200);
+    let expected = ["GET /200/60/5/x", "GET /200/60/5/y%2fz?q=/api", "GET /200/60/5/x?q", "POST /200/60/5/x"];
+    assert_eq!(lines(&a), expected.map(|line| format!("{line} HTTP/1.1")));
+    assert_eq!(lines(&b), ["GET /200/0/5/x HTTP/1.1"]);
+}
+
+#[test]
+fn no_path_leaves_the_new_prefix() {
+    let (a, b) = (Origin::start(), Origin::start());
+    for routes in
+        [r#"{ path = "/api", rewrite = "/public", pool = "a" }"#, r#"{ rewrite = "/public", pool = "a" }"#]
+    {
+        let edge = Edge::start(&site(&a, &b, routes));
+        for rest in [
+            "/../secret",
+            "/x/../../secret",
+            "/%2e%2e/secret",
+            "/..%2fsecret",
+            "/x%2f..%2f..%2fsecret",
+            "/..;/secret",
+            "/x\\..\\..\\secret",
+            "/%5c..%5csecret",
+            "//../secret",
+            "/.",
+            "/..",
+        ] {
+            let path = format!("/api{rest}");
+            assert!([400, 404].contains(&edge.get("h", &path).status()), "{path}");
+        }
+        assert!([400, 404].contains(&edge.get("h", "http://h/../secret").status()));
+    }
+    assert_eq!(a.asked(), 0);
+}
+
+#[test]
+fn routes_to_the_same_request_share_its_response_unless_rules_differ() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&site(
+        &a,
+        &b,
+        r#"
+        { pool = "a" },
+        { path = "/old", rewrite = "/200/60", pool = "a" },
+        { path = "/staff", rewrite = "/200/60", pool = "a", request_headers = { set = { X-Role = "staff" } } },
+        { path = "/other", rewrite = "/200/60", pool = "b" },
+        "#,
+    ));
+    assert!(wait_until(LIMIT, || is_hit(&edge, "/staff/5/x", "")));
+    // The origin has answered a request with another field.
+    assert!(!is_hit(&edge, "/old/5/x", ""));
+    assert!(wait_until(LIMIT, || is_hit(&edge, "/old/5/x", "")));
+    assert!(is_hit(&edge, "/200/60/5/x", "") && a.asked() == 2);
+    assert!(!is_hit(&edge, "/other/5/x", "") && b.asked() == 1);
+}
+
+#[test]
+fn invalidation_finds_rewritten_responses() {
+    let (a, b) = (Origin::start(), Origin::start());
+    // Requests to change have a pool of their own, which sees the path as it came.
+    let edge = Edge::start(&site(
+        &a,
+        &b,
+        r#"
+        { pool = "b" },
+        { path = "/200", methods = ["GET"], rewrite = "/200/60", pool = "a" },
+        { path = "/200", pool = "b" },
+        "#,
+    ));
+    let path = "/200/5/x";
+    for by in ["DELETE", "PUT", "PURGE"] {
+        assert!(wait_until(LIMIT, || is_hit(&edge, path, "")), "{by}");
+        assert_eq!(edge.ask(&format!("{by} {path}"), "Content-Length: 0\r\n").status(), 200, "{by}");
+        assert!(!is_hit(&edge, path, ""), "{by}");
+    }
+    for uri in ["http://h/200/5/x", "http://h/200/60/5/x", "http://h/200/5/x%23a"] {
+        assert!(wait_until(LIMIT, || is_hit(&edge, path, "")));
+        assert_eq!(post(&edge, &format!("/purge?uri={uri}")).json()["stored"], 1, "{uri}");
+        assert!(!is_hit(&edge, path, ""), "{uri}");
+    }
+}
+
+#[test]
+fn wrong_conditions_and_rewrites_are_named() {
+    for (routes, expected) in [
+        (r#"{ pool = "a", methods = ["get"] }"#, "route[1].methods: \"get\" is no method"),
+        (r#"{ pool = "a", methods = ["A B"] }"#, "route[1].methods: \"A B\" is no method"),
+        (r#"{ pool = "a", methods = "GET" }"#, "methods = \"GET\": expected a list of methods"),
+        (
+            r#"{ pool = "a", has_headers = { "a b" = "1" } }"#,
+            "has_headers: \"a b\": this is not a field name",
+        ),
+        (r#"{ pool = "a", has_headers = { Host = "x" } }"#, "has_headers: \"Host\": the hosts of the site"),
+        (
+            r#"{ pool = "a", has_headers = { TE = "x" } }"#,
+            "has_headers: \"TE\": this field belongs to the connection",
+        ),
+        (
+            r#"{ pool = "a", has_headers = { X-Forwarded-Host = "x" } }"#,
+            "has_headers: \"X-Forwarded-Host\": this field is dropped",
+        ),
+        (r#"{ pool = "a", has_headers = { X-A = true } }"#, "has_headers.X-A: expected text"),
+        (
+            r#"{ pool = "a" }, { pool = "a", methods = ["GET"] }"#,
+            "route[2].path: \"/\": the route never matches",
+        ),
+        (
+            r#"{ pool = "a", methods = ["GET"] }, { pool = "a" }, { pool = "a", methods = ["PUT"] }"#,
+            "route[3].path: \"/\": the route never matches",
+        ),
+        (
+            r#"{ path_exact = "/x", pool = "a", has_headers = { A = "1" } }, { path_exact = "/x", pool = "a", has_headers = { a = "1" } }"#,
+            "route[2].path_exact: \"/x\": the route never matches",
+        ),
+        (r#"{ pool = "a", rewrite = "v1" }"#, "route[1].rewrite: expected a path"),
+        (r#"{ pool = "a", rewrite = "/a/../b" }"#, "rewrite: the path has empty or dot segments"),
+        (r#"{ pool = "a", rewrite = "//evil" }"#, "rewrite: the path has empty or dot segments"),
+        (r#"{ pool = "a", rewrite = "/a?b" }"#, "rewrite: write the path without query"),
+        (r#"{ pool = "a", rewrite = "/a\r\nX: y" }"#, "rewrite: write the path without query"),
+        (r#"{ pool = "a", rewrite = "/%2e" }"#, "rewrite: write the path without query"),
+    ] {
+        let toml = format!("pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{routes}]");
+        let error = Config::from_toml(&toml).and_then(|config| config.check()).expect_err(routes).to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{routes}: {error}");
+    }
+    let toml = "[[site]]\nroute = [{ files = \"/srv\", rewrite = \"/x\" }]";
+    let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
+    assert!(error.contains("rewrite: only a route with a pool"), "{error}");
+    let many = "{ pool = \"a\", has_headers = { A = \"N\" } },";
+    let many: String = (0..66).map(|number| many.replace('N', &number.to_string())).collect();
+    let toml = format!("pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{many}]");
+    let error = Config::from_toml(&toml).unwrap().check().unwrap_err().to_string();
+    assert!(error.contains("route[66].path: \"/\": too many routes have this path"), "{error}");
+}
