@@ -3,14 +3,14 @@
 //!
 //! Programs such as dumpcap drop the privilege to load BPF programs before they open a device. The
 //! broker keeps its user, but no other capabilities, and can gain none. It reads no input but its
-//! socket, and ends with the program and its children, which have the other end.
+//! sockets, and ends with the program and its children, which have the other ends.
 
-use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use clap::Args as ClapArgs;
 use strait_capture::broker::Broker;
 use strait_os::process::{self, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON};
+use strait_os::stdio::take_standard_input;
 
 use crate::Error;
 
@@ -56,9 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     // Signals of the terminal are for the program, which may need the broker until its end.
     let _ = rustix::process::setsid();
+    process::refuse_tracers()?;
     process::refuse_new_capabilities()?;
     process::drop_capabilities_except(&CAPABILITIES)?;
-    let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    let socket = socket.map_err(|error| Error::Failed(format!("standard input: {error}")))?;
-    Ok(strait_capture::serve_broker(&socket)?)
+    Ok(strait_capture::serve_broker(take_standard_input()?)?)
 }

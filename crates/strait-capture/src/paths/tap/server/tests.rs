@@ -1,0 +1,199 @@
+//! Callers of a broker on a thread of its own, good and hostile ones.
+
+use std::io::{ErrorKind, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
+use rustix::net::{Shutdown, shutdown};
+
+use super::super::broker::message::Message;
+use super::*;
+
+/// Has a caller of a broker.
+fn with_broker(call: impl FnOnce(OwnedFd)) {
+    let (callers, brokers) = pair().unwrap();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| serve_broker(brokers));
+        call(callers);
+        assert!(serving.join().unwrap().is_ok(), "it ends with its callers");
+    });
+}
+
+fn receive(socket: &OwnedFd) -> Message {
+    message::wait(&[socket]).unwrap();
+    message::receive(socket).unwrap()
+}
+
+/// Request for a tap on lo with the smallest rings.
+fn request() -> Vec<u8> {
+    let options = Options { interface: "lo", ring_bytes: 1, lanes: 1, rx_hash: false };
+    Call::Open { options }.encode().unwrap()
+}
+
+/// Sends a request with `proof`, and returns the reply.
+fn send_request(callers: &OwnedFd, request: &[u8], proof: &OwnedFd) -> Message {
+    let (own, brokers) = pair().unwrap();
+    message::send(callers, request, &[brokers.as_fd(), proof.as_fd()]).unwrap();
+    drop(brokers);
+    receive(&own)
+}
+
+/// Opens a tap and returns its socket. Needs the privileges of a broker.
+fn open_tap(callers: &OwnedFd) -> Result<OwnedFd, Outcome> {
+    let proof = socket(AddressFamily::PACKET, SocketType::DGRAM, None).unwrap();
+    let reply = send_request(callers, &request(), &proof);
+    match Outcome::decode(&reply.bytes).unwrap() {
+        Outcome::Done => Ok(reply.descriptors.into_iter().next().unwrap()),
+        outcome => Err(outcome),
+    }
+}
+
+/// Returns false, and says so, if this process cannot be a broker.
+fn is_privileged_or_skip() -> bool {
+    let is_privileged = strait_os::process::is_in_initial_user_namespace().unwrap_or(false)
+        && strait_os::process::AF_XDP_CAPABILITIES
+            .into_iter()
+            .all(|(capability, _)| strait_os::process::has_capability(capability).unwrap_or(false));
+    if !is_privileged {
+        println!("SKIP: a broker needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, its caller CAP_NET_RAW");
+    }
+    is_privileged
+}
+
+/// Returns the outcome of a call for a tap.
+fn call(tap: &OwnedFd, bytes: &[u8]) -> Option<Outcome> {
+    message::send(tap, bytes, &[]).unwrap();
+    Outcome::decode(&receive(tap).bytes)
+}
+
+/// Returns a connection whose last close waits until its peer reads, and the peer.
+fn lingering() -> (TcpStream, TcpListener) {
+    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut stream = TcpStream::connect(peer.local_addr().unwrap()).unwrap();
+    set_socket_send_buffer_size(&stream, 4096).unwrap();
+    set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 16]).is_ok() {}
+    assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    (stream, peer)
+}
+
+#[test]
+fn reply_is_in_no_queue_that_other_callers_share() {
+    with_broker(|callers| {
+        let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+        let reply = send_request(&callers, &request(), &proof);
+        assert!(matches!(Outcome::decode(&reply.bytes), Some(Outcome::System { .. })), "no packet socket");
+        assert!(matches!(message::receive(&callers), Err(Errno::AGAIN)));
+    });
+}
+
+#[test]
+fn broker_ends_even_if_it_was_sent_the_callers_ends_of_its_sockets() {
+    with_broker(|callers| {
+        for _ in 0..20 {
+            let (own, brokers) = pair().unwrap();
+            for descriptors in [&[callers.as_fd(), own.as_fd()][..], &[brokers.as_fd(), own.as_fd()]] {
+                message::send(&callers, &request(), descriptors).unwrap();
+                message::send(&own, &request(), descriptors).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn descriptors_that_cannot_be_closed_stop_neither_the_service_nor_its_end() {
+    let (stream, _peer) = lingering();
+    with_broker(move |callers| {
+        let many = [stream.as_fd(); 64];
+        for descriptors in [&many[..1], &many[..2], &many] {
+            message::send(&callers, &request(), descriptors).unwrap();
+        }
+        let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+        assert!(!send_request(&callers, &request(), &proof).bytes.is_empty(), "a sibling has its reply");
+        // Its last copies are in the queue now.
+        message::send(&callers, &request(), &many).unwrap();
+        drop((stream, callers));
+    });
+}
+
+#[test]
+fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    let (stream, _peer) = lingering();
+    with_broker(move |callers| {
+        let tap = open_tap(&callers).unwrap();
+        message::send(&tap, &[1, 0], &[stream.as_fd(), tap.as_fd(), callers.as_fd()]).unwrap();
+        message::send(&callers, &[], &[tap.as_fd()]).unwrap();
+    });
+}
+
+#[test]
+fn caller_that_reads_no_answers_does_not_keep_its_own_socket_open() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    with_broker(|callers| {
+        let tap = open_tap(&callers).unwrap();
+        // A failing message shows the end of the tap, or that the kernel holds no more of them.
+        while message::send(&tap, &[7], &[]).is_ok() {}
+    });
+}
+
+#[test]
+fn malformed_messages_end_neither_the_service_nor_a_tap() {
+    with_broker(|callers| {
+        let long = vec![message::VERSION; 50_000];
+        for bytes in [&[][..], &long, &[message::VERSION; 2]] {
+            message::send(&callers, bytes, &[]).unwrap();
+        }
+        if !is_privileged_or_skip() {
+            return;
+        }
+        let tap = open_tap(&callers).unwrap();
+        for bytes in [&[][..], &long, &[message::VERSION; 2], &request()] {
+            assert!(!matches!(call(&tap, bytes), None | Some(Outcome::Done)));
+        }
+        let mut other = request();
+        other[1] = message::VERSION + 1;
+        let proof = socket(AddressFamily::PACKET, SocketType::DGRAM, None).unwrap();
+        let reply = send_request(&callers, &other, &proof);
+        assert!(matches!(Outcome::decode(&reply.bytes), Some(Outcome::Usage(_))), "another version");
+        let attach = Call::Attach { hooks: Vec::new(), filter: Program::accept_all(96) };
+        assert_eq!(call(&tap, &attach.encode().unwrap()), Some(Outcome::Done));
+    });
+}
+
+#[test]
+fn taps_are_limited_until_one_is_closed() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    with_broker(|callers| {
+        let mut taps: Vec<OwnedFd> = (0..TAPS_MAX).map(|_| open_tap(&callers).unwrap()).collect();
+        assert!(matches!(open_tap(&callers), Err(Outcome::Usage(_))));
+        taps.pop();
+        // The broker sees the end a little later.
+        while open_tap(&callers).is_err() {
+            thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn taps_outlive_the_socket_of_requests() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    with_broker(|callers| {
+        let tap = open_tap(&callers).unwrap();
+        shutdown(&callers, Shutdown::Both).unwrap();
+        drop(callers);
+        let attach = Call::Attach { hooks: Vec::new(), filter: Program::accept_all(96) };
+        assert_eq!(call(&tap, &attach.encode().unwrap()), Some(Outcome::Done));
+    });
+}
