@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown};
 use strait_os::process::drop_capabilities;
-use strait_sys::socket::namespace_cookie;
+use strait_sys::socket::{is_filter_locked, namespace_cookie};
 
 use super::message::{self, Message, Outcome};
 use super::{failed, incomplete, pair};
@@ -108,6 +108,10 @@ fn check_socket(socket: &OwnedFd, namespace: u64) -> Result<(), Error> {
              ip netns exec NAME strait run"
                 .into(),
         ));
+    }
+    // Its holder cannot receive what the filter rejects.
+    if is_filter_locked(socket.as_fd())? {
+        return Err(failed("be served by", Errno::PERM));
     }
     Ok(())
 }

@@ -1,0 +1,68 @@
+"""Caller of the tap broker that does what the library does not: broker.py MODE.
+
+Runs under `strait run --path tap` in a namespace with an interface `right`, see `run_tap.rs`.
+Prints `passed` at the end, else raises an error.
+"""
+
+import array
+import ctypes
+import os
+import socket
+import struct
+import sys
+
+VERSION = 3
+DONE = b"\0"
+SO_LOCK_FILTER = 44
+
+
+def instruction(code, k):
+    return struct.pack("=HBBI", code, 0, 0, k)
+
+
+ACCEPT = instruction(6, 262144)
+REJECT = instruction(6, 0)
+
+
+def send(to, message, descriptors=()):
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    to.sendmsg([message], rights if descriptors else [])
+
+
+def receive(of):
+    message, ancillary, _, _ = of.recvmsg(40000, 4096)
+    descriptors = array.array("i")
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    return message, list(descriptors)
+
+
+def open_tap(proof, ring_bytes=1):
+    """Returns the broker's answer, and the descriptors of a tap: its socket, rings, doorbell."""
+    number = int(os.environ["STRAIT_TAP_BROKER"].split(":")[0])
+    requests = socket.socket(fileno=os.dup(number))
+    own, brokers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    call = bytes([0, VERSION, 0]) + struct.pack("=II", ring_bytes, 1) + b"right"
+    send(requests, call, [brokers.fileno(), proof.fileno()])
+    brokers.close()
+    return receive(own)
+
+
+def packet_socket():
+    return socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+
+
+def locked():
+    proof = packet_socket()
+    code = ctypes.create_string_buffer(REJECT)
+    program = struct.pack("HP", 1, ctypes.addressof(code))
+    proof.setsockopt(socket.SOL_SOCKET, 26, program)
+    answer, _ = open_tap(proof)
+    assert answer == DONE, answer
+    proof.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
+    answer, descriptors = open_tap(proof)
+    assert answer != DONE and not descriptors, answer
+
+
+globals()[sys.argv[1]]()
+print("passed")
