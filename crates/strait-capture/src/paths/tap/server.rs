@@ -4,6 +4,8 @@
 //! [receiver](super::broker::receiver) speaks with each of them, and passes on the bytes of calls
 //! but no descriptor.
 
+mod held;
+
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -18,6 +20,7 @@ use strait_sys::fork::fork;
 use strait_sys::socket::namespace_cookie;
 use strait_sys::syscall::wait4_no_hang;
 
+use self::held::Held;
 use super::attachment::Template;
 use super::broker::message::{self, Call, Outcome};
 use super::broker::{Options, failed, incomplete, pair, receiver, unmade};
@@ -27,8 +30,10 @@ use crate::paths::request::frame_bytes_max;
 
 /// Maximum number of taps at a time.
 const TAPS_MAX: usize = 16;
-/// Maximum number of bytes of the rings of all taps.
-const RINGS_BYTES_MAX: usize = 1 << 30;
+/// Maximum number of bytes of the maps of all taps, open or closed, that any process has.
+const MAPS_BYTES_MAX: usize = 1 << 30;
+/// Bytes that a doorbell counts for: more than its memory, so that their number is limited too.
+const DOORBELL_BYTES: usize = 256 << 10;
 /// Maximum number of receivers that run. More than those of the taps do not end, because their
 /// callers sent descriptors that cannot be closed.
 const RECEIVERS_MAX: usize = 256;
@@ -41,13 +46,27 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// A tap ends when its caller has closed the socket that it got for it.
 pub fn serve_broker(callers: OwnedFd) -> Result<(), Error> {
-    let namespace = own_namespace()?;
-    Server { namespace, callers: Some(callers), receivers: Vec::new(), processes: Vec::new() }.serve()
+    serve(callers, MAPS_BYTES_MAX)
+}
+
+fn serve(callers: OwnedFd, maps_bytes_max: usize) -> Result<(), Error> {
+    let server = Server {
+        namespace: own_namespace()?,
+        held: Held::new()?,
+        maps_bytes_max,
+        callers: Some(callers),
+        receivers: Vec::new(),
+        processes: Vec::new(),
+    };
+    server.serve()
 }
 
 struct Server {
     /// Number of the network namespace.
     namespace: u64,
+    /// Maps of the taps.
+    held: Held,
+    maps_bytes_max: usize,
     /// Socket of the requests. Only receivers read it. `None` when there are no more requests.
     callers: Option<OwnedFd>,
     receivers: Vec<Receiver>,
@@ -127,9 +146,7 @@ impl Server {
     /// Answers a receiver's message. Returns false if the receiver has ended, or has no tap after
     /// its call.
     fn answer(&mut self, number: usize) -> bool {
-        let taps = self.receivers.iter().filter_map(|receiver| receiver.tap.as_ref());
-        let used: usize = taps.clone().map(Served::ring_bytes).sum();
-        let budget = Budget { taps: TAPS_MAX - taps.count(), bytes: RINGS_BYTES_MAX - used };
+        let taps = self.receivers.iter().filter(|receiver| receiver.tap.is_some()).count();
         let Some(receiver) = self.receivers.get_mut(number) else { return false };
         let bytes = match message::receive_bytes(&receiver.socket) {
             Ok(bytes) if !bytes.is_empty() => bytes,
@@ -140,6 +157,7 @@ impl Server {
         }
         let replied = match perform(&bytes, &budget, &mut receiver.tap) {
             Ok(made) => message::send(&receiver.socket, &Outcome::Done.encode(), &made),
+        let budget = Budget { taps: TAPS_MAX - taps, bytes: self.maps_bytes_max, held: &self.held };
             Err(error) => message::send(&receiver.socket, &Outcome::of(&error).encode(), &[]),
         };
         replied.is_ok() && receiver.tap.is_some()
@@ -175,17 +193,18 @@ fn start<T>(callers: &OwnedFd, body: impl FnOnce([OwnedFd; 2]) -> T) -> Result<(
     Ok((own, fork([callers, theirs], body)?))
 }
 
-/// What is left for another tap.
-struct Budget {
+/// Limits of another tap.
+struct Budget<'a> {
     taps: usize,
-    /// Bytes of rings.
+    /// Maximum number of bytes that are held.
     bytes: usize,
 }
 
+    held: &'a Held,
 /// Performs a call, and returns the descriptors of its reply.
 fn perform<'a>(
     bytes: &[u8],
-    budget: &Budget,
+    budget: &Budget<'_>,
     tap: &'a mut Option<Served>,
 ) -> Result<Vec<BorrowedFd<'a>>, Error> {
     match (Call::decode(bytes), tap) {
@@ -200,7 +219,7 @@ fn perform<'a>(
     }
 }
 
-fn open(options: &Options<'_>, budget: &Budget) -> Result<Served, Error> {
+fn open(options: &Options<'_>, budget: &Budget<'_>) -> Result<Served, Error> {
     if budget.taps == 0 {
         return Err(Error::Usage(format!("strait run opens at most {TAPS_MAX} taps at a time: close one")));
     }
@@ -213,23 +232,25 @@ fn open(options: &Options<'_>, budget: &Budget) -> Result<Served, Error> {
     let requested = (ring_bytes > 0).then_some(ring_bytes as usize);
     let sizes = sizes(requested, cpus, frame_bytes_max(&interface) as u32);
     let bytes = sizes.value_bytes().saturating_mul(cpus as usize);
-    if bytes > budget.bytes {
-        let (mib, max) = (bytes >> 20, RINGS_BYTES_MAX >> 20);
+    let needed = bytes.saturating_add(DOORBELL_BYTES * lanes as usize);
+    let held = budget.held.bytes()?;
+    if held.saturating_add(needed) > budget.bytes {
+        let (mib, held, max) = (needed >> 20, held >> 20, budget.bytes >> 20);
         return Err(Error::Usage(format!(
-            "rings of {mib} MiB: all taps of strait run have at most {max} MiB, make the ring smaller or close a tap"
+            "rings of {mib} MiB: the taps of strait run have {held} MiB and may have {max} MiB, make the ring smaller \
+             or close a tap"
         )));
     }
     let memory = Memory::new(&sizes, cpus, lanes)?;
     let template = Template { interface, memory, sizes, rx_hash, attribution: None, broker: None };
     Ok(Served { template, links: Vec::new() })
+    let counts = std::iter::once(bytes).chain(std::iter::repeat(DOORBELL_BYTES));
+    for (map, bytes) in memory.descriptors().into_iter().zip(counts) {
+        budget.held.add(map, bytes)?;
+    }
 }
 
 impl Served {
-    fn ring_bytes(&self) -> usize {
-        let Template { memory, sizes, .. } = &self.template;
-        sizes.value_bytes() * memory.rings.entries() as usize
-    }
-
     /// Attaches programs with `filter` to `hooks` and detaches those of other hooks. After an error
     /// no program has been added or detached.
     fn attach(&mut self, hooks: &[TcxHook], filter: &Program) -> Result<(), Error> {

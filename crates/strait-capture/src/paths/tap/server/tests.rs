@@ -13,9 +13,13 @@ use super::*;
 
 /// Has a caller of a broker.
 fn with_broker(call: impl FnOnce(OwnedFd)) {
+    with_limited_broker(MAPS_BYTES_MAX, call);
+}
+
+fn with_limited_broker(maps_bytes_max: usize, call: impl FnOnce(OwnedFd)) {
     let (callers, brokers) = pair().unwrap();
     thread::scope(|scope| {
-        let serving = scope.spawn(|| serve_broker(brokers));
+        let serving = scope.spawn(|| serve(brokers, maps_bytes_max));
         call(callers);
         assert!(serving.join().unwrap().is_ok(), "it ends with its callers");
     });
@@ -42,10 +46,15 @@ fn send_request(callers: &OwnedFd, request: &[u8], proof: &OwnedFd) -> Message {
 
 /// Opens a tap and returns its socket. Needs the privileges of a broker.
 fn open_tap(callers: &OwnedFd) -> Result<OwnedFd, Outcome> {
+    Ok(open_with_maps(callers)?.swap_remove(0))
+}
+
+/// Opens a tap and returns its socket and the descriptors of its maps.
+fn open_with_maps(callers: &OwnedFd) -> Result<Vec<OwnedFd>, Outcome> {
     let proof = socket(AddressFamily::PACKET, SocketType::DGRAM, None).unwrap();
     let reply = send_request(callers, &request(), &proof);
     match Outcome::decode(&reply.bytes).unwrap() {
-        Outcome::Done => Ok(reply.descriptors.into_iter().next().unwrap()),
+        Outcome::Done => Ok(reply.descriptors),
         outcome => Err(outcome),
     }
 }
@@ -57,7 +66,7 @@ fn is_privileged_or_skip() -> bool {
             .into_iter()
             .all(|(capability, _)| strait_os::process::has_capability(capability).unwrap_or(false));
     if !is_privileged {
-        println!("SKIP: a broker needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, its caller CAP_NET_RAW");
+        lab::skip("a broker needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, its caller CAP_NET_RAW");
     }
     is_privileged
 }
@@ -195,5 +204,26 @@ fn taps_outlive_the_socket_of_requests() {
         drop(callers);
         let attach = Call::Attach { hooks: Vec::new(), filter: Program::accept_all(96) };
         assert_eq!(call(&tap, &attach.encode().unwrap()), Some(Outcome::Done));
+    });
+}
+
+#[test]
+fn memory_counts_while_a_caller_holds_it_even_if_its_tap_is_closed() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    const LIMIT: usize = 8 << 20;
+    with_limited_broker(LIMIT, |callers| {
+        let mut held = Vec::new();
+        while let Ok(mut descriptors) = open_with_maps(&callers) {
+            drop(descriptors.swap_remove(0));
+            held.push(descriptors);
+        }
+        assert!((1..=LIMIT / DOORBELL_BYTES).contains(&held.len()), "{}", held.len());
+        held.pop();
+        // The broker closes its own copies a little later.
+        while open_tap(&callers).is_err() {
+            thread::yield_now();
+        }
     });
 }
