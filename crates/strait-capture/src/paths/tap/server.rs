@@ -87,6 +87,8 @@ struct Served {
     template: Template,
     /// At most one for each hook.
     links: Vec<(TcxHook, Link)>,
+    /// The hooks have different filters.
+    is_torn: bool,
 }
 
 impl Server {
@@ -143,8 +145,8 @@ impl Server {
         Ok((ready, is_ended))
     }
 
-    /// Answers a receiver's message. Returns false if the receiver has ended, or has no tap after
-    /// its call.
+    /// Answers a receiver's message. Returns false if the receiver has ended, or has no usable tap
+    /// after its call.
     fn answer(&mut self, number: usize) -> bool {
         let taps = self.receivers.iter().filter(|receiver| receiver.tap.is_some()).count();
         let Some(receiver) = self.receivers.get_mut(number) else { return false };
@@ -155,12 +157,12 @@ impl Server {
         if mem::replace(&mut receiver.is_waiting, false) {
             return bytes == message::TAKEN;
         }
+        let budget = Budget { taps: TAPS_MAX - taps, bytes: self.maps_bytes_max, held: &self.held };
         let replied = match perform(&bytes, &budget, &mut receiver.tap) {
             Ok(made) => message::send(&receiver.socket, &Outcome::Done.encode(), &made),
-        let budget = Budget { taps: TAPS_MAX - taps, bytes: self.maps_bytes_max, held: &self.held };
             Err(error) => message::send(&receiver.socket, &Outcome::of(&error).encode(), &[]),
         };
-        replied.is_ok() && receiver.tap.is_some()
+        replied.is_ok() && receiver.tap.as_ref().is_some_and(|tap| !tap.is_torn)
     }
 
     /// Ends the service for new callers. Requests that no receiver has taken can have descriptors,
@@ -198,9 +200,9 @@ struct Budget<'a> {
     taps: usize,
     /// Maximum number of bytes that are held.
     bytes: usize,
+    held: &'a Held,
 }
 
-    held: &'a Held,
 /// Performs a call, and returns the descriptors of its reply.
 fn perform<'a>(
     bytes: &[u8],
@@ -242,19 +244,19 @@ fn open(options: &Options<'_>, budget: &Budget<'_>) -> Result<Served, Error> {
         )));
     }
     let memory = Memory::new(&sizes, cpus, lanes)?;
-    let template = Template { interface, memory, sizes, rx_hash, attribution: None, broker: None };
-    Ok(Served { template, links: Vec::new() })
     let counts = std::iter::once(bytes).chain(std::iter::repeat(DOORBELL_BYTES));
     for (map, bytes) in memory.descriptors().into_iter().zip(counts) {
         budget.held.add(map, bytes)?;
     }
+    let template = Template { interface, memory, sizes, rx_hash, attribution: None, broker: None };
+    Ok(Served { template, links: Vec::new(), is_torn: false })
 }
 
 impl Served {
     /// Attaches programs with `filter` to `hooks` and detaches those of other hooks. After an error
-    /// no program has been added or detached.
+    /// no program has been added, replaced or detached, unless the tap is torn.
     fn attach(&mut self, hooks: &[TcxHook], filter: &Program) -> Result<(), Error> {
-        let Self { template, links, .. } = self;
+        let Self { template, links, is_torn } = self;
         let mut added = Vec::new();
         let mut replaced = Vec::new();
         for hook in hooks {
@@ -264,7 +266,9 @@ impl Served {
                 None => added.push((*hook, Link::attach_tcx(&program, template.interface.index, *hook)?)),
             }
         }
-        replaced.iter().try_for_each(|(link, program)| link.update(program))?;
+        for (number, (link, program)) in replaced.iter().enumerate() {
+            link.update(program).inspect_err(|_| *is_torn = number > 0)?;
+        }
         links.append(&mut added);
         links.retain(|(hook, _)| hooks.contains(hook));
         Ok(())

@@ -227,3 +227,28 @@ fn memory_counts_while_a_caller_holds_it_even_if_its_tap_is_closed() {
         }
     });
 }
+
+#[test]
+fn tap_with_different_filters_at_its_hooks_is_torn() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    // In a network of its own, because the programs run for every frame.
+    let attaching = thread::spawn(|| {
+        strait_sys::syscall::unshare_network().unwrap();
+        let held = Held::new().unwrap();
+        let budget = Budget { taps: 1, bytes: MAPS_BYTES_MAX, held: &held };
+        let mut tap = open(&Options { interface: "lo", ring_bytes: 1, lanes: 1, rx_hash: false }, &budget)?;
+        tap.attach(&[TcxHook::Ingress], &Program::accept_all(96))?;
+        // The kernel refuses to replace its program.
+        let broken = Link::from_descriptor(pair().unwrap().0);
+        tap.links.push((TcxHook::Egress, broken));
+        assert!(!tap.is_torn);
+        assert!(tap.attach(&[TcxHook::Egress], &Program::accept_all(64)).is_err());
+        assert!(!tap.is_torn, "no filter was replaced");
+        assert!(tap.attach(&[TcxHook::Ingress, TcxHook::Egress], &Program::accept_all(64)).is_err());
+        assert!(tap.is_torn);
+        Ok::<(), Error>(())
+    });
+    attaching.join().unwrap().unwrap();
+}
