@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use clap::Args as ClapArgs;
 use strait_capture::broker::Broker;
 use strait_os::process::{self, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON};
-use strait_os::stdio::take_standard_input;
+use strait_os::stdio;
 
 use crate::Error;
 
@@ -57,7 +57,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     // Signals of the terminal are for the program, which may need the broker until its end.
     let _ = rustix::process::setsid();
     process::refuse_tracers()?;
+        // A pipe of the caller would stay open as long as the broker.
+        stdio::close_on_exec()?;
     process::refuse_new_capabilities()?;
     process::drop_capabilities_except(&CAPABILITIES)?;
-    Ok(strait_capture::serve_broker(take_standard_input()?)?)
+    Ok(strait_capture::serve_broker(stdio::take_standard_input()?)?)
 }

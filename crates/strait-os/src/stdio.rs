@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::FdFlags;
-pub use strait_sys::inherited::take_standard_input;
+pub use strait_sys::inherited::{close_on_exec, take_standard_input};
 use strait_sys::stdio::closed_at_start;
 
 /// Returns true if standard input was closed when this process was started.

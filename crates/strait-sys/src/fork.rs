@@ -11,6 +11,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::error::{Error, Result, check};
+use crate::syscall::close_range;
 
 /// First descriptor after the standard streams.
 const FIRST: u32 = 3;
@@ -59,15 +60,6 @@ fn close_others(kept: &[OwnedFd]) -> bool {
     }
     // SAFETY: as above.
     unsafe { close_range(first, u32::MAX, 0) }
-}
-
-/// `close_range(first, last, flags)`, Linux 5.9. Returns false if the kernel refuses it.
-///
-/// # Safety
-/// Without `CLOSE_RANGE_CLOEXEC` no code may use these descriptors after the call.
-unsafe fn close_range(first: u32, last: u32, flags: libc::c_uint) -> bool {
-    // SAFETY: close_range(2) takes integers; the caller answers for the descriptors.
-    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result, check};
+use crate::syscall::close_range;
 
 /// First descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
@@ -51,6 +52,14 @@ pub fn duplicate(number: i32) -> Result<OwnedFd> {
     let duplicate = check(returned, "duplicate", format!("descriptor {number}"))?;
     // SAFETY: the kernel has just made this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
+}
+
+/// Closes all descriptors but the standard streams on execve(2). For a program that gets
+/// descriptors for which it has no use.
+pub fn close_on_exec() -> Result<()> {
+    // SAFETY: no descriptor is closed before the program is replaced.
+    let is_done = unsafe { close_range(FIRST as u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if is_done { Ok(()) } else { Err(Error::last_os("close on exec", "the inherited descriptors")) }
 }
 
 /// Takes the standard input, and opens /dev/null in its place.

@@ -5,6 +5,7 @@ Prints `passed` at the end, else raises an error.
 """
 
 import array
+import contextlib
 import ctypes
 import os
 import socket
@@ -62,6 +63,34 @@ def locked():
     proof.setsockopt(socket.SOL_SOCKET, SO_LOCK_FILTER, 1)
     answer, descriptors = open_tap(proof)
     assert answer != DONE and not descriptors, answer
+
+
+def brokers():
+    """Returns the broker's processes, when they are ready: the server and its receivers."""
+    answer, _ = open_tap(packet_socket())
+    assert answer == DONE, answer
+    network = os.readlink("/proc/self/ns/net")
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/cmdline", "rb") as command:
+                is_broker = b"tap-broker" in command.read()
+            if is_broker and os.readlink(f"/proc/{process}/ns/net") == network:
+                found.append(f"/proc/{process}")
+        except OSError:
+            pass
+    assert len(found) >= 2, found
+    return found
+
+
+def descriptors():
+    """The program was started with a descriptor of /dev/zero."""
+    assert os.readlink("/proc/self/fd/9") == "/dev/zero"
+    for process in brokers():
+        for number in os.listdir(process + "/fd"):
+            # A receiver closes its copies of a reply.
+            with contextlib.suppress(FileNotFoundError):
+                assert os.readlink(f"{process}/fd/{number}") != "/dev/zero", process
 
 
 globals()[sys.argv[1]]()

@@ -120,3 +120,8 @@ fn calls_the_broker(preparation: &str, mode: &str) {
 fn packet_socket_with_a_locked_filter_is_no_proof() {
     calls_the_broker(":", "locked");
 }
+
+#[test]
+fn broker_keeps_no_descriptor_of_its_caller() {
+    calls_the_broker("exec 9</dev/zero", "descriptors");
+}
