@@ -93,5 +93,15 @@ def descriptors():
                 assert os.readlink(f"{process}/fd/{number}") != "/dev/zero", process
 
 
+def identity():
+    """The program was started with a limit of 64 open files."""
+    for process in brokers():
+        with open(process + "/comm") as name:
+            assert name.read().strip() == "strait-broker"
+        with open(process + "/limits") as limits:
+            files = next(line for line in limits if line.startswith("Max open files"))
+        assert int(files.split()[3]) > 64, files
+
+
 globals()[sys.argv[1]]()
 print("passed")

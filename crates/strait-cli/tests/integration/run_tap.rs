@@ -125,3 +125,8 @@ fn packet_socket_with_a_locked_filter_is_no_proof() {
 fn broker_keeps_no_descriptor_of_its_caller() {
     calls_the_broker("exec 9</dev/zero", "descriptors");
 }
+
+#[test]
+fn broker_has_a_name_and_may_open_more_files_than_its_caller() {
+    calls_the_broker("ulimit -S -n 64", "identity");
+}
