@@ -84,7 +84,7 @@ fn lingering() -> (TcpStream, TcpListener) {
     set_socket_send_buffer_size(&stream, 4096).unwrap();
     set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
     stream.set_nonblocking(true).unwrap();
-    while stream.write(&[0; 1 << 16]).is_ok() {}
+    while stream.write(&[0; 1 << 12]).is_ok() {}
     assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::WouldBlock);
     (stream, peer)
 }
@@ -138,6 +138,20 @@ fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
         let tap = open_tap(&callers).unwrap();
         message::send(&tap, &[1, 0], &[stream.as_fd(), tap.as_fd(), callers.as_fd()]).unwrap();
         message::send(&callers, &[], &[tap.as_fd()]).unwrap();
+    });
+}
+
+#[test]
+fn socket_of_a_reply_takes_no_message_while_the_tap_lives() {
+    if !is_privileged_or_skip() {
+        return;
+    }
+    with_broker(|callers| {
+        let (own, brokers) = pair().unwrap();
+        let proof = socket(AddressFamily::PACKET, SocketType::DGRAM, None).unwrap();
+        message::send(&callers, &request(), &[brokers.as_fd(), proof.as_fd()]).unwrap();
+        let tap = receive(&own).descriptors.swap_remove(0);
+        assert_eq!(message::send(&own, &[], &[tap.as_fd()]), Err(Errno::PIPE));
     });
 }
 
@@ -209,10 +223,10 @@ fn taps_outlive_the_socket_of_requests() {
 
 #[test]
 fn memory_counts_while_a_caller_holds_it_even_if_its_tap_is_closed() {
+    const LIMIT: usize = 8 << 20;
     if !is_privileged_or_skip() {
         return;
     }
-    const LIMIT: usize = 8 << 20;
     with_limited_broker(LIMIT, |callers| {
         let mut held = Vec::new();
         while let Ok(mut descriptors) = open_with_maps(&callers) {
