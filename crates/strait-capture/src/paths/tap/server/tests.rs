@@ -1,12 +1,13 @@
 //! Callers of a broker on a thread of its own, good and hostile ones.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{IoSlice, Write as _};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
 
 use super::super::broker::message::Message;
 use super::*;
@@ -77,17 +78,38 @@ fn call(tap: &OwnedFd, bytes: &[u8]) -> Option<Outcome> {
     Outcome::decode(&receive(tap).bytes)
 }
 
-/// Returns a connection whose last close waits until its peer reads, and the peer.
-fn lingering() -> (TcpStream, TcpListener) {
-    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let mut stream = TcpStream::connect(peer.local_addr().unwrap()).unwrap();
-    set_socket_send_buffer_size(&stream, 4096).unwrap();
-    set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    while stream.write(&[0; 1 << 12]).is_ok() {}
-    assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    (stream, peer)
+/// Sends a message with copies of `to`, and at last a connection of `peer` whose last close waits
+/// until the peer reads. Its only copy is in the queue then.
+fn send_unclosable(to: &OwnedFd, copies: usize, peer: &TcpListener) {
+    let address = peer.local_addr().unwrap();
+    // Its exit does not wait.
+    let child = fork([to.try_clone().unwrap()], |[to]| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        set_socket_send_buffer_size(&stream, 4096).unwrap();
+        set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 1 << 12]).is_ok() {}
+        let mut descriptors = vec![to.as_fd(); copies];
+        descriptors.push(stream.as_fd());
+        send_many(&to, &descriptors);
+        (to, stream)
+    });
+    let child = child.unwrap();
+    while matches!(wait4_no_hang(child), Ok(None)) {
+        thread::yield_now();
+    }
 }
+
+/// Sends a message with more descriptors than those of the protocol have.
+fn send_many(to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
+    sendmsg(to, &[IoSlice::new(&request())], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// Number of descriptors that do not fit into a message of the broker.
+const MANY: usize = 100;
 
 #[test]
 fn reply_is_in_no_queue_that_other_callers_share() {
@@ -114,17 +136,14 @@ fn broker_ends_even_if_it_was_sent_the_callers_ends_of_its_sockets() {
 
 #[test]
 fn descriptors_that_cannot_be_closed_stop_neither_the_service_nor_its_end() {
-    let (stream, _peer) = lingering();
-    with_broker(move |callers| {
-        let many = [stream.as_fd(); 64];
-        for descriptors in [&many[..1], &many[..2], &many] {
-            message::send(&callers, &request(), descriptors).unwrap();
+    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    with_broker(|callers| {
+        for copies in [0, 1, MANY - 1] {
+            send_unclosable(&callers, copies, &peer);
         }
         let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
         assert!(!send_request(&callers, &request(), &proof).bytes.is_empty(), "a sibling has its reply");
-        // Its last copies are in the queue now.
-        message::send(&callers, &request(), &many).unwrap();
-        drop((stream, callers));
+        send_unclosable(&callers, 1, &peer);
     });
 }
 
@@ -133,11 +152,15 @@ fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
     if !is_privileged_or_skip() {
         return;
     }
-    let (stream, _peer) = lingering();
-    with_broker(move |callers| {
-        let tap = open_tap(&callers).unwrap();
-        message::send(&tap, &[1, 0], &[stream.as_fd(), tap.as_fd(), callers.as_fd()]).unwrap();
-        message::send(&callers, &[], &[tap.as_fd()]).unwrap();
+    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    with_broker(|callers| {
+        for copies in [0, 1, MANY - 1] {
+            let tap = open_tap(&callers).unwrap();
+            send_unclosable(&tap, copies, &peer);
+            // Fails if the tap has ended already.
+            let _ = message::send(&tap, &request(), &[tap.as_fd(), callers.as_fd()]);
+            message::send(&callers, &[], &[tap.as_fd()]).unwrap();
+        }
     });
 }
 
