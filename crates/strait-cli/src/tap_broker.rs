@@ -3,19 +3,26 @@
 //!
 //! Programs such as dumpcap drop the privilege to load BPF programs before they open a device. The
 //! broker keeps its user, but no other capabilities, and can gain none. It reads no input but its
-//! socket, and ends with the program and its children, which have the other end.
+//! sockets, and ends with the program and its children, which have the other ends.
 
-use std::os::fd::AsFd;
+use std::ffi::CStr;
 use std::process::{Command, Stdio};
 
 use clap::Args as ClapArgs;
 use strait_capture::broker::Broker;
 use strait_os::process::{self, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON};
+use strait_os::stdio;
+use strait_program::files::allow_files;
 
 use crate::Error;
 
 /// Privileges of the broker.
 const CAPABILITIES: [u32; 3] = [CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON];
+
+/// Name of the process in place of that of /proc/self/exe.
+const NAME: &CStr = c"strait-broker";
+/// Files of all taps: the maps of at most 64 lanes, two links and a socket each.
+const FILES: u64 = 2048;
 
 /// Options of `strait tap-broker`. Its standard input is the socket.
 #[derive(ClapArgs)]
@@ -51,14 +58,17 @@ fn command(options: &[&str]) -> Command {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.detach {
+        // A pipe of the caller would stay open as long as the broker.
+        stdio::close_on_exec()?;
         let started = command(&[]).spawn();
         return started.map(drop).map_err(|error| Error::Failed(format!("start strait tap-broker: {error}")));
     }
     // Signals of the terminal are for the program, which may need the broker until its end.
     let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(NAME);
+    allow_files(FILES)?;
+    process::refuse_tracers()?;
     process::refuse_new_capabilities()?;
     process::drop_capabilities_except(&CAPABILITIES)?;
-    let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    let socket = socket.map_err(|error| Error::Failed(format!("standard input: {error}")))?;
-    Ok(strait_capture::serve_broker(&socket)?)
+    Ok(strait_capture::serve_broker(stdio::take_standard_input()?)?)
 }

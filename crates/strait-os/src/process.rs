@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, CpuSet, SecureComputingMode,
     capabilities_secure_bits, capability_is_in_bounding_set, clear_ambient_capability_set,
@@ -251,6 +251,14 @@ pub fn refuse_new_capabilities() -> Result<()> {
         remove_capability_from_bounding_set(capability).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Makes this process, and the child processes that it forks, unreachable for a debugger without
+/// CAP_SYS_PTRACE (`PR_SET_DUMPABLE`). The kernel protects a process with more capabilities than
+/// the debugger by itself, but not the children that have dropped theirs.
+pub fn refuse_tracers() -> Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|errno| Error::os("refuse tracers to", "this process", errno.raw_os_error()))
 }
 
 static TERMINATED: AtomicBool = AtomicBool::new(false);

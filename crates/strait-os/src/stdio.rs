@@ -1,4 +1,5 @@
-//! Standard descriptors that were closed when this process was started (`>&-` in a shell).
+//! Standard descriptors: those that were closed when this process was started (`>&-` in a shell),
+//! and a standard input that is a socket.
 //!
 //! `strait_sys::stdio` checks them before `main`. The commands of `strait` call this module;
 //! nothing here writes.
@@ -6,6 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::FdFlags;
+pub use strait_sys::inherited::{close_on_exec, take_standard_input};
 use strait_sys::stdio::closed_at_start;
 
 /// Returns true if standard input was closed when this process was started.

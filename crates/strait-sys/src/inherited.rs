@@ -2,12 +2,14 @@
 //! (sd_listen_fds(3)), and single ones.
 //!
 //! `service` of strait-os takes the service manager's once and checks that they are sockets. The
-//! tap of the capture engine duplicates the socket of its broker.
+//! tap of the capture engine duplicates the socket of its broker, which takes its standard input.
 
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::{Result, check};
+use crate::error::{Error, Result, check};
+use crate::syscall::close_range;
 
 /// First descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
@@ -50,4 +52,24 @@ pub fn duplicate(number: i32) -> Result<OwnedFd> {
     let duplicate = check(returned, "duplicate", format!("descriptor {number}"))?;
     // SAFETY: the kernel has just made this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
+}
+
+/// Closes all descriptors but the standard streams on execve(2). For a program that gets
+/// descriptors for which it has no use.
+pub fn close_on_exec() -> Result<()> {
+    // SAFETY: no descriptor is closed before the program is replaced.
+    let is_done = unsafe { close_range(FIRST as u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if is_done { Ok(()) } else { Err(Error::last_os("close on exec", "the inherited descriptors")) }
+}
+
+/// Takes the standard input, and opens /dev/null in its place.
+pub fn take_standard_input() -> Result<OwnedFd> {
+    const NULL: &str = "/dev/null";
+    let taken = duplicate(libc::STDIN_FILENO)?;
+    let null = File::open(NULL).map_err(|error| Error::from_io("open", NULL, &error))?;
+    // SAFETY: dup2(2) takes integers. The standard input stays open, which is all that its other
+    // users in this process rely on.
+    let returned = unsafe { libc::dup2(null.as_raw_fd(), libc::STDIN_FILENO) };
+    check(returned, "replace", "the standard input")?;
+    Ok(taken)
 }

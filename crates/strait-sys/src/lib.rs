@@ -10,6 +10,7 @@
 pub mod bpf;
 pub mod buffer;
 mod error;
+pub mod fork;
 mod index;
 pub mod inherited;
 pub mod libpcap;

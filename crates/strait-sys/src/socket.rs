@@ -66,6 +66,14 @@ pub(crate) fn reject_all(fd: BorrowedFd<'_>, interface: &str) -> Result<()> {
     attach_filter(fd, &[RET_ZERO], ("attach a filter to", interface))
 }
 
+/// Returns true if the socket's filter can no longer be changed (`SO_LOCK_FILTER`).
+pub fn is_filter_locked(fd: BorrowedFd<'_>) -> Result<bool> {
+    let mut is_locked: libc::c_int = 0;
+    let option = (libc::SOL_SOCKET, libc::SO_LOCK_FILTER);
+    get(fd, option, &mut is_locked, ("read an option of", "a socket"))?;
+    Ok(is_locked != 0)
+}
+
 /// `getsockopt(2)` into plain integers; errors name `doing` and `interface`. Returns the number of
 /// bytes that the kernel wrote.
 pub(crate) fn get<T: Copy>(

@@ -68,3 +68,12 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     // SAFETY: the descriptor table stays shared (no CLONE_FILES), so no thread loses a descriptor.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
+
+/// `close_range(first, last, flags)`, Linux 5.9. Returns false if the kernel refuses it.
+///
+/// # Safety
+/// Without `CLOSE_RANGE_CLOEXEC` no code may use these descriptors after the call.
+pub(crate) unsafe fn close_range(first: u32, last: u32, flags: libc::c_uint) -> bool {
+    // SAFETY: close_range(2) takes integers; the caller answers for the descriptors.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+}

@@ -36,7 +36,7 @@ fn broker_opens_a_tap_and_changes_its_filter() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (broker, socket) = wire.right().run(Broker::pair).unwrap();
     std::thread::scope(|scope| {
-        let serving = scope.spawn(|| wire.right().run(|| serve_broker(&socket)));
+        let serving = scope.spawn(|| wire.right().run(|| serve_broker(socket)));
         let Err(error) = open_unprivileged(wire.right(), incoming(), "") else { panic!("it opened") };
         assert!(error.to_string().contains("CAP_BPF"), "{error}");
         let builder = incoming().broker(Some(broker.clone()));
@@ -64,7 +64,7 @@ fn directions_change_at_a_broker_and_programs_go_with_their_capture() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (broker, socket) = wire.right().run(Broker::pair).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| wire.right().run(|| serve_broker(&socket)));
+        scope.spawn(|| wire.right().run(|| serve_broker(socket)));
         let builder = incoming().broker(Some(broker));
         let (mut session, mut lanes) = open_unprivileged(wire.right(), builder, "").unwrap();
         assert_eq!(programs(wire.right(), TcxHook::Ingress), 1);
@@ -83,7 +83,7 @@ fn broker_refuses_a_capture_in_another_namespace() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let (broker, socket) = wire.right().run(Broker::pair).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| wire.right().run(|| serve_broker(&socket)));
+        scope.spawn(|| wire.right().run(|| serve_broker(socket)));
         let builder = Session::builder("left").broker(Some(broker));
         let Err(error) = open_unprivileged(wire.left(), builder, "") else { panic!("it opened") };
         assert!(error.to_string().contains("in another network namespace than strait run"), "{error}");

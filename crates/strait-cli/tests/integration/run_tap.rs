@@ -7,7 +7,7 @@ use std::path::Path;
 use lab::{End, Launch, Process, Wire, program_or_skip, wait_until};
 use strait_packet::traffic::{Kind, Traffic};
 
-use crate::rig::{LIMIT, frames_of, send, strait};
+use crate::rig::{LIMIT, STRAIT, frames_of, send, strait};
 
 const FRAMES: u64 = 200;
 
@@ -100,4 +100,33 @@ fn filter_of_tcpdump_without_privileges_runs_in_the_program() {
     let finished = process.wait(LIMIT).unwrap().success();
     assert_eq!(finished.text().lines().count(), expected, "{}", finished.text());
     check(&report);
+}
+
+/// Runs a mode of the caller in `broker.py`, after a `preparation` by a shell.
+fn calls_the_broker(preparation: &str, mode: &str) {
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/broker.py");
+    if !program_or_skip("python3") {
+        return;
+    }
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let run = format!(r#"{preparation}; exec "$0" run --path tap -- python3 "$1" {mode}"#);
+    let caller = wire.right().command("sh").args(["-c", &run, STRAIT, SCRIPT]);
+    let finished = caller.run(LIMIT).unwrap().success();
+    assert_eq!(finished.text().trim(), "passed");
+    assert!(wait_until(LIMIT, || !has_broker(wire.right())), "the broker ends with its program");
+}
+
+#[test]
+fn packet_socket_with_a_locked_filter_is_no_proof() {
+    calls_the_broker(":", "locked");
+}
+
+#[test]
+fn broker_keeps_no_descriptor_of_its_caller() {
+    calls_the_broker("exec 9</dev/zero", "descriptors");
+}
+
+#[test]
+fn broker_has_a_name_and_may_open_more_files_than_its_caller() {
+    calls_the_broker("ulimit -S -n 64", "identity");
 }

@@ -1,218 +1,230 @@
-//! The broker's side of `broker`: makes memory, loads and attaches programs.
+//! The broker's server: makes memory, loads and attaches programs.
+//!
+//! It has one thread, the privileges and the links. It waits for no caller: a
+//! [receiver](super::broker::receiver) speaks with each of them, and passes on the bytes of calls
+//! but no descriptor.
 
+mod held;
+
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, Scope};
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::sockopt::socket_domain;
-use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown, socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::net::{AddressFamily, SocketType, socket};
 use strait_filter::cbpf::Program;
 use strait_os::interface::Interface;
 use strait_sys::bpf::{Link, TcxHook};
+use strait_sys::fork::fork;
 use strait_sys::socket::namespace_cookie;
+use strait_sys::syscall::wait4_no_hang;
 
+use self::held::Held;
 use super::attachment::Template;
 use super::broker::message::{self, Call, Outcome};
-use super::broker::{Options, failed, incomplete, pair};
+use super::broker::{Options, failed, incomplete, pair, receiver, unmade};
 use super::memory::{LANES_MAX, Memory, sizes};
 use crate::error::Error;
 use crate::paths::request::frame_bytes_max;
 
 /// Maximum number of taps at a time.
 const TAPS_MAX: usize = 16;
-/// Maximum number of bytes of the rings of all taps.
-const RINGS_BYTES_MAX: usize = 1 << 30;
+/// Maximum number of bytes of the maps of all taps, open or closed, that any process has.
+const MAPS_BYTES_MAX: usize = 1 << 30;
+/// Bytes that a doorbell counts for: more than its memory, so that their number is limited too.
+const DOORBELL_BYTES: usize = 256 << 10;
+/// Maximum number of receivers that run. More than those of the taps do not end, because their
+/// callers sent descriptors that cannot be closed.
+const RECEIVERS_MAX: usize = 256;
+/// Time until the next attempt to start a receiver.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves the programs that have the other end of `socket`, until all of them have closed it and
-/// their taps. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
+/// Serves the programs that have the other end of `callers`, until all of them have closed it and
+/// their taps. Needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and starts child processes, so the
+/// process should have one thread.
 ///
-/// No descriptor is taken from `socket`: a caller gets a socket for its tap that was made here. A
-/// tap ends when its caller has closed this socket.
-pub fn serve_broker(socket: &OwnedFd) -> Result<(), Error> {
-    let budget =
-        Budget { namespace: own_namespace()?, taps: AtomicUsize::new(0), bytes: AtomicUsize::new(0) };
-    thread::scope(|scope| {
-        let served = answer_callers(scope, socket, &budget);
-        // Callers must not wait for an answer while the last taps are served.
-        let _ = shutdown(socket, Shutdown::Both);
-        discard_messages(socket, &budget);
-        served.map_err(|errno| failed("serve", errno))
-    })
+/// A tap ends when its caller has closed the socket that it got for it.
+pub fn serve_broker(callers: OwnedFd) -> Result<(), Error> {
+    serve(callers, MAPS_BYTES_MAX)
 }
 
-/// Discards the messages of a socket that was shut down, until no tap is left. They can carry the
-/// callers' ends of taps, which would then never end.
-fn discard_messages(socket: &OwnedFd, budget: &Budget) {
-    const PAUSE: Duration = Duration::from_millis(100);
-    const MESSAGES: usize = 4096;
-    while budget.taps.load(Ordering::Relaxed) > 0 {
-        // An empty message looks like an empty queue, so their number decides.
-        for _ in 0..MESSAGES {
-            let _ = message::receive_request(socket);
-        }
-        strait_sys::wait::sleep(PAUSE);
-    }
+fn serve(callers: OwnedFd, maps_bytes_max: usize) -> Result<(), Error> {
+    let server = Server {
+        namespace: own_namespace()?,
+        held: Held::new()?,
+        maps_bytes_max,
+        callers: Some(callers),
+        receivers: Vec::new(),
+        processes: Vec::new(),
+    };
+    server.serve()
 }
 
-/// Answers each caller with the socket of a tap, until all other ends of `socket` are closed.
-fn answer_callers<'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    socket: &OwnedFd,
-    budget: &'scope Budget,
-) -> rustix::io::Result<()> {
-    while message::is_connected(socket)? {
-        let request = match message::receive_request(socket) {
-            Ok(Some(request)) => request,
-            Ok(None) => continue,
-            Err(Errno::CONNRESET) => return Ok(()),
-            Err(errno) => return Err(errno),
-        };
-        let tap = if request == message::VERSION { start_tap(scope, budget) } else { Err(incomplete()) };
-        // A caller that does not read its answers gets none.
-        let _ = match &tap {
-            Ok(callers) => message::reply(socket, &Outcome::Done, &[callers.as_fd()]),
-            Err(error) => message::reply(socket, &Outcome::of(error), &[]),
-        };
-    }
-    Ok(())
-}
-
-/// Starts to serve one tap. Returns the caller's end of its socket.
-fn start_tap<'scope>(scope: &'scope Scope<'scope, '_>, budget: &'scope Budget) -> Result<OwnedFd, Error> {
-    let share = Share::take(&budget.taps, 1, TAPS_MAX).ok_or_else(|| {
-        Error::Usage(format!("strait run opens at most {TAPS_MAX} taps at a time: close one"))
-    })?;
-    let (own, callers) = pair()?;
-    let serving = thread::Builder::new().spawn_scoped(scope, move || {
-        serve_tap(&own, budget);
-        drop(share);
-    });
-    let failed =
-        |error: std::io::Error| strait_sys::Error::from_io("start", "a thread for a tap", &error).into();
-    serving.map(|_| callers).map_err(failed)
-}
-
-/// What the taps share.
-struct Budget {
+struct Server {
     /// Number of the network namespace.
     namespace: u64,
-    taps: AtomicUsize,
-    /// Bytes of rings.
-    bytes: AtomicUsize,
+    /// Maps of the taps.
+    held: Held,
+    maps_bytes_max: usize,
+    /// Socket of the requests. Only receivers read it. `None` when there are no more requests.
+    callers: Option<OwnedFd>,
+    receivers: Vec<Receiver>,
+    /// Receivers that may run.
+    processes: Vec<u32>,
 }
 
-/// Part of a limited total, until it is dropped.
-struct Share<'a> {
-    total: &'a AtomicUsize,
-    amount: usize,
-}
-
-impl<'a> Share<'a> {
-    /// Returns a share of `amount`; `None` if the total would be larger than `max`.
-    fn take(total: &'a AtomicUsize, amount: usize, max: usize) -> Option<Self> {
-        let add = |used: usize| used.checked_add(amount).filter(|used| *used <= max);
-        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
-        Some(Self { total, amount })
-    }
-}
-
-impl Drop for Share<'_> {
-    fn drop(&mut self) {
-        self.total.fetch_sub(self.amount, Ordering::Relaxed);
-    }
+/// Process that speaks with a caller.
+struct Receiver {
+    socket: OwnedFd,
+    /// It has taken no request yet.
+    is_waiting: bool,
+    tap: Option<Served>,
 }
 
 /// Tap of a caller. Its programs are detached when it is dropped.
-struct Served<'a> {
+struct Served {
     template: Template,
     /// At most one for each hook.
     links: Vec<(TcxHook, Link)>,
-    _bytes: Share<'a>,
+    /// The hooks have different filters.
+    is_torn: bool,
 }
 
-/// Answers the calls for one tap, until its caller closes the socket or reads no answers.
-fn serve_tap(socket: &OwnedFd, budget: &Budget) {
-    let mut served = None;
-    while message::is_connected(socket) == Ok(true) {
-        let received = message::receive(socket).map_err(|errno| failed("read a message for", errno));
-        let replied =
-            match received.and_then(|(bytes, received)| perform(&bytes, &received, budget, &mut served)) {
-                Ok(descriptors) => message::reply(socket, &Outcome::Done, &descriptors),
-                Err(error) => message::reply(socket, &Outcome::of(&error), &[]),
-            };
-        if replied.is_err() {
-            return;
+impl Server {
+    fn serve(mut self) -> Result<(), Error> {
+        loop {
+            self.processes.retain(|process| matches!(wait4_no_hang(*process), Ok(None)));
+            let started = self.keep_a_receiver_waiting();
+            if self.receivers.is_empty() {
+                return started;
+            }
+            let (ready, is_ended) = self.wait().map_err(|errno| failed("serve", errno))?;
+            // From the end, so that the numbers of the others stay.
+            for number in ready.into_iter().rev() {
+                if !self.answer(number) {
+                    self.receivers.remove(number);
+                }
+            }
+            if is_ended {
+                self.refuse_callers();
+            }
+        }
+    }
+
+    /// Starts a receiver if none waits for a request.
+    fn keep_a_receiver_waiting(&mut self) -> Result<(), Error> {
+        if self.processes.len() >= RECEIVERS_MAX {
+            self.refuse_callers();
+        }
+        let Some(callers) = self.callers.as_ref() else { return Ok(()) };
+        if self.receivers.iter().any(|receiver| receiver.is_waiting) {
+            return Ok(());
+        }
+        let namespace = self.namespace;
+        let (socket, process) = start(callers, |kept| receiver::run(kept, namespace))?;
+        self.receivers.push(Receiver { socket, is_waiting: true, tap: None });
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// Waits for a receiver's message or end. Returns the receivers' numbers, and true if all
+    /// callers have closed the socket of requests.
+    fn wait(&self) -> rustix::io::Result<(Vec<usize>, bool)> {
+        let receivers = self.receivers.iter().map(|receiver| (&receiver.socket, PollFlags::IN));
+        // A receiver reads the requests.
+        let callers = self.callers.iter().map(|callers| (callers, PollFlags::RDHUP));
+        let mut polled: Vec<PollFd<'_>> =
+            receivers.chain(callers).map(|(socket, flags)| PollFd::new(socket, flags)).collect();
+        let is_complete = self.callers.is_none() || self.receivers.iter().any(|receiver| receiver.is_waiting);
+        let pause = Timespec { tv_sec: PAUSE.as_secs() as i64, tv_nsec: 0 };
+        retry_on_intr(|| poll(&mut polled, (!is_complete).then_some(&pause)))?;
+        let mut ready: Vec<usize> =
+            (0..polled.len()).filter(|number| !polled[*number].revents().is_empty()).collect();
+        let is_ended = ready.pop_if(|number| *number == self.receivers.len()).is_some();
+        Ok((ready, is_ended))
+    }
+
+    /// Answers a receiver's message. Returns false if the receiver has ended, or has no usable tap
+    /// after its call.
+    fn answer(&mut self, number: usize) -> bool {
+        let taps = self.receivers.iter().filter(|receiver| receiver.tap.is_some()).count();
+        let Some(receiver) = self.receivers.get_mut(number) else { return false };
+        let bytes = match message::receive_bytes(&receiver.socket) {
+            Ok(bytes) if !bytes.is_empty() => bytes,
+            _ => return false,
+        };
+        if mem::replace(&mut receiver.is_waiting, false) {
+            return bytes == message::TAKEN;
+        }
+        let budget = Budget { taps: TAPS_MAX - taps, bytes: self.maps_bytes_max, held: &self.held };
+        let replied = match perform(&bytes, &budget, &mut receiver.tap) {
+            Ok(made) => message::send(&receiver.socket, &Outcome::Done.encode(), &made),
+            Err(error) => message::send(&receiver.socket, &Outcome::of(&error).encode(), &[]),
+        };
+        replied.is_ok() && receiver.tap.as_ref().is_some_and(|tap| !tap.is_torn)
+    }
+
+    /// Ends the service for new callers. Requests that no receiver has taken can have descriptors,
+    /// and the caller's ends of taps, which would then never end. So they are closed, by the exit
+    /// of another process, see [`receiver`].
+    fn refuse_callers(&mut self) {
+        let Some(callers) = self.callers.take() else { return };
+        self.receivers.retain(|receiver| !receiver.is_waiting);
+        let wait = |kept: [OwnedFd; 2]| {
+            let [_, server] = &kept;
+            let _ = message::wait(&[server]);
+            kept
+        };
+        match start(&callers, wait) {
+            // It exits when its socket here is closed, after the copy of `callers`.
+            Ok((socket, process)) => {
+                self.processes.push(process);
+                drop((callers, socket));
+            }
+            Err(_) => mem::forget(callers),
         }
     }
 }
 
+/// Starts a process with the socket of the callers and one that is connected with the returned one.
+fn start<T>(callers: &OwnedFd, body: impl FnOnce([OwnedFd; 2]) -> T) -> Result<(OwnedFd, u32), Error> {
+    let (own, theirs) = pair().map_err(unmade)?;
+    let callers = callers.try_clone();
+    let callers = callers.map_err(|error| strait_sys::Error::from_io("duplicate", "a socket", &error))?;
+    Ok((own, fork([callers, theirs], body)?))
+}
+
+/// Limits of another tap.
+struct Budget<'a> {
+    taps: usize,
+    /// Maximum number of bytes that are held.
+    bytes: usize,
+    held: &'a Held,
+}
+
 /// Performs a call, and returns the descriptors of its reply.
-fn perform<'a, 'b>(
+fn perform<'a>(
     bytes: &[u8],
-    received: &[OwnedFd],
-    budget: &'b Budget,
-    served: &'a mut Option<Served<'b>>,
+    budget: &Budget<'_>,
+    tap: &'a mut Option<Served>,
 ) -> Result<Vec<BorrowedFd<'a>>, Error> {
-    match (Call::decode(bytes), served) {
-        (Some(Call::Open { options }), served) if served.is_none() => {
-            check_socket(received, budget.namespace)?;
-            Ok(served.insert(open(&options, budget)?).template.memory.descriptors())
+    match (Call::decode(bytes), tap) {
+        (Some(Call::Open { options }), tap) if tap.is_none() => {
+            Ok(tap.insert(open(&options, budget)?).template.memory.descriptors())
         }
-        (Some(Call::Attach { hooks, filter }), Some(served)) => {
-            served.attach(&hooks, &filter)?;
+        (Some(Call::Attach { hooks, filter }), Some(tap)) => {
+            tap.attach(&hooks, &filter)?;
             Ok(Vec::new())
         }
         _ => Err(incomplete()),
     }
 }
 
-impl Served<'_> {
-    /// Attaches programs with `filter` to `hooks` and detaches those of other hooks. After an error
-    /// no program has been added or detached.
-    fn attach(&mut self, hooks: &[TcxHook], filter: &Program) -> Result<(), Error> {
-        let Self { template, links, .. } = self;
-        let mut added = Vec::new();
-        let mut replaced = Vec::new();
-        for hook in hooks {
-            let program = template.load(filter, *hook)?;
-            match links.iter().find(|(attached, _)| attached == hook) {
-                Some((_, link)) => replaced.push((link, program)),
-                None => added.push((*hook, Link::attach_tcx(&program, template.interface.index, *hook)?)),
-            }
-        }
-        replaced.iter().try_for_each(|(link, program)| link.update(program))?;
-        links.append(&mut added);
-        links.retain(|(hook, _)| hooks.contains(hook));
-        Ok(())
+fn open(options: &Options<'_>, budget: &Budget<'_>) -> Result<Served, Error> {
+    if budget.taps == 0 {
+        return Err(Error::Usage(format!("strait run opens at most {TAPS_MAX} taps at a time: close one")));
     }
-}
-
-/// Returns the number of this thread's network namespace.
-fn own_namespace() -> Result<u64, Error> {
-    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None);
-    Ok(namespace_cookie(socket.map_err(|errno| failed("make a socket for", errno))?.as_fd())?)
-}
-
-/// Refuses a caller that cannot capture in this process's network namespace by a packet socket.
-fn check_socket(received: &[OwnedFd], namespace: u64) -> Result<(), Error> {
-    let [socket] = received else { return Err(incomplete()) };
-    let is_packet_socket = socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::PACKET);
-    if !is_packet_socket {
-        return Err(failed("be served by", Errno::PERM));
-    }
-    if namespace_cookie(socket.as_fd())? != namespace {
-        return Err(Error::Usage(
-            "the program is in another network namespace than strait run: start strait run in it, as in \
-             ip netns exec NAME strait run"
-                .into(),
-        ));
-    }
-    Ok(())
-}
-
-fn open<'a>(options: &Options<'_>, budget: &'a Budget) -> Result<Served<'a>, Error> {
     let Options { interface, ring_bytes, lanes, rx_hash } = *options;
     if !(1..=LANES_MAX).contains(&(lanes as usize)) {
         return Err(Error::Usage(format!("{lanes} lanes: give 1 to {LANES_MAX}")));
@@ -222,116 +234,52 @@ fn open<'a>(options: &Options<'_>, budget: &'a Budget) -> Result<Served<'a>, Err
     let requested = (ring_bytes > 0).then_some(ring_bytes as usize);
     let sizes = sizes(requested, cpus, frame_bytes_max(&interface) as u32);
     let bytes = sizes.value_bytes().saturating_mul(cpus as usize);
-    let share = Share::take(&budget.bytes, bytes, RINGS_BYTES_MAX).ok_or_else(|| {
-        let (mib, max) = (bytes >> 20, RINGS_BYTES_MAX >> 20);
-        Error::Usage(format!(
-            "rings of {mib} MiB: all taps of strait run have at most {max} MiB, make the ring smaller or close a tap"
-        ))
-    })?;
+    let needed = bytes.saturating_add(DOORBELL_BYTES * lanes as usize);
+    let held = budget.held.bytes()?;
+    if held.saturating_add(needed) > budget.bytes {
+        let (mib, held, max) = (needed >> 20, held >> 20, budget.bytes >> 20);
+        return Err(Error::Usage(format!(
+            "rings of {mib} MiB: the taps of strait run have {held} MiB and may have {max} MiB, make the ring smaller \
+             or close a tap"
+        )));
+    }
     let memory = Memory::new(&sizes, cpus, lanes)?;
+    let counts = std::iter::once(bytes).chain(std::iter::repeat(DOORBELL_BYTES));
+    for (map, bytes) in memory.descriptors().into_iter().zip(counts) {
+        budget.held.add(map, bytes)?;
+    }
     let template = Template { interface, memory, sizes, rx_hash, attribution: None, broker: None };
-    Ok(Served { template, links: Vec::new(), _bytes: share })
+    Ok(Served { template, links: Vec::new(), is_torn: false })
+}
+
+impl Served {
+    /// Attaches programs with `filter` to `hooks` and detaches those of other hooks. After an error
+    /// no program has been added, replaced or detached, unless the tap is torn.
+    fn attach(&mut self, hooks: &[TcxHook], filter: &Program) -> Result<(), Error> {
+        let Self { template, links, is_torn } = self;
+        let mut added = Vec::new();
+        let mut replaced = Vec::new();
+        for hook in hooks {
+            let program = template.load(filter, *hook)?;
+            match links.iter().find(|(attached, _)| attached == hook) {
+                Some((_, link)) => replaced.push((link, program)),
+                None => added.push((*hook, Link::attach_tcx(&program, template.interface.index, *hook)?)),
+            }
+        }
+        for (number, (link, program)) in replaced.iter().enumerate() {
+            link.update(program).inspect_err(|_| *is_torn = number > 0)?;
+        }
+        links.append(&mut added);
+        links.retain(|(hook, _)| hooks.contains(hook));
+        Ok(())
+    }
+}
+
+/// Returns the number of this thread's network namespace.
+fn own_namespace() -> Result<u64, Error> {
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None).map_err(unmade)?;
+    Ok(namespace_cookie(socket.as_fd())?)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_packet_socket_shows_that_the_caller_may_capture() {
-        let of_family = |family| socket(family, SocketType::DGRAM, None).unwrap();
-        for family in [AddressFamily::INET, AddressFamily::UNIX] {
-            let socket = of_family(family);
-            let namespace = namespace_cookie(socket.as_fd()).unwrap();
-            let error = check_socket(&[socket], namespace).unwrap_err();
-            assert!(error.is_one_of(&[Errno::PERM]), "{family:?}: {error}");
-        }
-        assert!(check_socket(&[], 0).is_err());
-        if let Ok(socket) = socket(AddressFamily::PACKET, SocketType::DGRAM, None) {
-            let namespace = own_namespace().unwrap();
-            assert!(check_socket(std::slice::from_ref(&socket), namespace).is_ok());
-            assert!(check_socket(&[socket], namespace + 1).is_err(), "another namespace");
-        }
-    }
-
-    #[test]
-    fn shares_are_limited_and_returned() {
-        let total = AtomicUsize::new(0);
-        let share = Share::take(&total, 3, 4).unwrap();
-        assert!(Share::take(&total, 2, 4).is_none());
-        assert!(Share::take(&total, usize::MAX, 4).is_none(), "no overflow");
-        drop(share);
-        assert!(Share::take(&total, 4, 4).is_some());
-    }
-
-    /// Has a caller of a broker on its own thread.
-    fn with_broker(call: impl FnOnce(OwnedFd)) {
-        let (callers, brokers) = pair().unwrap();
-        thread::scope(|scope| {
-            let serving = scope.spawn(|| serve_broker(&brokers));
-            call(callers);
-            assert!(serving.join().unwrap().is_ok(), "it ends with its callers");
-        });
-    }
-
-    /// Asks for a tap, and returns its socket if there is one.
-    fn request(callers: &OwnedFd) -> Option<OwnedFd> {
-        message::send(callers, &[message::VERSION], &[]).unwrap();
-        message::receive(callers).unwrap().1.pop()
-    }
-
-    #[test]
-    fn broker_ends_even_if_it_was_sent_the_callers_ends_of_its_sockets() {
-        with_broker(|callers| {
-            let tap = request(&callers).unwrap();
-            // More than the broker reads before it sees the end.
-            for _ in 0..100 {
-                message::send(&callers, &[message::VERSION], &[callers.as_fd(), tap.as_fd()]).unwrap();
-                message::send(&tap, &[message::VERSION], &[callers.as_fd(), tap.as_fd()]).unwrap();
-            }
-        });
-    }
-
-    #[test]
-    fn caller_that_reads_no_answers_does_not_keep_its_own_socket_open() {
-        with_broker(|callers| {
-            let tap = request(&callers).unwrap();
-            // A failing message shows the end of the tap, or that the kernel holds no more of them.
-            while message::reply(&tap, &Outcome::Done, &[tap.as_fd(), callers.as_fd()]).is_ok() {}
-            for _ in 0..1000 {
-                let _ = message::reply(&callers, &Outcome::Done, &[callers.as_fd()]);
-            }
-        });
-    }
-
-    #[test]
-    fn malformed_messages_end_neither_the_service_nor_a_tap() {
-        with_broker(|callers| {
-            let tap = request(&callers).unwrap();
-            let long = vec![message::VERSION; 50_000];
-            for bytes in [&[][..], &long, &[message::VERSION; 2]] {
-                message::send(&callers, bytes, &[]).unwrap();
-                message::send(&tap, bytes, &[]).unwrap();
-                let (bytes, _) = message::receive(&tap).unwrap();
-                assert!(!matches!(Outcome::decode(&bytes), None | Some(Outcome::Done)));
-            }
-            message::send(&callers, &[message::VERSION + 1], &[]).unwrap();
-            let (bytes, _) = message::receive(&callers).unwrap();
-            assert!(matches!(Outcome::decode(&bytes), Some(Outcome::Usage(_))), "another version");
-            assert!(request(&callers).is_some());
-        });
-    }
-
-    #[test]
-    fn taps_are_limited_until_one_is_closed() {
-        with_broker(|callers| {
-            let mut taps: Vec<OwnedFd> = (0..TAPS_MAX).map(|_| request(&callers).unwrap()).collect();
-            assert!(request(&callers).is_none());
-            taps.pop();
-            // The broker sees the end a little later.
-            while request(&callers).is_none() {
-                thread::yield_now();
-            }
-        });
-    }
-}
+mod tests;

@@ -1,16 +1,17 @@
-//! Messages of the broker's socket: calls, outcomes, and the descriptors that they carry.
+//! Messages of the broker's sockets: calls, outcomes, and the descriptors that they carry.
 //!
-//! Integers are in host order. A message is complete or refused: the socket keeps their bounds.
+//! Integers are in host order. A message is complete or refused: the sockets keep their bounds. No
+//! call waits but [`wait`].
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use strait_filter::cbpf::{INSTRUCTIONS_MAX, Instruction, Program};
 use strait_sys::Kind;
@@ -21,18 +22,20 @@ use super::Options;
 use crate::error::Error;
 use crate::filter;
 
-/// Changes with the messages and with the layout of the rings. By itself it is the request for a
-/// tap.
-pub(crate) const VERSION: u8 = 2;
+/// Changes with the messages and with the layout of the rings.
+pub(crate) const VERSION: u8 = 3;
+/// Report of a receiver to the server that it takes a request.
+pub(crate) const TAKEN: [u8; 1] = [VERSION];
 const INSTRUCTION_BYTES: usize = 8;
 const MESSAGE_BYTES_MAX: usize = 4096 + INSTRUCTIONS_MAX * INSTRUCTION_BYTES;
-/// Maximum number of descriptors of a message: the rings, and a doorbell for each lane.
-const DESCRIPTORS_MAX: usize = 1 + LANES_MAX;
+/// Maximum number of descriptors of a message: a tap's socket, the rings, and a doorbell for each
+/// lane.
+const DESCRIPTORS_MAX: usize = 2 + LANES_MAX;
 
 /// Request to the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call<'a> {
-    /// Make rings and doorbells. With a packet socket.
+    /// Make rings and doorbells. With the end of a pair for the reply, and a packet socket.
     Open { options: Options<'a> },
     /// Attach programs with a filter to these hooks, and detach those of other hooks.
     Attach { hooks: Vec<TcxHook>, filter: Program },
@@ -193,72 +196,81 @@ impl Outcome {
     }
 }
 
-/// Returns false if all other ends are closed. Waits for a message otherwise.
-pub(crate) fn is_connected(socket: &OwnedFd) -> rustix::io::Result<bool> {
-    let mut polled = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+/// Received message.
+pub(crate) struct Message {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// False if it is longer, or has more descriptors.
+    pub(crate) is_whole: bool,
+}
+
+/// Waits until one of `sockets` has a message or its other end is closed. Returns the state of each.
+pub(crate) fn wait(sockets: &[&OwnedFd]) -> rustix::io::Result<Vec<PollFlags>> {
+    let flags = PollFlags::IN | PollFlags::RDHUP;
+    let mut polled: Vec<PollFd<'_>> = sockets.iter().map(|socket| PollFd::new(socket, flags)).collect();
     retry_on_intr(|| poll(&mut polled, None))?;
-    Ok(!polled[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP))
+    Ok(polled.iter().map(PollFd::revents).collect())
 }
 
-/// Receives a request for a tap: the version of the caller. `None` if it is malformed. The kernel
-/// discards the descriptors of a message that is received without a place for them.
-pub(crate) fn receive_request(socket: &OwnedFd) -> rustix::io::Result<Option<u8>> {
-    let mut bytes = [0; 2];
-    let (_, len) = retry_on_intr(|| recv(socket, &mut bytes, RecvFlags::TRUNC))?;
-    Ok((len == 1).then_some(bytes[0]))
+/// Returns true if the other end is closed or was shut down. An empty message does not show this.
+pub(crate) fn is_ended(state: PollFlags) -> bool {
+    state.intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
 }
 
-/// Sends a message with `descriptors`.
+/// Sends a message with `descriptors`. Does not wait until it fits, regardless of the socket's
+/// flags, which a caller may share.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
-    send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL)
-}
-
-/// Sends the outcome of a call with `descriptors`, and does not wait until it fits. A broker that
-/// waits reads no messages, and those can keep the caller's end open.
-pub(crate) fn reply(
-    socket: &OwnedFd,
-    outcome: &Outcome,
-    descriptors: &[BorrowedFd<'_>],
-) -> rustix::io::Result<()> {
-    send_with(socket, &outcome.encode(), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-}
-
-fn send_with(
-    socket: &OwnedFd,
-    bytes: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-    flags: SendFlags,
-) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::TOOBIG);
     }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)).map(drop)
 }
 
-/// Receives a message and its descriptors. It is empty if all other ends are closed.
-///
-/// # Errors
-/// EMSGSIZE if it is too long or has too many descriptors: they are closed.
-pub(crate) fn receive(socket: impl AsFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+/// Receives a message and its descriptors, and does not wait for one. It is empty if the other end
+/// is closed.
+pub(crate) fn receive(socket: &OwnedFd) -> rustix::io::Result<Message> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-    })?;
+    let (bytes, flags) = receive_with(socket, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut descriptors = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             descriptors.extend(received);
         }
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(Errno::MSGSIZE);
+    let is_whole = !flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Message { bytes, descriptors, is_whole })
+}
+
+/// Receives a message without descriptors, and does not wait for one. It is empty if the other end
+/// is closed.
+///
+/// # Errors
+/// EPROTO if the next message has descriptors: it stays in the queue, because the kernel would
+/// close them on this thread. EMSGSIZE if the message is too long.
+pub(crate) fn receive_bytes(socket: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
+    // A look at the message has no place for descriptors either, but their originals stay.
+    let (_, flags) = receive_with(socket, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)?;
+    if flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::PROTO);
     }
+    let (bytes, flags) = receive_with(socket, &mut RecvAncillaryBuffer::default(), RecvFlags::empty())?;
+    if flags.contains(ReturnFlags::TRUNC) { Err(Errno::MSGSIZE) } else { Ok(bytes) }
+}
+
+fn receive_with(
+    socket: &OwnedFd,
+    ancillary: &mut RecvAncillaryBuffer<'_>,
+    flags: RecvFlags,
+) -> rustix::io::Result<(Vec<u8>, ReturnFlags)> {
+    let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+    let flags = flags | RecvFlags::DONTWAIT;
+    let received = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], ancillary, flags))?;
     bytes.truncate(received.bytes);
-    Ok((bytes, descriptors))
+    Ok((bytes, received.flags))
 }
 
 #[cfg(test)]

@@ -2,26 +2,27 @@
 //! its own before it opens a capture.
 //!
 //! `strait run` starts the process, which calls [`serve_broker`](super::serve_broker); the libpcap
-//! drop-in opens its captures with a [`Broker`]. Both ends talk over a socket that the program
-//! inherits. A caller shows a packet socket: it can capture on its network namespace already. It
-//! gets the descriptors of rings and doorbells, and never that of a program or link.
-//! `docs/internals/libpcap.md` has the protocol.
+//! drop-in opens its captures with a [`Broker`]. The program inherits a socket for requests. A
+//! caller shows a packet socket: it can capture on its network namespace already. It gets the
+//! descriptors of rings and doorbells, and never that of a program or link. A [`receiver`] takes
+//! the caller's descriptors. `docs/internals/libpcap.md` has the protocol.
 
 pub(super) mod message;
+pub(super) mod receiver;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use strait_filter::cbpf::Program;
 use strait_filter::tap::layout::Sizes;
 use strait_sys::bpf::{Doorbell, Map, TcxHook};
 use strait_sys::{inherited, packet};
 
-use self::message::{Call, Outcome};
+use self::message::{Call, Message, Outcome};
 use super::memory::Memory;
 use crate::error::Error;
 
@@ -40,8 +41,7 @@ impl Broker {
     /// Returns the access to a broker, and the socket that the broker has to
     /// [serve](super::serve_broker).
     pub fn pair() -> Result<(Self, OwnedFd), Error> {
-        let (own, brokers) = pair()?;
-        set_limit(&own)?;
+        let (own, brokers) = pair().map_err(unmade)?;
         Ok((Self { socket: Arc::new(own) }, brokers))
     }
 
@@ -73,32 +73,32 @@ impl Broker {
         sizes: &Sizes,
         cpus: u32,
     ) -> Result<(Tap, Memory), Error> {
-        let interface = options.interface.to_owned();
-        let tap = Tap { socket: self.request_tap(&interface)?, interface };
-        let call = Call::Open { options: *options };
-        let mut descriptors = tap.call(&call, &[socket.as_fd()])?.into_iter();
-        let mut map =
-            || Map::from_descriptor(descriptors.next().ok_or_else(incomplete)?).map_err(Error::from);
-        let rings = map()?;
+        let call = Call::Open { options: *options }.encode()?;
+        let mut descriptors = self.request(&call, socket.as_fd(), options.interface)?.into_iter();
+        let mut next = || descriptors.next().ok_or_else(incomplete);
+        let tap = Tap { socket: next()?, interface: options.interface.to_owned(), limit: LIMIT };
+        let rings = Map::from_descriptor(next()?)?;
         if (rings.value_bytes() as usize, rings.entries()) != (sizes.value_bytes(), cpus) {
             return Err(Error::Usage(
                 "the tap's broker has rings of other sizes: open the capture again, with rings of the default sizes"
                     .into(),
             ));
         }
-        let doorbells = (0..options.lanes).map(|_| Ok(Arc::new(Doorbell::of(map()?)?)));
+        let doorbells =
+            (0..options.lanes).map(|_| Ok(Arc::new(Doorbell::of(Map::from_descriptor(next()?)?)?)));
         let doorbells = doorbells.collect::<Result<_, Error>>()?;
         Ok((tap, Memory { rings, doorbells }))
     }
 
-    /// Returns the socket of a new tap. Another process with this access may receive the answer to
-    /// this request, and this one the answer to its request: all of them are alike.
-    fn request_tap(&self, interface: &str) -> Result<OwnedFd, Error> {
-        message::send(&self.socket, &[message::VERSION], &[]).map_err(lost)?;
-        let mut descriptors = outcome(message::receive(&self.socket), interface)?;
-        let socket = descriptors.pop().ok_or_else(incomplete)?;
-        set_limit(&socket)?;
-        Ok(socket)
+    /// Requests a tap, and returns the descriptors of the reply. Other processes have the access
+    /// too, so the reply comes to a socket of this request.
+    fn request(&self, call: &[u8], proof: BorrowedFd<'_>, interface: &str) -> Result<Vec<OwnedFd>, Error> {
+        let (own, brokers) = pair().map_err(unmade)?;
+        let deadline = Instant::now() + LIMIT;
+        let sent = send(&self.socket, call, &[brokers.as_fd(), proof], deadline);
+        // Without a copy here, `own` shows if the broker has ended.
+        drop(brokers);
+        outcome(sent.and_then(|()| receive(&own, deadline)), interface)
     }
 }
 
@@ -117,59 +117,98 @@ pub(super) struct Options<'a> {
 pub(super) struct Tap {
     socket: OwnedFd,
     interface: String,
+    /// Maximum time of a call.
+    limit: Duration,
 }
 
 impl Tap {
     /// Attaches programs with `filter` to `hooks`, and detaches those of other hooks.
-    pub(super) fn attach(&self, filter: &Program, hooks: &[TcxHook]) -> Result<(), Error> {
-        self.call(&Call::Attach { hooks: hooks.to_vec(), filter: filter.clone() }, &[]).map(drop)
-    }
-
-    /// Makes a call with `descriptors`, and returns those of the reply.
     ///
     /// # Errors
     /// The outcome of the call. If there is none, the tap ends: a late reply would be taken for
     /// that of the next call.
-    fn call(&self, call: &Call<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>, Error> {
-        let bytes = call.encode()?;
-        let sent = message::send(&self.socket, &bytes, descriptors);
-        let reply = sent.and_then(|()| message::receive(&self.socket));
+    pub(super) fn attach(&self, filter: &Program, hooks: &[TcxHook]) -> Result<(), Error> {
+        let call = Call::Attach { hooks: hooks.to_vec(), filter: filter.clone() }.encode()?;
+        let deadline = Instant::now() + self.limit;
+        let sent = send(&self.socket, &call, &[], deadline);
+        let reply = sent.and_then(|()| receive(&self.socket, deadline));
         if reply.is_err() {
             let _ = shutdown(&self.socket, Shutdown::Both);
         }
-        outcome(reply, &self.interface)
+        outcome(reply, &self.interface).map(drop)
     }
 }
 
 /// Returns the descriptors of a reply.
-fn outcome(
-    reply: rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)>,
-    interface: &str,
-) -> Result<Vec<OwnedFd>, Error> {
-    let (bytes, descriptors) = reply.map_err(lost)?;
+fn outcome(reply: rustix::io::Result<Message>, interface: &str) -> Result<Vec<OwnedFd>, Error> {
+    let Message { bytes, descriptors, is_whole } = reply.map_err(lost)?;
     if bytes.is_empty() {
         return Err(lost(Errno::CONNRESET));
     }
+    if !is_whole {
+        // The table of descriptors is full.
+        return Err(lost(Errno::MFILE));
+    }
     Outcome::decode(&bytes).ok_or_else(incomplete)?.into_result(interface)?;
     Ok(descriptors)
+}
+
+/// Sends a message as soon as it fits.
+fn send(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> rustix::io::Result<()> {
+    retry_until(deadline, (socket, PollFlags::OUT), || message::send(socket, bytes, descriptors))
+}
+
+/// Receives the next message.
+fn receive(socket: &OwnedFd, deadline: Instant) -> rustix::io::Result<Message> {
+    retry_until(deadline, (socket, PollFlags::IN), || message::receive(socket))
+}
+
+/// Repeats `call` each time that the socket is ready for it, until it does not fail with EAGAIN.
+///
+/// # Errors
+/// Those of `call`, and ETIMEDOUT at `deadline`. Options of the socket set no limit, because every
+/// process with the socket can change them.
+fn retry_until<T>(
+    deadline: Instant,
+    (socket, flags): (&OwnedFd, PollFlags),
+    mut call: impl FnMut() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::AGAIN) => {}
+            outcome => return outcome,
+        }
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(remaining).map_err(|_| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(socket, flags)], Some(&timeout)) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 fn lost(errno: Errno) -> Error {
     failed("reach", errno)
 }
 
-fn set_limit(socket: &OwnedFd) -> Result<(), Error> {
-    set_socket_timeout(socket, Timeout::Recv, Some(LIMIT)).map_err(|errno| failed("set up", errno))
-}
-
 /// Returns a pair of connected sockets that keep the bounds of messages.
-pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Error> {
+pub(super) fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(|errno| failed("make a socket for", errno))
 }
 
 fn inode(socket: &OwnedFd) -> rustix::io::Result<u64> {
     Ok(rustix::fs::fstat(socket)?.st_ino)
+}
+
+/// Returns the error of a socket that could not be made.
+pub(super) fn unmade(errno: Errno) -> Error {
+    failed("make a socket for", errno)
 }
 
 pub(super) fn failed(operation: &'static str, errno: Errno) -> Error {
@@ -201,11 +240,11 @@ mod tests {
     #[test]
     fn tap_ends_with_a_call_that_has_no_reply() {
         let (own, brokers) = pair().unwrap();
-        set_socket_timeout(&own, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
-        let tap = Tap { socket: own, interface: "lo".into() };
+        let tap = Tap { socket: own, interface: "lo".into(), limit: Duration::from_millis(1) };
         let call = || tap.attach(&Program::accept_all(96), &[TcxHook::Ingress]).unwrap_err();
-        assert!(call().is_one_of(&[Errno::AGAIN]));
-        assert!(message::reply(&brokers, &Outcome::Done, &[]).is_err(), "nobody waits for it");
+        assert!(call().is_one_of(&[Errno::TIMEDOUT]));
+        let late = message::send(&brokers, &Outcome::Done.encode(), &[]);
+        assert!(late.is_err(), "nobody waits for it");
         assert!(call().is_one_of(&[Errno::PIPE]));
     }
 

@@ -1,0 +1,140 @@
+//! Receiver: a process of the broker that takes the descriptors of one caller and checks them.
+//!
+//! Closing the last copy of a descriptor can take for ever: a TCP socket waits for its peer
+//! (SO_LINGER), a file waits for its FUSE server. So the server, which has the privileges and the
+//! links, never has a descriptor of a caller. A receiver has no capability and no link, and the
+//! server drops the tap of a receiver that has shut down its socket, even if its end takes long. It
+//! closes no descriptor of its caller: the kernel closes them when the process exits, and ignores
+//! SO_LINGER then.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown};
+use strait_os::process::drop_capabilities;
+use strait_sys::socket::{is_filter_locked, namespace_cookie};
+
+use super::message::{self, Message, Outcome};
+use super::{failed, incomplete, pair};
+use crate::error::Error;
+
+/// Receives a request from the socket of all `callers`, and serves its tap by calls to `server`.
+/// Its caller must show a packet socket of `namespace`.
+pub(crate) fn run([callers, server]: [OwnedFd; 2], namespace: u64) {
+    // The server learns of errors by the end of this process.
+    if drop_capabilities(false).is_ok() {
+        let _ = serve(callers, &server, namespace);
+    }
+    let _ = shutdown(&server, Shutdown::Both);
+}
+
+fn serve(callers: OwnedFd, server: &OwnedFd, namespace: u64) -> rustix::io::Result<()> {
+    let Message { bytes, descriptors, is_whole } = first_request(&callers, server)?;
+    let descriptors = ManuallyDrop::new(descriptors);
+    // Another receiver takes the next request. The server has a copy of this socket, so its queue,
+    // which can have descriptors, is not closed here.
+    drop(callers);
+    let (true, [caller, proof]) = (is_whole, &descriptors[..]) else { return Err(Errno::PROTO) };
+    if socket_domain(caller)? != AddressFamily::UNIX || socket_type(caller)? != SocketType::SEQPACKET {
+        return Err(Errno::PROTO);
+    }
+    if let Err(error) = check_socket(proof, namespace) {
+        return message::send(caller, &Outcome::of(&error).encode(), &[]);
+    }
+    let reply = call(server, &bytes)?;
+    // The tap ends when all copies of its caller's socket are closed. None must get into a queue
+    // that lives as long as the tap: that of `caller` closes, and this process reads that of the
+    // tap, to which only `own` leads.
+    shutdown(caller, Shutdown::Read)?;
+    let (own, callers_end) = pair()?;
+    let own = ManuallyDrop::new(own);
+    let is_done = Outcome::decode(&reply.bytes) == Some(Outcome::Done);
+    let tap = is_done.then(|| callers_end.as_fd());
+    let made: Vec<BorrowedFd<'_>> =
+        tap.into_iter().chain(reply.descriptors.iter().map(OwnedFd::as_fd)).collect();
+    message::send(caller, &reply.bytes, &made)?;
+    drop((callers_end, reply));
+    if is_done { relay(&own, server) } else { Ok(()) }
+}
+
+/// Waits for a request. Reports to the server that it takes one, so that the server starts another
+/// receiver: this one may not get further, because the kernel closes descriptors that do not fit
+/// into the table.
+fn first_request(callers: &OwnedFd, server: &OwnedFd) -> rustix::io::Result<Message> {
+    let states = message::wait(&[callers, server])?;
+    if states.into_iter().any(message::is_ended) {
+        // The server ends this process.
+        message::wait(&[server])?;
+        return Err(Errno::PIPE);
+    }
+    message::send(server, &message::TAKEN, &[])?;
+    // Fails if another receiver was faster.
+    message::receive(callers)
+}
+
+/// Passes the calls for a tap to the server, until one of both ends.
+fn relay(tap: &OwnedFd, server: &OwnedFd) -> rustix::io::Result<()> {
+    while !message::wait(&[tap, server])?.into_iter().any(message::is_ended) {
+        let reply = match message::receive_bytes(tap) {
+            Ok(bytes) if !bytes.is_empty() => call(server, &bytes)?.bytes,
+            // The server takes an empty message for the end.
+            Ok(_) | Err(Errno::MSGSIZE) => Outcome::of(&incomplete()).encode(),
+            Err(Errno::AGAIN) => continue,
+            Err(errno) => return Err(errno),
+        };
+        message::send(tap, &reply, &[])?;
+    }
+    Ok(())
+}
+
+/// Has the server perform a call.
+fn call(server: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<Message> {
+    message::send(server, bytes, &[])?;
+    message::wait(&[server])?;
+    let reply = message::receive(server)?;
+    if reply.bytes.is_empty() || !reply.is_whole { Err(Errno::PIPE) } else { Ok(reply) }
+}
+
+/// Refuses a caller that cannot capture in the broker's network namespace by a packet socket.
+fn check_socket(socket: &OwnedFd, namespace: u64) -> Result<(), Error> {
+    if socket_domain(socket) != Ok(AddressFamily::PACKET) {
+        return Err(failed("be served by", Errno::PERM));
+    }
+    if namespace_cookie(socket.as_fd())? != namespace {
+        return Err(Error::Usage(
+            "the program is in another network namespace than strait run: start strait run in it, as in \
+             ip netns exec NAME strait run"
+                .into(),
+        ));
+    }
+    // Its holder cannot receive what the filter rejects.
+    if is_filter_locked(socket.as_fd())? {
+        return Err(failed("be served by", Errno::PERM));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socket;
+
+    use super::*;
+
+    #[test]
+    fn only_a_packet_socket_shows_that_the_caller_may_capture() {
+        let of_family = |family| socket(family, SocketType::DGRAM, None);
+        for family in [AddressFamily::INET, AddressFamily::UNIX] {
+            let socket = of_family(family).unwrap();
+            let namespace = namespace_cookie(socket.as_fd()).unwrap();
+            let error = check_socket(&socket, namespace).unwrap_err();
+            assert!(error.is_one_of(&[Errno::PERM]), "{family:?}: {error}");
+        }
+        if let Ok(socket) = of_family(AddressFamily::PACKET) {
+            let namespace = namespace_cookie(socket.as_fd()).unwrap();
+            assert!(check_socket(&socket, namespace).is_ok());
+            assert!(check_socket(&socket, namespace + 1).is_err(), "another namespace");
+        }
+    }
+}
