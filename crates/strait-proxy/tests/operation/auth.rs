@@ -179,7 +179,9 @@ fn requests_at_the_same_time_wait_for_the_first_password() {
     let edge = Edge::start(&site(&origin, &route));
     let mut clients: Vec<_> = (0..8).map(|_| Client::to(edge.proxy.address())).collect();
     let request = format!("GET /200/60/5/x HTTP/1.1\r\nHost: h\r\n{}\r\n", basic("ann:a"));
-    clients.iter_mut().for_each(|client| client.send(&request));
+    for client in &mut clients {
+        client.send(&request);
+    }
     assert!(clients.iter_mut().all(|client| client.answer().unwrap().status() == 200));
     assert_eq!(hashed(&edge), 1);
 }
