@@ -99,7 +99,7 @@ impl Site {
         match path {
             "/purge" if parameter(query, "tag").is_some() => {
                 match Tag::new(&parameter(query, "tag").unwrap_or_default()) {
-                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tag(&tag)).await,
+                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tags(&[tag])).await,
                     Err(error) => Page::text(400, &error.to_string()),
                 }
             }

@@ -27,6 +27,7 @@
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
 //! step 3.
 
+use strait_http::fields::Fields;
 use strait_store::{Stores, hash_of};
 
 use crate::cache::disk;
@@ -117,12 +118,13 @@ impl Shared {
 }
 
 impl Shared {
-    /// Removes all objects of the keys of responses with a tag.
-    pub(crate) fn invalidate_tag(&self, tag: &Tag) -> Removed {
-        let has_tag = |object: &Object| tag.is_in(&object.fields());
+    /// Removes all objects of the keys of responses with one of these tags.
+    pub(crate) fn invalidate_tags(&self, tags: &[Tag]) -> Removed {
+        let has_any = |fields: &Fields<'_>| tags.iter().any(|tag| tag.is_in(fields));
+        let has_tag = |object: &Object| has_any(&object.fields());
         self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
         let mut keys = self.memory.keys(has_tag);
-        keys.extend(self.store.iter().flat_map(|store| disk::keys(store, |fields| tag.is_in(fields))));
+        keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();
         keys.dedup();
         keys.iter().map(|key| self.invalidate(Keys::of_uri(key))).sum()
@@ -141,8 +143,6 @@ impl Local {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Barrier};
-
-    use strait_http::fields::Fields;
 
     use super::*;
     use crate::cache::meta::Meta;

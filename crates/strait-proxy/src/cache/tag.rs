@@ -7,7 +7,9 @@ use crate::config::error::{Error, Result};
 
 /// Maximum length of a tag in bytes.
 const TAG_BYTES_MAX: usize = 1024;
-/// Response fields with tags, which spaces or commas separate.
+/// Maximum of tags in a request to purge.
+const TAGS_MAX: usize = 16;
+/// Fields with tags, which spaces or commas separate.
 const FIELDS: [&str; 3] = ["surrogate-key", "cache-tag", "xkey"];
 
 /// Tag of responses.
@@ -30,15 +32,31 @@ impl Tag {
         Ok(Self(text.to_owned()))
     }
 
+    /// Returns the tags of a request to purge; none if it has none of the fields.
+    ///
+    /// # Errors
+    /// There are too many, or one that no response can have.
+    pub(crate) fn of_purge(fields: &Fields<'_>) -> Result<Vec<Self>> {
+        let texts = words(fields).map(|word| std::str::from_utf8(word).unwrap_or_default());
+        let tags: Vec<_> = texts.take(TAGS_MAX + 1).map(Self::new).collect::<Result<_>>()?;
+        if tags.len() > TAGS_MAX {
+            return Err(Error::Config(format!("{TAGS_MAX} tags are the most of one request")));
+        }
+        Ok(tags)
+    }
+
     /// Returns true if a response with these fields has the tag. Letters are compared with their
     /// case.
     pub(crate) fn is_in(&self, fields: &Fields<'_>) -> bool {
-        let is_own = |line: &[u8]| {
-            let mut tags = line.split(|byte| matches!(byte, b' ' | b'\t' | b','));
-            tags.any(|tag| tag == self.0.as_bytes())
-        };
-        FIELDS.iter().any(|name| fields.all(name).any(|line| is_own(line.value)))
+        words(fields).any(|word| word == self.0.as_bytes())
     }
+}
+
+/// Iterates over the tags in fields.
+fn words<'b>(fields: &Fields<'b>) -> impl Iterator<Item = &'b [u8]> {
+    let lines = FIELDS.iter().flat_map(|name| fields.all(name));
+    let words = lines.flat_map(|line| line.value.split(|byte| matches!(byte, b' ' | b'\t' | b',')));
+    words.filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -46,6 +64,20 @@ mod tests {
     use strait_http::head;
 
     use super::*;
+
+    #[test]
+    fn request_to_purge_has_a_limited_number_of_tags() {
+        let of = |lines: &str| {
+            let bytes = format!("PURGE / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            Tag::of_purge(&head::request(bytes.as_bytes()).unwrap().unwrap().0.fields)
+        };
+        assert_eq!(of("").unwrap(), []);
+        assert_eq!(of("xkey: a, b\r\nCache-Tag: c\r\n").unwrap().len(), 3);
+        assert_eq!(of(&format!("xkey: {}\r\n", "a ".repeat(16))).unwrap().len(), 16);
+        for wrong in ["a ".repeat(17), "\u{e9}".to_owned()] {
+            assert!(of(&format!("xkey: {wrong}\r\n")).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn tags_are_whole_words_of_three_fields() {

@@ -53,7 +53,7 @@ impl RateLimit {
             name: name.into(),
             config: config.clone(),
             interval,
-            tolerance: interval * (config.burst.unwrap_or(config.requests).max(1) - 1),
+            tolerance: interval.saturating_mul(config.burst.unwrap_or(config.requests).max(1) - 1),
             sets: (0..sets).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             started: Instant::now(),
@@ -143,6 +143,12 @@ mod tests {
         assert_eq!(limit.take(0_u64, at(&limit, 3_600_000)), Ok(()));
         assert_eq!(limit.take(20_000_u64, at(&limit, 3_600_000)), Ok(()));
         assert_eq!(limit.evicted.load(Ordering::Relaxed), 10_000 - 64);
+    }
+
+    #[test]
+    fn largest_values_have_a_burst() {
+        let limit = limit(1, 86_400, 1_000_000, 8);
+        assert!((0..1000).all(|_| limit.take(1, at(&limit, 0)).is_ok()));
     }
 
     #[test]

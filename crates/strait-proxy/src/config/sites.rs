@@ -155,13 +155,13 @@ impl Sites {
         let (mut at, is_https_only) = self.first(uri)?;
         loop {
             let route = self.targets.get(at).ok_or(NoTarget::Path)?;
-            let rules = route.rules.as_deref();
-            let conditions = rules.map(|rules| &rules.conditions);
-            if conditions.is_some_and(|conditions| conditions.are_evaded_by(request)) {
+            let found = |rules| Found { target: &route.target, manner: Manner { is_https_only, rules } };
+            let Some(rules) = route.rules.as_deref() else { return Ok(found(None)) };
+            if rules.conditions.are_evaded_by(request) {
                 return Err(NoTarget::Evasion);
             }
-            if conditions.is_none_or(|conditions| conditions.hold(request)) {
-                return Ok(Found { target: &route.target, manner: Manner { is_https_only, rules } });
+            if rules.conditions.hold(request) {
+                return Ok(found(Some(rules)));
             }
             at = route.next.ok_or(NoTarget::Conditions)?;
         }

@@ -7,6 +7,8 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Target, Uri};
 
+use crate::cache::invalidation::Removed;
+use crate::cache::tag::Tag;
 use crate::config::edge::Redirect;
 use crate::config::server::Server;
 use crate::config::sites::Resource;
@@ -33,7 +35,7 @@ impl Exchange<'_, '_> {
             Bypass::Origin(resource, hops, why) => self.pass(&resource, hops, why).await,
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
-            Bypass::Purge(resource) => self.purge(&resource),
+            Bypass::Purge(resource) => Box::pin(self.purge(&resource)).await,
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
             Bypass::Verify(route, auth, credentials) => {
                 match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {
@@ -130,13 +132,19 @@ impl Exchange<'_, '_> {
         self.pass_response(incoming, why).await
     }
 
-    /// Removes the stored responses for a URI, if the client may.
-    fn purge(&self, resource: &Resource<'_>) -> Result<bool, ExchangeError> {
+    /// Removes the stored responses for a URI, or those with the tags of the request, if the client
+    /// may.
+    async fn purge(&self, resource: &Resource<'_>) -> Result<bool, ExchangeError> {
         if !self.worker.settings().access.allows_purge(self.peer.ip()) {
             return Err(ExchangeError::Refuse(
                 403,
                 "PURGE is not allowed from here (access.purge)".to_owned(),
             ));
+        }
+        let tags = Tag::of_purge(&self.request.fields)
+            .map_err(|error| ExchangeError::Refuse(400, error.to_string()))?;
+        if !tags.is_empty() {
+            return self.purge_tags(tags).await;
         }
         let key = |uri: &Uri<'_>| {
             let mut key = String::new();
@@ -148,6 +156,20 @@ impl Exchange<'_, '_> {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
             _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
         }
+    }
+
+    /// Removes the stored responses with one of these tags, of all URIs. Another thread reads the
+    /// heads.
+    async fn purge_tags(&self, tags: Vec<Tag>) -> Result<bool, ExchangeError> {
+        let shared = self.worker.shared.clone();
+        let removed = tokio::task::spawn_blocking(move || shared.invalidate_tags(&tags)).await;
+        Err(match removed {
+            Ok(Removed { in_memory: 0, stored: 0 }) => {
+                ExchangeError::Refuse(404, "no stored response has one of these tags".to_owned())
+            }
+            Ok(_) => ExchangeError::Refuse(200, "removed".to_owned()),
+            Err(error) => ExchangeError::Refuse(500, error.to_string()),
+        })
     }
 
     /// RFC 9111 s4.4. The origin names URIs as it sees them, and its clients as they do.

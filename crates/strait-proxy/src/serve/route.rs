@@ -169,16 +169,16 @@ pub(crate) fn route<'b>(
             }
         }
     };
-    let rules =
-        resource.manner.rules.map(|rules| changed(&mut resource, rules, request, path)).transpose()?;
+    let rules = match resource.manner.rules {
+        Some(rules) => changed(&mut resource, rules, request, path)?,
+        None => None,
+    };
     Ok(match request.method {
         "PURGE" => Route::Bypass(Bypass::Purge(resource)),
         method if !is_answered_from_store(method) => {
             Route::Bypass(Bypass::Origin(resource, hops, Why::Method))
         }
-        _ if body == BodyFraming::None && !bypasses(settings, request, rules.flatten()) => {
-            Route::Cache(resource)
-        }
+        _ if body == BodyFraming::None && !bypasses(settings, request, rules) => Route::Cache(resource),
         _ => Route::Bypass(Bypass::Origin(resource, hops, Why::Bypass)),
     })
 }

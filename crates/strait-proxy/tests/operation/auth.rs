@@ -1,6 +1,8 @@
 //! Basic authentication of routes: who gets stored responses, and what the origin sees.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -145,11 +147,7 @@ fn password_is_hashed_once() {
     };
     let mut edge = Edge::start(&site(&origin, &routes("one")));
     let ask = |edge: &Edge, pair: &str| edge.ask("GET /200/60/5/x", &basic(pair)).status();
-    // Requests at the same time wait for the first one.
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&edge, "ann:a"))).collect();
-        assert!(threads.into_iter().all(|thread| thread.join().unwrap() == 200));
-    });
+    assert_eq!((ask(&edge, "ann:a"), hashed(&edge)), (200, 1));
     assert_eq!((ask(&edge, "ann:a"), hashed(&edge)), (200, 1));
     assert_eq!((ask(&edge, "bob:b"), hashed(&edge)), (200, 2));
     assert_eq!((ask(&edge, "bob:a"), ask(&edge, "ann:b"), hashed(&edge)), (401, 401, 4));
@@ -169,6 +167,49 @@ fn password_is_hashed_once() {
     let error = edge.reload(&site(&origin, &routes("four"))).unwrap_err();
     assert!(error.contains("line 1: expected USER:HASH"), "{error}");
     assert_eq!((ask(&edge, "ann:a"), ask(&edge, "bob:c")), (401, 200));
+}
+
+#[test]
+fn requests_at_the_same_time_wait_for_the_first_password() {
+    let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("users");
+    // A hash that takes longer than the other requests need to arrive.
+    fs::write(&file, format!("ann:{}", bcrypt::hash_with_salt("a", 10, [7; 16]).unwrap())).unwrap();
+    let route = format!("{{ pool = \"a\", auth = {{ users = \"{}\" }} }}", file.display());
+    let edge = Edge::start(&site(&origin, &route));
+    let mut clients: Vec<_> = (0..8).map(|_| Client::to(edge.proxy.address())).collect();
+    let request = format!("GET /200/60/5/x HTTP/1.1\r\nHost: h\r\n{}\r\n", basic("ann:a"));
+    for client in &mut clients {
+        client.send(&request);
+    }
+    assert!(clients.iter_mut().all(|client| client.answer().unwrap().status() == 200));
+    assert_eq!(hashed(&edge), 1);
+}
+
+#[test]
+fn validation_in_the_background_follows_the_rules() {
+    let (listener, dir) = (TcpListener::bind("127.0.0.1:0").unwrap(), tempfile::tempdir().unwrap());
+    let file = users(&dir, "users", &[("ann", "a")]);
+    let edge = Edge::start(&format!(
+        "pool.a.servers = [\"{}\"]\n[[site]]\nroute = [{{ pool = \"a\", auth = {{ users = \"{file}\" }} }}]",
+        listener.local_addr().unwrap()
+    ));
+    // The first response is stale when it comes; each has its number as the body.
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().filter_map(Result::ok).enumerate() {
+            BufReader::new(&stream).lines().map(Result::unwrap).find(String::is_empty);
+            let (age, etag) = if number == 0 { (100, "a") } else { (0, "b") };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\nAge: {age}\r\nETag: \"{etag}\"\r\nCache-Control: max-age=60, stale-while-revalidate=1000\r\n\r\n{number}"
+            );
+            let _ = (&stream).write_all(head.as_bytes());
+        }
+    });
+    let ask = || edge.ask("GET /x", &basic("ann:a")).text();
+    assert_eq!((ask(), ask()), ("0".to_owned(), "0".to_owned()));
+    // The one of the validation is stored: the origin got no Authorization.
+    assert!(wait_until(LIMIT, || ask() == "1"));
+    assert_eq!((ask(), ask()), ("1".to_owned(), "1".to_owned()));
 }
 
 #[test]

@@ -102,6 +102,31 @@ fn tag_is_purged_in_the_directory_of_a_stopped_proxy() {
 }
 
 #[test]
+fn purge_with_tags_removes_their_responses_if_the_client_may() {
+    let paths = ["/200/60/5/tag.a", "/200/60/5/tag.b", "/200/60/5/x"];
+    let send = |rig: &Rig, fields: &str| {
+        let mut client = rig.client();
+        client.send(format!("PURGE /200/60/5/x HTTP/1.1\r\nHost: www.example\r\n{fields}\r\n"));
+        client.answer().unwrap().status()
+    };
+    let rig = Rig::start("access.purge = [\"127.0.0.0/8\"]\n");
+    for (fields, left) in [
+        ("Surrogate-Key: a\r\n", [false, true, true]),
+        ("Cache-Tag: none, b\r\n", [true, false, true]),
+        ("xkey: b a\r\n", [false, false, true]),
+        ("", [true, true, false]),
+    ] {
+        assert!(wait_until(LIMIT, || paths.iter().all(|path| is_hit(&rig, path))));
+        assert_eq!((send(&rig, fields), send(&rig, fields)), (200, 404), "{fields}");
+        assert_eq!(paths.map(|path| is_hit(&rig, path)), left, "{fields}");
+    }
+    assert_eq!(send(&rig, "xkey: \u{e9}\r\n"), 400);
+    let rig = Rig::start("");
+    assert!(wait_until(LIMIT, || is_hit(&rig, paths[0])));
+    assert!(send(&rig, "xkey: a\r\n") == 403 && is_hit(&rig, paths[0]));
+}
+
+#[test]
 fn wrong_tags_are_refused() {
     let rig = Rig::start(ADMIN);
     for tag in ["", "a%20b", "a,b", "%C3%A9"] {
