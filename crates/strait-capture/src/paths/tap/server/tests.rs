@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
+use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
 
 use super::super::broker::message::Message;
@@ -78,6 +78,13 @@ fn call(tap: &OwnedFd, bytes: &[u8]) -> Option<Outcome> {
     Outcome::decode(&receive(tap).bytes)
 }
 
+/// Returns a peer that reads nothing, and holds less than a connection sends.
+fn deaf_peer() -> TcpListener {
+    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    set_socket_recv_buffer_size(&peer, 1).unwrap();
+    peer
+}
+
 /// Sends a message with copies of `to`, and at last a connection of `peer` whose last close waits
 /// until the peer reads. Its only copy is in the queue then.
 fn send_unclosable(to: &OwnedFd, copies: usize, peer: &TcpListener) {
@@ -85,7 +92,7 @@ fn send_unclosable(to: &OwnedFd, copies: usize, peer: &TcpListener) {
     // Its exit does not wait.
     let child = fork([to.try_clone().unwrap()], |[to]| {
         let mut stream = TcpStream::connect(address).unwrap();
-        set_socket_send_buffer_size(&stream, 4096).unwrap();
+        set_socket_send_buffer_size(&stream, 1 << 16).unwrap();
         set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 1 << 12]).is_ok() {}
@@ -136,7 +143,7 @@ fn broker_ends_even_if_it_was_sent_the_callers_ends_of_its_sockets() {
 
 #[test]
 fn descriptors_that_cannot_be_closed_stop_neither_the_service_nor_its_end() {
-    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let peer = deaf_peer();
     with_broker(|callers| {
         for copies in [0, 1, MANY - 1] {
             send_unclosable(&callers, copies, &peer);
@@ -152,7 +159,7 @@ fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
     if !is_privileged_or_skip() {
         return;
     }
-    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let peer = deaf_peer();
     with_broker(|callers| {
         for copies in [0, 1, MANY - 1] {
             let tap = open_tap(&callers).unwrap();
