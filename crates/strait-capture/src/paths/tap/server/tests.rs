@@ -85,21 +85,21 @@ fn deaf_peer() -> TcpListener {
     peer
 }
 
-/// Sends a message with copies of `to`, and at last a connection of `peer` whose last close waits
-/// until the peer reads. Its only copy is in the queue then.
-fn send_unclosable(to: &OwnedFd, copies: usize, peer: &TcpListener) {
+/// Sends a message with `copies` of `socket`, and at last a connection of `peer` whose last close
+/// waits until the peer reads. Its only copy is in the queue then.
+fn send_unclosable(to: &OwnedFd, (socket, copies): (&OwnedFd, usize), peer: &TcpListener) {
     let address = peer.local_addr().unwrap();
     // Its exit does not wait.
-    let child = fork([to.try_clone().unwrap()], |[to]| {
+    let child = fork([to, socket].map(|kept| kept.try_clone().unwrap()), |[to, socket]| {
         let mut stream = TcpStream::connect(address).unwrap();
         set_socket_send_buffer_size(&stream, 1 << 16).unwrap();
         set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 1 << 12]).is_ok() {}
-        let mut descriptors = vec![to.as_fd(); copies];
+        let mut descriptors = vec![socket.as_fd(); copies];
         descriptors.push(stream.as_fd());
         send_many(&to, &descriptors);
-        (to, stream)
+        (to, socket, stream)
     });
     let child = child.unwrap();
     while matches!(wait4_no_hang(child), Ok(None)) {
@@ -115,7 +115,7 @@ fn send_many(to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) {
     sendmsg(to, &[IoSlice::new(&request())], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Number of descriptors that do not fit into a message of the broker.
+/// More descriptors than a message of the broker has.
 const MANY: usize = 100;
 
 #[test]
@@ -146,11 +146,11 @@ fn descriptors_that_cannot_be_closed_stop_neither_the_service_nor_its_end() {
     let peer = deaf_peer();
     with_broker(|callers| {
         for copies in [0, 1, MANY - 1] {
-            send_unclosable(&callers, copies, &peer);
+            send_unclosable(&callers, (&callers, copies), &peer);
         }
         let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
         assert!(!send_request(&callers, &request(), &proof).bytes.is_empty(), "a sibling has its reply");
-        send_unclosable(&callers, 1, &peer);
+        send_unclosable(&callers, (&callers, 1), &peer);
     });
 }
 
@@ -163,7 +163,8 @@ fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
     with_broker(|callers| {
         for copies in [0, 1, MANY - 1] {
             let tap = open_tap(&callers).unwrap();
-            send_unclosable(&tap, copies, &peer);
+            send_unclosable(&callers, (&tap, copies), &peer);
+            send_unclosable(&tap, (&tap, copies), &peer);
             // Fails if the tap has ended already.
             let _ = message::send(&tap, &request(), &[tap.as_fd(), callers.as_fd()]);
             message::send(&callers, &[], &[tap.as_fd()]).unwrap();
