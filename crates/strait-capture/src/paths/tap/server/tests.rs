@@ -85,8 +85,8 @@ fn deaf_peer() -> TcpListener {
     peer
 }
 
-/// Sends a message with `copies` of `socket`, and at last a connection of `peer` whose last close
-/// waits until the peer reads. Its only copy is in the queue then.
+/// Sends a message with a UNIX socket and `copies` of `socket`. The queue of the UNIX socket has the
+/// only copy of a connection of `peer`, whose close waits until the peer reads.
 fn send_unclosable(to: &OwnedFd, (socket, copies): (&OwnedFd, usize), peer: &TcpListener) {
     let address = peer.local_addr().unwrap();
     // Its exit does not wait.
@@ -96,10 +96,13 @@ fn send_unclosable(to: &OwnedFd, (socket, copies): (&OwnedFd, usize), peer: &Tcp
         set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 1 << 12]).is_ok() {}
-        let mut descriptors = vec![socket.as_fd(); copies];
-        descriptors.push(stream.as_fd());
+        let (full, other) = pair().unwrap();
+        send_many(&other, &[stream.as_fd()]);
+        let descriptors: Vec<_> =
+            std::iter::once(&full).chain(vec![&socket; copies]).map(OwnedFd::as_fd).collect();
         send_many(&to, &descriptors);
-        (to, socket, stream)
+        drop(descriptors);
+        (to, socket, stream, full, other)
     });
     let child = child.unwrap();
     while matches!(wait4_no_hang(child), Ok(None)) {
