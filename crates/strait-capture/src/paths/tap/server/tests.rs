@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use rustix::io::Errno;
@@ -85,24 +85,30 @@ fn deaf_peer() -> TcpListener {
     peer
 }
 
-/// Sends a message with a UNIX socket and `copies` of `socket`. The queue of the UNIX socket has the
-/// only copy of a connection of `peer`, whose close waits until the peer reads.
+/// Returns a connection whose last close waits until the peer reads.
+fn lingering(peer: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(peer).unwrap();
+    set_socket_send_buffer_size(&stream, 1 << 16).unwrap();
+    set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 12]).is_ok() {}
+    stream
+}
+
+/// Sends a message with a UNIX socket, `copies` of `socket` and a connection that lingers. Queues
+/// have the only copies of this connection, and of one in the queue of the UNIX socket.
 fn send_unclosable(to: &OwnedFd, (socket, copies): (&OwnedFd, usize), peer: &TcpListener) {
     let address = peer.local_addr().unwrap();
     // Its exit does not wait.
     let child = fork([to, socket].map(|kept| kept.try_clone().unwrap()), |[to, socket]| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        set_socket_send_buffer_size(&stream, 1 << 16).unwrap();
-        set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        while stream.write(&[0; 1 << 12]).is_ok() {}
+        let [first, second] = [lingering(address), lingering(address)];
         let (full, other) = pair().unwrap();
-        send_many(&other, &[stream.as_fd()]);
-        let descriptors: Vec<_> =
-            std::iter::once(&full).chain(vec![&socket; copies]).map(OwnedFd::as_fd).collect();
+        send_many(&other, &[first.as_fd()]);
+        let mut descriptors = vec![socket.as_fd(); copies];
+        descriptors.insert(0, full.as_fd());
+        descriptors.push(second.as_fd());
         send_many(&to, &descriptors);
-        drop(descriptors);
-        (to, socket, stream, full, other)
+        (to, socket, first, second, full, other)
     });
     let child = child.unwrap();
     while matches!(wait4_no_hang(child), Ok(None)) {
@@ -148,7 +154,7 @@ fn broker_ends_even_if_it_was_sent_the_callers_ends_of_its_sockets() {
 fn descriptors_that_cannot_be_closed_stop_neither_the_service_nor_its_end() {
     let peer = deaf_peer();
     with_broker(|callers| {
-        for copies in [0, 1, MANY - 1] {
+        for copies in [0, 1, MANY - 2] {
             send_unclosable(&callers, (&callers, copies), &peer);
         }
         let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
@@ -164,7 +170,7 @@ fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
     }
     let peer = deaf_peer();
     with_broker(|callers| {
-        for copies in [0, 1, MANY - 1] {
+        for copies in [0, 1, MANY - 2] {
             let tap = open_tap(&callers).unwrap();
             send_unclosable(&callers, (&tap, copies), &peer);
             send_unclosable(&tap, (&tap, copies), &peer);
