@@ -207,7 +207,8 @@ pub(crate) struct Message {
     pub(crate) is_whole: bool,
 }
 
-/// Waits until one of `sockets` has a message or its other end is closed. Returns the state of each.
+/// Waits until one of `sockets` has a message or its other end is closed. Returns the state of
+/// each.
 pub(crate) fn wait(sockets: &[&OwnedFd]) -> rustix::io::Result<Vec<PollFlags>> {
     let flags = PollFlags::IN | PollFlags::RDHUP;
     let mut polled: Vec<PollFd<'_>> = sockets.iter().map(|socket| PollFd::new(socket, flags)).collect();
