@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::error::{Error, Result, check};
 
@@ -66,6 +67,28 @@ pub fn is_ignored(signal: i32) -> Result<bool> {
     let returned = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
     check(returned, "look at the handler of signal", signal.to_string())?;
     Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
+/// Interrupts the waits of this process's only thread by SIGALRM after each `interval`
+/// (setitimer(2)), also those of close(2) for SO_LINGER; zero ends this.
+pub fn interrupt_each(interval: Duration) -> Result<()> {
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    const OPERATION: &str = "set a timer for";
+    set_flag_on(libc::SIGALRM, &INTERRUPTED, Handling::Always)?;
+    // SAFETY: sigset_t is plain data, for which zeroes are valid.
+    let mut alarm: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the calls read and write the set only; the old mask is not requested.
+    let returned = unsafe {
+        libc::sigemptyset(&raw mut alarm);
+        libc::sigaddset(&raw mut alarm, libc::SIGALRM);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const alarm, ptr::null_mut())
+    };
+    check(returned, OPERATION, "this process")?;
+    let time = libc::timeval { tv_sec: interval.as_secs() as _, tv_usec: interval.subsec_micros() as _ };
+    let timer = libc::itimerval { it_interval: time, it_value: time };
+    // SAFETY: setitimer(2) reads the timer; the old one is not requested.
+    let returned = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
+    check(returned, OPERATION, "this process").map(drop)
 }
 
 /// Gives `signal` its default action.
@@ -140,6 +163,23 @@ fn monotonic_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_of_a_process_are_interrupted() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let child = crate::fork::fork([reader.into()], |[reader]| {
+            interrupt_each(Duration::from_millis(1)).unwrap();
+            let waited = rustix::event::poll(
+                &mut [rustix::event::PollFd::new(&reader, rustix::event::PollFlags::IN)],
+                None,
+            );
+            assert_eq!(waited, Err(rustix::io::Errno::INTR));
+        });
+        let child = child.unwrap();
+        while crate::syscall::wait4_no_hang(child).unwrap().is_none() {
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn signal_sets_its_flag_until_its_default_action_is_restored() {

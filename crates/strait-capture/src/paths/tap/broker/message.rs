@@ -31,6 +31,9 @@ const MESSAGE_BYTES_MAX: usize = 4096 + INSTRUCTIONS_MAX * INSTRUCTION_BYTES;
 /// Maximum number of descriptors of a message: a tap's socket, the rings, and a doorbell for each
 /// lane.
 const DESCRIPTORS_MAX: usize = 2 + LANES_MAX;
+/// Maximum number of descriptors that the kernel allows in a message (`SCM_MAX_FD` of net/scm.h):
+/// it closes those for which there is no place, and the receiver could not choose the order.
+const RECEIVED_MAX: usize = 253;
 
 /// Request to the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,7 +207,8 @@ pub(crate) struct Message {
     pub(crate) is_whole: bool,
 }
 
-/// Waits until one of `sockets` has a message or its other end is closed. Returns the state of each.
+/// Waits until one of `sockets` has a message or its other end is closed. Returns the state of
+/// each.
 pub(crate) fn wait(sockets: &[&OwnedFd]) -> rustix::io::Result<Vec<PollFlags>> {
     let flags = PollFlags::IN | PollFlags::RDHUP;
     let mut polled: Vec<PollFd<'_>> = sockets.iter().map(|socket| PollFd::new(socket, flags)).collect();
@@ -232,7 +236,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>
 /// Receives a message and its descriptors, and does not wait for one. It is empty if the other end
 /// is closed.
 pub(crate) fn receive(socket: &OwnedFd) -> rustix::io::Result<Message> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECEIVED_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let (bytes, flags) = receive_with(socket, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut descriptors = Vec::new();

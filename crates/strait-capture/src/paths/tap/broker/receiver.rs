@@ -1,24 +1,29 @@
 //! Receiver: a process of the broker that takes the descriptors of one caller and checks them.
 //!
 //! Closing the last copy of a descriptor can take for ever: a TCP socket waits for its peer
-//! (SO_LINGER), a file waits for its FUSE server. So the server, which has the privileges and the
-//! links, never has a descriptor of a caller. A receiver has no capability and no link, and the
-//! server drops the tap of a receiver that has shut down its socket, even if its end takes long. It
-//! closes no descriptor of its caller: the kernel closes them when the process exits, and ignores
-//! SO_LINGER then.
+//! (SO_LINGER), a file waits for its FUSE server, even at the exit of a process. So the server,
+//! which has the privileges and the links, never has a descriptor of a caller. A receiver has no
+//! capability and no link, and may never end. Of its caller it then has no socket, so that it keeps
+//! no tap open: it closes UNIX sockets first. A signal interrupts each wait for SO_LINGER, and the
+//! kernel does not wait for it at the exit of a process.
 
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown};
 use strait_os::process::drop_capabilities;
+use strait_sys::signal;
 use strait_sys::socket::{is_filter_locked, namespace_cookie};
 
 use super::message::{self, Message, Outcome};
 use super::{failed, incomplete, pair};
 use crate::error::Error;
+
+/// Time after which the close of a descriptor is interrupted.
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Receives a request from the socket of all `callers`, and serves its tap by calls to `server`.
 /// Its caller must show a packet socket of `namespace`.
@@ -31,47 +36,73 @@ pub(crate) fn run([callers, server]: [OwnedFd; 2], namespace: u64) {
 }
 
 fn serve(callers: OwnedFd, server: &OwnedFd, namespace: u64) -> rustix::io::Result<()> {
-    let Message { bytes, descriptors, is_whole } = first_request(&callers, server)?;
-    let descriptors = ManuallyDrop::new(descriptors);
-    // Another receiver takes the next request. The server has a copy of this socket, so its queue,
-    // which can have descriptors, is not closed here.
+    wait_for_request(&callers, server)?;
+    let interrupt_each = |interval| signal::interrupt_each(interval).map_err(|_| Errno::INVAL);
+    interrupt_each(INTERVAL)?;
+    // The server starts another receiver, because this one may not get further.
+    message::send(server, &message::TAKEN, &[])?;
+    // Fails if another receiver was faster.
+    let request = message::receive(&callers)?;
     drop(callers);
-    let (true, [caller, proof]) = (is_whole, &descriptors[..]) else { return Err(Errno::PROTO) };
-    if socket_domain(caller)? != AddressFamily::UNIX || socket_type(caller)? != SocketType::SEQPACKET {
-        return Err(Errno::PROTO);
+    let opened = open(&request, server, namespace);
+    if opened.is_err() {
+        // Closing may take long.
+        let _ = shutdown(server, Shutdown::Both);
     }
-    if let Err(error) = check_socket(proof, namespace) {
-        return message::send(caller, &Outcome::of(&error).encode(), &[]);
-    }
-    let reply = call(server, &bytes)?;
-    // The tap ends when all copies of its caller's socket are closed. None must get into a queue
-    // that lives as long as the tap: that of `caller` closes, and this process reads that of the
-    // tap, to which only `own` leads.
-    shutdown(caller, Shutdown::Read)?;
-    let (own, callers_end) = pair()?;
-    let own = ManuallyDrop::new(own);
-    let is_done = Outcome::decode(&reply.bytes) == Some(Outcome::Done);
-    let tap = is_done.then(|| callers_end.as_fd());
-    let made: Vec<BorrowedFd<'_>> =
-        tap.into_iter().chain(reply.descriptors.iter().map(OwnedFd::as_fd)).collect();
-    message::send(caller, &reply.bytes, &made)?;
-    drop((callers_end, reply));
-    if is_done { relay(&own, server) } else { Ok(()) }
+    close_sockets(request.descriptors);
+    interrupt_each(Duration::ZERO)?;
+    // Its queue can have descriptors, so it is closed by the exit.
+    relay(&ManuallyDrop::new(opened?), server)
 }
 
-/// Waits for a request. Reports to the server that it takes one, so that the server starts another
-/// receiver: this one may not get further, because the kernel closes descriptors that do not fit
-/// into the table.
-fn first_request(callers: &OwnedFd, server: &OwnedFd) -> rustix::io::Result<Message> {
+/// Waits for a request, which another receiver may take.
+fn wait_for_request(callers: &OwnedFd, server: &OwnedFd) -> rustix::io::Result<()> {
     let states = message::wait(&[callers, server])?;
     if states.into_iter().any(message::is_ended) {
         // The server ends this process.
         message::wait(&[server])?;
         return Err(Errno::PIPE);
     }
-    message::send(server, &message::TAKEN, &[])?;
-    // Fails if another receiver was faster.
-    message::receive(callers)
+    Ok(())
+}
+
+/// Closes the UNIX sockets of `descriptors`, and leaves the others to the exit of this process.
+fn close_sockets(descriptors: Vec<OwnedFd>) {
+    for descriptor in descriptors {
+        if socket_domain(&descriptor) == Ok(AddressFamily::UNIX) {
+            drop(descriptor);
+        } else {
+            mem::forget(descriptor);
+        }
+    }
+}
+
+/// Opens the tap of a request. Returns its socket, of which the caller has the other end.
+fn open(request: &Message, server: &OwnedFd, namespace: u64) -> rustix::io::Result<OwnedFd> {
+    let (true, [caller, proof]) = (request.is_whole, &request.descriptors[..]) else {
+        return Err(Errno::PROTO);
+    };
+    if socket_domain(caller)? != AddressFamily::UNIX || socket_type(caller)? != SocketType::SEQPACKET {
+        return Err(Errno::PROTO);
+    }
+    if let Err(error) = check_socket(proof, namespace) {
+        message::send(caller, &Outcome::of(&error).encode(), &[])?;
+        return Err(Errno::PERM);
+    }
+    let reply = call(server, &request.bytes)?;
+    if Outcome::decode(&reply.bytes) != Some(Outcome::Done) {
+        message::send(caller, &reply.bytes, &[])?;
+        return Err(Errno::PROTO);
+    }
+    // The tap ends when all copies of its caller's socket are closed. None must get into a queue
+    // that lives as long as the tap: that of `caller` closes, and this process reads that of the
+    // tap.
+    shutdown(caller, Shutdown::Read)?;
+    let (own, callers_end) = pair()?;
+    let made: Vec<BorrowedFd<'_>> =
+        [&callers_end].into_iter().chain(&reply.descriptors).map(OwnedFd::as_fd).collect();
+    message::send(caller, &reply.bytes, &made)?;
+    Ok(own)
 }
 
 /// Passes the calls for a tap to the server, until one of both ends.

@@ -2,11 +2,11 @@
 
 use std::io::{IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
+use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
 
 use super::super::broker::message::Message;
@@ -78,21 +78,37 @@ fn call(tap: &OwnedFd, bytes: &[u8]) -> Option<Outcome> {
     Outcome::decode(&receive(tap).bytes)
 }
 
-/// Sends a message with copies of `to`, and at last a connection of `peer` whose last close waits
-/// until the peer reads. Its only copy is in the queue then.
-fn send_unclosable(to: &OwnedFd, copies: usize, peer: &TcpListener) {
+/// Returns a peer that reads nothing, and holds less than a connection sends.
+fn deaf_peer() -> TcpListener {
+    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    set_socket_recv_buffer_size(&peer, 1).unwrap();
+    peer
+}
+
+/// Returns a connection whose last close waits until the peer reads.
+fn lingering(peer: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(peer).unwrap();
+    set_socket_send_buffer_size(&stream, 1 << 16).unwrap();
+    set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 12]).is_ok() {}
+    stream
+}
+
+/// Sends a message with a UNIX socket, `copies` of `socket` and a connection that lingers. Queues
+/// have the only copies of this connection, and of one in the queue of the UNIX socket.
+fn send_unclosable(to: &OwnedFd, (socket, copies): (&OwnedFd, usize), peer: &TcpListener) {
     let address = peer.local_addr().unwrap();
     // Its exit does not wait.
-    let child = fork([to.try_clone().unwrap()], |[to]| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        set_socket_send_buffer_size(&stream, 4096).unwrap();
-        set_socket_linger(&stream, Some(Duration::from_secs(1 << 20))).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        while stream.write(&[0; 1 << 12]).is_ok() {}
-        let mut descriptors = vec![to.as_fd(); copies];
-        descriptors.push(stream.as_fd());
+    let child = fork([to, socket].map(|kept| kept.try_clone().unwrap()), |[to, socket]| {
+        let [first, second] = [lingering(address), lingering(address)];
+        let (full, other) = pair().unwrap();
+        send_many(&other, &[first.as_fd()]);
+        let mut descriptors = vec![socket.as_fd(); copies];
+        descriptors.insert(0, full.as_fd());
+        descriptors.push(second.as_fd());
         send_many(&to, &descriptors);
-        (to, stream)
+        (to, socket, first, second, full, other)
     });
     let child = child.unwrap();
     while matches!(wait4_no_hang(child), Ok(None)) {
@@ -108,7 +124,7 @@ fn send_many(to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) {
     sendmsg(to, &[IoSlice::new(&request())], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Number of descriptors that do not fit into a message of the broker.
+/// More descriptors than a message of the broker has.
 const MANY: usize = 100;
 
 #[test]
@@ -136,14 +152,14 @@ fn broker_ends_even_if_it_was_sent_the_callers_ends_of_its_sockets() {
 
 #[test]
 fn descriptors_that_cannot_be_closed_stop_neither_the_service_nor_its_end() {
-    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let peer = deaf_peer();
     with_broker(|callers| {
-        for copies in [0, 1, MANY - 1] {
-            send_unclosable(&callers, copies, &peer);
+        for copies in [0, 1, MANY - 2] {
+            send_unclosable(&callers, (&callers, copies), &peer);
         }
         let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
         assert!(!send_request(&callers, &request(), &proof).bytes.is_empty(), "a sibling has its reply");
-        send_unclosable(&callers, 1, &peer);
+        send_unclosable(&callers, (&callers, 1), &peer);
     });
 }
 
@@ -152,11 +168,12 @@ fn tap_ends_with_its_caller_even_if_it_was_sent_descriptors() {
     if !is_privileged_or_skip() {
         return;
     }
-    let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let peer = deaf_peer();
     with_broker(|callers| {
-        for copies in [0, 1, MANY - 1] {
+        for copies in [0, 1, MANY - 2] {
             let tap = open_tap(&callers).unwrap();
-            send_unclosable(&tap, copies, &peer);
+            send_unclosable(&callers, (&tap, copies), &peer);
+            send_unclosable(&tap, (&tap, copies), &peer);
             // Fails if the tap has ended already.
             let _ = message::send(&tap, &request(), &[tap.as_fd(), callers.as_fd()]);
             message::send(&callers, &[], &[tap.as_fd()]).unwrap();
