@@ -1,6 +1,7 @@
-//! `--to file:DIR`: packets and the ledger as Parquet files.
+//! `--to URL`: packets and the ledger as Parquet files, or flows to a collector.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,14 +14,17 @@ use strait_ledger::{Grouped, Report};
 use strait_os::clock;
 use strait_packet::summary::link_type;
 use strait_table::flows::FlowLimits;
-use strait_table::messages::Missed;
+use strait_table::ipfix::{Collector, Exported, Exporter};
+use strait_table::messages::{Missed, SelectedMessages};
 use strait_table::packets::{Columns, InterfaceNames};
-use strait_table::sink::{Recovered, Summary, TableSink};
+use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
 use strait_table::{FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
 
 use super::owners::OwnerTexts;
+use super::target::{self, CollectorUrl, Target};
 use super::{Output, Source, print_stderr, print_text};
 use crate::Error;
+use crate::bulk::{look_up, no_address};
 use crate::parse::{bytes, count_u32, seconds};
 use crate::sink::Sink;
 
@@ -28,9 +32,10 @@ use crate::sink::Sink;
 #[derive(ClapArgs)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR
-    #[arg(long, value_name = "URL", group = "target", value_parser = directory)]
-    to: Option<PathBuf>,
+    /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
+    /// or send flows to a collector by IPFIX: ipfix://HOST[:PORT] over UDP, ipfix+tcp:// over TCP
+    #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
+    to: Option<Target>,
     /// Name of this sensor in the paths of the tables [default: the name of the host]
     #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
     sensor: Option<String>,
@@ -65,53 +70,61 @@ fn frame_bytes(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("give 1 to {FRAME_BYTES_MAX} bytes"))
 }
 
-/// Parses the directory of `file:DIR`, or of `file://HOST/DIR` (RFC 8089) of this machine.
-fn directory(url: &str) -> Result<PathBuf, String> {
-    let example = "as in file:/srv/lake";
-    let Some(path) = url.strip_prefix("file:") else {
-        return Err(format!("give file: and a directory, {example}"));
-    };
-    let path = match path.strip_prefix("//") {
-        None => path,
-        Some(rest) => {
-            let (host, _) = rest.split_once('/').unwrap_or((rest, ""));
-            if !host.is_empty() && host != "localhost" {
-                return Err(format!("{host} is the host in this URL, not a directory: give one, {example}"));
-            }
-            &rest[host.len()..]
-        }
-    };
-    if path.is_empty() {
-        Err(format!("give the directory of the tables, {example}"))
-    } else {
-        Ok(path.into())
-    }
-}
-
 /// Prints the columns of all tables.
 pub(crate) fn print_schema() -> Result<(), Error> {
     Ok(print_text(&schema::text())?)
 }
 
 impl Args {
-    /// Returns the directory, if the output is tables.
-    pub(super) fn directory(&self) -> Option<&Path> {
-        self.to.as_deref()
+    /// Returns the target, if the output is tables.
+    pub(super) fn target(&self) -> Option<&Target> {
+        self.to.as_ref()
+    }
+
+    /// Returns true if flows are exported.
+    pub(super) fn exports(&self) -> bool {
+        matches!(self.to, Some(Target::Collector(_)))
+    }
+
+    /// Refuses options that have no effect on the target.
+    pub(super) fn check(&self, rotates: bool) -> Result<(), Error> {
+        if !self.exports() {
+            return Ok(());
+        }
+        let flows = Selected { packets: false, flows: true, messages: SelectedMessages::default() };
+        for (is_given, option) in [
+            (self.sensor.is_some(), "--sensor"),
+            (self.tables.is_some_and(|selected| selected != flows), "--tables"),
+            (self.columns.is_some(), "--columns"),
+            (self.frames.is_some(), "--frames"),
+            (rotates, "the rotation of files"),
+        ] {
+            if is_given {
+                return Err(Error::Usage(format!("IPFIX exports flows alone: leave out {option}")));
+            }
+        }
+        Ok(())
     }
 
     /// Opens the tables of a capture; `limits` are size and age of a file.
     pub(super) fn open(
         &self,
-        directory: &Path,
+        target: &Target,
         mut source: Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let is_file = source.path == "file";
-        let mut options = self.options(directory, limits, is_file)?;
-        if source.owners.is_some() {
-            options.columns = options.columns.with_owner();
-        }
-        let mut tables = TableOutput::open(options, interface_names(&source, is_file))?;
+        let names = interface_names(&source, is_file);
+        let mut tables = match target {
+            Target::Collector(url) => export(&open_exporter(url)?, names, self.flow_limits(), is_file),
+            Target::Directory(directory) => {
+                let mut options = self.options(directory, limits, is_file)?;
+                if source.owners.is_some() {
+                    options.columns = options.columns.with_owner();
+                }
+                TableOutput::open(options, names)?
+            }
+        };
         report_recovered(tables.sink.recovered());
         tables.start_source(source.link_type, 0);
         tables.owners = source.owners.take().map(OwnerTexts::new);
@@ -121,10 +134,17 @@ impl Args {
     /// Opens the tables of `count` workers that read files.
     pub(super) fn open_several(
         &self,
-        directory: &Path,
+        target: &Target,
         limits: (Option<u64>, Option<Duration>),
         count: usize,
     ) -> Result<Vec<TableOutput>, Error> {
+        let directory = match target {
+            Target::Directory(directory) => directory,
+            Target::Collector(url) => {
+                let (exporter, flows) = (open_exporter(url)?, self.flow_limits().shared_by(count));
+                return Ok((0..count).map(|_| export(&exporter, no_names(), flows, true)).collect());
+            }
+        };
         let mut options = self.options(directory, limits, true)?;
         // All workers together have the memory of one table.
         options.flows = options.flows.shared_by(count);
@@ -171,6 +191,25 @@ impl Args {
             active_ns: self.flow_active.map_or(default.active_ns, nanoseconds),
         }
     }
+}
+
+/// Looks up a collector, and opens the export to it.
+fn open_exporter(url: &CollectorUrl) -> Result<Arc<Exporter>, Error> {
+    let CollectorUrl { name, transport, domain } = url;
+    let addresses: Vec<SocketAddr> = look_up(name)?.collect();
+    if addresses.is_empty() {
+        return Err(no_address(name));
+    }
+    let collector = Collector { name: name.clone(), addresses, transport: *transport, domain: *domain };
+    Ok(Arc::new(Exporter::open(collector)?))
+}
+
+/// Returns tables that are exported.
+fn export(exporter: &Arc<Exporter>, names: InterfaceNames, flows: FlowLimits, waits: bool) -> TableOutput {
+    let options = ExportOptions { exporter: Arc::clone(exporter), flows, waits };
+    let sink = TableSink::export(options, names, clock::realtime_ns());
+    let place = Place::Collector(Arc::clone(exporter));
+    TableOutput { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false }
 }
 
 /// Returns the name of the host as the name of the sensor.
@@ -227,14 +266,39 @@ pub(crate) struct TableOutput {
     /// Number of the first lane of the source.
     lane: u32,
     owners: Option<OwnerTexts>,
-    directory: PathBuf,
+    place: Place,
+    /// True if a failure of the export was reported.
+    is_failing: bool,
+}
+
+/// Place of tables.
+enum Place {
+    Directory(PathBuf),
+    Collector(Arc<Exporter>),
 }
 
 impl TableOutput {
     fn open(options: Options, names: InterfaceNames) -> Result<Self, Error> {
-        let directory = options.directory.clone();
+        let place = Place::Directory(options.directory.clone());
         let sink = TableSink::open(options, names, clock::realtime_ns())?;
-        Ok(Self { sink, link_type: 0, lane: 0, owners: None, directory })
+        Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
+    }
+
+    /// Reports the start and the end of a failure of the export.
+    fn report_failure(&mut self) {
+        let Place::Collector(exporter) = &self.place else { return };
+        let failure = exporter.failure();
+        if failure.is_some() == self.is_failing {
+            return;
+        }
+        self.is_failing = failure.is_some();
+        let collector = exporter.collector();
+        match failure {
+            Some(error) => print_stderr(format_args!(
+                "strait: note: the export to {collector} fails: {error}; flows are lost until it works\n"
+            )),
+            None => print_stderr(format_args!("strait: note: the export to {collector} works again\n")),
+        }
     }
 
     /// Returns the owners of the packets, if they are reported.
@@ -261,9 +325,15 @@ impl TableOutput {
 
     /// Completes the tables, and returns their totals.
     pub(crate) fn close(self, report: &Report) -> Result<Totals, Error> {
-        let mut totals = Totals { directory: self.directory, ..Totals::default() };
-        totals.summary = self.sink.close(report, clock::realtime_ns())?;
-        Ok(totals)
+        let summary = self.sink.close(report, clock::realtime_ns())?;
+        Ok(match self.place {
+            Place::Directory(directory) => {
+                Totals { to: format!("below {}", directory.display()), is_export: false, summary }
+            }
+            Place::Collector(exporter) => {
+                Totals { to: format!("to {}", exporter.collector()), is_export: true, summary }
+            }
+        })
     }
 }
 
@@ -300,6 +370,7 @@ impl Sink for TableOutput {
     }
 
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
+        self.report_failure();
         Ok(self.sink.flush_due(now)?)
     }
 
@@ -335,15 +406,31 @@ impl Sink for TableOutput {
 /// Totals of completed tables, for a line about them.
 #[derive(Default)]
 pub(crate) struct Totals {
-    directory: PathBuf,
+    /// `below DIRECTORY`, or `to COLLECTOR`.
+    to: String,
+    is_export: bool,
     summary: Summary,
 }
 
 impl Totals {
-    /// Adds the totals of other tables of the same directory.
+    /// Adds the totals of other tables of the same target.
     pub(crate) fn add(&mut self, other: Self) {
-        self.directory = other.directory;
+        (self.to, self.is_export) = (other.to, other.is_export);
         self.summary.add(&other.summary);
+    }
+
+    /// Returns the line.
+    ///
+    /// # Errors
+    /// Flows were lost on their way to a collector.
+    pub(crate) fn line(&self) -> Result<String, Error> {
+        let Exported { flows, lost, failure, .. } = &self.summary.exported;
+        if *lost == 0 {
+            return Ok(self.to_string());
+        }
+        let (lost, all) = (Grouped(*lost), Grouped(flows + lost));
+        let cause = failure.as_deref().unwrap_or("an unknown cause");
+        Err(Error::Failed(format!("export {}: {lost} of {all} flows are lost: {cause}", self.to)))
     }
 }
 
@@ -351,8 +438,14 @@ impl Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
-        write_rows(f, &self.summary)?;
-        write!(f, " below {}", self.directory.display())?;
+        if self.is_export {
+            let Exported { flows, messages, bytes, .. } = &self.summary.exported;
+            let (flows, messages, bytes) = (Grouped(*flows), Grouped(*messages), Grouped(*bytes));
+            write!(f, "exported {flows} flows, {bytes} bytes, in {messages} messages")?;
+        } else {
+            write_rows(f, &self.summary)?;
+        }
+        write!(f, " {}", self.to)?;
         match flows_evicted {
             0 => {}
             1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,

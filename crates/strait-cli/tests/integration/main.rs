@@ -12,6 +12,7 @@ mod external;
 mod files;
 mod generate;
 mod interrupted;
+mod ipfix;
 mod killed;
 mod links;
 mod metrics;
