@@ -28,6 +28,7 @@ mod recovery;
 mod rows;
 pub mod schema;
 pub mod sink;
+mod spool;
 mod tally;
 pub mod writer;
 
@@ -35,3 +36,4 @@ pub use error::TableError;
 pub use extras::{Extras, Owner};
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};
 pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};
+pub use spool::Spool;
