@@ -1,8 +1,9 @@
 //! The connection to a collector, and the thread that sends messages on it.
 //!
-//! Over TCP a message waits while the connection fails, for at most [`Limits::retry_for`]; the thread
-//! connects again with growing pauses. Over UDP a failed message is lost at once. A datagram that
-//! the collector's machine refuses is reported with the next one, so the last datagram is lost then.
+//! Over TCP a message waits while the connection fails, for at most [`Limits::retry_for`]; the
+//! thread connects again with growing pauses. Over UDP a failed message is lost at once. A datagram
+//! that the collector's machine refuses is reported with the next one: the last datagram is then
+//! counted as lost.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};

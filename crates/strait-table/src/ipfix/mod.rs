@@ -1,7 +1,8 @@
 //! Export of flows by IPFIX (RFC 7011), with both directions in a record (RFC 5103).
 //!
 //! ```text
-//! flows ─▶ Writer: records ─▶ message ─ full or due ─▶ queue ─▶ thread: header, templates ─▶ collector
+//! flows ─▶ Writer: records ─▶ message ─ full or due ─▶ queue ─▶ thread: header, templates
+//!                                                                  └─▶ collector
 //! ```
 //!
 //! [`record`] makes records and templates, [`message`] puts them into messages; both are pure. One

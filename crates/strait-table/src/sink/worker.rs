@@ -1,5 +1,5 @@
-//! The thread of the tables: it takes blocks from the queue, makes rows of them, and writes files or
-//! exports flows.
+//! The thread of the tables: it takes blocks from the queue, makes rows of them, and writes files
+//! or exports flows.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
