@@ -6,6 +6,7 @@ mod origin;
 mod owners;
 mod tables;
 mod target;
+mod upload;
 
 use std::time::Instant;
 

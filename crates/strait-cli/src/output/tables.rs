@@ -18,14 +18,17 @@ use strait_table::ipfix::{Collector, Exported, Exporter};
 use strait_table::messages::{Missed, SelectedMessages};
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
-use strait_table::{FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
+use strait_table::{
+    FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, schema, sensor_name,
+};
 
 use super::owners::OwnerTexts;
 use super::target::{self, CollectorUrl, Target};
+use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
 use crate::Error;
 use crate::bulk::{look_up, no_address};
-use crate::parse::{bytes, count_u32, seconds};
+use crate::parse::{bytes, count_u32, mebibytes, seconds};
 use crate::sink::Sink;
 
 /// Options of tables.
@@ -33,9 +36,17 @@ use crate::sink::Sink;
 #[group(skip)]
 pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
-    /// or send flows to a collector by IPFIX: ipfix://HOST[:PORT] over UDP, ipfix+tcp:// over TCP
+    /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
+    /// ipfix://HOST[:PORT] over UDP, ipfix+tcp:// over TCP
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Option<Target>,
+    /// Directory below which files wait for their upload [default: /var/spool/strait]
+    #[arg(long, value_name = "DIR", requires = "to")]
+    spool: Option<PathBuf>,
+    /// Maximum size of the files that wait for their upload, in MiB, or as in 10GiB; beyond it
+    /// packets are lost in the sink [default: 1024]
+    #[arg(long, value_name = "SIZE", requires = "to", value_parser = spool_bytes)]
+    spool_mib: Option<u64>,
     /// Name of this sensor in the paths of the tables [default: the name of the host]
     #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
     sensor: Option<String>,
@@ -70,6 +81,13 @@ fn frame_bytes(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("give 1 to {FRAME_BYTES_MAX} bytes"))
 }
 
+/// Parses the limit of a spool: at least some files of the smallest size.
+fn spool_bytes(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1 << 20;
+    mebibytes(text)
+        .and_then(|bytes| if bytes >= LEAST { Ok(bytes) } else { Err("give at least 1 MiB".into()) })
+}
+
 /// Prints the columns of all tables.
 pub(crate) fn print_schema() -> Result<(), Error> {
     Ok(print_text(&schema::text())?)
@@ -88,6 +106,9 @@ impl Args {
 
     /// Refuses options that have no effect on the target.
     pub(super) fn check(&self, rotates: bool) -> Result<(), Error> {
+        if !matches!(self.to, Some(Target::Bucket(_))) && (self.spool.is_some() || self.spool_mib.is_some()) {
+            return Err(Error::Usage("--spool and --spool-mib are for --to s3://BUCKET".into()));
+        }
         if !self.exports() {
             return Ok(());
         }
@@ -115,14 +136,14 @@ impl Args {
     ) -> Result<Output, Error> {
         let is_file = source.path == "file";
         let names = interface_names(&source, is_file);
-        let mut tables = match target {
-            Target::Collector(url) => export(&open_exporter(url)?, names, self.flow_limits(), is_file),
-            Target::Directory(directory) => {
-                let mut options = self.options(directory, limits, is_file)?;
+        let mut tables = match self.place(target)? {
+            Place::Collector(exporter) => export(&exporter, names, self.flow_limits(), is_file),
+            place => {
+                let mut options = self.options(&place, limits, is_file)?;
                 if source.owners.is_some() {
                     options.columns = options.columns.with_owner();
                 }
-                TableOutput::open(options, names)?
+                TableOutput::open(options, place, names)?
             }
         };
         report_recovered(tables.sink.recovered());
@@ -138,17 +159,14 @@ impl Args {
         limits: (Option<u64>, Option<Duration>),
         count: usize,
     ) -> Result<Vec<TableOutput>, Error> {
-        let directory = match target {
-            Target::Directory(directory) => directory,
-            Target::Collector(url) => {
-                let (exporter, flows) = (open_exporter(url)?, self.flow_limits().shared_by(count));
-                return Ok((0..count).map(|_| export(&exporter, no_names(), flows, true)).collect());
-            }
-        };
-        let mut options = self.options(directory, limits, true)?;
+        let place = self.place(target)?;
         // All workers together have the memory of one table.
-        options.flows = options.flows.shared_by(count);
-        let open = |_| TableOutput::open(options.clone(), no_names());
+        let flows = self.flow_limits().shared_by(count);
+        if let Place::Collector(exporter) = &place {
+            return Ok((0..count).map(|_| export(exporter, no_names(), flows, true)).collect());
+        }
+        let options = Options { flows, ..self.options(&place, limits, true)? };
+        let open = |_| TableOutput::open(options.clone(), place.clone(), no_names());
         let tables = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
         if let Some(first) = tables.first() {
             report_recovered(first.sink.recovered());
@@ -156,14 +174,36 @@ impl Args {
         Ok(tables)
     }
 
+    /// Opens the place of the tables.
+    fn place(&self, target: &Target) -> Result<Place, Error> {
+        Ok(match target {
+            Target::Directory(directory) => Place::Directory(directory.clone()),
+            Target::Collector(url) => Place::Collector(open_exporter(url)?),
+            Target::Bucket(bucket) => {
+                let spool = self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL));
+                Place::Bucket(Arc::new(Upload::start(bucket, spool)?))
+            }
+        })
+    }
+
     fn options(
         &self,
-        directory: &Path,
+        place: &Place,
         limits: (Option<u64>, Option<Duration>),
         waits: bool,
     ) -> Result<Options, Error> {
+        let (directory, spool) = match place {
+            Place::Bucket(upload) => {
+                let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
+                let spool = Spool::new(upload.directory(), bytes_max, Spool::PATIENCE);
+                (upload.directory().to_owned(), Some(Arc::new(spool)))
+            }
+            Place::Directory(directory) => (directory.clone(), None),
+            Place::Collector(_) => return Err(Error::Failed("a collector has no files".into())),
+        };
         Ok(Options {
-            directory: directory.to_owned(),
+            directory,
+            spool,
             sensor: self.sensor.clone().map_or_else(host, Ok)?,
             capture: format!("{:016x}", clock::realtime_ns()),
             numbers: FileNumbers::default(),
@@ -271,15 +311,26 @@ pub(crate) struct TableOutput {
     is_failing: bool,
 }
 
-/// Place of tables.
+/// Open place of tables.
+#[derive(Clone)]
 enum Place {
     Directory(PathBuf),
+    Bucket(Arc<Upload>),
     Collector(Arc<Exporter>),
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => write!(f, "below {}", directory.display()),
+            Self::Bucket(upload) => write!(f, "in {}", upload.bucket()),
+            Self::Collector(exporter) => write!(f, "to {}", exporter.collector()),
+        }
+    }
+}
+
 impl TableOutput {
-    fn open(options: Options, names: InterfaceNames) -> Result<Self, Error> {
-        let place = Place::Directory(options.directory.clone());
+    fn open(options: Options, place: Place, names: InterfaceNames) -> Result<Self, Error> {
         let sink = TableSink::open(options, names, clock::realtime_ns())?;
         Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
     }
@@ -326,14 +377,7 @@ impl TableOutput {
     /// Completes the tables, and returns their totals.
     pub(crate) fn close(self, report: &Report) -> Result<Totals, Error> {
         let summary = self.sink.close(report, clock::realtime_ns())?;
-        Ok(match self.place {
-            Place::Directory(directory) => {
-                Totals { to: format!("below {}", directory.display()), is_export: false, summary }
-            }
-            Place::Collector(exporter) => {
-                Totals { to: format!("to {}", exporter.collector()), is_export: true, summary }
-            }
-        })
+        Ok(Totals { place: Some(self.place), summary })
     }
 }
 
@@ -406,31 +450,30 @@ impl Sink for TableOutput {
 /// Totals of completed tables, for a line about them.
 #[derive(Default)]
 pub(crate) struct Totals {
-    /// `below DIRECTORY`, or `to COLLECTOR`.
-    to: String,
-    is_export: bool,
+    place: Option<Place>,
     summary: Summary,
 }
 
 impl Totals {
-    /// Adds the totals of other tables of the same target.
+    /// Adds the totals of other tables of the same place.
     pub(crate) fn add(&mut self, other: Self) {
-        (self.to, self.is_export) = (other.to, other.is_export);
+        self.place = other.place;
         self.summary.add(&other.summary);
     }
 
-    /// Returns the line.
+    /// Waits for the end of an upload, and returns the line.
     ///
     /// # Errors
-    /// Flows were lost on their way to a collector.
+    /// Flows were lost on their way to a collector; files are not uploaded.
     pub(crate) fn line(&self) -> Result<String, Error> {
-        let Exported { flows, lost, failure, .. } = &self.summary.exported;
-        if *lost == 0 {
-            return Ok(self.to_string());
+        if let Some(Place::Bucket(upload)) = &self.place {
+            upload.finish()?;
         }
+        let Exported { flows, lost, failure, .. } = &self.summary.exported;
+        let Some(place) = self.place.as_ref().filter(|_| *lost > 0) else { return Ok(self.to_string()) };
         let (lost, all) = (Grouped(*lost), Grouped(flows + lost));
         let cause = failure.as_deref().unwrap_or("an unknown cause");
-        Err(Error::Failed(format!("export {}: {lost} of {all} flows are lost: {cause}", self.to)))
+        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}")))
     }
 }
 
@@ -438,14 +481,16 @@ impl Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
-        if self.is_export {
+        if matches!(self.place, Some(Place::Collector(_))) {
             let Exported { flows, messages, bytes, .. } = &self.summary.exported;
             let (flows, messages, bytes) = (Grouped(*flows), Grouped(*messages), Grouped(*bytes));
             write!(f, "exported {flows} flows, {bytes} bytes, in {messages} messages")?;
         } else {
             write_rows(f, &self.summary)?;
         }
-        write!(f, " {}", self.to)?;
+        if let Some(place) = &self.place {
+            write!(f, " {place}")?;
+        }
         match flows_evicted {
             0 => {}
             1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
@@ -454,6 +499,10 @@ impl fmt::Display for Totals {
         match packets.without_hour + flows.without_hour + messages.without_hour {
             0 => {}
             rows => write!(f, "; {} rows have no date and hour, as times jump", Grouped(rows))?,
+        }
+        match packets.refused + flows.refused + messages.refused {
+            0 => {}
+            rows => write!(f, "; {} rows are lost, as the spool was full", Grouped(rows))?,
         }
         write_missed(f, missed)
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use strait_program::bucket::Bucket;
 use strait_table::ipfix::Transport;
 
 /// Port of collectors (RFC 7011 section 10.2.2).
@@ -14,6 +15,8 @@ pub(crate) enum Target {
     Directory(PathBuf),
     /// Collector of flows.
     Collector(CollectorUrl),
+    /// Bucket of an object store.
+    Bucket(Bucket),
 }
 
 /// URL of a collector: `ipfix://HOST:PORT?domain=N`.
@@ -38,7 +41,11 @@ pub(super) fn parse(url: &str) -> Result<Target, String> {
     if let Some(rest) = url.strip_prefix("ipfix+tcp://") {
         return collector(rest, Transport::Tcp);
     }
-    Err("give a directory, as in file:/srv/lake, or a collector, as in ipfix://192.0.2.1".into())
+    if url.starts_with("s3:") {
+        return url.parse().map(Target::Bucket);
+    }
+    Err("give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, or a collector, as in ipfix://192.0.2.1"
+        .into())
 }
 
 /// Parses the directory of `file:DIR`, or of `file://HOST/DIR` (RFC 8089) of this machine.
@@ -139,6 +146,8 @@ mod tests {
             ("", "give a directory"),
             ("192.0.2.1:4739", "give a directory"),
             ("ipfix:192.0.2.1", "give a directory"),
+            ("s3:lake", "give a bucket"),
+            ("s3://Lake", "a bucket has"),
             ("ipfix://", "the collector's name"),
             ("ipfix://:4739", "the collector's name"),
             ("ipfix://user@host", "the collector's name"),

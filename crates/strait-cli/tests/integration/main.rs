@@ -36,4 +36,5 @@ mod tcpdump_options;
 mod tools;
 mod top;
 mod transfer;
+mod upload;
 mod verified;
