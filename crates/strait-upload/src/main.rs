@@ -42,6 +42,7 @@ const HELP: &str = "Environment:
                                                                 other credentials
   AWS_REGION                                                    region [default: us-east-1]
   AWS_ENDPOINT_URL                                              address of another store than Amazon's
+  SSL_CERT_FILE                                                 certificates to trust [default: the system's]
 Without credentials those of the machine (IMDS) are used.
 
 Examples:

@@ -140,10 +140,18 @@ fn read_part(content: &mut File) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// Returns the text of an error on one line. Stores answer with XML of any length.
+/// Returns the text of an error on one line, with its innermost cause. Stores answer with XML of
+/// any length.
 fn one_line(error: &object_store::Error) -> String {
-    let text: Vec<String> = error.to_string().split_whitespace().map(str::to_owned).collect();
-    let text = text.join(" ");
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let (mut text, cause) = (error.to_string(), cause.to_string());
+    if !text.contains(&cause) {
+        text = format!("{cause}: {text}");
+    }
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(ERROR_LEN_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,

@@ -72,7 +72,8 @@ fn files_stay_while_the_store_is_down_and_are_sent_when_it_is_up() {
     let refused = run(&moto, spool.path(), "s3://lake");
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     assert!(
-        refused.stderr.starts_with("strait-upload: ") && refused.stderr.lines().count() == 1,
+        refused.stderr.starts_with("strait-upload: Connection refused")
+            && refused.stderr.lines().count() == 1,
         "{}",
         refused.stderr
     );
