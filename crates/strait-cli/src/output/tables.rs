@@ -335,20 +335,29 @@ impl TableOutput {
         Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
     }
 
-    /// Reports the start and the end of a failure of the export.
+    /// Reports the start and the end of a failure of the export, or the early end of the upload.
     fn report_failure(&mut self) {
-        let Place::Collector(exporter) = &self.place else { return };
-        let failure = exporter.failure();
-        if failure.is_some() == self.is_failing {
-            return;
-        }
-        self.is_failing = failure.is_some();
-        let collector = exporter.collector();
-        match failure {
-            Some(error) => print_stderr(format_args!(
-                "strait: note: the export to {collector} fails: {error}; flows are lost until it works\n"
-            )),
-            None => print_stderr(format_args!("strait: note: the export to {collector} works again\n")),
+        let was_failing = self.is_failing;
+        let note = match &self.place {
+            Place::Directory(_) => return,
+            Place::Bucket(upload) => {
+                self.is_failing = was_failing || upload.has_ended();
+                let (bucket, directory) = (upload.bucket(), upload.directory().display());
+                format!("strait-upload has ended: files for {bucket} wait in {directory}")
+            }
+            Place::Collector(exporter) => {
+                let (collector, failure) = (exporter.collector(), exporter.failure());
+                self.is_failing = failure.is_some();
+                match failure {
+                    Some(error) => {
+                        format!("the export to {collector} fails: {error}; flows are lost until it works")
+                    }
+                    None => format!("the export to {collector} works again"),
+                }
+            }
+        };
+        if self.is_failing != was_failing {
+            print_stderr(format_args!("strait: note: {note}\n"));
         }
     }
 

@@ -53,6 +53,12 @@ impl Upload {
         &self.bucket
     }
 
+    /// Returns true if the program has ended, although further files may come.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        program.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
     /// Lets the program send the last files, and waits for its end.
     ///
     /// # Errors

@@ -152,6 +152,25 @@ fn full_spool_loses_packets_and_the_ledger_has_them() {
 }
 
 #[test]
+fn killed_upload_is_reported_and_its_files_remain() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(moto) = Moto::down_or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let capture = live(&wire, &moto, spool.path(), &["--json"]);
+    let id = capture.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let child = rustix::process::Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+    let note = "strait: note: strait-upload has ended: files for s3://lake/raw wait in ";
+    capture.wait_for_stderr(note, LIMIT).unwrap();
+    capture.signal(Signal::INT);
+    let finished = capture.wait(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("files remain in "), "{}", finished.stderr);
+    assert_eq!(files(spool.path(), ".parquet").len(), 1, "that of the ledger");
+}
+
+#[test]
 fn wrong_uses_of_a_bucket_are_refused() {
     let moto_is_not_needed = ["capture", "-r", RECORDING, "--to"];
     for (options, words) in [
