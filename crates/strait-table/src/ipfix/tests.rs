@@ -371,6 +371,23 @@ fn templates_are_sent_again_to_a_collector_that_is_up_again() {
 }
 
 #[test]
+fn messages_over_udp_fit_into_a_packet_of_ethernet() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
+    let mut writer = writer(socket.local_addr().unwrap(), Transport::Udp);
+    writer.write(&rows().into_iter().cycle().take(70).collect::<Vec<_>>(), true).unwrap();
+    writer.settle().unwrap();
+    let (mut bytes, mut reader, mut longest) = (vec![0; 1 << 16], Reader::default(), 0);
+    while reader.records.len() < 70 {
+        let length = socket.recv(&mut bytes).unwrap();
+        reader.read(&bytes[..length], 9);
+        longest = longest.max(length);
+    }
+    // The loopback would take 65,507 bytes.
+    assert!(longest > 1200 && longest <= 1500 - 28, "{longest}");
+}
+
+#[test]
 fn full_queue_of_a_live_capture_loses_flows_and_counts_them() {
     // Connections are accepted by the kernel, and nothing is read.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
