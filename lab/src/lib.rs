@@ -8,6 +8,7 @@
 //! test.
 
 mod compiler;
+mod moto;
 mod process;
 pub mod scenario;
 pub mod vm;
@@ -15,6 +16,7 @@ mod wait;
 mod wire;
 
 pub use compiler::compile;
+pub use moto::Moto;
 pub use process::{Finished, Launch, Process, deleted_files};
 pub use wait::{fetched_or_skip, locked_memory_or_skip, program_or_skip, root_or_skip, skip, wait_until};
 pub use wire::{End, Offload, Wire, WireBuilder};

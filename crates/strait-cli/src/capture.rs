@@ -285,6 +285,9 @@ impl Args {
     fn check(&self, files: &[String]) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         self.output.check(self.json, files)?;
+        if self.owner && self.output.exports() {
+            return usage("IPFIX exports flows alone: leave out --owner".into());
+        }
         if files.len() > 1 && !self.output.is_tables() {
             let count = files.len();
             return usage(format!("-r names {count} files: give one, or --to to write tables of all"));

@@ -2,8 +2,8 @@
 //!
 //! `strait proxy` executes `strait-proxy`. It searches the directory of this program, then Cargo's
 //! directory of programs if this program is below it, then the PATH, and skips a program that
-//! another user may have planted. This keeps the HTTP proxy and benchmarks out of `strait`, to
-//! which users give capabilities.
+//! another user may have planted. This keeps the HTTP proxy, benchmarks and the client of object
+//! stores out of `strait`, to which users give capabilities.
 
 use std::env;
 use std::ffi::OsString;
@@ -33,7 +33,7 @@ pub(crate) struct External {
 }
 
 /// Every external command: name, program, first line of the help.
-const EXTERNALS: [External; 3] = [
+const EXTERNALS: [External; 4] = [
     external(
         "proxy",
         "strait-proxy",
@@ -45,7 +45,11 @@ const EXTERNALS: [External; 3] = [
         "Measure ways to capture and to send, and caching proxies, on this machine",
     ),
     external("cache", "strait-proxy", "List, remove and check stored responses of strait proxy"),
+    UPLOAD,
 ];
+
+const UPLOAD: External =
+    external("upload", "strait-upload", "Send the tables in a spool directory to a bucket of Amazon S3");
 
 const fn external(name: &'static str, program: &'static str, about: &'static str) -> External {
     External { name, program, about }
@@ -61,6 +65,11 @@ pub(crate) fn parse(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
         return Some((named(word)?, help.collect()));
     }
     Some((named(first)?, rest.to_vec()))
+}
+
+/// Returns the path of the program that uploads tables.
+pub(crate) fn upload_program() -> Result<PathBuf, Error> {
+    UPLOAD.path()
 }
 
 /// Definitions for the help. clap does not parse their arguments: [`parse`] is called first.

@@ -5,6 +5,8 @@ mod lines;
 mod origin;
 mod owners;
 mod tables;
+mod target;
+mod upload;
 
 use std::time::Instant;
 
@@ -86,7 +88,7 @@ impl Output {
     pub(crate) fn close(self, report: &Report) -> Result<Option<String>, Error> {
         match self {
             Self::File(file) => file.close(report).map(Some),
-            Self::Tables(tables) => tables.close(report).map(|totals| Some(totals.to_string())),
+            Self::Tables(tables) => tables.close(report)?.line().map(Some),
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Owners(_) | Self::Nothing => Ok(None),
         }

@@ -1,10 +1,11 @@
 //! Base of Strait's programs: command lines, messages, exit codes, man pages and completions.
 //!
-//! `strait` and the programs that it starts (`strait-proxy`, `strait-bench`) share it, so that
-//! values and messages have the same form in each. A program defines its commands and calls
-//! [`main`], which parses the command line and turns an error into one line on standard error and
-//! an exit code: 0 done, 1 failed, 2 usage, 3 refused.
+//! `strait` and the programs that it starts (`strait-proxy`, `strait-bench`, `strait-upload`) share
+//! it, so that values and messages have the same form in each. A program defines its commands and
+//! calls [`main`], which parses the command line and turns an error into one line on standard error
+//! and an exit code: 0 done, 1 failed, 2 usage, 3 refused.
 
+pub mod bucket;
 pub mod definition;
 mod error;
 pub mod files;

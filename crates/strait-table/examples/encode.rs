@@ -104,6 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         frame_bytes: 0,
         rotate_bytes: u64::MAX,
         rotate_every: Duration::MAX,
+        spool: None,
         waits: true,
     });
     let rows = move || PacketRows::new(&columns, Arc::new(|_| None), BATCH_ROWS, 0);

@@ -28,6 +28,14 @@ pub enum TableError {
         /// Error of the encoder.
         source: Arc<ParquetError>,
     },
+    /// There is no route to a collector.
+    #[error("connect to {collector}: {source}")]
+    Connect {
+        /// HOST:PORT.
+        collector: String,
+        /// Error of the system.
+        source: Arc<io::Error>,
+    },
     /// An option is wrong.
     #[error("{0}")]
     Usage(String),
@@ -53,7 +61,7 @@ impl TableError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Usage(_) => Kind::Usage,
-            Self::Io { .. } | Self::Encode { .. } | Self::ThreadEnded => Kind::Failed,
+            Self::Io { .. } | Self::Encode { .. } | Self::Connect { .. } | Self::ThreadEnded => Kind::Failed,
         }
     }
 }

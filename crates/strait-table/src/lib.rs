@@ -6,7 +6,7 @@
 //! rows of the counters of a capture. The other half does the files: [`mod@file`] writes a file
 //! that is valid after each row group, [`writer`] selects the file of a row and completes files by
 //! size and time, [`sink`] runs the writers on a thread of its own behind a bounded queue, so that
-//! a slow disk never delays the capture.
+//! a slow disk never delays the capture. [`ipfix`] sends flows to a collector instead.
 //!
 //! It never prints.
 
@@ -18,6 +18,7 @@ mod extras;
 pub mod file;
 pub mod flows;
 mod headers;
+pub mod ipfix;
 pub mod ledger;
 pub mod messages;
 mod options;
@@ -27,6 +28,7 @@ mod recovery;
 mod rows;
 pub mod schema;
 pub mod sink;
+mod spool;
 mod tally;
 pub mod writer;
 
@@ -34,3 +36,4 @@ pub use error::TableError;
 pub use extras::{Extras, Owner};
 pub use headers::{Direction, Headers, Internet, Packet, Tcp};
 pub use options::{FileNumbers, Options, ROTATE_BYTES, ROTATE_EVERY, Selected, sensor_name};
+pub use spool::Spool;

@@ -9,6 +9,7 @@ use crate::error::TableError;
 use crate::flows::FlowLimits;
 use crate::messages::SelectedMessages;
 use crate::packets::Columns;
+use crate::spool::Spool;
 
 /// Maximum length of a sensor's name.
 const SENSOR_LEN_MAX: usize = 64;
@@ -94,6 +95,8 @@ pub struct Options {
     pub rotate_bytes: u64,
     /// Age after which a file is completed.
     pub rotate_every: Duration,
+    /// Limit of the directory, if another program empties it.
+    pub spool: Option<Arc<Spool>>,
     /// True if a full queue delays the capture, which then loses no packet: for files.
     pub waits: bool,
 }

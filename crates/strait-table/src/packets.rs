@@ -572,6 +572,12 @@ impl Interfaces {
         number
     }
 
+    /// Returns the name of an interface.
+    pub(crate) fn name(&mut self, interface: u32) -> Option<&str> {
+        let number = self.number(interface)?;
+        self.texts.get(number as usize).map(String::as_str)
+    }
+
     pub(crate) fn texts(&self) -> ArrayRef {
         Arc::new(StringArray::from(self.texts.clone()))
     }

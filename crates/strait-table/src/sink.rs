@@ -23,9 +23,11 @@ use strait_ledger::Report;
 use self::worker::Worker;
 use crate::error::TableError;
 use crate::extras::Extras;
+use crate::flows::FlowLimits;
 use crate::headers::{Headers, Packet};
+use crate::ipfix::{Exported, Exporter};
 use crate::ledger::{Intervals, LedgerRow};
-use crate::messages::{Assembly, Message, Missed};
+use crate::messages::{Assembly, Message, Missed, SelectedMessages};
 use crate::options::Options;
 use crate::packets::InterfaceNames;
 pub use crate::recovery::Recovered;
@@ -49,6 +51,8 @@ pub struct Summary {
     pub packets: Written,
     /// Completed files of the table `flows`.
     pub flows: Written,
+    /// Flows that went to a collector instead.
+    pub exported: Exported,
     /// Flows that were evicted from the full table.
     pub flows_evicted: u64,
     /// Completed files of the tables of messages.
@@ -64,11 +68,23 @@ impl Summary {
     pub fn add(&mut self, other: &Self) {
         self.packets.add(&other.packets);
         self.flows.add(&other.flows);
+        self.exported.add(&other.exported);
         self.flows_evicted += other.flows_evicted;
         self.messages.add(&other.messages);
         self.missed.add(&other.missed);
         self.ledger.add(&other.ledger);
     }
+}
+
+/// Options of the export of flows.
+#[derive(Clone)]
+pub struct ExportOptions {
+    /// Export, which several sinks may share.
+    pub exporter: Arc<Exporter>,
+    /// Limits of the table of flows.
+    pub flows: FlowLimits,
+    /// True if a full queue delays the capture, which then loses no packet: for files.
+    pub waits: bool,
 }
 
 /// Packets that go through the queue together.
@@ -136,6 +152,7 @@ pub struct TableSink {
     /// The thread's part, until it starts.
     worker: Option<(Worker, Receiver<Task>)>,
     thread: Option<JoinHandle<()>>,
+    exporter: Option<Arc<Exporter>>,
     recovered: Recovered,
 }
 
@@ -150,28 +167,47 @@ impl TableSink {
         let directory = &options.directory;
         std::fs::create_dir_all(directory).map_err(|source| TableError::io("create", directory, source))?;
         let recovered = crate::recovery::recover(directory, &options.sensor);
-        let waits = options.waits;
         let extras = options.columns.need_extras().then_some(options.frame_bytes as usize);
         let assembly = Assembly::new(options.selected.messages);
-        let (sender, messages) = sync_channel(QUEUE_BLOCKS);
+        let waits = options.waits;
+        let worker = |shared, empty| Worker::new(Arc::new(options), names, shared, empty);
+        let mut sink = Self::with(worker, waits, now_ns);
+        (sink.extras, sink.assembly, sink.recovered) = (extras, assembly, recovered);
+        Ok(sink)
+    }
+
+    /// Exports flows instead of writing files. Otherwise like [`TableSink::open`].
+    pub fn export(options: ExportOptions, names: InterfaceNames, now_ns: u64) -> Self {
+        let worker = |shared, empty| Worker::for_export(&options, names, shared, empty);
+        let mut sink = Self::with(worker, options.waits, now_ns);
+        sink.exporter = Some(options.exporter);
+        sink
+    }
+
+    fn with(
+        worker: impl FnOnce(Arc<Mutex<Shared>>, SyncSender<Block>) -> Worker,
+        waits: bool,
+        now_ns: u64,
+    ) -> Self {
+        let (sender, tasks) = sync_channel(QUEUE_BLOCKS);
         let (returned, empty) = sync_channel(QUEUE_BLOCKS);
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let worker = Worker::new(Arc::new(options), names, Arc::clone(&shared), returned);
-        Ok(Self {
+        Self {
             sender: Some(sender),
             empty,
             block: Block::new(),
-            extras,
-            assembly,
+            extras: None,
+            assembly: Assembly::new(SelectedMessages::default()),
             block_since: None,
             waits,
             dropped: Tally::default(),
             intervals: Intervals::starting_at(now_ns),
+            worker: Some((worker(Arc::clone(&shared), returned), tasks)),
             shared,
-            worker: Some((worker, messages)),
             thread: None,
-            recovered,
-        })
+            exporter: None,
+            recovered: Recovered::default(),
+        }
     }
 
     /// Starts the thread, which gets the capabilities and the CPUs of this one. Packets wait in the
@@ -180,8 +216,9 @@ impl TableSink {
     /// # Errors
     /// The system has too many threads.
     pub fn start(&mut self) -> Result<(), TableError> {
-        let Some((worker, messages)) = self.worker.take() else { return Ok(()) };
-        let thread = std::thread::Builder::new().name("tables".into()).spawn(move || worker.run(&messages));
+        let Some((worker, tasks)) = self.worker.take() else { return Ok(()) };
+        self.exporter.as_ref().map_or(Ok(()), |exporter| exporter.start())?;
+        let thread = std::thread::Builder::new().name("tables".into()).spawn(move || worker.run(&tasks));
         let failed = |source| TableError::io("start a thread for", "tables", source);
         self.thread = Some(thread.map_err(failed)?);
         Ok(())
@@ -325,11 +362,11 @@ impl TableSink {
         self.dropped.total() + lock(&self.shared).lost.total()
     }
 
-    /// Returns the bytes of completed files.
+    /// Returns the bytes of completed files and sent messages.
     pub fn written_bytes(&self) -> u64 {
         let shared = lock(&self.shared);
-        let Summary { packets, flows, messages, ledger, .. } = &shared.summary;
-        packets.bytes + flows.bytes + messages.bytes + ledger.bytes
+        let Summary { packets, flows, exported, messages, ledger, .. } = &shared.summary;
+        packets.bytes + flows.bytes + exported.bytes + messages.bytes + ledger.bytes
     }
 
     /// Adds the last rows to the table `ledger`, completes all files and ends the thread.

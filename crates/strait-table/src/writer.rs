@@ -16,7 +16,7 @@ use crate::file::{ParquetFile, Part};
 use crate::options::Options;
 use crate::partition::Hour;
 pub use crate::rows::{BATCH_ROWS, Rows};
-use crate::schema::Table;
+use crate::schema::{LEDGER, Table};
 use crate::tally::Tally;
 
 /// Rows of a row group, 16 MB. Each group has its own dictionaries of addresses and ports, which
@@ -44,6 +44,8 @@ pub struct Written {
     pub files: u64,
     /// Rows in files without an hour.
     pub without_hour: u64,
+    /// Rows that were lost because the spool was full.
+    pub refused: u64,
 }
 
 impl Written {
@@ -53,6 +55,7 @@ impl Written {
         self.bytes += other.bytes;
         self.files += other.files;
         self.without_hour += other.without_hour;
+        self.refused += other.refused;
     }
 }
 
@@ -102,6 +105,11 @@ impl<R: Rows> TableWriter<R> {
     /// Takes rows; `extras` are values of their packets that some columns need. After a failure all
     /// rows are lost.
     pub fn write(&mut self, rows: &[R::Row], extras: &Extras, now: Instant) -> Result<(), TableError> {
+        if !rows.is_empty() && !self.has_room()? {
+            self.written.refused += rows.len() as u64;
+            count::<R>(&mut self.lost, rows);
+            return Ok(());
+        }
         let mut failure = Ok(());
         for rows in rows.chunk_by(|one, next| Hour::of(R::time_ns(one)) == Hour::of(R::time_ns(next))) {
             if self.has_failed {
@@ -112,6 +120,19 @@ impl<R: Rows> TableWriter<R> {
             failure = failure.and(result);
         }
         failure
+    }
+
+    /// Returns true if the spool has room. If it has none, completes the files, so that they can be
+    /// sent. The ledger has rows of no packets and always room: it tells which ones are lost.
+    fn has_room(&mut self) -> Result<bool, TableError> {
+        let Some(spool) = self.options.spool.clone().filter(|_| self.table.name != LEDGER.name) else {
+            return Ok(true);
+        };
+        if spool.has_room(false) {
+            return Ok(true);
+        }
+        self.complete_all()?;
+        Ok(spool.has_room(self.options.waits))
     }
 
     /// Takes rows of one hour.

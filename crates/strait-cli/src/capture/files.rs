@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, files: &[String]) -> Result<(), Error> {
         end: args.time_limit().and_then(|limit| Instant::now().checked_add(limit)),
     };
     let started = Instant::now();
-    let done = reading.run(tables);
+    let mut done = reading.run(tables);
     let report = Report {
         path: "file".into(),
         mode: "read".into(),
@@ -77,8 +77,10 @@ pub(super) fn run(args: &Args, files: &[String]) -> Result<(), Error> {
         )
     };
     print_report(&report, args.json, None)?;
-    if let Some(totals) = done.totals.as_ref().filter(|_| !args.json || done.failure.is_some()) {
-        print_stderr(format_args!("{totals}\n"));
+    match done.totals.as_ref().map(Totals::line) {
+        Some(Ok(line)) if !args.json || done.failure.is_some() => print_stderr(format_args!("{line}\n")),
+        Some(Err(error)) => done.failure = done.failure.or(Some(error)),
+        _ => {}
     }
     done.result(files)
 }

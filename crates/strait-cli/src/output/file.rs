@@ -76,6 +76,7 @@ impl Args {
     /// Refuses contradictory options, before any file is opened.
     pub(crate) fn check(&self, json: bool, files: &[String]) -> Result<(), Error> {
         let usage = |text: &str| Err(Error::Usage(text.into()));
+        self.tables.check(self.rotate_bytes().is_some() || self.rotate_s.is_some())?;
         match self.write.as_deref() {
             Some("") => usage("-w needs the name of a file, or - for standard output"),
             Some("-") if json => usage("--json and -w - both use standard output: give -w a file"),
@@ -93,7 +94,7 @@ impl Args {
     /// the rename at the end needs the same permission as the creation.
     pub(crate) fn capabilities(&self) -> Vec<u32> {
         const STICKY: u32 = 0o1000;
-        if self.tables.directory().is_some() {
+        if self.tables.target().is_some() {
             // Later files get directories of their own.
             return vec![CAP_DAC_OVERRIDE];
         }
@@ -129,12 +130,12 @@ impl Args {
     /// Returns true if only the number of packets is needed. `silent` means that no packet is
     /// printed.
     pub(crate) fn counts_only(&self, silent: bool) -> bool {
-        self.write.is_none() && self.tables.directory().is_none() && silent
+        self.write.is_none() && self.tables.target().is_none() && silent
     }
 
     /// Returns true if packets go to standard output, by `-w -` or as lines.
     pub(crate) fn uses_stdout(&self, silent: bool) -> bool {
-        let prints = !silent && self.tables.directory().is_none();
+        let prints = !silent && self.tables.target().is_none();
         self.write.as_deref().map_or(prints, |file| file == "-")
     }
 
@@ -142,19 +143,24 @@ impl Args {
     /// tables.
     pub(crate) fn open_tables(&self, count: usize) -> Result<Vec<TableOutput>, Error> {
         let limits = (self.rotate_bytes(), self.rotate_s);
-        let open = |directory| self.tables.open_several(directory, limits, count);
-        self.tables.directory().map_or_else(|| Ok(Vec::new()), open)
+        let open = |target| self.tables.open_several(target, limits, count);
+        self.tables.target().map_or_else(|| Ok(Vec::new()), open)
     }
 
     /// Returns true if packets are written to tables.
     pub(crate) fn is_tables(&self) -> bool {
-        self.tables.directory().is_some()
+        self.tables.target().is_some()
+    }
+
+    /// Returns true if flows are exported.
+    pub(crate) fn exports(&self) -> bool {
+        self.tables.exports()
     }
 
     /// Opens the output for the options.
     pub(crate) fn open(&self, mut source: Source<'_>) -> Result<Output, Error> {
-        if let Some(directory) = self.tables.directory() {
-            return self.tables.open(directory, source, (self.rotate_bytes(), self.rotate_s));
+        if let Some(target) = self.tables.target() {
+            return self.tables.open(target, source, (self.rotate_bytes(), self.rotate_s));
         }
         let owners = source.owners.take();
         let Some(file) = &self.write else {

@@ -1,6 +1,7 @@
-//! `--to file:DIR`: packets and the ledger as Parquet files.
+//! `--to URL`: packets and the ledger as Parquet files, or flows to a collector.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,24 +14,39 @@ use strait_ledger::{Grouped, Report};
 use strait_os::clock;
 use strait_packet::summary::link_type;
 use strait_table::flows::FlowLimits;
-use strait_table::messages::Missed;
+use strait_table::ipfix::{Collector, Exported, Exporter};
+use strait_table::messages::{Missed, SelectedMessages};
 use strait_table::packets::{Columns, InterfaceNames};
-use strait_table::sink::{Recovered, Summary, TableSink};
-use strait_table::{FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, schema, sensor_name};
+use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
+use strait_table::{
+    FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, schema, sensor_name,
+};
 
 use super::owners::OwnerTexts;
+use super::target::{self, CollectorUrl, Target};
+use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
 use crate::Error;
-use crate::parse::{bytes, count_u32, seconds};
+use crate::bulk::{look_up, no_address};
+use crate::parse::{bytes, count_u32, mebibytes, seconds};
 use crate::sink::Sink;
 
 /// Options of tables.
 #[derive(ClapArgs)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR
-    #[arg(long, value_name = "URL", group = "target", value_parser = directory)]
-    to: Option<PathBuf>,
+    /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
+    /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
+    /// ipfix://HOST[:PORT] over UDP, ipfix+tcp:// over TCP
+    #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
+    to: Option<Target>,
+    /// Directory below which files wait for their upload [default: /var/spool/strait]
+    #[arg(long, value_name = "DIR", requires = "to")]
+    spool: Option<PathBuf>,
+    /// Maximum size of the files that wait for their upload, in MiB, or as in 10GiB; beyond it
+    /// packets are lost in the sink [default: 1024]
+    #[arg(long, value_name = "SIZE", requires = "to", value_parser = spool_bytes)]
+    spool_mib: Option<u64>,
     /// Name of this sensor in the paths of the tables [default: the name of the host]
     #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
     sensor: Option<String>,
@@ -65,27 +81,11 @@ fn frame_bytes(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("give 1 to {FRAME_BYTES_MAX} bytes"))
 }
 
-/// Parses the directory of `file:DIR`, or of `file://HOST/DIR` (RFC 8089) of this machine.
-fn directory(url: &str) -> Result<PathBuf, String> {
-    let example = "as in file:/srv/lake";
-    let Some(path) = url.strip_prefix("file:") else {
-        return Err(format!("give file: and a directory, {example}"));
-    };
-    let path = match path.strip_prefix("//") {
-        None => path,
-        Some(rest) => {
-            let (host, _) = rest.split_once('/').unwrap_or((rest, ""));
-            if !host.is_empty() && host != "localhost" {
-                return Err(format!("{host} is the host in this URL, not a directory: give one, {example}"));
-            }
-            &rest[host.len()..]
-        }
-    };
-    if path.is_empty() {
-        Err(format!("give the directory of the tables, {example}"))
-    } else {
-        Ok(path.into())
-    }
+/// Parses the limit of a spool: at least some files of the smallest size.
+fn spool_bytes(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1 << 20;
+    mebibytes(text)
+        .and_then(|bytes| if bytes >= LEAST { Ok(bytes) } else { Err("give at least 1 MiB".into()) })
 }
 
 /// Prints the columns of all tables.
@@ -94,24 +94,58 @@ pub(crate) fn print_schema() -> Result<(), Error> {
 }
 
 impl Args {
-    /// Returns the directory, if the output is tables.
-    pub(super) fn directory(&self) -> Option<&Path> {
-        self.to.as_deref()
+    /// Returns the target, if the output is tables.
+    pub(super) fn target(&self) -> Option<&Target> {
+        self.to.as_ref()
+    }
+
+    /// Returns true if flows are exported.
+    pub(super) fn exports(&self) -> bool {
+        matches!(self.to, Some(Target::Collector(_)))
+    }
+
+    /// Refuses options that have no effect on the target.
+    pub(super) fn check(&self, rotates: bool) -> Result<(), Error> {
+        if !matches!(self.to, Some(Target::Bucket(_))) && (self.spool.is_some() || self.spool_mib.is_some()) {
+            return Err(Error::Usage("--spool and --spool-mib are for --to s3://BUCKET".into()));
+        }
+        if !self.exports() {
+            return Ok(());
+        }
+        let flows = Selected { packets: false, flows: true, messages: SelectedMessages::default() };
+        for (is_given, option) in [
+            (self.sensor.is_some(), "--sensor"),
+            (self.tables.is_some_and(|selected| selected != flows), "--tables"),
+            (self.columns.is_some(), "--columns"),
+            (self.frames.is_some(), "--frames"),
+            (rotates, "the rotation of files"),
+        ] {
+            if is_given {
+                return Err(Error::Usage(format!("IPFIX exports flows alone: leave out {option}")));
+            }
+        }
+        Ok(())
     }
 
     /// Opens the tables of a capture; `limits` are size and age of a file.
     pub(super) fn open(
         &self,
-        directory: &Path,
+        target: &Target,
         mut source: Source<'_>,
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let is_file = source.path == "file";
-        let mut options = self.options(directory, limits, is_file)?;
-        if source.owners.is_some() {
-            options.columns = options.columns.with_owner();
-        }
-        let mut tables = TableOutput::open(options, interface_names(&source, is_file))?;
+        let names = interface_names(&source, is_file);
+        let mut tables = match self.place(target)? {
+            Place::Collector(exporter) => export(&exporter, names, self.flow_limits(), is_file),
+            place => {
+                let mut options = self.options(&place, limits, is_file)?;
+                if source.owners.is_some() {
+                    options.columns = options.columns.with_owner();
+                }
+                TableOutput::open(options, place, names)?
+            }
+        };
         report_recovered(tables.sink.recovered());
         tables.start_source(source.link_type, 0);
         tables.owners = source.owners.take().map(OwnerTexts::new);
@@ -121,14 +155,18 @@ impl Args {
     /// Opens the tables of `count` workers that read files.
     pub(super) fn open_several(
         &self,
-        directory: &Path,
+        target: &Target,
         limits: (Option<u64>, Option<Duration>),
         count: usize,
     ) -> Result<Vec<TableOutput>, Error> {
-        let mut options = self.options(directory, limits, true)?;
+        let place = self.place(target)?;
         // All workers together have the memory of one table.
-        options.flows = options.flows.shared_by(count);
-        let open = |_| TableOutput::open(options.clone(), no_names());
+        let flows = self.flow_limits().shared_by(count);
+        if let Place::Collector(exporter) = &place {
+            return Ok((0..count).map(|_| export(exporter, no_names(), flows, true)).collect());
+        }
+        let options = Options { flows, ..self.options(&place, limits, true)? };
+        let open = |_| TableOutput::open(options.clone(), place.clone(), no_names());
         let tables = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
         if let Some(first) = tables.first() {
             report_recovered(first.sink.recovered());
@@ -136,14 +174,36 @@ impl Args {
         Ok(tables)
     }
 
+    /// Opens the place of the tables.
+    fn place(&self, target: &Target) -> Result<Place, Error> {
+        Ok(match target {
+            Target::Directory(directory) => Place::Directory(directory.clone()),
+            Target::Collector(url) => Place::Collector(open_exporter(url)?),
+            Target::Bucket(bucket) => {
+                let spool = self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL));
+                Place::Bucket(Arc::new(Upload::start(bucket, spool)?))
+            }
+        })
+    }
+
     fn options(
         &self,
-        directory: &Path,
+        place: &Place,
         limits: (Option<u64>, Option<Duration>),
         waits: bool,
     ) -> Result<Options, Error> {
+        let (directory, spool) = match place {
+            Place::Bucket(upload) => {
+                let bytes_max = self.spool_mib.unwrap_or(upload::SPOOL_BYTES);
+                let spool = Spool::new(upload.directory(), bytes_max, Spool::PATIENCE);
+                (upload.directory().to_owned(), Some(Arc::new(spool)))
+            }
+            Place::Directory(directory) => (directory.clone(), None),
+            Place::Collector(_) => return Err(Error::Failed("a collector has no files".into())),
+        };
         Ok(Options {
-            directory: directory.to_owned(),
+            directory,
+            spool,
             sensor: self.sensor.clone().map_or_else(host, Ok)?,
             capture: format!("{:016x}", clock::realtime_ns()),
             numbers: FileNumbers::default(),
@@ -171,6 +231,25 @@ impl Args {
             active_ns: self.flow_active.map_or(default.active_ns, nanoseconds),
         }
     }
+}
+
+/// Looks up a collector, and opens the export to it.
+fn open_exporter(url: &CollectorUrl) -> Result<Arc<Exporter>, Error> {
+    let CollectorUrl { name, transport, domain } = url;
+    let addresses: Vec<SocketAddr> = look_up(name)?.collect();
+    if addresses.is_empty() {
+        return Err(no_address(name));
+    }
+    let collector = Collector { name: name.clone(), addresses, transport: *transport, domain: *domain };
+    Ok(Arc::new(Exporter::open(collector)?))
+}
+
+/// Returns tables that are exported.
+fn export(exporter: &Arc<Exporter>, names: InterfaceNames, flows: FlowLimits, waits: bool) -> TableOutput {
+    let options = ExportOptions { exporter: Arc::clone(exporter), flows, waits };
+    let sink = TableSink::export(options, names, clock::realtime_ns());
+    let place = Place::Collector(Arc::clone(exporter));
+    TableOutput { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false }
 }
 
 /// Returns the name of the host as the name of the sensor.
@@ -227,14 +306,59 @@ pub(crate) struct TableOutput {
     /// Number of the first lane of the source.
     lane: u32,
     owners: Option<OwnerTexts>,
-    directory: PathBuf,
+    place: Place,
+    /// True if a failure of the export was reported.
+    is_failing: bool,
+}
+
+/// Open place of tables.
+#[derive(Clone)]
+enum Place {
+    Directory(PathBuf),
+    Bucket(Arc<Upload>),
+    Collector(Arc<Exporter>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => write!(f, "below {}", directory.display()),
+            Self::Bucket(upload) => write!(f, "in {}", upload.bucket()),
+            Self::Collector(exporter) => write!(f, "to {}", exporter.collector()),
+        }
+    }
 }
 
 impl TableOutput {
-    fn open(options: Options, names: InterfaceNames) -> Result<Self, Error> {
-        let directory = options.directory.clone();
+    fn open(options: Options, place: Place, names: InterfaceNames) -> Result<Self, Error> {
         let sink = TableSink::open(options, names, clock::realtime_ns())?;
-        Ok(Self { sink, link_type: 0, lane: 0, owners: None, directory })
+        Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
+    }
+
+    /// Reports the start and the end of a failure of the export, or the early end of the upload.
+    fn report_failure(&mut self) {
+        let was_failing = self.is_failing;
+        let note = match &self.place {
+            Place::Directory(_) => return,
+            Place::Bucket(upload) => {
+                self.is_failing = was_failing || upload.has_ended();
+                let (bucket, directory) = (upload.bucket(), upload.directory().display());
+                format!("strait-upload has ended: files for {bucket} wait in {directory}")
+            }
+            Place::Collector(exporter) => {
+                let (collector, failure) = (exporter.collector(), exporter.failure());
+                self.is_failing = failure.is_some();
+                match failure {
+                    Some(error) => {
+                        format!("the export to {collector} fails: {error}; flows are lost until it works")
+                    }
+                    None => format!("the export to {collector} works again"),
+                }
+            }
+        };
+        if self.is_failing != was_failing {
+            print_stderr(format_args!("strait: note: {note}\n"));
+        }
     }
 
     /// Returns the owners of the packets, if they are reported.
@@ -261,9 +385,8 @@ impl TableOutput {
 
     /// Completes the tables, and returns their totals.
     pub(crate) fn close(self, report: &Report) -> Result<Totals, Error> {
-        let mut totals = Totals { directory: self.directory, ..Totals::default() };
-        totals.summary = self.sink.close(report, clock::realtime_ns())?;
-        Ok(totals)
+        let summary = self.sink.close(report, clock::realtime_ns())?;
+        Ok(Totals { place: Some(self.place), summary })
     }
 }
 
@@ -300,6 +423,7 @@ impl Sink for TableOutput {
     }
 
     fn idle(&mut self, now: Instant) -> Result<(), Error> {
+        self.report_failure();
         Ok(self.sink.flush_due(now)?)
     }
 
@@ -335,15 +459,30 @@ impl Sink for TableOutput {
 /// Totals of completed tables, for a line about them.
 #[derive(Default)]
 pub(crate) struct Totals {
-    directory: PathBuf,
+    place: Option<Place>,
     summary: Summary,
 }
 
 impl Totals {
-    /// Adds the totals of other tables of the same directory.
+    /// Adds the totals of other tables of the same place.
     pub(crate) fn add(&mut self, other: Self) {
-        self.directory = other.directory;
+        self.place = other.place;
         self.summary.add(&other.summary);
+    }
+
+    /// Waits for the end of an upload, and returns the line.
+    ///
+    /// # Errors
+    /// Flows were lost on their way to a collector; files are not uploaded.
+    pub(crate) fn line(&self) -> Result<String, Error> {
+        if let Some(Place::Bucket(upload)) = &self.place {
+            upload.finish()?;
+        }
+        let Exported { flows, lost, failure, .. } = &self.summary.exported;
+        let Some(place) = self.place.as_ref().filter(|_| *lost > 0) else { return Ok(self.to_string()) };
+        let (lost, all) = (Grouped(*lost), Grouped(flows + lost));
+        let cause = failure.as_deref().unwrap_or("an unknown cause");
+        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}")))
     }
 }
 
@@ -351,8 +490,16 @@ impl Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
-        write_rows(f, &self.summary)?;
-        write!(f, " below {}", self.directory.display())?;
+        if matches!(self.place, Some(Place::Collector(_))) {
+            let Exported { flows, messages, bytes, .. } = &self.summary.exported;
+            let (flows, messages, bytes) = (Grouped(*flows), Grouped(*messages), Grouped(*bytes));
+            write!(f, "exported {flows} flows, {bytes} bytes, in {messages} messages")?;
+        } else {
+            write_rows(f, &self.summary)?;
+        }
+        if let Some(place) = &self.place {
+            write!(f, " {place}")?;
+        }
         match flows_evicted {
             0 => {}
             1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
@@ -361,6 +508,10 @@ impl fmt::Display for Totals {
         match packets.without_hour + flows.without_hour + messages.without_hour {
             0 => {}
             rows => write!(f, "; {} rows have no date and hour, as times jump", Grouped(rows))?,
+        }
+        match packets.refused + flows.refused + messages.refused {
+            0 => {}
+            rows => write!(f, "; {} rows are lost, as the spool was full", Grouped(rows))?,
         }
         write_missed(f, missed)
     }

@@ -27,7 +27,7 @@ fn write(path: &Path, format: Format, frames: &[Vec<u8>], step_ns: u64) {
 }
 
 /// Writes a day of capture files, and returns their paths.
-fn day(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn day(directory: &Path) -> Vec<PathBuf> {
     fs::create_dir(directory.join("day")).unwrap();
     let write = |number: u64| {
         let path = directory.join(format!("day/{number}.pcapng"));

@@ -61,7 +61,7 @@ impl Lake {
 }
 
 /// Writes generated frames with and without VLAN tags, one of them cut, and the recorded protocols.
-fn mixed_file(directory: &Path) -> PathBuf {
+pub(crate) fn mixed_file(directory: &Path) -> PathBuf {
     let path = directory.join("mixed.pcapng");
     let mut sink = FileSink::create(SinkOptions::new(Target::Path(path.clone()), 0)).unwrap();
     let recorded = crate::rig::packets(Path::new(RECORDING)).into_iter().map(|packet| packet.bytes);
@@ -323,7 +323,10 @@ fn schema_and_wrong_options_are_printed() {
         assert!(text.contains(words), "{words} in {text}");
     }
     for (options, words) in [
-        (&["--to", "lake"][..], "give file: and a directory, as in file:/srv/lake"),
+        (
+            &["--to", "lake"][..],
+            "give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, or a collector",
+        ),
         (&["--to", "file:"], "give the directory of the tables"),
         (&["--to", "file://localhost"], "give the directory of the tables"),
         (&["--to", "file://srv/lake"], "srv is the host in this URL, not a directory"),

@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 
 use self::flow::Flow;
-pub use self::flow::{EndReason, FlowRow, Key};
+pub use self::flow::{EndReason, FlowRow, Key, Side};
 pub use self::rows::FlowRows;
 use crate::headers::Headers;
 

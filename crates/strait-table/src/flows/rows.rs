@@ -58,23 +58,32 @@ impl FlowRows {
     }
 }
 
-fn is_icmp(row: &FlowRow) -> bool {
-    matches!(row.protocol, ip::ICMP | ip::ICMPV6)
-}
+impl FlowRow {
+    pub(crate) fn is_icmp(&self) -> bool {
+        matches!(self.protocol, ip::ICMP | ip::ICMPV6)
+    }
 
-fn port(row: &FlowRow, side: usize) -> Option<u16> {
-    row.ports.filter(|_| !is_icmp(row)).map(|ports| ports[side])
-}
+    /// Returns the port of a side.
+    pub(crate) fn port(&self, side: usize) -> Option<u16> {
+        self.ports.filter(|_| !self.is_icmp()).map(|ports| ports[side])
+    }
 
-fn type_and_code(row: &FlowRow) -> Option<u16> {
-    row.ports.filter(|_| is_icmp(row)).map(|[kind, code]| kind << 8 | code)
-}
+    /// Returns the type times 256 plus the code of ICMP.
+    pub(crate) fn type_and_code(&self) -> Option<u16> {
+        self.ports.filter(|_| self.is_icmp()).map(|[kind, code]| kind << 8 | code)
+    }
 
-/// Returns the TCP flags of a direction: 0 if only the other one has packets, and none if the
-/// headers were cut.
-fn flags(row: &FlowRow, side: usize) -> Option<u16> {
-    let [own, other] = [&row.sides[side], &row.sides[1 - side]];
-    own.flags.or_else(|| (own.packets == 0 && other.flags.is_some()).then_some(0))
+    /// Returns the TCP flags of a direction: 0 if only the other one has packets, and none if the
+    /// headers were cut.
+    pub(crate) fn flags(&self, side: usize) -> Option<u16> {
+        let [own, other] = [&self.sides[side], &self.sides[1 - side]];
+        own.flags.or_else(|| (own.packets == 0 && other.flags.is_some()).then_some(0))
+    }
+
+    /// Returns the packets of both directions.
+    pub(crate) fn packets(&self) -> u64 {
+        self.sides.iter().map(|side| side.packets).sum()
+    }
 }
 
 impl Rows for FlowRows {
@@ -89,7 +98,7 @@ impl Rows for FlowRows {
     }
 
     fn packets(row: &FlowRow) -> u64 {
-        row.sides.iter().map(|side| side.packets).sum()
+        row.packets()
     }
 
     fn schema(&self) -> SchemaRef {
@@ -109,11 +118,11 @@ impl Rows for FlowRows {
         self.protocols.extend(rows, |row| row.protocol);
         let [vlans, sources, destinations, icmp, forward, reverse] = &mut self.shorts;
         vlans.extend_optional(rows, |row| row.vlan);
-        sources.extend_optional(rows, |row| port(row, 0));
-        destinations.extend_optional(rows, |row| port(row, 1));
-        icmp.extend_optional(rows, type_and_code);
-        forward.extend_optional(rows, |row| flags(row, 0));
-        reverse.extend_optional(rows, |row| flags(row, 1));
+        sources.extend_optional(rows, |row| row.port(0));
+        destinations.extend_optional(rows, |row| row.port(1));
+        icmp.extend_optional(rows, FlowRow::type_and_code);
+        forward.extend_optional(rows, |row| row.flags(0));
+        reverse.extend_optional(rows, |row| row.flags(1));
         let [packets, reverse_packets, octets, reverse_octets, handshakes] = &mut self.longs;
         packets.extend(rows, |row| row.sides[0].packets.cast_signed());
         reverse_packets.extend(rows, |row| row.sides[1].packets.cast_signed());

@@ -49,6 +49,8 @@ struct Stream {
 #[derive(Debug)]
 struct Progress {
     stream: Stream,
+    /// Number of the first byte of its first message: in a whole connection, the one after the SYN.
+    first_sequence: u32,
     next_sequence: u32,
     /// None after the end of a message: segments that are sent again do not begin another one.
     message: Option<Message>,
@@ -106,11 +108,11 @@ impl Assembly {
                 let addresses = [internet.source, internet.destination];
                 let stream = Stream { addresses, ports, vlan: headers.vlan };
                 let is_first = tcp.flags & SYN != 0;
+                let sequence = tcp.sequence.wrapping_add(u32::from(is_first));
                 if is_first {
-                    self.restart(&stream);
+                    self.restart(&stream, sequence);
                 }
                 if !data.is_empty() {
-                    let sequence = tcp.sequence.wrapping_add(u32::from(is_first));
                     self.take_segment(headers, (stream, sequence), (data, is_cut), messages);
                 }
             }
@@ -150,7 +152,9 @@ impl Assembly {
             return;
         }
         let after = sequence.wrapping_add(data.len() as u32);
+        let mut first_sequence = sequence;
         if let Some(mut progress) = self.take_progress(&stream) {
+            first_sequence = progress.first_sequence;
             let behind = progress.next_sequence.wrapping_sub(sequence);
             if behind <= BEHIND_MAX {
                 data = data.get(behind as usize..).unwrap_or_default();
@@ -175,14 +179,20 @@ impl Assembly {
         }
         let Some(application) = self.application_of(data, stream.ports) else { return };
         let message = Some(Message { application, headers: *headers, bytes: Vec::new() });
-        let progress = Box::new(Progress { stream, next_sequence: after, message });
+        let progress = Box::new(Progress { stream, first_sequence, next_sequence: after, message });
         self.advance(progress, (data, is_cut), messages);
     }
 
-    /// Forgets a stream, as another one begins.
-    fn restart(&mut self, stream: &Stream) {
-        let before = self.take_progress(stream);
-        self.missed.gaps += u64::from(before.is_some_and(|progress| progress.message.is_some()));
+    /// Forgets a stream, as a SYN begins another one with data from `sequence` on. A SYN that is
+    /// sent again begins the known one. A number near its own is not enough: that of the next
+    /// connection can be.
+    fn restart(&mut self, stream: &Stream, sequence: u32) {
+        let Some(progress) = self.take_progress(stream) else { return };
+        if progress.first_sequence == sequence {
+            self.put(progress);
+        } else {
+            self.missed.gaps += u64::from(progress.message.is_some());
+        }
     }
 
     /// Returns the protocol of the message that begins with `data`.

@@ -117,6 +117,33 @@ fn message_that_is_sent_again_has_one_row_until_the_stream_begins_again() {
 }
 
 #[test]
+fn connection_that_is_sent_again_has_one_row_and_another_one_its_own() {
+    let mut client = Client::new();
+    let connect = |client: &mut Client, sequence: u32| {
+        let mut headers = headers(ip::TCP, 4000, sequence, 0);
+        headers.tcp = headers.tcp.map(|tcp| Tcp { flags: 2, ..tcp });
+        client.assembly.take(&headers, &[0; 20], &mut client.messages);
+    };
+    let length = REQUEST.len() as u32;
+    for _ in 0..3 {
+        connect(&mut client, u32::MAX);
+        client.send(4000, 0, &REQUEST[..9]);
+        connect(&mut client, u32::MAX);
+        client.send(4000, 9, &REQUEST[9..]);
+        client.send(4000, length, REQUEST);
+    }
+    assert_eq!((client.rows().len(), client.assembly.missed()), (2, &Missed::default()));
+    // The numbers of the next connection may begin a little before the end of the last one.
+    connect(&mut client, length);
+    client.send(4000, length + 1, REQUEST);
+    assert_eq!(client.rows().len(), 3);
+    // Its SYN ends an incomplete message.
+    client.send(4000, 2 * length + 1, &REQUEST[..9]);
+    connect(&mut client, 7);
+    assert_eq!((client.rows().len(), client.assembly.missed().gaps), (3, 1));
+}
+
+#[test]
 fn gap_ends_a_message_and_is_counted() {
     let mut client = Client::new();
     client.send(4000, 0, &REQUEST[..20]);

@@ -23,6 +23,7 @@ fn options(directory: &Path, waits: bool) -> Options {
         frame_bytes: 0,
         rotate_bytes: 1 << 30,
         rotate_every: Duration::from_mins(1),
+        spool: None,
         waits,
     }
 }

@@ -1,20 +1,23 @@
-//! The thread of the tables: it takes blocks from the queue, makes rows of them and writes files.
+//! The thread of the tables: it takes blocks from the queue, makes rows of them, and writes files
+//! or exports flows.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{BLOCK_PACKETS, Block, Shared, Summary, Task, lock};
+use super::{BLOCK_PACKETS, Block, ExportOptions, Shared, Summary, Task, lock};
 use crate::error::TableError;
 use crate::extras::Extras;
-use crate::flows::{EndReason, FlowRow, FlowRows, FlowTable};
+use crate::flows::{EndReason, FlowLimits, FlowRow, FlowRows, FlowTable};
 use crate::headers::Headers;
+use crate::ipfix::{Exported, Writer};
 use crate::ledger::LedgerRows;
 use crate::messages::{Application, Message, MessageRow, MessageRows, Missed};
 use crate::options::Options;
 use crate::packets::{InterfaceNames, PacketRows};
 use crate::rows::BATCH_ROWS;
 use crate::schema::{FLOWS, LEDGER, PACKETS};
+use crate::tally::Tally;
 use crate::writer::{TableWriter, Written};
 
 /// Interval at which the thread looks for files to complete.
@@ -25,7 +28,7 @@ pub(super) struct Worker {
     packets: Option<TableWriter<PacketRows>>,
     flows: Option<Flows>,
     messages: Messages,
-    ledger: TableWriter<LedgerRows>,
+    ledger: Option<TableWriter<LedgerRows>>,
     shared: Arc<Mutex<Shared>>,
     empty: SyncSender<Block>,
 }
@@ -38,7 +41,10 @@ impl Worker {
         empty: SyncSender<Block>,
     ) -> Self {
         let messages = Messages::new(&options);
-        let flows = options.selected.flows.then(|| Flows::new(Arc::clone(&options), Arc::clone(&names)));
+        let (limits, is_live) = (options.flows, !options.waits);
+        let for_flows = || TableWriter::new(&FLOWS, Arc::clone(&options), new_flows(Arc::clone(&names)));
+        let flows =
+            options.selected.flows.then(|| Flows::new(limits, is_live, FlowTarget::Files(for_flows())));
         let columns = options.columns.clone();
         let frame_bytes = options.frame_bytes;
         let new_packets = move || PacketRows::new(&columns, Arc::clone(&names), BATCH_ROWS, frame_bytes);
@@ -49,10 +55,22 @@ impl Worker {
             packets: options.selected.packets.then_some(packets),
             flows,
             messages,
-            ledger: TableWriter::new(&LEDGER, options, Box::new(new_ledger)),
+            ledger: Some(TableWriter::new(&LEDGER, options, Box::new(new_ledger))),
             shared,
             empty,
         }
+    }
+
+    /// Creates a thread that exports flows, and writes no file.
+    pub(super) fn for_export(
+        options: &ExportOptions,
+        names: InterfaceNames,
+        shared: Arc<Mutex<Shared>>,
+        empty: SyncSender<Block>,
+    ) -> Self {
+        let target = FlowTarget::Collector(Writer::new(Arc::clone(&options.exporter), names));
+        let flows = Flows::new(options.flows, !options.waits, target);
+        Self { packets: None, flows: Some(flows), messages: Messages::default(), ledger: None, shared, empty }
     }
 
     pub(super) fn run(mut self, tasks: &Receiver<Task>) {
@@ -73,7 +91,8 @@ impl Worker {
                 self.publish(due);
             }
         }
-        let ended = self.complete().and(self.ledger.complete_all());
+        let ended = self.complete();
+        let ended = ended.and(self.ledger.as_mut().map_or(Ok(()), TableWriter::complete_all));
         self.publish(ended);
     }
 
@@ -88,7 +107,8 @@ impl Worker {
                 let _ = self.empty.try_send(block);
             }
             Task::Ledger(rows) => {
-                let result = self.ledger.write(&rows, &Extras::default(), now);
+                let write = |ledger: &mut TableWriter<_>| ledger.write(&rows, &Extras::default(), now);
+                let result = self.ledger.as_mut().map_or(Ok(()), write);
                 self.publish(result);
             }
             Task::EndFlows => {
@@ -116,7 +136,8 @@ impl Worker {
         let packets = self.packets.as_mut().map_or(Ok(()), |packets| packets.complete_due(now));
         let flows = self.flows.as_mut().map_or(Ok(()), |flows| flows.complete_due(now));
         let messages = self.messages.each(|writer| writer.complete_due(now));
-        packets.and(flows).and(messages).and(self.ledger.complete_due(now))
+        let ledger = self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.complete_due(now));
+        packets.and(flows).and(messages).and(ledger)
     }
 
     /// Ends all flows, and completes the files of packets, flows and messages.
@@ -134,21 +155,23 @@ impl Worker {
         }
         let Self { packets, flows, messages, ledger, .. } = self;
         // A packet that is in its table is not lost, even if the row of its flow is.
-        let lost =
-            packets.as_ref().map(TableWriter::lost).or(flows.as_ref().map(|flows| flows.writer.lost()));
-        shared.lost = lost.cloned().unwrap_or_default();
+        let of_packets = packets.as_ref().map(|packets| packets.lost().clone());
+        let lost = of_packets.or_else(|| flows.as_ref().map(|flows| flows.target.lost()));
+        shared.lost = lost.unwrap_or_default();
         shared.summary = Summary {
             packets: packets.as_ref().map(|packets| packets.written().clone()).unwrap_or_default(),
-            flows: flows.as_ref().map(|flows| flows.writer.written().clone()).unwrap_or_default(),
+            flows: flows.as_ref().map(|flows| flows.target.written()).unwrap_or_default(),
+            exported: flows.as_ref().map(|flows| flows.target.exported()).unwrap_or_default(),
             flows_evicted: flows.as_ref().map_or(0, |flows| flows.evicted),
             messages: messages.written(),
             missed: Missed { malformed: messages.malformed, ..Missed::default() },
-            ledger: ledger.written().clone(),
+            ledger: ledger.as_ref().map(|ledger| ledger.written().clone()).unwrap_or_default(),
         };
     }
 }
 
 /// Files of the tables of messages.
+#[derive(Default)]
 struct Messages {
     writers: Vec<(Application, TableWriter<MessageRows>)>,
     malformed: u64,
@@ -200,26 +223,76 @@ impl Messages {
     }
 }
 
-/// Flows and their files.
+/// Returns the function that creates rows for the file of an hour.
+fn new_flows(names: InterfaceNames) -> Box<dyn Fn() -> FlowRows + Send> {
+    Box::new(move || FlowRows::new(Arc::clone(&names)))
+}
+
+/// Target of flows that have ended.
+enum FlowTarget {
+    Files(TableWriter<FlowRows>),
+    Collector(Writer),
+}
+
+impl FlowTarget {
+    /// Takes flows; `waits` is true if the capture can be delayed.
+    fn write(&mut self, rows: &[FlowRow], now: Instant, waits: bool) -> Result<(), TableError> {
+        match self {
+            Self::Files(writer) => writer.write(rows, &Extras::default(), now),
+            Self::Collector(writer) => writer.write(rows, waits),
+        }
+    }
+
+    fn complete_due(&mut self, now: Instant, waits: bool) -> Result<(), TableError> {
+        match self {
+            Self::Files(writer) => writer.complete_due(now),
+            Self::Collector(writer) => writer.flush(waits),
+        }
+    }
+
+    fn complete_all(&mut self) -> Result<(), TableError> {
+        match self {
+            Self::Files(writer) => writer.complete_all(),
+            Self::Collector(writer) => writer.settle(),
+        }
+    }
+
+    fn lost(&self) -> Tally {
+        match self {
+            Self::Files(writer) => writer.lost().clone(),
+            Self::Collector(writer) => writer.lost(),
+        }
+    }
+
+    fn written(&self) -> Written {
+        match self {
+            Self::Files(writer) => writer.written().clone(),
+            Self::Collector(_) => Written::default(),
+        }
+    }
+
+    fn exported(&self) -> Exported {
+        match self {
+            Self::Files(_) => Exported::default(),
+            Self::Collector(writer) => writer.exported(),
+        }
+    }
+}
+
+/// Flows and their target.
 struct Flows {
     table: FlowTable,
     /// Flows that have ended and are not written yet.
     ended: Vec<FlowRow>,
-    writer: TableWriter<FlowRows>,
+    target: FlowTarget,
     evicted: u64,
     /// True if flows also end while no packet arrives: not those of a file.
     is_live: bool,
 }
 
 impl Flows {
-    fn new(options: Arc<Options>, names: InterfaceNames) -> Self {
-        Self {
-            table: FlowTable::new(options.flows),
-            ended: Vec::new(),
-            evicted: 0,
-            is_live: !options.waits,
-            writer: TableWriter::new(&FLOWS, options, Box::new(move || FlowRows::new(Arc::clone(&names)))),
-        }
+    fn new(limits: FlowLimits, is_live: bool, target: FlowTarget) -> Self {
+        Self { table: FlowTable::new(limits), ended: Vec::new(), target, evicted: 0, is_live }
     }
 
     fn write(&mut self, block: &[Headers], now: Instant) -> Result<(), TableError> {
@@ -228,16 +301,16 @@ impl Flows {
             self.table.take(headers, &mut self.ended);
             // All flows may end at once, if the time jumps.
             if self.ended.len() >= BLOCK_PACKETS {
-                written = written.and(self.write_ended(now));
+                written = written.and(self.write_ended(now, !self.is_live));
             }
         }
-        written.and(self.write_ended(now))
+        written.and(self.write_ended(now, !self.is_live))
     }
 
-    fn write_ended(&mut self, now: Instant) -> Result<(), TableError> {
+    fn write_ended(&mut self, now: Instant, waits: bool) -> Result<(), TableError> {
         let evicted = self.ended.iter().filter(|row| row.reason == EndReason::LackOfResources).count();
         self.evicted += evicted as u64;
-        let written = self.writer.write(&self.ended, &Extras::default(), now);
+        let written = self.target.write(&self.ended, now, waits);
         self.ended.clear();
         written
     }
@@ -247,16 +320,18 @@ impl Flows {
         if self.is_live {
             let now_ns = strait_os::clock::realtime_ns();
             while self.table.expire(now_ns, BLOCK_PACKETS, &mut self.ended) {
-                written = written.and(self.write_ended(now));
+                written = written.and(self.write_ended(now, false));
             }
         }
-        written.and(self.write_ended(now)).and_then(|()| self.writer.complete_due(now))
+        let waits = !self.is_live;
+        written.and(self.write_ended(now, waits)).and_then(|()| self.target.complete_due(now, waits))
     }
 
+    /// Ends all flows. The capture is over, or can be delayed.
     fn end_all(&mut self, now: Instant) -> Result<(), TableError> {
         let mut written = Ok(());
         while self.table.drain(BLOCK_PACKETS, &mut self.ended) || !self.ended.is_empty() {
-            let result = self.write_ended(now);
+            let result = self.write_ended(now, true);
             written = written.and(result);
         }
         written
@@ -264,6 +339,6 @@ impl Flows {
 
     fn complete(&mut self) -> Result<(), TableError> {
         let ended = self.end_all(Instant::now());
-        ended.and(self.writer.complete_all())
+        ended.and(self.target.complete_all())
     }
 }

@@ -14,6 +14,7 @@ use crate::options::{FileNumbers, Selected};
 use crate::packets::{Columns, PacketRows};
 use crate::recovery::recover;
 use crate::schema::PACKETS;
+use crate::spool::Spool;
 
 const CAPTURE: &str = "000000000000000c";
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -30,6 +31,7 @@ fn options(directory: &Path) -> Arc<Options> {
         frame_bytes: 0,
         rotate_bytes: 1 << 30,
         rotate_every: Duration::from_mins(1),
+        spool: None,
         waits: false,
     })
 }
@@ -338,4 +340,35 @@ fn entries_that_are_no_leftovers_are_skipped() {
     }
     let again = recover(directory.path(), "s");
     assert_eq!((again.skipped.len() as u64, again.skipped_more), (10, 15));
+}
+
+#[test]
+fn full_spool_loses_rows_counts_them_and_is_used_again_when_it_is_emptied() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("other");
+    let spool = Spool::new(directory.path(), 1000, Duration::ZERO);
+    let options = Options { spool: Some(Arc::new(spool)), ..(*options(directory.path())).clone() };
+    let mut writer = writer(&Arc::new(options));
+    let now = Instant::now();
+    let write = |writer: &mut TableWriter<PacketRows>| {
+        writer.write(&packets(0, 10), &Extras::default(), now).unwrap();
+        writer.lost().total()
+    };
+    assert_eq!(write(&mut writer), 0);
+    fs::write(&other, [0; 1000]).unwrap();
+    while write(&mut writer) == 0 {}
+    assert_eq!((writer.written().files, writer.written().refused), (1, 10), "its file can be sent");
+    // The files of the writer alone are above the limit too.
+    fs::remove_file(&other).unwrap();
+    fs::remove_dir_all(directory.path().join("packets")).unwrap();
+    let mut lost = writer.lost().total();
+    loop {
+        let now_lost = write(&mut writer);
+        if now_lost == lost {
+            break;
+        }
+        lost = now_lost;
+    }
+    writer.complete_all().unwrap();
+    assert_eq!((writer.written().files, writer.written().refused), (2, lost));
 }

@@ -1,0 +1,173 @@
+//! URLs of `--to`: targets of tables.
+
+use std::path::PathBuf;
+
+use strait_program::bucket::Bucket;
+use strait_table::ipfix::Transport;
+
+/// Port of collectors (RFC 7011 section 10.2.2).
+const COLLECTOR_PORT: u16 = 4739;
+
+/// Target of tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Directory of Parquet files.
+    Directory(PathBuf),
+    /// Collector of flows.
+    Collector(CollectorUrl),
+    /// Bucket of an object store.
+    Bucket(Bucket),
+}
+
+/// URL of a collector: `ipfix://HOST:PORT?domain=N`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CollectorUrl {
+    /// HOST:PORT.
+    pub(super) name: String,
+    pub(super) transport: Transport,
+    /// Observation domain.
+    pub(super) domain: u32,
+}
+
+/// Parses a URL.
+pub(super) fn parse(url: &str) -> Result<Target, String> {
+    if let Some(path) = url.strip_prefix("file:") {
+        return directory(path).map(Target::Directory);
+    }
+    let collector = |rest, transport| collector(rest, transport).map(Target::Collector);
+    if let Some(rest) = url.strip_prefix("ipfix://") {
+        return collector(rest, Transport::Udp);
+    }
+    if let Some(rest) = url.strip_prefix("ipfix+tcp://") {
+        return collector(rest, Transport::Tcp);
+    }
+    if url.starts_with("s3:") {
+        return url.parse().map(Target::Bucket);
+    }
+    Err("give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, or a collector, as in ipfix://192.0.2.1"
+        .into())
+}
+
+/// Parses the directory of `file:DIR`, or of `file://HOST/DIR` (RFC 8089) of this machine.
+fn directory(path: &str) -> Result<PathBuf, String> {
+    let example = "as in file:/srv/lake";
+    let path = match path.strip_prefix("//") {
+        None => path,
+        Some(rest) => {
+            let (host, _) = rest.split_once('/').unwrap_or((rest, ""));
+            if !host.is_empty() && host != "localhost" {
+                return Err(format!("{host} is the host in this URL, not a directory: give one, {example}"));
+            }
+            &rest[host.len()..]
+        }
+    };
+    if path.is_empty() {
+        Err(format!("give the directory of the tables, {example}"))
+    } else {
+        Ok(path.into())
+    }
+}
+
+/// Parses `HOST[:PORT][?domain=N]`.
+fn collector(rest: &str, transport: Transport) -> Result<CollectorUrl, String> {
+    let (authority, query) = rest.split_once('?').map_or((rest, None), |(one, other)| (one, Some(other)));
+    let domain = match query {
+        None => 0,
+        Some(query) => query
+            .strip_prefix("domain=")
+            .and_then(number)
+            .ok_or_else(|| format!("{query}: give the observation domain, as in ?domain=7"))?,
+    };
+    let (host, port) = host_and_port(authority).ok_or(
+        "give the collector's name or address, as in ipfix://192.0.2.1:4739 or ipfix://[2001:db8::1]",
+    )?;
+    let port = match port {
+        None => COLLECTOR_PORT,
+        Some(port) => number(port)
+            .and_then(|port| u16::try_from(port).ok())
+            .filter(|port| *port > 0)
+            .ok_or_else(|| format!("{port}: give a port from 1 to 65535"))?,
+    };
+    Ok(CollectorUrl { name: format!("{host}:{port}"), transport, domain })
+}
+
+/// Parses digits.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// Splits an authority into host and port. The host is a name, an IPv4 address, or an IPv6 address
+/// in brackets.
+fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
+    let end = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let length = rest.find(']')?;
+            rest[..length].parse::<std::net::Ipv6Addr>().ok()?;
+            length + 2
+        }
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (host, rest) = authority.split_at(end);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_valid = host.starts_with('[') || (!host.is_empty() && host.chars().all(is_name));
+    match rest {
+        "" => is_valid.then_some((host, None)),
+        _ => rest.strip_prefix(':').filter(|_| is_valid).map(|port| (host, Some(port))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collector_of(url: &str) -> (String, Transport, u32) {
+        let Ok(Target::Collector(CollectorUrl { name, transport, domain })) = parse(url) else {
+            panic!("{url}: {:?}", parse(url));
+        };
+        (name, transport, domain)
+    }
+
+    #[test]
+    fn collectors_have_a_host_a_port_and_a_domain() {
+        for (url, expected) in [
+            ("ipfix://192.0.2.1", ("192.0.2.1:4739", Transport::Udp, 0)),
+            ("ipfix://flows.example:9995?domain=7", ("flows.example:9995", Transport::Udp, 7)),
+            ("ipfix+tcp://[2001:db8::1]", ("[2001:db8::1]:4739", Transport::Tcp, 0)),
+            ("ipfix+tcp://[::1]:65535?domain=4294967295", ("[::1]:65535", Transport::Tcp, u32::MAX)),
+        ] {
+            let (name, transport, domain) = collector_of(url);
+            assert_eq!((&*name, transport, domain), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn wrong_urls_are_refused_with_a_remedy() {
+        for (url, words) in [
+            ("", "give a directory"),
+            ("192.0.2.1:4739", "give a directory"),
+            ("ipfix:192.0.2.1", "give a directory"),
+            ("s3:lake", "give a bucket"),
+            ("s3://Lake", "a bucket has"),
+            ("ipfix://", "the collector's name"),
+            ("ipfix://:4739", "the collector's name"),
+            ("ipfix://user@host", "the collector's name"),
+            ("ipfix://host/path", "the collector's name"),
+            ("ipfix://2001:db8::1", "give a port"),
+            ("ipfix://[2001:db8::1", "the collector's name"),
+            ("ipfix://[192.0.2.1]", "the collector's name"),
+            ("ipfix://[::1]4739", "the collector's name"),
+            ("ipfix://ho\u{e9}st", "the collector's name"),
+            ("ipfix://host:", "give a port"),
+            ("ipfix://host:0", "give a port"),
+            ("ipfix://host:65536", "give a port"),
+            ("ipfix://host:+1", "give a port"),
+            ("ipfix://host?domain=", "observation domain"),
+            ("ipfix://host?domain=4294967296", "observation domain"),
+            ("ipfix://host?domain=-1", "observation domain"),
+            ("ipfix://host?port=1", "observation domain"),
+        ] {
+            let error = parse(url).unwrap_err();
+            assert!(error.contains(words), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Tables in an object store: moto's objects are the rows of the ledger, also after a kill, while
+//! the store is down, and with a full spool.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lab::{Launch, Moto, Process, Wire, wait_until};
+use rustix::process::Signal;
+
+use crate::refusals::RECORDING;
+use crate::rig::{LIMIT, STRAIT, await_open, count, ledger, strait};
+use crate::table_inputs::day;
+use crate::tables::{Lake, files};
+
+const URL: &str = "s3://lake/raw";
+
+/// Returns the program that Cargo builds with the workspace.
+fn upload_program() -> PathBuf {
+    let program = Path::new(STRAIT).with_file_name("strait-upload");
+    assert!(program.exists(), "{} is missing: cargo build --package strait-upload", program.display());
+    program
+}
+
+/// Stores the objects of the bucket as files of `lake`.
+fn download(moto: &Moto, lake: &Lake) {
+    for key in moto.keys() {
+        let path = lake.path().join(key.strip_prefix("raw/").expect("the prefix"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, moto.object(&key)).unwrap();
+    }
+}
+
+/// Returns `strait capture` with a spool and the store's environment.
+fn capture<'a>(launch: Launch<'a>, moto: &Moto, spool: &Path, arguments: &[&str]) -> Launch<'a> {
+    let _ = upload_program();
+    let spool = ["--to", URL, "--sensor", "s1", "--spool", spool.to_str().unwrap()];
+    moto.env(launch).args(["capture"]).args(spool).args(arguments)
+}
+
+#[test]
+fn objects_of_ten_files_have_the_rows_of_the_ledger() {
+    let Some(moto) = Moto::up_or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let inputs = day(spool.path());
+    let mut arguments = vec!["--json"];
+    for file in inputs.iter().map(|file| file.to_str().unwrap()).chain([RECORDING; 3]) {
+        arguments.extend(["-r", file]);
+    }
+    let spool = spool.path().join("spool");
+    let finished = capture(Launch::new(STRAIT), &moto, &spool, &arguments).run(LIMIT).unwrap().success();
+    let ledger = ledger(&finished);
+    assert_eq!(finished.stderr, "");
+    assert!(files(&spool, ".parquet").is_empty() && files(&spool, ".part").is_empty());
+    download(&moto, &lake);
+    let delivered = count(&ledger, "delivered") as i64;
+    assert_eq!(
+        lake.numbers("select count(*), sum(length) from packets"),
+        [delivered, count(&ledger, "wire_bytes") as i64]
+    );
+    assert_eq!(lake.numbers("select sum(delivered), count(distinct lane) from ledger"), [delivered, 10]);
+    let flows = "select sum(packetDeltaCount + reversePacketDeltaCount) - \
+                 (select count(*) from packets where protocol is not null) from flows";
+    assert_eq!(lake.numbers(flows), [0]);
+}
+
+/// Starts a live capture of the right end, where the store is.
+fn live(wire: &Wire, moto: &Moto, spool: &Path, arguments: &[&str]) -> Process {
+    let launch = wire.right().command(STRAIT);
+    let process = capture(launch, moto, spool, &[&["-i", "right", "--rotate-s", "1"], arguments].concat());
+    let process = process.spawn().unwrap();
+    assert!(await_open(process.id()), "{}", process.stderr());
+    process
+}
+
+/// Sends numbered TCP segments from the left end.
+fn generate(wire: &Wire, limit: &[&str]) -> Process {
+    let generate = ["generate", "-o", "left", "--kind", "tcp4", "--size", "64", "--rate", "20000"];
+    strait(wire.left(), &[&generate[..], limit].concat()).spawn().unwrap()
+}
+
+#[test]
+fn spool_of_a_killed_capture_is_sent_by_the_next_one() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(mut moto) = Moto::down_or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let killed = live(&wire, &moto, spool.path(), &["--tables", "packets"]);
+    let generator = generate(&wire, &["--duration", "600"]);
+    killed.wait_for_stderr("note: the upload to s3://lake/raw fails: ", LIMIT).unwrap();
+    assert!(wait_until(LIMIT, || files(spool.path(), ".parquet").len() > 2));
+    killed.signal(Signal::KILL);
+    let _ = killed.wait(LIMIT).unwrap();
+    drop(generator);
+    let complete = files(spool.path(), ".parquet");
+    let names = |paths: &[PathBuf]| {
+        let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        paths.iter().map(name).collect::<Vec<_>>()
+    };
+    wire.right().run(|| moto.start());
+    let next = live(&wire, &moto, spool.path(), &[]);
+    next.signal(Signal::INT);
+    let finished = next.wait(LIMIT).unwrap().success();
+    assert!(finished.stderr.contains(" in s3://lake/raw"), "{}", finished.stderr);
+    assert!(files(spool.path(), ".parquet").is_empty() && files(spool.path(), ".part").is_empty());
+    let keys = wire.right().run(|| moto.keys());
+    for name in names(&complete) {
+        assert_eq!(keys.iter().filter(|key| key.ends_with(&name)).count(), 1, "{name} in {keys:?}");
+    }
+    wire.right().run(|| download(&moto, &lake));
+    let [rows, distinct] =
+        lake.numbers("select count(*), count(distinct (time, tcp_sequence)) from packets")[..]
+    else {
+        panic!("two numbers")
+    };
+    assert!(rows > 0 && rows == distinct, "{rows} {distinct}");
+}
+
+#[test]
+fn full_spool_loses_packets_and_the_ledger_has_them() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(mut moto) = Moto::down_or_skip() else { return };
+    let Some(lake) = Lake::or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let options = ["--tables", "packets", "--frames", "64", "--spool-mib", "1", "--json", "tcp"];
+    let capture = live(&wire, &moto, spool.path(), &options);
+    let generator = generate(&wire, &["--duration", "600"]);
+    let bytes = || {
+        let files = [files(spool.path(), ".parquet"), files(spool.path(), ".part")].concat();
+        files.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum::<u64>()
+    };
+    assert!(wait_until(LIMIT, || bytes() >= 1 << 20), "{} bytes", bytes());
+    drop(generator);
+    // More than the interval at which the spool is measured.
+    let _ = generate(&wire, &["--count", "20000"]).wait(LIMIT).unwrap().success();
+    capture.signal(Signal::INT);
+    let finished = capture.wait(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("files remain in "), "{}", finished.stderr);
+    let ledger = ledger(&finished);
+    let (delivered, lost) = (count(&ledger, "delivered") as i64, count(&ledger["lost"], "sink"));
+    assert!(delivered > 0 && lost > 0, "{ledger}");
+
+    // The rest is sent by hand.
+    wire.right().run(|| moto.start());
+    let directory = spool.path().join("lake/raw");
+    let arguments = ["upload", directory.to_str().unwrap(), URL];
+    let _ = moto.env(wire.right().command(STRAIT)).args(arguments).run(LIMIT).unwrap().success();
+    wire.right().run(|| download(&moto, &lake));
+    assert_eq!(lake.numbers("select count(*) from packets"), [delivered]);
+    assert_eq!(lake.numbers("select sum(delivered), sum(lost_sink) from ledger"), [delivered, lost as i64]);
+}
+
+#[test]
+fn killed_upload_is_reported_and_its_files_remain() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let Some(moto) = Moto::down_or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let capture = live(&wire, &moto, spool.path(), &["--json"]);
+    let id = capture.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let child = rustix::process::Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+    let note = "strait: note: strait-upload has ended: files for s3://lake/raw wait in ";
+    capture.wait_for_stderr(note, LIMIT).unwrap();
+    capture.signal(Signal::INT);
+    let finished = capture.wait(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("files remain in "), "{}", finished.stderr);
+    assert_eq!(files(spool.path(), ".parquet").len(), 1, "that of the ledger");
+}
+
+#[test]
+fn wrong_uses_of_a_bucket_are_refused() {
+    let moto_is_not_needed = ["capture", "-r", RECORDING, "--to"];
+    for (options, words) in [
+        (&["s3://Lake"][..], "a bucket has 3 to 63 small letters"),
+        (&["s3://lake/../x"], "a prefix has letters"),
+        (&["file:x", "--spool", "y"], "--spool and --spool-mib are for --to s3://BUCKET"),
+        (&["s3://lake", "--spool-mib", "1k"], "give at least 1 MiB"),
+    ] {
+        let finished = Launch::new(STRAIT).args(moto_is_not_needed).args(options).run(LIMIT).unwrap();
+        assert_eq!(finished.status.code(), Some(2), "{options:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{options:?}: {}", finished.stderr);
+    }
+    let _ = upload_program();
+    let arguments = [&moto_is_not_needed[..], &["s3://lake", "--spool", RECORDING]].concat();
+    let finished = Launch::new(STRAIT).args(&arguments).run(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("give a spool directory of yours by --spool"), "{}", finished.stderr);
+}

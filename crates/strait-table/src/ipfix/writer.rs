@@ -1,0 +1,148 @@
+//! Flows of one sink on their way to the collector, and their counts.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::exporter::{Exporter, Task};
+use super::message::{Builder, Message};
+use super::record::Record;
+use crate::error::TableError;
+use crate::flows::FlowRow;
+use crate::packets::{InterfaceNames, Interfaces};
+use crate::tally::Tally;
+
+/// Time for which a live capture waits for the full queue of a collector that takes messages. The
+/// queue before the tables takes the packets meanwhile.
+const WAIT_MAX: Duration = Duration::from_millis(250);
+/// Interval at which the full queue is tried again.
+const WAIT_STEP: Duration = Duration::from_millis(1);
+
+/// Totals of an export.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Flows in messages that were sent. Over UDP they may be lost on their way.
+    pub flows: u64,
+    /// Messages with these flows.
+    pub messages: u64,
+    /// Bytes of these messages.
+    pub bytes: u64,
+    /// Flows that could not be sent, or that the collector's machine refused.
+    pub lost: u64,
+    /// Reason for the last loss.
+    pub failure: Option<String>,
+}
+
+impl Exported {
+    /// Adds the totals of another sink.
+    pub fn add(&mut self, other: &Self) {
+        self.flows += other.flows;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.lost += other.lost;
+        if other.failure.is_some() {
+            self.failure.clone_from(&other.failure);
+        }
+    }
+}
+
+/// Totals of a sink, and its lost packets. The thread of the export counts too.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts(Arc<Mutex<(Exported, Tally)>>);
+
+impl Counts {
+    fn lock(&self) -> MutexGuard<'_, (Exported, Tally)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a message that was sent.
+    pub(super) fn add(&self, message: &Message) {
+        let (exported, _) = &mut *self.lock();
+        exported.flows += u64::from(message.flows);
+        exported.messages += 1;
+        exported.bytes += message.len() as u64;
+    }
+
+    /// Counts a message that was not sent.
+    pub(super) fn lose(&self, message: &Message, failure: Option<String>) {
+        let (exported, lost) = &mut *self.lock();
+        exported.lost += u64::from(message.flows);
+        exported.failure = failure.or(exported.failure.take());
+        lost.add_all(&message.packets);
+    }
+
+    /// Counts a message that was sent and refused.
+    pub(super) fn refuse(&self, message: &Message, failure: Option<String>) {
+        self.lose(message, failure);
+        let (exported, _) = &mut *self.lock();
+        exported.flows -= u64::from(message.flows);
+        exported.messages -= 1;
+        exported.bytes -= message.len() as u64;
+    }
+}
+
+/// Writer of the flows of one sink.
+pub(crate) struct Writer {
+    exporter: Arc<Exporter>,
+    builder: Builder,
+    interfaces: Interfaces,
+    counts: Counts,
+}
+
+impl Writer {
+    pub(crate) fn new(exporter: Arc<Exporter>, names: InterfaceNames) -> Self {
+        let interfaces = Interfaces::new(names);
+        Self { exporter, builder: Builder::new(), interfaces, counts: Counts::default() }
+    }
+
+    /// Takes flows. With `waits`, waits for the full queue; otherwise they are lost then.
+    pub(crate) fn write(&mut self, rows: &[FlowRow], waits: bool) -> Result<(), TableError> {
+        let mut sent = Ok(());
+        for row in rows {
+            let interface = self.interfaces.name(row.interface);
+            let bytes_max = self.exporter.message_bytes_max();
+            if let Some(message) = self.builder.push(&Record { row, interface }, bytes_max) {
+                sent = sent.and(self.send(message, waits));
+            }
+        }
+        sent
+    }
+
+    /// Sends the flows that wait for a full message.
+    pub(crate) fn flush(&mut self, waits: bool) -> Result<(), TableError> {
+        self.builder.finish().map_or(Ok(()), |message| self.send(message, waits))
+    }
+
+    /// Waits until all flows are sent or lost.
+    pub(crate) fn settle(&mut self) -> Result<(), TableError> {
+        self.flush(true)?;
+        let (reply, replied) = sync_channel(1);
+        self.exporter.send(Task::Settle(reply), true)?;
+        replied.recv().map_err(|_| TableError::ThreadEnded)
+    }
+
+    fn send(&self, message: Message, waits: bool) -> Result<(), TableError> {
+        let end = Instant::now() + WAIT_MAX;
+        let mut task = Task::Message(message, self.counts.clone());
+        while let Some(Task::Message(message, counts)) = self.exporter.send(task, waits)? {
+            let failure = self.exporter.failure();
+            if failure.is_some() || Instant::now() >= end {
+                counts.lose(&message, failure.or_else(|| Some("it takes them too slowly".into())));
+                break;
+            }
+            std::thread::sleep(WAIT_STEP);
+            task = Task::Message(message, counts);
+        }
+        Ok(())
+    }
+
+    /// Returns the totals.
+    pub(crate) fn exported(&self) -> Exported {
+        self.counts.lock().0.clone()
+    }
+
+    /// Returns the packets of lost flows.
+    pub(crate) fn lost(&self) -> Tally {
+        self.counts.lock().1.clone()
+    }
+}

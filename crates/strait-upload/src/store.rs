@@ -1,0 +1,159 @@
+//! The object store: one object for each file, which is visible when it is complete.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path as Key;
+use object_store::{BackoffConfig, ClientOptions, MultipartUpload as _, ObjectStoreExt as _, RetryConfig};
+use rustix::fs::{Mode, OFlags};
+use strait_program::Error;
+use strait_program::bucket::Bucket;
+use tokio::runtime::Runtime;
+
+use crate::spool::Complete;
+
+/// Size above which a file is sent in parts, and the size of a part. Stores require at least 5 MiB
+/// for each part but the last, and take 10,000 parts.
+const PART_BYTES: usize = 8 << 20;
+/// Limits of one request: attempts, and the time for all of them.
+const RETRIES_MAX: usize = 4;
+const RETRY_FOR: Duration = Duration::from_secs(15);
+const BACKOFF: Duration = Duration::from_millis(200);
+const BACKOFF_MAX: Duration = Duration::from_secs(4);
+/// Limits of one attempt.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const REQUEST_LIMIT: Duration = Duration::from_mins(2);
+/// Maximum length of the text of an error.
+const ERROR_LEN_MAX: usize = 400;
+
+/// Bucket with a prefix.
+pub(crate) struct Store {
+    bucket: Bucket,
+    client: object_store::aws::AmazonS3,
+    runtime: Runtime,
+}
+
+/// Result of sending a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The store has the object, with this many bytes.
+    Bytes(u64),
+    /// The file is gone: another process has sent it.
+    Gone,
+}
+
+impl Store {
+    /// Prepares requests. The environment has the credentials, the region and the endpoint.
+    pub(crate) fn open(bucket: &Bucket) -> Result<Self, Error> {
+        // A second call would fail, and use the first one's provider.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let endpoint = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
+        let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let options = ClientOptions::new()
+            .with_allow_http(is_plain)
+            .with_connect_timeout(CONNECT_LIMIT)
+            .with_timeout(REQUEST_LIMIT);
+        let retry = RetryConfig {
+            backoff: BackoffConfig { init_backoff: BACKOFF, max_backoff: BACKOFF_MAX, base: 2.0 },
+            max_retries: RETRIES_MAX,
+            retry_timeout: RETRY_FOR,
+        };
+        let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
+        let client = builder.with_client_options(options).with_retry(retry).build();
+        let client = client.map_err(|error| Error::failed(format!("open {bucket}: {}", one_line(&error))))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::failed(format!("start the HTTP client: {error}")))?;
+        Ok(Self { bucket: bucket.clone(), client, runtime })
+    }
+
+    pub(crate) fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    /// Sends a file. An object of that name is replaced: it is the same file.
+    pub(crate) fn send(&self, file: &Complete) -> Result<Sent, Error> {
+        let failed = |error: std::io::Error| Error::failed(format!("read {}: {error}", file.path.display()));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut content = match rustix::fs::open(&file.path, flags, Mode::empty()) {
+            Ok(content) => File::from(content),
+            Err(rustix::io::Errno::NOENT) => return Ok(Sent::Gone),
+            Err(errno) => return Err(failed(errno.into())),
+        };
+        let prefix = &self.bucket.prefix;
+        let key = if prefix.is_empty() { file.key.clone() } else { format!("{prefix}/{}", file.key) };
+        let key = Key::parse(&key).map_err(|error| Error::failed(format!("send {key}: {error}")))?;
+        let first = read_part(&mut content).map_err(failed)?;
+        let sent = if first.len() < PART_BYTES {
+            let length = first.len() as u64;
+            self.runtime.block_on(self.client.put(&key, first.into())).map(|_| length)
+        } else {
+            return self.send_parts(&key, first, || read_part(&mut content).map_err(failed));
+        };
+        sent.map(Sent::Bytes).map_err(|error| Error::failed(one_line(&error)))
+    }
+
+    /// Sends a file in parts. The store shows the object after the last one.
+    fn send_parts(
+        &self,
+        key: &Key,
+        first: Vec<u8>,
+        mut next: impl FnMut() -> Result<Vec<u8>, Error>,
+    ) -> Result<Sent, Error> {
+        let failed = |error: object_store::Error| Error::failed(one_line(&error));
+        self.runtime.block_on(async {
+            let mut upload = self.client.put_multipart(key).await.map_err(failed)?;
+            let (mut part, mut bytes) = (first, 0);
+            let sent = loop {
+                bytes += part.len() as u64;
+                if let Err(error) = upload.put_part(part.into()).await {
+                    break Err(failed(error));
+                }
+                part = match next() {
+                    Ok(part) if part.is_empty() => break Ok(()),
+                    Ok(part) => part,
+                    Err(error) => break Err(error),
+                };
+            };
+            let sent = match sent {
+                Ok(()) => upload.complete().await.map(drop).map_err(failed),
+                Err(error) => Err(error),
+            };
+            if sent.is_err() {
+                // The error of the part is reported. The rules of the bucket remove what is left.
+                let _ = upload.abort().await;
+            }
+            sent.map(|()| Sent::Bytes(bytes))
+        })
+    }
+}
+
+/// Reads up to a whole part.
+fn read_part(content: &mut File) -> std::io::Result<Vec<u8>> {
+    let mut part = Vec::new();
+    loop {
+        match content.by_ref().take((PART_BYTES - part.len()) as u64).read_to_end(&mut part) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result.map(|_| part),
+        }
+    }
+}
+
+/// Returns the text of an error on one line, with its innermost cause. Stores answer with XML of
+/// any length.
+fn one_line(error: &object_store::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let (mut text, cause) = (error.to_string(), cause.to_string());
+    if !text.contains(&cause) {
+        text = format!("{cause}: {text}");
+    }
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(ERROR_LEN_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

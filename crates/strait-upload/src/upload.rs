@@ -1,0 +1,129 @@
+//! Sends files until there are none left, or for as long as a capture writes further ones.
+
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use strait_program::Error;
+use strait_program::output::print_stderr;
+
+use crate::spool::Spool;
+use crate::store::{Sent, Store};
+
+/// Interval at which a capture's directory is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// First and longest pause after a failure.
+const BACKOFF: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Time for which failures are repeated after the end of the capture.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// Sends the files of a spool directory. With `follow`, waits for further files until standard
+/// input is closed, and repeats failures.
+///
+/// # Errors
+/// A file remains in the directory.
+pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &AtomicBool) -> Result<(), Error> {
+    let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false };
+    let mut ended = (!follow).then(Instant::now);
+    let mut pause = BACKOFF;
+    loop {
+        let wait = match sender.send_all() {
+            Ok(()) if ended.is_some() => {
+                if !follow {
+                    let Sender { files, bytes, .. } = sender;
+                    print_stderr(format_args!(
+                        "uploaded {files} files, {bytes} bytes, to {}\n",
+                        store.bucket()
+                    ));
+                }
+                return Ok(());
+            }
+            Ok(()) => {
+                pause = BACKOFF;
+                LOOK_EVERY
+            }
+            Err(error) if ended.is_some_and(|ended| !follow || ended.elapsed() >= GIVE_UP) => {
+                return Err(error);
+            }
+            Err(error) => {
+                sender.report(&error);
+                pause = (pause * 2).min(BACKOFF_MAX);
+                if ended.is_some() { pause.min(BACKOFF * 2) } else { pause }
+            }
+        };
+        if ended.is_some() {
+            strait_os::wait::sleep(wait);
+        } else if is_closed(wait)? {
+            ended = Some(Instant::now());
+        }
+        if !follow && terminated.load(Ordering::Relaxed) {
+            return Err(Error::failed("interrupted"));
+        }
+    }
+}
+
+/// Waits for the end of standard input. Returns true if it is closed.
+fn is_closed(wait: Duration) -> Result<bool, Error> {
+    let stdin = io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    let failed = |errno: Errno| Error::failed(format!("read standard input: {errno}"));
+    match poll(&mut polled, Timespec::try_from(wait).ok().as_ref()) {
+        Ok(0) | Err(Errno::INTR) => return Ok(false),
+        Ok(_) => {}
+        Err(errno) => return Err(failed(errno)),
+    }
+    let mut bytes = [0; 64];
+    match rustix::io::read(&stdin, &mut bytes) {
+        Ok(read) => Ok(read == 0),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(false),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+struct Sender<'a> {
+    spool: &'a Spool,
+    store: &'a Store,
+    files: u64,
+    bytes: u64,
+    /// True if a failure was reported.
+    is_failing: bool,
+}
+
+impl Sender<'_> {
+    /// Sends all complete files, and removes each one after that.
+    fn send_all(&mut self) -> Result<(), Error> {
+        for file in self.spool.complete()? {
+            if let Sent::Bytes(bytes) = self.store.send(&file)? {
+                self.bytes += bytes;
+                self.files += 1;
+            }
+            match fs::remove_file(&file.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::failed(format!("remove {}: {error}", file.path.display())));
+                }
+                _ => {}
+            }
+            if std::mem::take(&mut self.is_failing) {
+                print_stderr(format_args!(
+                    "strait: note: the upload to {} works again\n",
+                    self.store.bucket()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports the first failure after a success.
+    fn report(&mut self, error: &Error) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            let (bucket, directory) = (self.store.bucket(), self.spool.directory.display());
+            print_stderr(format_args!(
+                "strait: note: the upload to {bucket} fails: {error}; files wait in {directory}\n"
+            ));
+        }
+    }
+}
