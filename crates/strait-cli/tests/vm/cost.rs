@@ -7,7 +7,6 @@
 //! (`record.rs`).
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -225,45 +224,62 @@ impl Axis {
     }
 }
 
-/// Returns the script that measures `contestants` on eth1, or on zc0 if the module drives it.
+/// Returns the script that measures `contestants` on eth1, or on zc0 if the module drives it. Each
+/// of them runs once and receives all loads, or those of a number of queues.
 fn script(contestants: &[Contestant], loads: &[Load]) -> String {
-    let mut script = "
+    // DPDK needs more huge pages than the sender.
+    let dpdk = contestants.iter().any(|contestant| *contestant == DPDK_XDP || POLLERS.contains(contestant));
+    let mut script = format!("prepare_pump {}", if dpdk { 64 } else { 4 });
+    script.push_str(
+        "
 echo 16777216 >/proc/sys/net/core/rmem_default
 ethtool -G eth1 rx 4096 2>ethtool.err || true
 # Without merging, frames are captured as on the wire and fit in the slots of the rings.
 ethtool -K eth1 gro off gso off tso off
 # The instructions of this kernel thread, which runs at random times, would be counted.
 if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
-"
-    .to_owned();
+",
+    );
     if contestants.iter().any(|contestant| TAKERS.contains(contestant)) {
         script.push_str("take_for_zerocopy\n");
     }
     if contestants.iter().any(|contestant| POLLERS.contains(contestant)) {
-        script.push_str("take_for_dpdk\ntake_for_pump 64\n");
-    } else if contestants.contains(&DPDK_XDP) {
-        script.push_str("take_for_pump 64\n");
-    } else {
-        script.push_str("take_for_pump 4\n");
+        script.push_str("take_for_dpdk\n");
     }
-    for (name, command) in contestants {
-        for Load { burst, bursts, bytes, queues, .. } in loads {
-            if let Some(queues) = queues {
-                writeln!(script, "queues {queues}").expect("writing to a String cannot fail");
-            }
-            let pumped = format!("$pump {bursts} {burst} {PAUSE_US} {bytes}");
-            let counter = match *name {
-                name if name == BARE_REJECT.0 => "filtered",
-                name if name == BARE_POLL_SLEEPS.0 => "",
-                _ => "delivered",
-            };
-            writeln!(script, "meter '{name}' '{counter}' '{command}' {pumped}")
-                .expect("writing to a String cannot fail");
+    for contestant in contestants {
+        for loads in loads.chunk_by(|one, next| one.queues == next.queues) {
+            script.push_str(&receive(*contestant, loads));
         }
         // QEMU keeps frames for a NIC without a receiver, and delivers them to the next one.
         script.push_str("[ \"$receiver\" != zc0 ] || read_kept\n");
     }
     script
+}
+
+/// Returns the script in which a contestant receives `loads`, of one number of queues.
+fn receive((name, command): Contestant, loads: &[Load]) -> String {
+    let mut lines = Vec::new();
+    if let Some(queues) = loads[0].queues {
+        lines.push(format!("queues {queues}"));
+    }
+    lines.push("up $receiver".to_owned());
+    if !command.is_empty() {
+        lines.push(format!("begin_receiver '{command}'"));
+    }
+    lines.extend(
+        loads.iter().map(|Load { burst, bursts, bytes, .. }| {
+            format!("send_pumped {bursts} {burst} {PAUSE_US} {bytes}")
+        }),
+    );
+    if !command.is_empty() {
+        let counter = match name {
+            name if name == BARE_REJECT.0 => "filtered",
+            name if name == BARE_POLL_SLEEPS.0 => "",
+            _ => "delivered",
+        };
+        lines.push(format!("end_receiver '{name}' '{counter}'"));
+    }
+    lines.join("\n") + "\n"
 }
 
 /// Computes the cost of a frame between two marks.
@@ -292,7 +308,7 @@ fn measure(guest: Guest, contestants: &[Contestant], axis: Axis) -> Costs {
 
 /// Returns the cost of the reader of `PF_ZEROCOPY` that polls, without that of its sleeps.
 fn measure_bare_poll(nic: Nic, axis: Axis) -> Costs {
-    let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, nic), Kernel::V7_2);
+    let guest = pf_zerocopy::with_module(peers(nic), Kernel::V7_2);
     less(BARE_POLL_SLEEPS, meter(guest, &[BARE_POLL_SLEEPS, BARE_POLL], &axis.loads(), Cost::with_polls))
 }
 
@@ -309,14 +325,14 @@ fn less(base: Contestant, mut costs: Costs) -> Costs {
 
 /// Returns the costs of DPDK's receivers along `axis`.
 fn measure_polls(nic: Nic, axis: Axis) -> Costs {
-    let guest = guest(Kernel::V7_2).wire(Nic::E1000, nic).module("uio_pci_generic");
+    let guest = guest(Kernel::V7_2).pump(nic).module("uio_pci_generic");
     let guest = with_dpdk(guest).program("/usr/sbin/ethtool");
     meter(guest, &POLLERS, &axis.loads(), Cost::of_polls)
 }
 
 /// Returns the cost of DPDK's receiver on an AF_XDP socket, which waits in poll(2).
 fn measure_dpdk_xdp(nic: Nic, axis: Axis) -> Costs {
-    measure(with_dpdk(peers(Kernel::V7_2, Nic::E1000, nic)), &[DPDK_XDP], axis)
+    measure(with_dpdk(peers(nic)), &[DPDK_XDP], axis)
 }
 
 /// Adds the program with DPDK.
@@ -349,9 +365,9 @@ fn peer_source(program: &str) -> PathBuf {
 }
 
 /// Returns a guest with the compared programs.
-fn peers(kernel: Kernel, first: Nic, second: Nic) -> Guest {
+fn peers(nic: Nic) -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let mut guest = guest(kernel).wire(first, second);
+    let mut guest = guest(Kernel::V7_2).pump(nic);
     let module = format!("-I{}", pf_zerocopy::repository().join("kmod/pf_zerocopy").display());
     let programs: [(&str, &[&str]); 4] = [
         ("pcap_count", &["-lpcap"]),
@@ -400,8 +416,8 @@ fn assert_dependent_on_length(costs: &Costs, name: &str) {
 
 /// Measures along `axis`: `copying` with the stock driver, `takers` with the module's.
 fn measure_both(nic: Nic, axis: Axis, copying: &[Contestant], takers: &[Contestant]) -> Costs {
-    let mut costs = measure(peers(Kernel::V7_2, Nic::E1000, nic), copying, axis);
-    let guest = pf_zerocopy::with_module(peers(Kernel::V7_2, Nic::E1000, nic), Kernel::V7_2);
+    let mut costs = measure(peers(nic), copying, axis);
+    let guest = pf_zerocopy::with_module(peers(nic), Kernel::V7_2);
     costs.extend(measure(guest, takers, axis));
     costs.extend(measure_polls(nic, axis));
     if nic == Nic::Igb {
@@ -457,7 +473,7 @@ fn virtio_net() {
     }
     let copying = [XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, XDP_NATIVE, LIBPCAP];
     let costs = compare("virtio-net", Axis::Size, Kernel::V7_2, || {
-        let guest = peers(Kernel::V7_2, Nic::E1000, Nic::VirtioNet);
+        let guest = peers(Nic::VirtioNet);
         let mut costs = measure(guest, &copying, Axis::Size);
         costs.extend(measure_polls(Nic::VirtioNet, Axis::Size));
         costs
@@ -500,7 +516,7 @@ fn igb_queues() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let guest = || peers(Kernel::V7_2, Nic::E1000, Nic::Igb).processors(PROCESSORS);
+    let guest = || peers(Nic::Igb).processors(PROCESSORS);
     compare("igb-queues", Axis::Queues, Kernel::V7_2, || {
         let mut costs = measure(guest(), &[V3, LIBPCAP], Axis::Queues);
         costs.extend(measure(pf_zerocopy::with_module(guest(), Kernel::V7_2), &[ZERO_COPY], Axis::Queues));

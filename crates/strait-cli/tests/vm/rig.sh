@@ -46,12 +46,12 @@ take_for_dpdk() {
     receiver=
 }
 
-# take_for_pump HUGE_PAGES: takes eth0, an e1000, from its driver for the program pump; $pump is its address. pump needs one huge
-# page, DPDK more.
-take_for_pump() {
-    pump=$(basename "$(readlink /sys/class/net/eth0/device)")
+# prepare_pump HUGE_PAGES: prepares the program pump, which needs one huge page; DPDK needs more. $pump is the address of its NIC,
+# which has no driver, so the receiver is eth0 until it is renamed.
+prepare_pump() {
+    pump=$(cat /modules/driverless)
     echo "$1" >/proc/sys/vm/nr_hugepages
-    echo "$pump" >/sys/bus/pci/drivers/e1000/unbind
+    ip link set eth0 name eth1
 }
 
 # queues COUNT: sets the number of the receiver's queues; it may have that number already.
@@ -152,34 +152,34 @@ compare() {
     echo "$name: $(wc -l <"$name.text") frames alike"
 }
 
-# meter NAME COUNTER COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: runs COMMAND while pump sends; its COUNTER, if there is one, must
-# have all frames.
-meter() {
-    name=$1 counter=$2 command=$3 pump=$4
-    shift 4
+# begin_receiver COMMAND: starts a receiver, and waits until it has opened the interface.
+begin_receiver() {
+    # Not every program sets promiscuous mode. Without a receiver the NIC must drop all frames.
+    promiscuous on
+    opened=$(wc -l </proc/net/packet)
+    # Those of the one before it are ready already.
+    rm -f meter.out meter.err
+    touch meter.err
+    frames=0
+    eval "exec $1" >meter.out 2>meter.err &
+    captured=$!
+    until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
     # shellcheck disable=SC2086 # it is empty if no interface is left
     up $receiver
-    if [ -n "$command" ]; then
-        # Not every program sets promiscuous mode. Without a receiver the NIC must drop all frames.
-        promiscuous on
-        opened=$(wc -l </proc/net/packet)
-        # Those of the one before it are ready already.
-        rm -f meter.out meter.err
-        touch meter.err
-        eval "exec $command" >meter.out 2>meter.err &
-        captured=$!
-        until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
-        # shellcheck disable=SC2086
-        up $receiver
-        sleep 2
-    fi
+    sleep 2
+}
+
+# send_pumped BURSTS FRAMES PAUSE_US SIZE...: sends to the receiver, and adds the number of frames to $frames.
+send_pumped() {
     pumped=$(pump "$pump" "$@")
-    if [ -n "$command" ]; then
-        # libpcap delivers the last frames after its read timeout of a second.
-        sleep 2
-        end_capture
-        promiscuous off
-        frames=$(echo "$pumped" | cut -d' ' -f2)
-        [ -z "$counter" ] || grep -qE "\"$counter\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
-    fi
+    frames=$((frames + $(echo "$pumped" | cut -d' ' -f2)))
+    # libpcap delivers the last frames after its read timeout of a second.
+    sleep 2
+}
+
+# end_receiver NAME COUNTER: ends the receiver. Its COUNTER, if there is one, must have all frames.
+end_receiver() {
+    end_capture
+    promiscuous off
+    [ -z "$2" ] || grep -qE "\"$2\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$1: not $frames frames:"; cat meter.out meter.err; return 1; }
 }

@@ -256,10 +256,10 @@ fn everything_happens_at_once() {
     let sizes = "60 594 ".repeat(16);
     let script = format!(
         "
+prepare_pump 4
 take_for_zerocopy
-up eth0 zc0
+up zc0
 ip link set zc0 promisc on
-take_for_pump 4
 pump $pump 1000000 256 10000 {sizes} &
 sent=$!
 stress zc0 4 {amounts}
@@ -269,7 +269,7 @@ wait $sent || true
 unharmed
 {checks}"
     );
-    let guest = with_c_program(pair_with(kernel, Nic::Igb).pump(), "stress").processors(4);
+    let guest = with_c_program(with_module(guest(kernel).pump(Nic::Igb), kernel), "stress").processors(4);
     let run = run(guest.limit(STRESS_LIMIT), &script);
     println!("{}", line(&run, "stress: "));
 }
