@@ -34,9 +34,9 @@ take_for_zerocopy() {
     receiver=zc0
 }
 
-# take_for_dpdk: binds eth1 to the kernel's driver that lets DPDK access it; no interface is left.
+# take_for_dpdk: binds the receiver to the kernel's driver that lets DPDK access it; no interface is left.
 take_for_dpdk() {
-    device=$(readlink -f /sys/class/net/eth1/device)
+    device=$(readlink -f "/sys/class/net/$receiver/device")
     # A virtio device is on a bus of its own, below the PCI device.
     device=${device%/virtio*}
     address=$(basename "$device")
@@ -163,7 +163,10 @@ begin_receiver() {
     frames=0
     eval "exec $1" >meter.out 2>meter.err &
     captured=$!
-    until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
+    until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do
+        kill -0 $captured || { cat meter.err; return 1; }
+        sleep 0.1
+    done
     # shellcheck disable=SC2086 # it is empty if no interface is left
     up $receiver
     sleep 2
@@ -175,6 +178,42 @@ send_pumped() {
     frames=$((frames + $(echo "$pumped" | cut -d' ' -f2)))
     # libpcap delivers the last frames after its read timeout of a second.
     sleep 2
+}
+
+# try_rate COMMAND SIZE PAUSE_US: sends 66,560 frames in bursts with that pause, and returns 0 if the receiver has lost none. It
+# prints the frame size, the numbers of sent and received frames, and how many of them were sent in how many microseconds.
+try_rate() {
+    begin_receiver "$1"
+    send_pumped 512 128 "$3" "$2"
+    end_capture
+    promiscuous off
+    received=$(grep -o '"delivered": *[0-9]*' meter.out | grep -o -m 1 '[0-9]*$')
+    # shellcheck disable=SC2086 # words of a line
+    set -- "$2" $pumped
+    echo "rate $1 $3 $received $5 ${10}"
+    [ "$received" -ne "$frames" ] || return 0
+    # QEMU keeps frames for a NIC without a receiver, and delivers them to the next one.
+    [ "$receiver" != zc0 ] || read_kept
+    return 1
+}
+
+# find_rate COMMAND SIZE: finds the shortest pause between bursts with which the receiver loses nothing in one of two attempts.
+find_rate() {
+    command=$1 size=$2
+    up "$receiver"
+    set -- 1 100 200 300 450 650 900 1300 1900 2700 3900 5600 8000 11500 16000
+    # The highest rate first: fast receivers need no other.
+    if try_rate "$command" "$size" "$1" || try_rate "$command" "$size" "$1"; then return; fi
+    low=2 high=$#
+    while [ $low -le $high ]; do
+        middle=$(((low + high) / 2))
+        eval "pause=\${$middle}"
+        if try_rate "$command" "$size" "$pause" || try_rate "$command" "$size" "$pause"; then
+            high=$((middle - 1))
+        else
+            low=$((middle + 1))
+        fi
+    done
 }
 
 # end_receiver NAME COUNTER: ends the receiver. Its COUNTER, if there is one, must have all frames.
