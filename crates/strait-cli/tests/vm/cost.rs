@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Mark, Nic, part, vm_or_skip};
-use lab::{compile, program_or_skip};
+use lab::{compile, program_or_skip, skip};
 
 use super::record::compare;
 use super::{guest, pf_zerocopy, run};
@@ -570,6 +570,13 @@ fn e1000_bursts() {
     }
     let contestants = [V3, LIBPCAP, LIBPCAP_IMMEDIATE, ZERO_COPY, BARE, BARE_TIMEOUT, DPDK, DPDK_COPY];
     compare("e1000-bursts", Axis::Burst, Kernel::V7_2, || measure(Nic::E1000, Axis::Burst, &contestants));
+}
+
+/// D3's other peers. `scripts/setup-vm` fetches sources from package registries only.
+#[test]
+fn peers_without_a_package() {
+    skip("netmap has no row: no package of Debian and no other registry has its kernel module");
+    skip("PF_RING has no row: no package of Debian and no other registry has its kernel module");
 }
 
 /// Without `xdp-zc`: its figures of two runs differed by 32 %.
