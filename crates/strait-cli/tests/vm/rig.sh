@@ -34,6 +34,36 @@ take_for_zerocopy() {
     receiver=zc0
 }
 
+# give_back: returns eth1 from the module pf_zerocopy to its stock driver, with both NICs down.
+give_back() {
+    killall -q -9 strait misuse || true
+    until rmmod pf_zerocopy 2>rmmod.err || grep -q 'No such' rmmod.err; do sleep 0.1; done
+    for override in /sys/bus/pci/devices/*/driver_override; do
+        if [ "$(cat "$override")" = pf_zerocopy ]; then
+            echo >"$override"
+            basename "${override%/*}" >/sys/bus/pci/drivers_probe
+        fi
+    done
+    # The NIC receives the frames that QEMU has kept for it.
+    up eth0 eth1
+    sleep 1
+    ip link set eth0 down
+    ip link set eth1 down
+}
+
+# run_together NAME...: runs the scripts /scripts/NAME one after another, also after one has failed.
+run_together() {
+    for name; do
+        echo "script: start $name"
+        mkdir "$HOME/$name"
+        cd "$HOME/$name"
+        status=0
+        sh -eu "/scripts/$name" || status=$?
+        echo "script: exit $status"
+        give_back
+    done
+}
+
 # take_for_dpdk: binds the receiver to the kernel's driver that lets DPDK access it; no interface is left.
 take_for_dpdk() {
     device=$(readlink -f "/sys/class/net/$receiver/device")
