@@ -393,7 +393,7 @@ index=$(cat /sys/class/net/zc0/ifindex)
 misuse rules $index
 ip link set zc0 promisc on
 # Of 16 flows, for both queues of an igb.
-pump $pump 1000000 10 2000 $(yes 60 | head -n 8) $(yes 594 | head -n 8) &
+pump $pump 1000000 10 5000 $(yes 60 | head -n 8) $(yes 594 | head -n 8) &
 sent=$!
 misuse after $index
 for seed in 1 2 3 4; do misuse fuzz $index $seed 3000; done
