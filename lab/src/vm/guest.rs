@@ -104,8 +104,9 @@ impl Guest {
         self
     }
 
-    /// Adds an e1000 without a driver, of which the program `pump` (`lab/vm/pump.c`) sends frames at
-    /// almost no cost to the guest, and `nic` on its wire, which is `eth0`. Must precede other NICs.
+    /// Adds an e1000 without a driver, by which the program `pump` (`lab/vm/pump.c`) sends frames
+    /// at almost no cost to the guest, and `nic` on its wire, which is `eth0`. Must precede other
+    /// NICs.
     #[must_use]
     pub fn pump(mut self, nic: Nic) -> Self {
         assert!(self.nics.is_empty(), "the pump must be the first NIC");

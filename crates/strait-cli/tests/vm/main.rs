@@ -8,6 +8,7 @@ mod cost;
 mod doctor;
 mod drop_in;
 mod pf_zerocopy;
+mod rates;
 mod record;
 mod send;
 mod tap;

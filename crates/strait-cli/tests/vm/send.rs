@@ -78,8 +78,8 @@ transfer overheard whole
 end_capture
 ";
 
-/// For several small sends in one packet the kernel merges the notifications, and reports some sends
-/// falsely as copied.
+/// For several small sends in one packet the kernel merges the notifications, and reports some
+/// sends falsely as copied.
 const PIECES: &str = "
 echo part pieces
 transfer chosen-4 pieces 4096

@@ -77,8 +77,8 @@ fn queues_share_the_frames_by_flow() {
     assert_output(&run, &["zc0 has receive queues 0 to 3"]);
 }
 
-/// The ring of the stopped reader, of queue 2, is smaller than its share of the traffic; those of the
-/// others have room for all of it.
+/// The ring of the stopped reader, of queue 2, is smaller than its share of the traffic; those of
+/// the others have room for all of it.
 const DEAD_READER: &str = "
 echo part dead reader
 for queue in 0 1 2 3; do

@@ -1,7 +1,7 @@
 //! Scripts that share a guest, as most of them take less of the processor than a boot.
 //!
-//! The scripts of a machine run one after another, each in a folder of its own, and each begins with
-//! the stock drivers and without the module. A script that fails does not end the others.
+//! The scripts of a machine run one after another, each in a folder of its own, and each begins
+//! with the stock drivers and without the module. A script that fails does not end the others.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
