@@ -48,7 +48,7 @@ const END: &str = "script: exit ";
 pub(super) fn together(kernel: Kernel, nic: Nic, name: &str) -> Run {
     static RUNS: Shared<(Kernel, Nic), HashMap<String, Run>> = Mutex::new(Vec::new());
     let mut runs = once(&RUNS, (kernel, nic), || run_all(kernel, nic));
-    runs.remove(name).unwrap_or_else(|| panic!("{name} did not run")).success()
+    runs.remove(name).unwrap_or_else(|| panic!("{name} did not run: the guest ended before it")).success()
 }
 
 /// Runs all scripts of a machine.
@@ -64,7 +64,11 @@ fn run_all(kernel: Kernel, nic: Nic) -> HashMap<String, Run> {
         guest.file(&format!("/scripts/{name}"), format!(". /rig.sh\n{script}").as_bytes())
     });
     let names: Vec<String> = scripts.iter().map(|(name, _)| format!("'{name}'")).collect();
-    split(&crate::run(guest, &format!("run_together {}", names.join(" "))))
+    let run = guest.run(&format!(". /rig.sh\nrun_together {}", names.join(" "))).unwrap();
+    let runs = split(&run);
+    // A guest that ends in a script has the output of those before it.
+    assert!(!runs.is_empty(), "no script ran:\n{}\n{}", run.log, run.output);
+    runs
 }
 
 /// Returns the run of each script from that of the guest.
