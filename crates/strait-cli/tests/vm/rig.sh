@@ -232,8 +232,8 @@ find_rate() {
     command=$1 size=$2
     up "$receiver"
     set -- 1 100 200 300 450 650 900 1300 1900 2700 3900 5600 8000 11500 16000
-    # The highest rate first: fast receivers need no other.
-    if try_rate "$command" "$size" "$1" || try_rate "$command" "$size" "$1"; then return; fi
+    # The highest rate first: fast receivers need no other. Twice, as the sender may have been slow once.
+    if try_rate "$command" "$size" "$1" && try_rate "$command" "$size" "$1"; then return; fi
     low=2 high=$#
     while [ $low -le $high ]; do
         middle=$(((low + high) / 2))
