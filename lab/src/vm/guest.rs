@@ -104,6 +104,22 @@ impl Guest {
         self
     }
 
+    /// Adds an e1000 without a driver, by which the program `pump` (`lab/vm/pump.c`) sends frames
+    /// at almost no cost to the guest, and `nic` on its wire, which is `eth0`. Must precede other
+    /// NICs.
+    #[must_use]
+    pub fn pump(mut self, nic: Nic) -> Self {
+        assert!(self.nics.is_empty(), "the pump must be the first NIC");
+        let wire = "hubport,hubid=0";
+        self.arguments.extend(Nic::E1000.arguments(0, wire));
+        self.nics.push(Nic::E1000);
+        self.initramfs.file("modules/driverless", Nic::e1000_address(0).as_bytes());
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        self.initramfs.program("bin/pump", &meter::pump(folder.path()));
+        self.add(nic, wire);
+        self
+    }
+
     fn add(&mut self, nic: Nic, end: &str) {
         self.arguments.extend(nic.arguments(self.nics.len(), end));
         self.nics.push(nic);
@@ -179,19 +195,12 @@ impl Guest {
         self
     }
 
-    /// Adds the program `pump` (`lab/vm/pump.c`). It sends frames at almost no cost to the guest.
-    #[must_use]
-    pub fn pump(mut self) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        self.initramfs.program("bin/pump", &meter::pump(folder.path()));
-        self
-    }
-
-    /// Counts the guest's instructions, and adds `pump`, which makes the marks in [`Run::marks`].
+    /// Counts the guest's instructions up to the marks in [`Run::marks`], which [`Guest::pump`]
+    /// makes.
     #[must_use]
     pub fn metered(mut self) -> Self {
         self.metered = true;
-        self.pump().kernel_argument(NO_SAMPLING)
+        self.kernel_argument(NO_SAMPLING)
     }
 
     /// Lets the PCI Express ports unplug their devices themselves (pciehp) instead of ACPI, which

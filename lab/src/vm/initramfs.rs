@@ -1,10 +1,11 @@
 //! Initramfs: a cpio archive in "newc" format
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use crate::Launch;
 
@@ -34,10 +35,7 @@ impl Initramfs {
     /// Adds a program of the host as `name`, stripped of debug information, with its shared
     /// libraries.
     pub(super) fn program(&mut self, name: &str, path: &Path) {
-        let stripped = tempfile::NamedTempFile::new().expect("a temporary file");
-        let strip = Launch::new("strip").arg("-o").arg(stripped.path()).arg(path).run(TOOL_LIMIT);
-        let _ = strip.expect("strip runs").success();
-        self.file(name, &fs::read(stripped.path()).expect("strip has written"));
+        self.file(name, &stripped(path));
         self.libraries(path);
     }
 
@@ -84,6 +82,23 @@ impl Initramfs {
     fn pad(&mut self) {
         self.archive.resize(self.archive.len().next_multiple_of(PADDED_TO), 0);
     }
+}
+
+/// Returns a program without debug information. The programs under test are in most guests, so each
+/// version of a file is stripped once.
+fn stripped(path: &Path) -> Arc<Vec<u8>> {
+    type Stripped = HashMap<(PathBuf, SystemTime), Arc<Vec<u8>>>;
+    static STRIPPED: LazyLock<Mutex<Stripped>> = LazyLock::new(Mutex::default);
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
+    let modified = modified.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut all = STRIPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = all.entry((path.to_owned(), modified)).or_insert_with(|| {
+        let output = tempfile::NamedTempFile::new().expect("a temporary file");
+        let strip = Launch::new("strip").arg("-o").arg(output.path()).arg(path).run(TOOL_LIMIT);
+        let _ = strip.expect("strip runs").success();
+        Arc::new(fs::read(output.path()).expect("strip has written"))
+    });
+    Arc::clone(bytes)
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //! boots the ELF image inside it directly by PVH, so the image is extracted once and stored beside
 //! the bzImage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::parts;
@@ -98,11 +99,20 @@ impl Kernel {
         Some(finished.expect("xz runs").success().stdout)
     }
 
+    /// Returns the module `name` as [`Self::read_module`] does, which is called once for each: most
+    /// guests have the same modules.
+    fn module(self, name: &str) -> Option<Vec<u8>> {
+        type Modules = HashMap<(&'static str, String), Option<Vec<u8>>>;
+        static MODULES: LazyLock<Mutex<Modules>> = LazyLock::new(Mutex::default);
+        let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+        modules.entry((self.version(), name.to_owned())).or_insert_with(|| self.read_module(name)).clone()
+    }
+
     fn add_module(self, name: &str, loaded: &mut Vec<(String, Vec<u8>)>) {
         if loaded.iter().any(|(known, _)| known == name) {
             return;
         }
-        let Some(module) = self.read_module(name) else { return };
+        let Some(module) = self.module(name) else { return };
         for needed in dependencies(&module) {
             self.add_module(&needed, loaded);
         }

@@ -25,6 +25,15 @@ impl Nic {
         }
     }
 
+    /// Returns the PCI address of the `index`th NIC of a guest, an e1000.
+    pub(super) fn e1000_address(index: usize) -> String {
+        format!("0000:00:{:02x}.0", Self::e1000_slot(index))
+    }
+
+    fn e1000_slot(index: usize) -> usize {
+        0x10 + index
+    }
+
     /// Returns QEMU's arguments for the `index`th NIC of a guest, connected to `end`. Each NIC has
     /// its own PCI Express port, because the virtual functions of one igb would take the slots of
     /// the next, and the port's speed is one at which the kernel does not wait for a sign of its
@@ -39,7 +48,7 @@ impl Nic {
         };
         let mut arguments = vec!["-netdev".to_owned(), format!("{end},id=end{index}")];
         let place = if self == Self::E1000 {
-            format!("bus=pcie.0,addr={:#x}", 0x10 + index)
+            format!("bus=pcie.0,addr={:#x}", Self::e1000_slot(index))
         } else {
             arguments.extend([
                 "-device".to_owned(),

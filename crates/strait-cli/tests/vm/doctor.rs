@@ -5,10 +5,10 @@ use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 use serde_json::Value;
 
 use super::pf_zerocopy::with_module;
-use super::{assert_output, guest, run};
+use super::{assert_output, guest, part, run, xdp};
 
 /// `examine NAME ARGUMENT...` prints the doctor's report in one line.
-const EXAMINE: &str = r#"
+pub(super) const EXAMINE: &str = r#"
 examine() {
     examined=$1
     shift
@@ -40,22 +40,15 @@ fn af_xdp_modes_are_reported_for_each_nic() {
     if !vm_or_skip() {
         return;
     }
-    let script = format!(
-        "{EXAMINE}
-up eth0 eth1
-examine declared eth1 --for capture
-examine probed eth1 --for capture --probe
-"
-    );
     for nic in [Nic::Igb, Nic::VirtioNet] {
-        let run = run(guest(Kernel::V7_2).wire(nic, nic), &script);
+        let run = part(&xdp::scripts(nic), "found");
         assert_found(&run, "declared", "xdp", ("ok", "declares zero-copy"));
         assert_found(&run, "probed", "xdp zero-copy", ("ok", "zero-copy binds to queue"));
         assert_found(&run, "probed", "xdp native", ("ok", "native copy binds to queue"));
         assert_found(&run, "probed", "xdp generic", ("ok", "generic binds to queue"));
     }
     for nic in [Nic::E1000, Nic::E1000e] {
-        let run = run(guest(Kernel::V7_2).wire(nic, nic), &script);
+        let run = part(&xdp::scripts(nic), "found");
         assert_found(
             &run,
             "declared",

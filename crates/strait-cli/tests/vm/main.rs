@@ -8,6 +8,7 @@ mod cost;
 mod doctor;
 mod drop_in;
 mod pf_zerocopy;
+mod rates;
 mod record;
 mod send;
 mod tap;
@@ -16,7 +17,7 @@ mod xdp;
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use lab::vm::{Guest, Kernel, Run};
 
@@ -40,6 +41,29 @@ fn guest(kernel: Kernel) -> Guest {
 /// Runs `script` with the functions of `rig.sh`, and asserts that it exits with 0.
 fn run(guest: Guest, script: &str) -> Run {
     guest.run(&format!(". /rig.sh\n{script}")).unwrap().success()
+}
+
+/// Values that several tests share, as a boot costs more than most scripts, by what they depend on.
+type Shared<K, V> = Mutex<Vec<(K, V)>>;
+
+/// Returns the value for `key`, which the first call computes. Another call repeats a computation
+/// that panicked.
+fn once<K: Copy + PartialEq, V: Clone>(shared: &Shared<K, V>, key: K, compute: impl FnOnce() -> V) -> V {
+    let mut known = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, value)) = known.iter().find(|(of, _)| *of == key) {
+        return value.clone();
+    }
+    let value = compute();
+    known.push((key, value.clone()));
+    value
+}
+
+/// Returns `run` with the output from the line `part NAME` up to the next such line.
+fn part(run: &Run, name: &str) -> Run {
+    let start = format!("part {name}\n");
+    let (_, rest) = run.output.split_once(&start).unwrap_or_else(|| panic!("no {name}:\n{}", run.output));
+    let output = rest.split_once("\npart ").map_or(rest, |(part, _)| part);
+    Run { output: output.to_owned(), ..run.clone() }
 }
 
 /// Asserts that the output of `run` contains all of `words`.

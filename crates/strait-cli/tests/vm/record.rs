@@ -12,7 +12,7 @@ use super::cost::{Axis, Cost, Costs, LIBPCAP, print};
 
 /// Environment variable with a commit: if it is set, the figures are recorded for that commit and
 /// not compared.
-const RECORD: &str = "STRAIT_VM_RECORD";
+pub(super) const RECORD: &str = "STRAIT_VM_RECORD";
 
 /// Measurements of a cost before it counts as higher than the recorded one.
 const MEASUREMENTS_MAX: usize = 3;
@@ -40,6 +40,11 @@ impl Axis {
     }
 }
 
+/// Returns true if the figures are recorded, not compared.
+pub(super) fn is_recording() -> bool {
+    env::var_os(RECORD).is_some()
+}
+
 /// Measures, and compares the costs with the recorded ones for `nic`, or records them. Returns the
 /// costs.
 ///
@@ -49,7 +54,7 @@ pub(super) fn compare(nic: &str, axis: Axis, kernel: Kernel, measure: impl Fn() 
     let mut costs = measure();
     print(nic, &costs);
     if let Ok(commit) = env::var(RECORD) {
-        write(nic, &results(nic, axis, kernel, commit, &costs));
+        write(&name(nic), &results(nic, axis, kernel, commit, &costs));
         return costs;
     }
     let mut higher = find_higher(nic, axis, &costs);
@@ -78,12 +83,18 @@ fn take_lower(costs: &mut Costs, others: &Costs) {
     }
 }
 
-fn file(nic: &str, kind: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../bench/results/instructions-{nic}.{kind}"))
+/// Returns the name of the results for `nic`.
+fn name(nic: &str) -> String {
+    format!("instructions-{nic}")
 }
 
-fn write(nic: &str, results: &Results) {
-    let [record, plot] = ["json", "svg"].map(|kind| file(nic, kind));
+fn file(name: &str, kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../bench/results/{name}.{kind}"))
+}
+
+/// Writes results and their plot to `bench/results`.
+pub(super) fn write(name: &str, results: &Results) {
+    let [record, plot] = ["json", "svg"].map(|kind| file(name, kind));
     write_file(&record, &format!("{}\n", results.to_json().unwrap())).unwrap();
     write_file(&plot, &report::image(results).unwrap()).unwrap();
 }
@@ -129,11 +140,11 @@ fn figures(cost: Cost, libpcap: Cost) -> Figures {
 
 /// Returns a line for each cost that is higher than the recorded one by more than the tolerance.
 fn find_higher(nic: &str, axis: Axis, costs: &Costs) -> Vec<String> {
-    let known = Results::read(&file(nic, "json")).unwrap();
+    let known = Results::read(&file(&name(nic), "json")).unwrap();
     let mut higher = Vec::new();
     for (name, of_contestant) in costs {
         for (place, size) in axis.labels().into_iter().enumerate() {
-            let now = of_contestant[&size].total();
+            let Some(now) = of_contestant.get(&size).map(|cost| cost.total()) else { continue };
             let known = known.summary(name, place as f64, "instructions");
             let known = known.unwrap_or_else(|| panic!("{name} {size} is not recorded")).median;
             if now > known * (1.0 + axis.tolerance_percent() / 100.0) {

@@ -34,9 +34,39 @@ take_for_zerocopy() {
     receiver=zc0
 }
 
-# take_for_dpdk: binds eth1 to the kernel's driver that lets DPDK access it; no interface is left.
+# give_back: returns eth1 from the module pf_zerocopy to its stock driver, with both NICs down.
+give_back() {
+    killall -q -9 strait misuse || true
+    until rmmod pf_zerocopy 2>rmmod.err || grep -q 'No such' rmmod.err; do sleep 0.1; done
+    for override in /sys/bus/pci/devices/*/driver_override; do
+        if [ "$(cat "$override")" = pf_zerocopy ]; then
+            echo >"$override"
+            basename "${override%/*}" >/sys/bus/pci/drivers_probe
+        fi
+    done
+    # The NIC receives the frames that QEMU has kept for it.
+    up eth0 eth1
+    sleep 1
+    ip link set eth0 down
+    ip link set eth1 down
+}
+
+# run_together NAME...: runs the scripts /scripts/NAME one after another, also after one has failed.
+run_together() {
+    for name; do
+        echo "script: start $name"
+        mkdir "$HOME/$name"
+        cd "$HOME/$name"
+        status=0
+        sh -eu "/scripts/$name" || status=$?
+        echo "script: exit $status"
+        give_back
+    done
+}
+
+# take_for_dpdk: binds the receiver to the kernel's driver that lets DPDK access it; no interface is left.
 take_for_dpdk() {
-    device=$(readlink -f /sys/class/net/eth1/device)
+    device=$(readlink -f "/sys/class/net/$receiver/device")
     # A virtio device is on a bus of its own, below the PCI device.
     device=${device%/virtio*}
     address=$(basename "$device")
@@ -46,12 +76,12 @@ take_for_dpdk() {
     receiver=
 }
 
-# take_for_pump HUGE_PAGES: takes eth0, an e1000, from its driver for the program pump; $pump is its address. pump needs one huge
-# page, DPDK more.
-take_for_pump() {
-    pump=$(basename "$(readlink /sys/class/net/eth0/device)")
+# prepare_pump HUGE_PAGES: prepares the program pump, which needs one huge page; DPDK needs more. $pump is the address of its NIC,
+# which has no driver, so the receiver is eth0 until it is renamed.
+prepare_pump() {
+    pump=$(cat /modules/driverless)
     echo "$1" >/proc/sys/vm/nr_hugepages
-    echo "$pump" >/sys/bus/pci/drivers/e1000/unbind
+    ip link set eth0 name eth1
 }
 
 # queues COUNT: sets the number of the receiver's queues; it may have that number already.
@@ -152,34 +182,73 @@ compare() {
     echo "$name: $(wc -l <"$name.text") frames alike"
 }
 
-# meter NAME COUNTER COMMAND PUMP BURSTS FRAMES PAUSE_US SIZE...: runs COMMAND while pump sends; its COUNTER, if there is one, must
-# have all frames.
-meter() {
-    name=$1 counter=$2 command=$3 pump=$4
-    shift 4
+# begin_receiver COMMAND: starts a receiver, and waits until it has opened the interface.
+begin_receiver() {
+    # Not every program sets promiscuous mode. Without a receiver the NIC must drop all frames.
+    promiscuous on
+    opened=$(wc -l </proc/net/packet)
+    # Those of the one before it are ready already.
+    rm -f meter.out meter.err
+    touch meter.err
+    frames=0
+    eval "exec $1" >meter.out 2>meter.err &
+    captured=$!
+    until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do
+        kill -0 $captured || { cat meter.err; return 1; }
+        sleep 0.1
+    done
     # shellcheck disable=SC2086 # it is empty if no interface is left
     up $receiver
-    if [ -n "$command" ]; then
-        # Not every program sets promiscuous mode. Without a receiver the NIC must drop all frames.
-        promiscuous on
-        opened=$(wc -l </proc/net/packet)
-        # Those of the one before it are ready already.
-        rm -f meter.out meter.err
-        touch meter.err
-        eval "exec $command" >meter.out 2>meter.err &
-        captured=$!
-        until grep -q ready meter.err || [ "$(wc -l </proc/net/packet)" -gt "$opened" ]; do sleep 0.1; done
-        # shellcheck disable=SC2086
-        up $receiver
-        sleep 2
-    fi
+    sleep 2
+}
+
+# send_pumped BURSTS FRAMES PAUSE_US SIZE...: sends to the receiver, and adds the number of frames to $frames.
+send_pumped() {
     pumped=$(pump "$pump" "$@")
-    if [ -n "$command" ]; then
-        # libpcap delivers the last frames after its read timeout of a second.
-        sleep 2
-        end_capture
-        promiscuous off
-        frames=$(echo "$pumped" | cut -d' ' -f2)
-        [ -z "$counter" ] || grep -qE "\"$counter\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$name: not $frames frames:"; cat meter.out meter.err; return 1; }
-    fi
+    frames=$((frames + $(echo "$pumped" | cut -d' ' -f2)))
+    # libpcap delivers the last frames after its read timeout of a second.
+    sleep 2
+}
+
+# try_rate COMMAND SIZE PAUSE_US: sends 66,560 frames in bursts with that pause, and returns 0 if the receiver has lost none. It
+# prints the frame size, the numbers of sent and received frames, and how many of them were sent in how many microseconds.
+try_rate() {
+    begin_receiver "$1"
+    send_pumped 512 128 "$3" "$2"
+    end_capture
+    promiscuous off
+    received=$(grep -o '"delivered": *[0-9]*' meter.out | grep -o -m 1 '[0-9]*$')
+    # shellcheck disable=SC2086 # words of a line
+    set -- "$2" $pumped
+    echo "rate $1 $3 $received $5 ${10}"
+    [ "$received" -ne "$frames" ] || return 0
+    # QEMU keeps frames for a NIC without a receiver, and delivers them to the next one.
+    [ "$receiver" != zc0 ] || read_kept
+    return 1
+}
+
+# find_rate COMMAND SIZE: finds the shortest pause between bursts with which the receiver loses nothing in one of two attempts.
+find_rate() {
+    command=$1 size=$2
+    up "$receiver"
+    set -- 1 100 200 300 450 650 900 1300 1900 2700 3900 5600 8000 11500 16000
+    # The highest rate first: fast receivers need no other. Twice, as the sender may have been slow once.
+    if try_rate "$command" "$size" "$1" && try_rate "$command" "$size" "$1"; then return; fi
+    low=2 high=$#
+    while [ $low -le $high ]; do
+        middle=$(((low + high) / 2))
+        eval "pause=\${$middle}"
+        if try_rate "$command" "$size" "$pause" || try_rate "$command" "$size" "$pause"; then
+            high=$((middle - 1))
+        else
+            low=$((middle + 1))
+        fi
+    done
+}
+
+# end_receiver NAME COUNTER: ends the receiver. Its COUNTER, if there is one, must have all frames.
+end_receiver() {
+    end_capture
+    promiscuous off
+    [ -z "$2" ] || grep -qE "\"$2\": *$frames[,}]|^$frames packets captured" meter.out meter.err || { echo "$1: not $frames frames:"; cat meter.out meter.err; return 1; }
 }

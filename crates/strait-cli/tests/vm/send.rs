@@ -1,11 +1,13 @@
 //! Zero-copy sends: with a NIC that reads the program's pages, and with a packet capture on the
 //! same interface.
 
+use std::sync::Mutex;
+
 use lab::program_or_skip;
 use lab::vm::{Guest, Kernel, Nic, Run, vm_or_skip};
 use serde_json::Value;
 
-use super::{assert_output, guest, run};
+use super::{Shared, assert_output, guest, once, part, run};
 
 /// Bytes of a transfer.
 const SENT_BYTES: u64 = 4 << 20;
@@ -63,15 +65,9 @@ fn zero_copy(run: &Run, name: &str) -> [u64; 2] {
     ["zero_copy", "zero_copy_copied"].map(|field| account[field].as_u64().unwrap())
 }
 
-#[test]
-fn pages_are_sent_without_a_copy_unless_a_capture_is_running() {
-    if !vm_or_skip() {
-        return;
-    }
-    // A packet socket for all protocols, such as a running capture, makes the kernel copy the
-    // pages.
-    let script = format!(
-        "{TWO_HOSTS}
+/// A packet socket for all protocols, such as a running capture, makes the kernel copy the pages.
+const OVERHEARD: &str = "
+echo part overheard
 for own in 127.0.0.1 10.0.0.1; do strait doctor --for send --to $own; done
 strait doctor --for send --to 10.0.0.2
 transfer alone whole
@@ -80,12 +76,50 @@ capture listening --path v3
 strait doctor --for send --to 10.0.0.2
 transfer overheard whole
 end_capture
-"
-    );
+";
+
+/// For several small sends in one packet the kernel merges the notifications, and reports some
+/// sends falsely as copied.
+const PIECES: &str = "
+echo part pieces
+transfer chosen-4 pieces 4096
+transfer chosen-16 pieces 16384
+transfer forced-16 pieces 16384 --threshold 1
+";
+
+/// Without checksum offload the kernel copies and reports it. Without scatter-gather it may not
+/// report it.
+fn without_offloads() -> String {
+    [
+        "echo part offloads\n",
+        &examined_transfers("able"),
+        "ethtool -K eth0 sg off >/dev/null\n",
+        &examined_transfers("sg"),
+        "ethtool -K eth0 sg on tx off >/dev/null\n",
+        &examined_transfers("tx"),
+        "ethtool -K eth0 tx on >/dev/null\n",
+        &examined_transfers("again"),
+    ]
+    .concat()
+}
+
+/// Returns the run of all these scripts with `nic`.
+fn transfers(nic: Nic) -> Run {
+    static RUNS: Shared<Nic, Run> = Mutex::new(Vec::new());
+    let script = [TWO_HOSTS, OVERHEARD, &without_offloads(), PIECES].concat();
+    once(&RUNS, nic, || run(two_hosts(nic), &script))
+}
+
+#[test]
+fn pages_are_sent_without_a_copy_unless_a_capture_is_running() {
+    if !vm_or_skip() || !program_or_skip("ethtool") {
+        return;
+    }
     // On a hub a virtio-net has no scatter-gather; on a bridge it has.
     let bridged = guest(Kernel::V7_2).bridge(Nic::VirtioNet, Nic::E1000);
-    for guest in [two_hosts(Nic::Igb), two_hosts(Nic::E1000), bridged] {
-        let run = run(guest, &script);
+    let bridged = run(bridged, &format!("{TWO_HOSTS}{OVERHEARD}"));
+    for run in [transfers(Nic::Igb), transfers(Nic::E1000), bridged] {
+        let run = part(&run, "overheard");
         assert_output(
             &run,
             &[
@@ -134,20 +168,8 @@ fn disabled_scatter_gather_is_reported_and_counted_as_copies() {
     if !vm_or_skip() || !program_or_skip("ethtool") {
         return;
     }
-    // Without checksum offload the kernel copies and reports it. Without scatter-gather it may not
-    // report it.
-    let script = [
-        TWO_HOSTS,
-        &examined_transfers("able"),
-        "ethtool -K eth0 sg off >/dev/null\n",
-        &examined_transfers("sg"),
-        "ethtool -K eth0 sg on tx off >/dev/null\n",
-        &examined_transfers("tx"),
-        "ethtool -K eth0 tx on >/dev/null\n",
-        &examined_transfers("again"),
-    ];
     for nic in [Nic::Igb, Nic::E1000] {
-        let run = run(two_hosts(nic), &script.concat());
+        let run = part(&transfers(nic), "offloads");
         let wanted = ["sg off at eth0", "-> ethtool -K eth0 sg on", "-> ethtool -K eth0 tx on"];
         assert_output(&run, &wanted);
         for name in ["able", "again"] {
@@ -179,21 +201,12 @@ fn missing_scatter_gather_is_reported_and_counted_as_copies() {
 
 #[test]
 fn false_reports_of_copies_do_not_classify_a_route_as_copying() {
-    if !vm_or_skip() {
+    if !vm_or_skip() || !program_or_skip("ethtool") {
         return;
     }
-    // For several small sends in one packet the kernel merges the notifications, and reports some
-    // sends falsely as copied.
-    let script = format!(
-        "{TWO_HOSTS}
-transfer chosen-4 pieces 4096
-transfer chosen-16 pieces 16384
-transfer forced-16 pieces 16384 --threshold 1
-"
-    );
     let mut falsely_copied = 0;
     for nic in [Nic::Igb, Nic::E1000] {
-        let run = run(two_hosts(nic), &script);
+        let run = part(&transfers(nic), "pieces");
         for name in ["chosen-4", "chosen-16", "forced-16"] {
             let [uncopied, copied] = zero_copy(&run, name);
             assert!(uncopied > copied, "{nic:?}: {}", run.output);

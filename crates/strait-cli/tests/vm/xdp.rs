@@ -1,8 +1,11 @@
-//! AF_XDP with and without zero-copy by the driver.
+//! AF_XDP with and without zero-copy by the driver. The scripts of a NIC share a guest.
 
-use lab::vm::{Kernel, Nic, vm_or_skip};
+use std::sync::Mutex;
 
-use super::{assert_output, guest, run};
+use lab::vm::{Kernel, Nic, Run, vm_or_skip};
+
+use super::doctor::EXAMINE;
+use super::{Shared, assert_output, guest, once, part, run};
 
 /// Script for the capture with which others are compared.
 const REFERENCE: &str = "
@@ -13,59 +16,22 @@ sleep 1
 end_capture
 ";
 
-/// Asserts that frames of every length are captured without a copy and equal those of v3.
-fn captures_without_a_copy(nic: Nic) {
-    if !vm_or_skip() {
-        return;
-    }
-    let run = run(guest(Kernel::V7_2).wire(nic, nic), &format!("{REFERENCE}\ncompare whole xdp-zc"));
-    let wanted = [r#""mode":"zero-copy""#, r#""delivered":300"#, r#""copied_bytes":0"#, "300 frames alike"];
-    assert_output(&run, &wanted);
-}
-
-#[test]
-fn igb_captures_without_a_copy() {
-    captures_without_a_copy(Nic::Igb);
-}
-
-#[test]
-fn virtio_net_captures_without_a_copy() {
-    captures_without_a_copy(Nic::VirtioNet);
-}
-
-#[test]
-fn nic_without_zero_copy_refuses_it_and_falls_back() {
-    if !vm_or_skip() {
-        return;
-    }
-    for nic in [Nic::E1000, Nic::E1000e] {
-        let insists = "
+/// Findings of the doctor, which `doctor.rs` tests.
+const FOUND: &str = "
 up eth0 eth1
+echo part found
+examine declared eth1 --for capture
+examine probed eth1 --for capture --probe
+";
+const REFUSED: &str = "
+echo part refused
 if strait capture -i eth1 --path xdp-zc --json 2>refusal.err; then exit 1; fi
 cat refusal.err
 ";
-        let script = format!("{insists}\n{REFERENCE}\ncompare whole xdp\ncat whole.err\n");
-        let run = run(guest(Kernel::V7_2).wire(nic, nic), &script);
-        let wanted = [
-            r#""mode":"generic""#,
-            r#""delivered":300"#,
-            "300 frames alike",
-            "no zero-copy",
-            "no native copy",
-        ];
-        assert_output(&run, &wanted);
-    }
-}
-
-#[test]
-fn frames_are_sent_without_a_copy_if_the_driver_can() {
-    if !vm_or_skip() {
-        return;
-    }
-    // igb sends from a UMEM only while an XDP program is attached. The host must still receive by
-    // that queue.
-    let script = "
-up eth0 eth1
+/// igb sends from a UMEM only while an XDP program is attached. The host must still receive by that
+/// queue.
+const SENT: &str = "
+echo part sent
 receiver=eth1
 capture came --path v3
 strait generate --output eth0 --path xdp --count 2500 --size 64,594,1518 --rate 2000 --json 2>generate.err
@@ -84,10 +50,56 @@ kill -INT $slow
 wait $slow
 cat heard.json
 ";
-    for (nic, copies) in [(Nic::Igb, false), (Nic::VirtioNet, false), (Nic::E1000, true)] {
-        let run = run(guest(Kernel::V7_2).wire(nic, nic), script);
+
+/// Returns the run of all scripts with `nic`.
+pub(super) fn scripts(nic: Nic) -> Run {
+    static RUNS: Shared<Nic, Run> = Mutex::new(Vec::new());
+    let captured = if copies(nic) { "compare whole xdp\ncat whole.err\n" } else { "compare whole xdp-zc\n" };
+    let refused = if copies(nic) { REFUSED } else { "" };
+    let script = [EXAMINE, FOUND, refused, "echo part captured\n", REFERENCE, captured, SENT].concat();
+    once(&RUNS, nic, || run(guest(Kernel::V7_2).wire(nic, nic), &script))
+}
+
+/// Returns true for a NIC without native XDP.
+fn copies(nic: Nic) -> bool {
+    matches!(nic, Nic::E1000 | Nic::E1000e)
+}
+
+#[test]
+fn frames_are_captured_without_a_copy_if_the_driver_can() {
+    if !vm_or_skip() {
+        return;
+    }
+    for nic in [Nic::Igb, Nic::VirtioNet] {
+        let wanted =
+            [r#""mode":"zero-copy""#, r#""delivered":300"#, r#""copied_bytes":0"#, "300 frames alike"];
+        assert_output(&part(&scripts(nic), "captured"), &wanted);
+    }
+}
+
+#[test]
+fn nic_without_zero_copy_refuses_it_and_falls_back() {
+    if !vm_or_skip() {
+        return;
+    }
+    for nic in [Nic::E1000, Nic::E1000e] {
+        let run = scripts(nic);
+        assert_output(&part(&run, "refused"), &["no zero-copy"]);
+        let wanted = [r#""mode":"generic""#, r#""delivered":300"#, "300 frames alike", "no native copy"];
+        assert_output(&part(&run, "captured"), &wanted);
+    }
+}
+
+#[test]
+fn frames_are_sent_without_a_copy_if_the_driver_can() {
+    if !vm_or_skip() {
+        return;
+    }
+    for nic in [Nic::Igb, Nic::VirtioNet, Nic::E1000, Nic::E1000e] {
+        let run = part(&scripts(nic), "sent");
         let wanted = [r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#, r#""delivered":200"#];
         assert_output(&run, &wanted);
-        assert_eq!(run.output.contains("strait: no zero-copy"), copies, "{nic:?}: {}", run.output);
+        let copied = run.output.contains("strait: no zero-copy");
+        assert_eq!(copied, copies(nic), "{nic:?}: {}", run.output);
     }
 }

@@ -1,7 +1,9 @@
 //! `PF_ZEROCOPY`: the kernel module under `strait`, and under malicious programs.
 
+mod access;
 mod device;
 mod queues;
+mod together;
 
 use std::env;
 use std::fs;
@@ -11,6 +13,7 @@ use lab::vm::{Guest, Kernel, Nic, Run, vm_or_skip};
 use lab::{compile, program_or_skip};
 use serde_json::{Value, json};
 
+use self::together::together;
 use super::{assert_output, guest, run};
 
 /// Returns the kernels under test.
@@ -73,15 +76,9 @@ fn with_c_program(guest: Guest, name: &str) -> Guest {
     guest.program(&program)
 }
 
-#[test]
-fn frames_are_captured_unchanged_without_a_copy() {
-    if !vm_or_skip() {
-        return;
-    }
-    for (kernel, nic) in machines() {
-        // The frames captured by v3 with the stock driver are sent again and captured by the
-        // module, with VLAN tags, filters and a snaplen.
-        let script = "
+/// The frames captured by v3 with the stock driver are sent again and captured by the module, with
+/// VLAN tags, filters and a snaplen.
+const UNCHANGED: &str = "
 up eth0 eth1
 capture reference --path v3
 send 300 64,128,594,1518
@@ -94,7 +91,14 @@ compare whole zerocopy
 compare filtered zerocopy vlan and udp
 compare cut zerocopy --snaplen 60
 ";
-        let run = run(pair_with(kernel, nic), script);
+
+#[test]
+fn frames_are_captured_unchanged_without_a_copy() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
+    for (kernel, nic) in machines() {
+        let run = together(kernel, nic, "unchanged");
         assert_output(
             &run,
             &[
@@ -157,13 +161,8 @@ done
     }
 }
 
-#[test]
-fn frames_are_sent_without_a_copy() {
-    if !vm_or_skip() {
-        return;
-    }
-    // More frames than twice the slots of the ring. They fit in the receiver's rings.
-    let script = "
+/// More frames than twice the slots of the ring. They fit in the receiver's rings.
+const SENT: &str = "
 take_for_zerocopy
 ethtool -G eth0 rx 4096
 up eth0 zc0
@@ -175,18 +174,19 @@ until [ $(came) -ge $((before + 2500)) ]; do sleep 0.1; done
 end_capture
 cat came.json
 ";
+
+#[test]
+fn frames_are_sent_without_a_copy() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
     for (kernel, nic) in machines() {
-        let run = run(pair_with(kernel, nic).program("/usr/sbin/ethtool"), script);
+        let run = together(kernel, nic, "sent");
         assert_output(&run, &[r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#]);
     }
 }
 
-#[test]
-fn killed_capture_leaves_no_page_pinned() {
-    if !vm_or_skip() {
-        return;
-    }
-    let script = "
+const KILLED: &str = "
 take_for_zerocopy
 up eth0 zc0
 before=$(pinned)
@@ -209,17 +209,18 @@ sleep 1
 end_capture
 cat next.json
 ";
+
+#[test]
+fn killed_capture_leaves_no_page_pinned() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
     for (kernel, nic) in machines() {
-        assert_output(&run(pair_with(kernel, nic), script), &["no page is pinned", r#""delivered":100"#]);
+        assert_output(&together(kernel, nic, "killed"), &["no page is pinned", r#""delivered":100"#]);
     }
 }
 
-#[test]
-fn removed_interface_ends_the_capture_with_an_error() {
-    if !vm_or_skip() {
-        return;
-    }
-    let script = "
+const REMOVED: &str = "
 take_for_zerocopy
 up eth0 zc0
 capture second --path zerocopy
@@ -240,8 +241,14 @@ rmmod pf_zerocopy
 strait capture -i eth0 --path zerocopy --json 2>unloaded.err && exit 1
 cat unloaded.err
 ";
+
+#[test]
+fn removed_interface_ends_the_capture_with_an_error() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
     for (kernel, nic) in machines() {
-        let run = run(pair_with(kernel, nic), script);
+        let run = together(kernel, nic, "removed");
         assert_output(&run, &["one socket at a time", r#""delivered":10"#, "load the module"]);
     }
 }
@@ -262,12 +269,7 @@ fn ledger(run: &Run, word: &str) -> Value {
     ledger
 }
 
-#[test]
-fn capture_continues_after_a_link_down() {
-    if !vm_or_skip() {
-        return;
-    }
-    let script = "
+const LINK_DOWN: &str = "
 take_for_zerocopy
 up eth0 zc0
 before=$(pinned)
@@ -295,8 +297,14 @@ ends gone 'the interface was removed'
 [ $(pinned) -eq $before ]
 unharmed
 ";
+
+#[test]
+fn capture_continues_after_a_link_down() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
     for (kernel, nic) in machines() {
-        let run = run(pair_with(kernel, nic), script);
+        let run = together(kernel, nic, "link down");
         let flapped = ledger(&run, "flapped ");
         let events = &flapped["events"];
         assert_eq!((&flapped["received"], &flapped["delivered"]), (&json!(250), &json!(250)), "{flapped}");
@@ -306,13 +314,8 @@ unharmed
     }
 }
 
-#[test]
-fn flaps_under_traffic_lose_no_count_and_no_page() {
-    if !vm_or_skip() {
-        return;
-    }
-    // The ring wraps around more than once between two flaps.
-    let script = "
+/// The ring wraps around more than once between two flaps.
+const FLAPS: &str = "
 take_for_zerocopy
 up eth0 zc0
 before=$(pinned)
@@ -335,8 +338,14 @@ echo came $(($(came) - start))
 [ $(pinned) -eq $before ]
 unharmed
 ";
+
+#[test]
+fn flaps_under_traffic_lose_no_count_and_no_page() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
     for (kernel, nic) in machines() {
-        let run = run(pair_with(kernel, nic), script);
+        let run = together(kernel, nic, "flaps");
         let busy = ledger(&run, "busy ");
         assert_eq!(busy["events"]["link_downs"], 5, "{busy}");
         let lost = busy["lost"]["ring_full"].as_u64().unwrap() + busy["lost"]["other"].as_u64().unwrap();
@@ -381,21 +390,25 @@ fn misuse_is_refused_and_affects_no_other_program() {
         return;
     }
     let script = "
+prepare_pump 4
 take_for_zerocopy
-up eth0 zc0
+up zc0
 index=$(cat /sys/class/net/zc0/ifindex)
 misuse rules $index
 ip link set zc0 promisc on
-strait generate --output eth0 --duration 600 --rate 5000 --json >sent.json &
+# Of 16 flows, for both queues of an igb.
+pump $pump 1000000 10 5000 $(yes 60 | head -n 8) $(yes 594 | head -n 8) &
 sent=$!
 misuse after $index
 for seed in 1 2 3 4; do misuse fuzz $index $seed 3000; done
-kill -INT $sent
-wait $sent
+kill $sent
+wait $sent || true
 unharmed
 read_kept
-capture next --path zerocopy
-send 100 64
+# Of a size of their own, as QEMU may still have other frames for the NIC.
+capture next --path zerocopy 'len = 300'
+# Five frames in each of 20 bursts.
+pump $pump 12 5 1000 300
 sleep 1
 end_capture
 cat next.json
@@ -404,7 +417,8 @@ echo pinned $(pinned)
     for (kernel, nic) in machines() {
         // A queue is not enough to see what two of them do to each other.
         let processors = if kernel.is_checking() { 4 } else { 2 };
-        let guest = with_c_program(pair_with(kernel, nic), "misuse").processors(processors);
+        let guest =
+            with_c_program(with_module(guest(kernel).pump(nic), kernel), "misuse").processors(processors);
         let run = run(guest, script);
         assert_output(&run, &["misuse rules: done", "misuse after: done", r#""delivered":100"#, "pinned 0"]);
     }
@@ -435,107 +449,6 @@ echo pinned $(pinned)
 }
 
 #[test]
-fn interface_is_accessible_only_in_its_network_namespace() {
-    if !vm_or_skip() || !program_or_skip("cc") {
-        return;
-    }
-    let script = "
-# inside COMMAND...: runs it in another namespace, which a sleeping process holds.
-inside() { nsenter -t $other -n \"$@\"; }
-capture_inside() {
-    inside ip link set zc0 up
-    nsenter -t $other -n strait capture -i zc0 --path zerocopy --json >$1.json 2>$1.err &
-    captured=$!
-    until inside ip link show zc0 | grep -q LOWER_UP && [ $(pinned) -gt 0 ]; do sleep 0.1; done
-    sleep 2
-}
-take_for_zerocopy
-up eth0 zc0
-unshare -n sleep 1000 &
-other=$!
-until [ \"$(readlink /proc/$other/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do sleep 0.1; done
-capture taken --path zerocopy
-ip link set zc0 netns $other
-ends taken 'the interface was removed'
-[ $(pinned) -eq 0 ]
-
-capture_inside there
-misuse elsewhere $(inside ip link show zc0 | sed 's/:.*//;q')
-strait capture -i zc0 --path zerocopy --json 2>outside.err && exit 1
-cat outside.err
-send 100 64
-sleep 1
-end_capture
-cat there.json
-capture_inside back
-inside ip link set zc0 netns 1
-ends back 'the interface was removed'
-[ $(pinned) -eq 0 ]
-
-# A capture holds its namespace. When it is killed the namespace is removed, and the interface returns.
-ip link set zc0 netns $other
-capture_inside last
-kill $other
-wait $other || true
-send 100 64
-kill -0 $captured
-[ ! -e /sys/class/net/zc0 ]
-kill -9 $captured
-wait $captured || true
-until [ -e /sys/class/net/zc0 ]; do sleep 0.1; done
-[ $(pinned) -eq 0 ]
-up zc0
-capture home --path zerocopy
-send 10 64
-sleep 1
-end_capture
-cat home.json
-unharmed
-";
-    for kernel in kernels() {
-        let run = run(with_misuse(kernel), script);
-        assert_output(&run, &["misuse elsewhere: done", r#""delivered":100"#, r#""delivered":10,"#]);
-    }
-}
-
-#[test]
-fn missing_privilege_is_refused_with_a_remedy() {
-    if !vm_or_skip() || !program_or_skip("cc") {
-        return;
-    }
-    let script = "
-take_for_zerocopy
-up eth0 zc0
-refused misuse as none strait capture -i zc0 --path zerocopy
-refused misuse as none strait generate --output zc0 --path zerocopy --count 1
-misuse nobody $(cat /sys/class/net/zc0/ifindex)
-# CAP_NET_RAW is enough, within the limit of locked memory.
-(ulimit -l 4096; misuse as raw strait capture -i zc0 --path zerocopy) 2>limit.err && exit 1
-cat limit.err
-[ $(pinned) -eq 0 ]
-misuse as raw strait capture -i zc0 --path zerocopy --json >raw.json 2>raw.err &
-captured=$!
-until [ $(pinned) -gt 0 ]; do sleep 0.1; done
-up zc0
-sleep 2
-send 100 64
-sleep 1
-end_capture
-cat raw.json
-";
-    for kernel in kernels() {
-        let run = run(with_misuse(kernel), script);
-        let wanted = [
-            "run as root, or give the program cap_net_raw+ep with setcap",
-            "misuse nobody: done",
-            "raise the limit of locked memory",
-            r#""delivered":100"#,
-        ];
-        assert_output(&run, &wanted);
-    }
-}
-
-#[test]
 fn kernel_with_bounce_buffers_is_refused() {
     if !vm_or_skip() {
         return;
@@ -556,14 +469,9 @@ unharmed
     }
 }
 
-#[test]
-fn frames_without_a_slot_are_counted_and_the_ledger_balances() {
-    if !vm_or_skip() {
-        return;
-    }
-    // The 512 slots fill while the receiver is stopped, and once more after it continues. The other
-    // frames are lost.
-    let script = "
+/// The 512 slots fill while the receiver is stopped, and once more after it continues. The other
+/// frames are lost.
+const NO_SLOT: &str = "
 take_for_zerocopy
 up eth0 zc0
 capture slow --path zerocopy --ring-mib 1
@@ -575,8 +483,14 @@ end_capture
 echo missed $(cat /sys/class/net/zc0/statistics/rx_missed_errors)
 echo ledger $(cat slow.json)
 ";
+
+#[test]
+fn frames_without_a_slot_are_counted_and_the_ledger_balances() {
+    if !vm_or_skip() || !program_or_skip("cc") {
+        return;
+    }
     for kernel in kernels() {
-        let run = run(pair(kernel), script);
+        let run = together(kernel, Nic::E1000, "no slot");
         let ledger = ledger(&run, "ledger ");
         let count = |name: &str| ledger[name].as_u64().unwrap();
         let lost = ledger["lost"]["ring_full"].as_u64().unwrap();

@@ -1,9 +1,11 @@
 //! Queues of a NIC, with a socket each.
 
-use lab::vm::{Nic, vm_or_skip};
+use std::sync::Mutex;
+
+use lab::vm::{Nic, Run, vm_or_skip};
 
 use super::{kernels, ledger, line, pair_with};
-use crate::{assert_output, run};
+use crate::{Shared, assert_output, once, part, run};
 
 /// Sends mixed traffic of 64 flows from eth0, which is also in `reference.pcap`.
 const MIXED_TRAFFIC: &str = "
@@ -24,13 +26,15 @@ take_for_zerocopy
 up eth0 zc0
 ";
 
-#[test]
-fn queues_share_the_frames_by_flow() {
-    if !vm_or_skip() {
-        return;
-    }
-    let script = format!(
-        "{MIXED_TRAFFIC}
+/// Returns the run of both scripts, which share a guest.
+fn scripts() -> Run {
+    static RUNS: Shared<(), Run> = Mutex::new(Vec::new());
+    let guest = || pair_with(kernels()[0], Nic::Igb).processors(4);
+    once(&RUNS, (), || run(guest(), &[MIXED_TRAFFIC, BY_FLOW, DEAD_READER].concat()))
+}
+
+const BY_FLOW: &str = "
+echo part by flow
 capture all --path zerocopy --queues 0-3
 mixed
 end_capture
@@ -58,10 +62,14 @@ cat twice
 strait capture -i zc0 --path zerocopy --queues 4 2>queue.err && exit 1
 cat queue.err
 unharmed
-"
-    );
-    let guest = pair_with(kernels()[0], Nic::Igb).processors(4);
-    let run = run(guest, &script);
+";
+
+#[test]
+fn queues_share_the_frames_by_flow() {
+    if !vm_or_skip() {
+        return;
+    }
+    let run = part(&scripts(), "by flow");
     let all = ledger(&run, "all ");
     assert_eq!(all["delivered"], 2000, "{all}");
     let lanes: Vec<_> = all["lanes"].as_array().unwrap().iter().map(|lane| &lane["delivered"]).collect();
@@ -69,15 +77,10 @@ unharmed
     assert_output(&run, &["zc0 has receive queues 0 to 3"]);
 }
 
-#[test]
-fn dead_or_stopped_reader_affects_only_its_queue() {
-    if !vm_or_skip() {
-        return;
-    }
-    // The ring of the stopped reader, of queue 2, is smaller than its share of the traffic; those
-    // of the others have room for all of it.
-    let script = format!(
-        "{MIXED_TRAFFIC}
+/// The ring of the stopped reader, of queue 2, is smaller than its share of the traffic; those of
+/// the others have room for all of it.
+const DEAD_READER: &str = "
+echo part dead reader
 for queue in 0 1 2 3; do
     capture $queue --path zerocopy --queues $queue --ring-mib $([ $queue = 2 ] && echo 1 || echo 8)
     eval pid$queue=$captured
@@ -99,7 +102,7 @@ done
 others=0
 for queue in 0 3; do
     [ -s $queue.text ]
-    sort $queue.text | uniq -c | awk '$1 % 4 {{ exit 1 }}'
+    sort $queue.text | uniq -c | awk '$1 % 4 { exit 1 }'
     others=$((others + $(wc -l <$queue.text) / 4))
 done
 echo once $others
@@ -110,10 +113,14 @@ end_capture
 echo next $(cat next.json)
 [ $(pinned) -eq 0 ]
 unharmed
-"
-    );
-    let guest = pair_with(kernels()[0], Nic::Igb).processors(4);
-    let run = run(guest, &script);
+";
+
+#[test]
+fn dead_or_stopped_reader_affects_only_its_queue() {
+    if !vm_or_skip() {
+        return;
+    }
+    let run = part(&scripts(), "dead reader");
     // The stopped reader had one part of the 2,000 frames and, of the other three, no more than its
     // ring of 512 slots.
     let once: u64 = line(&run, "once ").parse().unwrap();
