@@ -24,6 +24,7 @@ pub mod messages;
 mod options;
 pub mod packets;
 mod partition;
+mod queue;
 mod recovery;
 mod rows;
 pub mod schema;

@@ -13,7 +13,7 @@
 
 mod worker;
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use crate::ledger::{Intervals, LedgerRow};
 use crate::messages::{Assembly, Message, Missed, SelectedMessages};
 use crate::options::Options;
 use crate::packets::InterfaceNames;
+use crate::queue;
 pub use crate::recovery::Recovered;
 use crate::tally::Tally;
 use crate::writer::Written;
@@ -288,15 +289,7 @@ impl TableSink {
 
     /// Sends work. Returns it if the queue is full.
     fn send(&self, task: Task, waits: bool) -> Result<Option<Task>, TableError> {
-        let Some(sender) = &self.sender else { return Err(TableError::ThreadEnded) };
-        if waits {
-            return sender.send(task).map(|()| None).map_err(|_| TableError::ThreadEnded);
-        }
-        match sender.try_send(task) {
-            Ok(()) => Ok(None),
-            Err(TrySendError::Full(task)) => Ok(Some(task)),
-            Err(TrySendError::Disconnected(_)) => Err(TableError::ThreadEnded),
-        }
+        queue::send(self.sender.as_ref(), task, waits)
     }
 
     /// Returns the failure of the thread.

@@ -7,7 +7,7 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use super::message::{Message, Session};
 use super::transport::{Collector, Connection, TCP_BYTES_MAX, Transport};
 use super::writer::Counts;
 use crate::error::TableError;
+use crate::queue;
 
 /// Messages of the queue: 6 MiB over UDP, 8 MiB over TCP.
 const UDP_QUEUE: usize = 4096;
@@ -162,15 +163,7 @@ impl Exporter {
 
     /// Adds work to the queue. Returns it if the queue is full; with `waits`, waits instead.
     pub(super) fn send(&self, task: Task, waits: bool) -> Result<Option<Task>, TableError> {
-        let Some(sender) = &self.sender else { return Err(TableError::ThreadEnded) };
-        if waits {
-            return sender.send(task).map(|()| None).map_err(|_| TableError::ThreadEnded);
-        }
-        match sender.try_send(task) {
-            Ok(()) => Ok(None),
-            Err(TrySendError::Full(task)) => Ok(Some(task)),
-            Err(TrySendError::Disconnected(_)) => Err(TableError::ThreadEnded),
-        }
+        queue::send(self.sender.as_ref(), task, waits)
     }
 }
 
