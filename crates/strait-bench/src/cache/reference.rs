@@ -54,7 +54,7 @@ pub(super) fn lfu(trace: &Trace, capacity_bytes: u64) -> Ratios {
         let count: &mut u64 = counts.entry(request.object).or_default();
         *count += 1;
         ratios.count(request.bytes, cache.remove(request));
-        // Of equal counts the latest is kept.
+        // Of objects with equal counts, those requested last are kept.
         cache.insert(request, (*count << 32) + time, capacity_bytes);
     }
     ratios

@@ -265,7 +265,7 @@ type Computation = fn(Mark, Mark, u64) -> Cost;
 /// Contestants with the same driver and the same computation of costs.
 struct Heat {
     driver: Driver,
-    /// What is subtracted from the costs of the others, and is measured first.
+    /// Contestant whose cost is subtracted from those of the others. It is measured first.
     base: Option<Contestant>,
     contestants: Vec<Contestant>,
     compute: Computation,

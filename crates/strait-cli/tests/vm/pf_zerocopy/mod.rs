@@ -116,7 +116,7 @@ fn frames_are_captured_unchanged_without_a_copy() {
 /// Frames with a VLAN tag too: packet sockets have it beside the frame.
 #[test]
 fn filters_match_as_on_packet_sockets() {
-    /// Of the 120, by filter.
+    /// Number of the 120 frames that each filter accepts.
     const FRAMES: [u32; 15] = [80, 0, 80, 80, 60, 60, 40, 0, 80, 40, 0, 40, 120, 40, 80];
     if !vm_or_skip() {
         return;
