@@ -37,7 +37,7 @@ use crate::sink::Sink;
 pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
     /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
-    /// ipfix://HOST[:PORT] over UDP, ipfix+tcp:// over TCP
+    /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Option<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]

@@ -1,7 +1,7 @@
 //! The broker's server: makes memory, loads and attaches programs.
 //!
 //! It has one thread, the privileges and the links. It waits for no caller: a
-//! [receiver](super::broker::receiver) speaks with each of them, and passes on the bytes of calls
+//! [process](super::broker::receiver) speaks with each of them, and passes on the bytes of calls
 //! but no descriptor.
 
 mod held;
