@@ -26,11 +26,14 @@ pub fn vm_or_skip() -> bool {
     missing.is_none()
 }
 
-/// Launches a program of the part `qemu`, such as `usr/bin/zstd`, with its own libraries.
+/// Launches a program of the part `qemu`, such as `usr/bin/zstd`, with its own libraries. It ends
+/// with the thread that has started it, also if the test is killed.
 pub(super) fn launch(program: &str) -> Launch<'static> {
     let root = part("qemu");
     let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| root.join(path));
-    Launch::new(root.join("lib64/ld-linux-x86-64.so.2"))
+    Launch::new("setpriv")
+        .args(["--pdeathsig=KILL", "--"])
+        .arg(root.join("lib64/ld-linux-x86-64.so.2"))
         .arg("--library-path")
         .arg(env::join_paths(libraries).expect("a path without colons"))
         .arg(root.join(program))
