@@ -8,17 +8,17 @@ use lab::vm::{Guest, Kernel, Run, vm_or_skip};
 use lab::{Launch, program_or_skip};
 use serde_json::Value;
 
-use super::{assert_output, guest, run, strait};
+use super::{assert_output, guest, part, run, strait};
 
 const TOOL_LIMIT: Duration = Duration::from_mins(1);
 /// Bytes of the object. It is requested twice: a miss, then a hit.
 const OBJECT_BYTES: u64 = 1 << 20;
 /// Maximum bytes of a hit in the proxy's memory: heads, handshake records, log lines.
 const MEMORY_BYTES_MAX: u64 = 16 << 10;
-/// Script of a proxy in front of busybox's httpd, and of a hit over TLS with a kernel trace of all
-/// system calls of the proxy.
-const HIT: &str = r#"
-mkdir www store
+/// Script of a proxy in front of busybox's httpd, and of hits over TLS with a kernel trace of all
+/// system calls of the proxy: with kTLS, and without it.
+const SCRIPT: &str = r#"
+mkdir www
 dd if=/dev/urandom of=www/object bs=65536 count=16 2>/dev/null
 touch -d '2020-01-01 00:00' www/object
 httpd -p 127.0.0.1:8080 -h www
@@ -34,42 +34,63 @@ listen = ["127.0.0.1:8443"]
 certificate = "/certificate.pem"
 key = "/key.pem"
 END
-strait doctor --for proxy --cache store | grep ktls | tr -s ' '
-strait proxy --config proxy.toml --json >report.json 2>proxy.err &
-proxy=$!
-until grep -q ':20FB .* 0A ' /proc/net/tcp; do kill -0 $proxy || { cat proxy.err; exit 1; }; sleep 0.1; done
+trace=/sys/kernel/tracing
+mount -t tracefs trace $trace
+echo 1 >$trace/options/event-fork
 
+doctor() { strait doctor --for proxy --cache /tmp | grep -A 1 ktls | tr -s ' '; }
 # lines COUNT: waits until the log has that many lines.
 lines() { until [ "$(wc -l <access.log)" -ge "$1" ]; do sleep 0.1; done; }
 get() { curl --silent --show-error --fail --cacert /certificate.pem -o got https://127.0.0.1:8443/object; }
 # sessions: prints the number of sessions that the kernel has encrypted so far.
 sessions() { [ -e /proc/net/tls_stat ] && awk '/^TlsTxSw/ { print $2 }' /proc/net/tls_stat || echo 0; }
-get
-lines 1
 
-trace=/sys/kernel/tracing
-mount -t tracefs trace $trace
-echo 1 >$trace/options/event-fork
-ls /proc/$proxy/task >$trace/set_event_pid
-echo 'syscalls:*' >$trace/set_event
-before=$(sessions)
-get
-lines 2
-echo >$trace/set_event
-cmp www/object got
-kill -INT $proxy
-wait $proxy
-echo "access $(tail -n 1 access.log)"
-echo "report $(cat report.json)"
-echo "sessions $(($(sessions) - before))"
-cat proxy.err
-# Results of system calls: bytes that stayed in the kernel, and other possible byte counts (no addresses or errors).
-sed -n 's/.* sys_\([a-z0-9_]*\) -> \(0x[0-9a-f]*\)$/\1 \2/p' $trace/trace | while read -r call result; do
-    [ ${#result} -gt 10 ] || echo "$call $((result))"
-done | awk '
-    $1 ~ /^(sendfile64|splice|tee)$/ { kernel += $2; next }
-    { memory += $2; sum[$1] += $2 }
-    END { for (call in sum) print "call", call, sum[call]; print "kernel", kernel + 0; print "memory", memory + 0 }'
+# hit: starts a proxy, and prints what it and the kernel say of a hit.
+hit() {
+    rm -rf store access.log
+    mkdir store
+    strait proxy --config proxy.toml --json >report.json 2>proxy.err &
+    proxy=$!
+    until grep -q ':20FB .* 0A ' /proc/net/tcp; do kill -0 $proxy || { cat proxy.err; exit 1; }; sleep 0.1; done
+    get
+    lines 1
+
+    echo >$trace/trace
+    ls /proc/$proxy/task >$trace/set_event_pid
+    echo 'syscalls:*' >$trace/set_event
+    before=$(sessions)
+    get
+    lines 2
+    echo >$trace/set_event
+    cmp www/object got
+    kill -INT $proxy
+    wait $proxy
+    echo "access $(tail -n 1 access.log)"
+    echo "report $(cat report.json)"
+    echo "sessions $(($(sessions) - before))"
+    cat proxy.err
+    # Results of system calls: bytes that stayed in the kernel, and other possible byte counts (no addresses or errors).
+    sed -n 's/.* sys_\([a-z0-9_]*\) -> \(0x[0-9a-f]*\)$/\1 \2/p' $trace/trace | while read -r call result; do
+        [ ${#result} -gt 10 ] || echo "$call $((result))"
+    done | awk '
+        $1 ~ /^(sendfile64|splice|tee)$/ { kernel += $2; next }
+        { memory += $2; sum[$1] += $2 }
+        END { for (call in sum) print "call", call, sum[call]; print "kernel", kernel + 0; print "memory", memory + 0 }'
+}
+
+echo part complete
+doctor
+hit
+echo part no-cipher
+rmmod aesni_intel gcm
+doctor
+echo part no-tls
+insmod /modules/gcm.ko
+rmmod tls
+doctor
+echo part neither
+rmmod gcm
+hit
 "#;
 
 /// Returns a guest with curl and a certificate for the proxy, or `None` without openssl or curl.
@@ -107,53 +128,43 @@ fn access(run: &Run) -> [Value; 4] {
 }
 
 #[test]
-fn hit_over_tls_stays_in_the_kernel_with_ktls() {
+fn hit_over_tls_stays_in_the_kernel_with_ktls_and_is_copied_without_it() {
     if !vm_or_skip() {
         return;
     }
     let Some(guest) = https() else { return };
-    let run = run(guest.module("tls").module("gcm").module("ctr").module("aesni-intel"), HIT);
-    assert_output(&run, &["OK ktls the kernel encrypts"]);
-    let [cache, mechanism, copied, sendfile] = access(&run);
+    let run = run(guest.module("tls").module("gcm").module("ctr").module("aesni-intel"), SCRIPT);
+    assert_in_kernel(&part(&run, "complete"));
+    for (name, finding) in [
+        ("no-cipher", "the kernel has no AES-GCM\n -> modprobe gcm\n"),
+        ("no-tls", "the kernel has no tls module\n -> modprobe tls\n"),
+    ] {
+        let finding = format!("better ktls TLS is encrypted in user space: {finding}");
+        assert_output(&part(&run, name), &[&finding]);
+    }
+    assert_copied(&part(&run, "neither"));
+}
+
+/// Asserts what a run with a hit says if the kernel encrypts.
+fn assert_in_kernel(run: &Run) {
+    assert_output(run, &["OK ktls the kernel encrypts"]);
+    let [cache, mechanism, copied, sendfile] = access(run);
     assert_eq!((cache, mechanism), ("hit".into(), "sendfile".into()), "{}", run.output);
     assert_eq!(sendfile.as_u64(), Some(OBJECT_BYTES), "{}", run.output);
     assert!(copied.as_u64() < Some(MEMORY_BYTES_MAX), "{}", run.output);
     // The kernel's counts: an encrypted session, and the bytes of system calls.
-    assert_eq!(number(&run, "sessions"), 1, "{}", run.output);
-    assert_eq!(number(&run, "kernel"), OBJECT_BYTES, "{}", run.output);
-    assert!(number(&run, "memory") < MEMORY_BYTES_MAX, "{}", run.output);
+    assert_eq!(number(run, "sessions"), 1, "{}", run.output);
+    assert_eq!(number(run, "kernel"), OBJECT_BYTES, "{}", run.output);
+    assert!(number(run, "memory") < MEMORY_BYTES_MAX, "{}", run.output);
 }
 
-#[test]
-fn hit_over_tls_is_copied_and_counted_without_ktls() {
-    if !vm_or_skip() {
-        return;
-    }
-    let Some(guest) = https() else { return };
-    let run = run(guest, HIT);
-    assert_output(
-        &run,
-        &["better ktls TLS is encrypted in user space", "kTLS: the kernel has no tls module"],
-    );
-    let [cache, mechanism, copied, sendfile] = access(&run);
+/// Asserts what a run with a hit says if the proxy encrypts.
+fn assert_copied(run: &Run) {
+    assert_output(run, &["kTLS: the kernel has no tls module"]);
+    let [cache, mechanism, copied, sendfile] = access(run);
     assert_eq!((cache, mechanism, sendfile), ("hit".into(), "copy".into(), 0.into()), "{}", run.output);
     assert!(copied.as_u64() >= Some(OBJECT_BYTES), "{}", run.output);
-    assert_eq!((number(&run, "sessions"), number(&run, "kernel")), (0, 0), "{}", run.output);
+    assert_eq!((number(run, "sessions"), number(run, "kernel")), (0, 0), "{}", run.output);
     // The bytes are read from the store and written as records.
-    assert!(number(&run, "memory") >= 2 * OBJECT_BYTES, "{}", run.output);
-}
-
-#[test]
-fn missing_cipher_and_missing_ktls_are_distinguished() {
-    if !vm_or_skip() {
-        return;
-    }
-    let script = "strait doctor --for proxy --cache /tmp | grep -A 1 ktls | tr -s ' '";
-    for (module, finding) in [
-        ("tls", "the kernel has no AES-GCM\n -> modprobe gcm\n"),
-        ("gcm", "the kernel has no tls module\n -> modprobe tls\n"),
-    ] {
-        let run = run(guest(Kernel::V7_2).module(module), script);
-        assert_output(&run, &[&format!("better ktls TLS is encrypted in user space: {finding}")]);
-    }
+    assert!(number(run, "memory") >= 2 * OBJECT_BYTES, "{}", run.output);
 }
