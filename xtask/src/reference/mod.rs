@@ -1,5 +1,5 @@
 //! `cargo xtask reference [--check [--built]]`: pages of `docs/reference/` about the output of the
-//! programs.
+//! programs, and about results of the virtual machines.
 //!
 //! It builds the programs, runs them, and writes their options, configuration, metrics and JSON
 //! keys. The meanings in the tables of `json.md` are written by people and kept. With `--check` it
@@ -9,6 +9,7 @@
 
 mod commands;
 mod configuration;
+mod instructions;
 mod json;
 mod metrics;
 mod program;
@@ -52,6 +53,7 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
         ("configuration.md", configuration::page(&program.text(&["proxy", "--print-default-config"])?)),
         ("metrics.md", metrics::page(&read(root, "metrics.md"), &seen.metrics)),
         ("json.md", json),
+        ("instructions.md", instructions::page(root)?),
     ];
     for (name, text) in pages {
         if text == read(root, name) {
@@ -62,7 +64,7 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
             fs::write(root.join(&path), text)?;
             println!("wrote {}", path.display());
         } else {
-            problems.push(Problem::new(path, 0, format!("differs from the program: {REMEDY}")));
+            problems.push(Problem::new(path, 0, format!("differs from its source: {REMEDY}")));
         }
     }
     Ok(problems)
