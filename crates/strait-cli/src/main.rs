@@ -33,7 +33,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use strait_program::{Streams, pages};
 
 pub(crate) use error::Error;
@@ -129,10 +129,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     match external::parse(&words) {
         Some((external, arguments)) => strait_program::end(external.exec(&arguments)),
-        None => strait_program::main(&command(), |matches| {
-            let strait = Strait::from_arg_matches(matches);
-            strait.map_err(|error| Error::Usage(error.to_string()))?.command.run()
-        }),
+        None => strait_program::main(&command(), |strait: Strait| strait.command.run()),
     }
 }
 

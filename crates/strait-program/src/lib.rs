@@ -20,7 +20,7 @@ mod usage;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Command};
+use clap::{ArgMatches, Command, FromArgMatches};
 
 pub use error::{Error, Failure, exit_code};
 pub use name::{name, prefix};
@@ -32,18 +32,25 @@ const USAGE: u8 = 2;
 
 /// Parses the program's arguments as `command` defines them, and runs the command. Prints help,
 /// mistakes and failures.
-pub fn main<E: Failure>(command: &Command, run: impl FnOnce(&ArgMatches) -> Result<(), E>) -> ExitCode {
+pub fn main<P: FromArgMatches, E: Failure + From<Error>>(
+    command: &Command,
+    run: impl FnOnce(P) -> Result<(), E>,
+) -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if words.len() == 2 && words[1] == definition::ARGUMENT {
         return end(definition::print(command));
     }
     match command.clone().try_get_matches_from(&words) {
-        Ok(matches) => end(run(&matches)),
+        Ok(matches) => end(parsed(&matches).map_err(E::from).and_then(run)),
         Err(mistake) => match usage::print(&mistake, command, &words) {
             Ok(false) => ExitCode::from(USAGE),
             result => end(result.map(drop)),
         },
     }
+}
+
+fn parsed<P: FromArgMatches>(matches: &ArgMatches) -> Result<P, Error> {
+    P::from_arg_matches(matches).map_err(|mistake| Error::usage(mistake.to_string()))
 }
 
 /// Prints the failure of a program, if it failed. Returns its exit code.

@@ -12,7 +12,7 @@ mod upload;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use strait_os::process::CAP_DAC_OVERRIDE;
 use strait_program::bucket::Bucket;
 use strait_program::{Error, Streams, pages};
@@ -98,9 +98,7 @@ impl Upload {
 }
 
 fn main() -> ExitCode {
-    strait_program::main(&Line::command(), |matches| {
-        Line::from_arg_matches(matches).map_err(|error| Error::usage(error.to_string()))?.run()
-    })
+    strait_program::main(&Line::command(), |line: Line| line.run())
 }
 
 #[cfg(test)]

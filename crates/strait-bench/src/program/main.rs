@@ -14,7 +14,7 @@ mod tax;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 use strait_program::{Error, Streams, pages};
 
@@ -107,10 +107,7 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    strait_program::main(&Line::command(), |matches| {
-        let line = Line::from_arg_matches(matches).map_err(|error| Error::usage(error.to_string()))?;
-        line.command.run()
-    })
+    strait_program::main(&Line::command(), |line: Line| line.command.run())
 }
 
 #[cfg(test)]

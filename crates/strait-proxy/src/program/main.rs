@@ -8,7 +8,7 @@ mod proxy;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 use strait_program::{Error, Streams, pages};
 
@@ -59,9 +59,7 @@ impl Line {
 }
 
 fn main() -> ExitCode {
-    strait_program::main(&Line::command(), |matches| {
-        Line::from_arg_matches(matches).map_err(|error| Error::usage(error.to_string()))?.run()
-    })
+    strait_program::main(&Line::command(), |line: Line| line.run())
 }
 
 #[cfg(test)]
