@@ -241,7 +241,7 @@ fn everything_happens_at_once() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    // Seconds, and what must happen in them at least: frames and binds.
+    // Seconds at least, frames and binds.
     let kernel = kernels()[0];
     let amounts = if kernel.is_checking() { "600 1000000 1000" } else { "15 1000 10" };
     let checks = match kernel {
