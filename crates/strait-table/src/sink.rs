@@ -37,7 +37,8 @@ use crate::writer::Written;
 
 /// Packets of a block: 256 KiB of fields, which stay in the second-level cache.
 const BLOCK_PACKETS: usize = 2048;
-/// Bytes of frames and messages after which a block is sent.
+/// Bytes of frames and messages, with the headers of each message, after which a block is sent. The
+/// last packet can complete 16 KiB of messages, each of at least 14 bytes.
 const BLOCK_BYTES: usize = 256 << 10;
 /// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most twice as
 /// much for frames and messages.
@@ -253,7 +254,7 @@ impl TableSink {
         let before = block.messages.len();
         self.assembly.take(headers, segment, &mut block.messages);
         let added = block.messages.iter().skip(before);
-        block.message_bytes += added.map(|message| message.bytes.len()).sum::<usize>();
+        block.message_bytes += added.map(Message::memory_bytes).sum::<usize>();
     }
 
     /// Sends an incomplete block if its packets have waited long enough. Call it when no packet is

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use strait_packet::protocol::ip;
-use strait_packet::{tls, udp};
+use strait_packet::{dns, tls, udp};
 
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
 use crate::headers::Headers;
@@ -136,7 +136,17 @@ impl Assembly {
         } else if data.len() > MESSAGE_BYTES_MAX {
             self.missed.too_long += 1;
         } else {
-            messages.push(Message { application: Application::Dns, headers: *headers, bytes: data.to_vec() });
+            self.push_dns(headers, data, messages);
+        }
+    }
+
+    /// Adds a complete message of DNS. One without a header is not kept: a packet over TCP could
+    /// have thousands of them.
+    fn push_dns(&mut self, headers: &Headers, bytes: &[u8], messages: &mut Vec<Message>) {
+        if bytes.len() < dns::HEADER_LEN {
+            self.missed.malformed += 1;
+        } else {
+            messages.push(Message { application: Application::Dns, headers: *headers, bytes: bytes.to_vec() });
         }
     }
 
@@ -240,8 +250,7 @@ impl Assembly {
                 return None;
             }
             // Messages of DNS follow one another, each after its length.
-            let one = bytes.get(2..len).unwrap_or_default().to_vec();
-            messages.push(Message { application: *application, headers: *headers, bytes: one });
+            self.push_dns(headers, bytes.get(2..len).unwrap_or_default(), messages);
             bytes.drain(..len);
             if bytes.is_empty() && taken == data.len() {
                 return None;
