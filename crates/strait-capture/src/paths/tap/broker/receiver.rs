@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown};
 use strait_os::process::drop_capabilities;
-use strait_sys::signal;
 use strait_sys::socket::{is_filter_locked, namespace_cookie};
+use strait_sys::{packet, signal};
 
 use super::message::{self, Message, Outcome};
 use super::{failed, incomplete, pair};
@@ -144,12 +144,15 @@ fn check_socket(socket: &OwnedFd, namespace: u64) -> Result<(), Error> {
     if is_filter_locked(socket.as_fd())? {
         return Err(failed("be served by", Errno::PERM));
     }
-    Ok(())
+    // Its holder cannot receive from another interface if it is a member of a fanout group.
+    packet::bind_again(socket.as_fd()).map_err(|_| failed("be served by", Errno::PERM))
 }
 
 #[cfg(test)]
 mod tests {
     use rustix::net::socket;
+    use strait_os::interface::Interface;
+    use strait_os::netlink::Netlink;
 
     use super::*;
 
@@ -167,5 +170,26 @@ mod tests {
             assert!(check_socket(&socket, namespace).is_ok());
             assert!(check_socket(&socket, namespace + 1).is_err(), "another namespace");
         }
+    }
+
+    #[test]
+    fn socket_that_must_stay_at_its_interface_shows_nothing() {
+        if !lab::root_or_skip() {
+            return;
+        }
+        let checked = std::thread::spawn(|| {
+            strait_sys::syscall::unshare_network().unwrap();
+            let lo = Interface::find("lo").unwrap().index;
+            Netlink::open().unwrap().set_up(lo, true).unwrap();
+            let socket = packet::Socket::open("lo").unwrap();
+            socket.bind(lo).unwrap();
+            let namespace = namespace_cookie(socket.as_fd()).unwrap();
+            let check = || check_socket(&socket.as_fd().try_clone_to_owned().unwrap(), namespace);
+            assert!(check().is_ok(), "it is bound");
+            // Group 0, whose number PACKET_FANOUT returns for no group too.
+            socket.join_fanout(0, packet::Fanout::Hash).unwrap();
+            assert!(check().unwrap_err().is_one_of(&[Errno::PERM]), "a fanout group");
+        });
+        checked.join().unwrap();
     }
 }
