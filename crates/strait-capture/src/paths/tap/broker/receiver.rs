@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketType, getpeername, getsockname, shutdown};
 use strait_os::process::drop_capabilities;
 use strait_sys::socket::{is_filter_locked, namespace_cookie};
 use strait_sys::{packet, signal};
@@ -85,6 +85,12 @@ fn open(request: &Message, server: &OwnedFd, namespace: u64) -> rustix::io::Resu
     if socket_domain(caller)? != AddressFamily::UNIX || socket_type(caller)? != SocketType::SEQPACKET {
         return Err(Errno::PROTO);
     }
+    // Only a pair of sockets has no name at both ends. Another one can lead to a server, for which
+    // the reply would come from the broker's user.
+    let names = [Some(getsockname(caller)?), getpeername(caller)?];
+    if !names.iter().flatten().all(is_unnamed) {
+        return Err(Errno::PROTO);
+    }
     if let Err(error) = check_socket(proof, namespace) {
         message::send(caller, &Outcome::of(&error).encode(), &[])?;
         return Err(Errno::PERM);
@@ -103,6 +109,11 @@ fn open(request: &Message, server: &OwnedFd, namespace: u64) -> rustix::io::Resu
         [&callers_end].into_iter().chain(&reply.descriptors).map(OwnedFd::as_fd).collect();
     message::send(caller, &reply.bytes, &made)?;
     Ok(own)
+}
+
+/// Returns true for the address of a UNIX socket without a name, which has only a family (unix(7)).
+fn is_unnamed(address: &SocketAddrAny) -> bool {
+    address.addr_len() as usize == size_of::<u16>()
 }
 
 /// Passes the calls for a tap to the server, until one of both ends.

@@ -8,8 +8,8 @@ use std::thread;
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketType, sendmsg,
-    shutdown, socket,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketType, accept, bind, connect, listen, sendmsg, shutdown, socket,
 };
 
 use lab::{End, Wire};
@@ -143,6 +143,29 @@ fn reply_is_in_no_queue_that_other_callers_share() {
         let reply = send_request(&callers, &request(), &proof);
         assert!(matches!(Outcome::decode(&reply.bytes), Some(Outcome::System { .. })), "no packet socket");
         assert!(matches!(message::receive(&callers), Err(Errno::AGAIN)));
+    });
+}
+
+#[test]
+fn reply_goes_to_no_server_with_a_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = SocketAddrUnix::new(directory.path().join("server")).unwrap();
+    let of_type = || socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    with_broker(|callers| {
+        let server = of_type();
+        bind(&server, &address).unwrap();
+        listen(&server, 9).unwrap();
+        let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+        for is_servers in [false, true] {
+            let client = of_type();
+            connect(&client, &address).unwrap();
+            let mut ends = [client, accept(&server).unwrap()];
+            ends.rotate_left(usize::from(is_servers));
+            let [sent, other] = ends;
+            message::send(&callers, &request(), &[sent.as_fd(), proof.as_fd()]).unwrap();
+            drop(sent);
+            assert!(receive(&other).bytes.is_empty(), "it is closed without a message");
+        }
     });
 }
 
