@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strait_ledger::Report;
+use strait_os::output;
 
 use self::worker::Worker;
 use crate::error::TableError;
@@ -167,7 +168,7 @@ impl TableSink {
     pub fn open(options: Options, names: InterfaceNames, now_ns: u64) -> Result<Self, TableError> {
         options.check()?;
         let directory = &options.directory;
-        std::fs::create_dir_all(directory).map_err(|source| TableError::io("create", directory, source))?;
+        output::create_directory(directory).map_err(|source| TableError::io("create", directory, source))?;
         let recovered = crate::recovery::recover(directory, &options.sensor);
         let extras = options.columns.need_extras().then_some(options.frame_bytes as usize);
         let assembly = Assembly::new(options.selected.messages);
