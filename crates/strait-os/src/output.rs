@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, fstatfs, linkat, openat, readlinkat, renameat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, fstat, fstatfs, linkat, mkdirat, openat, readlinkat, renameat,
     renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
@@ -27,6 +27,8 @@ const LINKS_MAX: usize = 40;
 const ATTEMPTS_MAX: usize = 8;
 /// Mode of a new file, before the umask.
 const NEW: Mode = Mode::from_bits_retain(0o666);
+/// Mode of a new directory, before the umask.
+const NEW_DIRECTORY: Mode = Mode::from_bits_retain(0o777);
 /// `S_ISVTX`, and write permission for group and others.
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -108,7 +110,16 @@ pub fn file(path: &Path) -> io::Result<Entry> {
 /// # Errors
 /// As for [`find`] about the symbolic links in the path, the last component included.
 pub fn directory(path: &Path) -> io::Result<OwnedFd> {
-    walk(CWD, path, &mut { LINKS_MAX })
+    walk(CWD, path, &mut { LINKS_MAX }, Missing::Refuse)
+}
+
+/// Opens the directory `path` like [`directory`], and creates its missing components. Creates none
+/// behind a symbolic link that is refused.
+///
+/// # Errors
+/// As for [`directory`]; a component cannot be created.
+pub fn create_directory(path: &Path) -> io::Result<OwnedFd> {
+    walk(CWD, path, &mut { LINKS_MAX }, Missing::Create)
 }
 
 /// Returns true if `name` in `directory` is `file` itself, and not a link to it.
@@ -295,7 +306,7 @@ fn step(Way { base, path, shown }: Way<'_>, links: &mut usize) -> io::Result<Ste
         let is_empty = path.as_os_str().is_empty();
         return Err(if is_empty { Errno::NOENT } else { Errno::ISDIR }.into());
     };
-    let directory = walk(base, path.parent().unwrap_or(Path::new("")), links)?;
+    let directory = walk(base, path.parent().unwrap_or(Path::new("")), links, Missing::Refuse)?;
     let pinned = match openat(&directory, &name, PIN | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(pinned) => File::from(pinned),
         Err(Errno::NOENT) => {
@@ -318,9 +329,16 @@ fn step(Way { base, path, shown }: Way<'_>, links: &mut usize) -> io::Result<Ste
     Ok(Step::Arrived(Found::Stream(Stream { directory, name, pinned, is_link: false })))
 }
 
+/// Answer to a missing component of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Refuse,
+    Create,
+}
+
 /// Opens the directory `path` from `base`, one component after the other, and checks each symbolic
 /// link. Of a link, the name is opened once (O_PATH): its owner and its target belong together.
-fn walk(base: BorrowedFd<'_>, path: &Path, links: &mut usize) -> io::Result<OwnedFd> {
+fn walk(base: BorrowedFd<'_>, path: &Path, links: &mut usize, missing: Missing) -> io::Result<OwnedFd> {
     let flags = PIN | OFlags::DIRECTORY;
     let start = if path.is_absolute() { "/" } else { "." };
     let mut directory = openat(base, start, flags, Mode::empty())?;
@@ -329,6 +347,14 @@ fn walk(base: BorrowedFd<'_>, path: &Path, links: &mut usize) -> io::Result<Owne
         // O_DIRECTORY makes the kernel mount an automount point; O_PATH alone does not.
         match openat(&directory, &name, flags | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(next) => directory = next,
+            Err(Errno::NOENT) if missing == Missing::Create => {
+                match mkdirat(&directory, &name, NEW_DIRECTORY) {
+                    // Another process may have created it, and may remove it each time.
+                    Ok(()) | Err(Errno::EXIST) => *links = links.checked_sub(1).ok_or(Errno::LOOP)?,
+                    Err(error) => return Err(error.into()),
+                }
+                pending.push(name);
+            }
             Err(Errno::NOTDIR) => {
                 *links = links.checked_sub(1).ok_or(Errno::LOOP)?;
                 let link = File::from(openat(&directory, &name, PIN | OFlags::NOFOLLOW, Mode::empty())?);

@@ -2,7 +2,9 @@
 //!
 //! Layout: identifier 2 bytes, flags 2, four counts of 2 bytes, then questions and records. Names
 //! are compressed with pointers. A pointer must point to an earlier offset here, so that no name
-//! can loop.
+//! can loop, and a name has a limited number of them. Names of questions are skipped without their
+//! pointers. So the cost of a message grows with its length only, however its names refer to one
+//! another.
 
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,6 +16,10 @@ pub const HEADER_LEN: usize = 12;
 
 /// Maximum length of a name on the wire, in bytes (RFC 1035 s2.3.4).
 pub const NAME_LEN_MAX: usize = 255;
+
+/// Maximum number of pointers of a name, for each of which two bytes are sent. Encoders use one,
+/// which can lead to a name with another one.
+const POINTERS_MAX: usize = 32;
 
 /// Record types with a name.
 pub mod kind {
@@ -155,12 +161,13 @@ impl<'a> Dns<'a> {
         (questions > 0).then(|| take_question(self.message, HEADER_LEN).map(|(question, _)| question))
     }
 
-    /// Iterates over the answers, in order. The iterator ends after an error.
+    /// Iterates over the answers, in order. The iterator ends after an error. The questions before
+    /// them are only skipped: an invalid pointer in their names is no error.
     pub fn answers(&self) -> Result<Answers<'a>> {
         let [questions, answers, ..] = self.counts();
         let mut at = HEADER_LEN;
         for _ in 0..questions {
-            (_, at) = take_question(self.message, at)?;
+            at = skip_question(self.message, at)?;
         }
         Ok(Answers { message: self.message, at, left: answers })
     }
@@ -195,6 +202,20 @@ fn take_question(message: &[u8], at: usize) -> Result<(Question<'_>, usize)> {
     Ok((Question { name, kind, class }, at + 4))
 }
 
+/// Returns the offset after the question that starts at `at`.
+fn skip_question(message: &[u8], at: usize) -> Result<usize> {
+    let mut labels = Labels::new(message, at);
+    let after = loop {
+        match labels.token()? {
+            Token::Label(_) => {}
+            Token::End => break labels.at,
+            Token::Pointer(_) => break labels.at + 2,
+        }
+    };
+    fixed::<4>(message, after)?;
+    Ok(after + 4)
+}
+
 fn take_record(message: &[u8], at: usize) -> Result<(Record<'_>, usize)> {
     let (name, at) = Name::take(message, at)?;
     let head: &[u8; 10] = fixed(message, at)?;
@@ -220,10 +241,10 @@ fn fixed<const N: usize>(message: &[u8], at: usize) -> Result<&[u8; N]> {
 
 impl<'a> Name<'a> {
     /// Checks the name that starts at `at`, and returns it with the offset after it. Fails on a
-    /// name that is cut, is longer than 255 bytes, has a reserved label type, or has a pointer
-    /// that does not point backward.
+    /// name that is cut, is longer than 255 bytes, has a reserved label type, has a pointer that
+    /// does not point backward, or has more than 32 pointers.
     fn take(message: &'a [u8], at: usize) -> Result<(Self, usize)> {
-        let mut steps = Labels { message, at, run_start: at, len: 0, after_jump: None };
+        let mut steps = Labels::new(message, at);
         while steps.step()?.is_some() {}
         Ok((Self { message, at }, steps.after_jump.unwrap_or(steps.at)))
     }
@@ -232,7 +253,7 @@ impl<'a> Name<'a> {
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { message, at } = *self;
-        let mut labels = Labels { message, at, run_start: at, len: 0, after_jump: None };
+        let mut labels = Labels::new(message, at);
         let mut is_root = true;
         while let Ok(Some(label)) = labels.step() {
             label.iter().try_for_each(|byte| write_byte(f, *byte))?;
@@ -260,23 +281,45 @@ struct Labels<'a> {
     /// Start of the current run of labels: the next pointer must point before it.
     run_start: usize,
     len: usize,
+    pointers: usize,
     after_jump: Option<usize>,
 }
 
+/// Part of a name.
+enum Token<'a> {
+    Label(&'a [u8]),
+    /// Target of a pointer, which has not been followed.
+    Pointer(u16),
+    End,
+}
+
 impl<'a> Labels<'a> {
+    fn new(message: &'a [u8], at: usize) -> Self {
+        Self { message, at, run_start: at, len: 0, pointers: 0, after_jump: None }
+    }
+
     /// Returns the next label; `None` after the last.
     fn step(&mut self) -> Result<Option<&'a [u8]>> {
         loop {
-            let [first] = *fixed::<1>(self.message, self.at)?;
-            match first {
-                0 => {
-                    self.at += 1;
-                    return Ok(None);
-                }
-                1..=63 => return self.label(usize::from(first)).map(Some),
-                192..=255 => self.jump()?,
-                value => return Err(invalid("label type", u32::from(value), "a length or a pointer")),
+            match self.token()? {
+                Token::Label(label) => return Ok(Some(label)),
+                Token::Pointer(pointer) => self.jump(pointer)?,
+                Token::End => return Ok(None),
             }
+        }
+    }
+
+    /// Returns the next part of the name. Stays at a pointer.
+    fn token(&mut self) -> Result<Token<'a>> {
+        let [first] = *fixed::<1>(self.message, self.at)?;
+        match first {
+            0 => {
+                self.at += 1;
+                Ok(Token::End)
+            }
+            1..=63 => self.label(usize::from(first)).map(Token::Label),
+            192..=255 => Ok(Token::Pointer(be16(fixed::<2>(self.message, self.at)?, 0) & 0x3fff)),
+            value => Err(invalid("label type", u32::from(value), "a length or a pointer")),
         }
     }
 
@@ -291,11 +334,14 @@ impl<'a> Labels<'a> {
         Ok(label)
     }
 
-    fn jump(&mut self) -> Result<()> {
-        let pointer = u16::from_be_bytes(*fixed(self.message, self.at)?) & 0x3fff;
+    fn jump(&mut self, pointer: u16) -> Result<()> {
         let target = usize::from(pointer);
         if target >= self.run_start {
             return Err(invalid("name pointer", u32::from(pointer), "an earlier offset"));
+        }
+        self.pointers += 1;
+        if self.pointers > POINTERS_MAX {
+            return Err(invalid("number of pointers", self.pointers as u32, "at most 32"));
         }
         self.after_jump.get_or_insert(self.at + 2);
         (self.at, self.run_start) = (target, target);

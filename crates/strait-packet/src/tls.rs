@@ -80,6 +80,45 @@ pub fn hello<'a>(bytes: &'a [u8], buffer: &'a mut Vec<u8>) -> Result<Option<Hell
     message(buffer)?.map(|(sender, body)| Hello::parse(sender, body)).transpose()
 }
 
+/// Search for the end of the hello at the start of a stream that arrives in pieces. Looks at each
+/// record once, because a hello can come with a byte in each record, and in each piece.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HelloEnd {
+    /// Bytes of the complete records.
+    record_bytes: usize,
+    /// Bytes of their fragments.
+    fragment_bytes: usize,
+    /// Their first bytes.
+    head: [u8; MESSAGE_HEADER_LEN],
+}
+
+impl HelloEnd {
+    /// Returns true if [`hello`] does not need more than `bytes`: they have the whole hello, or
+    /// are no hello. `bytes` begin with those of the last call.
+    pub fn is_in(&mut self, bytes: &[u8]) -> bool {
+        loop {
+            let rest = bytes.get(self.record_bytes..).unwrap_or_default();
+            let (part, after) = match fragment(rest) {
+                Ok(Some(split)) => split,
+                Ok(None) => return false,
+                Err(_) => return true,
+            };
+            for (byte, next) in self.head.iter_mut().skip(self.fragment_bytes).zip(part) {
+                *byte = *next;
+            }
+            self.fragment_bytes += part.len();
+            self.record_bytes = bytes.len() - after.len();
+            let [_, a, b, c] = self.head;
+            let len = MESSAGE_HEADER_LEN + u32::from_be_bytes([0, a, b, c]) as usize;
+            let is_whole = self.fragment_bytes >= MESSAGE_HEADER_LEN
+                && (self.fragment_bytes >= len || message(&self.head).is_err());
+            if is_whole {
+                return true;
+            }
+        }
+    }
+}
+
 /// Splits the fragment of the first record from the bytes. Returns `None` if it is incomplete.
 fn fragment(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>> {
     let Some((&[kind, major, _, high, low], rest)) = bytes.split_first_chunk::<RECORD_HEADER_LEN>() else {
@@ -304,6 +343,24 @@ mod tests {
                 assert_eq!(hello(&bytes[..end], &mut Vec::new()), Ok(None), "{end}");
             }
             assert!(is_hello(&bytes) && !is_hello(&bytes[..5]));
+        }
+    }
+
+    #[test]
+    fn end_is_found_in_pieces_where_the_parser_finds_it() {
+        let message = client_hello();
+        let mut wrong = message.clone();
+        wrong[1] = 1;
+        for message in [&message, &wrong] {
+            for size in [1, 3, 4, 60, 1 << 14] {
+                let bytes = [&records(message, size)[..], b"\x17\x03\x03"].concat();
+                let mut end = HelloEnd::default();
+                for len in 0..=bytes.len() {
+                    let is_parsed = hello(&bytes[..len], &mut Vec::new()) != Ok(None);
+                    assert_eq!(end.is_in(&bytes[..len]), is_parsed, "{size} {len}");
+                }
+                assert!(HelloEnd::default().is_in(&bytes));
+            }
         }
     }
 

@@ -20,7 +20,7 @@
 //! otherwise lock it, which would stop the capture or keep a killed one's file from `recovery`.
 
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -73,8 +73,7 @@ impl Part {
     pub(crate) fn create(directory: &Path, name: &str) -> Result<Self, TableError> {
         let path = directory.join(name);
         let failed = |source: io::Error| TableError::io("create", &path, source);
-        fs::create_dir_all(directory).map_err(failed)?;
-        let opened = output::directory(directory).map_err(failed)?;
+        let opened = output::create_directory(directory).map_err(failed)?;
         let entry = OsString::from(format!(".{name}{UNFINISHED}"));
         let unlocked = OsString::from(format!(".{name}{UNLOCKED}"));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use strait_ledger::Report;
+use strait_os::output;
 
 use self::worker::Worker;
 use crate::error::TableError;
@@ -37,7 +38,8 @@ use crate::writer::Written;
 
 /// Packets of a block: 256 KiB of fields, which stay in the second-level cache.
 const BLOCK_PACKETS: usize = 2048;
-/// Bytes of frames and messages after which a block is sent.
+/// Bytes of frames and messages, with the headers of each message, after which a block is sent. The
+/// last packet can complete 16 KiB of messages, each of at least 14 bytes.
 const BLOCK_BYTES: usize = 256 << 10;
 /// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most twice as
 /// much for frames and messages.
@@ -166,7 +168,7 @@ impl TableSink {
     pub fn open(options: Options, names: InterfaceNames, now_ns: u64) -> Result<Self, TableError> {
         options.check()?;
         let directory = &options.directory;
-        std::fs::create_dir_all(directory).map_err(|source| TableError::io("create", directory, source))?;
+        output::create_directory(directory).map_err(|source| TableError::io("create", directory, source))?;
         let recovered = crate::recovery::recover(directory, &options.sensor);
         let extras = options.columns.need_extras().then_some(options.frame_bytes as usize);
         let assembly = Assembly::new(options.selected.messages);
@@ -253,7 +255,7 @@ impl TableSink {
         let before = block.messages.len();
         self.assembly.take(headers, segment, &mut block.messages);
         let added = block.messages.iter().skip(before);
-        block.message_bytes += added.map(|message| message.bytes.len()).sum::<usize>();
+        block.message_bytes += added.map(Message::memory_bytes).sum::<usize>();
     }
 
     /// Sends an incomplete block if its packets have waited long enough. Call it when no packet is

@@ -19,10 +19,12 @@
 //! so programs of both hooks run one after the other on a CPU.
 
 pub mod layout;
+mod namespace;
 #[cfg(test)]
 mod tests;
 
 use self::layout::{CAPTURED, MARK, Record, Sizes, TAG, TIME, WIRE};
+pub use self::namespace::Confinement;
 use crate::cbpf::Program;
 use crate::ebpf::{
     Assembler, Condition, Instruction, Label, Operation,
@@ -50,6 +52,8 @@ pub struct TapOptions<'a> {
     pub rx_hash: bool,
     /// Record the process that owns the packet's socket, instead of the flow hash.
     pub owner: Option<Lookup<'a>>,
+    /// Copy only frames of an interface in this network namespace.
+    pub confinement: Option<Confinement>,
 }
 
 /// Stack slots below the filter's.
@@ -97,6 +101,9 @@ pub fn tap_program(filter: &Program, options: &TapOptions<'_>) -> Result<Vec<Ins
     filter.emit(&mut asm, matched, exits.next)?;
     asm.bind(matched);
     limit(&mut asm, options, exits);
+    if let Some(confinement) = &options.confinement {
+        namespace::check(&mut asm, confinement, exits);
+    }
     if let Some(lookup) = &options.owner {
         owner::find(&mut asm, lookup, options.interface.context, STACK_BELL, exits.next);
     }

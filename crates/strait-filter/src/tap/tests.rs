@@ -41,6 +41,7 @@ fn program_assembles_for_both_hooks_and_several_lanes() {
             sizes: Sizes { ring_bytes: 1 << 20, spill_bytes: 1 << 22, frame_bytes_max: 1514 },
             rx_hash: true,
             owner: None,
+            confinement: None,
         };
         let program = tap_program(&Program::accept_all(96), &options).unwrap();
         assert!(program.len() > 60, "{} instructions", program.len());

@@ -250,3 +250,31 @@ fn new_name_replaces_no_file_with_or_without_the_flag() {
         assert!(matches!(rename(), Err(RenameError::Replaced)));
     }
 }
+
+#[test]
+fn missing_directories_are_created_but_none_behind_a_planted_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let made = create_directory(&path("a/b/../c")).unwrap();
+    assert!(is_entry(directory_of(&path("a")), OsStr::new("c"), made) && path("a/b").is_dir());
+    create_directory(&path("a/c")).unwrap();
+    std::fs::write(path("file"), "").unwrap();
+    assert!(create_directory(&path("file/below")).is_err());
+    if !is_root() {
+        return;
+    }
+    let shared = path("shared");
+    for name in ["shared", "victim"] {
+        std::fs::create_dir(path(name)).unwrap();
+    }
+    set_mode(&shared, 0o1777);
+    symlink(path("victim"), shared.join("planted")).unwrap();
+    std::os::unix::fs::lchown(shared.join("planted"), Some(NOBODY), None).unwrap();
+    let error = create_directory(&shared.join("planted/below")).unwrap_err();
+    assert!(text(&error).contains("symbolic link of another user"), "{error}");
+    assert_eq!(std::fs::read_dir(path("victim")).unwrap().count(), 0);
+}
+
+fn directory_of(path: &Path) -> OwnedFd {
+    super::directory(path).unwrap()
+}

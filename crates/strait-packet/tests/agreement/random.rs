@@ -74,3 +74,45 @@ fn dns_name_that_points_to_itself_is_refused() {
         "domain: name pointer is 12, expected an earlier offset"
     );
 }
+
+/// Returns a message with a question for the root and one for each of `pointers`, which lead from
+/// one name to the one before, and with an answer.
+fn chain(pointers: u16) -> Vec<u8> {
+    let mut message = vec![0, 1, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    message.extend([0, 0, 1, 0, 1]);
+    let mut name = 12_u16;
+    for _ in 0..pointers {
+        let next = message.len() as u16;
+        message.extend((0xc000 | name).to_be_bytes());
+        message.extend([0, 1, 0, 1]);
+        name = next;
+    }
+    message[4..6].copy_from_slice(&(pointers + 1).to_be_bytes());
+    message.extend((0xc000 | name).to_be_bytes());
+    message.extend([0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1]);
+    message
+}
+
+#[test]
+fn pointers_of_a_dns_name_are_limited() {
+    let answer = |pointers| {
+        let message = chain(pointers);
+        let message = dns::Dns::parse(&message).unwrap();
+        let answer = message.answers().unwrap().next().unwrap();
+        answer.map(|answer| answer.ttl).map_err(|error| error.to_string())
+    };
+    assert_eq!(answer(31), Ok(9));
+    for pointers in [32, 2000] {
+        assert_eq!(answer(pointers), Err("domain: number of pointers is 33, expected at most 32".into()));
+    }
+}
+
+#[test]
+fn pointers_of_dns_questions_are_not_followed_to_the_answers() {
+    let mut message = chain(1);
+    // The pointer of the second question points forward.
+    message[17..19].copy_from_slice(&[0xff, 0xff]);
+    message[23..25].copy_from_slice(&[0xc0, 12]);
+    let message = dns::Dns::parse(&message).unwrap();
+    assert_eq!(message.answers().unwrap().map(|answer| answer.unwrap().ttl).collect::<Vec<_>>(), [9]);
+}

@@ -21,7 +21,7 @@ pub mod v2;
 pub mod v3;
 
 pub use cooked::Cooked;
-pub use socket::{Fanout, Instruction, Socket, Statistics};
+pub use socket::{Fanout, Instruction, Socket, Statistics, bind_again};
 
 /// 802.1Q or 802.1ad tag that the kernel removed from a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -54,6 +54,25 @@ pub struct Statistics {
     pub freezes: u32,
 }
 
+/// Binds a packet socket to the address that it has (`bind(2)` after `getsockname(2)`), which changes
+/// nothing.
+///
+/// # Errors
+/// EINVAL if the socket can never be bound to another interface: it is a member of a fanout group.
+/// `PACKET_FANOUT` does not tell, because it is 0 for members of group 0 too.
+pub fn bind_again(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: sockaddr_ll is plain data, for which zeroes are valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: address points at len writable bytes.
+    let returned = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+    check(returned, "read the address of", "a packet socket")?;
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: address points at len readable bytes for the length of the call.
+    let returned = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) };
+    check(returned, "bind", "a packet socket").map(drop)
+}
+
 /// `AF_PACKET` socket, `SOCK_RAW` or `SOCK_DGRAM`.
 #[derive(Debug)]
 pub struct Socket {

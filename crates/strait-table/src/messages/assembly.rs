@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use strait_packet::protocol::ip;
-use strait_packet::{tls, udp};
+use strait_packet::{dns, tls, udp};
 
 use super::message::{Application, MESSAGE_BYTES_MAX, Message, Missed, SelectedMessages};
 use crate::headers::Headers;
@@ -53,7 +53,14 @@ struct Progress {
     first_sequence: u32,
     next_sequence: u32,
     /// None after the end of a message: segments that are sent again do not begin another one.
-    message: Option<Message>,
+    message: Option<Incomplete>,
+}
+
+/// Message without its end.
+#[derive(Debug)]
+struct Incomplete {
+    message: Message,
+    hello_end: tls::HelloEnd,
 }
 
 /// Assembly of the messages of a capture.
@@ -136,7 +143,21 @@ impl Assembly {
         } else if data.len() > MESSAGE_BYTES_MAX {
             self.missed.too_long += 1;
         } else {
-            messages.push(Message { application: Application::Dns, headers: *headers, bytes: data.to_vec() });
+            self.push_dns(headers, data, messages);
+        }
+    }
+
+    /// Adds a complete message of DNS. One without a header is not kept: a packet over TCP could
+    /// have thousands of them.
+    fn push_dns(&mut self, headers: &Headers, bytes: &[u8], messages: &mut Vec<Message>) {
+        if bytes.len() < dns::HEADER_LEN {
+            self.missed.malformed += 1;
+        } else {
+            messages.push(Message {
+                application: Application::Dns,
+                headers: *headers,
+                bytes: bytes.to_vec(),
+            });
         }
     }
 
@@ -178,7 +199,8 @@ impl Assembly {
             }
         }
         let Some(application) = self.application_of(data, stream.ports) else { return };
-        let message = Some(Message { application, headers: *headers, bytes: Vec::new() });
+        let message = Message { application, headers: *headers, bytes: Vec::new() };
+        let message = Some(Incomplete { message, hello_end: tls::HelloEnd::default() });
         let progress = Box::new(Progress { stream, first_sequence, next_sequence: after, message });
         self.advance(progress, (data, is_cut), messages);
     }
@@ -224,37 +246,53 @@ impl Assembly {
     /// Adds data to a message. Returns it if it is incomplete.
     fn extend(
         &mut self,
-        mut message: Message,
+        mut incomplete: Incomplete,
         (data, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
-    ) -> Option<Message> {
-        let Message { application, headers, bytes } = &mut message;
+    ) -> Option<Incomplete> {
+        let Incomplete { message: Message { application, headers, bytes }, hello_end } = &mut incomplete;
         let before = bytes.len();
         // A byte more than permitted shows that a message is too long.
         let taken = data.len().min(MESSAGE_BYTES_MAX + 1 - before.min(MESSAGE_BYTES_MAX));
         bytes.extend_from_slice(data.get(..taken).unwrap_or_default());
-        while let Some(len) = complete_len(*application, bytes, before) {
-            if *application != Application::Dns {
-                bytes.truncate(len);
-                messages.push(message);
-                return None;
+        let complete = match application {
+            Application::Dns => {
+                let split = self.split_dns(headers, bytes, messages);
+                bytes.drain(..split);
+                if bytes.is_empty() && taken == data.len() {
+                    return None;
+                }
+                None
             }
-            // Messages of DNS follow one another, each after its length.
-            let one = bytes.get(2..len).unwrap_or_default().to_vec();
-            messages.push(Message { application: *application, headers: *headers, bytes: one });
-            bytes.drain(..len);
-            if bytes.is_empty() && taken == data.len() {
-                return None;
-            }
+            // The parser reports an error.
+            Application::Tls => hello_end.is_in(bytes).then_some(bytes.len()),
+            Application::Http => head_len(bytes, before),
+        };
+        if let Some(len) = complete {
+            bytes.truncate(len);
+            messages.push(incomplete.message);
+            return None;
         }
         if bytes.len() > MESSAGE_BYTES_MAX || taken < data.len() {
             self.missed.too_long += 1;
         } else if is_cut {
             self.missed.cut += 1;
         } else {
-            return Some(message);
+            return Some(incomplete);
         }
         None
+    }
+
+    /// Adds the complete messages of a stream of DNS, which follow one another, each after its
+    /// length. Returns their number of bytes.
+    fn split_dns(&mut self, headers: &Headers, bytes: &[u8], messages: &mut Vec<Message>) -> usize {
+        let mut rest = bytes;
+        while let Some((prefix, after)) = rest.split_first_chunk() {
+            let Some((one, next)) = after.split_at_checked(u16::from_be_bytes(*prefix).into()) else { break };
+            self.push_dns(headers, one, messages);
+            rest = next;
+        }
+        bytes.len() - rest.len()
     }
 
     fn slot(&self, stream: &Stream) -> usize {
@@ -284,24 +322,11 @@ impl Assembly {
     }
 }
 
-/// Returns the length of the complete message at the start of `bytes`, of which the first `before`
-/// bytes are known to be incomplete.
-fn complete_len(application: Application, bytes: &[u8], before: usize) -> Option<usize> {
-    match application {
-        Application::Dns => {
-            let len = 2 + usize::from(u16::from_be_bytes(*bytes.first_chunk()?));
-            (bytes.len() >= len).then_some(len)
-        }
-        // The parser reports an error.
-        Application::Tls => match tls::hello(bytes, &mut Vec::new()) {
-            Ok(None) => None,
-            Ok(Some(_)) | Err(_) => Some(bytes.len()),
-        },
-        Application::Http => {
-            const END: &[u8] = b"\r\n\r\n";
-            let from = before.saturating_sub(END.len() - 1);
-            let end = bytes.get(from..)?.windows(END.len()).position(|window| window == END)?;
-            Some(from + end + END.len())
-        }
-    }
+/// Returns the length of the complete head at the start of `bytes`, of which the first `before` bytes
+/// are known to have no end of a head.
+fn head_len(bytes: &[u8], before: usize) -> Option<usize> {
+    const END: &[u8] = b"\r\n\r\n";
+    let from = before.saturating_sub(END.len() - 1);
+    let end = bytes.get(from..)?.windows(END.len()).position(|window| window == END)?;
+    Some(from + end + END.len())
 }

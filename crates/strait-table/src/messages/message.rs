@@ -60,6 +60,13 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Message {
+    /// Returns the bytes of memory that it takes: more for its headers than for a short message.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.bytes.len()
+    }
+}
+
 /// Counts of messages that are in no table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {

@@ -192,6 +192,19 @@ fn messages_of_dns_over_tcp_follow_one_another() {
 }
 
 #[test]
+fn messages_of_dns_without_a_header_are_malformed_at_once() {
+    let mut assembly = Assembly::new(ALL);
+    let mut messages = Vec::new();
+    let tcp = |sequence, len| Headers { ports: Some([4000, 53]), ..headers(ip::TCP, 4000, sequence, len) };
+    let shortest = [&[0, 12][..], &[0; 12], &[0, 11], &[0; 11]].concat();
+    assembly.take(&tcp(0, 27), &[&[0; 20], &shortest[..]].concat(), &mut messages);
+    assert_eq!((messages.len(), assembly.missed().malformed), (1, 1));
+    assembly.take(&tcp(27, 1460), &[0; 1480], &mut messages);
+    assembly.take(&headers(ip::UDP, 4000, 0, 11), &[0; 19], &mut messages);
+    assert_eq!((messages.len(), assembly.missed().malformed), (1, 1 + 730 + 1));
+}
+
+#[test]
 fn cut_datagram_is_counted() {
     let mut assembly = Assembly::new(ALL);
     let mut messages = Vec::new();

@@ -106,6 +106,28 @@ fn failure_of_the_thread_is_returned_and_every_packet_counted() {
 }
 
 #[test]
+fn block_with_the_shortest_messages_is_sent_at_its_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path(), false);
+    options.selected.messages.dns = true;
+    // Its thread does not start, so blocks stay in the queue.
+    let mut sink = TableSink::open(options, Arc::new(|_| None), 0).unwrap();
+    let messages = [&[0, 12][..], &[0; 12]].concat().repeat(100);
+    let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0], &(40 + 1400_u16).to_be_bytes()].concat();
+    frame.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([4, 0, 0, 53, 0, 0, 0, 0, 0, 0, 0, 0, 5 << 4, 0, 0, 9, 0, 0, 0, 0]);
+    frame.extend(messages);
+    let per_packet = 100 * (size_of::<Message>() + 12);
+    let mut packets = 0;
+    while sink.block.packets.len() == packets {
+        frame[38..42].copy_from_slice(&(packets as u32 * 1400).to_be_bytes());
+        sink.push(&Packet { bytes: &frame, wire_len: frame.len() as u32, ..packet(0) }).unwrap();
+        packets += 1;
+    }
+    assert_eq!((packets, sink.block.message_bytes), (BLOCK_BYTES.div_ceil(per_packet), 0));
+}
+
+#[test]
 fn ledger_has_a_row_for_each_lane_and_interval() {
     let directory = tempfile::tempdir().unwrap();
     let mut sink = open(options(directory.path(), false));

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use strait_filter::cbpf::Program;
 use strait_filter::ebpf;
 use strait_filter::tap::layout::Sizes;
-use strait_filter::tap::{TapOptions, tap_program};
+use strait_filter::tap::{Confinement, TapOptions, tap_program};
 use strait_filter::translate::{self, Context};
 use strait_os::interface::Interface;
 use strait_os::netns::Namespace;
@@ -27,6 +27,8 @@ pub(super) struct Template {
     pub(super) sizes: Sizes,
     pub(super) rx_hash: bool,
     pub(super) attribution: Option<Attribution>,
+    /// Namespace out of which no frame is copied: the interface takes its programs to another one.
+    pub(super) confinement: Option<Confinement>,
     /// Process that loads and attaches the programs in place of this one.
     pub(super) broker: Option<Tap>,
 }
@@ -58,6 +60,7 @@ impl Template {
                 let sees_all = *sees_all && filter.constant().is_some_and(|bytes| bytes > 0);
                 hooks.lookup(link_header(interface), interface.is_loopback(), sees_all, selection.as_ref())
             }),
+            confinement: self.confinement,
         };
         let program = tap_program(filter, &options).map_err(|error| Error::Filter(error.to_string()))?;
         Ok(Classifier::load("strait_tap", &ebpf::encode(&program))?)

@@ -142,6 +142,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
         sizes,
         rx_hash: options.rx_hash,
         attribution: request.attribution.clone(),
+        confinement: None,
         broker,
     };
     let attachment = Attachment::open(template, kernels, options.directions)?;

@@ -5,6 +5,7 @@
 //! but no descriptor.
 
 mod held;
+mod namespace;
 
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,15 +13,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::net::{AddressFamily, SocketType, socket};
 use strait_filter::cbpf::Program;
 use strait_os::interface::Interface;
 use strait_sys::bpf::{Link, TcxHook};
 use strait_sys::fork::fork;
-use strait_sys::socket::namespace_cookie;
 use strait_sys::syscall::wait4_no_hang;
 
 use self::held::Held;
+use self::namespace::Namespace;
 use super::attachment::Template;
 use super::broker::message::{self, Call, Outcome};
 use super::broker::{Options, failed, incomplete, pair, receiver, unmade};
@@ -51,7 +51,7 @@ pub fn serve_broker(callers: OwnedFd) -> Result<(), Error> {
 
 fn serve(callers: OwnedFd, maps_bytes_max: usize) -> Result<(), Error> {
     let server = Server {
-        namespace: own_namespace()?,
+        namespace: Namespace::own()?,
         held: Held::new()?,
         maps_bytes_max,
         callers: Some(callers),
@@ -62,8 +62,7 @@ fn serve(callers: OwnedFd, maps_bytes_max: usize) -> Result<(), Error> {
 }
 
 struct Server {
-    /// Number of the network namespace.
-    namespace: u64,
+    namespace: Namespace,
     /// Maps of the taps.
     held: Held,
     maps_bytes_max: usize,
@@ -121,7 +120,7 @@ impl Server {
         if self.receivers.iter().any(|receiver| receiver.is_waiting) {
             return Ok(());
         }
-        let namespace = self.namespace;
+        let namespace = self.namespace.cookie;
         let (socket, process) = start(callers, |kept| receiver::run(kept, namespace))?;
         self.receivers.push(Receiver { socket, is_waiting: true, tap: None });
         self.processes.push(process);
@@ -157,7 +156,12 @@ impl Server {
         if mem::replace(&mut receiver.is_waiting, false) {
             return bytes == message::TAKEN;
         }
-        let budget = Budget { taps: TAPS_MAX - taps, bytes: self.maps_bytes_max, held: &self.held };
+        let budget = Budget {
+            taps: TAPS_MAX - taps,
+            bytes: self.maps_bytes_max,
+            held: &self.held,
+            namespace: &self.namespace,
+        };
         let replied = match perform(&bytes, &budget, &mut receiver.tap) {
             Ok(made) => message::send(&receiver.socket, &Outcome::Done.encode(), &made),
             Err(error) => message::send(&receiver.socket, &Outcome::of(&error).encode(), &[]),
@@ -195,12 +199,14 @@ fn start<T>(callers: &OwnedFd, body: impl FnOnce([OwnedFd; 2]) -> T) -> Result<(
     Ok((own, fork([callers, theirs], body)?))
 }
 
-/// Limits of another tap.
+/// Limits of another tap, and the namespace of its packets.
 struct Budget<'a> {
     taps: usize,
     /// Maximum number of bytes that are held.
     bytes: usize,
     held: &'a Held,
+    /// Namespace of the packets.
+    namespace: &'a Namespace,
 }
 
 /// Performs a call, and returns the descriptors of its reply.
@@ -248,7 +254,9 @@ fn open(options: &Options<'_>, budget: &Budget<'_>) -> Result<Served, Error> {
     for (map, bytes) in memory.descriptors().into_iter().zip(counts) {
         budget.held.add(map, bytes)?;
     }
-    let template = Template { interface, memory, sizes, rx_hash, attribution: None, broker: None };
+    let confinement = Some(budget.namespace.confinement()?);
+    let template =
+        Template { interface, memory, sizes, rx_hash, attribution: None, confinement, broker: None };
     Ok(Served { template, links: Vec::new(), is_torn: false })
 }
 
@@ -273,12 +281,6 @@ impl Served {
         links.retain(|(hook, _)| hooks.contains(hook));
         Ok(())
     }
-}
-
-/// Returns the number of this thread's network namespace.
-fn own_namespace() -> Result<u64, Error> {
-    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None).map_err(unmade)?;
-    Ok(namespace_cookie(socket.as_fd())?)
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ use crate::filter;
 pub(crate) const VERSION: u8 = 3;
 /// Report of a receiver to the server that it takes a request.
 pub(crate) const TAKEN: [u8; 1] = [VERSION];
+/// Maximum length of an interface's name (`ALTIFNAMSIZ` of linux/if.h, less its NUL).
+const NAME_BYTES_MAX: usize = 127;
 const INSTRUCTION_BYTES: usize = 8;
 const MESSAGE_BYTES_MAX: usize = 4096 + INSTRUCTIONS_MAX * INSTRUCTION_BYTES;
 /// Maximum number of descriptors of a message: a tap's socket, the rings, and a doorbell for each
@@ -68,7 +70,8 @@ impl<'a> Call<'a> {
             [0, VERSION, rx_hash, rest @ ..] => {
                 let (ring_bytes, rest) = number(rest)?;
                 let (lanes, rest) = number(rest)?;
-                let interface = std::str::from_utf8(rest).ok()?;
+                // Errors repeat it.
+                let interface = std::str::from_utf8(rest).ok().filter(|name| is_name(name))?;
                 let options = Options { interface, ring_bytes, lanes, rx_hash: *rx_hash != 0 };
                 Some(Self::Open { options })
             }
@@ -78,6 +81,10 @@ impl<'a> Call<'a> {
             _ => None,
         }
     }
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() <= NAME_BYTES_MAX && !text.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
 fn bit_of(hook: TcxHook) -> u8 {
@@ -302,12 +309,17 @@ mod tests {
     fn malformed_calls_are_refused() {
         for call in calls() {
             let whole = call.encode().unwrap();
-            // A name may have any length.
+            // A name may be cut.
             let is_open = matches!(call, Call::Open { .. });
             let cuts = if is_open { 0..11 } else { 0..whole.len() };
             for len in cuts {
                 assert_eq!(Call::decode(&whole[..len]), None, "{call:?}, {len} bytes");
             }
+        }
+        let named = |name: &str| [&[0, VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], name.as_bytes()].concat();
+        assert!(Call::decode(&named(&"a".repeat(NAME_BYTES_MAX))).is_some());
+        for name in [&*"a".repeat(NAME_BYTES_MAX + 1), "a\nb", "a b", "\u{9b}2J", "a\0"] {
+            assert_eq!(Call::decode(&named(name)), None, "{name:?}");
         }
         let version = [0, VERSION + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'l', b'o'];
         assert_eq!(Call::decode(&version), None);

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketType, getpeername, getsockname, shutdown};
 use strait_os::process::drop_capabilities;
-use strait_sys::signal;
 use strait_sys::socket::{is_filter_locked, namespace_cookie};
+use strait_sys::{packet, signal};
 
 use super::message::{self, Message, Outcome};
 use super::{failed, incomplete, pair};
@@ -85,6 +85,12 @@ fn open(request: &Message, server: &OwnedFd, namespace: u64) -> rustix::io::Resu
     if socket_domain(caller)? != AddressFamily::UNIX || socket_type(caller)? != SocketType::SEQPACKET {
         return Err(Errno::PROTO);
     }
+    // Only a pair of sockets has no name at both ends. Another one can lead to a server, for which
+    // the reply would come from the broker's user.
+    let names = [Some(getsockname(caller)?), getpeername(caller)?];
+    if !names.iter().flatten().all(is_unnamed) {
+        return Err(Errno::PROTO);
+    }
     if let Err(error) = check_socket(proof, namespace) {
         message::send(caller, &Outcome::of(&error).encode(), &[])?;
         return Err(Errno::PERM);
@@ -103,6 +109,11 @@ fn open(request: &Message, server: &OwnedFd, namespace: u64) -> rustix::io::Resu
         [&callers_end].into_iter().chain(&reply.descriptors).map(OwnedFd::as_fd).collect();
     message::send(caller, &reply.bytes, &made)?;
     Ok(own)
+}
+
+/// Returns true for the address of a UNIX socket without a name, which has only a family (unix(7)).
+fn is_unnamed(address: &SocketAddrAny) -> bool {
+    address.addr_len() as usize == size_of::<u16>()
 }
 
 /// Passes the calls for a tap to the server, until one of both ends.
@@ -144,12 +155,15 @@ fn check_socket(socket: &OwnedFd, namespace: u64) -> Result<(), Error> {
     if is_filter_locked(socket.as_fd())? {
         return Err(failed("be served by", Errno::PERM));
     }
-    Ok(())
+    // Its holder cannot receive from another interface if it is a member of a fanout group.
+    packet::bind_again(socket.as_fd()).map_err(|_| failed("be served by", Errno::PERM))
 }
 
 #[cfg(test)]
 mod tests {
     use rustix::net::socket;
+    use strait_os::interface::Interface;
+    use strait_os::netlink::Netlink;
 
     use super::*;
 
@@ -167,5 +181,26 @@ mod tests {
             assert!(check_socket(&socket, namespace).is_ok());
             assert!(check_socket(&socket, namespace + 1).is_err(), "another namespace");
         }
+    }
+
+    #[test]
+    fn socket_that_must_stay_at_its_interface_shows_nothing() {
+        if !lab::root_or_skip() {
+            return;
+        }
+        let checked = std::thread::spawn(|| {
+            strait_sys::syscall::unshare_network().unwrap();
+            let lo = Interface::find("lo").unwrap().index;
+            Netlink::open().unwrap().set_up(lo, true).unwrap();
+            let socket = packet::Socket::open("lo").unwrap();
+            socket.bind(lo).unwrap();
+            let namespace = namespace_cookie(socket.as_fd()).unwrap();
+            let check = || check_socket(&socket.as_fd().try_clone_to_owned().unwrap(), namespace);
+            assert!(check().is_ok(), "it is bound");
+            // Group 0, whose number PACKET_FANOUT returns for no group too.
+            socket.join_fanout(0, packet::Fanout::Hash).unwrap();
+            assert!(check().unwrap_err().is_one_of(&[Errno::PERM]), "a fanout group");
+        });
+        checked.join().unwrap();
     }
 }

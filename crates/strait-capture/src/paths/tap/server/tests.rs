@@ -7,9 +7,18 @@ use std::thread;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketType, accept, bind, connect, listen, sendmsg, shutdown, socket,
+};
+
+use lab::{End, Wire};
+use strait_filter::tap::layout;
+use strait_sys::bpf::Rings;
+use strait_sys::packet::Socket;
 
 use super::super::broker::message::Message;
+use super::super::memory::layouts;
 use super::*;
 
 /// Has a caller of a broker.
@@ -134,6 +143,29 @@ fn reply_is_in_no_queue_that_other_callers_share() {
         let reply = send_request(&callers, &request(), &proof);
         assert!(matches!(Outcome::decode(&reply.bytes), Some(Outcome::System { .. })), "no packet socket");
         assert!(matches!(message::receive(&callers), Err(Errno::AGAIN)));
+    });
+}
+
+#[test]
+fn reply_goes_to_no_server_with_a_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = SocketAddrUnix::new(directory.path().join("server")).unwrap();
+    let of_type = || socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    with_broker(|callers| {
+        let server = of_type();
+        bind(&server, &address).unwrap();
+        listen(&server, 9).unwrap();
+        let proof = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+        for is_servers in [false, true] {
+            let client = of_type();
+            connect(&client, &address).unwrap();
+            let mut ends = [client, accept(&server).unwrap()];
+            ends.rotate_left(usize::from(is_servers));
+            let [sent, other] = ends;
+            message::send(&callers, &request(), &[sent.as_fd(), proof.as_fd()]).unwrap();
+            drop(sent);
+            assert!(receive(&other).bytes.is_empty(), "it is closed without a message");
+        }
     });
 }
 
@@ -291,7 +323,8 @@ fn tap_with_different_filters_at_its_hooks_is_torn() {
     let attaching = thread::spawn(|| {
         strait_sys::syscall::unshare_network().unwrap();
         let held = Held::new().unwrap();
-        let budget = Budget { taps: 1, bytes: MAPS_BYTES_MAX, held: &held };
+        let namespace = Namespace::own()?;
+        let budget = Budget { taps: 1, bytes: MAPS_BYTES_MAX, held: &held, namespace: &namespace };
         let mut tap = open(&Options { interface: "lo", ring_bytes: 1, lanes: 1, rx_hash: false }, &budget)?;
         tap.attach(&[TcxHook::Ingress], &Program::accept_all(96))?;
         // The kernel refuses to replace its program.
@@ -305,4 +338,51 @@ fn tap_with_different_filters_at_its_hooks_is_torn() {
         Ok::<(), Error>(())
     });
     attaching.join().unwrap().unwrap();
+}
+
+/// Opens a tap for received frames of the interface `right`, in the namespace of `end`.
+fn tap_of_right(end: &End) -> Served {
+    let tap = end.run(|| {
+        let (held, namespace) = (Held::new()?, Namespace::own()?);
+        let budget = Budget { taps: 1, bytes: MAPS_BYTES_MAX, held: &held, namespace: &namespace };
+        let options = Options { interface: "right", ring_bytes: 1 << 20, lanes: 1, rx_hash: false };
+        let mut tap = open(&options, &budget)?;
+        tap.attach(&[TcxHook::Ingress], &Program::accept_all(96))?;
+        Ok::<_, Error>(tap)
+    });
+    tap.unwrap()
+}
+
+#[test]
+fn tap_copies_no_frame_after_its_interface_has_moved_to_another_namespace() {
+    const LIMIT: Duration = Duration::from_mins(1);
+    if !is_privileged_or_skip() || !lab::program_or_skip("ip") {
+        return;
+    }
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let sender = wire.left().interface().index;
+    let sender = wire.left().run(|| {
+        let socket = Socket::open("left").unwrap();
+        socket.bind_for_sending(sender).unwrap();
+        socket
+    });
+    let frames = |tap: &Served| -> u64 {
+        let Template { memory, sizes, .. } = &tap.template;
+        let (rings, _readers) = Rings::map(&memory.rings, &layouts(sizes)).unwrap();
+        (0..rings.count()).map(|ring| rings.counter(ring, layout::FRAMES)).sum()
+    };
+    let send_until_copied = |tap: &Served| {
+        let is_copied = || sender.send(&[0xff; 60]).is_ok() && frames(tap) > 0;
+        assert!(lab::wait_until(LIMIT, is_copied));
+    };
+    let moved = tap_of_right(wire.right());
+    send_until_copied(&moved);
+    let namespace = std::os::fd::AsRawFd::as_raw_fd(&wire.left().namespace().as_fd());
+    let ip = |end: &End, line: &str| end.command("ip").args(line.split(' ')).run(LIMIT).unwrap().success();
+    ip(wire.right(), &format!("link set right netns /proc/{}/fd/{namespace}", std::process::id()));
+    let before = frames(&moved);
+    ip(wire.left(), "link set right up");
+    // Its program runs after the other one.
+    send_until_copied(&tap_of_right(wire.left()));
+    assert_eq!(frames(&moved), before);
 }
