@@ -92,6 +92,9 @@ fn why_no_conditions(route: &Route, policy: Policy) -> Option<String> {
     has_headers.iter().find_map(|(name, value)| {
         let why = match why_no_request_rule(name, Change::Remove).or_else(|| why_no_value(value)) {
             _ if name.eq_ignore_ascii_case("host") => "the hosts of the site select by it",
+            None if name.eq_ignore_ascii_case("forwarded") => {
+                "the cache key has its hosts and schemes alone; use another field"
+            }
             None if policy.drops(name) => "this field is dropped from every request (forwarded)",
             why => why?,
         };
