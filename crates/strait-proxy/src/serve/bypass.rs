@@ -27,6 +27,9 @@ use crate::upstream::pool::Connection;
 /// Head of the response to a successful CONNECT.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
+/// Reason in the response to a PURGE that may have left objects.
+const LOADING: &str = "the index of the store is being loaded; repeat the request";
+
 impl Exchange<'_, '_> {
     /// Handles a request that bypasses the cache. Returns true if the connection can carry another
     /// request.
@@ -143,9 +146,14 @@ impl Exchange<'_, '_> {
         }
         let tags = Tag::of_purge(&self.request.fields)
             .map_err(|error| ExchangeError::Refuse(400, error.to_string()))?;
-        if !tags.is_empty() {
-            return self.purge_tags(tags).await;
-        }
+        let is_partial = self.worker.shared.is_loading();
+        let purged = if tags.is_empty() { self.purge_uri(resource) } else { self.purge_tags(tags).await };
+        // The loaded objects are removed also if the client does not repeat the request.
+        Err(if is_partial { ExchangeError::Refuse(503, LOADING.to_owned()) } else { purged })
+    }
+
+    /// Removes the stored responses for a URI. Returns the response.
+    fn purge_uri(&self, resource: &Resource<'_>) -> ExchangeError {
         let key = |uri: &Uri<'_>| {
             let mut key = String::new();
             uri.write_key(&mut key);
@@ -153,23 +161,23 @@ impl Exchange<'_, '_> {
         };
         let uris = [resource.uri, self.client_uri(&resource.uri)];
         match self.forget_all(uris.iter().map(key)) {
-            0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
-            _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
+            0 => ExchangeError::Refuse(404, "no response is stored for this URI".to_owned()),
+            _ => ExchangeError::Refuse(200, "removed".to_owned()),
         }
     }
 
     /// Removes the stored responses with one of these tags, of all URIs. Another thread reads the
-    /// heads.
-    async fn purge_tags(&self, tags: Vec<Tag>) -> Result<bool, ExchangeError> {
+    /// heads. Returns the response.
+    async fn purge_tags(&self, tags: Vec<Tag>) -> ExchangeError {
         let shared = self.worker.shared.clone();
         let removed = tokio::task::spawn_blocking(move || shared.invalidate_tags(&tags)).await;
-        Err(match removed {
+        match removed {
             Ok(Removed { in_memory: 0, stored: 0 }) => {
                 ExchangeError::Refuse(404, "no stored response has one of these tags".to_owned())
             }
             Ok(_) => ExchangeError::Refuse(200, "removed".to_owned()),
             Err(error) => ExchangeError::Refuse(500, error.to_string()),
-        })
+        }
     }
 
     /// RFC 9111 s4.4. The origin names URIs as it sees them, and its clients as they do.
