@@ -198,6 +198,11 @@ fn purge_with_tags_removes_their_responses_if_the_client_may() {
         assert_eq!(paths.map(|path| is_hit(&rig, path)), left, "{fields}");
     }
     assert_eq!(send(&rig, "xkey: \u{e9}\r\n"), 400);
+    // A field without tags does not mean the URI.
+    assert!(wait_until(LIMIT, || is_hit(&rig, paths[2])));
+    for fields in ["Surrogate-Key: ,\r\n", "xkey:\r\n", "xkey: a\r\nCache-Tag: \r\n"] {
+        assert!(send(&rig, fields) == 400 && is_hit(&rig, paths[2]), "{fields}");
+    }
     let rig = Rig::start("");
     assert!(wait_until(LIMIT, || is_hit(&rig, paths[0])));
     assert!(send(&rig, "xkey: a\r\n") == 403 && is_hit(&rig, paths[0]));
