@@ -1,5 +1,6 @@
 //! Checks of the rules of a route, and the rules made from the file. Each text begins with the key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use strait_http::chunked::is_token;
@@ -13,10 +14,13 @@ use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
 
-/// Maximum of fields that a route changes: each is compared with each field of a message.
-const FIELDS_MAX: usize = 32;
+/// Maximum of fields that a route changes: each is compared with each field of a message. With the
+/// next two limits it bounds the heads that the proxy writes (`strait_http::head::OWN_HEAD_BYTES_MAX`).
+pub(crate) const FIELDS_MAX: usize = 32;
 /// Maximum length in bytes of a value.
 const VALUE_BYTES_MAX: usize = 4096;
+/// Maximum length in bytes of the name of a field.
+const NAME_BYTES_MAX: usize = 256;
 
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
 pub(crate) fn rules(
@@ -197,6 +201,7 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
             None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
                 Some("expected a host, or HOST:PORT")
             }
+            None if name.len() > NAME_BYTES_MAX => Some(LONG_NAME),
             None if all.iter().take(index).any(is_same) => {
                 Some("the field occurs twice; set replaces all its lines")
             }
@@ -206,6 +211,17 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
     }
     problems
 }
+
+/// Returns the reason why the fields of a fixed response cannot be sent.
+pub(crate) fn why_no_fields(fields: &BTreeMap<String, String>) -> Option<&'static str> {
+    if fields.len() > FIELDS_MAX {
+        Some("too many fields; the maximum is 32")
+    } else {
+        fields.keys().any(|name| name.len() > NAME_BYTES_MAX).then_some(LONG_NAME)
+    }
+}
+
+const LONG_NAME: &str = "the name is too long; the maximum is 256 bytes";
 
 /// Returns the reason why a text cannot be the value of a field: a line feed would end it, and
 /// begin another field.

@@ -15,7 +15,7 @@ use crate::config::keys::KeyFields;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::rules::Guards;
-use crate::config::rules_check::{rules, why_no_value};
+use crate::config::rules_check::{rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
 use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
@@ -382,6 +382,9 @@ fn fixed(respond: &Respond) -> Result<FixedResponse, String> {
     }
     if body.len() > BODY_BYTES_MAX {
         return Err(format!("a body of {} bytes; the maximum is {BODY_BYTES_MAX}", body.len()));
+    }
+    if let Some(why) = why_no_fields(headers) {
+        return Err(format!("headers: {why}"));
     }
     let mut field_lines = Vec::new();
     for (name, value) in headers {
