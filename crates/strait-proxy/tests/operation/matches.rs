@@ -185,7 +185,13 @@ fn no_path_leaves_the_new_prefix() {
         }
         assert!([400, 404].contains(&edge.get("h", "http://h/../secret").status()));
     }
+    // After the slash of the new path, another one would begin an authority.
+    let edge = Edge::start(&site(&a, &b, r#"{ path = "/r", rewrite = "/", pool = "a" }"#));
+    for rest in ["//evil", "/\\evil", "/%2fevil", "/%2Fevil", "/%5cevil", "/;a/evil", "/%3b/evil"] {
+        assert_eq!(edge.get("h", &format!("/r{rest}")).status(), 400, "{rest}");
+    }
     assert_eq!(a.asked(), 0);
+    assert_eq!(edge.get("h", "/r/200/0/5/x%2fy;z").status(), 200);
 }
 
 #[test]
