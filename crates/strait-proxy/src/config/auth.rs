@@ -19,6 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use strait_http::head::Request;
 
 use crate::config::edge::Auth;
+use crate::config::route_name::RouteName;
 
 /// Largest cost of a hash: about a second on a processor of today.
 const COST_MAX: u32 = 14;
@@ -32,8 +33,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Basic authentication of a route.
 #[derive(Debug)]
 pub(crate) struct BasicAuth {
-    /// Position of the route in the file.
-    pub(crate) name: Box<str>,
+    pub(crate) name: RouteName,
     users: HashMap<Box<str>, Arc<User>>,
     /// User that is verified in place of an unknown one, which must take as long.
     nobody: Arc<User>,
@@ -115,7 +115,7 @@ impl BasicAuth {
     ///
     /// # Errors
     /// A text that follows the key of the section.
-    pub(crate) fn new(name: &str, config: &Auth, before: &[Arc<Self>]) -> Result<Self, String> {
+    pub(crate) fn new(name: &RouteName, config: &Auth, before: &[Arc<Self>]) -> Result<Self, String> {
         let is_quotable = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && !b"\"\\".contains(&byte);
         if !config.realm.bytes().all(is_quotable) {
             return Err(format!(
@@ -151,14 +151,14 @@ impl BasicAuth {
             return Err(wrong("the file has no users; htpasswd -B -c FILE USER adds one".to_owned()));
         }
         Ok(Self {
-            name: name.into(),
+            name: name.clone(),
             users,
             nobody: Arc::new(User::new(&format!("$2b${cost_max:02}${}", ".".repeat(53)))),
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm),
             file: path.clone(),
             counts: before
                 .iter()
-                .find(|auth| &*auth.name == name)
+                .find(|auth| auth.name.is_of_same(name))
                 .map(|auth| auth.counts.clone())
                 .unwrap_or_default(),
         })
@@ -233,12 +233,14 @@ mod tests {
     use strait_http::head;
 
     use super::*;
+    use crate::config::edge::Route;
 
     fn auth(text: &str) -> Result<BasicAuth, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         std::fs::write(&path, text).unwrap();
-        BasicAuth::new("a", &Auth { users: Some(path), ..Auth::default() }, &[])
+        let name = RouteName::new("a", &[], &Route::default());
+        BasicAuth::new(&name, &Auth { users: Some(path), ..Auth::default() }, &[])
     }
 
     fn hash(password: &str) -> String {

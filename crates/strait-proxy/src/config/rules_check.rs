@@ -12,6 +12,7 @@ use crate::config::auth::BasicAuth;
 use crate::config::edge::{Headers, Rate, Route};
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
+use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message. With the
@@ -25,11 +26,11 @@ const NAME_BYTES_MAX: usize = 256;
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
 pub(crate) fn rules(
     route: &Route,
-    key: &str,
+    name: &RouteName,
     policy: Policy,
     before: &Guards,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
-    let mut problems = Vec::new();
+    let (key, mut problems) = (&name.position, Vec::new());
     problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
     problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
     let mut rules = Rules { conditions: conditions(route), rewrite: rewrite(route), ..Rules::default() };
@@ -52,11 +53,10 @@ pub(crate) fn rules(
     }
     if let Some(rate) = &route.rate {
         problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
-        let same = before.limits.iter().find(|limit| limit.is(key, rate)).cloned();
-        rules.rate = Some(same.unwrap_or_else(|| Arc::new(RateLimit::new(key, rate))));
+        rules.rate = Some(Arc::new(RateLimit::new(name, rate, &before.limits)));
     }
     if let Some(auth) = &route.auth {
-        match BasicAuth::new(key, auth, &before.auths) {
+        match BasicAuth::new(name, auth, &before.auths) {
             Ok(users) => rules.auth = Some(Arc::new(users)),
             Err(why) => problems.push(format!("{key}.auth{why}")),
         }

@@ -14,6 +14,7 @@ use crate::config::file::Config;
 use crate::config::keys::KeyFields;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
+use crate::config::route_name::RouteName;
 use crate::config::rules::Guards;
 use crate::config::rules_check::{rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
@@ -142,7 +143,8 @@ impl Table {
             }
             let mut routes = Prefixes::default();
             for (index, route) in site.route.iter().enumerate() {
-                self.route(&format!("{key}.route[{}]", index + 1), route, &mut routes);
+                let name = RouteName::new(&format!("{key}.route[{}]", index + 1), &site.hosts, route);
+                self.route(&name, route, &mut routes);
             }
             self.sites.routes.push(SiteRoutes { routes, is_https_only: site.https });
         }
@@ -175,8 +177,9 @@ impl Table {
         }
     }
 
-    fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
-        let rules = rules(route, key, self.policy, &self.earlier).unwrap_or_else(|problems| {
+    fn route(&mut self, name: &RouteName, route: &edge::Route, routes: &mut Prefixes<usize>) {
+        let key = &*name.position;
+        let rules = rules(route, name, self.policy, &self.earlier).unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
         });
