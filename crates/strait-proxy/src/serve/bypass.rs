@@ -38,7 +38,16 @@ impl Exchange<'_, '_> {
             Bypass::Origin(resource, hops, why) => self.pass(&resource, hops, why).await,
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
-            Bypass::Purge(resource) => Box::pin(self.purge(&resource)).await,
+            Bypass::Purge(resource) => {
+                let is_partial = self.worker.shared.is_loading();
+                match Box::pin(self.purge(&resource)).await {
+                    // The loaded objects are removed also if the client does not repeat the request.
+                    Err(ExchangeError::Refuse(200 | 404, _)) if is_partial => {
+                        Err(ExchangeError::Refuse(503, LOADING.to_owned()))
+                    }
+                    done => done,
+                }
+            }
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
             Bypass::Verify(route, auth, credentials) => {
                 match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {
@@ -146,14 +155,9 @@ impl Exchange<'_, '_> {
         }
         let tags = Tag::of_purge(&self.request.fields)
             .map_err(|error| ExchangeError::Refuse(400, error.to_string()))?;
-        let is_partial = self.worker.shared.is_loading();
-        let purged = if tags.is_empty() { self.purge_uri(resource) } else { self.purge_tags(tags).await };
-        // The loaded objects are removed also if the client does not repeat the request.
-        Err(if is_partial { ExchangeError::Refuse(503, LOADING.to_owned()) } else { purged })
-    }
-
-    /// Removes the stored responses for a URI. Returns the response.
-    fn purge_uri(&self, resource: &Resource<'_>) -> ExchangeError {
+        if !tags.is_empty() {
+            return self.purge_tags(tags).await;
+        }
         let key = |uri: &Uri<'_>| {
             let mut key = String::new();
             uri.write_key(&mut key);
@@ -161,23 +165,23 @@ impl Exchange<'_, '_> {
         };
         let uris = [resource.uri, self.client_uri(&resource.uri)];
         match self.forget_all(uris.iter().map(key)) {
-            0 => ExchangeError::Refuse(404, "no response is stored for this URI".to_owned()),
-            _ => ExchangeError::Refuse(200, "removed".to_owned()),
+            0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
+            _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
         }
     }
 
     /// Removes the stored responses with one of these tags, of all URIs. Another thread reads the
-    /// heads. Returns the response.
-    async fn purge_tags(&self, tags: Vec<Tag>) -> ExchangeError {
+    /// heads.
+    async fn purge_tags(&self, tags: Vec<Tag>) -> Result<bool, ExchangeError> {
         let shared = self.worker.shared.clone();
         let removed = tokio::task::spawn_blocking(move || shared.invalidate_tags(&tags)).await;
-        match removed {
+        Err(match removed {
             Ok(Removed { in_memory: 0, stored: 0 }) => {
                 ExchangeError::Refuse(404, "no stored response has one of these tags".to_owned())
             }
             Ok(_) => ExchangeError::Refuse(200, "removed".to_owned()),
             Err(error) => ExchangeError::Refuse(500, error.to_string()),
-        }
+        })
     }
 
     /// RFC 9111 s4.4. The origin names URIs as it sees them, and its clients as they do.
