@@ -16,6 +16,11 @@ use crate::fields::{Field, Fields};
 pub const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Limit of the field lines of a head.
 pub const FIELDS_MAX: usize = 100;
+/// Limit in bytes of a head that the proxy has written: the head of an origin with the fields of
+/// rules.
+pub const OWN_HEAD_BYTES_MAX: usize = 512 << 10;
+/// Limit of the field lines of a head that the proxy has written.
+pub const OWN_FIELDS_MAX: usize = 256;
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +76,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
     if result == Err(httparse::Error::Version) && !has_version(bytes) {
         return Err(Malformed::Syntax("a request line without a version at its end"));
     }
-    let Some(len) = whole(result, bytes)? else { return Ok(None) };
+    let Some(len) = whole(result, bytes, HEAD_BYTES_MAX)? else { return Ok(None) };
     let (Some(method), Some(target)) = (parsed.method, parsed.path) else {
         return Err(Malformed::Syntax("a request line without method or target"));
     };
@@ -85,12 +90,27 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request<'_>, usize)>, Malformed> 
 /// # Errors
 /// The head violates the grammar or is longer than [`HEAD_BYTES_MAX`].
 pub fn response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed> {
+    response_within::<FIELDS_MAX>(bytes, HEAD_BYTES_MAX)
+}
+
+/// Like [`response`], for a head that the proxy has written itself.
+///
+/// # Errors
+/// The head violates the grammar, or is longer than [`OWN_HEAD_BYTES_MAX`].
+pub fn own_response(bytes: &[u8]) -> Result<Option<(Response<'_>, usize)>, Malformed> {
+    response_within::<OWN_FIELDS_MAX>(bytes, OWN_HEAD_BYTES_MAX)
+}
+
+fn response_within<const LINES_MAX: usize>(
+    bytes: &[u8],
+    bytes_max: usize,
+) -> Result<Option<(Response<'_>, usize)>, Malformed> {
     check_start(bytes)?;
-    let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut lines = [const { MaybeUninit::<Header<'_>>::uninit() }; LINES_MAX];
     let mut parsed = httparse::Response::new(&mut []);
     let config = ParserConfig::default();
     let result = config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut lines);
-    let Some(len) = whole(result, bytes)? else { return Ok(None) };
+    let Some(len) = whole(result, bytes, bytes_max)? else { return Ok(None) };
     let status = parsed.code.filter(|code| *code >= 100);
     let status = status.ok_or(Malformed::Syntax("a status below 100"))?;
     let fields = fields(parsed.headers);
@@ -114,13 +134,17 @@ fn check_start(bytes: &[u8]) -> Result<(), Malformed> {
 }
 
 /// Length of a complete head; checks its size and its line ends.
-fn whole(parsed: httparse::Result<usize>, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+fn whole(
+    parsed: httparse::Result<usize>,
+    bytes: &[u8],
+    bytes_max: usize,
+) -> Result<Option<usize>, Malformed> {
     let len = match parsed.map_err(why)? {
         httparse::Status::Complete(len) => len,
-        httparse::Status::Partial if bytes.len() >= HEAD_BYTES_MAX => return Err(TOO_LARGE),
+        httparse::Status::Partial if bytes.len() >= bytes_max => return Err(TOO_LARGE),
         httparse::Status::Partial => return Ok(None),
     };
-    if len > HEAD_BYTES_MAX {
+    if len > bytes_max {
         return Err(TOO_LARGE);
     }
     check_lines(&bytes[..len])?;

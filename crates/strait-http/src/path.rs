@@ -85,7 +85,8 @@ pub fn rewritten(path_and_query: &str, prefix: &str, to: &str) -> Option<String>
         }
         rest = &behind[segment.len()..];
     }
-    if rest.starts_with("//") || rest.starts_with("/\\") {
+    // After `to`, an empty segment could begin an authority: `//evil`.
+    if furthest.read(rest.as_bytes())?.starts_with(b"//") {
         return None;
     }
     let to = if rest.starts_with('/') { to.trim_end_matches('/') } else { to };

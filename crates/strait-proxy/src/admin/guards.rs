@@ -16,22 +16,22 @@ pub(super) fn metrics(out: &mut Text, guards: &Guards) {
         (
             "rate_limited_total",
             "Requests that exceeded the rate of a route, by route.",
-            limits.iter().map(|limit| (&*limit.name, &limit.refused)).collect(),
+            limits.iter().map(|limit| (&*limit.name.position, limit.refused())).collect(),
         ),
         (
             "rate_evicted_total",
             "Clients that were forgotten because the table of a route's rate was full, by route.",
-            limits.iter().map(|limit| (&*limit.name, &limit.evicted)).collect(),
+            limits.iter().map(|limit| (&*limit.name.position, limit.evicted())).collect(),
         ),
         (
             "auth_refused_total",
             "Requests without a right password for a route, by route.",
-            auths.iter().map(|auth| (&*auth.name, &auth.counts.refused)).collect(),
+            auths.iter().map(|auth| (&*auth.name.position, &auth.counts.refused)).collect(),
         ),
         (
             "auth_hashed_total",
             "Passwords for a route that were hashed because they were not verified before, by route.",
-            auths.iter().map(|auth| (&*auth.name, &auth.counts.hashed)).collect(),
+            auths.iter().map(|auth| (&*auth.name.position, &auth.counts.hashed)).collect(),
         ),
     ];
     for (name, help, counters) in families {

@@ -195,10 +195,22 @@ pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String
     Some(Seen { rivals, records })
 }
 
-/// Returns the keys of all responses with matching fields. Reads the heads of all records.
+/// Returns the keys of all responses with matching fields, which are to be removed. Reads the heads
+/// of all records. Removes the records that cannot be read, as [`remove`] does.
 pub(crate) fn keys(store: &Stores, is_match: impl Fn(&Fields<'_>) -> bool) -> Vec<Arc<str>> {
+    keys_with(store, |record| store.load(record, 0), is_match)
+}
+
+fn keys_with(
+    store: &Stores,
+    load: impl Fn(&Arc<Record>) -> strait_store::Result<Loaded>,
+    is_match: impl Fn(&Fields<'_>) -> bool,
+) -> Vec<Arc<str>> {
     let key = |record: &Arc<Record>| {
-        let loaded = store.load(record, 0).ok()?;
+        let Ok(loaded) = load(record) else {
+            store.remove(record);
+            return None;
+        };
         let (response, _) = head::response(Meta::decode(loaded.meta())?.head).ok()??;
         let key = std::str::from_utf8(loaded.key()).ok()?;
         is_match(&response.fields).then(|| key.into())
@@ -364,6 +376,23 @@ mod tests {
         let mut removal = Removal::new(&store, load, |key: &[u8]| key == KEY.as_bytes());
         removal.remove_of_hash(hash());
         assert_eq!((removal.removed, record.is_alive()), (1, false));
+        store.close();
+    }
+
+    #[test]
+    fn collection_of_keys_removes_a_record_that_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let (damaged, other) = (put(&store, "", (1, 2), SECOND_1000), put(&store, "", (3, 4), SECOND_1000));
+        let is_damaged = |record: &Arc<Record>| damaged.records().any(|damaged| Arc::ptr_eq(damaged, record));
+        let load = |record: &Arc<Record>| {
+            if is_damaged(record) {
+                return Err(strait_os::Error::os("read", "segment", EIO).into());
+            }
+            store.load(record, 0)
+        };
+        assert_eq!(keys_with(&store, load, |_| false), []);
+        assert!(!damaged.is_alive() && other.is_alive());
         store.close();
     }
 

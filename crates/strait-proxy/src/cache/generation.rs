@@ -79,6 +79,13 @@ impl Generations {
         self.banned.fetch_add(1, Ordering::Release);
     }
 
+    /// Ends the generations of all keys: a ban that is not remembered.
+    pub(crate) fn end_all(&self) {
+        let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        bans.clear();
+        self.banned.fetch_add(1, Ordering::Release);
+    }
+
     /// Returns true if a ban after the first `before` bans matches the key, or is no longer
     /// remembered.
     fn is_banned_since(&self, before: u64, key: &str) -> bool {
@@ -118,5 +125,19 @@ mod tests {
         let taken = generations.take(7);
         generations.end_matching(&Pattern::new("b*").unwrap());
         assert!(taken.holds("a") && !taken.holds("bc") && generations.take(7).holds("bc"));
+    }
+
+    #[test]
+    fn generations_of_all_keys_end() {
+        let generations = Arc::new(Generations::default());
+        generations.end_matching(&Pattern::new("b*").unwrap());
+        let old = [generations.take(7), generations.take(8)];
+        generations.end_all();
+        let new = generations.take(7);
+        for pattern in ["c*", "d*"] {
+            assert!(!old.iter().any(|old| old.holds("a")) && new.holds("a"));
+            generations.end_matching(&Pattern::new(pattern).unwrap());
+        }
+        assert!(!new.holds("c") && new.holds("b"));
     }
 }

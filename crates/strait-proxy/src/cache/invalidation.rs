@@ -21,7 +21,10 @@
 //!
 //! A tag is that of responses, not of keys. Its keys are collected from memory and store, and then
 //! invalidated one by one. Before that, the fills with the tag are invalidated, and those without a
-//! head, whose tags are unknown: each object of a fill is then either collected or not stored.
+//! head, whose tags are unknown: each object of a fill is then either collected or not stored. The
+//! generations of all keys end, because the key of a fill that no other request follows is not
+//! listed, and may be in no cache yet; such a fill is not kept in memory, whatever its tags. The
+//! same holds for parts that are requested later with the fields of a removed head.
 //!
 //! The fills come before the store, so that no record is published after step 5, and the
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
@@ -118,11 +121,18 @@ impl Shared {
 }
 
 impl Shared {
+    /// Returns true while the store's index is being loaded: an invalidation misses the objects
+    /// that are loaded after it.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| !store.is_loaded())
+    }
+
     /// Removes all objects of the keys of responses with one of these tags.
     pub(crate) fn invalidate_tags(&self, tags: &[Tag]) -> Removed {
         let has_any = |fields: &Fields<'_>| tags.iter().any(|tag| tag.is_in(fields));
         let has_tag = |object: &Object| has_any(&object.fields());
         self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
+        self.generations.end_all();
         let mut keys = self.memory.keys(has_tag);
         keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();

@@ -35,8 +35,13 @@ impl Tag {
     /// Returns the tags of a request to purge; none if it has none of the fields.
     ///
     /// # Errors
-    /// There are too many, or one that no response can have.
+    /// There are too many, one that no response can have, or a field without tags: its URI alone
+    /// is not meant.
     pub(crate) fn of_purge(fields: &Fields<'_>) -> Result<Vec<Self>> {
+        let mut lines = FIELDS.iter().flat_map(|name| fields.all(name));
+        if let Some(line) = lines.find(|line| words_of(line.value).next().is_none()) {
+            return Err(Error::Config(format!("{} has no tag; to purge the URI, leave it out", line.name)));
+        }
         let texts = words(fields).map(|word| std::str::from_utf8(word).unwrap_or_default());
         let tags: Vec<_> = texts.take(TAGS_MAX + 1).map(Self::new).collect::<Result<_>>()?;
         if tags.len() > TAGS_MAX {
@@ -54,9 +59,11 @@ impl Tag {
 
 /// Iterates over the tags in fields.
 fn words<'b>(fields: &Fields<'b>) -> impl Iterator<Item = &'b [u8]> {
-    let lines = FIELDS.iter().flat_map(|name| fields.all(name));
-    let words = lines.flat_map(|line| line.value.split(|byte| matches!(byte, b' ' | b'\t' | b',')));
-    words.filter(|word| !word.is_empty())
+    FIELDS.iter().flat_map(|name| fields.all(name)).flat_map(|line| words_of(line.value))
+}
+
+fn words_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| matches!(byte, b' ' | b'\t' | b',')).filter(|word| !word.is_empty())
 }
 
 #[cfg(test)]
@@ -74,8 +81,8 @@ mod tests {
         assert_eq!(of("").unwrap(), []);
         assert_eq!(of("xkey: a, b\r\nCache-Tag: c\r\n").unwrap().len(), 3);
         assert_eq!(of(&format!("xkey: {}\r\n", "a ".repeat(16))).unwrap().len(), 16);
-        for wrong in ["a ".repeat(17), "\u{e9}".to_owned()] {
-            assert!(of(&format!("xkey: {wrong}\r\n")).is_err(), "{wrong}");
+        for wrong in ["a ".repeat(17), "\u{e9}".to_owned(), " , ".to_owned()] {
+            assert!(of(&format!("Cache-Tag: a\r\nxkey: {wrong}\r\n")).is_err(), "{wrong}");
         }
     }
 

@@ -25,6 +25,7 @@ use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
 use crate::config::file::{FillMethod, Format};
+use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_shared};
 use crate::config::settings::Settings;
 use crate::config::sites::Resource;
@@ -89,10 +90,13 @@ impl Shared {
     }
 }
 
-/// Worker with the settings and the log that were in force when a request was received.
+/// Worker with the settings and the log that were in force when a request was received, and with
+/// the key fields of its route.
 #[derive(Debug)]
 pub(crate) struct Worker {
     settings: Arc<Settings>,
+    /// Request fields that are part of the key, for lookups as well as for stored responses.
+    key_fields: KeyFields,
     /// The access log, if there is one.
     log: Option<Log>,
     local: Rc<Local>,
@@ -164,28 +168,41 @@ impl Worker {
             shared,
             lane,
         });
-        Rc::new(Self { settings, log, local })
+        let key_fields = settings.key_fields.clone();
+        Rc::new(Self { settings, key_fields, log, local })
     }
 
     /// Returns the worker with other settings and another log.
     pub(crate) fn with(&self, settings: Arc<Settings>, log: Option<Log>) -> Rc<Self> {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
-        Rc::new(Self { settings, log, local: self.local.clone() })
+        let key_fields = settings.key_fields.clone();
+        Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
+    }
+
+    /// Returns the worker for requests of a route, which may have key fields of its own.
+    pub(crate) fn keyed_by(self: &Rc<Self>, key_fields: Option<&KeyFields>) -> Rc<Self> {
+        let Some(key_fields) = key_fields else { return self.clone() };
+        let (settings, log, key_fields) = (self.settings.clone(), self.log.clone(), key_fields.clone());
+        Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
     }
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
+    pub(crate) fn key_fields(&self) -> &KeyFields {
+        &self.key_fields
+    }
+
     /// Finds the response to a request, in memory or in the store.
     pub(crate) fn find(&self, hash: u64, key: &str, request: &Fields<'_>) -> Result<Arc<Object>, NotFound> {
-        let in_memory = self.find_in_memory(hash, key, request);
+        let query = self.query(hash, key, request);
+        let in_memory = self.find_in_memory(&query);
         if let Some(object) =
             in_memory.filter(|object| !object.is_worth_memory(self.settings.memory_body_max))
         {
             return Ok(object);
         }
-        let query = self.query(hash, key, request);
         let Some(store) = &self.shared.store else { return self.other_variants(&query) };
         // An object that is invalidated while it is read must not get into memory.
         let generation = self.shared.generations.take(hash);
@@ -211,9 +228,8 @@ impl Worker {
     }
 
     /// Returns the key and the rules of a lookup.
-    fn query<'a, 'b>(&'a self, hash: u64, key: &'a str, request: &'a Fields<'b>) -> Query<'a, 'b> {
-        let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
-        Query { hash, key, request, keys, policy }
+    pub(crate) fn query<'a, 'b>(&'a self, hash: u64, key: &'a str, request: &'a Fields<'b>) -> Query<'a, 'b> {
+        Query { hash, key, request, keys: &self.key_fields, policy: &self.settings.storing }
     }
 
     /// Returns the error for a key with objects in memory that do not answer the request.
@@ -247,21 +263,20 @@ impl Worker {
     }
 
     /// Finds the response to a request in memory.
-    pub(crate) fn find_in_memory(&self, hash: u64, key: &str, request: &Fields<'_>) -> Option<Arc<Object>> {
-        let Settings { key_fields: keys, storing: policy, .. } = &*self.settings;
+    pub(crate) fn find_in_memory(&self, query: &Query<'_, '_>) -> Option<Arc<Object>> {
         let is_wanted = |object: &Object| {
-            object.is_for(key)
+            object.is_for(query.key)
                 && object.is_alive()
-                && object.is_allowed(policy)
-                && object.matches(request, keys)
+                && object.is_allowed(query.policy)
+                && object.matches(query.request, query.keys)
         };
-        self.shared.memory.find(hash, request, is_wanted)
+        self.shared.memory.find(query.hash, query.request, is_wanted)
     }
 
     /// Replaces the object that answers the same requests, unless that is more recent. A new object
     /// in the store enters memory on its next request, because most objects have none.
     pub(crate) fn replace(&self, hash: u64, object: &Arc<Object>) {
-        let (keys, store) = (&self.settings.key_fields, self.shared.store.as_ref());
+        let (keys, store) = (&self.key_fields, self.shared.store.as_ref());
         let seen = match store {
             Some(store) => disk::replace(store, hash, object, keys),
             None => Some(Seen::default()),

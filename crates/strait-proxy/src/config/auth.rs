@@ -19,6 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use strait_http::head::Request;
 
 use crate::config::edge::Auth;
+use crate::config::route_name::RouteName;
 
 /// Largest cost of a hash: about a second on a processor of today.
 const COST_MAX: u32 = 14;
@@ -32,11 +33,12 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Basic authentication of a route.
 #[derive(Debug)]
 pub(crate) struct BasicAuth {
-    /// Position of the route in the file.
-    pub(crate) name: Box<str>,
+    pub(crate) name: RouteName,
     users: HashMap<Box<str>, Arc<User>>,
     /// User that is verified in place of an unknown one, which must take as long.
     nobody: Arc<User>,
+    /// Largest cost of the file.
+    cost_max: u32,
     /// Value of WWW-Authenticate.
     pub(crate) challenge: String,
     file: PathBuf,
@@ -76,6 +78,8 @@ pub(crate) struct Credentials {
     user: Arc<User>,
     password: String,
     is_known: bool,
+    /// Largest cost of the file.
+    cost_max: u32,
 }
 
 impl User {
@@ -99,9 +103,13 @@ impl Credentials {
         self.is_known && self.user.has_verified(&self.password)
     }
 
-    /// Verifies the password, which takes long.
+    /// Verifies the password, which takes long, and as long for each user, known or not.
     pub(crate) fn verify(&self) -> bool {
         let is_right = bcrypt::verify(&self.password, &self.user.hash).unwrap_or(false) && self.is_known;
+        for cost in padding(cost(&self.user.hash).unwrap_or(COST_MIN), self.cost_max) {
+            // Only the time counts.
+            let _ = bcrypt::verify(&self.password, &hash_of_nobody(cost));
+        }
         if is_right {
             // Another thread may have verified the same password.
             let _ = self.user.verified.set(self.user.keyed(&self.password));
@@ -115,7 +123,7 @@ impl BasicAuth {
     ///
     /// # Errors
     /// A text that follows the key of the section.
-    pub(crate) fn new(name: &str, config: &Auth, before: &[Arc<Self>]) -> Result<Self, String> {
+    pub(crate) fn new(name: &RouteName, config: &Auth, before: &[Arc<Self>]) -> Result<Self, String> {
         let is_quotable = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && !b"\"\\".contains(&byte);
         if !config.realm.bytes().all(is_quotable) {
             return Err(format!(
@@ -151,14 +159,15 @@ impl BasicAuth {
             return Err(wrong("the file has no users; htpasswd -B -c FILE USER adds one".to_owned()));
         }
         Ok(Self {
-            name: name.into(),
+            name: name.clone(),
             users,
-            nobody: Arc::new(User::new(&format!("$2b${cost_max:02}${}", ".".repeat(53)))),
+            nobody: Arc::new(User::new(&hash_of_nobody(cost_max))),
+            cost_max,
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm),
             file: path.clone(),
             counts: before
                 .iter()
-                .find(|auth| &*auth.name == name)
+                .find(|auth| auth.name.is_of_same(name))
                 .map(|auth| auth.counts.clone())
                 .unwrap_or_default(),
         })
@@ -174,7 +183,7 @@ impl BasicAuth {
         if is_known && user.has_verified(&password) {
             return Checked::Passed;
         }
-        Checked::Unverified(Credentials { user: user.clone(), password, is_known })
+        Checked::Unverified(Credentials { user: user.clone(), password, is_known, cost_max: self.cost_max })
     }
 }
 
@@ -220,6 +229,17 @@ fn entry(line: &str) -> Result<Option<(&str, &str)>, String> {
     Ok(Some((user, hash)))
 }
 
+/// Returns a hash with that cost that no password has.
+fn hash_of_nobody(cost: u32) -> String {
+    format!("$2b${cost:02}${}", ".".repeat(53))
+}
+
+/// Returns the costs of the hashes that take, with one of cost `own`, as long as one of cost `max`:
+/// each cost doubles the time, and 2^own + 2^own + 2^(own + 1) + ... + 2^(max - 1) = 2^max.
+fn padding(own: u32, max: u32) -> std::ops::Range<u32> {
+    own..max
+}
+
 /// Returns the cost of a hash; `None` if it is none of bcrypt. `$2x$` marks those of a wrong
 /// implementation.
 fn cost(hash: &str) -> Option<u32> {
@@ -233,12 +253,14 @@ mod tests {
     use strait_http::head;
 
     use super::*;
+    use crate::config::edge::Route;
 
     fn auth(text: &str) -> Result<BasicAuth, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         std::fs::write(&path, text).unwrap();
-        BasicAuth::new("a", &Auth { users: Some(path), ..Auth::default() }, &[])
+        let name = RouteName::new("a", &[], &Route::default());
+        BasicAuth::new(&name, &Auth { users: Some(path), ..Auth::default() }, &[])
     }
 
     fn hash(password: &str) -> String {
@@ -253,6 +275,22 @@ mod tests {
 
     fn basic(pair: &str) -> String {
         format!("Authorization: Basic {}\r\n", BASE64_STANDARD.encode(pair))
+    }
+
+    #[test]
+    fn each_user_takes_as_long_as_the_largest_cost() {
+        let work = |cost: u32| 1_u64 << cost;
+        for (own, max) in [(4, 4), (4, 5), (5, 14), (14, 14)] {
+            assert_eq!(work(own) + padding(own, max).map(work).sum::<u64>(), work(max));
+        }
+        let dear = bcrypt::hash_with_salt("y", COST_MIN + 2, [7; 16]).unwrap();
+        let auth = auth(&format!("a:{}\nb:{dear}\n", hash("x"))).unwrap();
+        for pair in ["a:x", "b:y", "nobody:z"] {
+            let Checked::Unverified(credentials) = check(&auth, &basic(pair)) else { panic!("{pair}") };
+            let own = cost(&credentials.user.hash).unwrap();
+            assert_eq!(padding(own, credentials.cost_max).end, COST_MIN + 2, "{pair}");
+            assert_eq!(credentials.verify(), pair != "nobody:z", "{pair}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! [`crate::config::settings`] runs them at each start and reload; strait-http lists the fields
 //! that cannot be used.
 
+use std::sync::Arc;
+
 use strait_http::forwarded::Policy;
 use strait_http::poisoning::{why_no_bypass, why_no_key};
 
@@ -13,15 +15,19 @@ const KEY_FIELDS_MAX: usize = 16;
 /// Maximum of bypass fields: each is looked up in each request.
 const BYPASS_FIELDS_MAX: usize = 64;
 
+/// Names of the request fields that are part of the keys of a route; in lower case, sorted, without
+/// duplicates.
+pub(crate) type KeyFields = Arc<[String]>;
+
 /// Returns the fields that are part of every key.
-pub(crate) fn key_fields(cache: &Cache) -> Result<Vec<String>> {
+pub(crate) fn key_fields(cache: &Cache) -> Result<KeyFields> {
     let bypass = &cache.bypass_fields;
     let is_bypassed = |name: &str| bypass.iter().any(|other| name.eq_ignore_ascii_case(other));
     let why = |name: &str| match why_no_key(name) {
         None if is_bypassed(name) => Some("requests with this field bypass the cache (cache.bypass_fields)"),
         why => why,
     };
-    field_names("cache.key_fields", &cache.key_fields, KEY_FIELDS_MAX, why)
+    field_names("cache.key_fields", &cache.key_fields, KEY_FIELDS_MAX, why).map(Into::into)
 }
 
 /// Returns the fields that make a request bypass the cache. A field that `policy` drops from every
@@ -61,11 +67,12 @@ mod tests {
     fn field_names_are_unique_in_lower_case_and_limited() {
         let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let named = Cache { key_fields: of(&["X-Tenant", "Cookie", "x-tenant"]), ..Cache::default() };
-        assert_eq!(key_fields(&named).unwrap(), ["cookie", "x-tenant"]);
+        assert_eq!(*key_fields(&named).unwrap(), ["cookie", "x-tenant"]);
         let many = |count: usize| -> Vec<_> { (0..count).map(|number| format!("x-{number}")).collect() };
-        let keys = |count| key_fields(&Cache { key_fields: many(count), ..Cache::default() });
-        let bypass =
-            |count| bypass_fields(&Cache { bypass_fields: many(count), ..Cache::default() }, Policy::Off);
+        let keys = |count| key_fields(&Cache { key_fields: many(count), ..Cache::default() }).map(drop);
+        let bypass = |count| {
+            bypass_fields(&Cache { bypass_fields: many(count), ..Cache::default() }, Policy::Off).map(drop)
+        };
         assert!(keys(KEY_FIELDS_MAX).is_ok() && bypass(BYPASS_FIELDS_MAX).is_ok());
         for error in [keys(KEY_FIELDS_MAX + 1), bypass(BYPASS_FIELDS_MAX + 1)] {
             assert!(error.unwrap_err().to_string().contains("the maximum is"));

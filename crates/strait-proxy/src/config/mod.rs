@@ -17,6 +17,7 @@ pub(crate) mod pool;
 pub(crate) mod prefixes;
 pub(crate) mod rate;
 pub(crate) mod read;
+pub(crate) mod route_name;
 pub(crate) mod rules;
 pub(crate) mod rules_check;
 pub(crate) mod schema;

@@ -9,20 +9,27 @@
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::edge::Rate;
+use crate::config::route_name::RouteName;
 
 /// Places of a set.
 const WAYS: usize = 8;
 
-/// Rate limit of a route, with the state of its clients. A reload keeps it.
+/// Rate limit of a route.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// Position of the route in the file.
-    pub(crate) name: Box<str>,
+    pub(crate) name: RouteName,
     config: Rate,
+    /// State of its clients. A reload keeps it.
+    state: Arc<State>,
+}
+
+/// State of the clients of a rate limit.
+#[derive(Debug)]
+pub(crate) struct State {
     /// Nanoseconds of one request.
     interval: u64,
     /// Nanoseconds that a bucket may be behind.
@@ -31,9 +38,9 @@ pub(crate) struct RateLimit {
     hasher: RandomState,
     started: Instant,
     /// Requests that were refused.
-    pub(crate) refused: AtomicU64,
+    refused: AtomicU64,
     /// Buckets that were forgotten before they were full.
-    pub(crate) evicted: AtomicU64,
+    evicted: AtomicU64,
 }
 
 /// Bucket of a client; free from `full_at` on.
@@ -45,26 +52,12 @@ struct Place {
 }
 
 impl RateLimit {
-    /// Makes a limit from a checked configuration.
-    pub(crate) fn new(name: &str, config: &Rate) -> Self {
-        let interval = config.per * 1_000_000_000 / config.requests.max(1);
-        let sets = config.clients.div_ceil(WAYS as u64).max(1);
-        Self {
-            name: name.into(),
-            config: config.clone(),
-            interval,
-            tolerance: interval.saturating_mul(config.burst.unwrap_or(config.requests).max(1) - 1),
-            sets: (0..sets).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
-            started: Instant::now(),
-            refused: AtomicU64::new(0),
-            evicted: AtomicU64::new(0),
-        }
-    }
-
-    /// Returns true for the limit of that route with that configuration.
-    pub(crate) fn is(&self, name: &str, config: &Rate) -> bool {
-        &*self.name == name && self.config == *config
+    /// Makes a limit from a checked configuration, with the state of the same route with the same
+    /// configuration in `before`.
+    pub(crate) fn new(name: &RouteName, config: &Rate, before: &[Arc<Self>]) -> Self {
+        let same = before.iter().find(|limit| limit.name.is_of_same(name) && limit.config == *config);
+        let state = same.map_or_else(|| Arc::new(State::new(config)), |same| same.state.clone());
+        Self { name: name.clone(), config: config.clone(), state }
     }
 
     /// Returns the field whose value stands for the client, if there is one.
@@ -75,6 +68,36 @@ impl RateLimit {
     /// Takes a token of a client's bucket at a time. Returns the time until there is one, if there
     /// is none.
     pub(crate) fn take(&self, client: impl Hash, now: Instant) -> Result<(), Duration> {
+        self.state.take(client, now)
+    }
+
+    /// Returns the number of requests that were refused, which counts on.
+    pub(crate) fn refused(&self) -> &AtomicU64 {
+        &self.state.refused
+    }
+
+    /// Returns the number of buckets that were forgotten before they were full.
+    pub(crate) fn evicted(&self) -> &AtomicU64 {
+        &self.state.evicted
+    }
+}
+
+impl State {
+    fn new(config: &Rate) -> Self {
+        let interval = config.per * 1_000_000_000 / config.requests.max(1);
+        let sets = config.clients.div_ceil(WAYS as u64).max(1);
+        Self {
+            interval,
+            tolerance: interval.saturating_mul(config.burst.unwrap_or(config.requests).max(1) - 1),
+            sets: (0..sets).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            started: Instant::now(),
+            refused: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    fn take(&self, client: impl Hash, now: Instant) -> Result<(), Duration> {
         let client = self.hasher.hash_one(client);
         let now = u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX);
         let Some(set) = self.sets.get(client as usize % self.sets.len()) else { return Ok(()) };
@@ -106,11 +129,11 @@ mod tests {
 
     use super::*;
 
-    fn limit(requests: u64, per: u64, burst: u64, clients: u64) -> RateLimit {
-        RateLimit::new("a", &Rate { requests, per, burst: Some(burst), clients, field: None })
+    fn limit(requests: u64, per: u64, burst: u64, clients: u64) -> State {
+        State::new(&Rate { requests, per, burst: Some(burst), clients, field: None })
     }
 
-    fn at(limit: &RateLimit, ms: u64) -> Instant {
+    fn at(limit: &State, ms: u64) -> Instant {
         limit.started + Duration::from_millis(ms)
     }
 

@@ -73,6 +73,12 @@ pub(crate) struct ResponseRules {
 }
 
 impl Conditions {
+    /// Iterates over the names of their fields, as the origin gets them. Requests with an
+    /// underscore in a name bypass the cache.
+    pub(crate) fn key_fields(&self) -> impl Iterator<Item = String> {
+        self.fields.iter().map(|(name, _)| name.replace('_', "-"))
+    }
+
     /// Returns true if there are none.
     pub(crate) fn are_none(&self) -> bool {
         self.methods.is_empty() && self.fields.is_empty()
@@ -86,12 +92,16 @@ impl Conditions {
 
     /// Returns true if a request meets them. GET stands for HEAD, which has the same target, and
     /// for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as programs read it.
+    /// Of several lines an origin may read the first or the last, so none of them has the value.
     pub(crate) fn hold(&self, request: &Request<'_>) -> bool {
         let method = if matches!(request.method, "HEAD" | "PURGE") { "GET" } else { request.method };
         let is_method = |own: &str| own == method || own == request.method;
         let has = |name: &str, value: Option<&str>| {
             let mut lines = request.fields.iter().filter(|field| is_same_for_programs(field.name, name));
-            lines.any(|field| value.is_none_or(|value| field.value == value.as_bytes()))
+            let (first, second) = (lines.next(), lines.next());
+            let is_value =
+                |value: &str| second.is_none() && first.is_some_and(|it| it.value == value.as_bytes());
+            value.map_or(first.is_some(), is_value)
         };
         (self.methods.is_empty() || self.methods.iter().any(|own| is_method(own)))
             && self.fields.iter().all(|(name, value)| has(name, value.as_deref()))

@@ -1,5 +1,6 @@
 //! Checks of the rules of a route, and the rules made from the file. Each text begins with the key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use strait_http::chunked::is_token;
@@ -11,21 +12,25 @@ use crate::config::auth::BasicAuth;
 use crate::config::edge::{Headers, Rate, Route};
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
+use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
 
-/// Maximum of fields that a route changes: each is compared with each field of a message.
-const FIELDS_MAX: usize = 32;
+/// Maximum of fields that a route changes: each is compared with each field of a message. With the
+/// next two limits it bounds the heads that the proxy writes (`strait_http::head::OWN_HEAD_BYTES_MAX`).
+pub(crate) const FIELDS_MAX: usize = 32;
 /// Maximum length in bytes of a value.
 const VALUE_BYTES_MAX: usize = 4096;
+/// Maximum length in bytes of the name of a field.
+const NAME_BYTES_MAX: usize = 256;
 
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
 pub(crate) fn rules(
     route: &Route,
-    key: &str,
+    name: &RouteName,
     policy: Policy,
     before: &Guards,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
-    let mut problems = Vec::new();
+    let (key, mut problems) = (&name.position, Vec::new());
     problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
     problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
     let mut rules = Rules { conditions: conditions(route), rewrite: rewrite(route), ..Rules::default() };
@@ -48,11 +53,10 @@ pub(crate) fn rules(
     }
     if let Some(rate) = &route.rate {
         problems.extend(why_no_rate(rate, policy).map(|why| format!("{key}.rate{why}")));
-        let same = before.limits.iter().find(|limit| limit.is(key, rate)).cloned();
-        rules.rate = Some(same.unwrap_or_else(|| Arc::new(RateLimit::new(key, rate))));
+        rules.rate = Some(Arc::new(RateLimit::new(name, rate, &before.limits)));
     }
     if let Some(auth) = &route.auth {
-        match BasicAuth::new(key, auth, &before.auths) {
+        match BasicAuth::new(name, auth, &before.auths) {
             Ok(users) => rules.auth = Some(Arc::new(users)),
             Err(why) => problems.push(format!("{key}.auth{why}")),
         }
@@ -92,6 +96,9 @@ fn why_no_conditions(route: &Route, policy: Policy) -> Option<String> {
     has_headers.iter().find_map(|(name, value)| {
         let why = match why_no_request_rule(name, Change::Remove).or_else(|| why_no_value(value)) {
             _ if name.eq_ignore_ascii_case("host") => "the hosts of the site select by it",
+            None if name.eq_ignore_ascii_case("forwarded") => {
+                "the cache key has its hosts and schemes alone; use another field"
+            }
             None if policy.drops(name) => "this field is dropped from every request (forwarded)",
             why => why?,
         };
@@ -194,6 +201,7 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
             None if is_host && (value.is_empty() || Authority::parse(value).is_err()) => {
                 Some("expected a host, or HOST:PORT")
             }
+            None if name.len() > NAME_BYTES_MAX => Some(LONG_NAME),
             None if all.iter().take(index).any(is_same) => {
                 Some("the field occurs twice; set replaces all its lines")
             }
@@ -203,6 +211,17 @@ fn changes(key: &str, headers: &Headers, why: impl Fn(&str, Change) -> Option<&'
     }
     problems
 }
+
+/// Returns the reason why the fields of a fixed response cannot be sent.
+pub(crate) fn why_no_fields(fields: &BTreeMap<String, String>) -> Option<&'static str> {
+    if fields.len() > FIELDS_MAX {
+        Some("too many fields; the maximum is 32")
+    } else {
+        fields.keys().any(|name| name.len() > NAME_BYTES_MAX).then_some(LONG_NAME)
+    }
+}
+
+const LONG_NAME: &str = "the name is too long; the maximum is 256 bytes";
 
 /// Returns the reason why a text cannot be the value of a field: a line feed would end it, and
 /// begin another field.

@@ -14,7 +14,7 @@ use crate::config::access::{Access, Admin};
 use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeouts, Transfer};
-use crate::config::keys;
+use crate::config::keys::{self, KeyFields};
 use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
 use crate::config::site_check;
 use crate::config::sites::Sites;
@@ -60,8 +60,8 @@ pub(crate) struct Settings {
     pub(crate) negative: u64,
     /// Rules for storing responses.
     pub(crate) storing: storing::Policy,
-    /// Request fields that are part of every key; in lower case, sorted.
-    pub(crate) key_fields: Vec<String>,
+    /// Request fields that are part of every key.
+    pub(crate) key_fields: KeyFields,
     /// Request fields that make a request bypass the cache; in lower case, sorted.
     pub(crate) bypass_fields: Vec<String>,
     pub(crate) abandoned: Abandoned,
@@ -118,8 +118,9 @@ impl Settings {
     /// Checks the configuration of a reload; servers keep the state that they have in `before`.
     pub(crate) fn after(config: &Config, before: Option<&Self>) -> Result<Self> {
         check::refused(&check::bounds(config))?;
-        let sites =
-            site_check::sites(config, forwarded(config), before.and_then(|before| before.sites.as_ref()))?;
+        let key_fields = keys::key_fields(&config.cache)?;
+        let before_sites = before.and_then(|before| before.sites.as_ref());
+        let sites = site_check::sites(config, forwarded(config), &key_fields, before_sites)?;
         let workers = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             workers => workers,
@@ -147,7 +148,7 @@ impl Settings {
             check_hits: config.cache.check_hits,
             negative: config.cache.negative,
             storing: storing(config)?,
-            key_fields: keys::key_fields(&config.cache)?,
+            key_fields,
             bypass_fields: keys::bypass_fields(&config.cache, forwarded(config))?,
             abandoned: config.cache.abandoned,
             access,

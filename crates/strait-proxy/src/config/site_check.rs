@@ -11,10 +11,12 @@ use crate::config::check::refused;
 use crate::config::edge::{self, Check, Redirect, Respond};
 use crate::config::error::Result;
 use crate::config::file::Config;
+use crate::config::keys::KeyFields;
 use crate::config::pool::{Member, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
+use crate::config::route_name::RouteName;
 use crate::config::rules::Guards;
-use crate::config::rules_check::{rules, why_no_value};
+use crate::config::rules_check::{rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
 use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
@@ -24,12 +26,20 @@ const SERVERS_MAX: usize = 256;
 const WEIGHT_MAX: u32 = 1000;
 /// Maximum of routes with the same path: their conditions are compared one after the other.
 const ROUTES_OF_PATH_MAX: usize = 64;
+/// Maximum of fields in the conditions of routes with the same path: each stored response has them
+/// all in its key.
+const CONDITION_FIELDS_MAX: usize = 32;
 /// Maximum length in bytes of the body of a fixed response.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Makes the sites of a reverse proxy, with the state of the servers in `before`; `None` for a
 /// forward proxy.
-pub(crate) fn sites(config: &Config, policy: Policy, before: Option<&Sites>) -> Result<Option<Sites>> {
+pub(crate) fn sites(
+    config: &Config,
+    policy: Policy,
+    key_fields: &KeyFields,
+    before: Option<&Sites>,
+) -> Result<Option<Sites>> {
     let origin = config.origin.as_deref().map(Server::parse).transpose()?;
     let has_sites = !config.pool.is_empty() || !config.site.is_empty();
     match origin {
@@ -44,6 +54,7 @@ pub(crate) fn sites(config: &Config, policy: Policy, before: Option<&Sites>) -> 
             let mut table = Table { policy, earlier, ..Table::default() };
             table.pools(&config.pool, before);
             table.sites(&config.site);
+            table.key_fields(key_fields);
             table.https(config);
             table.finish(&config.hosts).map(Some)
         }
@@ -132,7 +143,8 @@ impl Table {
             }
             let mut routes = Prefixes::default();
             for (index, route) in site.route.iter().enumerate() {
-                self.route(&format!("{key}.route[{}]", index + 1), route, &mut routes);
+                let name = RouteName::new(&format!("{key}.route[{}]", index + 1), &site.hosts, route);
+                self.route(&name, route, &mut routes);
             }
             self.sites.routes.push(SiteRoutes { routes, is_https_only: site.https });
         }
@@ -165,14 +177,15 @@ impl Table {
         }
     }
 
-    fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
-        let rules = rules(route, key, self.policy, &self.earlier).unwrap_or_else(|problems| {
+    fn route(&mut self, name: &RouteName, route: &edge::Route, routes: &mut Prefixes<usize>) {
+        let key = &*name.position;
+        let rules = rules(route, name, self.policy, &self.earlier).unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
         });
         let Some(target) = self.target(key, route) else { return };
         let index = self.sites.targets.len();
-        self.sites.targets.push(SiteRoute { target, rules, next: None });
+        self.sites.targets.push(SiteRoute { target, rules, next: None, key_fields: None });
         let (name, path) = match (&route.path, &route.path_exact) {
             (Some(_), Some(_)) => {
                 return self
@@ -191,16 +204,46 @@ impl Table {
         }
     }
 
+    /// Makes the fields in the conditions of a path's routes key fields of all these routes: the
+    /// values have selected the route, or have not selected one before it.
+    fn key_fields(&mut self, of_all: &KeyFields) {
+        let targets = &mut self.sites.targets;
+        let later: BTreeSet<_> = targets.iter().filter_map(|route| route.next).collect();
+        for first in (0..targets.len()).filter(|index| !later.contains(index)) {
+            let next = |at: &usize| targets.get(*at)?.next;
+            let chain: Vec<_> = std::iter::successors(Some(first), next).collect();
+            let rules = chain.iter().filter_map(|at| targets.get(*at)?.rules.as_ref());
+            let mut names: BTreeSet<_> = rules.flat_map(|rules| rules.conditions.key_fields()).collect();
+            if names.is_empty() {
+                continue;
+            }
+            names.extend(of_all.iter().cloned());
+            let key_fields: KeyFields = names.into_iter().collect();
+            for at in chain {
+                if let Some(route) = targets.get_mut(at) {
+                    route.key_fields = Some(key_fields.clone());
+                }
+            }
+        }
+    }
+
     /// Appends a route to those with the same path. Returns the reason why it never applies.
     fn chain(&mut self, first: usize, index: usize) -> Option<&'static str> {
         let conditions = |route: &SiteRoute| route.rules.as_ref().map(|rules| rules.conditions.clone());
         let own = self.sites.targets.get(index).and_then(conditions).unwrap_or_default();
+        let mut fields: BTreeSet<_> = own.key_fields().collect();
         let mut at = first;
         for _ in 0..ROUTES_OF_PATH_MAX {
             let route = self.sites.targets.get_mut(at)?;
             let before = conditions(route).unwrap_or_default();
             if before.are_none() || before == own {
                 return Some("the route never matches, because a route before it has the same path");
+            }
+            fields.extend(before.key_fields());
+            if fields.len() > CONDITION_FIELDS_MAX {
+                return Some(
+                    "the routes with this path have too many fields in has_headers; the maximum is 32",
+                );
             }
             let Some(next) = route.next else {
                 route.next = Some(index);
@@ -342,6 +385,9 @@ fn fixed(respond: &Respond) -> Result<FixedResponse, String> {
     }
     if body.len() > BODY_BYTES_MAX {
         return Err(format!("a body of {} bytes; the maximum is {BODY_BYTES_MAX}", body.len()));
+    }
+    if let Some(why) = why_no_fields(headers) {
+        return Err(format!("headers: {why}"));
     }
     let mut field_lines = Vec::new();
     for (name, value) in headers {

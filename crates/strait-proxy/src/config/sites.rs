@@ -13,6 +13,7 @@ use strait_http::target::{Authority, Uri};
 
 use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
+use crate::config::keys::KeyFields;
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
 use crate::config::rules::{Guards, ResponseRules, Rules};
@@ -48,6 +49,9 @@ pub(crate) struct SiteRoute {
     pub(crate) rules: Option<Box<Rules>>,
     /// Position of the route with the same path that applies if the conditions do not hold.
     pub(crate) next: Option<usize>,
+    /// Key fields of its requests, if routes with the same path have conditions for fields: the
+    /// origin gets these fields, and may answer by their values as the proxy does.
+    pub(crate) key_fields: Option<KeyFields>,
 }
 
 /// Target of a request, found by its host and path.
@@ -63,6 +67,8 @@ pub(crate) struct Manner<'a> {
     /// True if the site's requests need TLS, and clients are told to use https only (HSTS).
     pub(crate) is_https_only: bool,
     pub(crate) rules: Option<&'a Rules>,
+    /// Request fields that are part of its keys; `None`: those of all routes.
+    pub(crate) key_fields: Option<&'a KeyFields>,
 }
 
 impl<'a> Manner<'a> {
@@ -114,7 +120,12 @@ impl Sites {
         routes.add("/", 0);
         Self {
             pools: vec![pool.clone()],
-            targets: vec![SiteRoute { target: Target::Pool(pool), rules: None, next: None }],
+            targets: vec![SiteRoute {
+                target: Target::Pool(pool),
+                rules: None,
+                next: None,
+                key_fields: None,
+            }],
             hosts: Hosts::new(Some(0)),
             routes: vec![SiteRoutes { routes, is_https_only: false }],
             to_https: Redirect::default(),
@@ -155,7 +166,9 @@ impl Sites {
         let (mut at, is_https_only) = self.first(uri)?;
         loop {
             let route = self.targets.get(at).ok_or(NoTarget::Path)?;
-            let found = |rules| Found { target: &route.target, manner: Manner { is_https_only, rules } };
+            let key_fields = route.key_fields.as_ref();
+            let found =
+                |rules| Found { target: &route.target, manner: Manner { is_https_only, rules, key_fields } };
             let Some(rules) = route.rules.as_deref() else { return Ok(found(None)) };
             if rules.conditions.are_evaded_by(request) {
                 return Err(NoTarget::Evasion);

@@ -112,12 +112,14 @@ mod tests {
     use strait_http::head;
 
     use super::*;
-    use crate::config::edge::Rate;
+    use crate::config::edge::{Rate, Route};
+    use crate::config::route_name::RouteName;
 
     #[test]
     fn value_of_the_field_or_the_address_is_limited() {
         let config = Rate { requests: 1, per: 3600, field: Some("X-Key".to_owned()), ..Rate::default() };
-        let rate = RateLimit::new("a", &config);
+        let name = RouteName::new("a", &[], &Route::default());
+        let rate = RateLimit::new(&name, &config, &[]);
         let mut denied = Vec::new();
         for (client, fields) in [
             ("192.0.2.1", "X-Key: a\r\n"),

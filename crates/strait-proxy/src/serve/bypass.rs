@@ -27,6 +27,9 @@ use crate::upstream::pool::Connection;
 /// Head of the response to a successful CONNECT.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
+/// Reason in the response to a PURGE that may have left objects.
+const LOADING: &str = "the index of the store is being loaded; repeat the request";
+
 impl Exchange<'_, '_> {
     /// Handles a request that bypasses the cache. Returns true if the connection can carry another
     /// request.
@@ -35,7 +38,16 @@ impl Exchange<'_, '_> {
             Bypass::Origin(resource, hops, why) => self.pass(&resource, hops, why).await,
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
-            Bypass::Purge(resource) => Box::pin(self.purge(&resource)).await,
+            Bypass::Purge(resource) => {
+                let is_partial = self.worker.shared.is_loading();
+                match Box::pin(self.purge(&resource)).await {
+                    // The loaded objects are removed also if the client does not repeat the request.
+                    Err(ExchangeError::Refuse(200 | 404, _)) if is_partial => {
+                        Err(ExchangeError::Refuse(503, LOADING.to_owned()))
+                    }
+                    done => done,
+                }
+            }
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
             Bypass::Verify(route, auth, credentials) => {
                 match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {

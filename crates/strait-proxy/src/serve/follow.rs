@@ -149,11 +149,11 @@ fn assembled_from(
 
 /// Returns true if an object matches the request.
 fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
-    object.matches(&exchange.request.fields, &exchange.worker.settings().key_fields)
+    object.matches(&exchange.request.fields, exchange.worker.key_fields())
 }
 
 fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
-    let keys = &exchange.worker.settings().key_fields;
+    let keys = exchange.worker.key_fields();
     let own = Variant::of(&object.fields(), &exchange.request.fields, keys);
     own.map_or(FillStep::Alone, FillStep::Differs)
 }

@@ -253,7 +253,7 @@ fn storable(
     let (worker, request, response) = (exchange.worker, exchange.request, incoming.response());
     let storable = object(worker, is_range, request, &wanted.directives, &wanted.key, (incoming, &response));
     let is_of_range = is_range && incoming.status != 200;
-    let keys = &worker.settings().key_fields;
+    let keys = worker.key_fields();
     if storable.is_none() && !is_of_range && is_for_one_alone(keys, request, &response) {
         worker.hit_for_miss.note(wanted.hash, worker.now());
     }

@@ -149,7 +149,7 @@ fn freshen(
     let head_of =
         |fields| stored_head(stored.status, storable_fields(fields, &directives).filter(is_own), received);
     let head = head_of(&fields);
-    let keys = &worker.settings().key_fields;
+    let keys = worker.key_fields();
     let variant = Variant::of(&fields, &request.fields, keys);
     let variant = variant.filter(|_| !varies_with_dropped(keys, request, &response.fields));
     let variant_text = variant.as_ref().map_or("", Variant::text);

@@ -169,8 +169,10 @@ pub(crate) fn route<'b>(
             }
         }
     };
-    let rules = match resource.manner.rules {
-        Some(rules) => changed(&mut resource, rules, request, path)?,
+    let rules = match resource.manner.rules.map(|rules| changed(&mut resource, rules, request, path)) {
+        Some(Ok(rules)) => rules,
+        // The route is known, and its other rules apply.
+        Some(Err(denial)) => return Ok(Route::Bypass(Bypass::Denied(denial, resource.manner))),
         None => None,
     };
     Ok(match request.method {
@@ -183,23 +185,25 @@ pub(crate) fn route<'b>(
     })
 }
 
-/// Gives a resource the path of its rules; OPTIONS * has none. Returns the rules for fields.
+/// Gives a resource the path of its rules; OPTIONS * has none. Returns the rules for fields, or the
+/// refusal of a request that evades them.
 fn changed<'b>(
     resource: &mut Resource<'b>,
     rules: &'b Rules,
     request: &Request<'_>,
     path: &'b OnceCell<String>,
-) -> Result<Option<&'b RequestRules>, Refusal> {
+) -> Result<Option<&'b RequestRules>, Denial> {
+    let refused = |why| Denial { status: 400, why, field_lines: Vec::new() };
     let has_path = request.method != "OPTIONS" || !resource.uri.path.is_empty();
     if let Some(rewrite) = rules.rewrite.as_ref().filter(|_| has_path) {
-        let new = rewrite.apply(resource.uri.path).ok_or_else(|| {
-            (400, "programs read the path differently, and this site rewrites it".to_owned())
-        })?;
+        let new = rewrite
+            .apply(resource.uri.path)
+            .ok_or_else(|| refused("programs read the path differently, and this site rewrites it"))?;
         resource.uri.path = path.get_or_init(|| new);
     }
     let rules = rules.request.as_deref();
     if rules.is_some_and(|rules| rules.are_evaded_by(request)) {
-        return Err((400, "Connection names a field that the proxy sets".to_owned()));
+        return Err(refused("Connection names a field that the proxy sets"));
     }
     Ok(rules)
 }

@@ -40,10 +40,10 @@ pub(crate) fn object(
         is_range,
     };
     may_store(&settings.storing, &storable, response.status, fields, &own).ok()?;
-    if varies_with_dropped(&settings.key_fields, request, fields) {
+    if varies_with_dropped(worker.key_fields(), request, fields) {
         return None;
     }
-    let variant = Variant::of(fields, &request.fields, &settings.key_fields)?;
+    let variant = Variant::of(fields, &request.fields, worker.key_fields())?;
     let (status, range, length) = match (response.status, incoming.body) {
         // A part needs a strong validator to be combined with others.
         (206, body) => {
@@ -98,7 +98,7 @@ pub(crate) fn with_fields_of(
 ) -> Object {
     let (old, own) = (base.fields(), part.fields());
     let fields = updated(&old, &own);
-    let variant = Variant::of(&fields, &request.fields, &worker.settings().key_fields);
+    let variant = Variant::of(&fields, &request.fields, worker.key_fields());
     let head = stored_head(part.status, fields.iter(), part.times.received);
     let variant = variant.as_ref().map_or(&**part.variant(), Variant::text);
     let meta = Meta { head: &head, variant, ..part.meta(first) };

@@ -18,6 +18,7 @@ use strait_http2::PREFACE;
 use strait_transfer::relay::proxy_protocol::{self, Source};
 use tokio::net::TcpStream;
 
+use crate::cache::disk::Query;
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
 use crate::cache::worker::Worker;
@@ -232,6 +233,8 @@ impl Client {
         {
             return Next::Hit(hit);
         }
+        let key_fields = route.as_ref().ok().and_then(|route| route.manner().key_fields);
+        let worker = &worker.keyed_by(key_fields);
         let routed = RoutedRequest { request: &request, is_changed, body, route };
         let (peer, read) = (*peer, bytes.split_at(len));
         // Boxed once, so that idle connections do not hold the memory of an exchange.
@@ -345,7 +348,9 @@ fn memory_hit(
     head_len: usize,
 ) -> Option<Hit> {
     let fields = &request.fields;
-    let object = worker.with_key(resource, |hash, key| worker.find_in_memory(hash, key, fields))?;
+    let keys = resource.manner.key_fields.unwrap_or(worker.key_fields());
+    let find = |hash, key: &str| worker.find_in_memory(&Query { keys, ..worker.query(hash, key, fields) });
+    let object = worker.with_key(resource, find)?;
     let request_directives = worker.directives(client, fields);
     let decision = reuse(worker.now(), &object.times, &object.directives, &request_directives);
     if decision != Reuse::Serve || !object.is_whole() {

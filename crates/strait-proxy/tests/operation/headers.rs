@@ -56,14 +56,19 @@ fn origin_gets_the_request_that_the_rules_make() {
 #[test]
 fn client_cannot_take_a_field_of_the_proxy_out_of_its_request() {
     let origin = Origin::start();
-    let edge = Edge::start(&site(&origin, r#"request_headers = { set = { X-User = "edge" } }"#));
+    let edge = Edge::start(&site(
+        &origin,
+        r#"request_headers = { set = { X-User = "edge" } }, response_headers = { set = { Server = "edge" } }, rate = { requests = 4, per = 86400 }"#,
+    ));
     for connection in ["X-User", "close, x-user", "x_user"] {
         let answer = edge.ask("GET /200/60/5/x", &format!("Connection: {connection}\r\n"));
-        assert_eq!(answer.status(), 400, "{connection}");
+        assert_eq!((answer.status(), answer.field("server")), (400, Some("edge")), "{connection}");
     }
     assert_eq!(origin.asked(), 0);
     assert_eq!(edge.ask("GET /200/60/5/x", "Connection: X-Other\r\nX-Other: a\r\n").status(), 200);
     assert!(!last(&origin).contains("X-Other"));
+    // Refused requests count towards the limit.
+    assert_eq!(edge.ask("GET /200/60/5/x", "Connection: X-User\r\n").status(), 429);
 }
 
 #[test]

@@ -247,6 +247,44 @@ fn each_stream_follows_the_rules_of_its_route() {
 }
 
 #[test]
+fn head_that_the_proxy_makes_longer_than_those_of_origins_is_sent() {
+    let lines: String = (0..98).map(|number| format!("X-F{number}: a\r\n")).collect();
+    let response =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nCache-Control: max-age=60\r\n{lines}\r\n");
+    let (proxy, _) = one_origin(Box::leak(response.into_boxed_str()).as_bytes(), 0);
+    let mut client = Client::to(proxy.address());
+    client.send(get(1, "/x"));
+    let answer = client.answers(1).remove(0).1;
+    assert_eq!((answer.field(":status"), answer.field("x-f97")), (Some("200"), Some("a")));
+    // As much as rules and a fixed response may add.
+    let fields = |name: char| -> String {
+        (0..32).map(|number| format!("X-{name}{number} = \"{}\", ", "v".repeat(4096))).collect()
+    };
+    let toml = format!(
+        "{ON}workers = 1\nlisten = [\"127.0.0.1:0\"]\n[[site]]\nroute = [{{ respond = {{ headers = {{ {} }} }}, response_headers = {{ set = {{ {} }} }} }}]",
+        fields('A').trim_end_matches(", "),
+        fields('B').trim_end_matches(", ")
+    );
+    let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let mut client = Client::to(proxy.address());
+    client.send(get(1, "/x"));
+    let mut block = Vec::new();
+    loop {
+        let frame = client.frame().unwrap();
+        if frame.stream == 1 {
+            assert!(matches!(frame.kind, HEADERS | CONTINUATION), "{}", frame.kind);
+            block.extend(frame.payload);
+            if frame.flags & END_HEADERS > 0 {
+                break;
+            }
+        }
+    }
+    let mut list = FieldList::new(1 << 20, 1000);
+    client.decoder.decode(&block, &mut list).unwrap();
+    assert_eq!(list.iter().filter(|(_, value)| value.len() == 4096).count(), 64);
+}
+
+#[test]
 fn request_bodies_reach_the_origin() {
     let rig = Rig::start(ON);
     let mut client = Client::to(rig.proxy.address());

@@ -40,7 +40,8 @@ fn method_and_fields_select_among_the_routes_of_a_path() {
     for (line, fields, status, expected) in [
         ("GET /200/0/5/x", "", 200, [1, 0]),
         ("GET /200/0/5/x", "x-beta: 1\r\n", 200, [0, 1]),
-        ("GET /200/0/5/x", "X-Beta: 0\r\nX-Beta: 1\r\n", 200, [0, 1]),
+        ("GET /200/0/5/x", "X-Beta: 0\r\nX-Beta: 1\r\n", 200, [1, 0]),
+        ("GET /200/0/5/x", "X-Beta: 1\r\nX_Beta: 1\r\n", 200, [1, 0]),
         ("GET /200/0/5/x", "X-Beta: 1, 1\r\n", 200, [1, 0]),
         ("GET /200/0/5/x", "X_BETA: 1\r\n", 200, [0, 1]),
         ("HEAD /200/0/0/x", "X-Beta: 1\r\n", 200, [0, 1]),
@@ -69,10 +70,11 @@ fn response_of_a_route_with_fields_reaches_no_other_route() {
     assert!(wait_until(LIMIT, || is_hit(&edge, path, "X-Staff: 1\r\n")));
     assert_eq!(a.asked(), 1);
     assert!(!is_hit(&edge, path, "") && !is_hit(&edge, "/200/60/5/y", ""));
-    assert_eq!(
-        edge.ask(&format!("HEAD {path}"), "Cache-Control: only-if-cached\r\nX-Staff: 2\r\n").status(),
-        200
-    );
+    // That of the route without conditions is for requests without the field.
+    for (fields, status) in [("", 200), ("X-Staff: 2\r\n", 504)] {
+        let fields = format!("Cache-Control: only-if-cached\r\n{fields}");
+        assert_eq!(edge.ask(&format!("HEAD {path}"), &fields).status(), status, "{fields}");
+    }
     assert!(wait_until(LIMIT, || is_hit(&edge, path, "")));
     assert_eq!(a.asked(), 3);
     // The origin would not get the field, and its response would be for requests with it.
@@ -87,6 +89,51 @@ fn response_of_a_route_with_fields_reaches_no_other_route() {
     // PURGE without the field removes both.
     assert_eq!(edge.ask(&format!("PURGE {path}"), "").status(), 200);
     assert!(!is_hit(&edge, path, "X-Staff: 1\r\n") && !is_hit(&edge, path, ""));
+}
+
+#[test]
+fn stored_response_answers_only_requests_with_its_fields_of_conditions() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let open = site(&a, &b, r#"{ pool = "a" }"#);
+    let mut edge = Edge::start(&open);
+    let path = "/200/60/500/x";
+    // Stored before the route has conditions, without the fields in its key.
+    assert!(wait_until(LIMIT, || is_hit(&edge, path, "Cookie: u=alice\r\n")));
+    for (routes, requests) in [
+        (
+            r#"{ has_headers = { Cookie = "*" }, pool = "a" }, { pool = "a" }"#,
+            ["Cookie: u=alice\r\n", "Cookie: u=bob\r\n", "Cookie: u=bob\r\nCookie: u=alice\r\n", ""],
+        ),
+        // Each of them has the route without conditions.
+        (
+            r#"{ has_headers = { X-Beta = "1" }, pool = "a" }, { pool = "a" }"#,
+            ["X-Beta: true\r\n", "X-Beta: 0\r\nX-Beta: 1\r\n", "X-Beta: 1, 1\r\n", ""],
+        ),
+        // Programs read the name of the condition in both forms.
+        (
+            r#"{ has_headers = { x_beta = "*" }, pool = "a" }, { pool = "a" }"#,
+            ["X-Beta: 0\r\n", "X-BETA: 1\r\n", "x-beta:\r\n", ""],
+        ),
+    ] {
+        edge.reload(&site(&a, &b, routes)).unwrap();
+        for fields in requests {
+            for other in ["Cache-Control: no-store\r\n", fields] {
+                assert!(!is_hit(&edge, path, &format!("{other}Range: bytes=1-2\r\n")), "{routes} {fields}");
+            }
+            assert!(wait_until(LIMIT, || is_hit(&edge, path, fields)), "{routes} {fields}");
+            assert!(is_hit(&edge, path, &format!("{fields}Range: bytes=1-2\r\n")), "{routes} {fields}");
+        }
+        assert!(requests.iter().all(|fields| is_hit(&edge, path, fields)), "{routes}");
+        // The path alone names all of them.
+        assert_eq!(edge.ask(&format!("PURGE {path}"), "").status(), 200);
+        assert!(requests.iter().all(|fields| !is_hit(&edge, path, fields)), "{routes}");
+        for fields in requests {
+            assert!(wait_until(LIMIT, || is_hit(&edge, path, fields)), "{routes} {fields}");
+        }
+        assert_eq!(edge.ask(&format!("DELETE {path}"), "").status(), 200);
+        assert!(requests.iter().all(|fields| !is_hit(&edge, path, fields)), "{routes}");
+        assert_eq!(edge.ask(&format!("PURGE {path}"), "").status(), 200);
+    }
 }
 
 #[test]
@@ -138,7 +185,13 @@ fn no_path_leaves_the_new_prefix() {
         }
         assert!([400, 404].contains(&edge.get("h", "http://h/../secret").status()));
     }
+    // After the slash of the new path, another one would begin an authority.
+    let edge = Edge::start(&site(&a, &b, r#"{ path = "/r", rewrite = "/", pool = "a" }"#));
+    for rest in ["//evil", "/\\evil", "/%2fevil", "/%2Fevil", "/%5cevil", "/;a/evil", "/%3b/evil"] {
+        assert_eq!(edge.get("h", &format!("/r{rest}")).status(), 400, "{rest}");
+    }
     assert_eq!(a.asked(), 0);
+    assert_eq!(edge.get("h", "/r/200/0/5/x%2fy;z").status(), 200);
 }
 
 #[test]
@@ -207,6 +260,10 @@ fn wrong_conditions_and_rewrites_are_named() {
             r#"{ pool = "a", has_headers = { X-Forwarded-Host = "x" } }"#,
             "has_headers: \"X-Forwarded-Host\": this field is dropped",
         ),
+        (
+            r#"{ pool = "a", has_headers = { Forwarded = "*" } }"#,
+            "has_headers: \"Forwarded\": the cache key has its hosts and schemes alone",
+        ),
         (r#"{ pool = "a", has_headers = { X-A = true } }"#, "has_headers.X-A: expected text"),
         (
             r#"{ pool = "a" }, { pool = "a", methods = ["GET"] }"#,
@@ -234,6 +291,18 @@ fn wrong_conditions_and_rewrites_are_named() {
     let toml = "[[site]]\nroute = [{ files = \"/srv\", rewrite = \"/x\" }]";
     let error = Config::from_toml(toml).unwrap().check().unwrap_err().to_string();
     assert!(error.contains("rewrite: only a route with a pool"), "{error}");
+    let route = |names: std::ops::Range<u32>| {
+        let fields: Vec<_> = names.map(|name| format!("A{name} = \"1\"")).collect();
+        format!("{{ pool = \"a\", has_headers = {{ {} }} }}", fields.join(", "))
+    };
+    for (second, is_valid) in [(30..32, true), (30..33, false)] {
+        let routes = format!("{}, {}", route(0..30), route(second));
+        let toml = format!("pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{routes}]");
+        let checked = Config::from_toml(&toml).unwrap().check();
+        let why = checked.err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(why.contains("too many fields in has_headers"), !is_valid, "{why}");
+        assert_eq!(why.is_empty(), is_valid, "{why}");
+    }
     let many = "{ pool = \"a\", has_headers = { A = \"N\" } },";
     let many: String = (0..66).map(|number| many.replace('N', &number.to_string())).collect();
     let toml = format!("pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{many}]");

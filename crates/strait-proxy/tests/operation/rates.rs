@@ -107,6 +107,35 @@ fn reload_keeps_the_state_of_an_unchanged_limit() {
 }
 
 #[test]
+fn state_of_a_limit_belongs_to_its_route_wherever_that_is_in_the_file() {
+    let route = |path: &str, more: &str| {
+        format!("{{ path = \"{path}\", {more}respond = {{}}, rate = {{ requests = 1, per = 86400 }} }}, ")
+    };
+    let get = r#"methods = ["GET"], "#;
+    let site = |host: &str, routes: &[String]| {
+        format!("[[site]]\nhosts = [\"{host}\"]\nroute = [{}]\n", routes.concat().trim_end_matches(", "))
+    };
+    let (x, y) = (route("/x", ""), route("/y", ""));
+    let toml = |sites: &[String]| format!("admin.listen = \"127.0.0.1:0\"\n{}", sites.concat());
+    let mut edge = Edge::start(&toml(&[site("h", &[x.clone(), y.clone()])]));
+    let ask = |edge: &Edge, path: &str| edge.ask(&format!("GET {path}"), "").status();
+    assert_eq!((ask(&edge, "/x"), ask(&edge, "/x")), (200, 429));
+    // Each reload changes what is before the route. A new route has a state of its own.
+    for (sites, path, status) in [
+        (vec![site("h", &[y.clone(), x.clone()])], "/x", 429),
+        (vec![site("i", &[x.clone()]), site("h", &[route("/z", ""), y.clone(), x.clone()])], "/x", 429),
+        (vec![site("i", &[x.clone()]), site("h", &[route("/z", ""), y.clone(), x.clone()])], "/y", 200),
+        (vec![site("h", &[route("/x", get), x.clone(), y.clone()])], "/x", 200),
+        (vec![site("h", &[y.clone()])], "/y", 429),
+    ] {
+        edge.reload(&toml(&sites)).unwrap();
+        assert_eq!(ask(&edge, path), status, "{sites:?} {path}");
+    }
+    let series = "strait_proxy_rate_limited_total{route=\"site[1].route[1]\"}";
+    assert_eq!(metric(&edge, series).as_deref(), Some("1"));
+}
+
+#[test]
 fn files_and_fixed_responses_are_limited_too() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("f")).unwrap();

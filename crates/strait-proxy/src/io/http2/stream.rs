@@ -186,7 +186,7 @@ impl Http2Stream {
     fn write_head(&mut self, state: &mut State, mut before: Vec<u8>, bytes: &[u8]) -> io::Result<usize> {
         let known = before.len();
         before.extend_from_slice(bytes);
-        let Some((response, len)) = head::response(&before).map_err(invalid)? else {
+        let Some((response, len)) = head::own_response(&before).map_err(invalid)? else {
             self.sink = Sink::Head(before);
             return Ok(bytes.len());
         };
