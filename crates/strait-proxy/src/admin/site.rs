@@ -189,12 +189,7 @@ impl Site {
     /// Removes objects on another thread, and reports their numbers.
     async fn invalidate(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
         let shared = self.shared.clone();
-        let is_partial = shared.is_loading();
         match tokio::task::spawn_blocking(move || remove(&shared)).await {
-            // The loaded objects are removed all the same.
-            Ok(_) if is_partial => {
-                Page::text(503, "the index of the store is being loaded; repeat the request")
-            }
             Ok(Removed { stored, in_memory }) => {
                 Page::json(&json!({"stored": stored, "in_memory": in_memory}))
             }

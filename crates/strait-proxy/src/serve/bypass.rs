@@ -27,9 +27,6 @@ use crate::upstream::pool::Connection;
 /// Head of the response to a successful CONNECT.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Reason in the response to a PURGE that may have left objects.
-const LOADING: &str = "the index of the store is being loaded; repeat the request";
-
 impl Exchange<'_, '_> {
     /// Handles a request that bypasses the cache. Returns true if the connection can carry another
     /// request.

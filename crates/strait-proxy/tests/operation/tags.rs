@@ -123,46 +123,6 @@ fn fill_without_a_store_is_not_kept_after_a_purge_of_its_tag() {
 }
 
 #[test]
-fn purge_before_the_index_is_loaded_is_to_be_repeated() {
-    const OBJECTS: u64 = 3000;
-    let toml = "access.purge = [\"127.0.0.0/8\"]\n";
-    let rig = Rig::start(toml);
-    let mut client = rig.client();
-    let path = |number: u64| format!("/200/60/5/{number}/tag.a");
-    for number in 0..OBJECTS {
-        assert_eq!(client.get(&path(number)).status(), 200);
-    }
-    drop(client);
-    rig.wait_stored(OBJECTS);
-    let config = rig.config(toml);
-    rig.proxy.stop();
-    for (fields, uri_left) in [("", true), ("xkey: all\r\n", false)] {
-        // Without it, the proxy reads all segments.
-        std::fs::remove_file(rig.dir.path().join("cache/index")).unwrap();
-        let proxy = strait_proxy::Proxy::start(&config, strait_proxy::Clock::system()).unwrap();
-        let purge = || {
-            let mut client = Client::to(proxy.address());
-            client.send(format!("PURGE {} HTTP/1.1\r\nHost: www.example\r\n{fields}\r\n", path(1)));
-            client.answer().unwrap()
-        };
-        // A machine can load the index before the request comes.
-        let first = purge();
-        let is_done = first.status() != 503;
-        assert!(is_done || first.field("retry-after").is_some(), "{}", first.head);
-        assert!(proxy.wait_loaded(LIMIT));
-        assert!(is_done || [200, 404].contains(&purge().status()));
-        let mut client = Client::to(proxy.address());
-        for number in [0, 1, 2, OBJECTS / 2, OBJECTS - 1] {
-            let only = "Host: www.example\r\nCache-Control: only-if-cached\r\n";
-            client.send(format!("GET {} HTTP/1.1\r\n{only}\r\n", path(number)));
-            let is_left = client.answer().unwrap().status() == 200;
-            assert_eq!(is_left, uri_left && number != 1, "{fields}{number}: {}", first.head);
-        }
-        proxy.stop();
-    }
-}
-
-#[test]
 fn tag_is_purged_in_the_directory_of_a_stopped_proxy() {
     let rig = Rig::start("");
     for name in ["tag.a", "tag.b", "x"] {
