@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
@@ -195,8 +196,15 @@ pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String
     Some(Seen { rivals, records })
 }
 
-/// Returns the keys of all responses with matching fields. Reads the heads of all records.
+/// Blocks until all records of earlier sessions are in the index.
+pub(crate) fn await_loaded(store: &Stores) {
+    while !store.wait_loaded(Duration::from_hours(1)) {}
+}
+
+/// Returns the keys of all responses with matching fields. Blocks until the store is loaded, and
+/// reads the heads of all records.
 pub(crate) fn keys(store: &Stores, is_match: impl Fn(&Fields<'_>) -> bool) -> Vec<Arc<str>> {
+    await_loaded(store);
     let key = |record: &Arc<Record>| {
         let loaded = store.load(record, 0).ok()?;
         let (response, _) = head::response(Meta::decode(loaded.meta())?.head).ok()??;
@@ -206,16 +214,20 @@ pub(crate) fn keys(store: &Stores, is_match: impl Fn(&Fields<'_>) -> bool) -> Ve
     store.records().iter().filter_map(key).collect()
 }
 
-/// Removes all records for a key; returns their number.
+/// Removes all records for a key, also those that are not loaded yet; returns the number of the
+/// loaded ones.
 pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
+    store.end_unloaded(hash);
     let is_match = |stored: &[u8]| stored == key.as_bytes();
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
     removal.remove_of_hash(hash);
     removal.removed
 }
 
-/// Removes all records of the keys that match; returns their number.
+/// Removes all records of the keys that match; returns their number. Blocks until the store is
+/// loaded.
 pub(crate) fn remove_matching(store: &Stores, is_match: impl Fn(&str) -> bool) -> usize {
+    await_loaded(store);
     let is_match = |key: &[u8]| std::str::from_utf8(key).is_ok_and(&is_match);
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
     for record in store.records() {

@@ -272,12 +272,14 @@ fn may_send_body(exchange: &Exchange<'_, '_>, object: &Object, decision: Reuse) 
 }
 
 /// Finds the stored response. While the store's index is being loaded, a miss is looked up again
-/// when it is loaded.
+/// when more of it is loaded.
 async fn find(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Arc<Object>, NotFound> {
     let (worker, request_fields) = (exchange.worker, &exchange.request.fields);
-    let found = worker.find(wanted.hash, &wanted.key, request_fields);
-    if found.is_ok() || !worker.wait_loaded().await {
-        return found;
+    let mut seen = None;
+    loop {
+        let found = worker.find(wanted.hash, &wanted.key, request_fields);
+        if found.is_ok() || !worker.wait_loading(wanted.hash, &mut seen).await {
+            return found;
+        }
     }
-    worker.find(wanted.hash, &wanted.key, request_fields)
 }
