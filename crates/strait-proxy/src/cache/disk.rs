@@ -89,7 +89,7 @@ fn find_in(
     let mut all = responses(store, records, query.key, body_max);
     all.retain(|object| object.is_allowed(query.policy));
     let Some(index) = all.iter().position(|object| object.matches(query.request, query.keys)) else {
-        let variant = |object: &Object| Variant::of(&object.fields(), query.request, query.keys);
+        let variant = |object: &Object| object.variant_of(query.request, query.keys);
         return Err(NotFound(all.iter().find_map(variant)));
     };
     let object = all.remove(index);
@@ -104,11 +104,12 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
     others.filter(is_rival).map(|other| other.variant().clone()).collect()
 }
 
-/// Returns the responses that answer a request, by rank, without bodies.
+/// Returns the responses that answer a request and can be validated, by rank, without bodies.
 pub(crate) fn candidates(store: &Stores, query: &Query<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(query.hash), query.key, 0);
     all.into_iter()
         .filter(|object| object.is_allowed(query.policy) && object.matches(query.request, query.keys))
+        .filter(|object| !object.is_lone_part())
         .collect()
 }
 

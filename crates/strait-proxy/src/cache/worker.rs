@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
-use strait_http::vary::Variant;
 use strait_store::Stores;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
@@ -222,7 +221,7 @@ impl Worker {
     fn other_variants(&self, query: &Query<'_, '_>) -> Result<Arc<Object>, NotFound> {
         let is_match = |object: &Object| object.is_for(query.key) && object.is_alive();
         let other = self.shared.memory.peek(query.hash, is_match);
-        let variant = other.and_then(|other| Variant::of(&other.fields(), query.request, query.keys));
+        let variant = other.and_then(|other| other.variant_of(query.request, query.keys));
         Err(NotFound(variant))
     }
 
@@ -233,7 +232,8 @@ impl Worker {
         }
     }
 
-    /// Returns the stored responses that match a request, fresh or stale, one for each variant.
+    /// Returns the stored responses that match a request and can be validated, fresh or stale, one for
+    /// each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, request: &Fields<'_>) -> Vec<Arc<Object>> {
         let query = self.query(hash, key, request);
         let is_match =
