@@ -24,6 +24,7 @@ mod plot;
 pub mod proxy;
 pub mod receiver;
 pub mod report;
+pub mod restart;
 pub mod results;
 mod rounds;
 pub mod search;

@@ -11,6 +11,7 @@ pub mod object;
 pub mod origin;
 pub mod peer;
 mod replay;
+mod restart;
 mod tree;
 pub mod work;
 pub mod workload;
@@ -18,12 +19,12 @@ pub mod workload;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strait_os::netlink::Netlink;
 use strait_os::process;
 
-use crate::cache::trace::Trace;
+use crate::cache::trace::{Request, Trace};
 use crate::child::{Child, Launcher, parse};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -33,6 +34,8 @@ use crate::wire::{End, Wire};
 use load::Account;
 use origin::{Count, Listening};
 use peer::{Contestant, Directories, Setting};
+pub use restart::Restarted;
+use restart::Stored;
 use work::Experiment;
 use workload::Workload;
 
@@ -53,6 +56,9 @@ const CONGESTION_CONTROL: &str = "reno";
 
 /// Memory cache of a proxy with a cache on disk during a replay, in bytes.
 const MEMORY_BESIDE_BYTES: u64 = 1 << 20;
+
+/// Bytes of a stored response beside its body, at most.
+const RECORD_BYTES: u64 = 1024;
 
 /// Default limits of a cache on disk and in memory, in MiB.
 pub const DISK_MIB: u64 = 4096;
@@ -147,6 +153,39 @@ impl<'a> Rig<'a> {
             });
             replayed?
         })
+    }
+
+    /// Returns an error if Strait's proxy is not installed.
+    pub(crate) fn probe_strait(&self) -> Result<()> {
+        self.probe(peer::STRAIT)
+    }
+
+    /// Stores `count` objects of `bytes` bytes through Strait's proxy, kills it, and requests them
+    /// from the next one for some seconds.
+    pub(crate) fn restart(&self, (count, bytes): (u32, u64), seconds: f64) -> Result<Restarted> {
+        let (_origin, origin) = self.origin(&self.far, &self.load_cpus)?;
+        let directory = self.directories.next()?;
+        let listen = self.free_address()?;
+        let stored = Stored { count, bytes };
+        // So that nothing is evicted.
+        let disk_bytes = (DISK_MIB << 20).max(2 * u64::from(count) * (bytes + RECORD_BYTES));
+        let memory_bytes = MEMORY_BESIDE_BYTES;
+        let setting = Setting { listen, origin, disk_bytes, memory_bytes, launcher: &self.launcher };
+        let (_, program) = peer::STRAIT.programs(&setting, &directory)?;
+        let start = || self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit());
+        let mut proxy = start()?;
+        let answers = |_: &Child| self.far.0.run(|| Ok(fetch::body(listen, &FIRST.target()).is_ok()))?;
+        proxy.wait_until(READY_MAX, answers)?;
+        let trace: Trace = (0..count.into()).map(|object| Request { object, bytes }).collect();
+        self.far.0.run(|| replay::run(listen, &trace, self.terminated))??;
+        // Kills it.
+        drop(proxy);
+        let times = (Instant::now(), Duration::from_secs_f64(seconds));
+        let proxy = start()?;
+        let mut restarted = self.far.0.run(|| restart::run(listen, stored, times, self.terminated))??;
+        restarted.memory_bytes = tree::memory(proxy.id());
+        peer::stop(proxy);
+        Ok(restarted)
     }
 
     /// Starts a proxy before an origin, and calls `measure` with the addresses of both and the

@@ -99,6 +99,18 @@ pub const CACHE: [Shown; 5] = [
     shown("used_percent", "used at the end, % of the capacity", 1.0, 1, true),
 ];
 
+/// Figures of a start of the proxy.
+pub const RESTART: [Shown; 8] = [
+    shown("first_hit_ms", "first hit, ms after the start", 1.0, 1, false),
+    shown("first_response_ms", "first response, ms after the start", 1.0, 1, false),
+    shown("hits", "stored objects that were hits", 1.0, 0, true),
+    shown("misses", "stored objects that were fetched again", 1.0, 0, false),
+    shown("slowest_hit_ms", "slowest hit, ms", 1.0, 1, false),
+    shown("unknown", "requests for other objects", 1.0, 0, true),
+    shown("slowest_unknown_ms", "slowest of these, ms", 1.0, 1, false),
+    shown("memory_mib", "memory, MiB", 1.0, 1, false),
+];
+
 /// Figures of D4's experiments: response time and CPU time first, because their open loops fix the
 /// rate.
 pub const PROXY_FIGURES: [Shown; 9] =
@@ -156,6 +168,7 @@ pub fn figures(results: &Results) -> Vec<Shown> {
         ("latency", _) => &LATENCY,
         ("tax", _) => &TAX,
         ("cache", _) => &CACHE,
+        ("restart", _) => &RESTART,
         ("send", _) => &SEND,
         ("proxy", "") => &PROXY,
         ("instructions", _) => &INSTRUCTIONS,

@@ -9,6 +9,10 @@ use crate::poisoning;
 /// Limit of the fields in Vary. A response with more is not stored.
 pub const NAMES_MAX: usize = 16;
 
+/// Name in a text of [`Variant`] for the Range of a request, if the response answers that Range
+/// alone. It is no token, so Vary cannot name it.
+const OF_RANGE: &str = "range/part";
+
 /// Memory for a name and its value in a text of [`Variant`], of usual lengths.
 const TEXT_BYTES: usize = 48;
 
@@ -22,10 +26,20 @@ impl Variant {
     /// everything or on too many fields. The fields in `keys`, in lower case, are part of every
     /// key: a request without one has another variant than a request with it.
     pub fn of(vary: &Fields<'_>, request: &Fields<'_>, keys: &[String]) -> Option<Self> {
+        Self::with(vary, request, keys, None)
+    }
+
+    /// Like [`Self::of`], for a part that answers only requests with the same Range.
+    pub fn of_part(vary: &Fields<'_>, request: &Fields<'_>, keys: &[String]) -> Option<Self> {
+        Self::with(vary, request, keys, Some(OF_RANGE))
+    }
+
+    fn with(vary: &Fields<'_>, request: &Fields<'_>, keys: &[String], further: Option<&str>) -> Option<Self> {
         if !is_selective(vary) {
             return None;
         }
         let mut names = SmallVec::<[&str; 8]>::new();
+        names.extend(further);
         for name in vary.elements("vary") {
             names.push(name);
         }
@@ -95,10 +109,16 @@ pub fn has_keyed_of(variant: &str, request: &Fields<'_>) -> bool {
     keyed(request).all(|name| names(variant, name))
 }
 
+/// Returns true if a text of [`Variant`] is for requests with one Range alone.
+pub fn is_of_range(variant: &str) -> bool {
+    names(variant, OF_RANGE)
+}
+
 /// Returns true if a text of [`Variant`] is for requests without any key field: neither a built-in
-/// one nor one in `keys`.
+/// one nor one in `keys`, nor a Range.
 pub fn is_plain(variant: &str, keys: &[String]) -> bool {
-    let is_key = |name: &str| poisoning::is_keyed(name) || keys.iter().any(|key| key == name);
+    let is_key =
+        |name: &str| name == OF_RANGE || poisoning::is_keyed(name) || keys.iter().any(|key| key == name);
     lines(variant).all(|(name, value)| value.is_none_or(str::is_empty) || !is_key(name))
 }
 
@@ -153,6 +173,7 @@ pub(crate) fn is_selective(vary: &Fields<'_>) -> bool {
 /// Several lines of other fields equal one (section 5.3).
 fn normalised(name: &str, request: &Fields<'_>) -> Option<SmallVec<[u8; 128]>> {
     let mut value = SmallVec::new();
+    let name = if name == OF_RANGE { "range" } else { name };
     match name {
         "forwarded" => value.extend_from_slice(poisoning::forwarded(request).as_bytes()),
         "accept" | "accept-charset" | "accept-encoding" | "accept-language"
@@ -232,6 +253,29 @@ mod tests {
         let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
         let variant = Variant::of(&fields(&[("Vary", vary)]), &fields(request), &keys);
         variant.unwrap().text().to_owned()
+    }
+
+    #[test]
+    fn variant_of_a_part_matches_its_range_alone() {
+        let request = |lines: &[(&'static str, &'static str)]| -> Fields<'static> {
+            lines.iter().map(|(name, value)| crate::fields::Field { name, value: value.as_bytes() }).collect()
+        };
+        let none = Fields::default();
+        let own = Variant::of_part(&none, &request(&[("Range", "bytes=0-9")]), &[]).unwrap();
+        assert!(is_of_range(own.text()) && !is_plain(own.text(), &[]) && overlap(own.text(), ""));
+        assert!(matches_variant(&request(&[("range", "bytes=0-9"), ("A", "b")]), own.text()));
+        let others: [&[(&'static str, &'static str)]; 4] = [
+            &[],
+            &[("range", "bytes=0-8")],
+            &[("range", "bytes=0-9"), ("range", "bytes=0-9")],
+            &[("range/part", "bytes=0-9")],
+        ];
+        assert!(others.iter().all(|other| !matches_variant(&request(other), own.text())));
+        // An origin can name Range, but not this name.
+        let by_vary = request(&[("vary", "range")]);
+        let varied = Variant::of(&by_vary, &request(&[("range", "bytes=0-9")]), &[]).unwrap();
+        assert!(!is_of_range(varied.text()));
+        assert!(Variant::of(&request(&[("vary", "range/part")]), &none, &[]).is_none());
     }
 
     #[test]

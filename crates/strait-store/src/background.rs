@@ -90,7 +90,7 @@ fn run(shared: &Shared, earlier: Earlier, others: Vec<JoinHandle<()>>) {
 
 /// Syncs once per `every`, from the end of loading until the store is closed.
 fn sync_regularly(shared: &Shared, every: Duration) {
-    shared.lifecycle.wait_loaded();
+    shared.loading.wait();
     let mut due = Instant::now() + every;
     while !shared.lifecycle.is_closed() {
         let now = Instant::now();

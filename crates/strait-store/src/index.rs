@@ -91,7 +91,7 @@ impl Index {
         all
     }
 
-    /// All records.
+    /// All records, by shard.
     pub(crate) fn all_unordered(&self) -> Vec<Arc<Record>> {
         let mut all = Vec::with_capacity(self.len());
         for shard in &self.shards {
@@ -108,8 +108,13 @@ impl Index {
         self.shard(hash).write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shard(&self, hash: u64) -> &RwLock<Table> {
+    /// Number of the shard with the records of `hash`.
+    pub(crate) fn shard_of(hash: u64) -> usize {
         // The hash table uses the lowest and the highest bits; the shard uses others.
-        &self.shards[(hash >> 32) as usize % SHARDS]
+        (hash >> 32) as usize % SHARDS
+    }
+
+    fn shard(&self, hash: u64) -> &RwLock<Table> {
+        &self.shards[Self::shard_of(hash)]
     }
 }

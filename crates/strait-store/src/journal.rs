@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::file::{NEW, SegmentFile, lock};
 use crate::format::journal::{BLOCK_BYTES, COMPLETE, Cut, Entry, FileEntry, Item, Removal, encode};
 use crate::format::{FILE_HEADER_BYTES, FileHeader};
+use crate::index::Index;
 use crate::lane::Lane;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
@@ -157,9 +158,10 @@ impl Changes {
         std::mem::replace(self, none)
     }
 
-    /// Returns the added and moved records, each once.
+    /// Returns the added and moved records, each once, by shard, so that a start finds the blocks
+    /// with those of one key.
     fn placed_once(mut self) -> Vec<Arc<Record>> {
-        self.placed.sort_unstable_by_key(|record| record.sequence());
+        self.placed.sort_unstable_by_key(|record| (Index::shard_of(record.hash), record.sequence()));
         self.placed.dedup_by_key(|record| record.sequence());
         self.placed
     }

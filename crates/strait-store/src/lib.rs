@@ -43,6 +43,7 @@ mod journal;
 mod lane;
 mod lifecycle;
 mod load;
+mod loading;
 mod new_bodies;
 mod open;
 mod pending;

@@ -26,6 +26,7 @@ pub(crate) fn load(shared: &Shared, earlier: Earlier) {
     let is_held = |number| checkpoint.held.iter().any(|held| held.file == number);
     let unscanned = recovery.and_then(|recovery| recover(shared, &recovery, &files, is_held));
     let in_order = unscanned.is_some();
+    shared.loading.begin_scan();
     let all = || files.iter().map(|file| Unscanned::all_of(file.clone())).collect();
     scan(shared, &unscanned.unwrap_or_else(all), in_order);
     shared.settle();
@@ -54,7 +55,12 @@ fn recover(
         unscanned.extend(file.map(|file| Unscanned { file: file.clone(), scan_from, is_clean }));
         of_journal.push(file.cloned());
     }
-    recovery.load(shared, &of_journal)?;
+    shared.index.reserve(recovery.records);
+    shared.loading.begin_journal(recovery.units.iter().map(|unit| unit.shards.clone()).collect());
+    while let Some(unit) = shared.loading.next_unit() {
+        recovery.load(shared, unit, &of_journal)?;
+        shared.loading.end_unit(unit);
+    }
     // Files that the journal does not name are newer, except those held back.
     let known: HashSet<_> = unscanned.iter().map(|known| known.file.number()).collect();
     let others = files.iter().filter(|file| !known.contains(&file.number()));

@@ -1,9 +1,10 @@
 //! Recovery of the index from its journal, at the start of a session. Reads the records as of the
 //! last cut; [`crate::scan`] then finds the ones stored since.
 
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fs::File;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,24 +12,36 @@ use crate::disk::Disk;
 use crate::file::SegmentFile;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::journal::{BLOCK_BYTES, Block, Cut, Entry, FileEntry, Removal};
+use crate::index::Index;
 use crate::journal::INDEX;
 use crate::record::{Location, Record};
 use crate::shared::Shared;
 
-/// Blocks of one read.
+/// Blocks of one read, and of a unit.
 const READ_BLOCKS: u64 = 64;
 
 /// A valid journal, except for its records.
 pub(crate) struct Recovery {
     file: File,
-    /// Blocks of the batches up to the last valid cut, oldest first.
-    batches: Vec<Range<u64>>,
+    /// Parts with records, those of the newest batch first.
+    pub(crate) units: Vec<Unit>,
     /// Files by their index, about in the order of eviction.
     pub(crate) files: Vec<FileEntry>,
-    /// Records of the first batch.
-    records: usize,
+    /// Number of records, counted in each batch.
+    pub(crate) records: usize,
+    /// Last batch that has placed or removed a record, by its sequence; none if that is the first
+    /// batch.
+    last_batches: HashMap<u64, usize>,
     /// True if the last session has closed the store after the last cut.
     pub(crate) is_closed: bool,
+}
+
+/// Blocks of records in one batch, which are read together.
+pub(crate) struct Unit {
+    batch: usize,
+    blocks: Range<u64>,
+    /// Shards of the index that the records are in.
+    pub(crate) shards: RangeInclusive<usize>,
 }
 
 /// Batches read so far.
@@ -36,13 +49,26 @@ pub(crate) struct Recovery {
 struct Batches {
     session: u64,
     last: Option<Cut>,
-    ranges: Vec<Range<u64>>,
+    /// Number of complete batches, and the place after the last one.
+    count: usize,
+    end: u64,
+    units: Vec<Unit>,
     files: Vec<FileEntry>,
     indices: HashMap<u64, usize>,
-    /// Records of the first batch.
     records: usize,
-    /// Files that the batch being read names.
-    named: Vec<FileEntry>,
+    last_batches: HashMap<u64, usize>,
+    /// The batch being read.
+    begun: Begun,
+}
+
+/// Batch without a cut so far.
+#[derive(Default)]
+struct Begun {
+    units: Vec<Unit>,
+    files: Vec<FileEntry>,
+    records: usize,
+    /// Sequences of the records that it places and removes.
+    changed: Vec<u64>,
 }
 
 impl Recovery {
@@ -54,34 +80,28 @@ impl Recovery {
         let mut read = Batches::default();
         for_each_block(disk, &file, 0..blocks, |place, block| read.add(checkpoint, place, &block));
         let is_closed = read.last?.is_last && read.session + 1 == checkpoint.session;
-        Some(Self { file, batches: read.ranges, files: read.files, records: read.records, is_closed })
+        let Batches { mut units, files, records, last_batches, .. } = read;
+        units.sort_by_key(|unit| Reverse(unit.batch));
+        Some(Self { file, units, files, records, last_batches, is_closed })
     }
 
-    /// Adds the records to the index, newest batch first. `files` are in the order of the journal.
-    /// Skips records of missing files, and records that exceed the length of their file. `None` if
-    /// the journal cannot be read any more.
-    pub(crate) fn load(&self, shared: &Shared, files: &[Option<Arc<SegmentFile>>]) -> Option<()> {
-        shared.index.reserve(self.records);
-        // Records that a later batch has removed or placed.
-        let mut later = HashSet::new();
-        for (index, blocks) in self.batches.iter().enumerate().rev() {
-            let mut placed = Vec::new();
-            let disk = &shared.segments.disk;
-            let end = for_each_block(disk, &self.file, blocks.clone(), |_, block| {
-                for entry in block.items::<Entry>().filter(|entry| !later.contains(&entry.sequence)) {
-                    admit(shared, &entry, files);
-                    // No batch is before the first one.
-                    placed.extend((index > 0).then_some(entry.sequence));
-                }
-                placed.extend(block.items::<Removal>().map(|removal| removal.0));
-                Some(())
-            });
-            if end < blocks.end {
-                return None;
-            }
-            later.extend(placed);
-        }
-        Some(())
+    /// Adds the records of a unit to the index. `files` are in the order of the journal. Skips
+    /// records that a later batch has placed or removed, records of missing files, and records that
+    /// exceed the length of their file. `None` if the journal cannot be read any more.
+    pub(crate) fn load(
+        &self,
+        shared: &Shared,
+        unit: usize,
+        files: &[Option<Arc<SegmentFile>>],
+    ) -> Option<()> {
+        let Unit { batch, blocks, .. } = self.units.get(unit)?;
+        let is_last = |sequence| self.last_batches.get(&sequence).is_none_or(|last| last == batch);
+        let end = for_each_block(&shared.segments.disk, &self.file, blocks.clone(), |_, block| {
+            let entries = block.items::<Entry>().filter(|entry| is_last(entry.sequence));
+            entries.for_each(|entry| admit(shared, &entry, files));
+            Some(())
+        });
+        (end == blocks.end).then_some(())
     }
 }
 
@@ -94,26 +114,50 @@ impl Batches {
         if block.session != self.session || self.session >= checkpoint.session {
             return None;
         }
-        self.named.extend(block.items::<FileEntry>());
-        if self.ranges.is_empty() {
-            self.records += block.items::<Entry>().count();
-        }
+        self.begun.add(self.count, place, block);
         let Some(cut) = block.items::<Cut>().next() else { return Some(()) };
-        let first = self.ranges.last().map_or(0, |batch| batch.end);
         // No file has this number: such a write is durable everywhere except in held-back files.
-        if cut.first != first || !checkpoint.covers(0, cut.number) {
+        if cut.first != self.end || !checkpoint.covers(0, cut.number) {
             return None;
         }
-        self.ranges.push(first..place + 1);
-        self.last = Some(cut);
-        for file in std::mem::take(&mut self.named) {
+        let begun = std::mem::take(&mut self.begun);
+        self.units.extend(begun.units);
+        self.records += begun.records;
+        self.last_batches.extend(begun.changed.into_iter().map(|sequence| (sequence, self.count)));
+        for file in begun.files {
             let index = *self.indices.entry(file.header.number).or_insert(self.files.len());
             match self.files.get_mut(index) {
                 Some(known) => *known = file,
                 None => self.files.push(file),
             }
         }
+        (self.last, self.end) = (Some(cut), place + 1);
+        self.count += 1;
         Some(())
+    }
+}
+
+impl Begun {
+    fn add(&mut self, batch: usize, place: u64, block: &Block<'_>) {
+        self.files.extend(block.items::<FileEntry>());
+        self.changed.extend(block.items::<Removal>().map(|removal| removal.0));
+        for entry in block.items::<Entry>() {
+            self.records += 1;
+            self.note_shard(batch, place, Index::shard_of(entry.hash));
+            // No batch is before the first one.
+            self.changed.extend((batch > 0).then_some(entry.sequence));
+        }
+    }
+
+    /// Adds the block at `place` with a record in `shard` to the last unit, or to a new one.
+    fn note_shard(&mut self, batch: usize, place: u64, shard: usize) {
+        let last = self.units.last_mut().filter(|last| place - last.blocks.start < READ_BLOCKS);
+        let Some(last) = last else {
+            let unit = Unit { batch, blocks: place..place + 1, shards: shard..=shard };
+            return self.units.push(unit);
+        };
+        last.blocks.end = place + 1;
+        last.shards = shard.min(*last.shards.start())..=shard.max(*last.shards.end());
     }
 }
 
@@ -160,5 +204,5 @@ fn admit(shared: &Shared, entry: &Entry, files: &[Option<Arc<SegmentFile>>]) {
     let location = Location { head, offset, head_len, body, body_offset };
     let record = Record::new(entry.hash, entry.sequence, entry.body_len, location);
     record.set_requests(entry.hits.min(u32::from(u8::MAX)) as u8);
-    shared.admit(&record);
+    shared.admit(record);
 }

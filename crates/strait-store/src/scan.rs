@@ -59,7 +59,12 @@ pub(crate) fn scan(shared: &Shared, files: &[Unscanned], in_order: bool) {
     let stop = StopCondition { shared, failed_reads: Cell::new(0) };
     let by_number = files.iter().map(|part| (part.file.number(), part.file.clone())).collect();
     let mut scan = Scan { shared, stop: &stop, checkpoint, files: by_number, referring: Vec::new() };
-    let mut ends: Vec<u64> = files.iter().rev().map(|part| scan.scan_file(part)).collect();
+    let scan_next = |part| {
+        let end = scan.scan_file(part);
+        shared.loading.end_file();
+        end
+    };
+    let mut ends: Vec<u64> = files.iter().rev().map(scan_next).collect();
     ends.reverse();
     scan.adopt_referring();
     // Files that could not be read have no place in the order, and are evicted by their numbers.
@@ -272,7 +277,7 @@ impl Scan<'_> {
                 self.shared.end_head(&other);
             }
         }
-        self.shared.admit(&Record::new(header.hash, header.sequence, header.body_len, new));
+        self.shared.admit(Record::new(header.hash, header.sequence, header.body_len, new));
     }
 
     /// Adopts the records with bodies in other files, now that all files are known.

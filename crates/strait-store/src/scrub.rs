@@ -30,7 +30,7 @@ const NICE: i32 = 10;
 pub(crate) fn run(shared: &Shared, config: Scrub) {
     // Without the lower priority it works as well.
     let _ = rustix::process::setpriority_process(None, NICE);
-    shared.lifecycle.wait_loaded();
+    shared.loading.wait();
     let (pace, cpu) = (Pace::new(config.bytes_per_second), thread_cpu_time());
     let mut worker = Worker { shared, pace, cpu };
     let mut due = Instant::now();

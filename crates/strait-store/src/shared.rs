@@ -18,6 +18,7 @@ use crate::index::Index;
 use crate::journal::Journal;
 use crate::lane::{Lane, RESERVES};
 use crate::lifecycle::Lifecycle;
+use crate::loading::Loading;
 use crate::new_bodies::NewBodies;
 use crate::policy::{Area, Popularity, REQUEST};
 use crate::record::{Location, Record};
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) journal: Journal,
     pub(crate) unread: Unread,
     pub(crate) demand: Demand,
+    pub(crate) loading: Loading,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) new_bodies: NewBodies,
     /// Text about the last damage that was found.
@@ -64,6 +66,7 @@ impl Shared {
             journal: Journal::default(),
             unread: Unread::default(),
             demand: Demand::default(),
+            loading: Loading::default(),
             lifecycle: Lifecycle::default(),
             new_bodies: NewBodies::default(),
             damage: Mutex::default(),
@@ -105,7 +108,7 @@ impl Shared {
             }
             self.lifecycle.wake();
             // The thread that evicts loads the store before that, and closes it after that.
-            let evicts = self.lifecycle.is_loaded() && !self.lifecycle.is_closed();
+            let evicts = self.loading.is_done() && !self.lifecycle.is_closed();
             if !evicts || !self.demand.wait_freed(since, deadline) {
                 return take().ok_or_else(|| self.full(operation, bytes));
             }
@@ -181,12 +184,22 @@ impl Shared {
         self.popularity.note_request(record.hash, RECORD_ALIGN + record.body_len());
     }
 
-    /// Adds a record of an earlier session to the index and to the lists of its files.
-    pub(crate) fn admit(&self, record: &Arc<Record>) {
-        if let Some(location) = record.location() {
-            Self::list(record, &location);
-            self.index.insert(record.clone());
+    /// Adds a record of an earlier session to the index and to the lists of its files, unless its
+    /// key was removed since the store was opened.
+    pub(crate) fn admit(&self, record: Arc<Record>) {
+        let ended = self.loading.ended();
+        if ended.has(record.hash) {
+            drop(ended);
+            self.counters.removed.add(1);
+            if let Some(location) = record.kill() {
+                self.mark_dead(&location.head, location.offset);
+            }
+            return;
         }
+        if let Some(location) = &*lock(&record.location) {
+            Self::list(&record, location);
+        }
+        self.index.insert(record);
     }
 
     /// Gives a record of an earlier session the location of a copy that was made after the last cut
@@ -229,7 +242,7 @@ impl Shared {
         checkpoint.held =
             files.iter().map(|file| Held { file: *file, durable: checkpoint.durable_in(*file) }).collect();
         drop(checkpoint);
-        self.lifecycle.set_loaded();
+        self.loading.end();
     }
 
     /// Unlinks the oldest unopened file if it is older than `position`. Returns the freed bytes.

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::file::lock;
 use crate::format::{Layout, hash_of_pieces};
+use crate::index::Index;
 use crate::lane::{Head, NewObject};
 use crate::read::Loaded;
 use crate::record::{Location, Record};
@@ -82,17 +84,36 @@ impl Store {
 
     /// Returns true if all records of earlier sessions are loaded.
     pub fn is_loaded(&self) -> bool {
-        self.shared.lifecycle.is_loaded()
+        self.shared.loading.is_done()
     }
 
     /// Waits up to `timeout` for the records of earlier sessions. Returns true if they are loaded.
     pub fn wait_loaded(&self, timeout: Duration) -> bool {
-        self.shared.lifecycle.wait_loaded_for(timeout)
+        self.shared.loading.wait_for(timeout)
     }
 
-    /// Waits for the records of earlier sessions without blocking the thread.
-    pub async fn loaded(&self) {
-        poll_fn(|context| self.shared.lifecycle.poll_loaded(context)).await;
+    /// Waits until a lookup of `hash` finds the records that the journal of the index has, and
+    /// requests that they are loaded next. Records that the journal does not know may be missing.
+    pub async fn known(&self, hash: u64) {
+        let shard = Index::shard_of(hash);
+        poll_fn(|context| self.shared.loading.poll_known(shard, context)).await;
+    }
+
+    /// Number of the steps of loading so far: the journal, and each scanned file.
+    pub fn loading_steps(&self) -> u64 {
+        self.shared.loading.steps()
+    }
+
+    /// Like [`Self::loading_steps`], and wakes the task at the next step. `Ready` if the store is
+    /// loaded.
+    pub(crate) fn poll_loading_step(&self, context: &Context<'_>) -> (u64, Poll<()>) {
+        self.shared.loading.poll_step(context)
+    }
+
+    /// Keeps the records of earlier sessions with this hash of their key out of the index if they
+    /// are not loaded yet. The caller then removes those in the index.
+    pub fn end_unloaded(&self, hash: u64) {
+        self.shared.loading.end_key(hash);
     }
 
     /// Alive records with this hash of their key, newest first. The caller loads them and compares
@@ -286,7 +307,7 @@ impl Store {
     /// disk is done, and first until the store is loaded.
     pub fn sync(&self) -> Result<()> {
         // Before loading is done, the durable records of earlier sessions are not known.
-        self.shared.lifecycle.wait_loaded();
+        self.shared.loading.wait();
         if self.shared.segments.disk.is_read_only() {
             return Ok(());
         }

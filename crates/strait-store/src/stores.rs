@@ -8,10 +8,12 @@
 //! misses, and others are placed elsewhere. It is tried again regularly. Once it can be used it is
 //! emptied, because its objects have missed the removals meanwhile.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -168,11 +170,32 @@ impl Stores {
         self.all().all(|store| store.wait_loaded(timeout.saturating_sub(begin.elapsed())))
     }
 
-    /// As [`Store::loaded`], of all stores.
-    pub async fn loaded(&self) {
+    /// As [`Store::known`], of all stores.
+    pub async fn known(&self, hash: u64) {
         for store in self.all() {
-            store.loaded().await;
+            store.known(hash).await;
         }
+    }
+
+    /// As [`Store::loading_steps`], of all stores.
+    pub fn loading_steps(&self) -> u64 {
+        self.all().map(|store| store.loading_steps()).sum()
+    }
+
+    /// Waits until there are more steps than `steps`, or all is loaded.
+    pub async fn loaded_after(&self, steps: u64) {
+        poll_fn(|context| {
+            let polled = self.all().map(|store| store.poll_loading_step(context));
+            let (now, is_done) = polled
+                .fold((0, true), |(now, is_done), (of_it, poll)| (now + of_it, is_done && poll.is_ready()));
+            if now != steps || is_done { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// As [`Store::end_unloaded`], of all stores.
+    pub fn end_unloaded(&self, hash: u64) {
+        self.all().for_each(|store| store.end_unloaded(hash));
     }
 
     /// Alive records with this hash of their key; those of one store newest first.

@@ -1,8 +1,9 @@
-//! Counters of TCP connections for which rustix has no call (tcp(7)).
+//! Counters and options of TCP connections for which rustix has no call (tcp(7)).
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use crate::error::{Error, Result, check};
+use crate::socket;
 
 /// Returns the bytes sent on a socket that its peer has not acknowledged (`SIOCOUTQ`).
 ///
@@ -43,6 +44,17 @@ pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
         Ok(bytes) if len as usize == INFO_BYTES => Ok(u64::from_ne_bytes(bytes)),
         _ => Err(Error::os("read the acknowledged bytes of", "a socket", libc::EOPNOTSUPP)),
     }
+}
+
+/// Lets a connection become readable only with that many bytes, at the end, or when the receive
+/// window is nearly full (`SO_RCVLOWAT`, socket(7)). A lower mark than before reports bytes that are
+/// there already.
+///
+/// # Errors
+/// EBADF and the like alone.
+pub fn set_low_water(socket: impl AsFd, bytes: i32) -> Result<()> {
+    let option = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    socket::set(socket.as_fd(), option, &bytes, ("set the low-water mark of", "a socket"))
 }
 
 /// Returns the bytes written to a socket that TCP has not sent yet (`SIOCOUTQNSD`).

@@ -8,6 +8,7 @@ mod measured;
 mod options;
 mod proxy;
 mod report;
+mod restart;
 mod send;
 mod start;
 mod tax;
@@ -45,6 +46,8 @@ enum Command {
     Proxy(Box<proxy::Args>),
     /// Hit ratio of the cache's eviction policy on traces, compared with other policies
     Cache(cache::Args),
+    /// Start of the proxy after kill -9: time to the first hit, hits and misses
+    Restart(restart::Args),
     /// Check the claims about Strait's speed against libpcap, tcpdump, programs in C and other
     /// proxies
     Claims(claims::Args),
@@ -91,6 +94,7 @@ impl Command {
             Self::Send(args) => send::run(args),
             Self::Proxy(args) => proxy::run(args),
             Self::Cache(args) => cache::run(args),
+            Self::Restart(args) => restart::run(args),
             Self::Claims(args) => claims::run(args),
             Self::Compare(args) => report::run_compare(args),
             Self::Report(args) => report::run_report(args),

@@ -10,7 +10,7 @@ use crate::cache::trace::{Request, Trace};
 use crate::error::{Error, Result};
 
 /// Timeout of connecting and of each read.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of a response head in bytes.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 
@@ -31,7 +31,7 @@ pub(super) fn run(address: SocketAddr, trace: &Trace, terminated: &AtomicBool) -
         let target = Object { size: bytes, id: object, cacheable: true }.target();
         let request = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n");
         reader.get_mut().write_all(request.as_bytes()).map_err(failed)?;
-        let length = read_head(&mut reader).map_err(failed)?;
+        let Head { length, .. } = read_head(&mut reader).map_err(failed)?;
         if length != Some(bytes) {
             return Err(Error::Invalid(format!("{address} answers {target} with the length {length:?}")));
         }
@@ -43,22 +43,30 @@ pub(super) fn run(address: SocketAddr, trace: &Trace, terminated: &AtomicBool) -
     Ok(())
 }
 
-/// Reads the head of a response. Returns its Content-Length; `None` if the status is not 200 or
-/// there is no length.
-fn read_head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<u64>> {
+/// Head of a response.
+pub(super) struct Head {
+    /// Its Content-Length; `None` if the status is not 200 or there is no length.
+    pub(super) length: Option<u64>,
+    /// True if its Cache-Status says that it is from the cache (RFC 9211).
+    pub(super) is_hit: bool,
+}
+
+/// Reads the head of a response.
+pub(super) fn read_head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Head> {
     let mut head = reader.by_ref().take(HEAD_BYTES_MAX);
-    let (mut line, mut length) = (String::new(), None);
+    let (mut line, mut length, mut is_hit) = (String::new(), None, false);
     head.read_line(&mut line)?;
     let is_ok = line.starts_with("HTTP/1.1 200 ");
     loop {
         line.clear();
         if head.read_line(&mut line)? == 0 || line == "\r\n" {
-            return Ok(length.filter(|_| is_ok));
+            return Ok(Head { length: length.filter(|_| is_ok), is_hit });
         }
-        if let Some((name, value)) = line.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
+        let Some((name, value)) = line.split_once(':') else { continue };
+        if name.eq_ignore_ascii_case("content-length") {
             length = value.trim().parse().ok();
+        } else if name.eq_ignore_ascii_case("cache-status") {
+            is_hit = value.split(';').any(|part| part.trim() == "hit");
         }
     }
 }

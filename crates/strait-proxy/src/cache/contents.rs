@@ -69,8 +69,9 @@ impl Contents {
             ..strait_store::Config::new(dir)
         };
         let store = Store::open(config).map_err(unavailable)?;
-        while !store.wait_loaded(std::time::Duration::from_hours(1)) {}
-        Ok(Self(Stores::of(store)))
+        let store = Stores::of(store);
+        disk::await_loaded(&store);
+        Ok(Self(store))
     }
 
     pub(crate) fn of(store: Arc<Stores>) -> Self {

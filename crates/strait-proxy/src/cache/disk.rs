@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use strait_http::fields::Fields;
@@ -88,7 +89,7 @@ fn find_in(
     let mut all = responses(store, records, query.key, body_max);
     all.retain(|object| object.is_allowed(query.policy));
     let Some(index) = all.iter().position(|object| object.matches(query.request, query.keys)) else {
-        let variant = |object: &Object| Variant::of(&object.fields(), query.request, query.keys);
+        let variant = |object: &Object| object.variant_of(query.request, query.keys);
         return Err(NotFound(all.iter().find_map(variant)));
     };
     let object = all.remove(index);
@@ -103,11 +104,12 @@ fn rivals<'o>(object: &Object, others: impl Iterator<Item = &'o Object>, keys: &
     others.filter(is_rival).map(|other| other.variant().clone()).collect()
 }
 
-/// Returns the responses that answer a request, by rank, without bodies.
+/// Returns the responses that answer a request and can be validated, by rank, without bodies.
 pub(crate) fn candidates(store: &Stores, query: &Query<'_, '_>) -> Vec<Object> {
     let all = responses(store, &store.find(query.hash), query.key, 0);
     all.into_iter()
         .filter(|object| object.is_allowed(query.policy) && object.matches(query.request, query.keys))
+        .filter(|object| !object.is_lone_part())
         .collect()
 }
 
@@ -195,9 +197,16 @@ pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String
     Some(Seen { rivals, records })
 }
 
-/// Returns the keys of all responses with matching fields, which are to be removed. Reads the heads
-/// of all records. Removes the records that cannot be read, as [`remove`] does.
+/// Blocks until all records of earlier sessions are in the index.
+pub(crate) fn await_loaded(store: &Stores) {
+    while !store.wait_loaded(Duration::from_hours(1)) {}
+}
+
+/// Returns the keys of all responses with matching fields, which are to be removed. Blocks until
+/// the store is loaded, and reads the heads of all records. Removes the records that cannot be read,
+/// as [`remove`] does.
 pub(crate) fn keys(store: &Stores, is_match: impl Fn(&Fields<'_>) -> bool) -> Vec<Arc<str>> {
+    await_loaded(store);
     keys_with(store, |record| store.load(record, 0), is_match)
 }
 
@@ -218,16 +227,20 @@ fn keys_with(
     store.records().iter().filter_map(key).collect()
 }
 
-/// Removes all records for a key; returns their number.
+/// Removes all records for a key, also those that are not loaded yet; returns the number of the
+/// loaded ones.
 pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
+    store.end_unloaded(hash);
     let is_match = |stored: &[u8]| stored == key.as_bytes();
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
     removal.remove_of_hash(hash);
     removal.removed
 }
 
-/// Removes all records of the keys that match; returns their number.
+/// Removes all records of the keys that match; returns their number. Blocks until the store is
+/// loaded.
 pub(crate) fn remove_matching(store: &Stores, is_match: impl Fn(&str) -> bool) -> usize {
+    await_loaded(store);
     let is_match = |key: &[u8]| std::str::from_utf8(key).is_ok_and(&is_match);
     let mut removal = Removal::new(store, |record| store.load(record, 0), is_match);
     for record in store.records() {

@@ -370,7 +370,7 @@ impl FillTask {
             let (stored, range) = (self.stored, self.range.clone());
             let Connection { socket, background, .. } = &mut *self.incoming.connection;
             let check = || check_abandoned(&self.guard, background, stored, &range);
-            let received = unless_abandoned(&self.guard.fill, socket.receive(most), check).await?;
+            let received = unless_abandoned(&self.guard.fill, socket.receive(most, ahead), check).await?;
             let piece = received.map_err(|_| FillError::Origin)?;
             let len = piece.bytes().len() as u64;
             if len == 0 {

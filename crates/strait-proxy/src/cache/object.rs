@@ -13,7 +13,7 @@ use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::partial::may_combine;
 use strait_http::storing::Policy;
-use strait_http::vary::{has_keyed_of, has_keys, is_plain, matches_variant, overlap};
+use strait_http::vary::{Variant, has_keyed_of, has_keys, is_of_range, is_plain, matches_variant, overlap};
 use strait_store::{Extent, Record, Stores};
 
 use crate::cache::generation::Generation;
@@ -202,6 +202,18 @@ impl Object {
     /// Returns true if its key has all built-in key fields of the request.
     pub(crate) fn has_keyed_of(&self, request: &Fields<'_>) -> bool {
         has_keyed_of(&self.variant, request)
+    }
+
+    /// Returns true if it is a part that answers requests with its own Range alone, because it has
+    /// no strong validator. It is neither combined nor validated.
+    pub(crate) fn is_lone_part(&self) -> bool {
+        is_of_range(&self.variant)
+    }
+
+    /// Returns the variant of a request by its Vary.
+    pub(crate) fn variant_of(&self, request: &Fields<'_>, keys: &[String]) -> Option<Variant> {
+        let of = if self.is_lone_part() && request.has("range") { Variant::of_part } else { Variant::of };
+        of(&self.fields(), request, keys)
     }
 
     /// Returns true if it answers requests without built-in key fields.

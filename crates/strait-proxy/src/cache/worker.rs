@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use strait_http::cache_control::OfRequest;
 use strait_http::fields::Fields;
-use strait_http::vary::Variant;
 use strait_store::Stores;
 use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
@@ -41,10 +40,12 @@ use crate::upstream::background::Background;
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::{Pool, Upstream};
 
-/// Time after the start in which a miss waits for the store's index. A journal of 500,000 objects
-/// is loaded in less, so that none of them is fetched again. A scan of all records can take
-/// longer; after this time no request waits for it.
-const LOADING: Duration = Duration::from_millis(500);
+/// Time after the start in which a miss waits for the journal of the store's index: for its check,
+/// and for the part with the requested key, which is loaded next.
+const JOURNAL_WAIT: Duration = Duration::from_millis(900);
+/// Time after the start in which a miss waits for the scan of the records that the journal does not
+/// know. A scan of all records can take long; after this time no request waits for it.
+const SCAN_WAIT: Duration = Duration::from_millis(500);
 
 /// State that all workers share.
 #[derive(Debug)]
@@ -130,8 +131,8 @@ pub(crate) struct Local {
     random_count: Cell<u64>,
     /// True once the store is known to be loaded.
     is_loaded: Cell<bool>,
-    /// End of the time in which a miss waits for the store to be loaded.
-    loading_until: Instant,
+    /// Start of the time in which a miss waits for the store to be loaded.
+    loading_since: Instant,
 }
 
 /// Returns the budget of files that connections and pipes share. Pipes of all workers leave a part
@@ -164,7 +165,7 @@ impl Worker {
             random: RandomState::new(),
             random_count: Cell::default(),
             is_loaded: Cell::default(),
-            loading_until: Instant::now() + LOADING,
+            loading_since: Instant::now(),
             shared,
             lane,
         });
@@ -236,7 +237,7 @@ impl Worker {
     fn other_variants(&self, query: &Query<'_, '_>) -> Result<Arc<Object>, NotFound> {
         let is_match = |object: &Object| object.is_for(query.key) && object.is_alive();
         let other = self.shared.memory.peek(query.hash, is_match);
-        let variant = other.and_then(|other| Variant::of(&other.fields(), query.request, query.keys));
+        let variant = other.and_then(|other| other.variant_of(query.request, query.keys));
         Err(NotFound(variant))
     }
 
@@ -247,7 +248,8 @@ impl Worker {
         }
     }
 
-    /// Returns the stored responses that match a request, fresh or stale, one for each variant.
+    /// Returns the stored responses that match a request and can be validated, fresh or stale, one for
+    /// each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, request: &Fields<'_>) -> Vec<Arc<Object>> {
         let query = self.query(hash, key, request);
         let is_match =
@@ -390,19 +392,33 @@ impl Local {
         look(strait_store::hash_of(key.as_bytes()), &key)
     }
 
-    /// Waits until the store's index is loaded, at most to the end of the time for it. Returns
-    /// false if it was loaded before, so that a lookup has missed nothing.
-    pub(crate) async fn wait_loaded(&self) -> bool {
+    /// Waits until more of the store's index is loaded than at the last lookup of `hash`, within
+    /// the time for it. `seen` is the state of the lookups of one request, `None` at first. Returns
+    /// false if another lookup finds nothing more.
+    pub(crate) async fn wait_loading(&self, hash: u64, seen: &mut Option<u64>) -> bool {
         let Some(store) = self.shared.store.as_ref().filter(|_| !self.is_loaded.get()) else { return false };
-        if Instant::now() >= self.loading_until {
-            self.is_loaded.set(store.is_loaded());
+        let is_loaded = store.is_loaded();
+        let steps = store.loading_steps();
+        let before = seen.replace(steps);
+        if before == Some(steps) && is_loaded {
+            self.is_loaded.set(true);
             return false;
         }
+        let until = self.loading_since + if before.is_none() { JOURNAL_WAIT } else { SCAN_WAIT };
+        if Instant::now() >= until {
+            self.is_loaded.set(is_loaded);
+            return false;
+        }
+        let more = async {
+            match before {
+                None => store.known(hash).await,
+                Some(steps) => store.loaded_after(steps).await,
+            }
+        };
         // Boxed, as everywhere on the path of a request: a timer needs much memory, which each
         // exchange would hold, and an alignment that makes its allocation slow.
-        let waited = Box::pin(tokio::time::timeout_at(self.loading_until, store.loaded())).await;
-        self.is_loaded.set(waited.is_ok());
-        true
+        let waited = Box::pin(tokio::time::timeout_at(until, more)).await;
+        before.is_none() || waited.is_ok()
     }
 
     /// Returns an object that memory alone holds with a new generation, for a validation that is

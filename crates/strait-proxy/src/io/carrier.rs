@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use rustix::net::{Shutdown, shutdown};
 use strait_transfer::pipe::Pipe;
-use strait_transfer::tcp::acknowledged;
+use strait_transfer::tcp::{acknowledged, set_low_water};
 use tokio::net::TcpStream;
 
 use crate::io::buffer::Buffer;
@@ -148,6 +148,15 @@ impl Carrier {
         match self {
             Self::Connection(stream) => stream.splice_more(pipe, most),
             Self::Http2(_) => Ok(0),
+        }
+    }
+
+    /// Sets the low-water mark of a connection without TLS, whose records have framing of their own.
+    /// Returns false if there is none.
+    pub(crate) fn set_low_water(&self, bytes: u32) -> bool {
+        match self {
+            Self::Connection(stream) if !stream.is_encrypted() => set_low_water(&stream.tcp, bytes),
+            _ => false,
         }
     }
 

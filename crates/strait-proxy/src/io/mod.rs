@@ -11,6 +11,7 @@ pub(crate) mod framing;
 pub(crate) mod gate;
 pub(crate) mod head;
 pub(crate) mod http2;
+pub(crate) mod low_water;
 pub(crate) mod moved;
 pub(crate) mod pace;
 pub(crate) mod piece;

@@ -20,6 +20,7 @@ use crate::io::buffer::{BUFFER_BYTES, Buffer};
 use crate::io::carrier::Carrier;
 use crate::io::deadline::{Deadline, TimedOut};
 use crate::io::http2::stream::Http2Stream;
+use crate::io::low_water::LowWater;
 pub(crate) use crate::io::moved::Moved;
 use crate::io::pace::{Pace, Uptake};
 use crate::io::piece::Piece;
@@ -84,6 +85,20 @@ async fn paced(
     Ok(read)
 }
 
+/// Returns the result of a read. Removes the low-water mark while the read waits for too long: then
+/// the kernel reports the bytes that are there.
+fn or_late<T>(
+    read: Poll<T>,
+    low_water: &mut LowWater,
+    stream: &Carrier,
+    context: &mut Context<'_>,
+) -> Poll<T> {
+    if read.is_pending() && low_water.poll_late(context) {
+        let _ = stream.set_low_water(1);
+    }
+    read
+}
+
 /// TCP connection, with or without TLS, or a stream of an HTTP/2 connection.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -98,6 +113,7 @@ pub(crate) struct Socket {
     pub(crate) pace: Option<(Pace, Instant)>,
     /// Minimum pace at which a client reads responses.
     pub(crate) uptake: Option<Uptake>,
+    low_water: LowWater,
     pub(crate) moved: Moved,
 }
 
@@ -121,6 +137,7 @@ impl Socket {
             stops_on_response: false,
             pace: None,
             uptake: None,
+            low_water: LowWater::default(),
             moved: Moved::default(),
         }
     }
@@ -155,6 +172,7 @@ impl Socket {
 
     /// Reads available bytes, at most `most`, into an empty buffer; 0 at the end.
     pub(crate) async fn read_some(&mut self, buffer: &mut Buffer, most: u64) -> Result<usize, SocketError> {
+        self.remove_low_water();
         let Self { stream, deadline, idle_timeout, pace, .. } = self;
         let most = most.min(BUFFER_BYTES as u64) as usize;
         let read = poll_fn(|context| stream.poll_read(context, buffer, most));
@@ -169,6 +187,7 @@ impl Socket {
 
     /// Like [`Socket::read`], but does not wait; 0 at the end, or if there are no bytes now.
     pub(crate) async fn read_at_once(&mut self, buffer: &mut Buffer) -> Result<usize, SocketError> {
+        self.remove_low_water();
         let stream = &mut self.stream;
         let read = poll_fn(|context| Poll::Ready(stream.poll_read(context, buffer, BUFFER_BYTES)));
         match read.await {
@@ -183,6 +202,7 @@ impl Socket {
         limit: Duration,
         buffer: &mut Buffer,
     ) -> Result<usize, SocketError> {
+        self.remove_low_water();
         let Self { stream, deadline, pace, .. } = self;
         let read = poll_fn(|context| stream.poll_read(context, buffer, BUFFER_BYTES));
         paced(deadline, pace, limit, read).await
@@ -335,30 +355,58 @@ impl Socket {
         Ok(())
     }
 
-    /// Moves up to `most` received bytes into an empty pipe; 0 at the end. Only if
+    /// Moves received bytes of the `due` ones of a body into an empty pipe; 0 at the end. Only if
     /// [`Socket::can_splice`].
-    pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
-        let Self { stream, deadline, idle_timeout, pace, .. } = self;
-        let moved = poll_fn(|context| stream.poll_splice(context, pipe, most));
-        paced(deadline, pace, *idle_timeout, moved).await
+    pub(crate) async fn splice_to(&mut self, pipe: &mut Pipe, due: u64) -> Result<usize, SocketError> {
+        let Self { stream, deadline, idle_timeout, pace, low_water, .. } = self;
+        let moved = poll_fn(|context| {
+            let moved = stream.poll_splice(context, pipe, due);
+            or_late(moved, low_water, stream, context)
+        });
+        let moved = paced(deadline, pace, *idle_timeout, moved).await?;
+        self.note_received(moved, due);
+        Ok(moved)
     }
 
-    /// Reads available bytes, at most `most`, into a piece; an empty one at the end. Only without
-    /// TLS.
-    pub(crate) async fn receive(&mut self, most: usize) -> Result<Piece, SocketError> {
-        let Self { stream, deadline, idle_timeout, pace, .. } = self;
+    /// Reads available bytes, at most `most` of the `due` ones of a body, into a piece; an empty one
+    /// at the end. Only without TLS.
+    pub(crate) async fn receive(&mut self, most: usize, due: u64) -> Result<Piece, SocketError> {
+        let Self { stream, deadline, idle_timeout, pace, low_water, .. } = self;
         let mut piece = None;
         let receive = poll_fn(|context| {
-            let received = ready!(stream.poll_receive(context, most))?;
+            let received = stream.poll_receive(context, most);
+            let received = ready!(or_late(received, low_water, stream, context))?;
             Poll::Ready(Ok(piece.insert(received).bytes().len()))
         });
-        paced(deadline, pace, *idle_timeout, receive).await?;
+        let received = paced(deadline, pace, *idle_timeout, receive).await?;
+        self.note_received(received, due);
         Ok(piece.unwrap_or_else(Piece::take))
     }
 
-    /// Moves up to `most` more received bytes into a pipe, without waiting.
-    pub(crate) fn splice_more(&self, pipe: &mut Pipe, most: u64) -> Result<usize, SocketError> {
-        Ok(self.stream.splice_more(pipe, most)?)
+    /// Moves received bytes of the `due` ones of a body into a pipe, without waiting.
+    pub(crate) fn splice_more(&mut self, pipe: &mut Pipe, due: u64) -> Result<usize, SocketError> {
+        let moved = self.stream.splice_more(pipe, due)?;
+        if moved > 0 {
+            self.note_received(moved, due);
+        }
+        Ok(moved)
+    }
+
+    /// Changes the low-water mark after a read of some of the `due` bytes of a body.
+    fn note_received(&mut self, received: usize, due: u64) {
+        let left = due.saturating_sub(received as u64);
+        if let Some(mark) = self.low_water.note(received as u64, left, tokio::time::Instant::now)
+            && !self.stream.set_low_water(mark)
+        {
+            let _ = self.low_water.remove();
+        }
+    }
+
+    /// Removes the low-water mark before bytes are read that may be few.
+    fn remove_low_water(&mut self) {
+        if let Some(mark) = self.low_water.remove() {
+            let _ = self.stream.set_low_water(mark);
+        }
     }
 
     /// Sends the contents of a pipe; through memory unless [`Socket::can_splice`].
@@ -488,3 +536,6 @@ impl Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,16 +35,7 @@ impl Exchange<'_, '_> {
             Bypass::Origin(resource, hops, why) => self.pass(&resource, hops, why).await,
             Bypass::Tunnel(authority) => Box::pin(self.connect(&authority)).await,
             Bypass::Here => self.answer_here().await,
-            Bypass::Purge(resource) => {
-                let is_partial = self.worker.shared.is_loading();
-                match Box::pin(self.purge(&resource)).await {
-                    // The loaded objects are removed also if the client does not repeat the request.
-                    Err(ExchangeError::Refuse(200 | 404, _)) if is_partial => {
-                        Err(ExchangeError::Refuse(503, LOADING.to_owned()))
-                    }
-                    done => done,
-                }
-            }
+            Bypass::Purge(resource) => Box::pin(self.purge(&resource)).await,
             Bypass::File(uri, dir, _) => Box::pin(self.answer_with_file(&uri, dir)).await,
             Bypass::Verify(route, auth, credentials) => {
                 match Box::pin(verify(self.worker, auth, credentials, self.peer.ip())).await {

@@ -16,7 +16,7 @@ use crate::io::socket::SocketError;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::ranges::{Assembled, assemble, resume};
-use crate::serve::respond::{selected, send};
+use crate::serve::respond::{is_its_range, selected, send};
 use crate::serve::wanted::{Miss, Wanted};
 
 /// Answers HEAD from a fill that has its head.
@@ -26,7 +26,10 @@ pub(crate) async fn head_of_fill(
 ) -> Result<bool, ExchangeError> {
     let worker = exchange.worker;
     for fill in worker.shared.fills.of(wanted.hash, &wanted.key) {
-        let Some(object) = fill.object_now().filter(|object| object.length.is_some()) else { continue };
+        let Some(object) = fill.object_now() else { continue };
+        if object.length.is_none() || object.is_lone_part() {
+            continue;
+        }
         let decision = reuse(worker.now(), &object.times, &object.directives, &wanted.directives);
         if decision == Reuse::Serve && matches(exchange, &object) {
             let selected = selected(exchange, &object);
@@ -95,6 +98,10 @@ pub(crate) async fn follow_one(
             outcome = differs(exchange, &object);
             continue;
         }
+        if object.is_lone_part() && !is_its_range(exchange, &object) {
+            outcome = FillStep::Outside;
+            continue;
+        }
         let now = exchange.worker.now();
         if reuse(now, &object.times, &object.directives, &wanted.directives) != Reuse::Serve {
             return Ok(FillStep::Alone);
@@ -154,7 +161,7 @@ fn matches(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
 
 fn differs(exchange: &Exchange<'_, '_>, object: &Object) -> FillStep {
     let keys = exchange.worker.key_fields();
-    let own = Variant::of(&object.fields(), &exchange.request.fields, keys);
+    let own = object.variant_of(&exchange.request.fields, keys);
     own.map_or(FillStep::Alone, FillStep::Differs)
 }
 

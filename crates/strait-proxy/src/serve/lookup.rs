@@ -20,7 +20,7 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow_one, head_of_fill};
 use crate::serve::miss;
-use crate::serve::respond::{missing, selected, send_pinned};
+use crate::serve::respond::{is_its_range, missing, selected, send_pinned};
 use crate::serve::revalidate;
 use crate::serve::wanted::{Lookup, Miss, Wanted};
 
@@ -193,7 +193,7 @@ fn has_changed(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, miss: &Miss) ->
                 has_records && found.records().map(Arc::as_ptr).eq(stored.records().map(Arc::as_ptr));
             !is_same && !Arc::ptr_eq(&found, stored)
         }
-        (Ok(_), None) => true,
+        (Ok(found), None) => !found.is_lone_part(),
         (Err(_), _) => false,
     }
 }
@@ -227,6 +227,9 @@ async fn look_up(
     };
     let now = worker.now();
     let decision = reuse(now, &object.times, &object.directives, &wanted.directives);
+    if object.is_lone_part() && !(decision == Reuse::Serve && is_its_range(exchange, &object)) {
+        return Ok(Lookup::Missed(Miss::new(Why::UriMiss)));
+    }
     if may_send_body(exchange, &object, decision) && !check::is_sound(worker, &object).await {
         return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
     }
@@ -272,12 +275,14 @@ fn may_send_body(exchange: &Exchange<'_, '_>, object: &Object, decision: Reuse) 
 }
 
 /// Finds the stored response. While the store's index is being loaded, a miss is looked up again
-/// when it is loaded.
+/// when more of it is loaded.
 async fn find(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>) -> Result<Arc<Object>, NotFound> {
     let (worker, request_fields) = (exchange.worker, &exchange.request.fields);
-    let found = worker.find(wanted.hash, &wanted.key, request_fields);
-    if found.is_ok() || !worker.wait_loaded().await {
-        return found;
+    let mut seen = None;
+    loop {
+        let found = worker.find(wanted.hash, &wanted.key, request_fields);
+        if found.is_ok() || !worker.wait_loading(wanted.hash, &mut seen).await {
+            return found;
+        }
     }
-    worker.find(wanted.hash, &wanted.key, request_fields)
 }

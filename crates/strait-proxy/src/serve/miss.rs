@@ -188,7 +188,7 @@ async fn store_or_pass(
     let Some(guard) = guard else { return pass(exchange, incoming, miss.why).await };
     // The Range is the proxy's own for a gap, or the client's.
     let is_range = miss.gap.is_some() || (miss.stored.is_none() && exchange.request.fields.has("range"));
-    let Some((object, range)) = storable(exchange, wanted, is_range, &incoming) else {
+    let Some((object, range)) = storable(exchange, wanted, (is_range, miss.gap.is_some()), &incoming) else {
         // A refused Range does not concern the whole response: one of the followers requests it.
         let is_of_range = is_range && incoming.status != 200;
         guard.end(if is_of_range { Phase::Broken } else { Phase::NotShared });
@@ -247,11 +247,13 @@ async fn store_or_pass(
 fn storable(
     exchange: &Exchange<'_, '_>,
     wanted: &Wanted<'_>,
-    is_range: bool,
+    (is_range, is_of_gap): (bool, bool),
     incoming: &Incoming,
 ) -> Option<(Object, Range<u64>)> {
     let (worker, request, response) = (exchange.worker, exchange.request, incoming.response());
     let storable = object(worker, is_range, request, &wanted.directives, &wanted.key, (incoming, &response));
+    // A gap is requested with the validator of the stored parts, and its response may lack fields.
+    let storable = storable.filter(|(object, _)| !(object.is_lone_part() && is_of_gap));
     let is_of_range = is_range && incoming.status != 200;
     let keys = worker.key_fields();
     if storable.is_none() && !is_of_range && is_for_one_alone(keys, request, &response) {

@@ -30,6 +30,12 @@ pub(crate) fn missing(object: &Object, selected: &Selected, is_head: bool) -> Op
     needed.iter().find_map(|range| object.first_gap(range))
 }
 
+/// Returns true if a request is for the bytes of a part without a strong validator. Any other
+/// request, such as one with conditions, HEAD, or one for bytes within, is left to the origin.
+pub(crate) fn is_its_range(exchange: &Exchange<'_, '_>, object: &Object) -> bool {
+    matches!(selected(exchange, object), Selected::Part(_))
+}
+
 /// Sends a stored object. Returns false, with nothing sent, if it was evicted since it was found.
 pub(crate) async fn send(
     exchange: &mut Exchange<'_, '_>,

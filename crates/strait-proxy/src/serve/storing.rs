@@ -12,6 +12,7 @@ use strait_http::freshness::age_of;
 use strait_http::head::{FIELDS_MAX, HEAD_BYTES_MAX, Request, Response};
 use strait_http::partial::{part_of, strong_validator};
 use strait_http::poisoning::is_keyed;
+use strait_http::range::{Wanted, wanted};
 use strait_http::storing::{StorableRequest, is_useful, may_store, storable_fields};
 use strait_http::update::updated;
 use strait_http::vary::{self, Variant};
@@ -43,13 +44,18 @@ pub(crate) fn object(
     if varies_with_dropped(worker.key_fields(), request, fields) {
         return None;
     }
-    let variant = Variant::of(fields, &request.fields, worker.key_fields())?;
+    // A part needs a strong validator to be combined with others.
+    let is_lone = response.status == 206 && strong_validator(fields).is_none();
+    let variant_of = if is_lone { Variant::of_part } else { Variant::of };
+    let variant = variant_of(fields, &request.fields, worker.key_fields())?;
     let (status, range, length) = match (response.status, incoming.body) {
-        // A part needs a strong validator to be combined with others.
         (206, body) => {
-            strong_validator(fields)?;
             let (range, length) = part_of(fields, body)?;
-            (200, range, Some(length?))
+            let length = length?;
+            if is_lone && !(is_range && may_stand_alone(request, fields, &own, &range, length)) {
+                return None;
+            }
+            (200, range, Some(length))
         }
         (status, BodyFraming::None) => (status, 0..0, Some(0)),
         (status, BodyFraming::Length(length)) => (status, 0..length, Some(length)),
@@ -76,7 +82,29 @@ pub(crate) fn object(
         Object::of(key, &meta, status, &stored, stored_directives(fields, &own, &stored), Body::Filling);
     worker.heads.give_back(head);
     let object = object.with_negative(settings.negative);
-    (is_readable && is_useful(fields, &own, &object.times)).then_some((object, range))
+    // A part without a strong validator cannot be validated.
+    let is_useful = is_useful(fields, &own, &object.times) && !(is_lone && !object.times.is_fresh(received));
+    (is_readable && is_useful).then_some((object, range))
+}
+
+/// Returns true if a part without a strong validator may answer requests with the same Range (RFC
+/// 9111, section 3.3): it has an explicit lifetime, and is exactly the one part that the request
+/// selects. With If-Range, it may lack fields (RFC 9110, section 15.3.7); if Connection names
+/// Range, the origin did not receive that.
+fn may_stand_alone(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    own: &OfResponse,
+    range: &Range<u64>,
+    length: u64,
+) -> bool {
+    let is_explicit = own.max_age.is_some() || own.s_maxage.is_some() || fields.has("expires");
+    let is_dropped = request.fields.elements("connection").any(|it| it.eq_ignore_ascii_case("range"));
+    let wanted = request.fields.one("range").map(|text| wanted(text, length));
+    let is_it = matches!(wanted, Some(Wanted::Parts(parts)) if *parts == [range.clone()]);
+    // All of the bytes would be kept in memory, for any Range.
+    let is_whole = *range == (0..length);
+    is_explicit && !is_dropped && !request.fields.has("if-range") && is_it && !is_whole
 }
 
 /// Returns the directives of the stored fields. They are those of the response, unless one of their

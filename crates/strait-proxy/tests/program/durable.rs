@@ -138,3 +138,42 @@ fn synced_objects_are_hits_after_kills_and_an_unknown_one_is_fetched() {
         proxy.kill();
     }
 }
+
+#[test]
+fn ten_thousand_synced_objects_are_hits_after_a_kill() {
+    const OBJECTS: u64 = 10_000;
+    let origin = Origin::of_bodies();
+    let cache = tempfile::tempdir().unwrap();
+    let start = || Setup::for_origin(origin.address).config("cache.sync = 1\n").start_in(cache.path());
+    let object = |id: u64| Body::new(id, 100 + id % 900);
+    let proxy = start();
+    let mut client = Client::connect(proxy.address).unwrap();
+    for id in 0..OBJECTS {
+        object(id).assert_whole(&client.fetch(&object(id).target(), "").unwrap().body);
+    }
+    assert!(wait_until(LIMIT, || journaled(cache.path()) >= OBJECTS as usize));
+    drop(client);
+    proxy.kill();
+
+    let proxy = start();
+    let mut client = Client::connect(proxy.address).unwrap();
+    // The newest and the oldest first, then objects in between.
+    let order = (0..OBJECTS).map(|at| if at % 2 == 0 { at / 2 } else { OBJECTS - 1 - at / 2 });
+    for id in order {
+        // Without a fetch: even if this machine is too busy to load the journal in time.
+        let is_hit = || {
+            let response = client.fetch(&object(id).target(), "Cache-Control: only-if-cached\r\n").unwrap();
+            response.head.is_hit() && {
+                object(id).assert_whole(&response.body);
+                true
+            }
+        };
+        assert!(wait_until(LIMIT, is_hit), "{id} is lost");
+    }
+    assert_eq!(origin.asked().len(), OBJECTS as usize);
+    let unknown = object(OBJECTS);
+    assert!(!client.fetch(&unknown.target(), "").unwrap().head.is_hit());
+    assert_eq!(origin.asked().len(), OBJECTS as usize + 1);
+    drop(client);
+    let _ = proxy.terminate();
+}

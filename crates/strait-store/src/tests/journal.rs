@@ -9,14 +9,19 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::{PATIENCE, body_of, config, fill_of, killed, open};
+use crate::budget::Share;
 use crate::disk::{Call, Disk};
 use crate::eviction::SPARES;
 use crate::file::name_of;
-use crate::format::journal::{BLOCK_BYTES, Block, Cut};
+use crate::format::journal::{BLOCK_BYTES, Block, Cut, FileEntry};
 use crate::format::{STATE_AT, State};
+use crate::index::Index;
 use crate::lane::RESERVES;
+use crate::open::Opened;
 use crate::policy::Area;
-use crate::{Config, Error, Store, append, eviction, hash_of};
+use crate::recovery::Recovery;
+use crate::unread::Found;
+use crate::{Config, Error, Store, append, eviction, hash_of, load, open as opening};
 
 fn put(store: &Store, number: u64) {
     store.put(0, &number.to_le_bytes(), b"meta", &[&fill_of(number, 1000)]).unwrap();
@@ -300,5 +305,75 @@ fn interrupted_copy_of_a_record_does_not_replace_it() {
         let (_dir, after) = reopened(image.path(), &Disk::default());
         assert!(has(&after, 1), "{with_journal}");
         assert_eq!((after.stats().records, after.stats().corrupt), (1, 1));
+    }
+}
+
+#[test]
+fn units_of_a_shard_have_all_records_of_its_keys() {
+    const COUNT: u64 = 30_000;
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { capacity_bytes: 64 << 20, ..config(&dir) };
+    let store = open(&config);
+    for number in 0..COUNT {
+        put(&store, number);
+        if [COUNT / 2, COUNT - 3].contains(&number) {
+            store.sync().unwrap();
+        }
+    }
+    let dir = killed(dir.path());
+    let config = Config { dir: dir.path().into(), ..config };
+    for number in [0, 1, COUNT / 2, COUNT / 2 + 1, COUNT - 3] {
+        let Opened { shared, earlier, .. } = opening::open(Disk::default(), config.clone()).unwrap();
+        let checkpoint = shared.durability.checkpoint().clone();
+        let recovery = Recovery::open(&shared.segments.disk, dir.path(), &checkpoint).unwrap();
+        assert!(recovery.units.len() > 4);
+        let open_file = |entry: &FileEntry| {
+            let found = earlier.files.iter().find(|found| found.number == entry.header.number)?;
+            let share = Share::of_existing(&shared.segments.budget, found.share.bytes());
+            load::open(&shared, Found { kind: found.kind, number: found.number, share })
+        };
+        let files: Vec<_> = recovery.files.iter().map(open_file).collect();
+        let hash = hash_of(&number.to_le_bytes());
+        let has_shard = |unit: &&usize| recovery.units[**unit].shards.contains(&Index::shard_of(hash));
+        let units: Vec<_> = (0..recovery.units.len()).collect();
+        let units: Vec<_> = units.iter().filter(has_shard).collect();
+        assert!(units.len() < 4, "{} of {} units", units.len(), recovery.units.len());
+        for unit in units {
+            recovery.load(&shared, *unit, &files).unwrap();
+        }
+        assert_eq!(shared.index.find(hash).len(), 1, "{number}");
+        assert!(shared.index.len() < COUNT as usize / 2);
+    }
+}
+
+#[test]
+fn key_that_is_removed_before_it_is_loaded_does_not_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    (0..20).for_each(|number| put(&store, number));
+    store.put(0, b"own", b"meta", &[&fill_of(1, 100_000)]).unwrap();
+    store.sync().unwrap();
+    // The journal does not know these.
+    (20..40).for_each(|number| put(&store, number));
+    let removed =
+        [3_u64, 33].map(|number| hash_of(&number.to_le_bytes())).into_iter().chain([hash_of(b"own")]);
+    for by_journal in [true, false] {
+        let dir = killed(dir.path());
+        if !by_journal {
+            fs::remove_file(dir.path().join("index")).unwrap();
+        }
+        let Opened { shared, earlier, .. } = opening::open(Disk::default(), config(&dir)).unwrap();
+        removed.clone().for_each(|hash| shared.loading.end_key(hash));
+        load::load(&shared, earlier);
+        assert!(removed.clone().all(|hash| shared.index.find(hash).is_empty()));
+        assert_eq!((shared.index.len(), shared.counters.removed.get()), (38, 3));
+        // Nor in the next session, although this one ends without a sync. A removal after the end
+        // of loading concerns later objects alone.
+        let (_dir, store) = reopened(dir.path(), &Disk::default());
+        assert!(!has(&store, 3) && !has(&store, 33) && has(&store, 4));
+        assert!(store.find(hash_of(b"own")).iter().all(|record| store.load(record, 0).is_err()));
+        store.end_unloaded(hash_of(&3_u64.to_le_bytes()));
+        put(&store, 3);
+        assert!(has(&store, 3));
     }
 }
