@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     fn pool(servers: u16) -> ServerPool {
-        let member = |port| Member::new(Server { host: "a".into(), port, is_tls: false }, 1);
+        let member = |port| Member::new(Server::Tcp { host: "a".into(), port, is_tls: false }, 1);
         ServerPool::new(Some("p"), &edge::Pool::default(), (1..=servers).map(member).collect())
     }
 

@@ -257,7 +257,10 @@ fn member(text: &str) -> Result<Member, String> {
             .filter(|number| (1..=WEIGHT_MAX).contains(number))
             .ok_or_else(|| format!("\"{word}\": expected weight=1 to weight={WEIGHT_MAX}"))?;
     }
-    let expected = "expected HOST:PORT, http://HOST:PORT or https://HOST:PORT";
+    let expected = "expected HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH";
+    if let Some(server) = Server::unix(address) {
+        return Ok(Member::new(server?, weight));
+    }
     if address.contains("://") {
         let uri = Uri::parse(address).map_err(|error| format!("{error}; {expected}"))?;
         if !matches!(uri.path, "" | "/") {
@@ -269,7 +272,7 @@ fn member(text: &str) -> Result<Member, String> {
     let port = authority.port.ok_or_else(|| format!("it has no port; {expected}"))?;
     let host = authority.host.to_string();
     let host = host.trim_matches(['[', ']']).into();
-    Ok(Member::new(Server { host, port, is_tls: false }, weight))
+    Ok(Member::new(Server::Tcp { host, port, is_tls: false }, weight))
 }
 
 /// Returns the reason why a check cannot be sent.

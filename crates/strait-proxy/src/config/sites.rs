@@ -123,7 +123,7 @@ impl Sites {
 
     /// Returns true if a server uses TLS.
     pub(crate) fn use_tls(&self) -> bool {
-        self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls)
+        self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls())
     }
 
     /// Returns the ends of all keys: the name of each pool, alone and with each set of rules of its
@@ -354,7 +354,7 @@ mod tests {
         let mut key = String::new();
         Resource { uri, pool: pool_of(&sites, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
-        let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
+        let one = Sites::of_origin(Server::Tcp { host: "a".into(), port: 1, is_tls: false });
         key.clear();
         Resource { uri, pool: pool_of(&one, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");

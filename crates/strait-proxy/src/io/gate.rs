@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn origin(port: u16) -> Key {
-        Key::Origin(Server { host: "a".into(), port, is_tls: false })
+        Key::Origin(Server::Tcp { host: "a".into(), port, is_tls: false })
     }
 
     fn later() -> Instant {

@@ -201,7 +201,7 @@ impl Exchange<'_, '_> {
         let port = authority.port_or_default(Scheme::Https);
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // Bytes inside the tunnel belong to client and origin: the proxy adds no TLS.
-        let server = Server { host, port, is_tls: false };
+        let server = Server::Tcp { host, port, is_tls: false };
         let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
         self.client.record.other(200, Outcome::Tunnel);
         self.client.record.origin = connection.address;

@@ -22,7 +22,7 @@ use crate::config::server::Server;
 use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
 use crate::io::socket::Socket;
-use crate::io::tls;
+use crate::io::{tls, unix};
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::first;
 
@@ -75,21 +75,26 @@ async fn passes(
     check: &Check,
 ) -> Option<()> {
     let server = &pool.members.get(index)?.server;
+    let (host, port) = match server {
+        Server::Tcp { host, port, .. } => (host, *port),
+        Server::Unix(path) => {
+            return passes_on(settings, server, unix::connect(path).await.ok()?, check).await;
+        }
+    };
     let deadline = Instant::now() + Duration::from_secs(check.timeout);
-    let addresses = dns.addresses(&server.host).await.ok()?;
+    let addresses = dns.addresses(host).await.ok()?;
     let passes = async |address| {
-        let address = SocketAddr::new(address, server.port);
-        passes_at(settings, server, address, check).await.ok_or(())
+        let connected = TcpStream::connect(SocketAddr::new(address, port)).await.map_err(drop)?;
+        passes_on(settings, server, connected, check).await.ok_or(())
     };
     first(&addresses, deadline, || (), passes).await.ok()
 }
 
-async fn passes_at(settings: &Settings, server: &Server, address: SocketAddr, check: &Check) -> Option<()> {
-    let tcp = TcpStream::connect(address).await.ok()?;
+async fn passes_on(settings: &Settings, server: &Server, connected: TcpStream, check: &Check) -> Option<()> {
     let limit = Duration::from_secs(check.timeout);
-    let mut socket = Socket::new(tcp, limit);
-    if server.is_tls {
-        socket.secure(tls::connect(&settings.tls, &server.host).ok()?, limit).await.ok()?;
+    let mut socket = Socket::new(connected, limit);
+    if let Server::Tcp { host, is_tls: true, .. } = server {
+        socket.secure(tls::connect(&settings.tls, host).ok()?, limit).await.ok()?;
     }
     let Some(path) = &check.path else { return Some(()) };
     let host = check.host.clone().unwrap_or_else(|| server.authority().to_string());

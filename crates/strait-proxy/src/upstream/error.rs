@@ -1,7 +1,8 @@
 //! Errors of requests to origins.
 
+use std::fmt::Display;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ pub(crate) enum OriginError {
     Forbidden { address: IpAddr },
     /// The connection failed.
     #[error("connect to {address}: {error}")]
-    Connect { address: SocketAddr, error: io::Error },
+    Connect { address: Box<str>, error: io::Error },
     /// This host cannot open a connection: it lacks a descriptor, memory or an address.
     #[error("the proxy cannot open another connection: {0}")]
     Exhausted(io::Error),
@@ -54,12 +55,12 @@ pub(crate) enum OriginError {
 
 impl OriginError {
     /// Returns the error of a connection that failed.
-    pub(crate) fn of_connect(address: SocketAddr, error: io::Error) -> Self {
+    pub(crate) fn of_connect(address: &dyn Display, error: io::Error) -> Self {
         match Errno::from_io_error(&error) {
             Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => {
                 Self::Exhausted(error)
             }
-            _ => Self::Connect { address, error },
+            _ => Self::Connect { address: address.to_string().into(), error },
         }
     }
 

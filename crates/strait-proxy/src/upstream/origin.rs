@@ -171,7 +171,7 @@ mod tests {
 
     fn pool(servers: u16) -> Arc<ServerPool> {
         let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
-        let server = |port| Server { host: "a".into(), port, is_tls: false };
+        let server = |port| Server::Tcp { host: "a".into(), port, is_tls: false };
         let members = (1..=servers).map(|port| Member::new(server(port), 1)).collect();
         Arc::new(ServerPool::new(Some("p"), &config, members))
     }
@@ -191,7 +191,7 @@ mod tests {
 
     /// Failure to connect.
     fn unsent(errno: Errno) -> Failure {
-        let error = OriginError::of_connect(([127, 0, 0, 1], 80).into(), io::Error::from(errno));
+        let error = OriginError::of_connect(&"127.0.0.1:80", io::Error::from(errno));
         Failure { error, was_sent: false, may_repeat: true }
     }
 
@@ -208,7 +208,7 @@ mod tests {
         let mut origin = origin(&pool, 1);
         take_down(&pool, 1);
         assert!(origin.is_down() && origin.leave(100) && !origin.is_down());
-        assert_eq!((origin.position(), origin.server.port), (Some(2), 3));
+        assert_eq!((origin.position(), origin.server.to_string().as_str()), (Some(2), "a:3"));
         assert!(origin.fail_over(100, &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [0, 0, 1]);
         assert!(origin.is_down() && !origin.leave(100));
