@@ -11,7 +11,7 @@ use crate::config::check::refused;
 use crate::config::edge::{self, Check, Redirect, Respond};
 use crate::config::error::Result;
 use crate::config::file::Config;
-use crate::config::pool::{Member, ServerPool};
+use crate::config::pool::{Member, MemberOptions, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::rules::Guards;
 use crate::config::rules_check::{rules, why_no_value};
@@ -110,6 +110,9 @@ impl Table {
                     Ok(member) => members.push(member),
                     Err(why) => self.problem(&key, &format!("\"{text}\": {why}")),
                 }
+            }
+            if !members.is_empty() && members.iter().all(|member| member.options.is_backup) {
+                self.problem(&key, "all servers are backups; write at least one without backup");
             }
             let mut pool = ServerPool::new(Some(name), config, members);
             let is_same = |other: &&Arc<ServerPool>| other.name == pool.name;
@@ -246,33 +249,40 @@ impl Table {
     }
 }
 
-/// Parses a server of a pool with its weight.
+/// Parses a server of a pool with its options.
 fn member(text: &str) -> Result<Member, String> {
     let mut words = text.split_ascii_whitespace();
     let address = words.next().unwrap_or_default();
-    let mut weight = 1;
+    let mut options = MemberOptions::default();
     for word in words {
-        let number = word.strip_prefix("weight=").and_then(|number| number.parse().ok());
-        weight = number
-            .filter(|number| (1..=WEIGHT_MAX).contains(number))
-            .ok_or_else(|| format!("\"{word}\": expected weight=1 to weight={WEIGHT_MAX}"))?;
+        let number = |name: &str, max: u32| {
+            let number = word.strip_prefix(name)?.parse().ok()?;
+            (1..=max).contains(&number).then_some(number)
+        };
+        if word == "backup" {
+            options.is_backup = true;
+        } else if let Some(weight) = number("weight=", WEIGHT_MAX) {
+            options.weight = weight;
+        } else {
+            return Err(format!("\"{word}\": expected weight=1 to weight={WEIGHT_MAX}, or backup"));
+        }
     }
     let expected = "expected HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH";
     if let Some(server) = Server::unix(address) {
-        return Ok(Member::new(server?, weight));
+        return Ok(Member::new(server?, options));
     }
     if address.contains("://") {
         let uri = Uri::parse(address).map_err(|error| format!("{error}; {expected}"))?;
         if !matches!(uri.path, "" | "/") {
             return Err(format!("it has a path; {expected}"));
         }
-        return Ok(Member::new(Server::of(&uri), weight));
+        return Ok(Member::new(Server::of(&uri), options));
     }
     let authority = Authority::parse(address).map_err(|_| expected.to_owned())?;
     let port = authority.port.ok_or_else(|| format!("it has no port; {expected}"))?;
     let host = authority.host.to_string();
     let host = host.trim_matches(['[', ']']).into();
-    Ok(Member::new(Server::Tcp { host, port, is_tls: false }, weight))
+    Ok(Member::new(Server::Tcp { host, port, is_tls: false }, options))
 }
 
 /// Returns the reason why a check cannot be sent.

@@ -117,8 +117,8 @@ impl Bound {
         };
         proxy.start_workers(listeners.by_worker, receivers)?;
         if proxy.settings().is_reverse() {
-            let checked = proxy.checked.subscribe();
-            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked))?);
+            let (checked, clock) = (proxy.checked.subscribe(), proxy.shared.clock.clone());
+            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked, &clock))?);
         }
         if let Some((socket, _)) = admin {
             let site = proxy.site.clone();

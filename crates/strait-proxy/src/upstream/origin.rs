@@ -90,7 +90,7 @@ impl Origin {
     pub(crate) fn note_success(&mut self, now: u64) {
         if let Some(choice) = &mut self.choice {
             choice.count_suspect(now);
-            choice.pool.note_success(choice.at);
+            choice.pool.note_success(choice.at, now);
         }
     }
 
@@ -166,18 +166,18 @@ mod tests {
 
     use super::*;
     use crate::config::edge;
-    use crate::config::pool::Member;
+    use crate::config::pool::{Member, MemberOptions};
     use crate::config::sites::Manner;
 
     fn pool(servers: u16) -> Arc<ServerPool> {
         let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
         let server = |port| Server::Tcp { host: "a".into(), port, is_tls: false };
-        let members = (1..=servers).map(|port| Member::new(server(port), 1)).collect();
+        let members = (1..=servers).map(|port| Member::new(server(port), MemberOptions::default())).collect();
         Arc::new(ServerPool::new(Some("p"), &config, members))
     }
 
     fn take_down(pool: &ServerPool, index: usize) {
-        (0..100).for_each(|_| pool.note_check(index, false));
+        (0..100).for_each(|_| pool.note_check(index, 100, false));
     }
 
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {

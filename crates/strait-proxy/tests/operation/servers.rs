@@ -35,6 +35,32 @@ fn unix_socket_is_a_server() {
 }
 
 #[test]
+fn backup_gets_requests_that_no_other_server_can_answer() {
+    let (main, backup) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&main, ""), (&backup, "weight=5 backup")], "failures = 2", "");
+    let mut client = rig.client();
+    for _ in 0..10 {
+        assert_eq!(client.get("/x").field("x-server"), Some(&*main.name));
+    }
+    main.become_mode(Mode::Reset);
+    for _ in 0..10 {
+        assert_eq!(client.get("/x").field("x-server"), Some(&*backup.name));
+    }
+    assert_eq!((main.asked(), rig.status(&main)["is_ejected"] == true), (12, true));
+    main.become_mode(Mode::Answer);
+    rig.clock.advance(10);
+    assert_eq!(client.get("/x").field("x-server"), Some(&*main.name));
+    for (servers, expected) in [
+        ("\"a:1 backup\"", "all servers are backups"),
+        ("\"a:1\", \"b:1 spare\"", "\"spare\": expected weight=1 to weight=1000"),
+    ] {
+        let toml = format!("pool.p.servers = [{servers}]\n[[site]]\n[[site.route]]\npool = \"p\"");
+        let error = Config::from_toml(&toml).unwrap().check().unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
 fn unix_socket_is_the_only_origin() {
     let dir = tempfile::tempdir().unwrap();
     let unix = Server::on_unix(&dir.path().join("app.sock"));
