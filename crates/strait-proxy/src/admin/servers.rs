@@ -24,6 +24,10 @@ pub(super) struct ServerStatus {
     is_ejected: bool,
     /// True while it fails active checks.
     is_down: bool,
+    /// True while the operator has taken it out.
+    is_drained: bool,
+    /// True if it gets requests only while no other server is available.
+    is_backup: bool,
 }
 
 /// Returns the servers of all pools at a time in seconds; none for a forward proxy.
@@ -41,6 +45,8 @@ pub(super) fn servers(settings: &Settings, now: u64) -> Vec<ServerStatus> {
             ejections: read(&member.state.ejections),
             is_ejected: member.is_ejected(now),
             is_down: member.is_down(),
+            is_drained: member.is_drained(),
+            is_backup: member.options.is_backup,
         })
         .collect()
 }
@@ -50,7 +56,7 @@ type Number = fn(&ServerStatus) -> u64;
 
 /// Writes the metrics of servers.
 pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
-    let families: [(&str, &str, &str, Number); 6] = [
+    let families: [(&str, &str, &str, Number); 8] = [
         ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
         ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
         ("ejections_total", "counter", "Ejections of a server after failures.", |server| server.ejections),
@@ -59,6 +65,12 @@ pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
             server.is_ejected.into()
         }),
         ("down", "gauge", "1 while a server fails active checks.", |server| server.is_down.into()),
+        ("drained", "gauge", "1 while the operator has taken a server out.", |server| {
+            server.is_drained.into()
+        }),
+        ("backup", "gauge", "1 for a server that is used only while no other is available.", |server| {
+            server.is_backup.into()
+        }),
     ];
     for (name, kind, help, number) in families {
         out.family(&format!("strait_proxy_server_{name}"), kind, help);

@@ -118,7 +118,12 @@ impl Site {
                 }
             }
             "/verify" => self.verify().await,
-            _ => Page::text(404, "expected /purge?uri=, /purge?tag=, /ban?pattern= or /verify"),
+            "/drain" => self.drain(query, true),
+            "/undrain" => self.drain(query, false),
+            _ => Page::text(
+                404,
+                "expected /purge?uri=, /purge?tag=, /ban?pattern=, /verify, /drain?server= or /undrain?server=",
+            ),
         }
     }
 
@@ -194,6 +199,18 @@ impl Site {
                 Page::json(&json!({"stored": stored, "in_memory": in_memory}))
             }
             Err(error) => Page::text(500, &error.to_string()),
+        }
+    }
+
+    /// Takes a server out of its pools, or back in.
+    fn drain(&self, query: &str, is_drained: bool) -> Page {
+        let (server, pool) = (parameter(query, "server").unwrap_or_default(), parameter(query, "pool"));
+        let settings = self.settings();
+        let drain =
+            |sites: &Sites| sites.drain(&server, pool.as_deref(), is_drained, self.shared.clock.now());
+        match settings.sites.as_ref().map_or(0, drain) {
+            0 => Page::text(404, "no pool has this server; /status.json lists all servers of pools"),
+            pools => Page::json(&json!({ "pools": pools })),
         }
     }
 

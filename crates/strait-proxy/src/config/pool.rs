@@ -3,7 +3,7 @@
 //!
 //! `sites` makes them, [`crate::upstream`] chooses servers and notes their failures.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -72,6 +72,8 @@ pub(crate) struct MemberState {
     pub(crate) requests: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(crate) ejections: AtomicU64,
+    /// True if the operator has taken it out.
+    is_drained: AtomicBool,
     /// Time in seconds at which it last became available again; 0: it was always.
     returned: AtomicU64,
     health: Mutex<Health>,
@@ -87,6 +89,14 @@ impl Load {
         member.state.load.fetch_add(1, Ordering::Relaxed);
         member.state.requests.fetch_add(1, Ordering::Relaxed);
         Self(member.state.clone())
+    }
+}
+
+impl Load {
+    /// Returns true if the server gets no further requests from the operator's point of view: its
+    /// connection is not kept.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.0.is_drained.load(Ordering::Relaxed)
     }
 }
 
@@ -111,6 +121,23 @@ impl Member {
         self.state.checked.lock().unwrap_or_else(PoisonError::into_inner).is_down
     }
 
+    /// Returns true while the operator has taken it out.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state.is_drained.load(Ordering::Relaxed)
+    }
+
+    /// Takes it out, or back in from `now` on.
+    pub(crate) fn drain(&self, is_drained: bool, now: u64) {
+        if self.state.is_drained.swap(is_drained, Ordering::Relaxed) && !is_drained {
+            self.return_at(now);
+        }
+    }
+
+    /// Returns true while it gets no requests, even if there is no other server.
+    pub(crate) fn is_out(&self) -> bool {
+        self.is_down() || self.is_drained()
+    }
+
     /// Returns true while it gets no requests after failures.
     pub(crate) fn is_ejected(&self, now: u64) -> bool {
         self.health().is_ejected(now)
@@ -130,7 +157,7 @@ impl Member {
     }
 
     fn rank(&self, now: u64) -> Rank {
-        Rank { is_out: self.is_down(), is_ejected: self.is_ejected(now), is_backup: self.options.is_backup }
+        Rank { is_out: self.is_out(), is_ejected: self.is_ejected(now), is_backup: self.options.is_backup }
     }
 
     /// Returns the percentage of its weight that applies.
@@ -228,7 +255,7 @@ impl ServerPool {
         let Some(member) = self.members.get(index) else { return };
         member.state.failures.fetch_add(1, Ordering::Relaxed);
         let mut others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
-        let is_last = others.all(|(_, other)| other.is_down() || other.is_ejected(now));
+        let is_last = others.all(|(_, other)| other.is_out() || other.is_ejected(now));
         let mut health = member.health();
         if health.note_failure(self.rules, now, is_last) {
             member.state.ejections.fetch_add(1, Ordering::Relaxed);

@@ -126,6 +126,17 @@ impl Sites {
         self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls())
     }
 
+    /// Takes a server out of the pools that have it, or back in from `now` on; out of the pool of
+    /// that name alone if one is given. Returns the number of pools.
+    pub(crate) fn drain(&self, server: &str, pool: Option<&str>, is_drained: bool, now: u64) -> usize {
+        // The server of the one-line form is the only one.
+        let named = self.pools.iter().filter(|own| own.name.is_some());
+        let wanted = named.filter(|own| pool.is_none() || own.name.as_deref() == pool);
+        let members = wanted.flat_map(|own| &own.members);
+        let found = members.filter(|member| member.server.to_string() == server);
+        found.map(|member| member.drain(is_drained, now)).count()
+    }
+
     /// Returns the ends of all keys: the name of each pool, alone and with each set of rules of its
     /// routes.
     pub(crate) fn key_ends(&self) -> Vec<Box<str>> {

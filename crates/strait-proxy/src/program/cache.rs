@@ -1,5 +1,5 @@
 //! `strait cache`: stored responses of a proxy, by the admin address of a running one or in the
-//! directory of a stopped one.
+//! directory of a stopped one, and draining of the servers of a running one.
 
 mod remote;
 
@@ -111,6 +111,17 @@ enum Command {
     },
     /// Read and check all stored responses; a running proxy drops damaged ones.
     Verify,
+    /// Send no new requests to a server of a pool; those in progress end as usual.
+    Drain {
+        /// Server as /status.json names it, as in 10.0.0.1:8080 or unix:/run/app.sock
+        server: String,
+        /// Pool that it is taken out of [default: all that have it]
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Send requests to it again
+        #[arg(long)]
+        undo: bool,
+    },
 }
 
 impl Command {
@@ -125,7 +136,7 @@ impl Command {
             Self::Ls { pattern, .. } | Self::Ban { pattern } => drop(Pattern::new(pattern)?),
             Self::Get { uri } => drop(Pattern::of_uri(uri)?),
             Self::Purge { uri, tag } => drop(PurgeOf::new(uri.as_deref(), tag.as_deref())?),
-            Self::Stats | Self::Verify => {}
+            Self::Stats | Self::Verify | Self::Drain { .. } => {}
         }
         Ok(())
     }
@@ -200,6 +211,11 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
             Ok(json!({ "stored": stored }))
         }
         Command::Ban { pattern } => Ok(json!({"stored": contents.ban(&Pattern::new(pattern)?)})),
+        Command::Drain { .. } => {
+            return Err(Error::usage(
+                "give --admin ADDR of a running proxy, which has the servers".to_owned(),
+            ));
+        }
         Command::Verify => {
             let verified = contents.verify();
             Ok(json!({
@@ -250,6 +266,10 @@ fn as_text(command: &Command, answer: &Value) -> String {
         (Command::Purge { .. } | Command::Ban { .. }, _) => {
             let memory = answer.get("in_memory").map(|count| format!("{count} in memory, "));
             format!("removed: {}{} stored\n", memory.unwrap_or_default(), answer["stored"])
+        }
+        (Command::Drain { undo, .. }, _) => {
+            let what = if *undo { "gets requests again" } else { "gets no new requests" };
+            format!("{what}, in pools: {}\n", answer["pools"])
         }
         (_, Value::Object(fields)) => {
             let lines = fields.iter().map(|(name, value)| format!("{name:<16} {}", plain(value)));

@@ -54,14 +54,14 @@ pub(crate) async fn fetch(
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
-        if request.origin.is_down() && !request.origin.leave(upstream.clock.now()) {
+        if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
             return Err(OriginError::NoServer.into());
         }
         let load = request.origin.load();
         let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
         let failure = match connected {
-            Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_down() => continue,
+            Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_out() => continue,
             Err(error) => Failure { error, was_sent: false, may_repeat: true },
             Ok(connection) => {
                 let client = client.as_mut().map(Client::reborrow);

@@ -50,7 +50,7 @@ impl Origin {
             return Self { server: Server::of(&resource.uri), choice: None };
         };
         let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
-        let chosen = chosen.filter(|at| !pool.members[*at].is_down());
+        let chosen = chosen.filter(|at| !pool.members[*at].is_out());
         // A pool has at least one server.
         let at = chosen.or_else(|| pool.choose(now, hash, &[])).unwrap_or(0);
         let choice = Choice { pool: pool.clone(), hash, at, tried: smallvec![at], suspect: None };
@@ -62,18 +62,18 @@ impl Origin {
         self.choice.as_ref().map(|choice| choice.at)
     }
 
-    /// Returns true if the server fails active checks. It may have begun to since it was chosen.
-    pub(crate) fn is_down(&self) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_down())
+    /// Returns true if the server fails active checks or was taken out, maybe since it was chosen.
+    pub(crate) fn is_out(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_out())
     }
 
-    /// Chooses another server in place of one that is down. Returns false if the others are down as
+    /// Chooses another server in place of one that is out. Returns false if the others are out as
     /// well, or were tried.
     pub(crate) fn leave(&mut self, now: u64) -> bool {
         let Some(Choice { pool, hash, at, tried, .. }) = &mut self.choice else { return false };
-        let up = pool.choose(now, *hash, tried).filter(|next| !pool.members[*next].is_down());
+        let up = pool.choose(now, *hash, tried).filter(|next| !pool.members[*next].is_out());
         let Some(next) = up else { return false };
-        // The request was not sent to the one that is down, the last of `tried`.
+        // The request was not sent to the one that is out, the last of `tried`.
         tried.pop();
         tried.push(next);
         *at = next;
@@ -207,11 +207,11 @@ mod tests {
         assert_ne!(origin(&pool, 0).position(), Some(0));
         let mut origin = origin(&pool, 1);
         take_down(&pool, 1);
-        assert!(origin.is_down() && origin.leave(100) && !origin.is_down());
+        assert!(origin.is_out() && origin.leave(100) && !origin.is_out());
         assert_eq!((origin.position(), origin.server.to_string().as_str()), (Some(2), "a:3"));
         assert!(origin.fail_over(100, &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [0, 0, 1]);
-        assert!(origin.is_down() && !origin.leave(100));
+        assert!(origin.is_out() && !origin.leave(100));
     }
 
     #[test]

@@ -228,9 +228,10 @@ impl Connection {
     }
 
     /// Keeps the connection for the next request, unless the origin has sent more than its
-    /// response.
+    /// response, or its server was taken out.
     pub(crate) fn keep(mut self: Box<Self>, upstream: &Upstream<'_>) {
-        if self.buffer.is_empty() && self.socket.is_quiet() {
+        let is_drained = self.load.as_ref().is_some_and(Load::is_drained);
+        if !is_drained && self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
             self.slot = None;
             self.background = None;

@@ -20,6 +20,8 @@ use crate::rig::{Answer, Client, LIMIT};
 pub(crate) enum Mode {
     Answer,
     Hang,
+    /// It answers once it has another mode.
+    Hold,
     Reset,
     Garbage,
     /// Its socket is closed.
@@ -119,6 +121,9 @@ fn serve(stream: &TcpStream, name: &str, mode: &Mutex<Mode>, asked: &AtomicUsize
         let _ = reader.read_exact(&mut vec![0; length]);
         asked.fetch_add(1, Ordering::SeqCst);
         let control = if head.contains(" /stored ") { "max-age=10, stale-if-error=600" } else { "no-store" };
+        if !wait_until(LIMIT, || *mode.lock().unwrap() != Mode::Hold) {
+            return;
+        }
         let answer = match *mode.lock().unwrap() {
             Mode::Answer => {
                 let body = if head.contains(" /long ") { "x".repeat(LONG) } else { "ok".to_owned() };
@@ -128,7 +133,7 @@ fn serve(stream: &TcpStream, name: &str, mode: &Mutex<Mode>, asked: &AtomicUsize
                 )
             }
             Mode::Garbage => "\x00\x01 what?\r\n\r\n".to_owned(),
-            Mode::Hang => continue,
+            Mode::Hang | Mode::Hold => continue,
             Mode::Reset | Mode::Dead => {
                 let _ = stream.shutdown(Shutdown::Both);
                 return;
@@ -142,6 +147,7 @@ fn serve(stream: &TcpStream, name: &str, mode: &Mutex<Mode>, asked: &AtomicUsize
 
 pub(crate) struct Rig {
     pub(crate) proxy: Proxy,
+    config: Config,
     pub(crate) clock: Clock,
 }
 
@@ -155,7 +161,13 @@ impl Rig {
             servers.join(", ")
         );
         let clock = Clock::fixed(1_700_000_000);
-        Self { proxy: Proxy::start(&Config::from_toml(&toml).unwrap(), clock.clone()).unwrap(), clock }
+        let config = Config::from_toml(&toml).unwrap();
+        Self { proxy: Proxy::start(&config, clock.clone()).unwrap(), config, clock }
+    }
+
+    /// Reloads the same configuration.
+    pub(crate) fn reload(&mut self) {
+        assert!(self.proxy.reload(&self.config).unwrap().is_empty());
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -175,6 +187,13 @@ impl Rig {
         let status = client.answer().unwrap().json();
         let servers = status["servers"].as_array().unwrap().clone();
         servers.into_iter().find(|server| server["server"] == *of.text).unwrap()
+    }
+
+    /// Sends a POST to the admin address.
+    pub(crate) fn change(&self, path: &str) -> Answer {
+        let mut client = Client::to(self.proxy.admin().unwrap());
+        client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        client.answer().unwrap()
     }
 
     pub(crate) fn metrics(&self) -> String {

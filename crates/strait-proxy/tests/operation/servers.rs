@@ -46,7 +46,8 @@ fn backup_gets_requests_that_no_other_server_can_answer() {
     for _ in 0..10 {
         assert_eq!(client.get("/x").field("x-server"), Some(&*backup.name));
     }
-    assert_eq!((main.asked(), rig.status(&main)["is_ejected"] == true), (12, true));
+    // The first of the two failed requests is repeated, if an idle connection was reset.
+    assert!((12..=13).contains(&main.asked()) && rig.status(&main)["is_ejected"] == true);
     main.become_mode(Mode::Answer);
     rig.clock.advance(10);
     assert_eq!(client.get("/x").field("x-server"), Some(&*main.name));
@@ -57,6 +58,50 @@ fn backup_gets_requests_that_no_other_server_can_answer() {
         let toml = format!("pool.p.servers = [{servers}]\n[[site]]\n[[site.route]]\npool = \"p\"");
         let error = Config::from_toml(&toml).unwrap().check().unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn drained_server_finishes_its_requests_and_gets_no_new_ones() {
+    let (a, b) = (Server::start(), Server::start());
+    let mut rig = Rig::start(&[(&a, ""), (&b, "")], "slow_start = 100", "");
+    a.become_mode(Mode::Hold);
+    b.become_mode(Mode::Hold);
+    let mut busy = [rig.client(), rig.client()];
+    for client in &mut busy {
+        client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    assert!(wait_until(LIMIT, || (a.asked(), b.asked()) == (1, 1)));
+    let drained = rig.change(&format!("/drain?server={}&pool=p", a.text));
+    assert_eq!((drained.status(), drained.json()["pools"].as_u64()), (200, Some(1)));
+    b.become_mode(Mode::Answer);
+    let mut client = rig.client();
+    let is_of_b = |client: &mut Client| client.get("/x").field("x-server") == Some(&*b.name);
+    assert!((0..10).all(|_| is_of_b(&mut client)));
+    let status = rig.status(&a);
+    assert_eq!((&status["is_drained"], &status["load"]), (&true.into(), &1.into()), "{status}");
+    let line = format!("strait_proxy_server_drained{{pool=\"p\",server=\"{}\"}} 1\n", a.text);
+    assert!(rig.metrics().contains(&line));
+    // The requests in progress end with their response.
+    a.become_mode(Mode::Answer);
+    assert!(busy.iter_mut().all(|client| client.answer().unwrap().status() == 200));
+    assert!(wait_until(LIMIT, || rig.status(&a)["load"] == 0));
+    // A reload keeps the state; nobody is left once the other server is drained as well.
+    rig.reload();
+    assert!((0..10).all(|_| is_of_b(&mut client)));
+    assert_eq!(rig.change(&format!("/drain?server={}", b.text)).status(), 200);
+    let refused = client.get("/x");
+    assert!(refused.status() == 503 && refused.field("retry-after").is_some(), "{}", refused.head);
+    assert_eq!((rig.status(&a)["failures"].as_u64(), a.asked()), (Some(0), 1));
+    // It comes back slowly.
+    assert_eq!(rig.change(&format!("/undrain?server={}", b.text)).status(), 200);
+    rig.clock.advance(200);
+    assert_eq!(rig.change(&format!("/undrain?server={}", a.text)).status(), 200);
+    assert!((0..10).filter(|_| is_of_b(&mut client)).count() >= 9);
+    rig.clock.advance(100);
+    assert_eq!((0..10).filter(|_| is_of_b(&mut client)).count(), 5);
+    for path in ["/drain", "/drain?server=10.0.0.1:1", &format!("/drain?server={}&pool=q", a.text)] {
+        assert_eq!(rig.change(path).status(), 404, "{path}");
     }
 }
 

@@ -91,6 +91,11 @@ fn request(command: &Command) -> (&'static str, String) {
         Command::Purge { uri, tag: None } => {
             ("POST", format!("/purge?uri={}", encoded(uri.as_deref().unwrap_or_default())))
         }
+        Command::Drain { server, pool, undo } => {
+            let path = if *undo { "/undrain" } else { "/drain" };
+            let pool = pool.as_ref().map(|pool| format!("&pool={}", encoded(pool))).unwrap_or_default();
+            ("POST", format!("{path}?server={}{pool}", encoded(server)))
+        }
         Command::Ban { pattern } => ("POST", format!("/ban?pattern={}", encoded(pattern))),
         Command::Verify => ("POST", "/verify".to_owned()),
     }
