@@ -140,7 +140,7 @@ impl Site {
     }
 
     fn servers(&self) -> Vec<ServerStatus> {
-        servers(&self.settings(), self.shared.clock.now())
+        servers(&self.settings(), &self.shared.gates, self.shared.clock.now())
     }
 
     fn guards(&self) -> Guards {

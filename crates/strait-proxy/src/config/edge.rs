@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
     /// Servers, as `HOST:PORT`, `http://HOST:PORT` `https://HOST:PORT` or `unix:/PATH`, each optionally followed
-    /// by ` weight=N` and ` backup`.
+    /// by ` weight=N`, ` backup` and ` connections=N`.
     pub servers: Vec<String>,
     /// How a server is chosen.
     pub balance: Balance,
@@ -23,6 +23,10 @@ pub struct Pool {
     pub eject: u64,
     /// Seconds in which the weight of a server grows after it has returned; 0: no time.
     pub slow_start: u64,
+    /// Requests that may wait for one of the connections of a server with a maximum.
+    pub queue: u32,
+    /// Seconds that such a request waits.
+    pub queue_timeout: u64,
     /// Servers that a request is sent to in addition to the first one, if that fails.
     pub retries: u32,
     /// Active check of each server. Default: none.
@@ -187,6 +191,8 @@ impl Default for Pool {
             failures: 3,
             eject: 10,
             slow_start: 0,
+            queue: 100,
+            queue_timeout: 10,
             retries: 2,
             check: None,
         }

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -21,6 +22,7 @@ pub(crate) struct ServerPool {
     pub(crate) members: Vec<Member>,
     balance: Balance,
     rules: EjectionRules,
+    queue: Queue,
     /// Seconds until a server that returns has its whole weight; 0: at once.
     slow_start: u64,
     /// Servers that a request is sent to, if the ones before fail.
@@ -28,6 +30,15 @@ pub(crate) struct ServerPool {
     pub(crate) check: Option<Check>,
     /// Number of choices.
     turn: AtomicU64,
+}
+
+/// Queue of the requests that wait for a connection to a server with a maximum of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    /// Maximum of waiting requests.
+    pub(crate) waiters: usize,
+    /// Time that each of them waits.
+    pub(crate) patience: Duration,
 }
 
 /// Server of a pool.
@@ -47,11 +58,13 @@ pub(crate) struct MemberOptions {
     pub(crate) weight: u32,
     /// True if it gets requests only while no other server can answer.
     pub(crate) is_backup: bool,
+    /// Maximum of its connections in use.
+    pub(crate) connections: Option<u32>,
 }
 
 impl Default for MemberOptions {
     fn default() -> Self {
-        Self { weight: 1, is_backup: false }
+        Self { weight: 1, is_backup: false, connections: None }
     }
 }
 
@@ -62,16 +75,27 @@ struct Rank {
     is_out: bool,
     is_ejected: bool,
     is_backup: bool,
+    pressure: Pressure,
+}
+
+/// Requests at a server in comparison with its maximum of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pressure {
+    HasConnections,
+    HasQueue,
+    IsFull,
 }
 
 /// State of a server. A reload keeps it.
 #[derive(Debug, Default)]
 pub(crate) struct MemberState {
-    /// Requests in progress.
+    /// Requests in progress, which may wait for a connection.
     pub(crate) load: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(crate) ejections: AtomicU64,
+    /// Requests that got no connection within its limits.
+    pub(crate) refused: AtomicU64,
     /// True if the operator has taken it out.
     is_drained: AtomicBool,
     /// Time in seconds at which it last became available again; 0: it was always.
@@ -86,8 +110,13 @@ pub(crate) struct Load(Arc<MemberState>);
 
 impl Load {
     pub(crate) fn on(member: &Member) -> Self {
-        member.state.load.fetch_add(1, Ordering::Relaxed);
         member.state.requests.fetch_add(1, Ordering::Relaxed);
+        Self::waiting(member)
+    }
+
+    /// Load of a request that waits for its client's share, before it is sent.
+    pub(crate) fn waiting(member: &Member) -> Self {
+        member.state.load.fetch_add(1, Ordering::Relaxed);
         Self(member.state.clone())
     }
 }
@@ -156,8 +185,28 @@ impl Member {
         self.state.returned.store(time, Ordering::Relaxed);
     }
 
-    fn rank(&self, now: u64) -> Rank {
-        Rank { is_out: self.is_out(), is_ejected: self.is_ejected(now), is_backup: self.options.is_backup }
+    /// Counts a request that got no connection within its limits.
+    pub(crate) fn note_refused(&self) {
+        self.state.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Compares its requests, which include the waiting ones, with its maximum of connections.
+    fn pressure(&self, queue: Queue) -> Pressure {
+        let load = self.state.load.load(Ordering::Relaxed);
+        match self.options.connections.map(u64::from) {
+            Some(connections) if load >= connections.saturating_add(queue.waiters as u64) => Pressure::IsFull,
+            Some(connections) if load >= connections => Pressure::HasQueue,
+            Some(_) | None => Pressure::HasConnections,
+        }
+    }
+
+    fn rank(&self, now: u64, queue: Queue) -> Rank {
+        Rank {
+            is_out: self.is_out(),
+            is_ejected: self.is_ejected(now),
+            is_backup: self.options.is_backup,
+            pressure: self.pressure(queue),
+        }
     }
 
     /// Returns the percentage of its weight that applies.
@@ -184,6 +233,10 @@ impl ServerPool {
             members,
             balance: config.balance,
             rules: EjectionRules { failures: config.failures, seconds: config.eject },
+            queue: Queue {
+                waiters: config.queue as usize,
+                patience: Duration::from_secs(config.queue_timeout),
+            },
             slow_start: config.slow_start,
             check: config.check.clone(),
             turn: AtomicU64::default(),
@@ -211,7 +264,7 @@ impl ServerPool {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let untried = self.members.iter().enumerate().filter(|(index, _)| !tried.contains(index));
         let ranked: SmallVec<[_; 16]> =
-            untried.map(|(index, member)| (member.rank(now), index, member)).collect();
+            untried.map(|(index, member)| (member.rank(now, self.queue), index, member)).collect();
         let least = ranked.iter().map(|(rank, ..)| *rank).min()?;
         let best = ranked.iter().filter(|(rank, ..)| *rank == least);
         let percents = best.map(|(_, index, member)| (member.percent(now, self.slow_start), *index, member));
@@ -224,6 +277,13 @@ impl ServerPool {
         };
         let candidates: SmallVec<[_; 16]> = percents.iter().map(candidate).collect();
         choose(self.balance, turn, hash, &candidates)
+    }
+
+    /// Returns the servers that have a maximum of connections, with the queue of each.
+    pub(crate) fn limited(&self) -> impl Iterator<Item = (&Server, u32, Queue)> {
+        self.members
+            .iter()
+            .filter_map(|member| Some((&member.server, member.options.connections?, self.queue)))
     }
 
     /// Returns true if the choice depends on the URI.
@@ -308,6 +368,27 @@ mod tests {
         pool.note_check(2, 100, true);
         assert_eq!(shares(&pool, 100), [0, 0, 400, 0]);
         assert_eq!(shares(&pool, 110), [200, 0, 200, 0]);
+    }
+
+    #[test]
+    fn server_with_free_connections_is_chosen_before_a_queue_and_a_queue_before_a_backup() {
+        let limited = MemberOptions { connections: Some(1), ..MemberOptions::default() };
+        let backup = MemberOptions { is_backup: true, ..MemberOptions::default() };
+        let mut pool = pool_of(&[limited, limited, backup], 0);
+        pool.queue.waiters = 1;
+        let mut loads = Vec::new();
+        for expected in [[1, 1], [2, 1], [2, 2], [3, 2]] {
+            let chosen = pool.choose(100, 0, &[]).unwrap();
+            assert!(chosen < 2, "{expected:?}");
+            loads.push(Load::on(&pool.members[chosen]));
+            if loads.len() == 1 {
+                assert_eq!(pool.choose(100, 0, &[]), Some(1 - chosen));
+                loads.push(Load::on(&pool.members[1 - chosen]));
+            }
+            let mut now = [0, 1].map(|at| pool.members[at].state.load.load(Ordering::Relaxed));
+            now.sort_unstable_by(|one, other| other.cmp(one));
+            assert_eq!(now, expected);
+        }
     }
 
     #[test]

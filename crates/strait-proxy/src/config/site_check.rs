@@ -263,8 +263,12 @@ fn member(text: &str) -> Result<Member, String> {
             options.is_backup = true;
         } else if let Some(weight) = number("weight=", WEIGHT_MAX) {
             options.weight = weight;
+        } else if let Some(connections) = number("connections=", u32::MAX) {
+            options.connections = Some(connections);
         } else {
-            return Err(format!("\"{word}\": expected weight=1 to weight={WEIGHT_MAX}, or backup"));
+            return Err(format!(
+                "\"{word}\": expected weight=1 to weight={WEIGHT_MAX}, connections=1 or more, or backup"
+            ));
         }
     }
     let expected = "expected HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH";

@@ -3,7 +3,7 @@
 //! Host and path are in the cache key, so they alone select the target: responses of one target
 //! never answer requests for another. [`crate::config::site_check`] makes the table from the file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use strait_http::target::{Authority, Uri};
 
 use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
+use crate::config::limits::{GateLimits, ServerLimits};
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
 use crate::config::rules::{Guards, ResponseRules, Rules};
@@ -124,6 +125,20 @@ impl Sites {
     /// Returns true if a server uses TLS.
     pub(crate) fn use_tls(&self) -> bool {
         self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls())
+    }
+
+    /// Returns the limits of the servers with a maximum of connections. A server in several pools
+    /// has the least one.
+    pub(crate) fn server_limits(&self, gates: &GateLimits) -> HashMap<Server, ServerLimits> {
+        let mut limits: HashMap<Server, ServerLimits> = HashMap::new();
+        for (server, connections, queue) in self.pools.iter().flat_map(|pool| pool.limited()) {
+            let new = gates.of_server(connections, queue);
+            let own = limits.entry(server.clone()).or_insert(new);
+            if new.connections < own.connections {
+                *own = new;
+            }
+        }
+        limits
     }
 
     /// Takes a server out of the pools that have it, or back in from `now` on; out of the pool of

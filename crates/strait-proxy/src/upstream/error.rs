@@ -39,6 +39,9 @@ pub(crate) enum OriginError {
         "this client uses as many connections to the origin as limits.origin_connections_per_client allows"
     )]
     FullForClient,
+    /// All connections of the server's own maximum are in use.
+    #[error("as many connections to the server are in use as it allows, and its queue is full or too slow")]
+    Busy,
     /// The origin closed or reset the connection.
     #[error("the origin closed the connection")]
     Closed,
@@ -73,6 +76,11 @@ impl OriginError {
         )
     }
 
+    /// Returns true if no connection is free.
+    pub(crate) fn is_of_limit(&self) -> bool {
+        matches!(self, Self::Full | Self::FullForClient | Self::Busy)
+    }
+
     /// Returns true if another server may answer.
     pub(crate) fn may_fail_over(&self) -> bool {
         // All ports to one server can be in use, and its address may be of a missing protocol.
@@ -93,7 +101,7 @@ impl OriginError {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
-            Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient => 503,
+            Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient | Self::Busy => 503,
             Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }

@@ -61,8 +61,13 @@ pub(crate) async fn fetch(
         let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
         let failure = match connected {
-            Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_out() => continue,
-            Err(error) => Failure { error, was_sent: false, may_repeat: true },
+            Err(error) if error.is_of_limit() && request.origin.is_out() => continue,
+            Err(error) => {
+                if error.is_of_limit() {
+                    request.origin.note_refused();
+                }
+                Failure { error, was_sent: false, may_repeat: true }
+            }
             Ok(connection) => {
                 let client = client.as_mut().map(Client::reborrow);
                 match fetch_on(upstream, connection, request, client, is_repeatable).await {

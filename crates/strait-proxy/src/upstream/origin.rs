@@ -81,9 +81,21 @@ impl Origin {
         true
     }
 
+    /// Counts a request that got no connection within the limits of the server.
+    pub(crate) fn note_refused(&self) {
+        if let Some(choice) = &self.choice {
+            choice.pool.members[choice.at].note_refused();
+        }
+    }
+
     /// Counts a request to the server.
     pub(crate) fn load(&self) -> Option<Load> {
         self.choice.as_ref().map(|choice| Load::on(&choice.pool.members[choice.at]))
+    }
+
+    /// Counts a request that waits for its client's share of the server.
+    pub(crate) fn waiting(&self) -> Option<Load> {
+        self.choice.as_ref().map(|choice| Load::waiting(&choice.pool.members[choice.at]))
     }
 
     /// Notes that the server has responded.

@@ -248,20 +248,32 @@ async fn enter(
     client: Client,
     (client_permit, origin_permit): (Option<Permit>, Option<Permit>),
 ) -> Result<Slot, OriginError> {
-    let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
+    let own = upstream.gates.patience(server);
+    let deadline = tokio::time::Instant::now() + own.unwrap_or(upstream.settings.timeouts.connect);
     let client_permit = match client_permit {
         Some(permit) => permit,
-        None => enter_as_client(upstream, server, client, deadline).await?,
+        None => enter_as_client_until(upstream, server, client, deadline).await?,
     };
     let origin_permit = match origin_permit {
         Some(permit) => Some(permit),
         None => upstream.gates.enter(Key::Origin(server.clone()), deadline).await,
     };
-    Ok(Slot { client, _permits: [origin_permit.ok_or(OriginError::Full)?, client_permit] })
+    let full = || if own.is_some() { OriginError::Busy } else { OriginError::Full };
+    Ok(Slot { client, _permits: [origin_permit.ok_or_else(full)?, client_permit] })
 }
 
 /// Waits for a permit at a client's gate to an origin.
 pub(crate) async fn enter_as_client(
+    upstream: &Upstream<'_>,
+    server: &Server,
+    client: Client,
+) -> Result<Permit, OriginError> {
+    let patience = upstream.gates.patience(server).unwrap_or(upstream.settings.timeouts.connect);
+    let deadline = tokio::time::Instant::now() + patience;
+    enter_as_client_until(upstream, server, client, deadline).await
+}
+
+async fn enter_as_client_until(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,

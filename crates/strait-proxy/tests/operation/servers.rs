@@ -53,7 +53,10 @@ fn backup_gets_requests_that_no_other_server_can_answer() {
     assert_eq!(client.get("/x").field("x-server"), Some(&*main.name));
     for (servers, expected) in [
         ("\"a:1 backup\"", "all servers are backups"),
-        ("\"a:1\", \"b:1 spare\"", "\"spare\": expected weight=1 to weight=1000"),
+        (
+            "\"a:1\", \"b:1 spare\"",
+            "\"spare\": expected weight=1 to weight=1000, connections=1 or more, or backup",
+        ),
     ] {
         let toml = format!("pool.p.servers = [{servers}]\n[[site]]\n[[site.route]]\npool = \"p\"");
         let error = Config::from_toml(&toml).unwrap().check().unwrap_err().to_string();
@@ -103,6 +106,60 @@ fn drained_server_finishes_its_requests_and_gets_no_new_ones() {
     for path in ["/drain", "/drain?server=10.0.0.1:1", &format!("/drain?server={}&pool=q", a.text)] {
         assert_eq!(rig.change(path).status(), 404, "{path}");
     }
+}
+
+#[test]
+fn requests_beyond_the_connections_of_a_server_wait_in_a_bounded_queue() {
+    let (a, b) = (Server::start(), Server::start());
+    let limits = "queue = 2\nqueue_timeout = 60";
+    let rest = "limits.origin_connections_per_client = 0";
+    let mut rig = Rig::start(&[(&a, "connections=1"), (&b, "connections=2")], limits, rest);
+    a.become_mode(Mode::Hold);
+    b.become_mode(Mode::Hold);
+    let mut clients = Vec::new();
+    let mut send = |rig: &Rig, path: &str| {
+        let mut client = rig.client();
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        clients.push(client);
+    };
+    let load = |rig: &Rig| [&a, &b].map(|server| rig.status(server)["load"].as_u64().unwrap());
+    // Three have connections, four wait, two with each server.
+    for number in 1..=7 {
+        send(&rig, &format!("/{number}"));
+        assert!(wait_until(LIMIT, || load(&rig).iter().sum::<u64>() == number), "{:?}", load(&rig));
+    }
+    let waiting = [&a, &b].map(|server| rig.status(server)["waiting"].as_u64());
+    assert_eq!((load(&rig), waiting), ([3, 4], [Some(2), Some(2)]));
+    assert_eq!((a.asked(), b.asked()), (1, 2));
+    let answer = rig.client().get("/8");
+    assert!(answer.status() == 503 && answer.field("retry-after").is_some(), "{}", answer.head);
+    let refused =
+        || [&a, &b].map(|server| rig.status(server)["refused"].as_u64().unwrap()).iter().sum::<u64>();
+    assert_eq!((refused(), rig.status(&a)["failures"].as_u64()), (1, Some(0)));
+    assert!(rig.metrics().contains("strait_proxy_server_waiting{"));
+    a.become_mode(Mode::Answer);
+    b.become_mode(Mode::Answer);
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    assert!(wait_until(LIMIT, || load(&rig) == [0, 0]));
+    rig.reload();
+    assert_eq!(rig.client().get("/9").status(), 200);
+}
+
+#[test]
+fn request_that_waits_too_long_for_a_server_gets_503() {
+    let server = Server::start();
+    let rig = Rig::start(&[(&server, "connections=1")], "queue = 1\nqueue_timeout = 1", "");
+    server.become_mode(Mode::Hold);
+    let (mut first, mut second) = (rig.client(), rig.client());
+    first.send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || server.asked() == 1));
+    second.send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(second.answer().unwrap().status(), 503);
+    server.become_mode(Mode::Answer);
+    assert_eq!(first.answer().unwrap().status(), 200);
+    assert_eq!((server.asked(), rig.client().get("/3").status()), (1, 200));
 }
 
 #[test]
