@@ -11,7 +11,7 @@ use super::servers::{ServerStatus, servers};
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
 use crate::cache::fill::FillProgress;
-use crate::cache::invalidation::{Keys, Removed};
+use crate::cache::invalidation::{Effect, Keys, Removed};
 use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::tag::Tag;
@@ -97,19 +97,7 @@ impl Site {
     /// Responds to POST.
     pub(super) async fn change(&self, path: &str, query: &str) -> Page {
         match path {
-            "/purge" if parameter(query, "tag").is_some() => {
-                match Tag::new(&parameter(query, "tag").unwrap_or_default()) {
-                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tags(&[tag])).await,
-                    Err(error) => Page::text(400, &error.to_string()),
-                }
-            }
-            "/purge" => {
-                let uri = parameter(query, "uri").unwrap_or_default();
-                match self.keys_of(&uri) {
-                    Ok(keys) => self.purge(keys).await,
-                    Err(error) => Page::text(400, &error.to_string()),
-                }
-            }
+            "/purge" => self.purge(query).await,
             "/ban" => {
                 let pattern = parameter(query, "pattern").unwrap_or_default();
                 match Pattern::new(&pattern) {
@@ -180,18 +168,33 @@ impl Site {
         Ok(self.settings().keys_for_client(Pattern::of_uri(text)?))
     }
 
-    async fn purge(&self, keys: Vec<String>) -> Page {
-        let of_all = move |shared: &Shared| {
-            keys.iter().map(|key| shared.invalidate(Keys::of_uri(key))).sum::<Removed>()
+    async fn purge(&self, query: &str) -> Page {
+        let effect = match parameter(query, "soft").as_deref() {
+            None => Effect::Remove,
+            Some("1") => Effect::Expire,
+            Some(_) => return Page::text(400, "expected soft=1, which marks responses as stale"),
         };
-        self.invalidate(of_all).await
+        if let Some(tag) = parameter(query, "tag") {
+            return match Tag::new(&tag) {
+                Ok(tag) => self.invalidate(move |shared| shared.purge_tags(&[tag], effect)).await,
+                Err(error) => Page::text(400, &error.to_string()),
+            };
+        }
+        match self.keys_of(&parameter(query, "uri").unwrap_or_default()) {
+            Ok(keys) => {
+                let of_all =
+                    move |shared: &Shared| keys.iter().map(|key| shared.purge(key, effect)).sum::<Removed>();
+                self.invalidate(of_all).await
+            }
+            Err(error) => Page::text(400, &error.to_string()),
+        }
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
         self.invalidate(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
     }
 
-    /// Removes objects on another thread, and reports their numbers.
+    /// Purges objects on another thread, and reports their numbers.
     async fn invalidate(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
         let shared = self.shared.clone();
         match tokio::task::spawn_blocking(move || remove(&shared)).await {

@@ -153,8 +153,11 @@ fn freshen(
     let variant = Variant::of(&fields, &request.fields, keys);
     let variant = variant.filter(|_| !varies_with_dropped(keys, request, &response.fields));
     let variant_text = variant.as_ref().map_or("", Variant::text);
+    // A purge after the request has marked a response that the 304 may not confirm any more.
+    let expired = stored.times.expired_for(requested);
+    let age = times.age;
     let meta =
-        Meta { requested, received, age: times.age, variant: variant_text, head: &head, ..stored.meta(0) };
+        Meta { requested, received, age, expired, variant: variant_text, head: &head, ..stored.meta(0) };
     let shown = |fresh: Arc<Object>| {
         let head = if all.has("set-cookie") { head_of(&all) } else { return fresh };
         let shown = Object::new(&stored.key, &Meta { head: &head, ..meta }, fresh.body.clone());

@@ -21,4 +21,5 @@ mod rates;
 mod rig;
 mod servers;
 mod sites;
+mod soft;
 mod tags;

@@ -120,7 +120,11 @@ fn serve(stream: &TcpStream, name: &str, mode: &Mutex<Mode>, asked: &AtomicUsize
         }
         let _ = reader.read_exact(&mut vec![0; length]);
         asked.fetch_add(1, Ordering::SeqCst);
-        let control = if head.contains(" /stored ") { "max-age=10, stale-if-error=600" } else { "no-store" };
+        let control = match head.split(' ').nth(1) {
+            Some("/stored") => "max-age=10, stale-if-error=600",
+            Some("/validated") => "max-age=10, stale-while-revalidate=60",
+            _ => "no-store",
+        };
         if !wait_until(LIMIT, || *mode.lock().unwrap() != Mode::Hold) {
             return;
         }
