@@ -224,7 +224,10 @@ fn a_file_that_is_empty_or_half_written_is_not_reloaded() {
         &format!("listen = [\"127.0.0.1:0\"]\nname = \"one\"\norigin = \"{}\"\n", origin()),
     );
     let proxy = Proxy::start(&["--config", &path]);
+    let whole = format!("listen = [\"127.0.0.1:0\"]\nname = \"two\"\norigin = \"{}\"\n", origin());
     for (text, expected) in [
+        (&whole[..whole.len() - 1], "its last line has no end; is it being written?"),
+        (&whole[..whole.len() - 3], "line 3: this is not TOML"),
         ("", "the file is empty"),
         ("# name = \"two\"\n\n", "the file is empty"),
         ("listen = [\"127.0.0.1:0\"]\nname = \"two\"\n", "not reloaded: origin: missing; "),
@@ -237,6 +240,22 @@ fn a_file_that_is_empty_or_half_written_is_not_reloaded() {
         assert!(output().lines().count() == 1 && !output().contains("reloaded\n"), "{}", output());
         assert!(proxy.get("/a").contains("Via: 1.1 one"));
     }
+    // A file that cannot be read.
+    fs::remove_file(&path).unwrap();
+    for _ in 0..2 {
+        let before = proxy.process.stderr().len();
+        proxy.process.signal(Signal::HUP);
+        let output = || proxy.process.stderr()[before..].to_owned();
+        assert!(wait_until(LIMIT, || output().ends_with('\n')), "{}", output());
+        assert!(output().contains(&format!("not reloaded: read {path}: ")), "{}", output());
+        assert!(output().lines().count() == 1 && proxy.get("/a").contains("Via: 1.1 one"), "{}", output());
+        // Next, a directory.
+        let _ = fs::create_dir(&path);
+    }
+    fs::remove_dir(&path).unwrap();
+    write(dir.path(), &whole);
+    proxy.process.signal(Signal::HUP);
+    assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
     proxy.end();
 }
 
