@@ -19,6 +19,7 @@ mod pool_rig;
 mod pools;
 mod rates;
 mod rig;
+mod scale;
 mod servers;
 mod sites;
 mod soft;
