@@ -7,7 +7,7 @@ use strait_http::forwarded::Policy;
 use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
-use crate::config::auth::BasicAuth;
+use crate::config::auth::{BasicAuth, UserFiles};
 use crate::config::edge::{Headers, Rate, Route};
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
@@ -19,11 +19,13 @@ const FIELDS_MAX: usize = 32;
 const VALUE_BYTES_MAX: usize = 4096;
 
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
+/// `files` has the files of users that were read for other routes.
 pub(crate) fn rules(
     route: &Route,
     key: &str,
     policy: Policy,
     before: &Guards,
+    files: &mut UserFiles,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
     let mut problems = Vec::new();
     problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
@@ -52,7 +54,7 @@ pub(crate) fn rules(
         rules.rate = Some(same.unwrap_or_else(|| Arc::new(RateLimit::new(key, rate))));
     }
     if let Some(auth) = &route.auth {
-        match BasicAuth::new(key, auth, &before.auths) {
+        match BasicAuth::new(key, auth, &before.auths, files) {
             Ok(users) => rules.auth = Some(Arc::new(users)),
             Err(why) => problems.push(format!("{key}.auth{why}")),
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use strait_http::forwarded::Policy;
 use strait_http::target::{Authority, Uri};
 
+use crate::config::auth::UserFiles;
 use crate::config::check::refused;
 use crate::config::edge::{self, Check, Redirect, Respond};
 use crate::config::error::Result;
@@ -62,6 +63,7 @@ struct Table {
     policy: Policy,
     /// Limits and users before a reload.
     earlier: Guards,
+    user_files: UserFiles,
 }
 
 impl Table {
@@ -169,10 +171,11 @@ impl Table {
     }
 
     fn route(&mut self, key: &str, route: &edge::Route, routes: &mut Prefixes<usize>) {
-        let rules = rules(route, key, self.policy, &self.earlier).unwrap_or_else(|problems| {
-            self.problems.extend(problems);
-            None
-        });
+        let rules =
+            rules(route, key, self.policy, &self.earlier, &mut self.user_files).unwrap_or_else(|problems| {
+                self.problems.extend(problems);
+                None
+            });
         let Some(target) = self.target(key, route) else { return };
         let index = self.sites.targets.len();
         self.sites.targets.push(SiteRoute { target, rules, next: None });
