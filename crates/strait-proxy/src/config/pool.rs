@@ -3,6 +3,7 @@
 //!
 //! `sites` makes them, [`crate::upstream`] chooses servers and notes their failures.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::config::balance::{Candidate, choose};
 use crate::config::edge::{self, Balance, Check};
 use crate::config::health::{Checked, EjectionRules, Health, slow_start_percent};
 use crate::config::server::Server;
+use crate::config::suspects::{Charge, Suspects};
 
 /// Pool of servers.
 #[derive(Debug)]
@@ -30,6 +32,7 @@ pub(crate) struct ServerPool {
     pub(crate) check: Option<Check>,
     /// Number of choices.
     turn: AtomicU64,
+    suspects: Mutex<Suspects>,
 }
 
 /// Queue of the requests that wait for a connection to a server with a maximum of them.
@@ -240,6 +243,7 @@ impl ServerPool {
             slow_start: config.slow_start,
             check: config.check.clone(),
             turn: AtomicU64::default(),
+            suspects: Mutex::default(),
         }
     }
 
@@ -308,6 +312,18 @@ impl ServerPool {
             member.return_at(now);
         }
         health.note_success();
+    }
+
+    /// Counts the failure of a request that could not be repeated at another server, unless its
+    /// client is the likely reason.
+    pub(crate) fn note_unrepeated_failure(&self, index: usize, client: IpAddr, now: u64) {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        match suspects.note(client, index, now) {
+            Charge::Server => self.note_failure(index, now),
+            // The series of failures at the other server ends, and an ejection by it.
+            Charge::Client(Some(other)) => self.note_success(other, now),
+            Charge::Client(None) => {}
+        }
     }
 
     /// Counts a failure of a server, which may eject it.

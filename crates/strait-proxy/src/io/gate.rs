@@ -43,6 +43,11 @@ impl Client {
             address @ IpAddr::V4(_) => address,
         })
     }
+
+    /// Returns its address, or the first one of its network.
+    pub(crate) fn address(self) -> IpAddr {
+        self.0
+    }
 }
 
 /// A gate.

@@ -84,7 +84,7 @@ pub(crate) async fn fetch(
             }
         };
         drop(load);
-        if !request.origin.fail_over(upstream.clock.now(), &failure) {
+        if !request.origin.fail_over(upstream.clock.now(), request.client, &failure) {
             return Err(request.origin.last_error(failure.error).into());
         }
     }

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::config::pool::{Load, ServerPool};
 use crate::config::server::Server;
 use crate::config::sites::Resource;
+use crate::io::gate::Client;
 use crate::upstream::error::{Failure, OriginError};
 
 /// Server of a request.
@@ -106,15 +107,17 @@ impl Origin {
         }
     }
 
-    /// Notes an error of the server. Returns true if the request now goes to another server of the
-    /// pool.
-    pub(crate) fn fail_over(&mut self, now: u64, failure: &Failure) -> bool {
+    /// Notes an error of the server at a request of `client`. Returns true if the request now goes
+    /// to another server of the pool.
+    pub(crate) fn fail_over(&mut self, now: u64, client: Client, failure: &Failure) -> bool {
         let Some(choice) = &mut self.choice else { return false };
         let error = &failure.error;
         if error.is_of_server() && (error.is_unreachable() || !failure.was_sent) {
             choice.pool.note_failure(choice.at, now);
-        } else if error.is_of_server() {
+        } else if error.is_of_server() && failure.may_repeat {
             choice.suspect(error);
+        } else if error.is_of_server() {
+            choice.pool.note_unrepeated_failure(choice.at, client.address(), now);
         }
         let may_move = error.may_fail_over() && failure.may_repeat;
         if let Some(next) = may_move.then(|| choice.next(now)).flatten() {
@@ -197,6 +200,10 @@ mod tests {
         Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, Some(chosen), 100)
     }
 
+    fn client() -> Client {
+        Client::of([192, 0, 2, 1].into())
+    }
+
     fn failures(pool: &ServerPool) -> Vec<u64> {
         pool.members.iter().map(|member| member.state.failures.load(Ordering::Relaxed)).collect()
     }
@@ -221,7 +228,7 @@ mod tests {
         take_down(&pool, 1);
         assert!(origin.is_out() && origin.leave(100) && !origin.is_out());
         assert_eq!((origin.position(), origin.server.to_string().as_str()), (Some(2), "a:3"));
-        assert!(origin.fail_over(100, &unsent(Errno::CONNREFUSED)));
+        assert!(origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [0, 0, 1]);
         assert!(origin.is_out() && !origin.leave(100));
     }
@@ -231,13 +238,16 @@ mod tests {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
             let pool = pool(2);
             let mut origin = origin(&pool, 0);
-            assert!(origin.fail_over(100, &unsent(errno)) && origin.position() == Some(1), "{errno}");
-            assert!(!origin.fail_over(100, &unsent(errno)), "{errno}");
+            assert!(
+                origin.fail_over(100, client(), &unsent(errno)) && origin.position() == Some(1),
+                "{errno}"
+            );
+            assert!(!origin.fail_over(100, client(), &unsent(errno)), "{errno}");
             let error = origin.last_error(unsent(errno).error);
             assert_eq!((error.status(), failures(&pool)), (503, vec![0, 0]), "{errno}");
         }
         let pool = pool(1);
-        assert!(!origin(&pool, 0).fail_over(100, &unsent(Errno::CONNREFUSED)));
+        assert!(!origin(&pool, 0).fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [1]);
     }
 
@@ -264,7 +274,7 @@ mod tests {
                 match attempt {
                     Some(failure) => {
                         let has_next = index == 0 && failure.may_repeat;
-                        assert_eq!(origin.fail_over(100, failure), has_next, "{attempts:?}");
+                        assert_eq!(origin.fail_over(100, client(), failure), has_next, "{attempts:?}");
                     }
                     None => origin.note_success(100),
                 }

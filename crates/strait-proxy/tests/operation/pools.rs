@@ -38,11 +38,11 @@ fn least_connections_goes_past_a_busy_server() {
     other.become_mode(Mode::Answer);
     for _ in 0..20 {
         // A response can reach its client before its request counts as ended.
-        assert!(wait_until(LIMIT, || rig.status(&other)["load"] == 0));
+        assert!(wait_until(LIMIT, || rig.status(other)["load"] == 0));
         assert_eq!(rig.client().get("/x").status(), 200);
     }
     assert_eq!((hanging.asked(), other.asked()), (1, 20));
-    assert_eq!(rig.status(&hanging)["load"], 1);
+    assert_eq!(rig.status(hanging)["load"], 1);
 }
 
 #[test]
@@ -263,13 +263,30 @@ fn request_that_waits_for_a_server_that_goes_down_gets_another_one() {
     a.become_mode(Mode::Dead);
     for client in &mut clients {
         let answer = client.answer().unwrap();
-        assert_eq!(
-            (answer.status(), answer.field("x-server")),
-            (200, Some(&*b.name.to_string())),
-            "{}",
-            answer.head
-        );
+        assert_eq!((answer.status(), answer.field("x-server")), (200, Some(&*b.name)), "{}", answer.head);
     }
+}
+
+#[test]
+fn client_with_posts_at_which_every_server_fails_ejects_none() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 2", "");
+    let is_ejected = |server: &Server| rig.status(server)["is_ejected"] == true;
+    a.become_mode(Mode::Reset);
+    b.become_mode(Mode::Reset);
+    for _ in 0..8 {
+        assert_eq!(rig.post().status(), 502);
+        assert!(!is_ejected(&a) && !is_ejected(&b));
+    }
+    assert!(a.asked() >= 2 && b.asked() >= 2);
+    // A server that fails alone is ejected.
+    rig.clock.advance(60);
+    b.become_mode(Mode::Answer);
+    assert!(wait_until(LIMIT, || {
+        rig.post();
+        is_ejected(&a)
+    }));
+    assert!(!is_ejected(&b) && rig.post().status() == 200);
 }
 
 #[test]
