@@ -124,7 +124,7 @@ impl Contents {
     /// Marks all objects of the keys of responses with a tag as stale, as [`Contents::expire`].
     pub fn expire_tag(&self, tag: &Tag, now: u64) -> usize {
         let keys = disk::keys(&self.0, |fields| tag.is_in(fields));
-        self.expire_all(keys.iter().map(|key| key.to_string()), now)
+        self.expire_all(keys.iter().map(ToString::to_string), now)
     }
 
     fn expire_all(&self, keys: impl Iterator<Item = String>, now: u64) -> usize {

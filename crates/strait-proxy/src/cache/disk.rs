@@ -214,8 +214,9 @@ pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
     removal.removed
 }
 
-/// Marks all records for a key as stale from `now` on; returns the number of those that were not
-/// marked. A record that cannot be marked is removed, so that it never counts as fresh.
+/// Marks all records for a key as stale from `now` on; returns the number of those without such a
+/// mark. One with an earlier mark gets the new one, because a validation under way would remove the
+/// other. A record that cannot be marked is removed, so that it never counts as fresh.
 pub(crate) fn expire(store: &Stores, hash: u64, key: &str, now: u64) -> usize {
     let mut marked = 0;
     for _ in 0..LISTINGS_MAX {
@@ -240,7 +241,7 @@ fn expire_record(store: &Stores, record: &Arc<Record>, key: &str, now: u64) -> b
         return false;
     }
     match Meta::decode(loaded.meta()) {
-        Some(Meta { expired: Some(_), .. }) => return false,
+        Some(Meta { expired: Some(at), .. }) if at >= now => return false,
         Some(meta) => {
             let meta = Meta { expired: Some(now), ..meta }.encode();
             // The lane matters only for the place of the record.
@@ -362,6 +363,23 @@ mod tests {
         let mut removal = Removal::new(store, load, is_match);
         removal.remove_of_hash(hash());
         removal.removed
+    }
+
+    #[test]
+    fn later_mark_replaces_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        put(&store, "", (1, 1), "Thu, 01 Jan 1970 00:00:01 GMT");
+        let listed = store.find(hash());
+        assert_eq!([10, 10, 9, 20].map(|now| expire(&store, hash(), KEY, now)), [1, 0, 0, 1]);
+        assert_eq!(expire(&store, hash(), "http://b/", 30), 0, "a record of another key");
+        let found = store.find(hash());
+        let (object, _) = load(&store, &found[0], KEY, 1).unwrap();
+        assert_eq!((found.len(), object.times.expired), (1, Some(20)));
+        assert!(matches!(object.body, Body::Memory(..)));
+        // A validation that began before cannot store its result.
+        assert!(store.update(0, &listed[0], b"").is_err());
+        store.close();
     }
 
     #[test]

@@ -23,10 +23,10 @@
 //! invalidated one by one. Before that, the fills with the tag are invalidated, and those without a
 //! head, whose tags are unknown: each object of a fill is then either collected or not stored.
 //!
-//! A soft purge ([`Effect::Expire`]) marks objects as stale instead. It takes the same steps, so that
-//! no object without a mark gets into the cache after it. Objects of memory alone come back with
-//! their mark after step 4, under a new generation. In step 5 each record is replaced by one with
-//! the mark, which is on disk as soon as the removal would be.
+//! A soft purge ([`Effect::Expire`]) marks objects as stale instead. It takes the same steps, so
+//! that no object without a mark gets into the cache after it. Objects of memory alone come back
+//! with their mark after step 4, under a new generation. In step 5 each record is replaced by one
+//! with the mark, which is on disk as soon as the removal would be.
 //!
 //! The fills come before the store, so that no record is published after step 5, and the
 //! generations before the memory cache, so that no object that memory alone holds is inserted after

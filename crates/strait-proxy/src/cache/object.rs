@@ -162,7 +162,7 @@ impl Object {
     /// Returns the response in memory alone, stale from `now` on; `None` if the store has it.
     pub(crate) fn expired(&self, now: u64, generation: Generation) -> Option<Self> {
         let Body::Memory(bytes, Home::Memory(_)) = &self.body else { return None };
-        let times = Times { expired: Some(self.times.expired.unwrap_or(now)), ..self.times };
+        let times = Times { expired: self.times.expired.max(Some(now)), ..self.times };
         let body = Body::Memory(bytes.clone(), Home::Memory(generation));
         Some(Self { times, ..self.with_body(self.length, body) })
     }
