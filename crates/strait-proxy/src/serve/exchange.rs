@@ -149,7 +149,9 @@ impl Exchange<'_, '_> {
         origin_request: &OriginRequest,
     ) -> Result<(), OriginError> {
         let (server, client) = (&origin_request.origin.server, origin_request.client);
-        self.client_permit = Some(enter_as_client(&self.worker.upstream(), server, client).await?);
+        let _load = origin_request.origin.waiting();
+        let permit = enter_as_client(&self.worker.upstream(), server, client).await;
+        self.client_permit = Some(permit.inspect_err(|_| origin_request.origin.note_refused())?);
         Ok(())
     }
 

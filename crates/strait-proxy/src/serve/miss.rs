@@ -48,12 +48,9 @@ pub(crate) async fn forward(
         Some(guard) if !exchange.has_client_permit(&origin_request) => {
             // Followers must not wait for this client's permit: another request may begin the fill.
             drop(guard);
-            let waiting = origin_request.origin.waiting();
             let waited = exchange.await_client_permit(&origin_request).await;
-            drop(waiting);
             let origin = &mut origin_request.origin;
             if waited.is_err() && !(origin.is_out() && origin.leave(worker.now())) {
-                origin.note_refused();
                 waited?;
             }
             return Ok(Lookup::Again);

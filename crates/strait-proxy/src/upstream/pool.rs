@@ -381,7 +381,7 @@ fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX)).max(ADDRESS_LEAST).min(left)
 }
 
-/// Opens a connection. If no descriptor is free, closes idle connections and pipes, and tries again.
+/// Opens a connection. If no descriptor is free, closes idle connections and pipes and tries again.
 async fn opened(
     upstream: &Upstream<'_>,
     connect: impl AsyncFn() -> io::Result<TcpStream>,

@@ -94,7 +94,9 @@ fn marked_response_answers_where_stale_ones_may() {
 fn mark_outlives_a_restart_and_is_set_in_a_directory() {
     let paths = ["/200/600/5/one", "/200/600/300000/two", "/200/600/5/tag.a", "/200/600/5/left"];
     let rig = Rig::start(TOML);
-    paths.iter().for_each(|path| store(&rig, path));
+    for path in paths {
+        store(&rig, path);
+    }
     rig.wait_stored(4);
     let marked = rig.ask(&format!("POST /purge?uri={HOST}{}&soft=1 HTTP/1.1\nHost: localhost", paths[0]));
     assert_eq!(marked.json()["stored"], 1);

@@ -12,6 +12,13 @@ const CERTIFICATES: usize = 1000;
 /// Clients that connect.
 const CLIENTS: usize = 40;
 
+/// Returns the resident memory of this process in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
 #[test]
 fn each_of_many_hosts_has_its_certificate() {
     let certificates =
@@ -37,7 +44,10 @@ fn each_of_many_hosts_has_its_certificate() {
         .unwrap();
     }
     let config = Config::from_toml(&toml).unwrap();
+    let before = resident();
     let mut proxy = Proxy::start(&config, Clock::system()).unwrap();
+    // Without other tests this is the memory of certificates, keys and sites.
+    eprintln!("{certificates} certificates: {} bytes resident", resident().saturating_sub(before));
     let client = authority.client();
     let ask = |proxy: &Proxy, turn: usize| {
         let number = turn * 7919 % certificates;
