@@ -24,6 +24,8 @@ pub struct Times {
     pub age: u64,
     /// Freshness lifetime in seconds.
     pub lifetime: u64,
+    /// Time from which on it is stale, whatever its lifetime: the operator has decided so.
+    pub expired: Option<u64>,
 }
 
 impl Times {
@@ -37,7 +39,8 @@ impl Times {
     ) -> Self {
         let date = date_of(fields, "date").unwrap_or(received);
         let age = age_of(fields);
-        Self { requested, received, date, age, lifetime: lifetime(status, fields, directives, date) }
+        let lifetime = lifetime(status, fields, directives, date);
+        Self { requested, received, date, age, lifetime, expired: None }
     }
 
     /// Sets the lifetime of a 404 or 410 without an explicit one to `seconds`: negative caching, a
@@ -66,12 +69,19 @@ impl Times {
 
     /// Seconds until the response is stale; 0 if it is stale.
     pub fn fresh_for(&self, now: u64) -> u64 {
-        self.lifetime.saturating_sub(self.age_at(now))
+        if self.expired.is_some() { 0 } else { self.lifetime.saturating_sub(self.age_at(now)) }
     }
 
     /// Seconds since the response became stale; 0 if it is fresh.
     pub fn stale_by(&self, now: u64) -> u64 {
-        self.age_at(now).saturating_sub(self.lifetime)
+        let expired = self.expired.map_or(u64::MAX, |at| self.age_at(at));
+        self.age_at(now).saturating_sub(self.lifetime.min(expired))
+    }
+
+    /// Returns the time of the decision that the response is stale, if it holds for a response that
+    /// was requested at `requested` as well: that may be as old, also in the same second.
+    pub fn expired_for(&self, requested: u64) -> Option<u64> {
+        self.expired.filter(|at| requested <= *at)
     }
 
     /// Seconds until the response is stale, negative if it is: the `ttl` of Cache-Status (RFC 9211,
@@ -98,7 +108,7 @@ impl Times {
     /// Returns true if the response is fresh (RFC 9111, section 4.2): its lifetime is greater than
     /// its age.
     pub fn is_fresh(&self, now: u64) -> bool {
-        self.lifetime > self.age_at(now)
+        self.expired.is_none() && self.lifetime > self.age_at(now)
     }
 }
 
@@ -183,6 +193,21 @@ mod tests {
     }
 
     #[test]
+    fn expired_response_is_stale_from_that_time_on_whatever_the_clock() {
+        let fresh =
+            Times { requested: 1000, received: 1000, date: 1000, age: 5, lifetime: 60, expired: None };
+        let expired = Times { expired: Some(1020), ..fresh };
+        assert!(fresh.is_fresh(1020) && fresh.stale_by(1020) == 0);
+        for now in [0, 1000, 1019, 1020, 1030, 5000] {
+            assert!(!expired.is_fresh(now) && expired.fresh_for(now) == 0, "{now}");
+        }
+        assert_eq!([1010, 1020, 1030].map(|now| expired.stale_by(now)), [0, 0, 10]);
+        // Its lifetime had ended before.
+        assert_eq!(Times { expired: Some(1100), ..fresh }.stale_by(1100), 45);
+        assert_eq!([1019, 1020, 1021].map(|at| expired.expired_for(at)), [Some(1020), Some(1020), None]);
+    }
+
+    #[test]
     fn dates_are_read_in_any_case_and_in_gmt_only() {
         let read = |date: &str| date_of(&fields(&[("Expires", date)]), "expires");
         for date in [
@@ -245,7 +270,14 @@ mod tests {
 
     #[test]
     fn recency_is_by_date_and_limited_for_fast_clocks() {
-        let of = |date, requested, received| Times { requested, received, date, age: 0, lifetime: 0 };
+        let of = |date, requested, received| Times {
+            requested,
+            received,
+            date,
+            age: 0,
+            lifetime: 0,
+            expired: None,
+        };
         // Date first, then time of receipt.
         assert!(of(50, 90, 100).recency() > of(49, 91, 101).recency());
         assert!(of(50, 90, 101).recency() > of(50, 90, 100).recency());
@@ -254,7 +286,14 @@ mod tests {
 
     #[test]
     fn later_request_supersedes_despite_its_date() {
-        let of = |date, requested, received| Times { requested, received, date, age: 0, lifetime: 0 };
+        let of = |date, requested, received| Times {
+            requested,
+            received,
+            date,
+            age: 0,
+            lifetime: 0,
+            expired: None,
+        };
         let stored = of(90, 90, 100);
         for (new, expected) in [
             (of(50, 100, 101), true),
@@ -279,7 +318,7 @@ mod tests {
         #[test]
         fn age_grows_with_the_clock(requested: u32, delay: u16, date: u32, age: u32, lifetime: u32, later: u32, more: u16) {
             let (requested, received) = (u64::from(requested), u64::from(requested) + u64::from(delay));
-            let times = Times { requested, received, date: date.into(), age: age.into(), lifetime: lifetime.into() };
+            let times = Times { requested, received, date: date.into(), age: age.into(), lifetime: lifetime.into(), expired: None };
             let now = received + u64::from(later);
             prop_assert_eq!(times.is_fresh(now), times.fresh_for(now) > 0);
             prop_assert!(times.fresh_for(now) == 0 || times.stale_by(now) == 0);

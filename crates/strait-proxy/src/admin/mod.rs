@@ -1,4 +1,5 @@
-//! Admin page: metrics, status, stored objects, purge and ban. A thread of its own serves it.
+//! Admin page: metrics, status, stored objects, purge and ban, draining of servers. A thread of its
+//! own serves it.
 //!
 //! Clients outside `admin.allow` are refused. So are foreign host names: their owners may have
 //! pointed them here (DNS rebinding). Changes need a POST that does not come from a page of another

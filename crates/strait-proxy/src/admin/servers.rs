@@ -6,6 +6,7 @@ use serde::Serialize;
 use strait_ledger::prometheus::Text;
 
 use crate::config::settings::Settings;
+use crate::io::gate::Gates;
 
 /// Pool of the one-line form, which has no name.
 const ORIGIN: &str = "origin";
@@ -24,10 +25,18 @@ pub(super) struct ServerStatus {
     is_ejected: bool,
     /// True while it fails active checks.
     is_down: bool,
+    /// True while the operator has taken it out.
+    is_drained: bool,
+    /// Requests that wait for one of its connections.
+    waiting: u64,
+    /// Requests that got none of its connections.
+    refused: u64,
+    /// True if it gets requests only while no other server is available.
+    is_backup: bool,
 }
 
 /// Returns the servers of all pools at a time in seconds; none for a forward proxy.
-pub(super) fn servers(settings: &Settings, now: u64) -> Vec<ServerStatus> {
+pub(super) fn servers(settings: &Settings, gates: &Gates, now: u64) -> Vec<ServerStatus> {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let pools = settings.sites.iter().flat_map(|sites| &sites.pools);
     let members = pools.flat_map(|pool| pool.members.iter().map(move |member| (pool, member)));
@@ -41,6 +50,10 @@ pub(super) fn servers(settings: &Settings, now: u64) -> Vec<ServerStatus> {
             ejections: read(&member.state.ejections),
             is_ejected: member.is_ejected(now),
             is_down: member.is_down(),
+            is_drained: member.is_drained(),
+            is_backup: member.options.is_backup,
+            waiting: gates.waiting(&member.server) as u64,
+            refused: read(&member.state.refused),
         })
         .collect()
 }
@@ -50,7 +63,7 @@ type Number = fn(&ServerStatus) -> u64;
 
 /// Writes the metrics of servers.
 pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
-    let families: [(&str, &str, &str, Number); 6] = [
+    let families: [(&str, &str, &str, Number); 10] = [
         ("requests_total", "counter", "Requests that were sent to a server.", |server| server.requests),
         ("failures_total", "counter", "Requests that failed at a server.", |server| server.failures),
         ("ejections_total", "counter", "Ejections of a server after failures.", |server| server.ejections),
@@ -59,6 +72,21 @@ pub(super) fn metrics(out: &mut Text, servers: &[ServerStatus]) {
             server.is_ejected.into()
         }),
         ("down", "gauge", "1 while a server fails active checks.", |server| server.is_down.into()),
+        ("drained", "gauge", "1 while the operator has taken a server out.", |server| {
+            server.is_drained.into()
+        }),
+        ("waiting", "gauge", "Requests that wait for one of the connections of a server.", |server| {
+            server.waiting
+        }),
+        (
+            "refused_total",
+            "counter",
+            "Requests that got none of the connections that a server or a client of it may use.",
+            |server| server.refused,
+        ),
+        ("backup", "gauge", "1 for a server that is used only while no other is available.", |server| {
+            server.is_backup.into()
+        }),
     ];
     for (name, kind, help, number) in families {
         out.family(&format!("strait_proxy_server_{name}"), kind, help);

@@ -11,7 +11,7 @@ use super::servers::{ServerStatus, servers};
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
 use crate::cache::fill::FillProgress;
-use crate::cache::invalidation::{Keys, Removed};
+use crate::cache::invalidation::{Effect, Keys, Removed};
 use crate::cache::memory::MemoryEntry;
 use crate::cache::pattern::Pattern;
 use crate::cache::tag::Tag;
@@ -97,19 +97,7 @@ impl Site {
     /// Responds to POST.
     pub(super) async fn change(&self, path: &str, query: &str) -> Page {
         match path {
-            "/purge" if parameter(query, "tag").is_some() => {
-                match Tag::new(&parameter(query, "tag").unwrap_or_default()) {
-                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tags(&[tag])).await,
-                    Err(error) => Page::text(400, &error.to_string()),
-                }
-            }
-            "/purge" => {
-                let uri = parameter(query, "uri").unwrap_or_default();
-                match self.keys_of(&uri) {
-                    Ok(keys) => self.purge(keys).await,
-                    Err(error) => Page::text(400, &error.to_string()),
-                }
-            }
+            "/purge" => self.purge(query).await,
             "/ban" => {
                 let pattern = parameter(query, "pattern").unwrap_or_default();
                 match Pattern::new(&pattern) {
@@ -118,7 +106,12 @@ impl Site {
                 }
             }
             "/verify" => self.verify().await,
-            _ => Page::text(404, "expected /purge?uri=, /purge?tag=, /ban?pattern= or /verify"),
+            "/drain" => self.drain(query, true),
+            "/undrain" => self.drain(query, false),
+            _ => Page::text(
+                404,
+                "expected /purge?uri=, /purge?tag=, /ban?pattern=, /verify, /drain?server= or /undrain?server=",
+            ),
         }
     }
 
@@ -135,7 +128,7 @@ impl Site {
     }
 
     fn servers(&self) -> Vec<ServerStatus> {
-        servers(&self.settings(), self.shared.clock.now())
+        servers(&self.settings(), &self.shared.gates, self.shared.clock.now())
     }
 
     fn guards(&self) -> Guards {
@@ -175,18 +168,33 @@ impl Site {
         Ok(self.settings().keys_for_client(Pattern::of_uri(text)?))
     }
 
-    async fn purge(&self, keys: Vec<String>) -> Page {
-        let of_all = move |shared: &Shared| {
-            keys.iter().map(|key| shared.invalidate(Keys::of_uri(key))).sum::<Removed>()
+    async fn purge(&self, query: &str) -> Page {
+        let effect = match parameter(query, "soft").as_deref() {
+            None => Effect::Remove,
+            Some("1") => Effect::Expire,
+            Some(_) => return Page::text(400, "expected soft=1, which marks responses as stale"),
         };
-        self.invalidate(of_all).await
+        if let Some(tag) = parameter(query, "tag") {
+            return match Tag::new(&tag) {
+                Ok(tag) => self.invalidate(move |shared| shared.purge_tags(&[tag], effect)).await,
+                Err(error) => Page::text(400, &error.to_string()),
+            };
+        }
+        match self.keys_of(&parameter(query, "uri").unwrap_or_default()) {
+            Ok(keys) => {
+                let of_all =
+                    move |shared: &Shared| keys.iter().map(|key| shared.purge(key, effect)).sum::<Removed>();
+                self.invalidate(of_all).await
+            }
+            Err(error) => Page::text(400, &error.to_string()),
+        }
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
         self.invalidate(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
     }
 
-    /// Removes objects on another thread, and reports their numbers.
+    /// Purges objects on another thread, and reports their numbers.
     async fn invalidate(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
         let shared = self.shared.clone();
         match tokio::task::spawn_blocking(move || remove(&shared)).await {
@@ -194,6 +202,18 @@ impl Site {
                 Page::json(&json!({"stored": stored, "in_memory": in_memory}))
             }
             Err(error) => Page::text(500, &error.to_string()),
+        }
+    }
+
+    /// Takes a server out of its pools, or back in.
+    fn drain(&self, query: &str, is_drained: bool) -> Page {
+        let (server, pool) = (parameter(query, "server").unwrap_or_default(), parameter(query, "pool"));
+        let settings = self.settings();
+        let drain =
+            |sites: &Sites| sites.drain(&server, pool.as_deref(), is_drained, self.shared.clock.now());
+        match settings.sites.as_ref().map_or(0, drain) {
+            0 => Page::text(404, "no pool has this server; /status.json lists all servers of pools"),
+            pools => Page::json(&json!({ "pools": pools })),
         }
     }
 

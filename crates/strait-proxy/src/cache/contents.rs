@@ -116,6 +116,23 @@ impl Contents {
         disk::remove_matching(&self.0, |stored| shortened(stored, key) == key)
     }
 
+    /// Marks all objects that [`Contents::get`] returns as stale from `now` on, in seconds since
+    /// 1970; returns the number of those that were not marked.
+    pub fn expire(&self, key: &str, now: u64) -> usize {
+        self.expire_all(self.get(key, now).into_iter().map(|entry| entry.uri), now)
+    }
+
+    /// Marks all objects of the keys of responses with a tag as stale, as [`Contents::expire`].
+    pub fn expire_tag(&self, tag: &Tag, now: u64) -> usize {
+        let keys = disk::keys(&self.0, |fields| tag.is_in(fields));
+        self.expire_all(keys.iter().map(ToString::to_string), now)
+    }
+
+    fn expire_all(&self, keys: impl Iterator<Item = String>, now: u64) -> usize {
+        let keys: BTreeSet<_> = keys.collect();
+        keys.iter().map(|key| disk::expire(&self.0, hash_of(key.as_bytes()), key, now)).sum()
+    }
+
     /// Removes all objects of the keys of responses with a tag; returns their number.
     pub fn purge_tag(&self, tag: &Tag) -> usize {
         let keys: BTreeSet<_> = disk::keys(&self.0, |fields| tag.is_in(fields)).into_iter().collect();

@@ -237,6 +237,46 @@ pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
     removal.removed
 }
 
+/// Marks all records for a key as stale from `now` on; returns the number of those without such a
+/// mark. One with an earlier mark gets the new one, because a validation under way would remove the
+/// other. A record that cannot be marked is removed, so that it never counts as fresh.
+pub(crate) fn expire(store: &Stores, hash: u64, key: &str, now: u64) -> usize {
+    let mut marked = 0;
+    for _ in 0..LISTINGS_MAX {
+        // A validation can replace a listed record meanwhile: list them again after each change.
+        let changed = store.find(hash).iter().filter(|record| expire_record(store, record, key, now)).count();
+        if changed == 0 {
+            return marked;
+        }
+        marked += changed;
+    }
+    marked + remove(store, hash, key)
+}
+
+/// Marks a record as stale. Returns false if it is marked already, or has another key.
+fn expire_record(store: &Stores, record: &Arc<Record>, key: &str, now: u64) -> bool {
+    let Ok(loaded) = store.load(record, 0) else {
+        // It may be for the key, and a later read may succeed.
+        store.remove(record);
+        return true;
+    };
+    if loaded.key() != key.as_bytes() {
+        return false;
+    }
+    match Meta::decode(loaded.meta()) {
+        Some(Meta { expired: Some(at), .. }) if at >= now => return false,
+        Some(meta) => {
+            let meta = Meta { expired: Some(now), ..meta }.encode();
+            // The lane matters only for the place of the record.
+            if store.update(0, record, &meta).is_err() {
+                store.remove(record);
+            }
+        }
+        None => store.remove(record),
+    }
+    true
+}
+
 /// Removes all records of the keys that match; returns their number. Blocks until the store is
 /// loaded.
 pub(crate) fn remove_matching(store: &Stores, is_match: impl Fn(&str) -> bool) -> usize {
@@ -328,7 +368,8 @@ mod tests {
     fn put(store: &Stores, variant: &str, (requested, received): (u64, u64), date: &str) -> Object {
         let head = format!("HTTP/1.1 200 OK\r\nETag: \"{received}\"\r\nDate: {date}\r\n\r\n");
         let head = head.as_bytes();
-        let meta = Meta { requested, received, age: 0, first: 0, length: Some(1), variant, head };
+        let meta =
+            Meta { requested, received, age: 0, expired: None, first: 0, length: Some(1), variant, head };
         let record = store.put(0, KEY.as_bytes(), &meta.encode(), &[b"x"]).unwrap();
         Object::new(KEY, &meta, Body::Memory(Arc::new([b'x']), Home::Store(record))).unwrap()
     }
@@ -347,6 +388,23 @@ mod tests {
         let mut removal = Removal::new(store, load, is_match);
         removal.remove_of_hash(hash());
         removal.removed
+    }
+
+    #[test]
+    fn later_mark_replaces_an_earlier_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        put(&store, "", (1, 1), "Thu, 01 Jan 1970 00:00:01 GMT");
+        let listed = store.find(hash());
+        assert_eq!([10, 10, 9, 20].map(|now| expire(&store, hash(), KEY, now)), [1, 0, 0, 1]);
+        assert_eq!(expire(&store, hash(), "http://b/", 30), 0, "a record of another key");
+        let found = store.find(hash());
+        let (object, _) = load(&store, &found[0], KEY, 1).unwrap();
+        assert_eq!((found.len(), object.times.expired), (1, Some(20)));
+        assert!(matches!(object.body, Body::Memory(..)));
+        // A validation that began before cannot store its result.
+        assert!(store.update(0, &listed[0], b"").is_err());
+        store.close();
     }
 
     #[test]

@@ -184,8 +184,16 @@ mod tests {
     fn filling(tag: &str) -> Arc<Object> {
         let head = format!("HTTP/1.1 200 OK\r\nETag: {tag}\r\n\r\n");
         let length = Some(LENGTH);
-        let meta =
-            Meta { requested: 1, received: 1, age: 0, first: 0, length, variant: "", head: head.as_bytes() };
+        let meta = Meta {
+            requested: 1,
+            received: 1,
+            age: 0,
+            expired: None,
+            first: 0,
+            length,
+            variant: "",
+            head: head.as_bytes(),
+        };
         Arc::new(Object::new("key", &meta, Body::Filling).unwrap())
     }
 

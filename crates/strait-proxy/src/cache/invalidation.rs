@@ -26,9 +26,16 @@
 //! listed, and may be in no cache yet; such a fill is not kept in memory, whatever its tags. The
 //! same holds for parts that are requested later with the fields of a removed head.
 //!
+//! A soft purge ([`Effect::Expire`]) marks objects as stale instead. It takes the same steps, so
+//! that no object without a mark gets into the cache after it. Objects of memory alone come back
+//! with their mark after step 4, under a new generation. In step 5 each record is replaced by one
+//! with the mark, which is on disk as soon as the removal would be.
+//!
 //! The fills come before the store, so that no record is published after step 5, and the
 //! generations before the memory cache, so that no object that memory alone holds is inserted after
 //! step 3.
+
+use std::sync::Arc;
 
 use strait_http::fields::Fields;
 use strait_store::{Stores, hash_of};
@@ -37,7 +44,7 @@ use crate::cache::disk;
 use crate::cache::fills::Fills;
 use crate::cache::generation::Generations;
 use crate::cache::memory::MemoryCache;
-use crate::cache::object::Object;
+use crate::cache::object::{Object, Rivals};
 use crate::cache::pattern::Pattern;
 use crate::cache::tag::Tag;
 use crate::cache::worker::{Local, Shared};
@@ -51,7 +58,15 @@ pub(crate) enum Keys<'a> {
     Matching(&'a Pattern),
 }
 
-/// Numbers of removed objects.
+/// Effect of a purge on the objects of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Remove,
+    /// They are stale from now on: a soft purge.
+    Expire,
+}
+
+/// Numbers of removed objects, or of those marked as stale.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Removed {
     pub(crate) in_memory: usize,
@@ -121,8 +136,36 @@ impl Shared {
 }
 
 impl Shared {
-    /// Removes all objects of the keys of responses with one of these tags.
-    pub(crate) fn invalidate_tags(&self, tags: &[Tag]) -> Removed {
+    /// Purges all objects of a key.
+    pub(crate) fn purge(&self, key: &str, effect: Effect) -> Removed {
+        match effect {
+            Effect::Remove => self.invalidate(Keys::of_uri(key)),
+            Effect::Expire => self.expire(hash_of(key.as_bytes()), key),
+        }
+    }
+
+    /// Marks all objects of a key as stale, in the order of this module.
+    fn expire(&self, hash: u64, key: &str) -> Removed {
+        let (keys, now) = (Keys::One(hash, key), self.clock.now());
+        keys.invalidate_fills(&self.fills);
+        keys.end(&self.generations);
+        let alone = self.memory.all(hash, |object| object.is_for(key) && !object.is_stored());
+        let in_memory = keys.remove_from_memory(&self.memory, |_| true);
+        keys.end(&self.generations);
+        for object in alone {
+            let generation = self.generations.take(hash);
+            let Some(object) = object.expired(now, generation.clone()) else { continue };
+            let object = (Arc::new(object), Rivals::new());
+            self.memory.insert(hash, object, &[], || generation.holds(key));
+        }
+        let Some(store) = &self.store else { return Removed { in_memory, stored: 0 } };
+        let stored = disk::expire(store, hash, key, now);
+        keys.remove_from_memory(&self.memory, |object| !object.is_alive());
+        Removed { in_memory, stored }
+    }
+
+    /// Purges all objects of the keys of responses with one of these tags.
+    pub(crate) fn purge_tags(&self, tags: &[Tag], effect: Effect) -> Removed {
         let has_any = |fields: &Fields<'_>| tags.iter().any(|tag| tag.is_in(fields));
         let has_tag = |object: &Object| has_any(&object.fields());
         self.fills.invalidate_some(|fill| fill.object_now().is_none_or(|object| has_tag(&object)));
@@ -131,7 +174,7 @@ impl Shared {
         keys.extend(self.store.iter().flat_map(|store| disk::keys(store, has_any)));
         keys.sort_unstable();
         keys.dedup();
-        keys.iter().map(|key| self.invalidate(Keys::of_uri(key))).sum()
+        keys.iter().map(|key| self.purge(key, effect)).sum()
     }
 }
 
@@ -146,7 +189,7 @@ impl Local {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Barrier};
+    use std::sync::Barrier;
 
     use super::*;
     use crate::cache::meta::Meta;
@@ -176,20 +219,67 @@ mod tests {
 
     fn put(store: &Stores) {
         let head = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n";
-        let meta = Meta { requested: 1, received: 1, age: 0, first: 0, length: Some(1), variant: "", head };
+        let meta = Meta {
+            requested: 1,
+            received: 1,
+            age: 0,
+            expired: None,
+            first: 0,
+            length: Some(1),
+            variant: "",
+            head,
+        };
         store.put(0, KEY.as_bytes(), &meta.encode(), &[b"x"]).unwrap();
+    }
+
+    fn store(dir: &tempfile::TempDir) -> Arc<Stores> {
+        let config = strait_store::Config {
+            capacity_bytes: 64 << 20,
+            segment_bytes: Some(1 << 20),
+            ..strait_store::Config::new(dir.path())
+        };
+        Stores::of(strait_store::Store::open(config).unwrap())
+    }
+
+    #[test]
+    fn read_during_a_soft_purge_leaves_nothing_fresh() {
+        const ROUNDS: usize = 1_000;
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let settings = Arc::new(Settings::new(&Config::from_toml("").unwrap()).unwrap());
+        let (shared, hash) = (shared(&store, &settings), hash_of(KEY.as_bytes()));
+        let start = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let worker = Worker::new(shared.clone(), settings.clone(), None, 0);
+                for _ in 0..ROUNDS {
+                    start.wait();
+                    drop(worker.find(hash, KEY, &Fields::default()));
+                    start.wait();
+                    let found = worker.find(hash, KEY, &Fields::default()).unwrap();
+                    assert!(!found.times.is_fresh(2) && found.times.expired == Some(1000));
+                    start.wait();
+                }
+            });
+            for _ in 0..ROUNDS {
+                put(&store);
+                start.wait();
+                assert_eq!(shared.purge(KEY, Effect::Expire).stored, 1);
+                start.wait();
+                start.wait();
+                // Nothing is left to mark.
+                assert_eq!(shared.purge(KEY, Effect::Expire).stored, 0);
+                assert_eq!(shared.purge(KEY, Effect::Remove).stored, 1);
+            }
+        });
+        store.close();
     }
 
     #[test]
     fn read_during_an_invalidation_leaves_nothing_in_memory() {
         const ROUNDS: usize = 2_000;
         let dir = tempfile::tempdir().unwrap();
-        let config = strait_store::Config {
-            capacity_bytes: 64 << 20,
-            segment_bytes: Some(1 << 20),
-            ..strait_store::Config::new(dir.path())
-        };
-        let store = Stores::of(strait_store::Store::open(config).unwrap());
+        let store = store(&dir);
         let settings = Arc::new(Settings::new(&Config::from_toml("").unwrap()).unwrap());
         let (shared, keys) = (shared(&store, &settings), Keys::of_uri(KEY));
         let Keys::One(hash, _) = keys else { unreachable!() };

@@ -225,7 +225,7 @@ mod tests {
     /// Object that memory alone holds, with that variant and those times of request and receipt.
     fn object_of(key: &str, variant: &str, (requested, received): (u64, u64)) -> Arc<Object> {
         let length = Some(BODY_BYTES as u64);
-        let meta = Meta { requested, received, age: 0, first: 0, length, variant, head: HEAD };
+        let meta = Meta { requested, received, age: 0, expired: None, first: 0, length, variant, head: HEAD };
         let home = Home::Memory(Arc::new(Generations::default()).take(0));
         Arc::new(Object::new(key, &meta, Body::Memory(vec![0; BODY_BYTES].into(), home)).unwrap())
     }
@@ -347,8 +347,16 @@ mod tests {
             strait_store::Config { capacity_bytes: 64 << 20, ..strait_store::Config::new(dir.path()) };
         let store = Store::open(config).unwrap();
         let memory = MemoryCache::new(1000 * BODY_BYTES, BODY_BYTES);
-        let meta =
-            Meta { requested: 0, received: 0, age: 0, first: 0, length: Some(1), variant: "", head: HEAD };
+        let meta = Meta {
+            requested: 0,
+            received: 0,
+            age: 0,
+            expired: None,
+            first: 0,
+            length: Some(1),
+            variant: "",
+            head: HEAD,
+        };
         let objects: Vec<_> = (0_u64..300)
             .map(|number| {
                 let record = store.put(0, &number.to_le_bytes(), b"", &[b"x"]).unwrap();

@@ -5,10 +5,13 @@
 /// Records of version 1 may be errors or variants that one request caused and that would answer all
 /// clients.
 const VERSION: u8 = 2;
+/// Version of a record that the operator has marked as stale: the time of the mark follows. An
+/// earlier program does not read it, so it never serves the response as fresh.
+const EXPIRED: u8 = 3;
 /// Value for an unknown length.
 const UNKNOWN: u64 = u64::MAX;
-/// Bytes before the variant.
-const FIXED_BYTES: usize = 1 + 5 * 8 + 4;
+/// Bytes between the version, or the time of the mark, and the variant.
+const FIXED_BYTES: usize = 5 * 8 + 4;
 
 /// Metadata of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(crate) struct Meta<'b> {
     pub(crate) requested: u64,
     pub(crate) received: u64,
     pub(crate) age: u64,
+    /// Time from which on it is stale, whatever its lifetime.
+    pub(crate) expired: Option<u64>,
     /// First byte of the representation that the body has.
     pub(crate) first: u64,
     /// Length of the representation, if known.
@@ -29,14 +34,20 @@ pub(crate) struct Meta<'b> {
 
 impl<'b> Meta<'b> {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(FIXED_BYTES + self.variant.len() + self.head.len());
+        let mut bytes = Vec::with_capacity(1 + 8 + FIXED_BYTES + self.variant.len() + self.head.len());
         self.write(&mut bytes);
         bytes
     }
 
     /// Appends the encoded metadata.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.push(VERSION);
+        match self.expired {
+            None => bytes.push(VERSION),
+            Some(time) => {
+                bytes.push(EXPIRED);
+                bytes.extend_from_slice(&time.to_le_bytes());
+            }
+        }
         let length = self.length.unwrap_or(UNKNOWN);
         for number in [self.requested, self.received, self.age, self.first, length] {
             bytes.extend_from_slice(&number.to_le_bytes());
@@ -48,12 +59,18 @@ impl<'b> Meta<'b> {
 
     /// Decodes metadata; `None` if the bytes are invalid.
     pub(crate) fn decode(bytes: &'b [u8]) -> Option<Self> {
-        let (fixed, rest) = bytes.split_at_checked(FIXED_BYTES)?;
-        if fixed[0] != VERSION {
-            return None;
-        }
+        let (version, rest) = bytes.split_first()?;
+        let (expired, rest) = match *version {
+            VERSION => (None, rest),
+            EXPIRED => {
+                let (time, rest) = rest.split_first_chunk()?;
+                (Some(u64::from_le_bytes(*time)), rest)
+            }
+            _ => return None,
+        };
+        let (fixed, rest) = rest.split_at_checked(FIXED_BYTES)?;
         let number = |index: usize| {
-            let at = 1 + 8 * index;
+            let at = 8 * index;
             fixed[at..at + 8].try_into().map(u64::from_le_bytes).ok()
         };
         let variant_len = u32::from_le_bytes(fixed[FIXED_BYTES - 4..].try_into().ok()?);
@@ -62,6 +79,7 @@ impl<'b> Meta<'b> {
             requested: number(0)?,
             received: number(1)?,
             age: number(2)?,
+            expired,
             first: number(3)?,
             length: number(4).filter(|length| *length != UNKNOWN),
             variant: std::str::from_utf8(variant).ok()?,
@@ -77,14 +95,27 @@ mod tests {
     #[test]
     fn metadata_is_decoded_unless_truncated_or_of_another_version() {
         let head = b"HTTP/1.1 200 OK\r\n\r\n";
-        let meta =
-            Meta { requested: 1, received: 2, age: 3, first: 4, length: None, variant: "accept:a\n", head };
+        let meta = Meta {
+            requested: 1,
+            received: 2,
+            age: 3,
+            expired: None,
+            first: 4,
+            length: None,
+            variant: "accept:a\n",
+            head,
+        };
         let bytes = meta.encode();
         assert_eq!(Meta::decode(&bytes), Some(meta));
         let meta = Meta { length: Some(9), ..meta };
         assert_eq!(Meta::decode(&meta.encode()), Some(meta));
-        assert_eq!(Meta::decode(&bytes[..FIXED_BYTES + 3]), None);
-        for version in [1, VERSION + 1] {
+        let marked = Meta { expired: Some(7), ..meta };
+        assert_eq!(Meta::decode(&marked.encode()), Some(marked));
+        assert_eq!((bytes[0], marked.encode()[0]), (2, 3), "programs before the mark do not read it");
+        for short in [&bytes[..FIXED_BYTES + 3], &marked.encode()[..8], &[]] {
+            assert_eq!(Meta::decode(short), None);
+        }
+        for version in [1, EXPIRED + 1] {
             assert_eq!(Meta::decode(&[&[version], &bytes[1..]].concat()), None, "{version}");
         }
     }

@@ -126,7 +126,7 @@ impl Object {
             status,
             head: meta.head.into(),
             fields_at: meta.head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),
-            times: Times { age: meta.age, ..times },
+            times: Times { age: meta.age, expired: meta.expired, ..times },
             directives,
             sets_cookie: fields.has("set-cookie"),
             // The empty default takes no memory.
@@ -159,6 +159,14 @@ impl Object {
         }
     }
 
+    /// Returns the response in memory alone, stale from `now` on; `None` if the store has it.
+    pub(crate) fn expired(&self, now: u64, generation: Generation) -> Option<Self> {
+        let Body::Memory(bytes, Home::Memory(_)) = &self.body else { return None };
+        let times = Times { expired: self.times.expired.max(Some(now)), ..self.times };
+        let body = Body::Memory(bytes.clone(), Home::Memory(generation));
+        Some(Self { times, ..self.with_body(self.length, body) })
+    }
+
     /// Drops a body of more than `most` bytes from memory if the store has it.
     pub(crate) fn in_memory_up_to(self, most: usize) -> Self {
         match (&self.body, self.length) {
@@ -181,6 +189,7 @@ impl Object {
             requested: self.times.requested,
             received: self.times.received,
             age: self.times.age,
+            expired: self.times.expired,
             first,
             length: self.length,
             variant: &self.variant,

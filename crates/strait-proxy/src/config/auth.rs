@@ -34,15 +34,66 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct BasicAuth {
     pub(crate) name: RouteName,
-    users: HashMap<Box<str>, Arc<User>>,
-    /// User that is verified in place of an unknown one, which must take as long.
-    nobody: Arc<User>,
-    /// Largest cost of the file.
-    cost_max: u32,
+    users: Arc<Users>,
     /// Value of WWW-Authenticate.
     pub(crate) challenge: String,
     file: PathBuf,
     pub(crate) counts: Arc<Counts>,
+}
+
+/// Users of a file.
+#[derive(Debug)]
+struct Users {
+    by_name: HashMap<Box<str>, Arc<User>>,
+    /// User that is verified in place of an unknown one, which must take as long.
+    nobody: Arc<User>,
+    /// Largest cost of the file.
+    cost_max: u32,
+}
+
+/// Files of users that were read for a configuration. Routes with the same file have the same
+/// users, also if the file changes meanwhile, and a password is verified once for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct UserFiles(HashMap<PathBuf, Result<Arc<Users>, String>>);
+
+impl UserFiles {
+    /// Returns the users of a file, which is read once; those with the same hash keep the state
+    /// that they have in `before`.
+    fn users(&mut self, path: &Path, before: &[Arc<BasicAuth>]) -> Result<Arc<Users>, String> {
+        if let Some(read) = self.0.get(path) {
+            return read.clone();
+        }
+        let known = before.iter().find(|auth| auth.file == path);
+        let parse = |text: String| Users::new(&text, known.map(|auth| &*auth.users));
+        let users = read(path).and_then(parse).map(Arc::new);
+        self.0.insert(path.to_owned(), users.clone());
+        users
+    }
+}
+
+impl Users {
+    /// Parses the text of a file.
+    fn new(text: &str, known: Option<&Self>) -> Result<Self, String> {
+        let mut by_name = HashMap::new();
+        let mut cost_max = COST_MIN;
+        for (index, line) in text.lines().enumerate() {
+            let Some((user, hash)) = entry(line).map_err(|why| format!("line {}: {why}", index + 1))? else {
+                continue;
+            };
+            cost_max = cost_max.max(cost(hash).unwrap_or(COST_MIN));
+            let same = known.and_then(|known| known.by_name.get(user));
+            let same = same.filter(|same| *same.hash == *hash).cloned();
+            let user_state = same.unwrap_or_else(|| Arc::new(User::new(hash)));
+            if by_name.insert(user.into(), user_state).is_some() {
+                return Err(format!("line {}: the user \"{user}\" occurs twice", index + 1));
+            }
+        }
+        if by_name.is_empty() {
+            return Err("the file has no users; htpasswd -B -c FILE USER adds one".to_owned());
+        }
+        let nobody = Arc::new(User::new(&hash_of_nobody(cost_max)));
+        Ok(Self { by_name, nobody, cost_max })
+    }
 }
 
 /// Counters of a route, which a reload keeps.
@@ -119,11 +170,16 @@ impl Credentials {
 }
 
 impl BasicAuth {
-    /// Reads the file of users; users with the same hash keep the state that they have in `before`.
+    /// Makes the authentication of a route, with its file of users.
     ///
     /// # Errors
     /// A text that follows the key of the section.
-    pub(crate) fn new(name: &RouteName, config: &Auth, before: &[Arc<Self>]) -> Result<Self, String> {
+    pub(crate) fn new(
+        name: &RouteName,
+        config: &Auth,
+        before: &[Arc<Self>],
+        files: &mut UserFiles,
+    ) -> Result<Self, String> {
         let is_quotable = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && !b"\"\\".contains(&byte);
         if !config.realm.bytes().all(is_quotable) {
             return Err(format!(
@@ -137,32 +193,9 @@ impl BasicAuth {
             );
         };
         let wrong = |why: String| format!(".users = \"{}\": {why}", path.display());
-        let text = read(path).map_err(wrong)?;
-        let known = before.iter().find(|auth| auth.file == *path);
-        let mut users = HashMap::new();
-        let mut cost_max = COST_MIN;
-        for (index, line) in text.lines().enumerate() {
-            let Some((user, hash)) =
-                entry(line).map_err(|why| wrong(format!("line {}: {why}", index + 1)))?
-            else {
-                continue;
-            };
-            cost_max = cost_max.max(cost(hash).unwrap_or(COST_MIN));
-            let same =
-                known.and_then(|known| known.users.get(user)).filter(|same| *same.hash == *hash).cloned();
-            let user_state = same.unwrap_or_else(|| Arc::new(User::new(hash)));
-            if users.insert(user.into(), user_state).is_some() {
-                return Err(wrong(format!("line {}: the user \"{user}\" occurs twice", index + 1)));
-            }
-        }
-        if users.is_empty() {
-            return Err(wrong("the file has no users; htpasswd -B -c FILE USER adds one".to_owned()));
-        }
         Ok(Self {
             name: name.clone(),
-            users,
-            nobody: Arc::new(User::new(&hash_of_nobody(cost_max))),
-            cost_max,
+            users: files.users(path, before).map_err(wrong)?,
             challenge: format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm),
             file: path.clone(),
             counts: before
@@ -176,14 +209,15 @@ impl BasicAuth {
     /// Checks the credentials of a request.
     pub(crate) fn check(&self, request: &Request<'_>) -> Checked {
         let Some((user, password)) = credentials(request) else { return Checked::Failed };
-        let (user, is_known) = match self.users.get(&*user) {
+        let (user, is_known) = match self.users.by_name.get(&*user) {
             Some(user) => (user, true),
-            None => (&self.nobody, false),
+            None => (&self.users.nobody, false),
         };
         if is_known && user.has_verified(&password) {
             return Checked::Passed;
         }
-        Checked::Unverified(Credentials { user: user.clone(), password, is_known, cost_max: self.cost_max })
+        let cost_max = self.users.cost_max;
+        Checked::Unverified(Credentials { user: user.clone(), password, is_known, cost_max })
     }
 }
 
@@ -259,8 +293,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
         std::fs::write(&path, text).unwrap();
-        let name = RouteName::new("a", &[], &Route::default());
-        BasicAuth::new(&name, &Auth { users: Some(path), ..Auth::default() }, &[])
+        let config = Auth { users: Some(path), ..Auth::default() };
+        BasicAuth::new(&name("a"), &config, &[], &mut UserFiles::default())
+    }
+
+    fn name(position: &str) -> RouteName {
+        RouteName::new(position, &[], &Route::default())
+    }
+
+    #[test]
+    fn file_of_several_routes_is_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        let config = Auth { users: Some(path.clone()), ..Auth::default() };
+        std::fs::write(&path, format!("a:{}\n", hash("x"))).unwrap();
+        let mut files = UserFiles::default();
+        let one = BasicAuth::new(&name("a"), &config, &[], &mut files).unwrap();
+        std::fs::write(&path, "").unwrap();
+        let other = BasicAuth::new(&name("b"), &config, &[], &mut files).unwrap();
+        let Checked::Unverified(credentials) = check(&one, &basic("a:x")) else { panic!() };
+        assert!(credentials.verify());
+        assert!(matches!(check(&other, &basic("a:x")), Checked::Passed));
+        // The next configuration reads it again.
+        let error =
+            BasicAuth::new(&name("a"), &config, &[Arc::new(one)], &mut UserFiles::default()).unwrap_err();
+        assert!(error.contains("the file has no users"), "{error}");
     }
 
     fn hash(password: &str) -> String {
@@ -332,7 +389,7 @@ mod tests {
     fn unknown_user_takes_as_long_as_the_slowest() {
         let slow = bcrypt::hash_with_salt("x", 6, [7; 16]).unwrap().to_string();
         let auth = auth(&format!("a:{}\nb:{slow}", hash("x"))).unwrap();
-        assert_eq!(cost(&auth.nobody.hash), Some(6));
+        assert_eq!(cost(&auth.users.nobody.hash), Some(6));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
-    /// Servers, as `HOST:PORT`, `http://HOST:PORT` or `https://HOST:PORT`, each optionally followed
-    /// by ` weight=N`.
+    /// Servers, as `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`, each
+    /// optionally followed by ` weight=N`, ` backup` and ` connections=N`.
     pub servers: Vec<String>,
     /// How a server is chosen.
     pub balance: Balance,
@@ -21,6 +21,12 @@ pub struct Pool {
     /// Seconds without requests after the first ejection; each further one doubles them, up to 30
     /// times this value.
     pub eject: u64,
+    /// Seconds in which the weight of a server grows after it has returned; 0: no time.
+    pub slow_start: u64,
+    /// Requests that may wait for one of the connections of a server with a maximum.
+    pub queue: u32,
+    /// Seconds that such a request waits.
+    pub queue_timeout: u64,
     /// Servers that a request is sent to in addition to the first one, if that fails.
     pub retries: u32,
     /// Active check of each server. Default: none.
@@ -184,6 +190,9 @@ impl Default for Pool {
             balance: Balance::default(),
             failures: 3,
             eject: 10,
+            slow_start: 0,
+            queue: 100,
+            queue_timeout: 10,
             retries: 2,
             check: None,
         }

@@ -31,6 +31,11 @@ impl Health {
         now < self.until
     }
 
+    /// Returns the end of the last ejection.
+    pub(crate) fn end(&self) -> u64 {
+        self.until
+    }
+
     pub(crate) fn note_success(&mut self) {
         *self = Self::default();
     }
@@ -49,6 +54,14 @@ impl Health {
         self.ejections = self.ejections.saturating_add(1);
         true
     }
+}
+
+/// Returns the percentage of its weight, from 1 to 100, that a server has at `now`, if it has
+/// returned at `returned` and has its whole weight after `seconds`.
+pub(crate) fn slow_start_percent(returned: u64, now: u64, seconds: u64) -> u32 {
+    let elapsed = now.saturating_sub(returned);
+    let percent = elapsed.saturating_mul(100).checked_div(seconds).unwrap_or(100);
+    percent.clamp(1, 100) as u32
 }
 
 /// Results of active checks.

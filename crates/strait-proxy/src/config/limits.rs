@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use strait_http::head::HEAD_BYTES_MAX;
 
 use crate::config::file::Limits;
+use crate::config::pool::Queue;
 
 /// Bytes of a connection's buffer: the longest head fits.
 pub(crate) const BUFFER_BYTES: usize = HEAD_BYTES_MAX;
@@ -26,6 +27,32 @@ pub(crate) struct GateLimits {
     pub(crate) ahead_of_client: usize,
     /// Passwords that are hashed at the same time.
     pub(crate) passwords: usize,
+}
+
+/// Limits of the connections to a server that has a maximum of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerLimits {
+    /// Connections in use.
+    pub(crate) connections: usize,
+    /// Connections in use for one client.
+    pub(crate) of_client: usize,
+    pub(crate) queue: Queue,
+    /// Maximum of waiting requests of one client.
+    pub(crate) waiters_of_client: usize,
+}
+
+impl GateLimits {
+    /// Returns the limits of a server with a maximum of connections. One client has the same share
+    /// of them, and of the queue, as of the connections to any other origin.
+    pub(crate) fn of_server(&self, connections: u32, queue: Queue) -> ServerLimits {
+        let share = |all: usize| {
+            let share = all.saturating_mul(self.origin_of_client).div_ceil(self.origin.max(1));
+            share.max(1).min(all)
+        };
+        let connections = self.origin.min(connections as usize);
+        let (of_client, waiters_of_client) = (share(connections), share(queue.waiters));
+        ServerLimits { connections, of_client, queue, waiters_of_client }
+    }
 }
 
 /// Maximum of fetches without a waiting client.

@@ -26,5 +26,6 @@ pub(crate) mod server;
 pub(crate) mod settings;
 pub(crate) mod site_check;
 pub(crate) mod sites;
+pub(crate) mod suspects;
 pub(crate) mod tls;
 pub(crate) mod via;

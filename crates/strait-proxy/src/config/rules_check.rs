@@ -8,7 +8,7 @@ use strait_http::forwarded::Policy;
 use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
-use crate::config::auth::BasicAuth;
+use crate::config::auth::{BasicAuth, UserFiles};
 use crate::config::edge::{Headers, Rate, Route};
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
@@ -24,11 +24,13 @@ const VALUE_BYTES_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 256;
 
 /// Returns the rules of a route with the limits that it had in `before`; `None` if it has none.
+/// `files` has the files of users that were read for other routes.
 pub(crate) fn rules(
     route: &Route,
     name: &RouteName,
     policy: Policy,
     before: &Guards,
+    files: &mut UserFiles,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
     let (key, mut problems) = (&name.position, Vec::new());
     problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
@@ -56,7 +58,7 @@ pub(crate) fn rules(
         rules.rate = Some(Arc::new(RateLimit::new(name, rate, &before.limits)));
     }
     if let Some(auth) = &route.auth {
-        match BasicAuth::new(name, auth, &before.auths) {
+        match BasicAuth::new(name, auth, &before.auths, files) {
             Ok(users) => rules.auth = Some(Arc::new(users)),
             Err(why) => problems.push(format!("{key}.auth{why}")),
         }

@@ -23,6 +23,9 @@ const POOL: &[(&str, Key)] = &[
     ("balance", Key::Value(Kind::OneOf(&["round-robin", "least-connections", "power-of-two", "uri"]))),
     ("failures", Key::Value(Kind::Number(0, 1000))),
     ("eject", Key::Value(Kind::Number(1, 3600))),
+    ("slow_start", Key::Value(Kind::Number(0, 3600))),
+    ("queue", Key::Value(Kind::Number(0, 65_536))),
+    ("queue_timeout", Key::Value(Kind::Number(1, 3600))),
     ("retries", Key::Value(Kind::Number(0, 16))),
     ("check", Key::Section(CHECK)),
 ];

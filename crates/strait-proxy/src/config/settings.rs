@@ -1,6 +1,6 @@
 //! Settings: the checked configuration, in the form that workers use.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,10 @@ use crate::config::check;
 use crate::config::error::{Error, Result};
 use crate::config::file::{Abandoned, CheckHits, Config, Format, Forwarded, Timeouts, Transfer};
 use crate::config::keys::{self, KeyFields};
-use crate::config::limits::{self, BUFFER_BYTES, BackgroundLimits, GateLimits, connections_max};
+use crate::config::limits::{
+    self, BUFFER_BYTES, BackgroundLimits, GateLimits, ServerLimits, connections_max,
+};
+use crate::config::server::Server;
 use crate::config::site_check;
 use crate::config::sites::Sites;
 use crate::config::tls::Tls;
@@ -263,6 +266,11 @@ impl Settings {
     /// Returns true once the proxy shuts down.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Returns the limits of the servers with a maximum of connections.
+    pub(crate) fn server_limits(&self) -> HashMap<Server, ServerLimits> {
+        self.sites.as_ref().map(|sites| sites.server_limits(&self.gates)).unwrap_or_default()
     }
 
     /// Returns true for a reverse proxy.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use strait_http::forwarded::Policy;
 use strait_http::target::{Authority, Uri};
 
+use crate::config::auth::UserFiles;
 use crate::config::check::refused;
 use crate::config::edge::{self, Check, Redirect, Respond};
 use crate::config::error::Result;
 use crate::config::file::Config;
 use crate::config::keys::KeyFields;
-use crate::config::pool::{Member, ServerPool};
+use crate::config::pool::{Member, MemberOptions, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::route_name::RouteName;
 use crate::config::rules::Guards;
@@ -73,6 +74,7 @@ struct Table {
     policy: Policy,
     /// Limits and users before a reload.
     earlier: Guards,
+    user_files: UserFiles,
 }
 
 impl Table {
@@ -121,6 +123,9 @@ impl Table {
                     Ok(member) => members.push(member),
                     Err(why) => self.problem(&key, &format!("\"{text}\": {why}")),
                 }
+            }
+            if !members.is_empty() && members.iter().all(|member| member.options.is_backup) {
+                self.problem(&key, "all servers are backups; write at least one without backup");
             }
             let mut pool = ServerPool::new(Some(name), config, members);
             let is_same = |other: &&Arc<ServerPool>| other.name == pool.name;
@@ -179,7 +184,8 @@ impl Table {
 
     fn route(&mut self, name: &RouteName, route: &edge::Route, routes: &mut Prefixes<usize>) {
         let key = &*name.position;
-        let rules = rules(route, name, self.policy, &self.earlier).unwrap_or_else(|problems| {
+        let rules = rules(route, name, self.policy, &self.earlier, &mut self.user_files);
+        let rules = rules.unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
         });
@@ -289,30 +295,44 @@ impl Table {
     }
 }
 
-/// Parses a server of a pool with its weight.
+/// Parses a server of a pool with its options.
 fn member(text: &str) -> Result<Member, String> {
     let mut words = text.split_ascii_whitespace();
     let address = words.next().unwrap_or_default();
-    let mut weight = 1;
+    let mut options = MemberOptions::default();
     for word in words {
-        let number = word.strip_prefix("weight=").and_then(|number| number.parse().ok());
-        weight = number
-            .filter(|number| (1..=WEIGHT_MAX).contains(number))
-            .ok_or_else(|| format!("\"{word}\": expected weight=1 to weight={WEIGHT_MAX}"))?;
+        let number = |name: &str, max: u32| {
+            let number = word.strip_prefix(name)?.parse().ok()?;
+            (1..=max).contains(&number).then_some(number)
+        };
+        if word == "backup" {
+            options.is_backup = true;
+        } else if let Some(weight) = number("weight=", WEIGHT_MAX) {
+            options.weight = weight;
+        } else if let Some(connections) = number("connections=", u32::MAX) {
+            options.connections = Some(connections);
+        } else {
+            return Err(format!(
+                "\"{word}\": expected weight=1 to weight={WEIGHT_MAX}, connections=1 or more, or backup"
+            ));
+        }
     }
-    let expected = "expected HOST:PORT, http://HOST:PORT or https://HOST:PORT";
+    let expected = "expected HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH";
+    if let Some(server) = Server::unix(address) {
+        return Ok(Member::new(server?, options));
+    }
     if address.contains("://") {
         let uri = Uri::parse(address).map_err(|error| format!("{error}; {expected}"))?;
         if !matches!(uri.path, "" | "/") {
             return Err(format!("it has a path; {expected}"));
         }
-        return Ok(Member::new(Server::of(&uri), weight));
+        return Ok(Member::new(Server::of(&uri), options));
     }
     let authority = Authority::parse(address).map_err(|_| expected.to_owned())?;
     let port = authority.port.ok_or_else(|| format!("it has no port; {expected}"))?;
     let host = authority.host.to_string();
     let host = host.trim_matches(['[', ']']).into();
-    Ok(Member::new(Server { host, port, is_tls: false }, weight))
+    Ok(Member::new(Server::Tcp { host, port, is_tls: false }, options))
 }
 
 /// Returns the reason why a check cannot be sent.

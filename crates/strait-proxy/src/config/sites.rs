@@ -3,7 +3,7 @@
 //! Host and path are in the cache key, so they alone select the target: responses of one target
 //! never answer requests for another. [`crate::config::site_check`] makes the table from the file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use strait_http::target::{Authority, Uri};
 use crate::config::edge::Redirect;
 use crate::config::hosts::Hosts;
 use crate::config::keys::KeyFields;
+use crate::config::limits::{GateLimits, ServerLimits};
 use crate::config::pool::ServerPool;
 use crate::config::prefixes::Prefixes;
 use crate::config::rules::{Guards, ResponseRules, Rules};
@@ -134,7 +135,32 @@ impl Sites {
 
     /// Returns true if a server uses TLS.
     pub(crate) fn use_tls(&self) -> bool {
-        self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls)
+        self.pools.iter().flat_map(|pool| &pool.members).any(|member| member.server.is_tls())
+    }
+
+    /// Returns the limits of the servers with a maximum of connections. A server in several pools
+    /// has the least one.
+    pub(crate) fn server_limits(&self, gates: &GateLimits) -> HashMap<Server, ServerLimits> {
+        let mut limits: HashMap<Server, ServerLimits> = HashMap::new();
+        for (server, connections, queue) in self.pools.iter().flat_map(|pool| pool.limited()) {
+            let new = gates.of_server(connections, queue);
+            let own = limits.entry(server.clone()).or_insert(new);
+            if new.connections < own.connections {
+                *own = new;
+            }
+        }
+        limits
+    }
+
+    /// Takes a server out of the pools that have it, or back in from `now` on; out of the pool of
+    /// that name alone if one is given. Returns the number of pools.
+    pub(crate) fn drain(&self, server: &str, pool: Option<&str>, is_drained: bool, now: u64) -> usize {
+        // The server of the one-line form is the only one.
+        let named = self.pools.iter().filter(|own| own.name.is_some());
+        let wanted = named.filter(|own| pool.is_none() || own.name.as_deref() == pool);
+        let members = wanted.flat_map(|own| &own.members);
+        let found = members.filter(|member| member.server.to_string() == server);
+        found.map(|member| member.drain(is_drained, now)).count()
     }
 
     /// Returns the ends of all keys: the name of each pool, alone and with each set of rules of its
@@ -367,7 +393,7 @@ mod tests {
         let mut key = String::new();
         Resource { uri, pool: pool_of(&sites, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x#b");
-        let one = Sites::of_origin(Server { host: "a".into(), port: 1, is_tls: false });
+        let one = Sites::of_origin(Server::Tcp { host: "a".into(), port: 1, is_tls: false });
         key.clear();
         Resource { uri, pool: pool_of(&one, &uri), manner: Manner::default() }.write_key(&mut key);
         assert_eq!(key, "http://www.example.org/admin?x");

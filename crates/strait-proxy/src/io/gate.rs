@@ -15,12 +15,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rapidhash::fast::RandomState;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::limits::GateLimits;
+use crate::config::limits::{GateLimits, ServerLimits};
 use crate::config::server::Server;
 
 /// Bits of an IPv6 address that a client cannot choose (RFC 6177: a site gets at least a /64).
@@ -42,6 +43,11 @@ impl Client {
             address @ IpAddr::V4(_) => address,
         })
     }
+
+    /// Returns its address, or the first one of its network.
+    pub(crate) fn address(self) -> IpAddr {
+        self.0
+    }
 }
 
 /// A gate.
@@ -61,14 +67,17 @@ pub(crate) enum Key {
     PasswordsOf(Client),
 }
 
-impl GateLimits {
+impl State {
     fn permits(&self, key: &Key) -> usize {
+        let limits = &self.limits;
         let permits = match key {
-            Key::Origin(_) => self.origin,
-            Key::OriginOf(..) => self.origin_of_client,
-            Key::Ahead => self.ahead,
-            Key::AheadOf(_) => self.ahead_of_client,
-            Key::Passwords => self.passwords,
+            Key::Origin(server) => self.servers.get(server).map_or(limits.origin, |own| own.connections),
+            Key::OriginOf(server, _) => {
+                self.servers.get(server).map_or(limits.origin_of_client, |own| own.of_client)
+            }
+            Key::Ahead => limits.ahead,
+            Key::AheadOf(_) => limits.ahead_of_client,
+            Key::Passwords => limits.passwords,
             Key::PasswordsOf(_) => 1,
         };
         // A limit of 0 would refuse everything: the configuration does not allow it.
@@ -76,13 +85,65 @@ impl GateLimits {
     }
 
     /// Returns the maximum of waiters. The limit of client connections bounds requests that wait
-    /// for an origin; a request that waits for memory holds a buffer already.
+    /// for an origin without a queue; a request that waits for memory holds a buffer already.
     fn waiters(&self, key: &Key) -> usize {
         match key {
-            Key::Origin(_) | Key::OriginOf(..) => usize::MAX,
+            Key::Origin(server) => self.servers.get(server).map_or(usize::MAX, |own| own.queue.waiters),
+            Key::OriginOf(server, _) => {
+                self.servers.get(server).map_or(usize::MAX, |own| own.waiters_of_client)
+            }
             Key::Ahead | Key::AheadOf(_) => self.permits(key),
             // Each client has at most one in the queue of all.
             Key::Passwords | Key::PasswordsOf(_) => PASSWORD_WAITERS_MAX,
+        }
+    }
+
+    /// Returns true if no more requests may wait at a gate.
+    fn is_queue_full(&self, key: &Key) -> bool {
+        let queued = self.gates.get(key).map_or(0, |gate| gate.queue.len());
+        let is_full = |server: &Server| {
+            let own = self.servers.get(server);
+            own.is_some_and(|own| self.waiting(server) >= own.queue.waiters)
+        };
+        queued >= self.waiters(key) || key.server().is_some_and(is_full)
+    }
+
+    fn waiting(&self, server: &Server) -> usize {
+        self.waiting.get(server).copied().unwrap_or(0)
+    }
+
+    /// Gives free permits of a gate to its first waiters.
+    fn grant(&mut self, key: &Key) {
+        let permits = self.permits(key);
+        let granted = self.gates.get_mut(key).map_or(0, |gate| gate.grant(permits));
+        self.leave(key, granted);
+    }
+
+    /// Notes that requests have left the queue of a gate.
+    fn leave(&mut self, key: &Key, requests: usize) {
+        let Some(server) = key.server() else { return };
+        let Some(waiting) = self.waiting.get_mut(server) else { return };
+        *waiting = waiting.saturating_sub(requests);
+        if *waiting == 0 {
+            self.waiting.remove(server);
+        }
+    }
+
+    /// Gives waiters the permits that other limits have added.
+    fn grant_all(&mut self) {
+        let keys: Vec<_> = self.gates.keys().cloned().collect();
+        for key in keys {
+            self.grant(&key);
+        }
+    }
+}
+
+impl Key {
+    /// Returns the server that its waiters wait for.
+    fn server(&self) -> Option<&Server> {
+        match self {
+            Self::Origin(server) | Self::OriginOf(server, _) => Some(server),
+            Self::Ahead | Self::AheadOf(_) | Self::Passwords | Self::PasswordsOf(_) => None,
         }
     }
 }
@@ -95,6 +156,10 @@ pub(crate) struct Gates(Mutex<State>);
 struct State {
     gates: HashMap<Key, Gate, RandomState>,
     limits: GateLimits,
+    /// Limits of the servers with a maximum of their own.
+    servers: HashMap<Server, ServerLimits>,
+    /// Requests that wait for each server, at its own gate and at those of its clients.
+    waiting: HashMap<Server, usize>,
 }
 
 #[derive(Debug, Default)]
@@ -116,16 +181,36 @@ pub(crate) struct Permit {
 
 impl Gates {
     pub(crate) fn new(limits: GateLimits) -> Self {
-        Self(Mutex::new(State { gates: HashMap::default(), limits }))
+        Self(Mutex::new(State {
+            gates: HashMap::default(),
+            limits,
+            servers: HashMap::new(),
+            waiting: HashMap::new(),
+        }))
     }
 
     /// Sets other limits. Waiters get the added permits; permits in use stay.
     pub(crate) fn limit(&self, limits: GateLimits) {
         let mut state = self.state();
         state.limits = limits;
-        for (key, gate) in &mut state.gates {
-            gate.grant(limits.permits(key));
-        }
+        state.grant_all();
+    }
+
+    /// Sets the limits of the servers with a maximum of their own.
+    pub(crate) fn limit_servers(&self, servers: HashMap<Server, ServerLimits>) {
+        let mut state = self.state();
+        state.servers = servers;
+        state.grant_all();
+    }
+
+    /// Returns the time that a request waits for a server with a maximum of its own.
+    pub(crate) fn patience(&self, server: &Server) -> Option<Duration> {
+        self.state().servers.get(server).map(|own| own.queue.patience)
+    }
+
+    /// Returns the number of requests that wait for a server.
+    pub(crate) fn waiting(&self, server: &Server) -> usize {
+        self.state().waiting(server)
     }
 
     /// Takes a permit if one is free and no other request waits for it.
@@ -135,7 +220,7 @@ impl Gates {
 
     fn take(&self, key: &Key) -> bool {
         let mut state = self.state();
-        let permits = state.limits.permits(key);
+        let permits = state.permits(key);
         let Some(gate) = state.gates.get_mut(key) else {
             // A new gate has free permits.
             state.gates.insert(key.clone(), Gate { used: 1, ..Gate::default() });
@@ -161,16 +246,20 @@ impl Gates {
     fn queue(self: &Arc<Self>, key: Key) -> Option<(Permit, oneshot::Receiver<()>)> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
-        let (permits, waiters) = (state.limits.permits(&key), state.limits.waiters(&key));
-        let gate = state.gates.entry(key.clone()).or_default();
-        if gate.queue.len() >= waiters {
+        let permits = state.permits(&key);
+        // A permit may have become free since `take`: such a request does not wait.
+        let is_free = state.gates.get(&key).is_none_or(|gate| gate.is_free(permits));
+        if !is_free && state.is_queue_full(&key) {
             return None;
         }
+        let gate = state.gates.entry(key.clone()).or_default();
         let ticket = gate.next_ticket;
         gate.next_ticket += 1;
         gate.queue.insert(ticket, sender);
-        // A permit may have become free since `try_enter`.
-        gate.grant(permits);
+        if let Some(server) = key.server() {
+            *state.waiting.entry(server.clone()).or_default() += 1;
+        }
+        state.grant(&key);
         Some((Permit { gates: self.clone(), key, ticket: Some(ticket) }, receiver))
     }
 
@@ -184,8 +273,9 @@ impl Gate {
         self.used < permits && self.queue.is_empty()
     }
 
-    /// Gives free permits to the first waiters.
-    fn grant(&mut self, permits: usize) {
+    /// Gives free permits to the first waiters. Returns the number of waiters that have left.
+    fn grant(&mut self, permits: usize) -> usize {
+        let before = self.queue.len();
         while self.used < permits
             && let Some((_, waiter)) = self.queue.pop_first()
         {
@@ -193,6 +283,7 @@ impl Gate {
             // A waiter that has just given up finds that it has a permit, and releases it.
             let _ = waiter.send(());
         }
+        before - self.queue.len()
     }
 }
 
@@ -219,14 +310,15 @@ impl Drop for Permit {
     /// Releases the permit to the next waiter, or leaves the queue.
     fn drop(&mut self) {
         let mut state = self.gates.state();
-        let permits = state.limits.permits(&self.key);
         let Some(gate) = state.gates.get_mut(&self.key) else { return };
         let was_queued = self.ticket.is_some_and(|ticket| gate.queue.remove(&ticket).is_some());
-        if !was_queued {
+        if was_queued {
+            state.leave(&self.key, 1);
+        } else {
             gate.used -= 1;
-            gate.grant(permits);
+            state.grant(&self.key);
         }
-        if gate.used == 0 && gate.queue.is_empty() {
+        if state.gates.get(&self.key).is_some_and(|gate| gate.used == 0 && gate.queue.is_empty()) {
             state.gates.remove(&self.key);
         }
     }
@@ -236,9 +328,9 @@ impl Drop for Permit {
 mod tests {
     use std::pin::pin;
     use std::task::Poll;
-    use std::time::Duration;
 
     use super::*;
+    use crate::config::pool::Queue;
 
     fn limits(origin: usize) -> GateLimits {
         GateLimits { origin, origin_of_client: 1, ahead: 1, ahead_of_client: 1, passwords: 1 }
@@ -249,7 +341,7 @@ mod tests {
     }
 
     fn origin(port: u16) -> Key {
-        Key::Origin(Server { host: "a".into(), port, is_tls: false })
+        Key::Origin(Server::Tcp { host: "a".into(), port, is_tls: false })
     }
 
     fn later() -> Instant {
@@ -347,6 +439,54 @@ mod tests {
         assert!(now(&mut second).await.is_none());
         let before = Instant::now();
         assert!(gates.enter(Key::Ahead, later()).await.is_none() && before == Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_with_a_maximum_has_a_bounded_queue() {
+        let gates = gates(100);
+        let Key::Origin(server) = origin(1) else { unreachable!() };
+        let queue = |waiters| Queue { waiters, patience: Duration::from_secs(1) };
+        let limited = |connections, waiters| {
+            [(server.clone(), limits(100).of_server(connections, queue(waiters)))].into()
+        };
+        gates.limit_servers(limited(1, 1));
+        assert_eq!(gates.patience(&server), Some(Duration::from_secs(1)));
+        let first = gates.try_enter(origin(1)).unwrap();
+        let mut second = pin!(gates.enter(origin(1), later()));
+        assert!(now(&mut second).await.is_none());
+        assert_eq!(gates.waiting(&server), 1);
+        // The waiting requests of all clients count.
+        let client = |last: u8| Key::OriginOf(server.clone(), Client::of([192, 0, 2, last].into()));
+        let _own = gates.try_enter(client(1)).unwrap();
+        assert!(gates.enter(client(1), later()).await.is_none());
+        assert!(gates.try_enter(client(2)).is_some());
+        let before = Instant::now();
+        assert!(gates.enter(origin(1), later()).await.is_none() && before == Instant::now());
+        assert!(gates.try_enter(origin(2)).is_some(), "another server has no maximum");
+        // A raised maximum lets the waiting request in.
+        gates.limit_servers(limited(2, 0));
+        assert!(now(&mut second).await.flatten().is_some());
+        let _third = gates.try_enter(origin(1)).unwrap();
+        assert!(gates.enter(origin(1), later()).await.is_none() && before == Instant::now(), "no queue");
+        drop(first);
+        gates.limit_servers(HashMap::new());
+        assert!(gates.patience(&server).is_none() && gates.waiting(&server) == 0);
+    }
+
+    #[test]
+    fn client_has_its_share_of_a_server_with_a_maximum() {
+        let queue = Queue { waiters: 1, patience: Duration::from_secs(1) };
+        let of_queue = limits(100).of_server(1, Queue { waiters: 0, ..queue }).waiters_of_client;
+        assert_eq!((of_queue, limits(100).of_server(1, queue).waiters_of_client), (0, 1));
+        let shares = |origin_of_client| {
+            let limits = GateLimits { origin_of_client, ..limits(100) };
+            [1, 2, 8, 50, 1000].map(|connections| {
+                let own = limits.of_server(connections, queue);
+                (own.connections, own.of_client)
+            })
+        };
+        assert_eq!(shares(25), [(1, 1), (2, 1), (8, 2), (50, 13), (100, 25)]);
+        assert_eq!(shares(100), [(1, 1), (2, 2), (8, 8), (50, 50), (100, 100)]);
     }
 
     #[test]

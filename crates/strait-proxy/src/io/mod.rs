@@ -21,3 +21,4 @@ pub(crate) mod stream;
 pub(crate) mod tcp;
 pub(crate) mod tls;
 pub(crate) mod tunnel;
+pub(crate) mod unix;

@@ -1,5 +1,5 @@
 //! `strait cache`: stored responses of a proxy, by the admin address of a running one or in the
-//! directory of a stopped one.
+//! directory of a stopped one, and draining of the servers of a running one.
 
 mod remote;
 
@@ -95,7 +95,7 @@ enum Command {
         /// The URI
         uri: String,
     },
-    /// Remove the stored responses of a URI, or those with a tag.
+    /// Remove the stored responses of a URI, or those with a tag, or mark them as stale.
     Purge {
         /// The URI
         #[arg(required_unless_present = "tag", conflicts_with = "tag")]
@@ -103,6 +103,10 @@ enum Command {
         /// Tag in the fields Surrogate-Key, Cache-Tag or xkey of the responses
         #[arg(long)]
         tag: Option<String>,
+        /// Mark them as stale in place of removing them: they may still answer while they are
+        /// validated, or if the origin fails (stale-while-revalidate, stale-if-error)
+        #[arg(long)]
+        soft: bool,
     },
     /// Remove the stored responses of all URIs that match a pattern.
     Ban {
@@ -111,6 +115,17 @@ enum Command {
     },
     /// Read and check all stored responses; a running proxy drops damaged ones.
     Verify,
+    /// Send no new requests to a server of a pool; those in progress end as usual.
+    Drain {
+        /// Server as /status.json names it, as in 10.0.0.1:8080 or unix:/run/app.sock
+        server: String,
+        /// Pool that it is taken out of [default: all that have it]
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Send requests to it again
+        #[arg(long)]
+        undo: bool,
+    },
 }
 
 impl Command {
@@ -124,8 +139,8 @@ impl Command {
         match self {
             Self::Ls { pattern, .. } | Self::Ban { pattern } => drop(Pattern::new(pattern)?),
             Self::Get { uri } => drop(Pattern::of_uri(uri)?),
-            Self::Purge { uri, tag } => drop(PurgeOf::new(uri.as_deref(), tag.as_deref())?),
-            Self::Stats | Self::Verify => {}
+            Self::Purge { uri, tag, .. } => drop(PurgeOf::new(uri.as_deref(), tag.as_deref())?),
+            Self::Stats | Self::Verify | Self::Drain { .. } => {}
         }
         Ok(())
     }
@@ -192,14 +207,21 @@ fn look(contents: &Contents, command: &Command) -> Result<Value, Error> {
             serde_json::to_value(contents.list(&Pattern::new(pattern)?, one_more(*most), now))
         }
         Command::Get { uri } => serde_json::to_value(contents.get(&Pattern::of_uri(uri)?, now)),
-        Command::Purge { uri, tag } => {
-            let stored = match PurgeOf::new(uri.as_deref(), tag.as_deref())? {
-                PurgeOf::Key(key) => contents.purge(&key),
-                PurgeOf::Tag(tag) => contents.purge_tag(&tag),
+        Command::Purge { uri, tag, soft } => {
+            let stored = match (PurgeOf::new(uri.as_deref(), tag.as_deref())?, soft) {
+                (PurgeOf::Key(key), false) => contents.purge(&key),
+                (PurgeOf::Key(key), true) => contents.expire(&key, now),
+                (PurgeOf::Tag(tag), false) => contents.purge_tag(&tag),
+                (PurgeOf::Tag(tag), true) => contents.expire_tag(&tag, now),
             };
             Ok(json!({ "stored": stored }))
         }
         Command::Ban { pattern } => Ok(json!({"stored": contents.ban(&Pattern::new(pattern)?)})),
+        Command::Drain { .. } => {
+            return Err(Error::usage(
+                "give --admin ADDR of a running proxy, which has the servers".to_owned(),
+            ));
+        }
         Command::Verify => {
             let verified = contents.verify();
             Ok(json!({
@@ -249,7 +271,13 @@ fn as_text(command: &Command, answer: &Value) -> String {
         }
         (Command::Purge { .. } | Command::Ban { .. }, _) => {
             let memory = answer.get("in_memory").map(|count| format!("{count} in memory, "));
-            format!("removed: {}{} stored\n", memory.unwrap_or_default(), answer["stored"])
+            let is_soft = matches!(command, Command::Purge { soft: true, .. });
+            let what = if is_soft { "marked as stale" } else { "removed" };
+            format!("{what}: {}{} stored\n", memory.unwrap_or_default(), answer["stored"])
+        }
+        (Command::Drain { undo, .. }, _) => {
+            let what = if *undo { "gets requests again" } else { "gets no new requests" };
+            format!("{what}, in pools: {}\n", answer["pools"])
         }
         (_, Value::Object(fields)) => {
             let lines = fields.iter().map(|(name, value)| format!("{name:<16} {}", plain(value)));

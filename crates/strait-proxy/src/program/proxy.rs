@@ -281,15 +281,22 @@ fn as_checked(config: &Config) -> String {
     listen.chain(tls).chain(admin).fold("ok\n".to_owned(), |text, line| text + &line)
 }
 
-/// Reads and checks the configuration for a reload. A file without keys is valid at a start, but is
-/// refused here: an editor may be writing it.
+/// Reads and checks the configuration for a reload. A file without keys, and one without an end of
+/// its last line, is valid at a start, but is refused here: an editor may be writing it.
 fn again(args: &Args) -> Result<Config, Error> {
-    if let Some(path) = &args.config
-        && std::fs::read_to_string(path).is_ok_and(|text| Config::is_blank(&text))
-    {
-        return Err(Error::usage(format!("{}: the file is empty; is it being written?", path.display())));
+    let text = args.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let unfinished = match &text {
+        Some(text) if Config::is_blank(text) => Some("the file is empty; is it being written?"),
+        Some(text) if !text.ends_with('\n') => {
+            Some("its last line has no end; is it being written? Otherwise end the line")
+        }
+        _ => None,
+    };
+    let config = config(args)?;
+    match (unfinished, &args.config) {
+        (Some(why), Some(path)) => Err(Error::usage(format!("{}: {why}", path.display()))),
+        _ => Ok(config),
     }
-    config(args)
 }
 
 /// Reads and checks the configuration.

@@ -7,7 +7,7 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Target, Uri};
 
-use crate::cache::invalidation::Removed;
+use crate::cache::invalidation::{Effect, Removed};
 use crate::cache::tag::Tag;
 use crate::config::edge::Redirect;
 use crate::config::server::Server;
@@ -23,6 +23,14 @@ use crate::upstream::error::OriginError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::Purpose;
 use crate::upstream::pool::Connection;
+
+/// Returns the text for the client of a purge.
+fn done(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Remove => "removed",
+        Effect::Expire => "marked as stale",
+    }
+}
 
 /// Head of the response to a successful CONNECT.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
@@ -132,8 +140,8 @@ impl Exchange<'_, '_> {
         self.pass_response(incoming, why).await
     }
 
-    /// Removes the stored responses for a URI, or those with the tags of the request, if the client
-    /// may.
+    /// Purges the stored responses for a URI, or those with the tags of the request, if the client
+    /// may. `Soft-Purge: 1` marks them as stale.
     async fn purge(&self, resource: &Resource<'_>) -> Result<bool, ExchangeError> {
         if !self.worker.settings().access.allows_purge(self.peer.ip()) {
             return Err(ExchangeError::Refuse(
@@ -141,10 +149,18 @@ impl Exchange<'_, '_> {
                 "PURGE is not allowed from here (access.purge)".to_owned(),
             ));
         }
+        let effect = match self.request.fields.one("soft-purge") {
+            None if !self.request.fields.has("soft-purge") => Effect::Remove,
+            Some("1") => Effect::Expire,
+            _ => {
+                let why = "Soft-Purge: expected 1, which marks responses as stale".to_owned();
+                return Err(ExchangeError::Refuse(400, why));
+            }
+        };
         let tags = Tag::of_purge(&self.request.fields)
             .map_err(|error| ExchangeError::Refuse(400, error.to_string()))?;
         if !tags.is_empty() {
-            return self.purge_tags(tags).await;
+            return self.purge_tags(tags, effect).await;
         }
         let key = |uri: &Uri<'_>| {
             let mut key = String::new();
@@ -152,22 +168,22 @@ impl Exchange<'_, '_> {
             key
         };
         let uris = [resource.uri, self.client_uri(&resource.uri)];
-        match self.forget_all(uris.iter().map(key)) {
+        match self.purge_all(uris.iter().map(key), effect) {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
-            _ => Err(ExchangeError::Refuse(200, "removed".to_owned())),
+            _ => Err(ExchangeError::Refuse(200, done(effect).to_owned())),
         }
     }
 
-    /// Removes the stored responses with one of these tags, of all URIs. Another thread reads the
+    /// Purges the stored responses with one of these tags, of all URIs. Another thread reads the
     /// heads.
-    async fn purge_tags(&self, tags: Vec<Tag>) -> Result<bool, ExchangeError> {
+    async fn purge_tags(&self, tags: Vec<Tag>, effect: Effect) -> Result<bool, ExchangeError> {
         let shared = self.worker.shared.clone();
-        let removed = tokio::task::spawn_blocking(move || shared.invalidate_tags(&tags)).await;
+        let removed = tokio::task::spawn_blocking(move || shared.purge_tags(&tags, effect)).await;
         Err(match removed {
             Ok(Removed { in_memory: 0, stored: 0 }) => {
                 ExchangeError::Refuse(404, "no stored response has one of these tags".to_owned())
             }
-            Ok(_) => ExchangeError::Refuse(200, "removed".to_owned()),
+            Ok(_) => ExchangeError::Refuse(200, done(effect).to_owned()),
             Err(error) => ExchangeError::Refuse(500, error.to_string()),
         })
     }
@@ -176,7 +192,7 @@ impl Exchange<'_, '_> {
     fn invalidate(&self, uri: &Uri<'_>, status: u16, fields: &Fields<'_>) {
         let of_origin = invalidated(self.request.method, uri, status, fields);
         let of_client = invalidated(self.request.method, &self.client_uri(uri), status, fields);
-        self.forget_all(of_origin.into_iter().chain(of_client));
+        self.purge_all(of_origin.into_iter().chain(of_client), Effect::Remove);
     }
 
     /// Returns a URI with the path as the client sent it.
@@ -187,13 +203,15 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Removes the stored responses for URIs, of whatever pool, by their keys without one; returns
+    /// Purges the stored responses for URIs, of whatever pool, by their keys without one; returns
     /// their number.
-    fn forget_all(&self, keys: impl Iterator<Item = String>) -> usize {
+    fn purge_all(&self, keys: impl Iterator<Item = String>, effect: Effect) -> usize {
         let mut keys: Vec<_> = keys.flat_map(|key| self.worker.settings().keys_for_client(key)).collect();
         keys.sort_unstable();
         keys.dedup();
-        keys.iter().map(|key| self.worker.forget(strait_store::hash_of(key.as_bytes()), key)).sum()
+        // Most objects in memory are in the store as well.
+        let number = |purged: Removed| purged.stored.max(purged.in_memory);
+        keys.iter().map(|key| number(self.worker.shared.purge(key, effect))).sum()
     }
 
     /// RFC 9110 s9.3.6.
@@ -201,7 +219,7 @@ impl Exchange<'_, '_> {
         let port = authority.port_or_default(Scheme::Https);
         let host = authority.host.to_string().trim_matches(['[', ']']).into();
         // Bytes inside the tunnel belong to client and origin: the proxy adds no TLS.
-        let server = Server { host, port, is_tls: false };
+        let server = Server::Tcp { host, port, is_tls: false };
         let mut connection = Connection::open(&self.worker.upstream(), &server, self.counted()).await?;
         self.client.record.other(200, Outcome::Tunnel);
         self.client.record.origin = connection.address;

@@ -8,7 +8,6 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::framing::BodyFraming;
 use strait_http::head::{Request, Version};
 use strait_http::trailer::Trailers;
-use tokio::time::Instant;
 
 use crate::cache::fill::Refusal;
 use crate::cache::worker::Worker;
@@ -149,9 +148,10 @@ impl Exchange<'_, '_> {
         &mut self,
         origin_request: &OriginRequest,
     ) -> Result<(), OriginError> {
-        let deadline = Instant::now() + self.worker.settings().timeouts.connect;
         let (server, client) = (&origin_request.origin.server, origin_request.client);
-        self.client_permit = Some(enter_as_client(&self.worker.upstream(), server, client, deadline).await?);
+        let _load = origin_request.origin.waiting();
+        let permit = enter_as_client(&self.worker.upstream(), server, client).await;
+        self.client_permit = Some(permit.inspect_err(|_| origin_request.origin.note_refused())?);
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use crate::serve::exchange::Exchange;
 use crate::serve::route::read_ruled;
 use crate::serve::storing::{object, with_fields_of};
 use crate::serve::wanted::Wanted;
-use crate::upstream::error::{FetchError, OriginError};
+use crate::upstream::error::FetchError;
 use crate::upstream::fetch::fetch;
 use crate::upstream::origin_request::{OriginRequest, Purpose};
 
@@ -144,7 +144,7 @@ impl GapRequest {
         origin_request.origin_permit = origin_permit;
         let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
         let incoming = fetched.map_err(|error| match error {
-            FetchError::Origin(OriginError::Full | OriginError::FullForClient) => GapError::Limited,
+            FetchError::Origin(error) if error.is_of_limit() => GapError::Limited,
             _ => GapError::Refused,
         })?;
         if incoming.status == 200 {

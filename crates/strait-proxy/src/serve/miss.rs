@@ -50,7 +50,7 @@ pub(crate) async fn forward(
             drop(guard);
             let waited = exchange.await_client_permit(&origin_request).await;
             let origin = &mut origin_request.origin;
-            if waited.is_err() && !(origin.is_down() && origin.leave(worker.now())) {
+            if waited.is_err() && !(origin.is_out() && origin.leave(worker.now())) {
                 waited?;
             }
             return Ok(Lookup::Again);

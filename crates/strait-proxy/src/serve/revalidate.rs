@@ -142,19 +142,19 @@ fn freshen(
     let fields = updated(&own, &for_all);
     let directives = OfResponse::of(&fields);
     let (requested, received) = (incoming.requested, incoming.received);
-    let times = Times::of(stored.status, &response.fields, &directives, requested, received);
+    let age = Times::of(stored.status, &response.fields, &directives, requested, received).age;
     // The Date is that of the 304, or its time of receipt.
     let has_date = response.fields.has("date");
     let is_own = |field: &&Field<'_>| has_date || !field.name.eq_ignore_ascii_case("date");
     let head_of =
         |fields| stored_head(stored.status, storable_fields(fields, &directives).filter(is_own), received);
     let head = head_of(&fields);
-    let keys = worker.key_fields();
-    let variant = Variant::of(&fields, &request.fields, keys);
-    let variant = variant.filter(|_| !varies_with_dropped(keys, request, &response.fields));
+    let variant = new_variant(worker, request, &fields, &response.fields);
     let variant_text = variant.as_ref().map_or("", Variant::text);
+    // A purge after the request has marked a response that the 304 may not confirm any more.
+    let expired = stored.times.expired_for(requested);
     let meta =
-        Meta { requested, received, age: times.age, variant: variant_text, head: &head, ..stored.meta(0) };
+        Meta { requested, received, age, expired, variant: variant_text, head: &head, ..stored.meta(0) };
     let shown = |fresh: Arc<Object>| {
         let head = if all.has("set-cookie") { head_of(&all) } else { return fresh };
         let shown = Object::new(&stored.key, &Meta { head: &head, ..meta }, fresh.body.clone());
@@ -190,6 +190,19 @@ fn freshen(
         worker.replace(hash, &fresh);
     }
     shown(fresh)
+}
+
+/// Returns the variant of a response that a 304 with the fields `of_304` has updated to `fields`;
+/// `None` if it may not be stored.
+fn new_variant(
+    worker: &Worker,
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    of_304: &Fields<'_>,
+) -> Option<Variant> {
+    let keys = worker.key_fields();
+    let variant = Variant::of(fields, &request.fields, keys);
+    variant.filter(|_| !varies_with_dropped(keys, request, of_304))
 }
 
 /// Begins a validation in the background (stale-while-revalidate, RFC 5861, section 3), unless a

@@ -73,6 +73,7 @@ pub(crate) fn object(
         requested,
         received,
         age: age_of(fields),
+        expired: None,
         first: range.start,
         length,
         variant: variant.text(),
@@ -197,7 +198,16 @@ mod tests {
             let mut head = Vec::new();
             write_stored_head(&mut head, 200, &stored, 7);
             let (length, variant) = (Some(0), "accept\n");
-            let meta = Meta { requested: 6, received: 7, age: 5, first: 0, length, variant, head: &head };
+            let meta = Meta {
+                requested: 6,
+                received: 7,
+                age: 5,
+                expired: None,
+                first: 0,
+                length,
+                variant,
+                head: &head,
+            };
             let directives = stored_directives(&fields, &own, &stored);
             let made = Object::of(&"http://a/".into(), &meta, 200, &stored, directives, Body::Filling);
             let read = Object::new("http://a/", &meta, Body::Filling).unwrap();

@@ -21,13 +21,14 @@ use crate::config::pool::ServerPool;
 use crate::config::server::Server;
 use crate::config::settings::Settings;
 use crate::io::buffer::Buffer;
+use crate::io::clock::Clock;
 use crate::io::socket::Socket;
-use crate::io::tls;
+use crate::io::{tls, unix};
 use crate::upstream::dns::Dns;
 use crate::upstream::pool::first;
 
 /// Checks the servers of all pools, until the channel of settings ends.
-pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>) {
+pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>, clock: &Clock) {
     let runtime =
         Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else { return };
@@ -35,7 +36,7 @@ pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>) {
         let dns = Rc::new(Dns::default());
         loop {
             // Dropped at the end of the block, which ends the tasks.
-            let _tasks = begin(&settings.borrow_and_update(), &dns);
+            let _tasks = begin(&settings.borrow_and_update(), &dns, clock);
             if settings.changed().await.is_err() {
                 return;
             }
@@ -43,27 +44,37 @@ pub(crate) fn run(mut settings: watch::Receiver<Arc<Settings>>) {
     });
 }
 
-/// Begins a task for each server that is checked.
-fn begin(settings: &Arc<Settings>, dns: &Rc<Dns>) -> JoinSet<()> {
+/// Begins a task for each server that is checked: at an interval, it notes the results.
+fn begin(settings: &Arc<Settings>, dns: &Rc<Dns>, clock: &Clock) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for pool in settings.sites.iter().flat_map(|sites| &sites.pools) {
         let Some(check) = &pool.check else { continue };
         for index in 0..pool.members.len() {
             let (settings, dns, pool, check) = (settings.clone(), dns.clone(), pool.clone(), check.clone());
-            tasks.spawn_local(async move { watch_member(&settings, &dns, &pool, index, &check).await });
+            let clock = clock.clone();
+            tasks.spawn_local(async move {
+                loop {
+                    let has_passed = passes_in_time(&settings, &dns, &pool, index, &check).await;
+                    pool.note_check(index, clock.now(), has_passed);
+                    sleep(Duration::from_secs(check.interval)).await;
+                }
+            });
         }
     }
     tasks
 }
 
-/// Checks a server at an interval, and notes the results.
-async fn watch_member(settings: &Settings, dns: &Dns, pool: &ServerPool, index: usize, check: &Check) {
+/// Checks a server once; returns true if it passes in time.
+async fn passes_in_time(
+    settings: &Settings,
+    dns: &Dns,
+    pool: &ServerPool,
+    index: usize,
+    check: &Check,
+) -> bool {
     let limit = Duration::from_secs(check.timeout);
-    loop {
-        let passed = timeout(limit, passes(settings, dns, pool, index, check)).await;
-        pool.note_check(index, passed.ok().flatten().is_some());
-        sleep(Duration::from_secs(check.interval)).await;
-    }
+    let passed = timeout(limit, passes(settings, dns, pool, index, check)).await;
+    passed.ok().flatten().is_some()
 }
 
 /// Checks a server once, at its addresses in order until it passes at one; `None` if it fails.
@@ -75,21 +86,26 @@ async fn passes(
     check: &Check,
 ) -> Option<()> {
     let server = &pool.members.get(index)?.server;
+    let (host, port) = match server {
+        Server::Tcp { host, port, .. } => (host, *port),
+        Server::Unix(path) => {
+            return passes_on(settings, server, unix::connect(path).await.ok()?, check).await;
+        }
+    };
     let deadline = Instant::now() + Duration::from_secs(check.timeout);
-    let addresses = dns.addresses(&server.host).await.ok()?;
+    let addresses = dns.addresses(host).await.ok()?;
     let passes = async |address| {
-        let address = SocketAddr::new(address, server.port);
-        passes_at(settings, server, address, check).await.ok_or(())
+        let connected = TcpStream::connect(SocketAddr::new(address, port)).await.map_err(drop)?;
+        passes_on(settings, server, connected, check).await.ok_or(())
     };
     first(&addresses, deadline, || (), passes).await.ok()
 }
 
-async fn passes_at(settings: &Settings, server: &Server, address: SocketAddr, check: &Check) -> Option<()> {
-    let tcp = TcpStream::connect(address).await.ok()?;
+async fn passes_on(settings: &Settings, server: &Server, connected: TcpStream, check: &Check) -> Option<()> {
     let limit = Duration::from_secs(check.timeout);
-    let mut socket = Socket::new(tcp, limit);
-    if server.is_tls {
-        socket.secure(tls::connect(&settings.tls, &server.host).ok()?, limit).await.ok()?;
+    let mut socket = Socket::new(connected, limit);
+    if let Server::Tcp { host, is_tls: true, .. } = server {
+        socket.secure(tls::connect(&settings.tls, host).ok()?, limit).await.ok()?;
     }
     let Some(path) = &check.path else { return Some(()) };
     let host = check.host.clone().unwrap_or_else(|| server.authority().to_string());

@@ -89,7 +89,7 @@ impl Bound {
             fills: Fills::default(),
             memory: MemoryCache::new(settings.memory, settings.memory_object),
             generations: <_>::default(),
-            gates: Arc::new(Gates::new(settings.gates)),
+            gates: gates(&settings),
             background: <_>::default(),
             descriptors: descriptors(),
             counters,
@@ -117,8 +117,8 @@ impl Bound {
         };
         proxy.start_workers(listeners.by_worker, receivers)?;
         if proxy.settings().is_reverse() {
-            let checked = proxy.checked.subscribe();
-            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked))?);
+            let (checked, clock) = (proxy.checked.subscribe(), proxy.shared.clock.clone());
+            proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked, &clock))?);
         }
         if let Some((socket, _)) = admin {
             let site = proxy.site.clone();
@@ -236,6 +236,7 @@ impl Proxy {
         let deferred = self.deferred(config);
         self.shared.memory.limit(settings.memory);
         self.shared.gates.limit(settings.gates);
+        self.shared.gates.limit_servers(settings.server_limits());
         let settings = Arc::new(settings);
         for (control, listeners) in self.controls.iter().zip(opened.by_worker) {
             // A worker that has ended needs no settings.
@@ -340,6 +341,13 @@ impl Drop for Proxy {
 fn thread(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let started = std::thread::Builder::new().name(name).spawn(work);
     started.map_err(|error| Error::os("start", &"a thread", error))
+}
+
+/// Returns the gates with the limits of all servers.
+fn gates(settings: &Settings) -> Arc<Gates> {
+    let gates = Gates::new(settings.gates);
+    gates.limit_servers(settings.server_limits());
+    Arc::new(gates)
 }
 
 /// Opens the stores of all directories; returns `None` if there are none.

@@ -1,7 +1,8 @@
 //! Errors of requests to origins.
 
+use std::fmt::Display;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ pub(crate) enum OriginError {
     Forbidden { address: IpAddr },
     /// The connection failed.
     #[error("connect to {address}: {error}")]
-    Connect { address: SocketAddr, error: io::Error },
+    Connect { address: Box<str>, error: io::Error },
     /// This host cannot open a connection: it lacks a descriptor, memory or an address.
     #[error("the proxy cannot open another connection: {0}")]
     Exhausted(io::Error),
@@ -38,6 +39,9 @@ pub(crate) enum OriginError {
         "this client uses as many connections to the origin as limits.origin_connections_per_client allows"
     )]
     FullForClient,
+    /// All connections of the server's own maximum are in use.
+    #[error("as many connections to the server are in use as it allows, and its queue is full or too slow")]
+    Busy,
     /// The origin closed or reset the connection.
     #[error("the origin closed the connection")]
     Closed,
@@ -54,12 +58,12 @@ pub(crate) enum OriginError {
 
 impl OriginError {
     /// Returns the error of a connection that failed.
-    pub(crate) fn of_connect(address: SocketAddr, error: io::Error) -> Self {
+    pub(crate) fn of_connect(address: &dyn Display, error: io::Error) -> Self {
         match Errno::from_io_error(&error) {
             Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => {
                 Self::Exhausted(error)
             }
-            _ => Self::Connect { address, error },
+            _ => Self::Connect { address: address.to_string().into(), error },
         }
     }
 
@@ -70,6 +74,11 @@ impl OriginError {
             self,
             Self::Closed | Self::TimedOut | Self::NotModified | Self::Malformed(_) | Self::FullForClient
         )
+    }
+
+    /// Returns true if no connection is free.
+    pub(crate) fn is_of_limit(&self) -> bool {
+        matches!(self, Self::Full | Self::FullForClient | Self::Busy)
     }
 
     /// Returns true if another server may answer.
@@ -92,7 +101,7 @@ impl OriginError {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Forbidden { .. } => 403,
-            Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient => 503,
+            Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient | Self::Busy => 503,
             Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }

@@ -54,15 +54,20 @@ pub(crate) async fn fetch(
     let has_body = client.as_ref().is_some_and(|client| client.upload.has_body());
     let is_repeatable = is_idempotent(request.method()) && !has_body;
     loop {
-        if request.origin.is_down() && !request.origin.leave(upstream.clock.now()) {
+        if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
             return Err(OriginError::NoServer.into());
         }
         let load = request.origin.load();
         let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;
         let failure = match connected {
-            Err(OriginError::Full | OriginError::FullForClient) if request.origin.is_down() => continue,
-            Err(error) => Failure { error, was_sent: false, may_repeat: true },
+            Err(error) if error.is_of_limit() && request.origin.is_out() => continue,
+            Err(error) => {
+                if error.is_of_limit() {
+                    request.origin.note_refused();
+                }
+                Failure { error, was_sent: false, may_repeat: true }
+            }
             Ok(connection) => {
                 let client = client.as_mut().map(Client::reborrow);
                 match fetch_on(upstream, connection, request, client, is_repeatable).await {
@@ -79,7 +84,7 @@ pub(crate) async fn fetch(
             }
         };
         drop(load);
-        if !request.origin.fail_over(upstream.clock.now(), &failure) {
+        if !request.origin.fail_over(upstream.clock.now(), request.client, &failure) {
             return Err(request.origin.last_error(failure.error).into());
         }
     }

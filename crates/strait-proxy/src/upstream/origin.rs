@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::config::pool::{Load, ServerPool};
 use crate::config::server::Server;
 use crate::config::sites::Resource;
+use crate::io::gate::Client;
 use crate::upstream::error::{Failure, OriginError};
 
 /// Server of a request.
@@ -50,7 +51,7 @@ impl Origin {
             return Self { server: Server::of(&resource.uri), choice: None };
         };
         let hash = if pool.is_by_uri() { hash_of(resource) } else { 0 };
-        let chosen = chosen.filter(|at| !pool.members[*at].is_down());
+        let chosen = chosen.filter(|at| !pool.members[*at].is_out());
         // A pool has at least one server.
         let at = chosen.or_else(|| pool.choose(now, hash, &[])).unwrap_or(0);
         let choice = Choice { pool: pool.clone(), hash, at, tried: smallvec![at], suspect: None };
@@ -62,18 +63,18 @@ impl Origin {
         self.choice.as_ref().map(|choice| choice.at)
     }
 
-    /// Returns true if the server fails active checks. It may have begun to since it was chosen.
-    pub(crate) fn is_down(&self) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_down())
+    /// Returns true if the server fails active checks or was taken out, maybe since it was chosen.
+    pub(crate) fn is_out(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_out())
     }
 
-    /// Chooses another server in place of one that is down. Returns false if the others are down as
+    /// Chooses another server in place of one that is out. Returns false if the others are out as
     /// well, or were tried.
     pub(crate) fn leave(&mut self, now: u64) -> bool {
         let Some(Choice { pool, hash, at, tried, .. }) = &mut self.choice else { return false };
-        let up = pool.choose(now, *hash, tried).filter(|next| !pool.members[*next].is_down());
+        let up = pool.choose(now, *hash, tried).filter(|next| !pool.members[*next].is_out());
         let Some(next) = up else { return false };
-        // The request was not sent to the one that is down, the last of `tried`.
+        // The request was not sent to the one that is out, the last of `tried`.
         tried.pop();
         tried.push(next);
         *at = next;
@@ -81,28 +82,42 @@ impl Origin {
         true
     }
 
+    /// Counts a request that got no connection within the limits of the server.
+    pub(crate) fn note_refused(&self) {
+        if let Some(choice) = &self.choice {
+            choice.pool.members[choice.at].note_refused();
+        }
+    }
+
     /// Counts a request to the server.
     pub(crate) fn load(&self) -> Option<Load> {
         self.choice.as_ref().map(|choice| Load::on(&choice.pool.members[choice.at]))
+    }
+
+    /// Counts a request that waits for its client's share of the server.
+    pub(crate) fn waiting(&self) -> Option<Load> {
+        self.choice.as_ref().map(|choice| Load::waiting(&choice.pool.members[choice.at]))
     }
 
     /// Notes that the server has responded.
     pub(crate) fn note_success(&mut self, now: u64) {
         if let Some(choice) = &mut self.choice {
             choice.count_suspect(now);
-            choice.pool.note_success(choice.at);
+            choice.pool.note_success(choice.at, now);
         }
     }
 
-    /// Notes an error of the server. Returns true if the request now goes to another server of the
-    /// pool.
-    pub(crate) fn fail_over(&mut self, now: u64, failure: &Failure) -> bool {
+    /// Notes an error of the server at a request of `client`. Returns true if the request now goes
+    /// to another server of the pool.
+    pub(crate) fn fail_over(&mut self, now: u64, client: Client, failure: &Failure) -> bool {
         let Some(choice) = &mut self.choice else { return false };
         let error = &failure.error;
         if error.is_of_server() && (error.is_unreachable() || !failure.was_sent) {
             choice.pool.note_failure(choice.at, now);
-        } else if error.is_of_server() {
+        } else if error.is_of_server() && failure.may_repeat {
             choice.suspect(error);
+        } else if error.is_of_server() {
+            choice.pool.note_unrepeated_failure(choice.at, client.address(), now);
         }
         let may_move = error.may_fail_over() && failure.may_repeat;
         if let Some(next) = may_move.then(|| choice.next(now)).flatten() {
@@ -166,23 +181,27 @@ mod tests {
 
     use super::*;
     use crate::config::edge;
-    use crate::config::pool::Member;
+    use crate::config::pool::{Member, MemberOptions};
     use crate::config::sites::Manner;
 
     fn pool(servers: u16) -> Arc<ServerPool> {
         let config = edge::Pool { check: Some(edge::Check::default()), retries: 1, ..edge::Pool::default() };
-        let server = |port| Server { host: "a".into(), port, is_tls: false };
-        let members = (1..=servers).map(|port| Member::new(server(port), 1)).collect();
+        let server = |port| Server::Tcp { host: "a".into(), port, is_tls: false };
+        let members = (1..=servers).map(|port| Member::new(server(port), MemberOptions::default())).collect();
         Arc::new(ServerPool::new(Some("p"), &config, members))
     }
 
     fn take_down(pool: &ServerPool, index: usize) {
-        (0..100).for_each(|_| pool.note_check(index, false));
+        (0..100).for_each(|_| pool.note_check(index, 100, false));
     }
 
     fn origin(pool: &Arc<ServerPool>, chosen: usize) -> Origin {
         let uri = Uri::parse("http://a/").unwrap();
         Origin::of(&Resource { uri, pool: Some(pool), manner: Manner::default() }, Some(chosen), 100)
+    }
+
+    fn client() -> Client {
+        Client::of([192, 0, 2, 1].into())
     }
 
     fn failures(pool: &ServerPool) -> Vec<u64> {
@@ -191,7 +210,7 @@ mod tests {
 
     /// Failure to connect.
     fn unsent(errno: Errno) -> Failure {
-        let error = OriginError::of_connect(([127, 0, 0, 1], 80).into(), io::Error::from(errno));
+        let error = OriginError::of_connect(&"127.0.0.1:80", io::Error::from(errno));
         Failure { error, was_sent: false, may_repeat: true }
     }
 
@@ -207,11 +226,11 @@ mod tests {
         assert_ne!(origin(&pool, 0).position(), Some(0));
         let mut origin = origin(&pool, 1);
         take_down(&pool, 1);
-        assert!(origin.is_down() && origin.leave(100) && !origin.is_down());
-        assert_eq!((origin.position(), origin.server.port), (Some(2), 3));
-        assert!(origin.fail_over(100, &unsent(Errno::CONNREFUSED)));
+        assert!(origin.is_out() && origin.leave(100) && !origin.is_out());
+        assert_eq!((origin.position(), origin.server.to_string().as_str()), (Some(2), "a:3"));
+        assert!(origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [0, 0, 1]);
-        assert!(origin.is_down() && !origin.leave(100));
+        assert!(origin.is_out() && !origin.leave(100));
     }
 
     #[test]
@@ -219,13 +238,16 @@ mod tests {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
             let pool = pool(2);
             let mut origin = origin(&pool, 0);
-            assert!(origin.fail_over(100, &unsent(errno)) && origin.position() == Some(1), "{errno}");
-            assert!(!origin.fail_over(100, &unsent(errno)), "{errno}");
+            assert!(
+                origin.fail_over(100, client(), &unsent(errno)) && origin.position() == Some(1),
+                "{errno}"
+            );
+            assert!(!origin.fail_over(100, client(), &unsent(errno)), "{errno}");
             let error = origin.last_error(unsent(errno).error);
             assert_eq!((error.status(), failures(&pool)), (503, vec![0, 0]), "{errno}");
         }
         let pool = pool(1);
-        assert!(!origin(&pool, 0).fail_over(100, &unsent(Errno::CONNREFUSED)));
+        assert!(!origin(&pool, 0).fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
         assert_eq!(failures(&pool), [1]);
     }
 
@@ -252,7 +274,7 @@ mod tests {
                 match attempt {
                     Some(failure) => {
                         let has_next = index == 0 && failure.may_repeat;
-                        assert_eq!(origin.fail_over(100, failure), has_next, "{attempts:?}");
+                        assert_eq!(origin.fail_over(100, client(), failure), has_next, "{attempts:?}");
                     }
                     None => origin.note_success(100),
                 }

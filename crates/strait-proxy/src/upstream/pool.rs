@@ -24,7 +24,7 @@ use crate::io::gate::{Client, Gates, Key, Permit};
 use crate::io::head::Heads;
 use crate::io::socket::Socket;
 use crate::io::splice::Splicing;
-use crate::io::tls;
+use crate::io::{tls, unix};
 use crate::upstream::background::{Background, Fetch};
 use crate::upstream::dns::Dns;
 use crate::upstream::error::OriginError;
@@ -79,7 +79,7 @@ pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) buffer: Buffer,
     pub(crate) server: Server,
-    /// Its address; kept here because a closed socket has none.
+    /// Its address; kept here because a closed socket has none. `None` for a Unix socket.
     pub(crate) address: Option<SocketAddr>,
     /// True if it has carried a request before: the origin may be about to close it.
     pub(crate) is_used: bool,
@@ -201,8 +201,8 @@ impl Connection {
         upstream.opened.add(1);
         let address = tcp.peer_addr().ok();
         let mut socket = Socket::new(tcp, upstream.settings.timeouts.origin);
-        if server.is_tls {
-            Box::pin(shake_hands(upstream, server, &mut socket)).await?;
+        if let Server::Tcp { host, is_tls: true, .. } = server {
+            Box::pin(shake_hands(upstream, host, &mut socket)).await?;
         }
         let (buffer, server) = (Buffer::default(), server.clone());
         let (background, slot, descriptor) = (None, Some(slot), upstream.count_connection());
@@ -228,9 +228,10 @@ impl Connection {
     }
 
     /// Keeps the connection for the next request, unless the origin has sent more than its
-    /// response.
+    /// response, or its server was taken out.
     pub(crate) fn keep(mut self: Box<Self>, upstream: &Upstream<'_>) {
-        if self.buffer.is_empty() && self.socket.is_quiet() {
+        let is_drained = self.load.as_ref().is_some_and(Load::is_drained);
+        if !is_drained && self.buffer.is_empty() && self.socket.is_quiet() {
             self.is_used = true;
             self.slot = None;
             self.background = None;
@@ -247,20 +248,32 @@ async fn enter(
     client: Client,
     (client_permit, origin_permit): (Option<Permit>, Option<Permit>),
 ) -> Result<Slot, OriginError> {
-    let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
+    let own = upstream.gates.patience(server);
+    let deadline = tokio::time::Instant::now() + own.unwrap_or(upstream.settings.timeouts.connect);
     let client_permit = match client_permit {
         Some(permit) => permit,
-        None => enter_as_client(upstream, server, client, deadline).await?,
+        None => enter_as_client_until(upstream, server, client, deadline).await?,
     };
     let origin_permit = match origin_permit {
         Some(permit) => Some(permit),
         None => upstream.gates.enter(Key::Origin(server.clone()), deadline).await,
     };
-    Ok(Slot { client, _permits: [origin_permit.ok_or(OriginError::Full)?, client_permit] })
+    let full = || if own.is_some() { OriginError::Busy } else { OriginError::Full };
+    Ok(Slot { client, _permits: [origin_permit.ok_or_else(full)?, client_permit] })
 }
 
 /// Waits for a permit at a client's gate to an origin.
 pub(crate) async fn enter_as_client(
+    upstream: &Upstream<'_>,
+    server: &Server,
+    client: Client,
+) -> Result<Permit, OriginError> {
+    let patience = upstream.gates.patience(server).unwrap_or(upstream.settings.timeouts.connect);
+    let deadline = tokio::time::Instant::now() + patience;
+    enter_as_client_until(upstream, server, client, deadline).await
+}
+
+async fn enter_as_client_until(
     upstream: &Upstream<'_>,
     server: &Server,
     client: Client,
@@ -272,23 +285,40 @@ pub(crate) async fn enter_as_client(
 
 async fn shake_hands(
     upstream: &Upstream<'_>,
-    server: &Server,
+    host: &Arc<str>,
     socket: &mut Socket,
 ) -> Result<(), OriginError> {
-    let failed = |error| OriginError::Tls { host: server.host.clone(), error };
+    let failed = |error| OriginError::Tls { host: host.clone(), error };
     let settings = upstream.settings;
-    let tls = tls::connect(&settings.tls, &server.host).map_err(|error| failed(io::Error::other(error)))?;
+    let tls = tls::connect(&settings.tls, host).map_err(|error| failed(io::Error::other(error)))?;
     socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => OriginError::TimedOut,
         _ => failed(error),
     })
 }
 
-/// Connects to one of a server's addresses that the proxy may reach.
+/// Connects to a server.
 async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, OriginError> {
     let deadline = tokio::time::Instant::now() + upstream.settings.timeouts.connect;
-    let addresses = timeout_at(deadline, upstream.dns.addresses(&server.host)).await;
-    let name = |error| OriginError::Name { host: server.host.clone(), error };
+    match server {
+        Server::Tcp { host, port, .. } => connect_to_host(upstream, host, *port, deadline).await,
+        Server::Unix(path) => {
+            let connected = timeout_at(deadline, opened(upstream, || unix::connect(path))).await;
+            let connected = connected.map_err(|_| OriginError::TimedOut)?;
+            connected.map_err(|error| OriginError::of_connect(server, error))
+        }
+    }
+}
+
+/// Connects to one of a host's addresses that the proxy may reach.
+async fn connect_to_host(
+    upstream: &Upstream<'_>,
+    host: &Arc<str>,
+    port: u16,
+    deadline: tokio::time::Instant,
+) -> Result<TcpStream, OriginError> {
+    let addresses = timeout_at(deadline, upstream.dns.addresses(host)).await;
+    let name = |error| OriginError::Name { host: host.clone(), error };
     let addresses = addresses.map_err(|_| OriginError::TimedOut)?.map_err(name)?;
     let (allowed, forbidden) = split(upstream, &addresses);
     if allowed.is_empty() {
@@ -296,14 +326,15 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
         return Err(forbidden.unwrap_or_else(|| name(io::ErrorKind::NotFound.into())));
     }
     let connect = async |ip| {
-        let address = SocketAddr::new(ip, server.port);
-        connect_to(upstream, address).await.map_err(|error| OriginError::of_connect(address, error))
+        let address = SocketAddr::new(ip, port);
+        let connected = opened(upstream, || TcpStream::connect(address)).await;
+        connected.map_err(|error| OriginError::of_connect(&address, error))
     };
     let connected = first(&allowed, deadline, || OriginError::TimedOut, connect).await;
     match &connected {
-        Err(_) => upstream.dns.doubt(&server.host),
+        Err(_) => upstream.dns.doubt(host),
         Ok(tcp) => match tcp.peer_addr() {
-            Ok(address) if address.ip() != addresses[0] => upstream.dns.prefer(&server.host, address.ip()),
+            Ok(address) if address.ip() != addresses[0] => upstream.dns.prefer(host, address.ip()),
             _ => {}
         },
     }
@@ -350,12 +381,15 @@ fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX)).max(ADDRESS_LEAST).min(left)
 }
 
-/// Connects to an address. If no descriptor is free, closes idle connections and pipes first.
-async fn connect_to(upstream: &Upstream<'_>, address: SocketAddr) -> io::Result<TcpStream> {
-    match TcpStream::connect(address).await {
+/// Opens a connection. If no descriptor is free, closes idle connections and pipes and tries again.
+async fn opened(
+    upstream: &Upstream<'_>,
+    connect: impl AsyncFn() -> io::Result<TcpStream>,
+) -> io::Result<TcpStream> {
+    match connect().await {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
             upstream.close_idle();
-            TcpStream::connect(address).await
+            connect().await
         }
         done => done,
     }

@@ -1,154 +1,13 @@
 //! Pools: shares of the servers, and servers that fail.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use lab::wait_until;
-use serde_json::Value;
 use strait_proxy::{Clock, Config, Proxy};
 
-use crate::rig::{Answer, Client, LIMIT};
-
-/// Behaviour of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Answer,
-    Hang,
-    Reset,
-    Garbage,
-    /// Its socket is closed.
-    Dead,
-}
-
-/// Server of a pool. Its responses are not stored, but for `/stored`.
-struct Server {
-    address: SocketAddr,
-    mode: Arc<Mutex<Mode>>,
-    asked: Arc<AtomicUsize>,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Server {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Self {
-            address: listener.local_addr().unwrap(),
-            mode: Arc::new(Mutex::new(Mode::Answer)),
-            asked: Arc::default(),
-            streams: Arc::default(),
-        };
-        let (mode, asked, streams) = (server.mode.clone(), server.asked.clone(), server.streams.clone());
-        // The thread ends with the server, or with the test's process.
-        thread::spawn(move || {
-            for stream in listener.incoming().filter_map(Result::ok) {
-                if *mode.lock().unwrap() == Mode::Dead {
-                    return;
-                }
-                streams.lock().unwrap().push(stream.try_clone().unwrap());
-                let (mode, asked) = (mode.clone(), asked.clone());
-                thread::spawn(move || serve(&stream, &mode, &asked));
-            }
-        });
-        server
-    }
-
-    fn become_mode(&self, mode: Mode) {
-        *self.mode.lock().unwrap() = mode;
-        if mode == Mode::Dead {
-            // Ends the thread that accepts, which closes the socket.
-            drop(TcpStream::connect(self.address));
-            assert!(wait_until(LIMIT, || TcpStream::connect(self.address).is_err()));
-            for stream in self.streams.lock().unwrap().drain(..) {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-        }
-    }
-
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
-    }
-}
-
-fn serve(stream: &TcpStream, mode: &Mutex<Mode>, asked: &AtomicUsize) {
-    let mut reader = BufReader::new(stream);
-    loop {
-        let (mut head, mut length) = (String::new(), 0);
-        while !head.ends_with("\r\n\r\n") {
-            let begin = head.len();
-            if reader.read_line(&mut head).unwrap_or(0) == 0 {
-                return;
-            }
-            if let Some(value) = head[begin..].strip_prefix("Content-Length: ") {
-                length = value.trim().parse().unwrap();
-            }
-        }
-        let _ = reader.read_exact(&mut vec![0; length]);
-        asked.fetch_add(1, Ordering::SeqCst);
-        let control = if head.contains(" /stored ") { "max-age=10, stale-if-error=600" } else { "no-store" };
-        let port = stream.local_addr().unwrap().port();
-        let answer = match *mode.lock().unwrap() {
-            Mode::Answer => format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nCache-Control: {control}\r\nX-Server: {port}\r\n\r\nok"
-            ),
-            Mode::Garbage => "\x00\x01 what?\r\n\r\n".to_owned(),
-            Mode::Hang => continue,
-            Mode::Reset | Mode::Dead => {
-                let _ = stream.shutdown(Shutdown::Both);
-                return;
-            }
-        };
-        if (&mut &*stream).write_all(answer.as_bytes()).is_err() {
-            return;
-        }
-    }
-}
-
-struct Rig {
-    proxy: Proxy,
-    clock: Clock,
-}
-
-impl Rig {
-    /// Starts a proxy for a pool of servers, with more keys of the pool and at the top of the file.
-    fn start(servers: &[(&Server, &str)], pool: &str, rest: &str) -> Self {
-        let servers: Vec<_> =
-            servers.iter().map(|(server, more)| format!("\"{} {more}\"", server.address)).collect();
-        let toml = format!(
-            "{rest}\nworkers = 2\ntimeouts.drain = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n[pool.p]\nservers = [{}]\n{pool}\n[[site]]\n[[site.route]]\npool = \"p\"\n",
-            servers.join(", ")
-        );
-        let clock = Clock::fixed(1_700_000_000);
-        Self { proxy: Proxy::start(&Config::from_toml(&toml).unwrap(), clock.clone()).unwrap(), clock }
-    }
-
-    fn client(&self) -> Client {
-        Client::to(self.proxy.address())
-    }
-
-    fn post(&self) -> Answer {
-        let mut client = self.client();
-        client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
-        client.answer().unwrap()
-    }
-
-    /// Returns the status of the server at an address.
-    fn status(&self, of: SocketAddr) -> Value {
-        let mut client = Client::to(self.proxy.admin().unwrap());
-        client.send("GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        let status = client.answer().unwrap().json();
-        let servers = status["servers"].as_array().unwrap().clone();
-        servers.into_iter().find(|server| server["server"] == of.to_string()).unwrap()
-    }
-
-    fn metrics(&self) -> String {
-        let mut client = Client::to(self.proxy.admin().unwrap());
-        client.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        client.answer().unwrap().text()
-    }
-}
+use crate::pool_rig::{Mode, Rig, Server};
+use crate::rig::{Client, LIMIT};
 
 #[test]
 fn requests_are_shared_by_weight() {
@@ -159,10 +18,10 @@ fn requests_are_shared_by_weight() {
         assert_eq!(client.get("/x").status(), 200);
     }
     assert_eq!((a.asked(), b.asked()), (60, 20));
-    assert!(wait_until(LIMIT, || rig.status(a.address)["load"] == 0));
-    let status = rig.status(a.address);
+    assert!(wait_until(LIMIT, || rig.status(&a)["load"] == 0));
+    let status = rig.status(&a);
     assert_eq!((&status["requests"], &status["failures"]), (&60.into(), &0.into()));
-    let line = format!("strait_proxy_server_requests_total{{pool=\"p\",server=\"{}\"}} 20\n", b.address);
+    let line = format!("strait_proxy_server_requests_total{{pool=\"p\",server=\"{}\"}} 20\n", b.text);
     assert!(rig.metrics().contains(&line), "{}", rig.metrics());
 }
 
@@ -179,11 +38,11 @@ fn least_connections_goes_past_a_busy_server() {
     other.become_mode(Mode::Answer);
     for _ in 0..20 {
         // A response can reach its client before its request counts as ended.
-        assert!(wait_until(LIMIT, || rig.status(other.address)["load"] == 0));
+        assert!(wait_until(LIMIT, || rig.status(other)["load"] == 0));
         assert_eq!(rig.client().get("/x").status(), 200);
     }
     assert_eq!((hanging.asked(), other.asked()), (1, 20));
-    assert_eq!(rig.status(hanging.address)["load"], 1);
+    assert_eq!(rig.status(hanging)["load"], 1);
 }
 
 #[test]
@@ -223,10 +82,10 @@ fn killed_server_fails_no_idempotent_request() {
     });
     assert_eq!(done.load(Ordering::SeqCst), 4 * EACH);
     // A connection is refused until the server is ejected.
-    while rig.status(servers[1].address)["is_ejected"] == false {
+    while rig.status(&servers[1])["is_ejected"] == false {
         assert_eq!(rig.client().get("/x").status(), 200);
     }
-    let status = rig.status(servers[1].address);
+    let status = rig.status(&servers[1]);
     assert!(status["failures"].as_u64().unwrap() >= 3 && status["ejections"] == 1, "{status}");
 }
 
@@ -237,21 +96,21 @@ fn faulty_server_is_ejected_and_comes_back() {
         let rig = Rig::start(&[(&good, ""), (&bad, "")], "failures = 2\neject = 10", "timeouts.origin = 1");
         bad.become_mode(mode);
         let mut client = rig.client();
-        while rig.status(bad.address)["is_ejected"] == false {
+        while rig.status(&bad)["is_ejected"] == false {
             assert_eq!(client.get("/x").status(), 200, "{mode:?}");
         }
         let asked = bad.asked();
         for _ in 0..10 {
             assert_eq!(client.get("/x").status(), 200, "{mode:?}");
         }
-        assert_eq!((bad.asked(), &rig.status(bad.address)["failures"]), (asked, &2.into()), "{mode:?}");
+        assert_eq!((bad.asked(), &rig.status(&bad)["failures"]), (asked, &2.into()), "{mode:?}");
         // It comes back, and the next failure ejects it for twice as long.
         rig.clock.advance(10);
-        while rig.status(bad.address)["ejections"] == 1 {
+        while rig.status(&bad)["ejections"] == 1 {
             assert_eq!(client.get("/x").status(), 200, "{mode:?}");
         }
         rig.clock.advance(19);
-        assert_eq!(rig.status(bad.address)["is_ejected"], true, "{mode:?}");
+        assert_eq!(rig.status(&bad)["is_ejected"], true, "{mode:?}");
         bad.become_mode(Mode::Answer);
         rig.clock.advance(1);
         let asked = bad.asked();
@@ -273,7 +132,7 @@ fn last_server_is_not_ejected() {
     }
     b.become_mode(Mode::Answer);
     a.become_mode(Mode::Dead);
-    let ejected = [a.address, b.address].map(|address| rig.status(address)["is_ejected"].as_bool().unwrap());
+    let ejected = [&a, &b].map(|server| rig.status(server)["is_ejected"].as_bool().unwrap());
     assert_ne!(ejected[0], ejected[1]);
     assert!(wait_until(LIMIT, || rig.client().get("/x").status() == 200));
 }
@@ -331,13 +190,13 @@ fn server_that_fails_checks_gets_no_requests_until_it_passes() {
         let check =
             format!("failures = 0\ncheck = {{ {check}interval = 1, timeout = 1, rise = 1, fall = 1 }}");
         let rig = Rig::start(&[(&a, ""), (&b, "")], &check, "");
-        let is_down = |server: &Server| rig.status(server.address)["is_down"] == true;
+        let is_down = |server: &Server| rig.status(server)["is_down"] == true;
         a.become_mode(Mode::Dead);
         assert!(wait_until(LIMIT, || is_down(&a)), "{check}");
         for _ in 0..4 {
             assert_eq!(rig.post().status(), 200);
         }
-        assert_eq!((&rig.status(a.address)["failures"], is_down(&b)), (&0.into(), false));
+        assert_eq!((&rig.status(&a)["failures"], is_down(&b)), (&0.into(), false));
         // Without any server a request is refused at once.
         let stored = rig.client().get("/stored").status();
         b.become_mode(Mode::Dead);
@@ -346,7 +205,7 @@ fn server_that_fails_checks_gets_no_requests_until_it_passes() {
         assert_eq!((stored, rig.client().get("/stored").status()), (200, 200));
         let answer = rig.client().get("/x");
         assert!(answer.status() == 503 && answer.field("retry-after").is_some(), "{}", answer.head);
-        assert_eq!(rig.status(b.address)["failures"], 0);
+        assert_eq!(rig.status(&b)["failures"], 0);
     }
 }
 
@@ -355,7 +214,7 @@ fn check_expects_a_response_in_time() {
     let (a, b) = (Server::start(), Server::start());
     let check = "check = { path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 1 }";
     let rig = Rig::start(&[(&a, ""), (&b, "")], check, "");
-    let is_down = |server: &Server| rig.status(server.address)["is_down"] == true;
+    let is_down = |server: &Server| rig.status(server)["is_down"] == true;
     for mode in [Mode::Hang, Mode::Garbage, Mode::Reset] {
         a.become_mode(mode);
         assert!(wait_until(LIMIT, || is_down(&a)), "{mode:?}");
@@ -372,7 +231,7 @@ fn check_tries_all_addresses_of_a_name() {
     let server = Server::start();
     let toml = format!(
         "workers = 1\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\n[pool.p]\nservers = [\"localhost:{}\"]\ncheck = {{ path = \"/healthz\", interval = 1, timeout = 1, rise = 1, fall = 1 }}\n[[site]]\n[[site.route]]\npool = \"p\"\n",
-        server.address.port()
+        server.name
     );
     let config = Config::from_toml(&toml).unwrap();
     let proxy = Proxy::start(&config, Clock::fixed(1_700_000_000)).unwrap();
@@ -399,18 +258,35 @@ fn request_that_waits_for_a_server_that_goes_down_gets_another_one() {
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
     }
-    assert!(wait_until(LIMIT, || rig.status(a.address)["is_down"] == true));
+    assert!(wait_until(LIMIT, || rig.status(&a)["is_down"] == true));
     // Ends the request in progress, so that the next one gets its permit.
     a.become_mode(Mode::Dead);
     for client in &mut clients {
         let answer = client.answer().unwrap();
-        assert_eq!(
-            (answer.status(), answer.field("x-server")),
-            (200, Some(&*b.address.port().to_string())),
-            "{}",
-            answer.head
-        );
+        assert_eq!((answer.status(), answer.field("x-server")), (200, Some(&*b.name)), "{}", answer.head);
     }
+}
+
+#[test]
+fn client_with_posts_at_which_every_server_fails_ejects_none() {
+    let (a, b) = (Server::start(), Server::start());
+    let rig = Rig::start(&[(&a, ""), (&b, "")], "failures = 2", "");
+    let is_ejected = |server: &Server| rig.status(server)["is_ejected"] == true;
+    a.become_mode(Mode::Reset);
+    b.become_mode(Mode::Reset);
+    for _ in 0..8 {
+        assert_eq!(rig.post().status(), 502);
+        assert!(!is_ejected(&a) && !is_ejected(&b));
+    }
+    assert!(a.asked() >= 2 && b.asked() >= 2);
+    // A server that fails alone is ejected.
+    rig.clock.advance(60);
+    b.become_mode(Mode::Answer);
+    assert!(wait_until(LIMIT, || {
+        rig.post();
+        is_ejected(&a)
+    }));
+    assert!(!is_ejected(&b) && rig.post().status() == 200);
 }
 
 #[test]
@@ -425,7 +301,7 @@ fn request_at_which_every_server_fails_ejects_none() {
         }
         assert!(a.asked() >= 3 && b.asked() >= 3, "{mode:?}");
         for server in [&a, &b] {
-            let status = rig.status(server.address);
+            let status = rig.status(server);
             assert_eq!(
                 (&status["failures"], &status["ejections"]),
                 (&0.into(), &0.into()),

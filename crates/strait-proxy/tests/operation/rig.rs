@@ -257,6 +257,13 @@ impl Rig {
         client.answer().unwrap()
     }
 
+    /// Sends a request to the proxy.
+    pub(crate) fn ask_proxy(&self, request: &str) -> Answer {
+        let mut client = self.client();
+        client.send(request.replace('\n', "\r\n") + "\r\n\r\n");
+        client.answer().unwrap()
+    }
+
     /// Gets a path of the admin address.
     pub(crate) fn show(&self, path: &str) -> Answer {
         self.ask(&format!("GET {path} HTTP/1.1\nHost: localhost"))

@@ -18,6 +18,7 @@ mod mistakes;
 mod origin;
 mod packages;
 mod parts;
+mod reloads;
 mod rig;
 mod seeks;
 mod servers;

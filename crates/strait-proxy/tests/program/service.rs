@@ -10,24 +10,24 @@ use std::path::Path;
 use std::thread;
 use std::time::SystemTime;
 
-use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
+use lab::{Launch, Process, program_or_skip, root_or_skip};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::rig::{AS_NOBODY, LIMIT, PROGRAM, everyones_copy, run, status};
 
 /// Running proxy.
-struct Proxy {
-    process: Process,
+pub(crate) struct Proxy {
+    pub(crate) process: Process,
     address: SocketAddr,
 }
 
 impl Proxy {
-    fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         Self::launch(Launch::new(PROGRAM).args(["--json", "--workers", "1"]).args(options))
     }
 
-    fn launch(launch: Launch<'static>) -> Self {
+    pub(crate) fn launch(launch: Launch<'static>) -> Self {
         let process = launch.spawn().unwrap();
         let address = process.address_after("listening on ", LIMIT);
         Self { process, address }
@@ -37,11 +37,11 @@ impl Proxy {
         self.process.address_after("admin page on http://", LIMIT)
     }
 
-    fn get(&self, path: &str) -> String {
+    pub(crate) fn get(&self, path: &str) -> String {
         get(self.address, path)
     }
 
-    fn end(self) -> Value {
+    pub(crate) fn end(self) -> Value {
         self.process.signal(Signal::TERM);
         let finished = self.process.wait(LIMIT).unwrap().success();
         serde_json::from_str(finished.text().lines().next_back().unwrap()).unwrap()
@@ -58,7 +58,7 @@ fn get(address: SocketAddr, path: &str) -> String {
 }
 
 /// Starts an origin of cacheable responses. It ends with the process of the test.
-fn origin() -> String {
+pub(crate) fn origin() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -74,7 +74,7 @@ fn origin() -> String {
     url
 }
 
-fn write(dir: &Path, toml: &str) -> String {
+pub(crate) fn write(dir: &Path, toml: &str) -> String {
     let path = dir.join("strait.toml");
     fs::write(&path, toml).unwrap();
     path.display().to_string()
@@ -101,28 +101,6 @@ fn configuration_errors_are_reported_with_their_line() {
         assert!(wrong.stderr.contains(expected), "{}", wrong.stderr);
     }
     assert_eq!(run(&["--check-config", "--config", "/nonexistent"]).status.code(), Some(1));
-}
-
-#[test]
-fn sighup_reloads_the_configuration_and_errors_change_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let of =
-        |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
-    let path = write(dir.path(), &of("one"));
-    let proxy = Proxy::start(&["--config", &path]);
-    assert!(proxy.get("/a").contains("Via: 1.1 one"));
-    write(dir.path(), "nothing = 1");
-    proxy.process.signal(Signal::HUP);
-    proxy.process.wait_for_stderr("strait.toml: line 1: nothing: unknown key", LIMIT).unwrap();
-    assert!(proxy.process.stderr().contains("not reloaded: "));
-    assert!(proxy.get("/a").contains("Via: 1.1 one"));
-    write(dir.path(), &of("two"));
-    proxy.process.signal(Signal::HUP);
-    assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
-    let account = proxy.end();
-    let (requests, statuses) = (account["requests"].as_u64().unwrap(), &account["statuses"]);
-    assert!(requests >= 3 && account["cut"] == 0 && account["outcomes"]["hit"].is_u64(), "{account}");
-    assert!(statuses["2xx"] == requests && statuses["5xx"] == 0, "{account}");
 }
 
 /// Phrases of libraries, which do not help the author of the file.
@@ -214,46 +192,6 @@ fn check_config_lists_all_addresses_and_warns_of_a_small_file_system() {
     let checked = run(&["--check-config", "--config", &write(dir.path(), toml)]);
     assert_eq!(checked.text(), "ok\nlisten 127.0.0.1:1\nadmin 127.0.0.1:2\n", "{}", checked.stderr);
     assert!(checked.status.success() && checked.stderr.contains("in total; lower it"), "{}", checked.stderr);
-}
-
-#[test]
-fn a_file_that_is_empty_or_half_written_is_not_reloaded() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = write(
-        dir.path(),
-        &format!("listen = [\"127.0.0.1:0\"]\nname = \"one\"\norigin = \"{}\"\n", origin()),
-    );
-    let proxy = Proxy::start(&["--config", &path]);
-    for (text, expected) in [
-        ("", "the file is empty"),
-        ("# name = \"two\"\n\n", "the file is empty"),
-        ("listen = [\"127.0.0.1:0\"]\nname = \"two\"\n", "not reloaded: origin: missing; "),
-    ] {
-        let before = proxy.process.stderr().len();
-        write(dir.path(), text);
-        proxy.process.signal(Signal::HUP);
-        let output = || proxy.process.stderr()[before..].to_owned();
-        assert!(wait_until(LIMIT, || output().contains(expected)), "{text:?}: {}", output());
-        assert!(output().lines().count() == 1 && !output().contains("reloaded\n"), "{}", output());
-        assert!(proxy.get("/a").contains("Via: 1.1 one"));
-    }
-    proxy.end();
-}
-
-#[test]
-fn a_proxy_started_with_sighup_ignored_reloads_on_sighup() {
-    let dir = tempfile::tempdir().unwrap();
-    let of =
-        |name: &str| format!("listen = [\"127.0.0.1:0\"]\norigin = \"{}\"\nname = \"{name}\"\n", origin());
-    let path = write(dir.path(), &of("one"));
-    let launch = Launch::new("bash").args(["-c", "trap '' HUP; exec \"$@\"", "bash", PROGRAM]);
-    let proxy = Proxy::launch(launch.args(["--json", "--workers", "1", "--config", &path]));
-    assert!(proxy.get("/a").contains("Via: 1.1 one"));
-    write(dir.path(), &of("two"));
-    proxy.process.signal(Signal::HUP);
-    proxy.process.wait_for_stderr("reloaded", LIMIT).unwrap();
-    assert!(wait_until(LIMIT, || proxy.get("/a").contains("Via: 1.1 two")));
-    proxy.end();
 }
 
 #[test]

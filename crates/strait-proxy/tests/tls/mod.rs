@@ -5,5 +5,6 @@ mod clients;
 mod origin;
 mod origins;
 mod rig;
+mod scale;
 mod sites;
 mod tunnels;

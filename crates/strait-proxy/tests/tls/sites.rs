@@ -17,13 +17,14 @@ use crate::tls::rig::{Authority, LIMIT, connect, field};
 
 /// Gets a path of a host over TLS, with the name `sni` in the handshake. Fails if the certificate
 /// is not for that name.
-fn get(
+pub(crate) fn get(
     client: &Arc<ClientConfig>,
     address: SocketAddr,
-    sni: &'static str,
+    sni: &str,
     (host, path): (&str, &str),
 ) -> io::Result<String> {
-    let session = ClientConnection::new(client.clone(), ServerName::try_from(sni).unwrap()).unwrap();
+    let session =
+        ClientConnection::new(client.clone(), ServerName::try_from(sni.to_owned()).unwrap()).unwrap();
     let mut stream = StreamOwned::new(session, connect(address));
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut text = Vec::new();

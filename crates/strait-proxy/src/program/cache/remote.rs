@@ -87,9 +87,17 @@ fn request(command: &Command) -> (&'static str, String) {
             ("GET", format!("/objects?pattern={}&most={}", encoded(pattern), one_more(*most)))
         }
         Command::Get { uri } => ("GET", format!("/object?uri={}", encoded(uri))),
-        Command::Purge { tag: Some(tag), .. } => ("POST", format!("/purge?tag={}", encoded(tag))),
-        Command::Purge { uri, tag: None } => {
-            ("POST", format!("/purge?uri={}", encoded(uri.as_deref().unwrap_or_default())))
+        Command::Purge { uri, tag, soft } => {
+            let of = match tag {
+                Some(tag) => format!("tag={}", encoded(tag)),
+                None => format!("uri={}", encoded(uri.as_deref().unwrap_or_default())),
+            };
+            ("POST", format!("/purge?{of}{}", if *soft { "&soft=1" } else { "" }))
+        }
+        Command::Drain { server, pool, undo } => {
+            let path = if *undo { "/undrain" } else { "/drain" };
+            let pool = pool.as_ref().map(|pool| format!("&pool={}", encoded(pool))).unwrap_or_default();
+            ("POST", format!("{path}?server={}{pool}", encoded(server)))
         }
         Command::Ban { pattern } => ("POST", format!("/ban?pattern={}", encoded(pattern))),
         Command::Verify => ("POST", "/verify".to_owned()),
