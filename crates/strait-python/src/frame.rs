@@ -1,0 +1,129 @@
+//! Frames as objects of Python, for programs such as scapy and dpkt.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
+use strait_capture::Direction;
+
+use crate::session::Session;
+
+/// Captured packet whose bytes belong to Python.
+pub(crate) struct OwnedFrame {
+    bytes: Py<PyBytes>,
+    time_ns: u64,
+    length: u32,
+    interface: u32,
+    link_type: u16,
+    direction: Option<&'static str>,
+}
+
+impl OwnedFrame {
+    /// Copies a frame, because its slot returns to the kernel, and Python can keep it for as long as
+    /// it likes.
+    pub(crate) fn copy(py: Python<'_>, frame: &strait_capture::Frame<'_>, link_type: u16) -> Self {
+        Self {
+            bytes: PyBytes::new(py, frame.bytes).unbind(),
+            time_ns: frame.timestamp_ns,
+            length: frame.wire_len,
+            interface: frame.interface,
+            link_type,
+            direction: match frame.direction {
+                Direction::In => Some("in"),
+                Direction::Out => Some("out"),
+                Direction::Unknown => None,
+            },
+        }
+    }
+}
+
+/// Captured packet: bytes of the link-layer header and what follows it, time and lengths.
+///
+/// `bytes(frame)` returns the bytes, and `frame.data` a memoryview of them. They belong to this
+/// object: they stay valid when the capture is closed.
+#[pyclass(frozen, module = "strait")]
+pub(crate) struct Frame(OwnedFrame);
+
+#[pymethods]
+impl Frame {
+    /// Captured bytes, from the link-layer header on, as a read-only memoryview.
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(self.0.bytes.bind(py))
+    }
+
+    fn __bytes__(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.0.bytes.clone_ref(py)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.0.bytes.as_bytes(py).len()
+    }
+
+    /// Time at which the kernel received the packet, or its time in the file, in seconds since the
+    /// epoch. A float has a resolution of 240 ns in these years: see `time_ns`.
+    #[getter]
+    fn time(&self) -> f64 {
+        self.0.time_ns as f64 / 1e9
+    }
+
+    /// The same time in nanoseconds.
+    #[getter]
+    fn time_ns(&self) -> u64 {
+        self.0.time_ns
+    }
+
+    /// Length on the wire in bytes, without the frame check sequence.
+    #[getter]
+    fn length(&self) -> u32 {
+        self.0.length
+    }
+
+    /// Number of captured bytes: less than `length` if the snaplen has cut the packet.
+    #[getter]
+    fn captured_length(&self, py: Python<'_>) -> usize {
+        self.__len__(py)
+    }
+
+    /// Link type of the bytes (LINKTYPE_*): 1 is Ethernet.
+    #[getter]
+    fn link_type(&self) -> u16 {
+        self.0.link_type
+    }
+
+    /// Index of the interface; in a file, the number of the interface there.
+    #[getter]
+    fn interface(&self) -> u32 {
+        self.0.interface
+    }
+
+    /// "in" or "out" as seen from the capturing host, or None if it is unknown.
+    #[getter]
+    fn direction(&self) -> Option<&'static str> {
+        self.0.direction
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let OwnedFrame { time_ns, length, .. } = self.0;
+        format!("<strait.Frame time_ns={time_ns} length={length} captured_length={}>", self.__len__(py))
+    }
+}
+
+/// Iterator over the frames of a session, which it keeps open.
+#[pyclass(frozen, module = "strait")]
+pub(crate) struct Frames(pub(crate) Py<Session>);
+
+#[pymethods]
+impl Frames {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+        Ok(self.0.get().shared().next_frame(py)?.map(Frame))
+    }
+
+    /// Session of the frames, with the ledger.
+    #[getter]
+    fn session(&self, py: Python<'_>) -> Py<Session> {
+        self.0.clone_ref(py)
+    }
+}

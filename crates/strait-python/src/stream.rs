@@ -1,0 +1,45 @@
+//! A session as an Arrow stream: another library reads the remaining batches.
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::{ArrowError, SchemaRef};
+use pyo3::prelude::*;
+
+use crate::session::Shared;
+
+/// Remaining batches of a session.
+pub(crate) struct Batches {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) schema: SchemaRef,
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    /// Waits for the next batch. The library may have released the interpreter's lock.
+    fn next(&mut self) -> Option<Self::Item> {
+        Python::attach(|py| match self.shared.next_batch(py) {
+            Ok(batch) => batch.map(Ok),
+            Err(error) => Some(Err(failure(py, &error))),
+        })
+    }
+}
+
+impl RecordBatchReader for Batches {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+/// Returns the failure for the library, which passes on only its text. An interrupt stays pending, so
+/// that the program still ends.
+fn failure(py: Python<'_>, error: &PyErr) -> ArrowError {
+    if error.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py) {
+        let interrupted = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
+        if let Err(error) = interrupted {
+            return ArrowError::CDataInterface(error.to_string());
+        }
+    }
+    ArrowError::CDataInterface(error.to_string())
+}
