@@ -40,8 +40,7 @@ const BATCH_TIME_MAX: f64 = 3600.0;
 ///
 /// Returns:
 ///     A Session.
-// Each argument is one of Python's by name.
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "each is an argument of Python with a name")]
 #[pyfunction]
 #[pyo3(signature = (
     interface, *, filter = None, path = "auto", columns = None, frames = None, snaplen = SNAPLEN_MAX,
@@ -88,7 +87,7 @@ pub(crate) fn capture(
 ///
 /// Returns:
 ///     A Session.
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "each is an argument of Python with a name")]
 #[pyfunction]
 #[pyo3(signature = (
     file, *, filter = None, columns = None, frames = None, snaplen = SNAPLEN_MAX, count = None,

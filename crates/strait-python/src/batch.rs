@@ -93,9 +93,9 @@ pub(crate) fn schema_capsule<'py>(py: Python<'py>, schema: &Schema) -> PyResult<
 }
 
 /// Returns a stream as a capsule.
-pub(crate) fn stream_capsule<'py>(
-    py: Python<'py>,
+pub(crate) fn stream_capsule(
+    py: Python<'_>,
     reader: Box<dyn RecordBatchReader + Send>,
-) -> PyResult<Bound<'py, PyCapsule>> {
+) -> PyResult<Bound<'_, PyCapsule>> {
     PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(reader), c"arrow_array_stream")
 }

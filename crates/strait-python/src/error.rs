@@ -45,7 +45,7 @@ impl From<Failure> for PyErr {
         match failure.kind() {
             ErrorKind::Usage => UsageError::new_err(text),
             ErrorKind::Refused => RefusedError::new_err(text),
-            _ => Error::new_err(text),
+            ErrorKind::Failed => Error::new_err(text),
         }
     }
 }

@@ -4,8 +4,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use strait_capture::Direction;
 
-use crate::session::Session;
-
 /// Captured packet whose bytes belong to Python.
 pub(crate) struct OwnedFrame {
     bytes: Py<PyBytes>,
@@ -17,8 +15,7 @@ pub(crate) struct OwnedFrame {
 }
 
 impl OwnedFrame {
-    /// Copies a frame, because its slot returns to the kernel, and Python can keep it for as long as
-    /// it likes.
+    /// Copies a frame: its slot returns to the kernel, and Python can keep the bytes for any time.
     pub(crate) fn copy(py: Python<'_>, frame: &strait_capture::Frame<'_>, link_type: u16) -> Self {
         Self {
             bytes: PyBytes::new(py, frame.bytes).unbind(),
@@ -41,6 +38,12 @@ impl OwnedFrame {
 /// object: they stay valid when the capture is closed.
 #[pyclass(frozen, module = "strait")]
 pub(crate) struct Frame(OwnedFrame);
+
+impl From<OwnedFrame> for Frame {
+    fn from(frame: OwnedFrame) -> Self {
+        Self(frame)
+    }
+}
 
 #[pymethods]
 impl Frame {
@@ -65,7 +68,7 @@ impl Frame {
         self.0.time_ns as f64 / 1e9
     }
 
-    /// The same time in nanoseconds.
+    /// This time in nanoseconds.
     #[getter]
     fn time_ns(&self) -> u64 {
         self.0.time_ns
@@ -104,26 +107,5 @@ impl Frame {
     fn __repr__(&self, py: Python<'_>) -> String {
         let OwnedFrame { time_ns, length, .. } = self.0;
         format!("<strait.Frame time_ns={time_ns} length={length} captured_length={}>", self.__len__(py))
-    }
-}
-
-/// Iterator over the frames of a session, which it keeps open.
-#[pyclass(frozen, module = "strait")]
-pub(crate) struct Frames(pub(crate) Py<Session>);
-
-#[pymethods]
-impl Frames {
-    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        this
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
-        Ok(self.0.get().shared().next_frame(py)?.map(Frame))
-    }
-
-    /// Session of the frames, with the ledger.
-    #[getter]
-    fn session(&self, py: Python<'_>) -> Py<Session> {
-        self.0.clone_ref(py)
     }
 }

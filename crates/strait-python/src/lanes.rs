@@ -137,8 +137,8 @@ impl Lanes {
         Ok(result?)
     }
 
-    /// Returns the ledger. `pending` packets were lent but did not reach the program yet: they count
-    /// as unread.
+    /// Returns the ledger. `pending` packets were lent and have not reached the program yet: they
+    /// count as unread.
     pub(crate) fn report(&mut self, mut pending: u64) -> Result<Report, Failure> {
         let mut counts = self.ended.clone();
         for lane in &mut self.open {

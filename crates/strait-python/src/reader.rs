@@ -1,6 +1,6 @@
 //! Reads a session into record batches or frames.
 //!
-//! [`crate::session`] calls it without the interpreter's lock. A call waits for at most [`TICK`], so
+//! [`crate::shared`] calls it without the interpreter's lock. A call waits for at most [`TICK`], so
 //! that the caller can check for signals.
 
 use std::collections::VecDeque;
@@ -21,8 +21,8 @@ use crate::lanes::Lanes;
 
 /// Maximum time of a call.
 const TICK: Duration = Duration::from_millis(100);
-/// Maximum frames that a lane lends at once. At the maximum snaplen they have 256 MiB, which a batch
-/// can still take: offsets of its column `frame` have 31 bits.
+/// Maximum frames that a lane lends at once. At the maximum snaplen they have 256 MiB, for which a
+/// batch has space: the offsets of its column `frame` have 31 bits.
 const LENT_MAX: usize = 1024;
 /// Maximum frames that wait in memory until the program takes them.
 const FRAMES_MAX: usize = 256;

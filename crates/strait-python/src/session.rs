@@ -1,69 +1,17 @@
-//! The class `Session`: waits with signals checked and the interpreter's lock released.
-//!
-//! The lock of the reader is only taken without that of the interpreter, and no code of Python runs
-//! while it is held. So two threads never wait for each other.
+//! The class `Session`, and the iterator over its frames.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
-use strait_ledger::Report;
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
 use crate::batch::{RecordBatch, schema_capsule, stream_capsule};
-use crate::error::{Error, Failure};
-use crate::frame::{Frames, OwnedFrame};
-use crate::reader::{Limits, Reader, Step};
+use crate::error::Error;
+use crate::frame::Frame;
+use crate::reader::{Limits, Reader};
+use crate::shared::Shared;
 use crate::stream::Batches;
-
-/// State of a session.
-enum State {
-    Open(Box<Reader>),
-    /// With the ledger.
-    Closed(Box<Report>),
-}
-
-/// Session of which several objects of Python have a part.
-pub(crate) struct Shared(Mutex<State>);
-
-impl Shared {
-    /// Runs `work` on the state.
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&mut State) -> Result<T, Failure> + Send,
-    ) -> PyResult<T> {
-        Ok(py.detach(|| work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))?)
-    }
-
-    /// Calls `step` until it has a result, and checks for signals meanwhile. A closed session has
-    /// ended.
-    fn wait<T: Send>(
-        &self,
-        py: Python<'_>,
-        step: impl Fn(&mut Reader) -> Result<Step<T>, Failure> + Send + Sync,
-    ) -> PyResult<Option<T>> {
-        loop {
-            let next = self.with(py, |state| match state {
-                State::Open(reader) => step(reader),
-                State::Closed(_) => Ok(Step::Ended),
-            })?;
-            match next {
-                Step::Ready(result) => return Ok(Some(result)),
-                Step::Ended => return Ok(None),
-                Step::Waiting => py.check_signals()?,
-            }
-        }
-    }
-
-    pub(crate) fn next_batch(&self, py: Python<'_>) -> PyResult<Option<arrow_array::RecordBatch>> {
-        self.wait(py, Reader::next_batch)
-    }
-
-    pub(crate) fn next_frame(&self, py: Python<'_>) -> PyResult<Option<OwnedFrame>> {
-        self.wait(py, Reader::next_frame)
-    }
-}
 
 /// Capture on an interface, or a capture file: an iterator over record batches of its packets.
 ///
@@ -90,12 +38,8 @@ impl Session {
             interface: session.interface().to_owned(),
             link_type: session.link_type(),
             notes: session.notes().to_vec(),
-            shared: Arc::new(Shared(Mutex::new(State::Open(Box::new(reader))))),
+            shared: Arc::new(Shared::new(reader)),
         }
-    }
-
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
     }
 }
 
@@ -119,20 +63,12 @@ impl Session {
     /// Stops reception. The iterator still returns the packets that the kernel has received, and
     /// then ends. Another thread may call it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.with(py, |state| match state {
-            State::Open(reader) => reader.stop(),
-            State::Closed(_) => Ok(()),
-        })
+        self.shared.stop(py)
     }
 
     /// Ends the capture. Packets that the iterator has not returned count as `unread`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.shared.with(py, |state| {
-            if let State::Open(reader) = state {
-                *state = State::Closed(Box::new(reader.close()?));
-            }
-            Ok(())
-        })
+        self.shared.close(py)
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -140,7 +76,7 @@ impl Session {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         self.close(py)
     }
 
@@ -148,10 +84,7 @@ impl Session {
     /// filtered + the sum of lost. It balances once the capture has ended.
     #[getter]
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let report = self.shared.with(py, |state| match state {
-            State::Open(reader) => reader.report(),
-            State::Closed(report) => Ok(Report::clone(report)),
-        })?;
+        let report = self.shared.report(py)?;
         let text = serde_json::to_string(&report).map_err(|error| Error::new_err(error.to_string()))?;
         Ok(py.import("json")?.call_method1("loads", (text,))?.cast_into()?)
     }
@@ -211,5 +144,26 @@ impl Session {
         drop(requested_schema);
         let batches = Batches { shared: Arc::clone(&self.shared), schema: Arc::clone(&self.schema) };
         stream_capsule(py, Box::new(batches))
+    }
+}
+
+/// Iterator over the frames of a session, which it keeps open.
+#[pyclass(frozen, module = "strait")]
+pub(crate) struct Frames(Py<Session>);
+
+#[pymethods]
+impl Frames {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+        Ok(self.0.get().shared.next_frame(py)?.map(Frame::from))
+    }
+
+    /// Session of the frames, with the ledger.
+    #[getter]
+    fn session(&self, py: Python<'_>) -> Py<Session> {
+        self.0.clone_ref(py)
     }
 }

@@ -6,7 +6,7 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use pyo3::prelude::*;
 
-use crate::session::Shared;
+use crate::shared::Shared;
 
 /// Remaining batches of a session.
 pub(crate) struct Batches {
@@ -32,8 +32,8 @@ impl RecordBatchReader for Batches {
     }
 }
 
-/// Returns the failure for the library, which passes on only its text. An interrupt stays pending, so
-/// that the program still ends.
+/// Returns the failure for the library, which passes on only its text. An interrupt stays pending,
+/// so that the program still ends.
 fn failure(py: Python<'_>, error: &PyErr) -> ArrowError {
     if error.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py) {
         let interrupted = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));

@@ -130,7 +130,7 @@ pub(crate) fn write(path: &Path, frames: &[Vec<u8>]) {
 
 /// Returns the bytes of the frames, one after the other, as hexadecimal digits.
 pub(crate) fn hex(frames: &[Vec<u8>]) -> String {
-    frames.iter().flatten().map(|byte| format!("{byte:02x}")).collect()
+    frames.iter().flatten().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Returns a count of a ledger that balances.
