@@ -1,16 +1,18 @@
 //! The functions `capture` and `read`: they check their arguments and open a session.
 
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use strait_capture::{Builder, Directions, Path};
+use strait_os::wait;
 use strait_table::packets::{Columns, PacketBatches};
 use strait_table::schema::PACKETS;
 
 use crate::error::Failure;
-use crate::reader::Limits;
+use crate::reader::{Limits, TICK};
 use crate::session::Session;
 
 /// Maximum snaplen, and its default.
@@ -109,8 +111,23 @@ pub(crate) fn read(
     let file = file.into_os_string().into_string();
     let file = file.map_err(|file| usage(&file.to_string_lossy(), "its name is not UTF-8"))?;
     let builder = builder(&file, filter, snaplen)?;
+    if file == "-" {
+        wait_for_input(py)?;
+    }
     let session = py.detach(|| builder.open_file()).map_err(Failure::from)?;
     Ok(Session::new(session, &limits))
+}
+
+/// Waits until standard input has its first bytes, and checks for signals meanwhile.
+fn wait_for_input(py: Python<'_>) -> PyResult<()> {
+    let stdin = std::io::stdin();
+    loop {
+        let [input] = py.detach(|| wait::readable([Some(stdin.as_fd())], TICK)).map_err(Failure::from)?;
+        if input.readable || input.failed {
+            return Ok(());
+        }
+        py.check_signals()?;
+    }
 }
 
 /// Names of columns: a text, or several.

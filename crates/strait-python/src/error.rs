@@ -21,6 +21,9 @@ pub(crate) enum Failure {
     /// The capture has failed, or the file is damaged.
     #[error(transparent)]
     Capture(#[from] strait_capture::Error),
+    /// A system call has failed.
+    #[error(transparent)]
+    System(#[from] strait_os::Error),
     /// The encoder has failed.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -33,6 +36,7 @@ impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Capture(error) => error.kind(),
+            Self::System(error) => error.kind(),
             Self::Table(error) => error.kind(),
             Self::Usage(_) => ErrorKind::Usage,
         }

@@ -20,7 +20,7 @@ use crate::frame::OwnedFrame;
 use crate::lanes::Lanes;
 
 /// Maximum time of a call.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Maximum frames that a lane lends at once. At the maximum snaplen they have 256 MiB, for which a
 /// batch has space: the offsets of its column `frame` have 31 bits.
 const LENT_MAX: usize = 1024;

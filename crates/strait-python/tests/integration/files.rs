@@ -1,6 +1,10 @@
 //! Capture files: the rows that tshark prints, and the lines of wrong arguments.
 
+use std::fs::File;
+use std::io::pipe;
+
 use lab::{Launch, program_or_skip};
+use rustix::process::Signal;
 
 use crate::rig::{LIMIT, engines_or_skip, frames, hex, program, python_or_skip, write};
 
@@ -48,7 +52,21 @@ fn frames_of_a_file_are_its_packets_and_the_count_ends_them() {
     write(&file, &written);
     let arguments = [file.to_str().unwrap(), "600"];
     let printed = program(Launch::new(python), "file", &arguments).run(LIMIT).unwrap().success().text();
-    assert_eq!(printed, format!("{}\n600 600\n", hex(&written[..600])));
+    let expected = format!("{}\n600 600\n", hex(&written[..600]));
+    assert_eq!(printed, expected);
+    let input = program(Launch::new(python), "file", &["-", "600"]).stdin(File::open(file).unwrap());
+    assert_eq!(input.run(LIMIT).unwrap().success().text(), expected);
+}
+
+#[test]
+fn interrupt_ends_the_wait_for_standard_input() {
+    let Some(python) = python_or_skip() else { return };
+    let (input, output) = pipe().unwrap();
+    let process = program(Launch::new(python), "input", &[]).stdin(input).spawn().unwrap();
+    process.wait_for_stdout("ready", LIMIT).unwrap();
+    process.signal(Signal::INT);
+    assert_eq!(process.wait(LIMIT).unwrap().success().text(), "ready\ninterrupted\n");
+    drop(output);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The interface of the package: its type stubs and the lines of its errors.
 
 use lab::Launch;
+use rustix::process::geteuid;
 
 use crate::rig::{LIMIT, program, python_or_skip};
 
@@ -32,4 +33,16 @@ UsageError: find nothing0: no such interface; `ip link` lists them
 Error: open /nowhere: No such file or directory (os error 2)
 ";
     assert_eq!(printed, expected);
+}
+
+#[test]
+fn capture_without_the_privilege_is_refused_with_the_remedy() {
+    let Some(python) = python_or_skip() else { return };
+    let launch = match geteuid().is_root() {
+        true => Launch::new("setpriv").arg("--bounding-set=-all").arg(python),
+        false => Launch::new(python),
+    };
+    let printed = program(launch, "refused", &[]).run(LIMIT).unwrap().success().text();
+    assert!(printed.starts_with("RefusedError: ") && printed.contains("cap_net_raw"), "{printed}");
+    assert_eq!(printed.lines().count(), 1, "{printed}");
 }
