@@ -53,7 +53,7 @@ impl Lanes {
         Ok(self.session.stop()?)
     }
 
-    /// Waits for packets until `until`, and lends at most `limit` of them to `take`, which returns
+    /// Waits for packets from `now` until `until`, and lends at most `limit` of them to `take`, which returns
     /// the number of frames that it took. It is not called if there are none.
     ///
     /// # Errors
@@ -61,10 +61,10 @@ impl Lanes {
     pub(crate) fn lend(
         &mut self,
         limit: usize,
+        now: Instant,
         until: Instant,
         mut take: impl FnMut(&mut Batch<'_>) -> usize,
     ) -> Result<(), Failure> {
-        let now = Instant::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.stop()?;
         }

@@ -113,7 +113,11 @@ impl Reader {
     pub(crate) fn next_batch(&mut self) -> Result<Step<RecordBatch>, Failure> {
         let end = Instant::now() + TICK;
         loop {
+            // The only reading of the clock for a packet of a file.
             let now = Instant::now();
+            if !self.batches.is_empty() {
+                self.batch_since.get_or_insert(now);
+            }
             let due = self.batch_since.map(|since| since + self.batch_time);
             let is_due = due.is_some_and(|due| now >= due) || self.batches.space() == 0;
             if is_due || (self.has_ended() && !self.batches.is_empty()) {
@@ -126,21 +130,18 @@ impl Reader {
             if now >= end {
                 return Ok(Step::Waiting);
             }
-            self.fill_batch(due.map_or(end, |due| due.min(end)));
+            self.fill_batch(now, due.map_or(end, |due| due.min(end)));
         }
     }
 
     /// Adds the next packets to the batch.
-    fn fill_batch(&mut self, until: Instant) {
+    fn fill_batch(&mut self, now: Instant, until: Instant) {
         let Self { batches, link_type, .. } = self;
         let limit = batches.space().min(LENT_MAX);
-        let lent = self
-            .lanes
-            .lend(limit, until, |batch| each(batch, limit, |frame| batches.push(&packet(frame, *link_type))));
+        let lent = self.lanes.lend(limit, now, until, |batch| {
+            each(batch, limit, |frame| batches.push(&packet(frame, *link_type)))
+        });
         self.failure = lent.err();
-        if !self.batches.is_empty() && self.batch_since.is_none() {
-            self.batch_since = Some(Instant::now());
-        }
     }
 
     /// Returns the next frame.
@@ -148,7 +149,7 @@ impl Reader {
         if let Some(frame) = self.frames.pop_front() {
             return Ok(Step::Ready(frame));
         }
-        self.fill_frames(Instant::now() + TICK);
+        self.fill_frames();
         match self.frames.pop_front() {
             Some(frame) => Ok(Step::Ready(frame)),
             None if self.has_ended() => self.failure.take().map_or(Ok(Step::Ended), Err),
@@ -157,12 +158,13 @@ impl Reader {
     }
 
     /// Copies the next frames, as many as are there, into objects of Python.
-    fn fill_frames(&mut self, until: Instant) {
+    fn fill_frames(&mut self) {
         let Self { frames, link_type, .. } = self;
-        let mut until = until;
+        let mut now = Instant::now();
+        let mut until = now + TICK;
         while self.failure.is_none() && !self.lanes.have_ended() {
             let (before, limit) = (frames.len(), FRAMES_MAX - frames.len());
-            let lent = self.lanes.lend(limit, until, |batch| {
+            let lent = self.lanes.lend(limit, now, until, |batch| {
                 // Nothing waits for the lock of this reader with that of the interpreter.
                 Python::attach(|py| {
                     each(batch, limit, |frame| frames.push_back(OwnedFrame::copy(py, frame, *link_type)))
@@ -173,7 +175,8 @@ impl Reader {
                 break;
             }
             // A file lends one frame at a time.
-            until = Instant::now();
+            now = Instant::now();
+            until = now;
         }
     }
 

@@ -53,9 +53,9 @@ fn frames_of_a_file_are_its_packets_and_the_count_ends_them() {
     let arguments = [file.to_str().unwrap(), "600"];
     let printed = program(Launch::new(python), "file", &arguments).run(LIMIT).unwrap().success().text();
     let expected = format!("{}\n600 600\n", hex(&written[..600]));
-    assert_eq!(printed, expected);
+    assert!(printed == expected);
     let input = program(Launch::new(python), "file", &["-", "600"]).stdin(File::open(file).unwrap());
-    assert_eq!(input.run(LIMIT).unwrap().success().text(), expected);
+    assert!(input.run(LIMIT).unwrap().success().text() == expected);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn interrupt_ends_the_wait_for_standard_input() {
     let Some(python) = python_or_skip() else { return };
     let (input, output) = pipe().unwrap();
     let process = program(Launch::new(python), "input", &[]).stdin(input).spawn().unwrap();
-    process.wait_for_stdout("ready", LIMIT).unwrap();
+    process.wait_for_stdout("ready\n", LIMIT).unwrap();
     process.signal(Signal::INT);
     assert_eq!(process.wait(LIMIT).unwrap().success().text(), "ready\ninterrupted\n");
     drop(output);

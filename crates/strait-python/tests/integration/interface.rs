@@ -38,9 +38,10 @@ Error: open /nowhere: No such file or directory (os error 2)
 #[test]
 fn capture_without_the_privilege_is_refused_with_the_remedy() {
     let Some(python) = python_or_skip() else { return };
-    let launch = match geteuid().is_root() {
-        true => Launch::new("setpriv").arg("--bounding-set=-all").arg(python),
-        false => Launch::new(python),
+    let launch = if geteuid().is_root() {
+        Launch::new("setpriv").arg("--bounding-set=-all").arg(python)
+    } else {
+        Launch::new(python)
     };
     let printed = program(launch, "refused", &[]).run(LIMIT).unwrap().success().text();
     assert!(printed.starts_with("RefusedError: ") && printed.contains("cap_net_raw"), "{printed}");

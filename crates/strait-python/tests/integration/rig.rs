@@ -78,15 +78,15 @@ pub(crate) fn start(wire: &Wire, python: &Path, name: &str, arguments: &[&str]) 
 /// Starts a program, and waits until it has printed `ready`.
 pub(crate) fn started(launch: Launch<'_>) -> Process {
     let process = launch.spawn().unwrap();
-    process.wait_for_stdout("ready", LIMIT).unwrap();
+    process.wait_for_stdout("ready\n", LIMIT).unwrap();
     process
 }
 
-/// Returns the output of a successful program after `ready` as JSON.
+/// Returns the last line of a successful program, which is JSON.
 pub(crate) fn result(process: Process) -> Value {
     let text = process.wait(LIMIT).unwrap().success().text();
-    let (_, text) = text.split_once("ready\n").expect("the program has printed ready");
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    let line = text.lines().last().expect("a line");
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
 /// Returns frames of UDP and TCP over IPv4 and of UDP over IPv6 in turn, each with its own number.
@@ -129,8 +129,8 @@ pub(crate) fn write(path: &Path, frames: &[Vec<u8>]) {
 }
 
 /// Returns the bytes of the frames, one after the other, as hexadecimal digits.
-pub(crate) fn hex(frames: &[Vec<u8>]) -> String {
-    frames.iter().flatten().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+pub(crate) fn hex(frames: &[impl AsRef<[u8]>]) -> String {
+    frames.iter().flat_map(AsRef::as_ref).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Returns a count of a ledger that balances.

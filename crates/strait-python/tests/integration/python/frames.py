@@ -1,4 +1,7 @@
-"""frames.py INTERFACE PATH COUNT: prints what the views of frames have after the capture is closed."""
+"""frames.py INTERFACE PATH COUNT: prints what the views of frames have after the capture is closed.
+
+It prints the number of frames so far after each 100, so that the sender can wait for it.
+"""
 
 import json
 import sys
@@ -15,7 +18,10 @@ for frame in frames:
     views.append(frame.data)
     length += frame.length
     direction.add(frame.direction)
+    if len(views) % 100 == 0:
+        print("frames:", len(views), flush=True)
 frames.session.close()
 ledger = frames.session.ledger
 del frames
-print(json.dumps({"bytes": b"".join(views).hex(), "length": length, "direction": sorted(direction), "ledger": ledger}))
+views = sorted(view.hex() for view in views)
+print(json.dumps({"frames": views, "length": length, "direction": sorted(direction), "ledger": ledger}))

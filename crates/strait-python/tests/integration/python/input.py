@@ -2,8 +2,8 @@
 
 import strait
 
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     strait.read("-")
 except KeyboardInterrupt:
     print("interrupted")

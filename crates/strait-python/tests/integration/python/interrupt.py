@@ -7,8 +7,8 @@ import strait
 interface, form = sys.argv[1:]
 session = strait.capture(interface, count=60)
 packets = session if form == "batches" else session.frames()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     next(packets)
     raise SystemExit("no interrupt")
 except KeyboardInterrupt:
