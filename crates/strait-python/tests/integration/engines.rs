@@ -1,8 +1,9 @@
 //! Libraries that take batches over: pyarrow, DuckDB and Polars.
 
-use lab::Launch;
+use lab::{Launch, Wire};
+use rustix::process::Signal;
 
-use crate::rig::{LIMIT, engines_or_skip, frames, program, python_or_skip, write};
+use crate::rig::{LIMIT, engines_or_skip, frames, program, python_or_skip, started, write};
 
 /// Runs a program with the libraries on a file of 3,000 frames.
 fn run(name: &str) {
@@ -31,4 +32,17 @@ fn duckdb_queries_a_batch_and_a_session() {
 #[test]
 fn polars_has_the_rows_of_a_batch_and_of_a_session() {
     run("polar");
+}
+
+#[test]
+fn interrupt_ends_a_library_that_waits_for_a_batch() {
+    let Some(python) = python_or_skip() else { return };
+    let Some(engines) = engines_or_skip() else { return };
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let launch = program(wire.right().command(python), "stream", &["right"]).env("PYTHONPATH", engines);
+    let process = started(launch);
+    process.signal(Signal::INT);
+    let finished = process.wait(LIMIT).unwrap();
+    assert!(finished.stderr.trim_end().ends_with("KeyboardInterrupt"), "{}", finished.stderr);
+    assert_eq!(finished.text(), "ready\n");
 }

@@ -23,5 +23,4 @@ for frame in frames:
 frames.session.close()
 ledger = frames.session.ledger
 del frames
-views = sorted(view.hex() for view in views)
-print(json.dumps({"frames": views, "length": length, "direction": sorted(direction), "ledger": ledger}))
+print(json.dumps({"frames": [view.hex() for view in views], "length": length, "direction": sorted(direction), "ledger": ledger}))
