@@ -53,8 +53,8 @@ impl Lanes {
         Ok(self.session.stop()?)
     }
 
-    /// Waits for packets from `now` until `until`, and lends at most `limit` of them to `take`, which returns
-    /// the number of frames that it took. It is not called if there are none.
+    /// Waits for packets from `now` until `until`, and lends at most `limit` of them to `take`,
+    /// which returns the number of frames that it took. It is not called if there are none.
     ///
     /// # Errors
     /// The interface was removed, or the file is damaged: all lanes have ended.

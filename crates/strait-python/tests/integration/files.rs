@@ -6,7 +6,7 @@ use std::io::pipe;
 use lab::{Launch, program_or_skip};
 use rustix::process::Signal;
 
-use crate::rig::{LIMIT, engines_or_skip, frames, hex, program, python_or_skip, write};
+use crate::rig::{LIMIT, engines_or_skip, frames, hex, packages_or_skip, program, python_or_skip, write};
 
 /// Fields of tshark, each with the column of the same value.
 const FIELDS: [(&str, &str); 9] = [
@@ -56,6 +56,18 @@ fn frames_of_a_file_are_its_packets_and_the_count_ends_them() {
     assert!(printed == expected);
     let input = program(Launch::new(python), "file", &["-", "600"]).stdin(File::open(file).unwrap());
     assert!(input.run(LIMIT).unwrap().success().text() == expected);
+}
+
+#[test]
+fn scapy_takes_frames() {
+    let Some(python) = python_or_skip() else { return };
+    let Some(scapy) = packages_or_skip("python") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("day.pcapng");
+    write(&file, &frames(9));
+    let launch = program(Launch::new(python), "dissect", &[file.to_str().unwrap()]).env("PYTHONPATH", scapy);
+    let printed = launch.run(LIMIT).unwrap().success().text();
+    assert_eq!(printed, "Ether/IP/UDP Ether/IP/TCP Ether/IPv6/UDP\n".repeat(3));
 }
 
 #[test]

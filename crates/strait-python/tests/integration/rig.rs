@@ -65,7 +65,12 @@ pub(crate) fn program<'a>(launch: Launch<'a>, name: &str, arguments: &[&str]) ->
 /// Returns the directory of pyarrow, DuckDB and Polars for `PYTHONPATH`, or skips the test if they
 /// are not installed.
 pub(crate) fn engines_or_skip() -> Option<String> {
-    let python = fetched_or_skip("tables/bin/python")?;
+    packages_or_skip("tables")
+}
+
+/// Returns the directory of the packages in an environment of `scripts/setup-programs`.
+pub(crate) fn packages_or_skip(environment: &str) -> Option<String> {
+    let python = fetched_or_skip(&format!("{environment}/bin/python"))?;
     let words = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
     Some(Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned())
 }
