@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use pyo3::Python;
 use strait_capture::{Batch, Direction, Frame, Session};
 use strait_ledger::Report;
 use strait_table::packets::{Columns, PacketBatches};
 use strait_table::{Packet, interface_names, no_names};
 
 use crate::error::Failure;
-use crate::frame::OwnedFrame;
+use crate::frame::CopiedFrame;
 use crate::lanes::Lanes;
 
 /// Maximum time of a call.
@@ -62,7 +61,7 @@ pub(crate) struct Reader {
     batch_time: Duration,
     /// Time of the first packet of the batch.
     batch_since: Option<Instant>,
-    frames: VecDeque<OwnedFrame>,
+    frames: VecDeque<CopiedFrame>,
     /// Failure to report after the packets before it.
     failure: Option<Failure>,
 }
@@ -144,20 +143,24 @@ impl Reader {
         self.failure = lent.err();
     }
 
-    /// Returns the next frame.
-    pub(crate) fn next_frame(&mut self) -> Result<Step<OwnedFrame>, Failure> {
-        if let Some(frame) = self.frames.pop_front() {
-            return Ok(Step::Ready(frame));
+    /// Returns a frame that was copied earlier.
+    pub(crate) fn copied_frame(&mut self) -> Option<CopiedFrame> {
+        self.frames.pop_front()
+    }
+
+    /// Waits for frames if there are none, and returns the next one.
+    pub(crate) fn next_frame(&mut self) -> Result<Step<CopiedFrame>, Failure> {
+        if self.frames.is_empty() {
+            self.fill_frames();
         }
-        self.fill_frames();
-        match self.frames.pop_front() {
+        match self.copied_frame() {
             Some(frame) => Ok(Step::Ready(frame)),
             None if self.has_ended() => self.failure.take().map_or(Ok(Step::Ended), Err),
             None => Ok(Step::Waiting),
         }
     }
 
-    /// Copies the next frames, as many as are there, into objects of Python.
+    /// Copies the next frames, as many as are there.
     fn fill_frames(&mut self) {
         let Self { frames, link_type, .. } = self;
         let mut now = Instant::now();
@@ -165,10 +168,7 @@ impl Reader {
         while self.failure.is_none() && !self.lanes.have_ended() {
             let (before, limit) = (frames.len(), FRAMES_MAX - frames.len());
             let lent = self.lanes.lend(limit, now, until, |batch| {
-                // Nothing waits for the lock of this reader with that of the interpreter.
-                Python::attach(|py| {
-                    each(batch, limit, |frame| frames.push_back(OwnedFrame::copy(py, frame, *link_type)))
-                })
+                each(batch, limit, |frame| frames.push_back(CopiedFrame::new(frame, *link_type)))
             });
             self.failure = lent.err();
             if frames.len() == before || frames.len() >= FRAMES_MAX {

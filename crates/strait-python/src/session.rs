@@ -158,7 +158,7 @@ impl Frames {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
-        Ok(self.0.get().shared.next_frame(py)?.map(Frame::from))
+        Ok(self.0.get().shared.next_frame(py)?.map(|frame| Frame::new(py, &frame)))
     }
 
     /// Session of the frames, with the ledger.

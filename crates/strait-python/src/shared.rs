@@ -1,8 +1,8 @@
 //! A session that threads of Python share: waits with signals checked and the interpreter's lock
 //! released.
 //!
-//! The lock of the reader is taken only without that of the interpreter, and no code of Python runs
-//! while it is held. So two threads never wait for each other.
+//! The lock of the reader is taken only without that of the interpreter, and the reader knows
+//! nothing of Python. So two threads never wait for each other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use pyo3::{PyResult, Python};
 use strait_ledger::Report;
 
 use crate::error::Failure;
-use crate::frame::OwnedFrame;
+use crate::frame::CopiedFrame;
 use crate::reader::{Reader, Step};
 
 /// State of a session.
@@ -72,7 +72,15 @@ impl Shared {
         self.wait(py, Reader::next_batch)
     }
 
-    pub(crate) fn next_frame(&self, py: Python<'_>) -> PyResult<Option<OwnedFrame>> {
+    pub(crate) fn next_frame(&self, py: Python<'_>) -> PyResult<Option<CopiedFrame>> {
+        // Without a wait keep the lock of the interpreter: to get it back from a busy thread takes
+        // milliseconds.
+        if let Ok(mut state) = self.state.try_lock()
+            && let State::Open(reader) = &mut *state
+            && let Some(frame) = reader.copied_frame()
+        {
+            return Ok(Some(frame));
+        }
         self.wait(py, Reader::next_frame)
     }
 

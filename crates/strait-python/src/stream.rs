@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
 use crate::shared::Shared;
@@ -33,13 +34,15 @@ impl RecordBatchReader for Batches {
 }
 
 /// Returns the failure for the library, which passes on only its text. An interrupt stays pending,
-/// so that the program still ends.
+/// so that the program still gets it.
 fn failure(py: Python<'_>, error: &PyErr) -> ArrowError {
-    if error.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py) {
+    let text = error.to_string();
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        // Last: the next code of Python is interrupted.
         let interrupted = py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main"));
         if let Err(error) = interrupted {
-            return ArrowError::CDataInterface(error.to_string());
+            return ArrowError::CDataInterface(format!("{text}; {error}"));
         }
     }
-    ArrowError::CDataInterface(error.to_string())
+    ArrowError::CDataInterface(text)
 }

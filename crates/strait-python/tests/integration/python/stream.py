@@ -1,4 +1,4 @@
-"""stream.py INTERFACE: pyarrow waits for a packet that never comes."""
+"""stream.py INTERFACE: pyarrow waits for a packet that never comes; prints that the program gets the interrupt."""
 
 import sys
 
@@ -6,6 +6,12 @@ import pyarrow
 import strait
 
 session = strait.capture(sys.argv[1])
-print("ready", flush=True)
-pyarrow.table(session)
-print("a table")
+try:
+    print("ready", flush=True)
+    try:
+        pyarrow.table(session)
+        print("a table")
+    except pyarrow.ArrowInvalid:
+        print("a failure")
+except KeyboardInterrupt:
+    print("interrupted")
