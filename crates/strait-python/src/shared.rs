@@ -56,6 +56,8 @@ impl Shared {
         step: impl Fn(&mut Reader) -> Result<Step<T>, Failure> + Send + Sync,
     ) -> PyResult<Option<T>> {
         loop {
+            // Also if each step has a result: a library may read a stream without code of Python.
+            py.check_signals()?;
             let next = self.with(py, |state| match state {
                 State::Open(reader) => step(reader),
                 State::Closed(_) => Ok(Step::Ended),
@@ -63,7 +65,7 @@ impl Shared {
             match next {
                 Step::Ready(result) => return Ok(Some(result)),
                 Step::Ended => return Ok(None),
-                Step::Waiting => py.check_signals()?,
+                Step::Waiting => {}
             }
         }
     }

@@ -20,10 +20,12 @@ impl Iterator for Batches {
 
     /// Waits for the next batch. The library may have released the interpreter's lock.
     fn next(&mut self) -> Option<Self::Item> {
-        Python::attach(|py| match self.shared.next_batch(py) {
+        let next = Python::try_attach(|py| match self.shared.next_batch(py) {
             Ok(batch) => batch.map(Ok),
             Err(error) => Some(Err(failure(py, &error))),
-        })
+        });
+        let ended = || Some(Err(ArrowError::CDataInterface("the interpreter of Python has ended".into())));
+        next.unwrap_or_else(ended)
     }
 }
 
