@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 __version__: str
 
@@ -14,6 +14,7 @@ class UsageError(Error):
 class RefusedError(Error):
     """A privilege, a feature of the kernel or a library is missing."""
 
+@final
 class RecordBatch:
     """Packets as an Arrow record batch."""
 
@@ -28,6 +29,7 @@ class RecordBatch:
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
+@final
 class Frame:
     """Captured packet: bytes of the link-layer header and what follows it, time and lengths."""
 
@@ -50,6 +52,7 @@ class Frame:
     def __bytes__(self) -> bytes: ...
     def __len__(self) -> int: ...
 
+@final
 class Frames:
     """Iterator over the frames of a session, which it keeps open."""
 
@@ -58,6 +61,7 @@ class Frames:
     def __iter__(self) -> Iterator[Frame]: ...
     def __next__(self) -> Frame: ...
 
+@final
 class Session:
     """Capture on an interface, or a capture file: an iterator over record batches of its packets."""
 

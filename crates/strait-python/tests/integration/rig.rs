@@ -19,17 +19,11 @@ const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration/p
 const PACKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/wheel.py");
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Virtual environment with the wheel alone.
-struct Environment {
-    python: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
 /// Returns Python with the installed wheel, or skips the test if there is no Python 3.11.
 pub(crate) fn python_or_skip() -> Option<&'static Path> {
-    static ENVIRONMENT: OnceLock<Result<Environment, String>> = OnceLock::new();
-    match ENVIRONMENT.get_or_init(install) {
-        Ok(environment) => Some(&environment.python),
+    static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    match INSTALLED.get_or_init(install) {
+        Ok(python) => Some(python),
         Err(reason) => {
             skip(reason);
             None
@@ -37,24 +31,23 @@ pub(crate) fn python_or_skip() -> Option<&'static Path> {
     }
 }
 
-/// Packs the library that Cargo has built next to its tests, and installs it with pip.
-fn install() -> Result<Environment, String> {
+/// Packs the library that Cargo has built next to its tests, and installs it with pip into a clean
+/// environment, which replaces that of an earlier run. Returns the interpreter.
+fn install() -> Result<PathBuf, String> {
     let needed = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))";
     let has_python = Launch::new(PYTHON).args(["-c", needed]).run(LIMIT);
     if !has_python.is_ok_and(|finished| finished.status.success()) {
         return Err(format!("{PYTHON} is not Python 3.11 or newer with venv; `make setup` installs it"));
     }
-    let directory = tempfile::tempdir().unwrap();
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+    let _ = Launch::new(PYTHON).args(["-m", "venv", "--clear"]).arg(&place).run(LIMIT).unwrap().success();
     let library = std::env::current_exe().unwrap().with_file_name("libstrait_python.so");
-    let wheels = directory.path().join("wheels");
     let version = env!("CARGO_PKG_VERSION");
-    let packed = Launch::new(PYTHON).arg(PACKER).arg(library).arg(version).arg(&wheels).run(LIMIT);
+    let packed = Launch::new(PYTHON).arg(PACKER).arg(library).arg(version).arg(&place).run(LIMIT);
     let wheel = packed.unwrap().success().text();
-    let place = directory.path().join("environment");
-    let _ = Launch::new(PYTHON).args(["-m", "venv"]).arg(&place).run(LIMIT).unwrap().success();
     let pip = Launch::new(place.join("bin/pip")).args(["install", "--quiet", "--no-index", wheel.trim()]);
     let _ = pip.run(LIMIT).unwrap().success();
-    Ok(Environment { python: place.join("bin/python"), _directory: directory })
+    Ok(place.join("bin/python"))
 }
 
 /// Returns a launch of `programs/NAME.py`.
