@@ -50,7 +50,7 @@ fn install() -> Result<PathBuf, String> {
     Ok(place.join("bin/python"))
 }
 
-/// Returns a launch of `programs/NAME.py`.
+/// Returns a launch of `python/NAME.py`.
 pub(crate) fn program<'a>(launch: Launch<'a>, name: &str, arguments: &[&str]) -> Launch<'a> {
     launch.env("PYTHONDONTWRITEBYTECODE", "1").arg(format!("{PROGRAMS}/{name}.py")).args(arguments)
 }
