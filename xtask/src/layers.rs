@@ -51,6 +51,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("strait-program", Layer::Base),
     ("strait-proxy", Layer::Service),
     ("strait-pcap", Layer::Program),
+    ("strait-python", Layer::Program),
     ("strait-upload", Layer::Program),
     ("strait-cli", Layer::Program),
     ("strait-bench", Layer::Program),

@@ -53,7 +53,9 @@ impl<T: ArrowPrimitiveType> Numbers<T> {
 
     /// Returns the column and starts an empty one.
     pub(crate) fn finish(&mut self) -> PrimitiveArray<T> {
-        let values = std::mem::replace(&mut self.values, Vec::with_capacity(self.capacity));
+        let mut values = std::mem::replace(&mut self.values, Vec::with_capacity(self.capacity));
+        // A program may keep many batches that ended early.
+        values.shrink_to_fit();
         PrimitiveArray::new(ScalarBuffer::from(values), self.valid.finish())
     }
 }

@@ -3,6 +3,8 @@
 //! Columns are filled one after the other from a block of [`Headers`], which is still in the cache.
 //! A row costs no allocation: a batch allocates its columns once.
 
+mod batches;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use arrow_array::types::{TimestampNanosecondType, UInt8Type, UInt16Type, UInt32T
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
+pub use self::batches::PacketBatches;
 use crate::address::Addresses;
 use crate::column::{Keys, Numbers, Texts, dictionary};
 use crate::extras::{Extras, Owner};

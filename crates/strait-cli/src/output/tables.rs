@@ -7,19 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
-use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use strait_capture::owners::Owners;
 use strait_capture::{Direction, Frame};
 use strait_ledger::{Grouped, Report};
 use strait_os::clock;
-use strait_packet::summary::link_type;
 use strait_table::flows::FlowLimits;
 use strait_table::ipfix::{Collector, Exported, Exporter};
 use strait_table::messages::{Missed, SelectedMessages};
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
 use strait_table::{
-    FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, schema, sensor_name,
+    FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, interface_names, no_names,
+    schema, sensor_name,
 };
 
 use super::owners::OwnerTexts;
@@ -135,7 +134,7 @@ impl Args {
         limits: (Option<u64>, Option<Duration>),
     ) -> Result<Output, Error> {
         let is_file = source.path == "file";
-        let names = interface_names(&source, is_file);
+        let names = names_of(&source, is_file);
         let mut tables = match self.place(target)? {
             Place::Collector(exporter) => export(&exporter, names, self.flow_limits(), is_file),
             place => {
@@ -260,24 +259,9 @@ fn host() -> Result<String, Error> {
     })
 }
 
-/// Returns the function that names the interfaces of a file, which belong to another machine.
-fn no_names() -> InterfaceNames {
-    Arc::new(|_| None)
-}
-
-/// Returns the function that names interfaces.
-fn interface_names(source: &Source<'_>, is_file: bool) -> InterfaceNames {
-    if is_file {
-        return no_names();
-    }
-    if source.link_type == u32::from(link_type::LINUX_SLL2) {
-        return Arc::new(|index| {
-            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
-            netdevice::index_to_name(&socket, index).ok()
-        });
-    }
-    let name = source.interface.to_owned();
-    Arc::new(move |_| Some(name.clone()))
+/// Returns the function that names the interfaces of a source.
+fn names_of(source: &Source<'_>, is_file: bool) -> InterfaceNames {
+    if is_file { no_names() } else { interface_names(source.interface, source.link_type) }
 }
 
 fn report_recovered(recovered: &Recovered) {

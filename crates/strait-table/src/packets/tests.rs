@@ -245,3 +245,40 @@ proptest! {
         prop_assert_eq!(batch.num_rows(), 1);
     }
 }
+
+#[test]
+fn batches_have_the_rows_and_frames_in_order_and_end_at_their_limit() {
+    let columns = Columns::parse("length").unwrap().with_frame();
+    let mut batches = PacketBatches::new(&columns, names(), 700, 4);
+    let frames: Vec<Vec<u8>> = (0..1000_u32).map(|number| number.to_be_bytes().repeat(3)).collect();
+    let mut rows = Vec::new();
+    for (bytes, at) in frames.iter().zip(0..) {
+        if batches.space() == 0 {
+            rows.push(batches.finish().unwrap());
+        }
+        batches.push(&packet(bytes, at));
+    }
+    assert_eq!((batches.len(), batches.space()), (300, 400));
+    rows.push(batches.finish().unwrap());
+    assert!(batches.is_empty());
+    assert_eq!(rows.iter().map(RecordBatch::num_rows).collect::<Vec<_>>(), [700, 300]);
+    assert_eq!(rows[0].schema(), batches.schema());
+    let stored = rows.iter().flat_map(|batch| {
+        let column = batch.column_by_name("frame").unwrap().as_binary::<i32>().clone();
+        column.iter().map(|frame| frame.unwrap().to_vec()).collect::<Vec<_>>()
+    });
+    assert!(stored.eq(frames.iter().map(|frame| frame[..4].to_vec())));
+}
+
+#[test]
+fn batch_of_long_frames_has_no_space_before_its_rows_are_many() {
+    let columns = Columns::parse("length").unwrap().with_frame();
+    let mut batches = PacketBatches::new(&columns, names(), PacketBatches::ROWS_MAX, 262_144);
+    let frame = vec![0; 262_144];
+    let mut pushed = 0;
+    while batches.space() > 0 {
+        batches.push(&packet(&frame, pushed));
+        pushed += 1;
+    }
+    assert_eq!(pushed as usize, FRAMES_BYTES_MAX / frame.len());
+}

@@ -60,8 +60,10 @@ impl Item {
     pub(super) fn read(self, cursors: &[Cursor]) -> Option<(Record, &[u8])> {
         let cursor = cursors.get(self.ring as usize)?;
         let record = cursor.record(self.position)?;
-        let bytes = cursor.reader.bytes(self.position + Record::BYTES as u64, record.captured as usize)?;
-        Some((record, bytes))
+        // With the header in one slice: the bytes of a record that starts at the end of the ring
+        // follow it in the spare bytes, and are not at the start of the ring.
+        let whole = cursor.reader.bytes(self.position, Record::BYTES + record.captured as usize)?;
+        Some((record, whole.get(Record::BYTES..)?))
     }
 }
 
@@ -174,15 +176,34 @@ mod tests {
         layout::Sizes { ring_bytes: RING_BYTES, spill_bytes: RING_BYTES, frame_bytes_max: 64 };
     const VALUE_BYTES: usize = SIZES.value_bytes();
 
-    /// Returns rings of records with these timestamps and without bytes; `None` without privilege.
-    fn cursors(rings: &[&[u64]]) -> Option<Vec<Cursor>> {
-        let map = match Map::mappable_array("test", VALUE_BYTES as u32, rings.len() as u32) {
+    /// Returns a map for `rings` rings; `None` without privilege.
+    fn map(rings: u32) -> Option<Map> {
+        match Map::mappable_array("test", VALUE_BYTES as u32, rings) {
             Err(error) if error.kind() == Kind::Refused => {
                 lab::skip(error.to_string());
-                return None;
+                None
             }
-            map => map.unwrap(),
+            map => Some(map.unwrap()),
+        }
+    }
+
+    /// Returns readers of the first rings of a map.
+    fn readers(map: &Map) -> Vec<Cursor> {
+        let layout = RingLayout {
+            producer: layout::PRODUCER,
+            consumer: layout::CONSUMER,
+            wakeup: layout::WAKEUP,
+            data: layout::DATA,
+            ring_bytes: RING_BYTES as usize,
+            end: VALUE_BYTES,
         };
+        let (_, readers) = Rings::map(map, &[layout]).unwrap();
+        readers.into_iter().map(Cursor::new).collect()
+    }
+
+    /// Returns rings of records with these timestamps and without bytes; `None` without privilege.
+    fn cursors(rings: &[&[u64]]) -> Option<Vec<Cursor>> {
+        let map = map(rings.len() as u32)?;
         for (ring, times) in rings.iter().enumerate() {
             let mut value = vec![0; VALUE_BYTES];
             let mut at = layout::DATA;
@@ -194,16 +215,7 @@ mod tests {
             value[layout::PRODUCER..layout::PRODUCER + 8].copy_from_slice(&produced.to_ne_bytes());
             map.set(ring as u32, &value).unwrap();
         }
-        let layout = RingLayout {
-            producer: layout::PRODUCER,
-            consumer: layout::CONSUMER,
-            wakeup: layout::WAKEUP,
-            data: layout::DATA,
-            ring_bytes: RING_BYTES as usize,
-            end: VALUE_BYTES,
-        };
-        let (_, readers) = Rings::map(&map, &[layout]).unwrap();
-        Some(readers.into_iter().map(Cursor::new).collect())
+        Some(readers(&map))
     }
 
     fn take(merge: &mut Merge, cursors: &mut [Cursor], until_ns: u64, limit: usize) -> Vec<u64> {
@@ -247,5 +259,31 @@ mod tests {
         assert!(cursors[1].is_ready(), "the frame of time 10 stays");
         let consumed = |cursor: &Cursor| cursor.reader.consumed() / Record::BYTES as u64;
         assert_eq!(cursors.iter().map(consumed).collect::<Vec<_>>(), [3, 2], "frames not released stay");
+    }
+
+    #[test]
+    fn bytes_of_a_record_at_the_end_of_a_ring_follow_its_header() {
+        let ring_bytes = u64::from(RING_BYTES);
+        for start in [ring_bytes - 24, ring_bytes - 16, ring_bytes - 8] {
+            let Some(map) = map(1) else { return };
+            let mut cursors = readers(&map);
+            let mut value = vec![0; VALUE_BYTES];
+            let mut publish = |position: u64, captured: u32, produced: u64| {
+                let at = layout::DATA + position as usize;
+                value[at..at + 4].copy_from_slice(&captured.to_ne_bytes());
+                value[at + 24..at + 24 + captured as usize].fill(7);
+                value[layout::PRODUCER..layout::PRODUCER + 8].copy_from_slice(&produced.to_ne_bytes());
+                map.set(0, &value).unwrap();
+            };
+            // A long record up to there, which is returned.
+            publish(0, start as u32 - 24, start);
+            let mut merge = Merge::new(1, 10);
+            merge.take(&mut cursors, 0, 1);
+            cursors[0].release();
+            publish(start, 8, start + 32);
+            merge.take(&mut cursors, 0, 1);
+            let (record, bytes) = merge.items()[0].read(&cursors).unwrap();
+            assert_eq!((record.captured, bytes), (8, &[7; 8][..]), "{start}");
+        }
     }
 }
