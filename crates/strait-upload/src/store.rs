@@ -12,6 +12,7 @@ use strait_program::Error;
 use strait_program::bucket::Bucket;
 use tokio::runtime::Runtime;
 
+use crate::http::Connector;
 use crate::spool::Complete;
 
 /// Size above which a file is sent in parts, and the size of a part. Stores require at least 5 MiB
@@ -61,7 +62,8 @@ impl Store {
             retry_timeout: RETRY_FOR,
         };
         let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
-        let client = builder.with_client_options(options).with_retry(retry).build();
+        let builder = builder.with_client_options(options).with_retry(retry);
+        let client = builder.with_http_connector(Connector).build();
         let client = client.map_err(|error| Error::failed(format!("open {bucket}: {}", one_line(&error))))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::failed(format!("start the HTTP client: {error}")))?;
