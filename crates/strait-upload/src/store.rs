@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path as Key;
 use object_store::{BackoffConfig, ClientOptions, MultipartUpload as _, ObjectStoreExt as _, RetryConfig};
 use rustix::fs::{Mode, OFlags};
@@ -26,6 +26,13 @@ const BACKOFF_MAX: Duration = Duration::from_secs(4);
 /// Limits of one attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const REQUEST_LIMIT: Duration = Duration::from_mins(2);
+/// Addresses that errors show.
+const ENDPOINTS: [AmazonS3ConfigKey; 4] = [
+    AmazonS3ConfigKey::Endpoint,
+    AmazonS3ConfigKey::S3Endpoint,
+    AmazonS3ConfigKey::StsEndpoint,
+    AmazonS3ConfigKey::MetadataEndpoint,
+];
 /// Maximum length of the text of an error.
 const ERROR_LEN_MAX: usize = 400;
 
@@ -50,8 +57,16 @@ impl Store {
     pub(crate) fn open(bucket: &Bucket) -> Result<Self, Error> {
         // A second call would fail, and use the first one's provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let endpoint = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
-        let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
+        let endpoints = ENDPOINTS.iter().filter_map(|key| builder.get_config_value(key));
+        let endpoints: Vec<String> = endpoints.collect();
+        if endpoints.iter().any(|endpoint| has_user(endpoint)) {
+            return Err(Error::usage(
+                "AWS_ENDPOINT_URL has a user or a password, which errors would show: give credentials by \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            ));
+        }
+        let is_plain = endpoints.iter().any(|endpoint| endpoint.starts_with("http://"));
         let options = ClientOptions::new()
             .with_allow_http(is_plain)
             .with_connect_timeout(CONNECT_LIMIT)
@@ -61,7 +76,6 @@ impl Store {
             max_retries: RETRIES_MAX,
             retry_timeout: RETRY_FOR,
         };
-        let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
         let builder = builder.with_client_options(options).with_retry(retry);
         let client = builder.with_http_connector(Connector).build();
         let client = client.map_err(|error| Error::failed(format!("open {bucket}: {}", one_line(&error))))?;
@@ -131,6 +145,12 @@ impl Store {
     }
 }
 
+/// Returns true if a URL has a user or a password before its host (RFC 3986 s3.2.1).
+fn has_user(url: &str) -> bool {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    authority.split(['/', '\\', '?', '#']).next().is_some_and(|authority| authority.contains('@'))
+}
+
 /// Reads up to a whole part.
 fn read_part(content: &mut File) -> std::io::Result<Vec<u8>> {
     let mut part = Vec::new();
@@ -157,5 +177,20 @@ fn one_line(error: &object_store::Error) -> String {
     match text.char_indices().nth(ERROR_LEN_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_in_an_address_is_found() {
+        for url in ["http://user:pass@host:1/x", "https://user@host", "http://a@b@host/", "user:pass@host"] {
+            assert!(has_user(url), "{url}");
+        }
+        for url in ["http://host:1/@x", "https://host?a@b", "host", ""] {
+            assert!(!has_user(url), "{url}");
+        }
     }
 }

@@ -115,6 +115,15 @@ fn endless_errors_of_a_store_are_cut_and_reported() {
 }
 
 #[test]
+fn password_in_the_address_of_the_store_is_refused_and_not_shown() {
+    let spool = spool(&[("a.parquet", 100)]);
+    let finished = launch(spool.path(), "http://user:PASSWORD@127.0.0.1:1").run(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+    let stderr = finished.stderr;
+    assert!(stderr.contains("AWS_ENDPOINT_URL has a user") && !stderr.contains("PASSWORD"), "{stderr}");
+}
+
+#[test]
 fn files_stay_while_the_store_is_down_and_are_sent_when_it_is_up() {
     let Some(mut moto) = Moto::down_or_skip() else { return };
     let spool = spool(&[("a.parquet", 1000)]);
