@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use strait_os::output;
 use strait_program::bucket::Bucket;
 
 use crate::Error;
-use crate::external;
+use crate::{external, trust};
 
 /// Parent of the spool directories.
 pub(super) const SPOOL: &str = "/var/spool/strait";
@@ -30,13 +31,17 @@ pub(super) struct Upload {
 
 impl Upload {
     /// Creates the spool directory of a bucket below `spool`, and starts the program.
+    ///
+    /// # Errors
+    /// Another user may write to the directory or to one above it.
     pub(super) fn start(bucket: &Bucket, spool: &Path) -> Result<Self, Error> {
         let program = external::upload_program()?;
         let directory = spool.join(&bucket.name).join(&bucket.prefix);
-        std::fs::create_dir_all(&directory).map_err(|error| {
+        output::create_directory(&directory).map_err(|error| {
             let directory = directory.display();
             Error::Failed(format!("create {directory}: {error}: give a spool directory of yours by --spool"))
         })?;
+        check_spool(&directory)?;
         let mut command = Command::new(&program);
         command.arg(&directory).arg(bucket.to_string()).arg("--follow");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
@@ -81,6 +86,22 @@ impl Upload {
     }
 }
 
+/// Refuses a spool directory that another user could exchange for one with other files, which would
+/// be sent and removed with the rights of this process.
+fn check_spool(directory: &Path) -> Result<(), Error> {
+    let running = std::env::current_exe()
+        .map_err(|error| Error::Failed(format!("find this program's own path: {error}")))?;
+    match trust::untrusted_directory(directory, &running) {
+        Some(path) => Err(Error::Usage(format!(
+            "the spool directory {} is not used: another user owns {path} or may write to it; give another one by \
+             --spool",
+            directory.display(),
+            path = path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Closes the standard input of the program, and waits for its end. Returns true after a success.
 fn wait(child: &mut Child) -> io::Result<bool> {
     drop(child.stdin.take());
@@ -97,6 +118,28 @@ impl Drop for Upload {
         if let Some(child) = self.program.get_mut().unwrap_or_else(PoisonError::into_inner) {
             // The failure that has ended the capture is reported.
             let _ = wait(child);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn spool_to_which_other_users_write_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let spool = directory.path().join("shared/lake");
+        std::fs::create_dir_all(&spool).unwrap();
+        check_spool(&spool).unwrap();
+        for shared in [&*spool, &directory.path().join("shared")] {
+            set_permissions(shared, Permissions::from_mode(0o777)).unwrap();
+            let error = check_spool(&spool).unwrap_err().to_string();
+            assert!(error.contains(&format!("another user owns {} or", shared.display())), "{error}");
+            set_permissions(shared, Permissions::from_mode(0o755)).unwrap();
         }
     }
 }
