@@ -26,6 +26,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(4);
 /// Limits of one attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const REQUEST_LIMIT: Duration = Duration::from_mins(2);
+/// Interval at which it is checked if a request has taken too long.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Addresses that errors show.
 const ENDPOINTS: [AmazonS3ConfigKey; 4] = [
     AmazonS3ConfigKey::Endpoint,
@@ -88,8 +90,13 @@ impl Store {
         &self.bucket
     }
 
-    /// Sends a file. An object of that name is replaced: it is the same file.
-    pub(crate) fn send(&self, file: &Complete) -> Result<Sent, Error> {
+    /// Sends a file. An object of that name is replaced: it is the same file. Fails as soon as
+    /// `check` does, which is called twice a second.
+    pub(crate) fn send(
+        &self,
+        file: &Complete,
+        check: impl FnMut() -> Result<(), Error>,
+    ) -> Result<Sent, Error> {
         let failed = |error: std::io::Error| Error::failed(format!("read {}: {error}", file.path.display()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut content = match rustix::fs::open(&file.path, flags, Mode::empty()) {
@@ -101,47 +108,62 @@ impl Store {
         let key = if prefix.is_empty() { file.key.clone() } else { format!("{prefix}/{}", file.key) };
         let key = Key::parse(&key).map_err(|error| Error::failed(format!("send {key}: {error}")))?;
         let first = read_part(&mut content).map_err(failed)?;
-        let sent = if first.len() < PART_BYTES {
-            let length = first.len() as u64;
-            self.runtime.block_on(self.client.put(&key, first.into())).map(|_| length)
-        } else {
-            return self.send_parts(&key, first, || read_part(&mut content).map_err(failed));
+        if first.len() >= PART_BYTES {
+            let next = || read_part(&mut content).map_err(failed);
+            return self.runtime.block_on(checked(self.send_parts(&key, first, next), check));
+        }
+        let length = first.len() as u64;
+        let put = async {
+            let sent = self.client.put(&key, first.into()).await;
+            sent.map(|_| Sent::Bytes(length)).map_err(|error| Error::failed(one_line(&error)))
         };
-        sent.map(Sent::Bytes).map_err(|error| Error::failed(one_line(&error)))
+        self.runtime.block_on(checked(put, check))
     }
 
     /// Sends a file in parts. The store shows the object after the last one.
-    fn send_parts(
+    async fn send_parts(
         &self,
         key: &Key,
         first: Vec<u8>,
         mut next: impl FnMut() -> Result<Vec<u8>, Error>,
     ) -> Result<Sent, Error> {
         let failed = |error: object_store::Error| Error::failed(one_line(&error));
-        self.runtime.block_on(async {
-            let mut upload = self.client.put_multipart(key).await.map_err(failed)?;
-            let (mut part, mut bytes) = (first, 0);
-            let sent = loop {
-                bytes += part.len() as u64;
-                if let Err(error) = upload.put_part(part.into()).await {
-                    break Err(failed(error));
-                }
-                part = match next() {
-                    Ok(part) if part.is_empty() => break Ok(()),
-                    Ok(part) => part,
-                    Err(error) => break Err(error),
-                };
-            };
-            let sent = match sent {
-                Ok(()) => upload.complete().await.map(drop).map_err(failed),
-                Err(error) => Err(error),
-            };
-            if sent.is_err() {
-                // The error of the part is reported. The rules of the bucket remove what is left.
-                let _ = upload.abort().await;
+        let mut upload = self.client.put_multipart(key).await.map_err(failed)?;
+        let (mut part, mut bytes) = (first, 0);
+        let sent = loop {
+            bytes += part.len() as u64;
+            if let Err(error) = upload.put_part(part.into()).await {
+                break Err(failed(error));
             }
-            sent.map(|()| Sent::Bytes(bytes))
-        })
+            part = match next() {
+                Ok(part) if part.is_empty() => break Ok(()),
+                Ok(part) => part,
+                Err(error) => break Err(error),
+            };
+        };
+        let sent = match sent {
+            Ok(()) => upload.complete().await.map(drop).map_err(failed),
+            Err(error) => Err(error),
+        };
+        if sent.is_err() {
+            // The error of the part is reported. The rules of the bucket remove what is left.
+            let _ = upload.abort().await;
+        }
+        sent.map(|()| Sent::Bytes(bytes))
+    }
+}
+
+/// Waits for `work`, and calls `check` at intervals, of which the failure ends the wait.
+async fn checked(
+    work: impl Future<Output = Result<Sent, Error>>,
+    mut check: impl FnMut() -> Result<(), Error>,
+) -> Result<Sent, Error> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(CHECK_EVERY, &mut work).await {
+            Ok(sent) => return sent,
+            Err(_) => check()?,
+        }
     }
 }
 
@@ -183,6 +205,20 @@ fn one_line(error: &object_store::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_without_an_end_is_ended_by_its_check() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut checks = 0;
+        let check = || {
+            checks += 1;
+            if checks == 2 { Err(Error::failed("late")) } else { Ok(()) }
+        };
+        let ended = runtime.block_on(checked(std::future::pending(), check));
+        assert_eq!((ended.unwrap_err().to_string(), checks), ("late".into(), 2));
+        let done = runtime.block_on(checked(async { Ok(Sent::Gone) }, || Err(Error::failed("late"))));
+        assert_eq!(done.unwrap(), Sent::Gone);
+    }
 
     #[test]
     fn user_in_an_address_is_found() {
