@@ -55,11 +55,10 @@ impl Program {
     }
 
     /// Returns true if it has ended. Starts it again after a pause.
-    fn has_ended(&mut self) -> bool {
+    fn has_ended(&mut self, now: Instant) -> bool {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             return false;
         }
-        let now = Instant::now();
         let ended = *self.ended.get_or_insert(now);
         if now.saturating_duration_since(ended) < self.pause {
             return true;
@@ -104,11 +103,11 @@ impl Upload {
         &self.bucket
     }
 
-    /// Returns true if the program has ended, although further files may come. Starts it again after
-    /// a pause.
+    /// Returns true if the program has ended, although further files may come. Starts it again
+    /// after a pause.
     pub(super) fn has_ended(&self) -> bool {
         let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
-        program.as_mut().is_some_and(Program::has_ended)
+        program.as_mut().is_some_and(|program| program.has_ended(Instant::now()))
     }
 
     /// Lets the program send the last files, and waits for its end.
@@ -180,23 +179,21 @@ mod tests {
     fn program_that_ends_is_started_again_after_growing_pauses() {
         let arguments = ["lake", "s3://lake"].map(PathBuf::from);
         let mut program = Program::start("/bin/true".into(), arguments).unwrap();
-        let mut pauses = Vec::new();
+        let (mut pauses, mut now) = (Vec::new(), program.started);
         for _ in 0..8 {
             let child = program.child.id();
             program.child.wait().unwrap();
-            assert!(program.has_ended(), "the pause has not passed");
+            assert!(program.has_ended(now), "the pause has not passed");
             pauses.push(program.pause.as_secs());
-            program.ended = program.ended.map(|ended| ended - program.pause);
-            program.started -= program.pause;
-            assert!(!program.has_ended() && program.child.id() != child);
+            now += program.pause;
+            assert!(!program.has_ended(now) && program.child.id() != child);
         }
-        program.child.wait().unwrap();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
-        program.started -= PAUSE_MAX;
-        assert!(program.has_ended());
-        program.ended = program.ended.map(|ended| ended - program.pause);
-        program.started -= program.pause;
-        assert!(!program.has_ended());
+        program.child.wait().unwrap();
+        now += PAUSE_MAX;
+        assert!(program.has_ended(now));
+        now += program.pause;
+        assert!(!program.has_ended(now));
         assert_eq!(program.pause, PAUSE, "it has run for long");
         program.child.wait().unwrap();
     }
