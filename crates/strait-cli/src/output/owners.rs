@@ -15,8 +15,8 @@ use crate::Error;
 /// Digits of a container's identifier in text, as other programs abbreviate it.
 const ID_DIGITS: usize = 12;
 
-/// Owner as text. Control characters of names are replaced, and names are quoted that could pass for
-/// more than a name: a process chooses its own, and often that of its cgroup.
+/// Owner as text. Control characters of names are replaced, and names are quoted that could pass
+/// for more than a name: a process chooses its own, and often that of its cgroup.
 pub(crate) struct OwnerText<'a>(pub(crate) &'a Owner);
 
 impl fmt::Display for OwnerText<'_> {
@@ -56,8 +56,8 @@ pub(crate) fn process_name(owner: &Owner) -> String {
     }
 }
 
-/// Returns a name on one line. It is quoted, with its quotes doubled, if it has a character that ends
-/// or surrounds a name.
+/// Returns a name on one line. It is quoted, with its quotes doubled, if it has a character that
+/// ends or surrounds a name.
 fn quoted(name: &str) -> String {
     let name = one_line(name);
     if name.is_empty() || name.contains([' ', '"', '[', ']', '(', ')']) {

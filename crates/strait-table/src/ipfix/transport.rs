@@ -79,8 +79,8 @@ impl Connection {
         Err(failure)
     }
 
-    /// Sends a whole message. Fails between two writes if `is_over`: a collector can take a byte at a
-    /// time.
+    /// Sends a whole message. Fails between two writes if `is_over`: a collector can take a byte at
+    /// a time.
     pub(super) fn send(&mut self, message: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
         match self {
             Self::Udp(socket) => socket.send(message).map(drop),

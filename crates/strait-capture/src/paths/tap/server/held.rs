@@ -9,8 +9,8 @@ use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
 use crate::error::Error;
 use crate::paths::tap::broker::failed;
 
-/// Time for which a closed map counts. The kernel frees its memory after programs that may still use
-/// it, in a thread of its own, and does not report it.
+/// Time for which a closed map counts. The kernel frees its memory after programs that may still
+/// use it, in a thread of its own, and does not report it.
 const FREE_TIME: Duration = Duration::from_secs(1);
 
 /// Maps that any process has as descriptors or mappings.
@@ -59,7 +59,7 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the bytes of all maps that are not closed everywhere, or that `now` may not be freed.
+    /// Returns the bytes of all maps that are not closed everywhere, or may not be freed `now`.
     pub(super) fn bytes(&self, now: Instant) -> Result<usize, Error> {
         let path = format!("/proc/self/fdinfo/{}", self.epoll.as_raw_fd());
         let entries = std::fs::read_to_string(&path)
