@@ -1,7 +1,8 @@
 //! Checks that only trusted users can have installed the library that `strait run` preloads, and
-//! the programs of external commands.
+//! the programs of external commands, and that only they can change a spool directory.
 //!
-//! Both run with the rights of the caller. The checks read the file system, /etc/passwd and
+//! The library and the programs run with the rights of the caller, and the files of the spool are
+//! read and removed with them. The checks read the file system, /etc/passwd and
 //! /etc/group, and change nothing.
 
 use std::fs::{self, Metadata};
@@ -46,10 +47,15 @@ pub(crate) fn untrusted_program(found: &Path, program: &Path) -> Option<PathBuf>
     let (Ok(file), Some(directory)) = (fs::canonicalize(found), found.parent()) else {
         return Some(found.to_owned());
     };
+    untrusted_directory(directory, program).or_else(|| untrusted_path(&file, program).map(Path::to_owned))
+}
+
+/// Like [`untrusted_path`], for a directory, of which the path may have links.
+pub(crate) fn untrusted_directory(directory: &Path, program: &Path) -> Option<PathBuf> {
     let Ok(directory) = fs::canonicalize(directory) else { return Some(directory.to_owned()) };
     let is_safe = |(above, path): &(usize, &Path)| is_safe(path, program, *above > 0);
-    let untrusted = directory.ancestors().enumerate().find(|place| !is_safe(place)).map(|(_, path)| path);
-    untrusted.or_else(|| untrusted_path(&file, program)).map(Path::to_owned)
+    let untrusted = directory.ancestors().enumerate().find(|place| !is_safe(place));
+    untrusted.map(|(_, path)| path.to_owned())
 }
 
 /// Returns `directory`, or an entry in it, if it could make the loader load another library than

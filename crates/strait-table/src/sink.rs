@@ -340,11 +340,18 @@ impl TableSink {
     /// A packet could not be stored.
     pub fn complete(&mut self) -> Result<(), TableError> {
         self.start()?;
+        self.begin_end();
         let sent = if self.block.packets.is_empty() { Ok(()) } else { self.send_block(true) };
         let (reply, replied) = sync_channel(1);
         self.send(Task::Complete(reply), true)?;
         replied.recv().map_err(|_| TableError::ThreadEnded)?;
         sent.and_then(|()| self.check())
+    }
+
+    fn begin_end(&self) {
+        if let Some(exporter) = &self.exporter {
+            exporter.begin_end();
+        }
     }
 
     /// Returns the packets of a lane that are lost.
@@ -371,6 +378,7 @@ impl TableSink {
     /// again.
     pub fn close(mut self, report: &Report, now_ns: u64) -> Result<Summary, TableError> {
         self.start()?;
+        self.begin_end();
         let failed_before = self.check().is_err();
         let rows = self.intervals.rows(report, now_ns);
         let sent = self.send(Task::Ledger(rows), true);

@@ -5,6 +5,7 @@
 //! the directory after that. The HTTP client and its hundred crates are here and not in `strait`,
 //! to which users give capabilities.
 
+mod http;
 mod spool;
 mod store;
 mod upload;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path as Key;
 use object_store::{BackoffConfig, ClientOptions, MultipartUpload as _, ObjectStoreExt as _, RetryConfig};
 use rustix::fs::{Mode, OFlags};
@@ -12,6 +12,7 @@ use strait_program::Error;
 use strait_program::bucket::Bucket;
 use tokio::runtime::Runtime;
 
+use crate::http::Connector;
 use crate::spool::Complete;
 
 /// Size above which a file is sent in parts, and the size of a part. Stores require at least 5 MiB
@@ -25,6 +26,15 @@ const BACKOFF_MAX: Duration = Duration::from_secs(4);
 /// Limits of one attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const REQUEST_LIMIT: Duration = Duration::from_mins(2);
+/// Interval at which it is checked if a request has taken too long.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// Addresses that errors show.
+const ENDPOINTS: [AmazonS3ConfigKey; 4] = [
+    AmazonS3ConfigKey::Endpoint,
+    AmazonS3ConfigKey::S3Endpoint,
+    AmazonS3ConfigKey::StsEndpoint,
+    AmazonS3ConfigKey::MetadataEndpoint,
+];
 /// Maximum length of the text of an error.
 const ERROR_LEN_MAX: usize = 400;
 
@@ -49,8 +59,16 @@ impl Store {
     pub(crate) fn open(bucket: &Bucket) -> Result<Self, Error> {
         // A second call would fail, and use the first one's provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let endpoint = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok());
-        let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
+        let endpoints = ENDPOINTS.iter().filter_map(|key| builder.get_config_value(key));
+        let endpoints: Vec<String> = endpoints.collect();
+        if endpoints.iter().any(|endpoint| has_user(endpoint)) {
+            return Err(Error::usage(
+                "AWS_ENDPOINT_URL has a user or a password, which errors would show: give credentials by \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            ));
+        }
+        let is_plain = endpoints.iter().any(|endpoint| endpoint.starts_with("http://"));
         let options = ClientOptions::new()
             .with_allow_http(is_plain)
             .with_connect_timeout(CONNECT_LIMIT)
@@ -60,8 +78,8 @@ impl Store {
             max_retries: RETRIES_MAX,
             retry_timeout: RETRY_FOR,
         };
-        let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
-        let client = builder.with_client_options(options).with_retry(retry).build();
+        let builder = builder.with_client_options(options).with_retry(retry);
+        let client = builder.with_http_connector(Connector).build();
         let client = client.map_err(|error| Error::failed(format!("open {bucket}: {}", one_line(&error))))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::failed(format!("start the HTTP client: {error}")))?;
@@ -72,8 +90,13 @@ impl Store {
         &self.bucket
     }
 
-    /// Sends a file. An object of that name is replaced: it is the same file.
-    pub(crate) fn send(&self, file: &Complete) -> Result<Sent, Error> {
+    /// Sends a file. An object of that name is replaced: it is the same file. Fails as soon as
+    /// `check` does, which is called twice a second.
+    pub(crate) fn send(
+        &self,
+        file: &Complete,
+        check: impl FnMut() -> Result<(), Error>,
+    ) -> Result<Sent, Error> {
         let failed = |error: std::io::Error| Error::failed(format!("read {}: {error}", file.path.display()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut content = match rustix::fs::open(&file.path, flags, Mode::empty()) {
@@ -85,48 +108,69 @@ impl Store {
         let key = if prefix.is_empty() { file.key.clone() } else { format!("{prefix}/{}", file.key) };
         let key = Key::parse(&key).map_err(|error| Error::failed(format!("send {key}: {error}")))?;
         let first = read_part(&mut content).map_err(failed)?;
-        let sent = if first.len() < PART_BYTES {
-            let length = first.len() as u64;
-            self.runtime.block_on(self.client.put(&key, first.into())).map(|_| length)
-        } else {
-            return self.send_parts(&key, first, || read_part(&mut content).map_err(failed));
+        if first.len() >= PART_BYTES {
+            let next = || read_part(&mut content).map_err(failed);
+            return self.runtime.block_on(checked(self.send_parts(&key, first, next), check));
+        }
+        let length = first.len() as u64;
+        let put = async {
+            let sent = self.client.put(&key, first.into()).await;
+            sent.map(|_| Sent::Bytes(length)).map_err(|error| Error::failed(one_line(&error)))
         };
-        sent.map(Sent::Bytes).map_err(|error| Error::failed(one_line(&error)))
+        self.runtime.block_on(checked(put, check))
     }
 
     /// Sends a file in parts. The store shows the object after the last one.
-    fn send_parts(
+    async fn send_parts(
         &self,
         key: &Key,
         first: Vec<u8>,
         mut next: impl FnMut() -> Result<Vec<u8>, Error>,
     ) -> Result<Sent, Error> {
         let failed = |error: object_store::Error| Error::failed(one_line(&error));
-        self.runtime.block_on(async {
-            let mut upload = self.client.put_multipart(key).await.map_err(failed)?;
-            let (mut part, mut bytes) = (first, 0);
-            let sent = loop {
-                bytes += part.len() as u64;
-                if let Err(error) = upload.put_part(part.into()).await {
-                    break Err(failed(error));
-                }
-                part = match next() {
-                    Ok(part) if part.is_empty() => break Ok(()),
-                    Ok(part) => part,
-                    Err(error) => break Err(error),
-                };
-            };
-            let sent = match sent {
-                Ok(()) => upload.complete().await.map(drop).map_err(failed),
-                Err(error) => Err(error),
-            };
-            if sent.is_err() {
-                // The error of the part is reported. The rules of the bucket remove what is left.
-                let _ = upload.abort().await;
+        let mut upload = self.client.put_multipart(key).await.map_err(failed)?;
+        let (mut part, mut bytes) = (first, 0);
+        let sent = loop {
+            bytes += part.len() as u64;
+            if let Err(error) = upload.put_part(part.into()).await {
+                break Err(failed(error));
             }
-            sent.map(|()| Sent::Bytes(bytes))
-        })
+            part = match next() {
+                Ok(part) if part.is_empty() => break Ok(()),
+                Ok(part) => part,
+                Err(error) => break Err(error),
+            };
+        };
+        let sent = match sent {
+            Ok(()) => upload.complete().await.map(drop).map_err(failed),
+            Err(error) => Err(error),
+        };
+        if sent.is_err() {
+            // The error of the part is reported. The rules of the bucket remove what is left.
+            let _ = upload.abort().await;
+        }
+        sent.map(|()| Sent::Bytes(bytes))
     }
+}
+
+/// Waits for `work`, and calls `check` at intervals, of which the failure ends the wait.
+async fn checked(
+    work: impl Future<Output = Result<Sent, Error>>,
+    mut check: impl FnMut() -> Result<(), Error>,
+) -> Result<Sent, Error> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(CHECK_EVERY, &mut work).await {
+            Ok(sent) => return sent,
+            Err(_) => check()?,
+        }
+    }
+}
+
+/// Returns true if a URL has a user or a password before its host (RFC 3986 s3.2.1).
+fn has_user(url: &str) -> bool {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    authority.split(['/', '\\', '?', '#']).next().is_some_and(|authority| authority.contains('@'))
 }
 
 /// Reads up to a whole part.
@@ -155,5 +199,34 @@ fn one_line(error: &object_store::Error) -> String {
     match text.char_indices().nth(ERROR_LEN_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_without_an_end_is_ended_by_its_check() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut checks = 0;
+        let check = || {
+            checks += 1;
+            if checks == 2 { Err(Error::failed("late")) } else { Ok(()) }
+        };
+        let ended = runtime.block_on(checked(std::future::pending(), check));
+        assert_eq!((ended.unwrap_err().to_string(), checks), ("late".into(), 2));
+        let done = runtime.block_on(checked(async { Ok(Sent::Gone) }, || Err(Error::failed("late"))));
+        assert_eq!(done.unwrap(), Sent::Gone);
+    }
+
+    #[test]
+    fn user_in_an_address_is_found() {
+        for url in ["http://user:pass@host:1/x", "https://user@host", "http://a@b@host/", "user:pass@host"] {
+            assert!(has_user(url), "{url}");
+        }
+        for url in ["http://host:1/@x", "https://host?a@b", "host", ""] {
+            assert!(!has_user(url), "{url}");
+        }
     }
 }

@@ -20,6 +20,9 @@ const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time for which failures are repeated after the end of the capture.
 const GIVE_UP: Duration = Duration::from_secs(10);
+/// Maximum time for a file after the end of the capture: a store may take a request and never
+/// answer.
+const FILE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Sends the files of a spool directory. With `follow`, waits for further files until standard
 /// input is closed, and repeats failures.
@@ -27,12 +30,12 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// # Errors
 /// A file remains in the directory.
 pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &AtomicBool) -> Result<(), Error> {
-    let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false };
-    let mut ended = (!follow).then(Instant::now);
+    let end = End { ended: (!follow).then(Instant::now), is_limited: follow };
+    let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false, end };
     let mut pause = BACKOFF;
     loop {
         let wait = match sender.send_all() {
-            Ok(()) if ended.is_some() => {
+            Ok(()) if sender.end.ended.is_some() => {
                 if !follow {
                     let Sender { files, bytes, .. } = sender;
                     print_stderr(format_args!(
@@ -46,22 +49,51 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
                 pause = BACKOFF;
                 LOOK_EVERY
             }
-            Err(error) if ended.is_some_and(|ended| !follow || ended.elapsed() >= GIVE_UP) => {
+            Err(error) if sender.end.ended.is_some_and(|ended| !follow || ended.elapsed() >= GIVE_UP) => {
                 return Err(error);
             }
             Err(error) => {
                 sender.report(&error);
                 pause = (pause * 2).min(BACKOFF_MAX);
-                if ended.is_some() { pause.min(BACKOFF * 2) } else { pause }
+                if sender.end.ended.is_some() { pause.min(BACKOFF * 2) } else { pause }
             }
         };
-        if ended.is_some() {
+        if sender.end.ended.is_some() {
             strait_os::wait::sleep(wait);
-        } else if is_closed(wait)? {
-            ended = Some(Instant::now());
+        } else {
+            sender.end.look(wait)?;
         }
         if !follow && terminated.load(Ordering::Relaxed) {
             return Err(Error::failed("interrupted"));
+        }
+    }
+}
+
+/// End of the capture, after which no further files come.
+struct End {
+    ended: Option<Instant>,
+    /// The time for a file is limited after the end.
+    is_limited: bool,
+}
+
+impl End {
+    /// Waits for the end.
+    fn look(&mut self, wait: Duration) -> Result<(), Error> {
+        if self.ended.is_none() && is_closed(wait)? {
+            self.ended = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a file that is sent since `started` has had its time.
+    fn check(&mut self, started: Instant) -> Result<(), Error> {
+        self.look(Duration::ZERO)?;
+        match self.ended.filter(|_| self.is_limited) {
+            Some(ended) if ended.max(started).elapsed() >= FILE_LIMIT => {
+                let seconds = FILE_LIMIT.as_secs();
+                Err(Error::failed(format!("the store has not taken a file {seconds} s after the end")))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -91,13 +123,15 @@ struct Sender<'a> {
     bytes: u64,
     /// True if a failure was reported.
     is_failing: bool,
+    end: End,
 }
 
 impl Sender<'_> {
     /// Sends all complete files, and removes each one after that.
     fn send_all(&mut self) -> Result<(), Error> {
         for file in self.spool.complete()? {
-            if let Sent::Bytes(bytes) = self.store.send(&file)? {
+            let (end, started) = (&mut self.end, Instant::now());
+            if let Sent::Bytes(bytes) = self.store.send(&file, || end.check(started))? {
                 self.bytes += bytes;
                 self.files += 1;
             }

@@ -15,7 +15,8 @@ use crate::Error;
 /// Digits of a container's identifier in text, as other programs abbreviate it.
 const ID_DIGITS: usize = 12;
 
-/// Owner as text. Control characters of names are replaced.
+/// Owner as text. Control characters of names are replaced, and names are quoted that could pass
+/// for more than a name: a process chooses its own, and often that of its cgroup.
 pub(crate) struct OwnerText<'a>(pub(crate) &'a Owner);
 
 impl fmt::Display for OwnerText<'_> {
@@ -24,11 +25,11 @@ impl fmt::Display for OwnerText<'_> {
         let Some(Details { uid, user, cgroup, container, .. }) = &self.0.details else { return Ok(()) };
         write!(f, " user ")?;
         match user {
-            Some(user) => write!(f, "{}", one_line(user))?,
+            Some(user) => write!(f, "{}", quoted(user))?,
             None => write!(f, "{uid}")?,
         }
         if let Some(cgroup) = cgroup {
-            write!(f, " cgroup {}", one_line(cgroup))?;
+            write!(f, " cgroup {}", quoted(cgroup))?;
         }
         container.as_deref().map_or(Ok(()), |container| write_container(f, container))
     }
@@ -36,22 +37,33 @@ impl fmt::Display for OwnerText<'_> {
 
 fn write_container(f: &mut fmt::Formatter<'_>, container: &Container) -> fmt::Result {
     let Container { id, name, pod } = container;
-    write!(f, " container {}", one_line(id.get(..ID_DIGITS).unwrap_or(id)))?;
+    write!(f, " container {}", quoted(id.get(..ID_DIGITS).unwrap_or(id)))?;
     if let Some(name) = name {
-        write!(f, " ({})", one_line(name))?;
+        write!(f, " ({})", quoted(name))?;
     }
     let Some(pod) = pod else { return Ok(()) };
     match (&pod.namespace, &pod.name) {
-        (Some(namespace), Some(name)) => write!(f, " pod {}/{}", one_line(namespace), one_line(name)),
-        _ => write!(f, " pod {}", one_line(&pod.uid)),
+        (Some(namespace), Some(name)) => write!(f, " pod {}/{}", quoted(namespace), quoted(name)),
+        _ => write!(f, " pod {}", quoted(&pod.uid)),
     }
 }
 
 /// Returns name and identifier of a process, `curl[4711]`.
 pub(crate) fn process_name(owner: &Owner) -> String {
     match &owner.details {
-        Some(details) => format!("{}[{}]", one_line(&details.command), owner.pid),
+        Some(details) => format!("{}[{}]", quoted(&details.command), owner.pid),
         None => format!("process {}", owner.pid),
+    }
+}
+
+/// Returns a name on one line. It is quoted, with its quotes doubled, if it has a character that
+/// ends or surrounds a name.
+fn quoted(name: &str) -> String {
+    let name = one_line(name);
+    if name.is_empty() || name.contains([' ', '"', '[', ']', '(', ')']) {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    } else {
+        name
     }
 }
 
@@ -246,6 +258,27 @@ fn counted_json(counted: &Counted) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_quoted_that_have_the_form_of_other_fields() {
+        let text = |command: &str, cgroup: &str| {
+            let details = Details {
+                command: command.into(),
+                uid: 0,
+                user: Some("root".into()),
+                cgroup: Some(cgroup.into()),
+                container: None,
+            };
+            OwnerText(&Owner { pid: 7, details: Some(details) }).to_string()
+        };
+        assert_eq!(text("curl", "/user.slice/a-b\\x2dc"), "curl[7] user root cgroup /user.slice/a-b\\x2dc");
+        assert_eq!(
+            text("sshd[1] user ro", "/x cgroup faked container deadbeef"),
+            "\"sshd[1] user ro\"[7] user root cgroup \"/x cgroup faked container deadbeef\""
+        );
+        assert_eq!(text("a\"[1]", ""), "\"a\"\"[1]\"[7] user root cgroup \"\"");
+        assert_eq!(text("sshd[1]", "/a\nb"), "\"sshd[1]\"[7] user root cgroup \"/a b\"");
+    }
 
     #[test]
     fn names_have_no_control_characters_in_text_and_json() {

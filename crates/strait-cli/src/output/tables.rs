@@ -319,15 +319,21 @@ impl TableOutput {
         Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
     }
 
-    /// Reports the start and the end of a failure of the export, or the early end of the upload.
+    /// Reports the start and the end of a failure of the export, or of a pause of the upload.
     fn report_failure(&mut self) {
         let was_failing = self.is_failing;
         let note = match &self.place {
             Place::Directory(_) => return,
             Place::Bucket(upload) => {
-                self.is_failing = was_failing || upload.has_ended();
+                self.is_failing = upload.has_ended();
                 let (bucket, directory) = (upload.bucket(), upload.directory().display());
-                format!("strait-upload has ended: files for {bucket} wait in {directory}")
+                if self.is_failing {
+                    format!(
+                        "strait-upload has ended: files for {bucket} wait in {directory} until it is started again"
+                    )
+                } else {
+                    "strait-upload was started again".to_owned()
+                }
             }
             Place::Collector(exporter) => {
                 let (collector, failure) = (exporter.collector(), exporter.failure());

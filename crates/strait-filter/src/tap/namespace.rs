@@ -1,7 +1,7 @@
 //! Check that a packet's interface is in one network namespace.
 //!
-//! A program stays on an interface that moves to another namespace. The process that reads its rings
-//! may have no right to the packets of that one.
+//! A program stays on an interface that moves to another namespace. The process that reads its
+//! rings may have no right to the packets of that one.
 
 use super::Exits;
 use crate::ebpf::{

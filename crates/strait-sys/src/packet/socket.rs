@@ -54,8 +54,8 @@ pub struct Statistics {
     pub freezes: u32,
 }
 
-/// Binds a packet socket to the address that it has (`bind(2)` after `getsockname(2)`), which changes
-/// nothing.
+/// Binds a packet socket to the address that it has (`bind(2)` after `getsockname(2)`), which
+/// changes nothing.
 ///
 /// # Errors
 /// EINVAL if the socket can never be bound to another interface: it is a member of a fanout group.

@@ -3,12 +3,12 @@
 //! Over TCP a message waits while the connection fails, for at most [`Limits::retry_for`]; the
 //! thread connects again with growing pauses. Over UDP a failed message is lost at once. A datagram
 //! that the collector's machine refuses is reported with the next one: the last datagram is then
-//! counted as lost.
+//! counted as lost. After the end of the capture all messages together have [`Limits::end`].
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -40,11 +40,17 @@ pub(super) struct Limits {
     pub(super) retry_for: Duration,
     /// Time after which a write fails of which the collector takes nothing.
     pub(super) write: Duration,
+    /// Time after the end of the capture from which messages are lost.
+    pub(super) end: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { retry_for: Duration::from_secs(10), write: Duration::from_secs(10) }
+        Self {
+            retry_for: Duration::from_secs(10),
+            write: Duration::from_secs(10),
+            end: Duration::from_mins(1),
+        }
     }
 }
 
@@ -61,6 +67,8 @@ struct Shared {
     message_bytes_max: AtomicUsize,
     /// Error of the last message; none if it was sent.
     failure: Mutex<Option<String>>,
+    /// End of the capture.
+    ended: OnceLock<Instant>,
 }
 
 impl Shared {
@@ -111,6 +119,7 @@ impl Exporter {
         let shared = Arc::new(Shared {
             message_bytes_max: AtomicUsize::new(bytes_max.unwrap_or(TCP_BYTES_MAX)),
             failure: Mutex::new(None),
+            ended: OnceLock::new(),
         });
         let queue = if connection.is_some() { UDP_QUEUE } else { TCP_QUEUE };
         let (sender, tasks) = sync_channel(queue);
@@ -144,6 +153,11 @@ impl Exporter {
             other => other,
         };
         Ok(())
+    }
+
+    /// Begins the end of the export, for which there is a time limit. The first call counts.
+    pub(crate) fn begin_end(&self) {
+        self.shared.ended.get_or_init(Instant::now);
     }
 
     /// Returns the collector.
@@ -224,6 +238,11 @@ impl Thread {
     /// Sends a message, or counts its flows as lost.
     fn deliver(&mut self, mut message: Message, counts: &Counts) {
         loop {
+            if is_over(&self.shared, self.limits) {
+                let late =
+                    || format!("it has not taken all flows {} s after the end", self.limits.end.as_secs());
+                return counts.lose(&message, Some(self.shared.failure().unwrap_or_else(late)));
+            }
             if self.wait_to_retry() {
                 return counts.lose(&message, self.shared.failure());
             }
@@ -288,11 +307,13 @@ impl Thread {
     fn put(&mut self, bytes: &[u8]) -> io::Result<bool> {
         self.pace();
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::NotConnected.into()) };
-        let is_refused = match connection.send(bytes) {
+        let (shared, limits) = (&self.shared, self.limits);
+        let is_over = || is_over(shared, limits);
+        let is_refused = match connection.send(bytes, is_over) {
             Ok(()) => false,
             Err(error) if is_refusal(&error, self.collector.transport) => {
                 // The kernel has reported the earlier datagram instead of sending this one.
-                connection.send(bytes)?;
+                connection.send(bytes, is_over)?;
                 self.refuse(&error);
                 true
             }
@@ -342,6 +363,11 @@ impl Thread {
             self.refuse(&error);
         }
     }
+}
+
+/// Returns true if the end of the capture is too long ago to send further messages.
+fn is_over(shared: &Shared, limits: Limits) -> bool {
+    shared.ended.get().is_some_and(|ended| ended.elapsed() >= limits.end)
 }
 
 /// Returns true if the error is that of an earlier datagram.

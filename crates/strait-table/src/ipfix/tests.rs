@@ -13,6 +13,7 @@ use rustix::net;
 use super::exporter::Limits;
 use super::message::{Builder, Message, Session};
 use super::record::Record;
+use super::transport::Connection;
 use super::*;
 use crate::flows::{EndReason, FlowRow, Side};
 
@@ -257,7 +258,7 @@ fn writer(address: SocketAddr, transport: Transport) -> Writer {
 
 fn writer_with(address: SocketAddr, transport: Transport, retry_for: Duration) -> (Writer, Arc<Exporter>) {
     let collector = Collector { name: address.to_string(), addresses: vec![address], transport, domain: 9 };
-    let limits = Limits { retry_for, write: Duration::from_secs(1) };
+    let limits = Limits { retry_for, write: Duration::from_secs(1), end: Duration::ZERO };
     let exporter = Arc::new(Exporter::with(collector, limits).unwrap());
     exporter.start().unwrap();
     let names = |index| (index == 1).then(|| "eth0.4094".to_owned());
@@ -289,6 +290,31 @@ fn closed_port() -> (OwnedFd, SocketAddr) {
     net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = net::getsockname(&socket).unwrap().try_into().unwrap();
     (socket, address)
+}
+
+#[test]
+fn flows_are_lost_when_the_time_after_the_end_is_over() {
+    let (_socket, address) = closed_port();
+    // Without the end, the flows would wait for the collector.
+    let (mut writer, exporter) = writer_with(address, Transport::Tcp, Duration::MAX);
+    exporter.begin_end();
+    writer.write(&rows(), true).unwrap();
+    writer.settle().unwrap();
+    assert_eq!((writer.exported().flows, writer.exported().lost), (0, 7));
+}
+
+#[test]
+fn message_to_a_slow_collector_ends_between_two_writes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let collector =
+        Collector { name: "slow".into(), addresses: vec![address], transport: Transport::Tcp, domain: 1 };
+    let mut connection = Connection::open(&collector, Duration::from_millis(50)).unwrap();
+    let calls = std::cell::Cell::new(0);
+    let is_over = || calls.replace(calls.get() + 1) == 1;
+    // More than the buffers of both sockets have, of which the collector reads nothing.
+    let error = connection.send(&vec![0; 64 << 20], is_over).unwrap_err();
+    assert_eq!((error.to_string(), calls.get()), ("it takes bytes too slowly".into(), 2));
 }
 
 #[test]

@@ -79,16 +79,14 @@ impl Connection {
         Err(failure)
     }
 
-    /// Sends a whole message.
-    pub(super) fn send(&mut self, message: &[u8]) -> io::Result<()> {
+    /// Sends a whole message. Fails between two writes if `is_over`: a collector can take a byte at
+    /// a time.
+    pub(super) fn send(&mut self, message: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
         match self {
             Self::Udp(socket) => socket.send(message).map(drop),
             Self::Tcp(stream) => {
                 check_open(stream)?;
-                stream.write_all(message).map_err(|error| match error.kind() {
-                    ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "it takes no more bytes"),
-                    _ => error,
-                })
+                write_until(stream, message, is_over)
             }
         }
     }
@@ -125,6 +123,25 @@ fn tcp(address: &SocketAddr, write_limit: Duration) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(address, CONNECT_LIMIT)?;
     stream.set_write_timeout(Some(write_limit))?;
     Ok(stream)
+}
+
+fn write_until(stream: &mut TcpStream, mut bytes: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
+    let slow = |cause| io::Error::new(ErrorKind::TimedOut, cause);
+    while !bytes.is_empty() {
+        if is_over() {
+            return Err(slow("it takes bytes too slowly"));
+        }
+        match stream.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                return Err(slow("it takes no more bytes"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Fails if the collector has closed the connection: the first write after that would succeed, and

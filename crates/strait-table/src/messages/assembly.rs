@@ -322,8 +322,8 @@ impl Assembly {
     }
 }
 
-/// Returns the length of the complete head at the start of `bytes`, of which the first `before` bytes
-/// are known to have no end of a head.
+/// Returns the length of the complete head at the start of `bytes`, of which the first `before`
+/// bytes are known to have no end of a head.
 fn head_len(bytes: &[u8], before: usize) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
     let from = before.saturating_sub(END.len() - 1);

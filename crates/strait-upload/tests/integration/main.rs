@@ -2,6 +2,8 @@
 //! down.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,6 +65,62 @@ fn complete_files_of_each_size_are_sent_and_removed() {
         run(&moto, spool.path(), "s3://lake").success().stderr,
         "uploaded 0 files, 0 bytes, to s3://lake\n"
     );
+}
+
+/// Launches an upload to a store without TLS at this address.
+fn launch<'a>(spool: &Path, endpoint: &str) -> Launch<'a> {
+    Launch::new(PROGRAM)
+        .env("AWS_ENDPOINT_URL", endpoint)
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .arg(spool)
+        .arg("s3://lake/raw")
+}
+
+/// Starts a store that answers a request with this head, and then with `chunk` until its client
+/// closes the connection. The thread returns the number of sent chunks.
+fn endless_store(head: &'static str, chunk: Vec<u8>) -> (SocketAddr, std::thread::JoinHandle<u64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 1 << 12]).unwrap() > 0);
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut sent = 0;
+        while stream.write_all(&chunk).is_ok() {
+            sent += 1;
+        }
+        sent
+    });
+    (address, serving)
+}
+
+#[test]
+fn endless_errors_of_a_store_are_cut_and_reported() {
+    const MIB_MAX: u64 = 100;
+    let spool = spool(&[("a.parquet", 100)]);
+    let text = vec![b'A'; MIB];
+    let chunk = [b"100000\r\n", &text[..], b"\r\n"].concat();
+    for (head, chunk) in [
+        ("HTTP/1.1 403 Forbidden\r\nContent-Length: 1099511627776\r\n\r\n", text),
+        ("HTTP/1.1 403 Forbidden\r\nTransfer-Encoding: chunked\r\n\r\n", chunk),
+    ] {
+        let (address, serving) = endless_store(head, chunk);
+        let finished = launch(spool.path(), &format!("http://{address}")).run(LIMIT).unwrap();
+        assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+        assert!(finished.stderr.contains("403") && finished.stderr.len() < 1000, "{}", finished.stderr);
+        assert!(serving.join().unwrap() < MIB_MAX);
+    }
+    assert!(file(spool.path(), "a.parquet").exists());
+}
+
+#[test]
+fn password_in_the_address_of_the_store_is_refused_and_not_shown() {
+    let spool = spool(&[("a.parquet", 100)]);
+    let finished = launch(spool.path(), "http://user:PASSWORD@127.0.0.1:1").run(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+    let stderr = finished.stderr;
+    assert!(stderr.contains("AWS_ENDPOINT_URL has a user") && !stderr.contains("PASSWORD"), "{stderr}");
 }
 
 #[test]

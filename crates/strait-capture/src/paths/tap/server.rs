@@ -8,8 +8,8 @@ mod held;
 mod namespace;
 
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -241,7 +241,7 @@ fn open(options: &Options<'_>, budget: &Budget<'_>) -> Result<Served, Error> {
     let sizes = sizes(requested, cpus, frame_bytes_max(&interface) as u32);
     let bytes = sizes.value_bytes().saturating_mul(cpus as usize);
     let needed = bytes.saturating_add(DOORBELL_BYTES * lanes as usize);
-    let held = budget.held.bytes()?;
+    let held = budget.held.bytes(Instant::now())?;
     if held.saturating_add(needed) > budget.bytes {
         let (mib, held, max) = (needed >> 20, held >> 20, budget.bytes >> 20);
         return Err(Error::Usage(format!(

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::thread;
 
 use rustix::io::Errno;
@@ -377,7 +378,7 @@ fn tap_copies_no_frame_after_its_interface_has_moved_to_another_namespace() {
     };
     let moved = tap_of_right(wire.right());
     send_until_copied(&moved);
-    let namespace = std::os::fd::AsRawFd::as_raw_fd(&wire.left().namespace().as_fd());
+    let namespace = wire.left().namespace().as_fd().as_raw_fd();
     let ip = |end: &End, line: &str| end.command("ip").args(line.split(' ')).run(LIMIT).unwrap().success();
     ip(wire.right(), &format!("link set right netns /proc/{}/fd/{namespace}", std::process::id()));
     let before = frames(&moved);
