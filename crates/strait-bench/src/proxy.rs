@@ -212,9 +212,12 @@ impl<'a> Rig<'a> {
         }
         let mut proxy = self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit())?;
         let connects = is_tunnel && contestant.connects();
-        let is_answered = || match connects {
-            true => fetch::tunnel(listen, address).is_ok(),
-            false => fetch::body(listen, &FIRST.target()).is_ok(),
+        let is_answered = || {
+            if connects {
+                fetch::tunnel(listen, address).is_ok()
+            } else {
+                fetch::body(listen, &FIRST.target()).is_ok()
+            }
         };
         let answers = |_: &Child| self.far.0.run(|| Ok(is_answered()))?;
         let measured = proxy

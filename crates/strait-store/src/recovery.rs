@@ -31,7 +31,7 @@ pub(crate) struct Recovery {
     pub(crate) records: usize,
     /// Last batch that has placed or removed a record, by its sequence; none if that is the first
     /// batch.
-    last_batches: HashMap<u64, usize>,
+    newest: HashMap<u64, usize>,
     /// True if the last session has closed the store after the last cut.
     pub(crate) is_closed: bool,
 }
@@ -56,7 +56,7 @@ struct Batches {
     files: Vec<FileEntry>,
     indices: HashMap<u64, usize>,
     records: usize,
-    last_batches: HashMap<u64, usize>,
+    newest: HashMap<u64, usize>,
     /// The batch being read.
     begun: Begun,
 }
@@ -80,9 +80,9 @@ impl Recovery {
         let mut read = Batches::default();
         for_each_block(disk, &file, 0..blocks, |place, block| read.add(checkpoint, place, &block));
         let is_closed = read.last?.is_last && read.session + 1 == checkpoint.session;
-        let Batches { mut units, files, records, last_batches, .. } = read;
+        let Batches { mut units, files, records, newest, .. } = read;
         units.sort_by_key(|unit| Reverse(unit.batch));
-        Some(Self { file, units, files, records, last_batches, is_closed })
+        Some(Self { file, units, files, records, newest, is_closed })
     }
 
     /// Adds the records of a unit to the index. `files` are in the order of the journal. Skips
@@ -95,7 +95,7 @@ impl Recovery {
         files: &[Option<Arc<SegmentFile>>],
     ) -> Option<()> {
         let Unit { batch, blocks, .. } = self.units.get(unit)?;
-        let is_last = |sequence| self.last_batches.get(&sequence).is_none_or(|last| last == batch);
+        let is_last = |sequence| self.newest.get(&sequence).is_none_or(|last| last == batch);
         let end = for_each_block(&shared.segments.disk, &self.file, blocks.clone(), |_, block| {
             let entries = block.items::<Entry>().filter(|entry| is_last(entry.sequence));
             entries.for_each(|entry| admit(shared, &entry, files));
@@ -123,7 +123,7 @@ impl Batches {
         let begun = std::mem::take(&mut self.begun);
         self.units.extend(begun.units);
         self.records += begun.records;
-        self.last_batches.extend(begun.changed.into_iter().map(|sequence| (sequence, self.count)));
+        self.newest.extend(begun.changed.into_iter().map(|sequence| (sequence, self.count)));
         for file in begun.files {
             let index = *self.indices.entry(file.header.number).or_insert(self.files.len());
             match self.files.get_mut(index) {
