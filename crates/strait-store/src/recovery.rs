@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(crate) struct Recovery {
     pub(crate) records: usize,
     /// Last batch that has placed or removed a record, by its sequence; none if that is the first
     /// batch.
-    newest: HashMap<u64, usize>,
+    newest: HashMap<u64, usize, BuildHasherDefault<Spread>>,
     /// True if the last session has closed the store after the last cut.
     pub(crate) is_closed: bool,
 }
@@ -56,7 +57,7 @@ struct Batches {
     files: Vec<FileEntry>,
     indices: HashMap<u64, usize>,
     records: usize,
-    newest: HashMap<u64, usize>,
+    newest: HashMap<u64, usize, BuildHasherDefault<Spread>>,
     /// The batch being read.
     begun: Begun,
 }
@@ -69,6 +70,27 @@ struct Begun {
     records: usize,
     /// Sequences of the records that it places and removes.
     changed: Vec<u64>,
+}
+
+/// Hash of a sequence number. The first hit after a start waits for as many hashes as the later
+/// batches have entries, and the numbers are the store's own, so they need no keyed hash.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Recovery {
