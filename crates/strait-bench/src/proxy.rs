@@ -133,10 +133,12 @@ impl<'a> Rig<'a> {
     fn attempt(&self, plan: &Plan, contestant: Contestant, workload: &Workload) -> Result<Account> {
         if contestant == Contestant::Direct {
             let (origin, address) = self.origin(&self.near, &self.proxy_cpus)?;
-            return self.load(plan, workload, address, address, &origin);
+            return self.load(plan, (workload, false), address, address, &origin);
         }
-        self.with_proxy(contestant, (plan.disk_bytes, plan.memory_bytes), |listen, origin, proxy| {
-            self.load(plan, workload, listen, origin, proxy)
+        let limits = (plan.disk_bytes, plan.memory_bytes);
+        self.with_proxy(contestant, limits, workload.is_tunnel, |listen, origin, proxy| {
+            let connects = workload.is_tunnel && contestant.connects();
+            self.load(plan, (workload, connects), listen, origin, proxy)
         })
     }
 
@@ -144,7 +146,7 @@ impl<'a> Rig<'a> {
     /// `capacity_bytes`. Returns the requests that the origin answered.
     pub(crate) fn replay(&self, contestant: Contestant, capacity_bytes: u64, trace: &Trace) -> Result<Count> {
         let memory_bytes = if contestant.is_in_memory() { capacity_bytes } else { MEMORY_BESIDE_BYTES };
-        self.with_proxy(contestant, (capacity_bytes, memory_bytes), |listen, origin, _| {
+        self.with_proxy(contestant, (capacity_bytes, memory_bytes), false, |listen, origin, _| {
             let replayed = self.far.0.run(|| {
                 let before = fetch::count(origin)?;
                 replay::run(listen, trace, self.terminated)?;
@@ -170,7 +172,8 @@ impl<'a> Rig<'a> {
         // So that nothing is evicted.
         let disk_bytes = (DISK_MIB << 20).max(2 * u64::from(count) * (bytes + RECORD_BYTES));
         let memory_bytes = MEMORY_BESIDE_BYTES;
-        let setting = Setting { listen, origin, disk_bytes, memory_bytes, launcher: &self.launcher };
+        let (launcher, is_tunnel) = (&self.launcher, false);
+        let setting = Setting { listen, origin, disk_bytes, memory_bytes, launcher, is_tunnel };
         let (_, program) = peer::STRAIT.programs(&setting, &directory)?;
         let start = || self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit());
         let mut proxy = start()?;
@@ -189,23 +192,34 @@ impl<'a> Rig<'a> {
     }
 
     /// Starts a proxy before an origin, and calls `measure` with the addresses of both and the
-    /// proxy's process. The limits are those of a cache on disk and in memory, in bytes.
+    /// proxy's process. The limits are those of a cache on disk and in memory, in bytes. With
+    /// `is_tunnel` the proxy relays connections to the origin.
     fn with_proxy<T>(
         &self,
         contestant: Contestant,
         (disk_bytes, memory_bytes): (u64, u64),
+        is_tunnel: bool,
         measure: impl FnOnce(SocketAddr, SocketAddr, &Child) -> Result<T>,
     ) -> Result<T> {
         let (_origin, address) = self.origin(&self.far, &self.load_cpus)?;
         let directory = self.directories.next()?;
         let listen = self.free_address()?;
-        let setting = Setting { listen, origin: address, disk_bytes, memory_bytes, launcher: &self.launcher };
+        let launcher = &self.launcher;
+        let setting = Setting { listen, origin: address, disk_bytes, memory_bytes, launcher, is_tunnel };
         let (before, program) = contestant.programs(&setting, &directory)?;
         if let Some(before) = before {
             self.launcher.start(&self.near.0, &before, &self.proxy_cpus, self.limit())?.finish(READY_MAX)?;
         }
         let mut proxy = self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit())?;
-        let answers = |_: &Child| self.far.0.run(|| Ok(fetch::body(listen, &FIRST.target()).is_ok()))?;
+        let connects = is_tunnel && contestant.connects();
+        let is_answered = || {
+            if connects {
+                fetch::tunnel(listen, address).is_ok()
+            } else {
+                fetch::body(listen, &FIRST.target()).is_ok()
+            }
+        };
+        let answers = |_: &Child| self.far.0.run(|| Ok(is_answered()))?;
         let measured = proxy
             .wait_until(READY_MAX, answers)
             .inspect(|()| tree::pin(proxy.id(), &self.proxy_cpus))
@@ -239,7 +253,7 @@ impl<'a> Rig<'a> {
     fn load(
         &self,
         plan: &Plan,
-        workload: &Workload,
+        (workload, connects): (&Workload, bool),
         to: SocketAddr,
         origin: SocketAddr,
         watched: &Child,
@@ -258,6 +272,8 @@ impl<'a> Rig<'a> {
             format!("--seconds={}", self.seconds),
         ]);
         arguments.extend(workload.rate.map(|rate| format!("--rate={rate}")));
+        arguments.extend(workload.is_tunnel.then(|| "--tunnel".to_owned()));
+        arguments.extend(connects.then(|| "--connect".to_owned()));
         arguments.extend(plan.verify_all.then(|| "--verify-all".to_owned()));
         let program = self.launcher.own(arguments);
         let client = self.launcher.start(&self.far.0, &program, &self.load_cpus, self.limit())?;

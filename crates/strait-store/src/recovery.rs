@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(crate) struct Recovery {
     pub(crate) records: usize,
     /// Last batch that has placed or removed a record, by its sequence; none if that is the first
     /// batch.
-    last_batches: HashMap<u64, usize>,
+    newest: HashMap<u64, usize, BuildHasherDefault<Spread>>,
     /// True if the last session has closed the store after the last cut.
     pub(crate) is_closed: bool,
 }
@@ -56,7 +57,7 @@ struct Batches {
     files: Vec<FileEntry>,
     indices: HashMap<u64, usize>,
     records: usize,
-    last_batches: HashMap<u64, usize>,
+    newest: HashMap<u64, usize, BuildHasherDefault<Spread>>,
     /// The batch being read.
     begun: Begun,
 }
@@ -71,6 +72,27 @@ struct Begun {
     changed: Vec<u64>,
 }
 
+/// Hash of a sequence number. The first hit after a start waits for as many hashes as the later
+/// batches have entries, and the numbers are the store's own, so they need no keyed hash.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl Recovery {
     /// Opens the journal in `dir`, in the session of `checkpoint`; `None` if it has no valid cut.
     /// Damage, and a cut that is not known to be durable, end it.
@@ -80,9 +102,9 @@ impl Recovery {
         let mut read = Batches::default();
         for_each_block(disk, &file, 0..blocks, |place, block| read.add(checkpoint, place, &block));
         let is_closed = read.last?.is_last && read.session + 1 == checkpoint.session;
-        let Batches { mut units, files, records, last_batches, .. } = read;
+        let Batches { mut units, files, records, newest, .. } = read;
         units.sort_by_key(|unit| Reverse(unit.batch));
-        Some(Self { file, units, files, records, last_batches, is_closed })
+        Some(Self { file, units, files, records, newest, is_closed })
     }
 
     /// Adds the records of a unit to the index. `files` are in the order of the journal. Skips
@@ -95,7 +117,7 @@ impl Recovery {
         files: &[Option<Arc<SegmentFile>>],
     ) -> Option<()> {
         let Unit { batch, blocks, .. } = self.units.get(unit)?;
-        let is_last = |sequence| self.last_batches.get(&sequence).is_none_or(|last| last == batch);
+        let is_last = |sequence| self.newest.get(&sequence).is_none_or(|last| last == batch);
         let end = for_each_block(&shared.segments.disk, &self.file, blocks.clone(), |_, block| {
             let entries = block.items::<Entry>().filter(|entry| is_last(entry.sequence));
             entries.for_each(|entry| admit(shared, &entry, files));
@@ -123,7 +145,7 @@ impl Batches {
         let begun = std::mem::take(&mut self.begun);
         self.units.extend(begun.units);
         self.records += begun.records;
-        self.last_batches.extend(begun.changed.into_iter().map(|sequence| (sequence, self.count)));
+        self.newest.extend(begun.changed.into_iter().map(|sequence| (sequence, self.count)));
         for file in begun.files {
             let index = *self.indices.entry(file.header.number).or_insert(self.files.len());
             match self.files.get_mut(index) {

@@ -190,7 +190,7 @@ impl Stores {
                 .fold((0, true), |(now, is_done), (of_it, poll)| (now + of_it, is_done && poll.is_ready()));
             if now != steps || is_done { Poll::Ready(()) } else { Poll::Pending }
         })
-        .await
+        .await;
     }
 
     /// As [`Store::end_unloaded`], of all stores.

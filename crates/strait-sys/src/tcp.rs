@@ -47,8 +47,8 @@ pub fn acknowledged(socket: impl AsFd) -> Result<u64> {
 }
 
 /// Lets a connection become readable only with that many bytes, at the end, or when the receive
-/// window is nearly full (`SO_RCVLOWAT`, socket(7)). A lower mark than before reports bytes that are
-/// there already.
+/// window is nearly full (`SO_RCVLOWAT`, socket(7)). A lower mark than before reports bytes that
+/// are there already.
 ///
 /// # Errors
 /// EBADF and the like alone.

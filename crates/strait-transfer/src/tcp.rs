@@ -1,6 +1,6 @@
-//! Low-water mark of a TCP connection, and its progress by the peer's acknowledgements, for senders that judge the pace of
-//! a peer: a write returns when the kernel has accepted the bytes, not when they have arrived.
-//! Moves no bytes.
+//! Low-water mark of a TCP connection, and its progress by the peer's acknowledgements, for senders
+//! that judge the pace of a peer: a write returns when the kernel has accepted the bytes, not when
+//! they have arrived. Moves no bytes.
 
 use std::os::fd::AsFd;
 

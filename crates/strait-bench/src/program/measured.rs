@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_bench::child::{self, Exec};
 use strait_bench::contestant::Way;
+use strait_bench::proxy::workload::Workload;
 use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
 use strait_bench::send::peers::PeersLoad;
@@ -126,6 +127,12 @@ pub(crate) struct LoadArgs {
     /// Compare every body
     #[arg(long)]
     verify_all: bool,
+    /// Send requests as long as the bodies through tunnels to the origin
+    #[arg(long)]
+    tunnel: bool,
+    /// Open the tunnels by CONNECT
+    #[arg(long)]
+    connect: bool,
 }
 
 #[derive(ClapArgs)]
@@ -193,7 +200,8 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Error> {
     let options = load::Options {
         to: args.to,
         origin: args.origin,
-        workload: args.axes.workload(),
+        workload: Workload { is_tunnel: args.tunnel, ..args.axes.workload() },
+        connects: args.connect,
         warm_up: seconds(args.warm_up)?,
         time: seconds(args.seconds)?,
         watch: args.watch,

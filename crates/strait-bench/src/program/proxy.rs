@@ -88,6 +88,7 @@ impl Axes {
             cacheable: self.cacheable.unwrap_or(self.hits).max(self.hits),
             objects: self.objects,
             rate: self.rate,
+            is_tunnel: false,
         }
     }
 }

@@ -36,6 +36,34 @@ pub(crate) fn body(address: SocketAddr, target: &str) -> Result<Vec<u8>> {
     }
 }
 
+/// Opens a tunnel to `origin` through the proxy at `address` by CONNECT.
+///
+/// # Errors
+/// The proxy does not open it.
+pub(crate) fn tunnel(address: SocketAddr, origin: SocketAddr) -> Result<TcpStream> {
+    let failed = |error| Error::file(format!("open a tunnel through {address}"), error);
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    let request = format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(failed)?;
+    let mut head = Vec::new();
+    // The origin sends nothing before a request, so no byte after the head is read.
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).map_err(failed)?;
+        head.extend_from_slice(&byte);
+        if head.len() as u64 > RESPONSE_BYTES_MAX {
+            return Err(failed(std::io::ErrorKind::InvalidData.into()));
+        }
+    }
+    let line = String::from_utf8_lossy(&head);
+    let line = line.lines().next().unwrap_or_default();
+    match line.split(' ').nth(1) {
+        Some("200") => Ok(stream),
+        _ => Err(Error::Invalid(format!("{address} answers CONNECT with {line}"))),
+    }
+}
+
 /// Returns the counters of the origin at `address`.
 pub(crate) fn count(address: SocketAddr) -> Result<Count> {
     let output = body(address, COUNT)?;

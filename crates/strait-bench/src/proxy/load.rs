@@ -59,6 +59,8 @@ pub struct Options {
     pub watch: u32,
     /// Compare every body with the expected bytes, not only small ones and a sample of the others.
     pub verify_all: bool,
+    /// Open a tunnel to the origin by CONNECT on each connection.
+    pub connects: bool,
 }
 
 /// Figures of the client.
@@ -165,7 +167,7 @@ impl<'a> Load<'a> {
             timer,
             connections: Vec::new(),
             idle: Vec::new(),
-            tools: Tools::new(options.origin),
+            tools: Tools::new(options.origin, options.workload.is_tunnel),
             events: Vec::with_capacity(EVENTS),
             heard_ns: 0,
             began: Instant::now(),
@@ -186,9 +188,13 @@ impl<'a> Load<'a> {
     }
 
     fn connect(&self, index: usize) -> Result<Exchange> {
-        let to = self.options.to;
+        let Options { to, origin, .. } = *self.options;
         let failed = |error| Error::file(format!("connect to {to}"), error);
-        let socket = TcpStream::connect_timeout(&to, SILENCE_MAX).map_err(failed)?;
+        let socket = if self.options.connects {
+            fetch::tunnel(to, origin)?
+        } else {
+            TcpStream::connect_timeout(&to, SILENCE_MAX).map_err(failed)?
+        };
         socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
         // Edge-triggered, so that one registration lasts as long as the connection.
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;

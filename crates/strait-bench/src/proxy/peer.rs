@@ -26,6 +26,10 @@ const NOBODY: u32 = 65534;
 /// Time for a proxy to end.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
+/// Configuration of Strait's proxy for tunnels.
+const TUNNEL_FILE: &str = "strait.toml";
+const TUNNEL_CONFIGURATION: &str = include_str!("../../peers/strait.toml");
+
 /// Program between the client and the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
@@ -97,6 +101,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) disk_bytes: u64,
     pub(crate) memory_bytes: u64,
     pub(crate) launcher: &'a Launcher,
+    /// True if connections are relayed to the origin: by CONNECT, or uninterpreted.
+    pub(crate) is_tunnel: bool,
 }
 
 impl Contestant {
@@ -121,6 +127,22 @@ impl Contestant {
             Self::HaProxy => Some(&installed::HAPROXY),
             Self::HaProxySplice => Some(&installed::HAPROXY_SPLICE),
             Self::TrafficServer => Some(&installed::TRAFFICSERVER),
+        }
+    }
+
+    /// Returns true if its tunnels are opened by CONNECT. Other contestants relay all connections.
+    pub(crate) fn connects(self) -> bool {
+        matches!(self, Self::Strait(_) | Self::Squid)
+    }
+
+    /// Returns the peer that relays connections.
+    fn tunnel(self) -> Option<&'static installed::Peer> {
+        match self {
+            Self::Nginx => Some(&installed::NGINX_TUNNEL),
+            Self::Squid => Some(&installed::SQUID_TUNNEL),
+            Self::HaProxy => Some(&installed::HAPROXY_TUNNEL),
+            Self::HaProxySplice => Some(&installed::HAPROXY_TUNNEL_SPLICE),
+            _ => None,
         }
     }
 
@@ -149,15 +171,25 @@ impl Contestant {
         directory: &Directory,
     ) -> Result<(Option<Program>, Program)> {
         let fill = |text: &str| setting.fill(text, directory);
-        if let Some(peer) = self.peer() {
+        let peer = if setting.is_tunnel { self.tunnel() } else { self.peer() };
+        if let Some(peer) = peer {
             return peer.programs(setting, directory);
+        }
+        if self.peer().is_some() {
+            return Err(Error::Invalid(format!("{self} has no tunnels here")));
         }
         let Self::Strait(optimised) = self else {
             return Err(Error::Usage(format!("{self} is not a program")));
         };
         let mut arguments = vec!["proxy".to_owned()];
-        let options = ["--listen=@LISTEN@", "--origin=http://@ORIGIN@", "--cache-dir=@DIR@/cache"];
+        let options = ["--listen=@LISTEN@", "--cache-dir=@DIR@/cache"];
         arguments.extend(options.map(fill));
+        if setting.is_tunnel {
+            directory.write(TUNNEL_FILE, &fill(TUNNEL_CONFIGURATION))?;
+            arguments.push(fill("--config=@DIR@/") + TUNNEL_FILE);
+        } else {
+            arguments.push(fill("--origin=http://@ORIGIN@"));
+        }
         arguments.extend([
             format!("--cache-size={}", setting.disk_bytes),
             format!("--memory={}", setting.memory_bytes),

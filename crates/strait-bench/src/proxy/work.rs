@@ -119,6 +119,7 @@ impl Figure {
             cacheable,
             objects: OPEN_OBJECTS,
             rate: Some(rate.into()),
+            is_tunnel: false,
         }
     }
 }
@@ -155,14 +156,21 @@ fn mixed() -> Work {
     Work { name: "mix-13k".into(), workload }
 }
 
+/// Returns messages of 13 KiB each way in tunnels: CONNECT, or relayed connections.
+fn tunnels() -> Work {
+    let workload = Workload { is_tunnel: true, cacheable: 0.0, hits: 0.0, objects: 0, ..mixed().workload };
+    Work { name: "connect-13k".into(), workload }
+}
+
 /// Returns all workloads: closed loops at each proxy's highest rate.
 pub fn works() -> Vec<Work> {
     let work = |(name, bytes, connections, objects, cacheable): Row| {
         let hits = if objects > 0 { 1.0 } else { 0.0 };
         let cacheable = f64::from(u8::from(cacheable));
         let sizes = Sizes::Fixed(bytes);
-        let workload = Workload { sizes, connections, hits, cacheable, objects, rate: None };
+        let workload =
+            Workload { sizes, connections, hits, cacheable, objects, rate: None, is_tunnel: false };
         Work { name: name.into(), workload }
     };
-    WORKS.into_iter().map(work).chain([mixed()]).collect()
+    WORKS.into_iter().map(work).chain([mixed(), tunnels()]).collect()
 }

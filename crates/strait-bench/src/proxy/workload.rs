@@ -28,6 +28,8 @@ pub struct Workload {
     /// Requests/s at equal intervals, independent of responses; None for a closed loop at the
     /// highest rate.
     pub rate: Option<f64>,
+    /// True if each connection is a tunnel to the origin, with requests as long as the bodies.
+    pub is_tunnel: bool,
 }
 
 /// Sizes of objects.
@@ -151,6 +153,7 @@ mod tests {
         cacheable: 0.8,
         objects: 10,
         rate: Some(1000.0),
+        is_tunnel: false,
     };
 
     #[test]

@@ -54,6 +54,14 @@ fn open_loop_makes_no_request_before_it_is_due() {
 }
 
 #[test]
+fn tunnel_carries_every_message_to_the_origin() {
+    let results = bench_proxy(&["--only", "strait", "--work", "connect-13k", "--verify-all"]);
+    let of = |name| figure(&results, "strait", 0, name);
+    assert!(of("requests_per_s") > 0.0 && of("hit_percent") < 50.0, "{results}");
+    assert!((of("verified_percent") - 100.0).abs() < 1e-9, "{results}");
+}
+
+#[test]
 fn cache_answers_repeated_requests_and_forwards_the_others() {
     let arguments = ["--only", "strait", "--work", "hit-4k,miss-13k,store-13k,hit-1m", "--verify-all"];
     let results = bench_proxy(&arguments);

@@ -248,8 +248,8 @@ impl Worker {
         }
     }
 
-    /// Returns the stored responses that match a request and can be validated, fresh or stale, one for
-    /// each variant.
+    /// Returns the stored responses that match a request and can be validated, fresh or stale, one
+    /// for each variant.
     pub(crate) fn candidates(&self, hash: u64, key: &str, request: &Fields<'_>) -> Vec<Arc<Object>> {
         let query = self.query(hash, key, request);
         let is_match =

@@ -151,8 +151,8 @@ impl Carrier {
         }
     }
 
-    /// Sets the low-water mark of a connection without TLS, whose records have framing of their own.
-    /// Returns false if there is none.
+    /// Sets the low-water mark of a connection without TLS: its records have framing of their own.
+    /// Returns false for any other.
     pub(crate) fn set_low_water(&self, bytes: u32) -> bool {
         match self {
             Self::Connection(stream) if !stream.is_encrypted() => set_low_water(&stream.tcp, bytes),

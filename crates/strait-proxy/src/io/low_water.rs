@@ -1,10 +1,11 @@
 //! Low-water mark for long bodies that arrive in small pieces.
 //!
-//! Each piece costs a wake-up and some system calls. If pieces arrive so fast that many of them come
-//! within [`GATHER`], the socket reports bytes only when that many have arrived (`SO_RCVLOWAT`). The
-//! mark is never higher than the bytes that are due, so the end of a body needs no further bytes,
-//! and the connection has no mark when its next message is read. If the peer becomes slower, the
-//! mark is removed after [`LATE`]. The end of the connection is reported whatever the mark.
+//! Each piece costs a wake-up and some system calls. If pieces arrive so fast that many of them
+//! come within [`GATHER`], the socket reports bytes only when that many have arrived
+//! (`SO_RCVLOWAT`). The mark is never higher than the bytes that are due, so the end of a body
+//! needs no further bytes, and the connection has no mark when its next message is read. If the
+//! peer becomes slower, the mark is removed after [`LATE`]. The end of the connection is reported
+//! whatever the mark.
 //!
 //! [`crate::io::socket`] sets the mark that is returned here.
 
@@ -146,11 +147,10 @@ mod tests {
         let every = Duration::from_micros(100);
         assert!(note(&mut low_water, READS + 1, 4096, every, 1 << 20).is_some());
         let begin = Instant::now();
-        std::future::poll_fn(|context| match low_water.poll_late(context) {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
-        })
-        .await;
+        let late = std::future::poll_fn(|context| {
+            if low_water.poll_late(context) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        });
+        late.await;
         assert_eq!(begin.elapsed(), LATE);
         assert_eq!((low_water.remove(), low_water.needed), (None, 2 * READS));
         assert_eq!(note(&mut low_water, READS + 1, 4096, every, 1 << 20), None, "more reads are needed");

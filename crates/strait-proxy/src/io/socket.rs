@@ -368,8 +368,8 @@ impl Socket {
         Ok(moved)
     }
 
-    /// Reads available bytes, at most `most` of the `due` ones of a body, into a piece; an empty one
-    /// at the end. Only without TLS.
+    /// Reads available bytes, at most `most` of the `due` ones of a body, into a piece; an empty
+    /// one at the end. Only without TLS.
     pub(crate) async fn receive(&mut self, most: usize, due: u64) -> Result<Piece, SocketError> {
         let Self { stream, deadline, idle_timeout, pace, low_water, .. } = self;
         let mut piece = None;

@@ -84,7 +84,8 @@ pub(crate) fn object(
     worker.heads.give_back(head);
     let object = object.with_negative(settings.negative);
     // A part without a strong validator cannot be validated.
-    let is_useful = is_useful(fields, &own, &object.times) && !(is_lone && !object.times.is_fresh(received));
+    let can_answer = !is_lone || object.times.is_fresh(received);
+    let is_useful = can_answer && is_useful(fields, &own, &object.times);
     (is_readable && is_useful).then_some((object, range))
 }
 

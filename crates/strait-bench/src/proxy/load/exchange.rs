@@ -23,6 +23,9 @@ const DISCARD_BYTES: usize = 4 << 20;
 const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Limit of header fields of a response.
 const FIELDS_MAX: usize = 64;
+/// Field that makes a request longer, and the end of the head after it.
+const PADDING: &[u8] = b"Padding: ";
+const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// Buffers and constants shared by all connections.
 #[derive(Debug)]
@@ -33,12 +36,15 @@ pub(super) struct Tools {
     sink: Vec<u8>,
     request: Vec<u8>,
     host: String,
+    /// True if requests are as long as the bodies.
+    is_padded: bool,
 }
 
 impl Tools {
-    pub(super) fn new(host: SocketAddr) -> Self {
+    pub(super) fn new(host: SocketAddr, is_padded: bool) -> Self {
         let (block, host) = (Block::new(), host.to_string());
-        Self { block, buffer: vec![0; BUFFER_BYTES], sink: vec![0; DISCARD_BYTES], request: Vec::new(), host }
+        let (buffer, sink) = (vec![0; BUFFER_BYTES], vec![0; DISCARD_BYTES]);
+        Self { block, buffer, sink, request: Vec::new(), host, is_padded }
     }
 }
 
@@ -100,12 +106,18 @@ impl Exchange {
         is_verified: bool,
         tools: &mut Tools,
     ) -> Result<(), String> {
-        let Tools { request, host, .. } = tools;
+        let Tools { request, host, is_padded, .. } = tools;
         request.clear();
         let Object { size, id, cacheable } = object;
         let written =
-            write!(request, "GET /{size}/{id}?c={} HTTP/1.1\r\nHost: {host}\r\n\r\n", u8::from(cacheable));
+            write!(request, "GET /{size}/{id}?c={} HTTP/1.1\r\nHost: {host}\r\n", u8::from(cacheable));
         debug_assert!(written.is_ok(), "a vector takes everything");
+        if *is_padded {
+            request.extend_from_slice(PADDING);
+            request.resize(request.len().max((size as usize).saturating_sub(HEAD_END.len())), b'p');
+            request.extend_from_slice(b"\r\n");
+        }
+        request.extend_from_slice(b"\r\n");
         let is_verified = is_verified || size <= SMALL_BYTES_MAX;
         self.head.clear();
         self.pending = Some(Pending { object, due_ns, is_verified, received: None, closes: false });
@@ -257,7 +269,7 @@ mod tests {
     fn outcome_of(pieces: &[&[u8]], is_verified: bool) -> Result<Outcome, String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut tools = Tools::new(address);
+        let mut tools = Tools::new(address, false);
         let mut exchange = Exchange::new(TcpStream::connect(address).unwrap());
         let (mut server, _) = listener.accept().unwrap();
         exchange.request(OBJECT, 0, is_verified, &mut tools).unwrap();

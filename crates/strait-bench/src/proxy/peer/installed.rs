@@ -41,6 +41,9 @@ pub(super) const NGINX: Peer = Peer {
     arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
 };
 
+pub(super) const NGINX_TUNNEL: Peer =
+    Peer { files: &[("nginx.conf", configuration!("nginx/tunnel.conf"))], ..NGINX };
+
 pub(super) const SQUID: Peer = Peer {
     program: "squid",
     version: "-v",
@@ -49,6 +52,9 @@ pub(super) const SQUID: Peer = Peer {
     arguments: &["-N", "-f", "@DIR@/squid.conf"],
     ..NGINX
 };
+
+pub(super) const SQUID_TUNNEL: Peer =
+    Peer { files: &[("squid.conf", configuration!("squid/tunnel.conf"))], ..SQUID };
 
 pub(super) const SQUID_AUFS: Peer = Peer {
     directories: &["cache"],
@@ -109,6 +115,12 @@ pub(super) const HAPROXY: Peer = Peer {
 };
 
 pub(super) const HAPROXY_SPLICE: Peer = Peer { values: &[("@SPLICE@", "option splice-response")], ..HAPROXY };
+
+pub(super) const HAPROXY_TUNNEL: Peer =
+    Peer { files: &[("haproxy.cfg", configuration!("haproxy/tunnel.cfg"))], ..HAPROXY };
+
+pub(super) const HAPROXY_TUNNEL_SPLICE: Peer =
+    Peer { values: &[("@SPLICE@", "option splice-auto")], ..HAPROXY_TUNNEL };
 
 pub(super) const TRAFFICSERVER: Peer = Peer {
     program: "traffic_server",

@@ -10,7 +10,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const DUE: u64 = 1 << 20;
 
 /// A connection with a mark of 64 KiB, and its peer.
-async fn with_mark() -> (Socket, std::net::TcpStream) {
+fn with_mark() -> (Socket, std::net::TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     peer.set_nodelay(true).unwrap();
@@ -36,7 +36,7 @@ async fn receive(socket: &mut Socket, is_spliced: bool, due: u64) -> Result<usiz
 #[tokio::test]
 async fn bytes_below_the_mark_are_received_while_the_peer_waits() {
     for is_spliced in [true, false] {
-        let (mut socket, mut peer) = with_mark().await;
+        let (mut socket, mut peer) = with_mark();
         let mut received = 0;
         for _ in 0..3 {
             peer.write_all(&[b'a'; 1000]).unwrap();
@@ -53,7 +53,7 @@ async fn bytes_below_the_mark_are_received_while_the_peer_waits() {
 #[tokio::test]
 async fn end_and_reset_of_the_peer_are_seen_below_the_mark() {
     for is_spliced in [true, false] {
-        let (mut socket, mut peer) = with_mark().await;
+        let (mut socket, mut peer) = with_mark();
         peer.write_all(&[b'a'; 1000]).unwrap();
         drop(peer);
         let mut received = 0;
@@ -62,7 +62,7 @@ async fn end_and_reset_of_the_peer_are_seen_below_the_mark() {
         }
         assert_eq!(receive(&mut socket, is_spliced, DUE).await, Ok(0));
 
-        let (mut socket, peer) = with_mark().await;
+        let (mut socket, peer) = with_mark();
         rustix::net::sockopt::set_socket_linger(peer.as_fd(), Some(Duration::ZERO)).unwrap();
         drop(peer);
         assert_eq!(receive(&mut socket, is_spliced, DUE).await, Err(SocketError::Closed));
@@ -71,7 +71,7 @@ async fn end_and_reset_of_the_peer_are_seen_below_the_mark() {
 
 #[tokio::test]
 async fn idle_peer_times_out_below_the_mark() {
-    let (mut socket, _peer) = with_mark().await;
+    let (mut socket, _peer) = with_mark();
     socket.idle_timeout = Duration::from_millis(20);
     assert_eq!(receive(&mut socket, true, DUE).await, Err(SocketError::TimedOut));
 }
@@ -79,7 +79,7 @@ async fn idle_peer_times_out_below_the_mark() {
 #[tokio::test]
 async fn byte_after_the_body_is_seen_by_an_idle_connection() {
     for is_spliced in [true, false] {
-        let (mut socket, mut peer) = with_mark().await;
+        let (mut socket, mut peer) = with_mark();
         peer.write_all(&[b'a'; 1000]).unwrap();
         let mut due = 1000;
         while due > 0 {
@@ -95,7 +95,7 @@ async fn byte_after_the_body_is_seen_by_an_idle_connection() {
 
 #[tokio::test]
 async fn head_is_read_without_a_mark() {
-    let (mut socket, mut peer) = with_mark().await;
+    let (mut socket, mut peer) = with_mark();
     peer.write_all(b"HTTP/1.1").unwrap();
     let mut buffer = Buffer::default();
     assert_eq!(socket.read(&mut buffer).await, Ok(8));
