@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::SystemTime;
 
-use lab::{Launch, Process, program_or_skip, root_or_skip, wait_until};
+use lab::{Launch, Process, program_or_skip, root_or_skip};
 use rustix::process::Signal;
 use serde_json::Value;
 
