@@ -89,7 +89,7 @@ fn drained_server_finishes_its_requests_and_gets_no_new_ones() {
     a.become_mode(Mode::Answer);
     assert!(busy.iter_mut().all(|client| client.answer().unwrap().status() == 200));
     assert!(wait_until(LIMIT, || rig.status(&a)["load"] == 0));
-    // A reload keeps the state; nobody is left once the other server is drained as well.
+    // A reload keeps the state; no server is left once the other one is drained as well.
     rig.reload();
     assert!((0..10).all(|_| is_of_b(&mut client)));
     assert_eq!(rig.change(&format!("/drain?server={}", b.text)).status(), 200);

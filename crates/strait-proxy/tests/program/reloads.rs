@@ -1,4 +1,4 @@
-//! Reloads by SIGHUP: what is wrong with the file is reported in a line, and changes nothing.
+//! Reloads by SIGHUP: mistakes in the file are reported in one line each, and change nothing.
 
 use std::fs;
 
