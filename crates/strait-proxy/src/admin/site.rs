@@ -99,7 +99,7 @@ impl Site {
         match path {
             "/purge" if parameter(query, "tag").is_some() => {
                 match Tag::new(&parameter(query, "tag").unwrap_or_default()) {
-                    Ok(tag) => self.invalidate(move |shared| shared.invalidate_tags(&[tag])).await,
+                    Ok(tag) => self.scan(move |shared| shared.invalidate_tags(&[tag])).await,
                     Err(error) => Page::text(400, &error.to_string()),
                 }
             }
@@ -183,7 +183,7 @@ impl Site {
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
-        self.invalidate(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
+        self.scan(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
     }
 
     /// Removes objects on another thread, and reports their numbers.
@@ -191,14 +191,18 @@ impl Site {
         let shared = self.shared.clone();
         let is_partial = shared.is_loading();
         match tokio::task::spawn_blocking(move || remove(&shared)).await {
-            // The loaded objects are removed all the same.
-            Ok(_) if is_partial => {
-                Page::text(503, "the index of the store is being loaded; repeat the request")
-            }
-            Ok(Removed { stored, in_memory }) => {
-                Page::json(&json!({"stored": stored, "in_memory": in_memory}))
-            }
+            Ok(removed) => Page::removed(removed, is_partial),
             Err(error) => Page::text(500, &error.to_string()),
+        }
+    }
+
+    /// Like [`Self::invalidate`], for a removal that reads all heads: one runs at a time.
+    async fn scan(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
+        let shared = self.shared.clone();
+        let is_partial = shared.is_loading();
+        match self.shared.scans.run(move || remove(&shared)).await {
+            Ok(removed) => Page::removed(removed, is_partial),
+            Err(error) => Page::text(error.status(), &error.to_string()),
         }
     }
 
@@ -226,6 +230,17 @@ impl Site {
             Ok(page) => page,
             Err(error) => Page::text(500, &error.to_string()),
         }
+    }
+}
+
+impl Page {
+    /// Page with the numbers of removed objects. The loaded objects are removed also if the removal
+    /// is partial, because the index is being loaded.
+    fn removed(Removed { stored, in_memory }: Removed, is_partial: bool) -> Self {
+        if is_partial {
+            return Self::text(503, "the index of the store is being loaded; repeat the request");
+        }
+        Self::json(&json!({"stored": stored, "in_memory": in_memory}))
     }
 }
 

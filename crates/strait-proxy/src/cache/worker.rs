@@ -24,6 +24,7 @@ use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
+use crate::cache::scans::Scans;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_shared};
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) memory: MemoryCache,
     /// Generations of objects in memory alone.
     pub(crate) generations: Arc<Generations>,
+    /// Scans for purges by tag.
+    pub(crate) scans: Scans,
     /// Places for connections to origins in use, and for request bodies that are read ahead.
     pub(crate) gates: Arc<Gates>,
     /// Fetches without a waiting client.

@@ -174,13 +174,13 @@ impl Exchange<'_, '_> {
     /// heads.
     async fn purge_tags(&self, tags: Vec<Tag>) -> Result<bool, ExchangeError> {
         let shared = self.worker.shared.clone();
-        let removed = tokio::task::spawn_blocking(move || shared.invalidate_tags(&tags)).await;
+        let removed = self.worker.shared.scans.run(move || shared.invalidate_tags(&tags)).await;
         Err(match removed {
             Ok(Removed { in_memory: 0, stored: 0 }) => {
                 ExchangeError::Refuse(404, "no stored response has one of these tags".to_owned())
             }
             Ok(_) => ExchangeError::Refuse(200, "removed".to_owned()),
-            Err(error) => ExchangeError::Refuse(500, error.to_string()),
+            Err(error) => ExchangeError::Refuse(error.status(), error.to_string()),
         })
     }
 
