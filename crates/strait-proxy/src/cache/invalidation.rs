@@ -121,12 +121,6 @@ impl Shared {
 }
 
 impl Shared {
-    /// Returns true while the store's index is being loaded: an invalidation misses the objects
-    /// that are loaded after it.
-    pub(crate) fn is_loading(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| !store.is_loaded())
-    }
-
     /// Removes all objects of the keys of responses with one of these tags.
     pub(crate) fn invalidate_tags(&self, tags: &[Tag]) -> Removed {
         let has_any = |fields: &Fields<'_>| tags.iter().any(|tag| tag.is_in(fields));

@@ -78,6 +78,12 @@ impl Shared {
         Report::of(&self.sum(), self.fills.count(), store)
     }
 
+    /// Returns true while the store's index is being loaded: an invalidation misses the objects
+    /// that are loaded after it.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| !store.is_loaded())
+    }
+
     /// Returns the sums of all workers.
     pub(crate) fn sum(&self) -> Sum {
         let mut sum = Sum::of(&*self.counters);
