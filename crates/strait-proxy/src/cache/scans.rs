@@ -81,7 +81,9 @@ mod tests {
                         running.fetch_add(1, Ordering::SeqCst) + 1,
                         Ordering::SeqCst,
                     );
-                    start.inspect(|start| drop(start.wait()));
+                    if let Some(start) = start {
+                        start.wait();
+                    }
                     running.fetch_sub(1, Ordering::SeqCst);
                     number
                 };

@@ -380,7 +380,7 @@ mod tests {
         }
         assert_eq!(keys(&format!("forwarded = \"off\"\n{site}"), "http://h/x"), http);
         assert_eq!(keys("", "http://h/x"), ["http://h/x"]);
-        assert_eq!(keys(site, "http://h/x#a"), [&http[1], &http[3], "https://h/x#a", "https://h/y#a"]);
+        assert_eq!(keys(site, "http://h/x#a"), [http[1], http[3], "https://h/x#a", "https://h/y#a"]);
     }
 
     #[test]

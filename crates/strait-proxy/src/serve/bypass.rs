@@ -41,7 +41,7 @@ impl Exchange<'_, '_> {
             Bypass::Purge(resource) => {
                 let is_partial = self.worker.shared.is_loading();
                 match Box::pin(self.purge(&resource)).await {
-                    // The loaded objects are removed also if the client does not repeat the request.
+                    // The loaded objects are removed, although the client may not repeat this.
                     Err(ExchangeError::Refuse(200 | 404, _)) if is_partial => {
                         Err(ExchangeError::Refuse(503, LOADING.to_owned()))
                     }

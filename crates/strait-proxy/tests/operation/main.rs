@@ -16,6 +16,7 @@ mod log;
 mod matches;
 mod origins;
 mod pools;
+mod priorities;
 mod rates;
 mod rig;
 mod sites;
