@@ -177,14 +177,14 @@ impl Worker {
             shared,
             lane,
         });
-        let key_fields = settings.key_fields.clone();
+        let key_fields = settings.common_key_fields.clone();
         Rc::new(Self { settings, key_fields, log, local })
     }
 
     /// Returns the worker with other settings and another log.
     pub(crate) fn with(&self, settings: Arc<Settings>, log: Option<Log>) -> Rc<Self> {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
-        let key_fields = settings.key_fields.clone();
+        let key_fields = settings.common_key_fields.clone();
         Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
     }
 

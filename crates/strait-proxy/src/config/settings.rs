@@ -60,8 +60,8 @@ pub(crate) struct Settings {
     pub(crate) negative: u64,
     /// Rules for storing responses.
     pub(crate) storing: storing::Policy,
-    /// Request fields that are part of every key.
-    pub(crate) key_fields: KeyFields,
+    /// Request fields that are part of every key. Those of a request are `Worker::key_fields`.
+    pub(crate) common_key_fields: KeyFields,
     /// Request fields that make a request bypass the cache; in lower case, sorted.
     pub(crate) bypass_fields: Vec<String>,
     pub(crate) abandoned: Abandoned,
@@ -148,7 +148,7 @@ impl Settings {
             check_hits: config.cache.check_hits,
             negative: config.cache.negative,
             storing: storing(config)?,
-            key_fields,
+            common_key_fields: key_fields,
             bypass_fields: keys::bypass_fields(&config.cache, forwarded(config))?,
             abandoned: config.cache.abandoned,
             access,
