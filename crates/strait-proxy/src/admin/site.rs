@@ -176,7 +176,7 @@ impl Site {
         };
         if let Some(tag) = parameter(query, "tag") {
             return match Tag::new(&tag) {
-                Ok(tag) => self.invalidate(move |shared| shared.purge_tags(&[tag], effect)).await,
+                Ok(tag) => self.scan(move |shared| shared.purge_tags(&[tag], effect)).await,
                 Err(error) => Page::text(400, &error.to_string()),
             };
         }
@@ -191,17 +191,24 @@ impl Site {
     }
 
     async fn ban(&self, pattern: Pattern) -> Page {
-        self.invalidate(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
+        self.scan(move |shared| shared.invalidate(Keys::Matching(&pattern))).await
     }
 
     /// Purges objects on another thread, and reports their numbers.
     async fn invalidate(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
         let shared = self.shared.clone();
         match tokio::task::spawn_blocking(move || remove(&shared)).await {
-            Ok(Removed { stored, in_memory }) => {
-                Page::json(&json!({"stored": stored, "in_memory": in_memory}))
-            }
+            Ok(removed) => Page::removed(removed),
             Err(error) => Page::text(500, &error.to_string()),
+        }
+    }
+
+    /// Like [`Self::invalidate`], for a purge that reads all heads: one runs at a time.
+    async fn scan(&self, remove: impl FnOnce(&Shared) -> Removed + Send + 'static) -> Page {
+        let shared = self.shared.clone();
+        match self.shared.scans.run(move || remove(&shared)).await {
+            Ok(removed) => Page::removed(removed),
+            Err(error) => Page::text(error.status(), &error.to_string()),
         }
     }
 
@@ -241,6 +248,14 @@ impl Site {
             Ok(page) => page,
             Err(error) => Page::text(500, &error.to_string()),
         }
+    }
+}
+
+impl Page {
+    /// Page with the numbers of removed objects. The loaded objects are removed also if the removal
+    /// is partial, because the index is being loaded.
+    fn removed(Removed { stored, in_memory }: Removed) -> Self {
+        Self::json(&json!({"stored": stored, "in_memory": in_memory}))
     }
 }
 

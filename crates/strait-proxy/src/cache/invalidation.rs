@@ -209,6 +209,7 @@ mod tests {
             fills: Fills::default(),
             memory: MemoryCache::new(settings.memory, settings.memory_object),
             generations: <_>::default(),
+            scans: <_>::default(),
             gates: Arc::new(Gates::new(settings.gates)),
             background: <_>::default(),
             descriptors: descriptors(),

@@ -16,6 +16,7 @@ pub(crate) mod memory;
 pub(crate) mod meta;
 pub(crate) mod object;
 pub(crate) mod pattern;
+pub(crate) mod scans;
 pub(crate) mod select;
 pub(crate) mod tag;
 pub(crate) mod worker;

@@ -23,6 +23,7 @@ use crate::cache::generation::Generations;
 use crate::cache::hit_for_miss::HitForMiss;
 use crate::cache::memory::MemoryCache;
 use crate::cache::object::{Body, Home, Object};
+use crate::cache::scans::Scans;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
 use crate::config::limits::{files_allowed, files_shared};
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) memory: MemoryCache,
     /// Generations of objects in memory alone.
     pub(crate) generations: Arc<Generations>,
+    /// Scans for purges by tag.
+    pub(crate) scans: Scans,
     /// Places for connections to origins in use, and for request bodies that are read ahead.
     pub(crate) gates: Arc<Gates>,
     /// Fetches without a waiting client.
@@ -169,14 +172,14 @@ impl Worker {
             shared,
             lane,
         });
-        let key_fields = settings.key_fields.clone();
+        let key_fields = settings.common_key_fields.clone();
         Rc::new(Self { settings, key_fields, log, local })
     }
 
     /// Returns the worker with other settings and another log.
     pub(crate) fn with(&self, settings: Arc<Settings>, log: Option<Log>) -> Rc<Self> {
         self.pool.borrow_mut().limit(settings.origin_idle_max);
-        let key_fields = settings.key_fields.clone();
+        let key_fields = settings.common_key_fields.clone();
         Rc::new(Self { settings, key_fields, log, local: self.local.clone() })
     }
 

@@ -16,7 +16,8 @@ use crate::config::route_name::RouteName;
 use crate::config::rules::{Conditions, Guards, RequestRules, ResponseRules, Rewrite, Rules};
 
 /// Maximum of fields that a route changes: each is compared with each field of a message. With the
-/// next two limits it bounds the heads that the proxy writes (`strait_http::head::OWN_HEAD_BYTES_MAX`).
+/// next two limits it bounds the heads that the proxy writes
+/// (`strait_http::head::OWN_HEAD_BYTES_MAX`).
 pub(crate) const FIELDS_MAX: usize = 32;
 /// Maximum length in bytes of a value.
 const VALUE_BYTES_MAX: usize = 4096;

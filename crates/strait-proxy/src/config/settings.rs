@@ -63,8 +63,8 @@ pub(crate) struct Settings {
     pub(crate) negative: u64,
     /// Rules for storing responses.
     pub(crate) storing: storing::Policy,
-    /// Request fields that are part of every key.
-    pub(crate) key_fields: KeyFields,
+    /// Request fields that are part of every key. Those of a request are `Worker::key_fields`.
+    pub(crate) common_key_fields: KeyFields,
     /// Request fields that make a request bypass the cache; in lower case, sorted.
     pub(crate) bypass_fields: Vec<String>,
     pub(crate) abandoned: Abandoned,
@@ -151,7 +151,7 @@ impl Settings {
             check_hits: config.cache.check_hits,
             negative: config.cache.negative,
             storing: storing(config)?,
-            key_fields,
+            common_key_fields: key_fields,
             bypass_fields: keys::bypass_fields(&config.cache, forwarded(config))?,
             abandoned: config.cache.abandoned,
             access,
@@ -296,20 +296,24 @@ impl Settings {
     }
 
     /// Returns the cache keys of a client's URI, from its key: those of the URI, and those of the
-    /// URIs to which routes rewrite it.
+    /// URIs to which routes rewrite it; of both schemes, if responses for them are stored apart. An
+    /// operator, or a form that is sent by one scheme, means the page.
     pub(crate) fn keys_for_client(&self, key: String) -> Vec<String> {
         let (text, end) = key.split_at(key.find('#').unwrap_or(key.len()));
-        let uri = Uri::parse(text).ok();
-        let paths =
-            uri.zip(self.sites.as_ref()).map(|(uri, sites)| sites.rewritten(&uri)).unwrap_or_default();
-        let rewritten = uri.iter().flat_map(|uri| paths.iter().map(move |path| Uri { path, ..*uri }));
+        let Some((uri, sites)) = Uri::parse(text).ok().zip(self.sites.as_ref()) else {
+            return self.keys_of(key);
+        };
+        let rewritten = sites.rewritten(&uri);
+        let paths = rewritten.iter().map(String::as_str).chain([uri.path]);
+        let other = [self.scheme(false), self.scheme(true)].into_iter().find(|it| *it != uri.scheme);
+        let schemes = [Some(uri.scheme), other].into_iter().flatten();
+        let uris = paths.flat_map(|path| schemes.clone().map(move |scheme| Uri { scheme, path, ..uri }));
         let of = |uri: Uri<'_>| {
             let mut key = String::new();
             uri.write_key(&mut key);
             self.keys_of(key + end)
         };
-        let rewritten: Vec<_> = rewritten.flat_map(of).collect();
-        self.keys_of(key).into_iter().chain(rewritten).collect()
+        uris.flat_map(of).collect()
     }
 
     /// Returns the scheme in the keys of requests. An origin that learns the client's scheme
@@ -366,6 +370,25 @@ mod tests {
 
     fn settings(toml: &str) -> Result<Settings> {
         Settings::new(&Config::from_toml(toml)?)
+    }
+
+    #[test]
+    fn keys_of_a_clients_uri_have_both_schemes_if_they_differ() {
+        let site = "pool.a.servers = [\"h:1\"]\n[[site]]\nroute = [{ path = \"/x\", rewrite = \"/y\", pool = \"a\" }]";
+        let keys = |toml: &str, key: &str| {
+            let mut keys = settings(toml).unwrap().keys_for_client(key.to_owned());
+            keys.sort_unstable();
+            keys
+        };
+        let http = ["http://h/x", "http://h/x#a", "http://h/y", "http://h/y#a"];
+        let https = http.map(|key| key.replacen("http", "https", 1));
+        let all = [http.map(str::to_owned), https].concat();
+        for key in ["http://h/x", "https://h/x"] {
+            assert_eq!(keys(site, key), all, "{key}");
+        }
+        assert_eq!(keys(&format!("forwarded = \"off\"\n{site}"), "http://h/x"), http);
+        assert_eq!(keys("", "http://h/x"), ["http://h/x"]);
+        assert_eq!(keys(site, "http://h/x#a"), [http[1], http[3], "https://h/x#a", "https://h/y#a"]);
     }
 
     #[test]

@@ -202,7 +202,15 @@ impl Carrier {
         match self {
             Self::Connection(stream) => acknowledged(&stream.tcp),
             // The output is small, so bytes in it are taken soon or block the stream.
-            Self::Http2(stream) => Some(stream.moved().sent),
+            Self::Http2(stream) => Some(stream.moved().sent + stream.taken_by_others()),
+        }
+    }
+
+    /// Returns the bytes that the client took from more urgent streams of its connection.
+    pub(crate) fn taken_by_others(&self) -> u64 {
+        match self {
+            Self::Connection(_) => 0,
+            Self::Http2(stream) => stream.taken_by_others(),
         }
     }
 }

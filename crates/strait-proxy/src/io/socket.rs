@@ -519,7 +519,8 @@ impl Socket {
         let Some(uptake) = uptake else {
             return deadline.within(*idle_timeout, poll_fn(|context| send(stream, context))).await?;
         };
-        let mut idle_timeout = *idle_timeout;
+        let (idle_timeout_max, mut idle_timeout) = (*idle_timeout, *idle_timeout);
+        let mut taken_by_others = stream.taken_by_others();
         loop {
             let limit = uptake.left().max(UPTAKE_CHECK_MIN).min(idle_timeout);
             let (done, waited) = deadline.timed(limit, poll_fn(|context| send(stream, context))).await;
@@ -528,6 +529,11 @@ impl Socket {
                 return done;
             }
             idle_timeout = idle_timeout.saturating_sub(waited);
+            // A stream that waits for more urgent ones is not idle.
+            let taken_before = std::mem::replace(&mut taken_by_others, stream.taken_by_others());
+            if taken_by_others > taken_before {
+                idle_timeout = idle_timeout_max;
+            }
             let keeps_pace = stream.acknowledged().is_some_and(|bytes| uptake.keeps_pace(bytes));
             if idle_timeout.is_zero() || !keeps_pace {
                 self.reset();

@@ -178,13 +178,13 @@ impl Exchange<'_, '_> {
     /// heads.
     async fn purge_tags(&self, tags: Vec<Tag>, effect: Effect) -> Result<bool, ExchangeError> {
         let shared = self.worker.shared.clone();
-        let removed = tokio::task::spawn_blocking(move || shared.purge_tags(&tags, effect)).await;
+        let removed = self.worker.shared.scans.run(move || shared.purge_tags(&tags, effect)).await;
         Err(match removed {
             Ok(Removed { in_memory: 0, stored: 0 }) => {
                 ExchangeError::Refuse(404, "no stored response has one of these tags".to_owned())
             }
             Ok(_) => ExchangeError::Refuse(200, done(effect).to_owned()),
-            Err(error) => ExchangeError::Refuse(500, error.to_string()),
+            Err(error) => ExchangeError::Refuse(error.status(), error.to_string()),
         })
     }
 

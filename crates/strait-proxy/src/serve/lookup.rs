@@ -31,6 +31,7 @@ const SHARED_LOOKUPS_MAX: usize = 5;
 /// Maximum wait for the head of a response to another request. An origin may be slow for that
 /// request alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
+
 /// Request in the course of its lookup.
 struct Attempt {
     /// Number of lookups so far.

@@ -89,6 +89,7 @@ impl Bound {
             fills: Fills::default(),
             memory: MemoryCache::new(settings.memory, settings.memory_object),
             generations: <_>::default(),
+            scans: <_>::default(),
             gates: gates(&settings),
             background: <_>::default(),
             descriptors: descriptors(),

@@ -12,24 +12,24 @@ use strait_proxy::{Clock, Config, Proxy};
 
 use crate::rig::{LIMIT, Rig, body};
 
-const ON: &str = "http2.enabled = true\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub(crate) const ON: &str = "http2.enabled = true\n";
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
+pub(crate) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, len @ ..] = (payload.len() as u32).to_be_bytes();
     [&len[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-fn head(stream: u32, fields: &[(&str, &str)], flags: u8) -> Vec<u8> {
+pub(crate) fn head(stream: u32, fields: &[(&str, &str)], flags: u8) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
         encode(name.as_bytes(), value.as_bytes(), &mut block);
@@ -44,19 +44,19 @@ fn get(stream: u32, path: &str) -> Vec<u8> {
 
 /// Frame that was received.
 #[derive(Debug)]
-struct Received {
-    kind: u8,
-    flags: u8,
-    stream: u32,
-    payload: Vec<u8>,
+pub(crate) struct Received {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// Response on a stream.
 #[derive(Debug, Default)]
-struct Answer {
+pub(crate) struct Answer {
     fields: Vec<(String, String)>,
     body: Vec<u8>,
-    is_whole: bool,
+    pub(crate) is_whole: bool,
 }
 
 impl Answer {
@@ -66,7 +66,7 @@ impl Answer {
 }
 
 /// Client with windows of 2^31 - 1 bytes.
-struct Client {
+pub(crate) struct Client {
     tcp: TcpStream,
     decoder: Decoder,
     /// Requests of a test that repeats them.
@@ -74,12 +74,12 @@ struct Client {
 }
 
 impl Client {
-    fn to(address: SocketAddr) -> Self {
+    pub(crate) fn to(address: SocketAddr) -> Self {
         Self::with_window(address, (1 << 31) - 1)
     }
 
     /// Client with windows of that many bytes for its streams.
-    fn with_window(address: SocketAddr, window: u32) -> Self {
+    pub(crate) fn with_window(address: SocketAddr, window: u32) -> Self {
         let tcp = TcpStream::connect(address).unwrap();
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
         let mut client = Self { tcp, decoder: Decoder::new(4096), sent: 0 };
@@ -91,12 +91,12 @@ impl Client {
         client
     }
 
-    fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.tcp.write_all(bytes.as_ref()).unwrap();
     }
 
     /// Reads a frame; `None` at the end of the connection.
-    fn frame(&mut self) -> Option<Received> {
+    pub(crate) fn frame(&mut self) -> Option<Received> {
         let mut head = [0; FRAME_HEAD_BYTES];
         self.tcp.read_exact(&mut head).ok()?;
         let [a, b, c, kind, flags, stream @ ..] = head;
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// Reads frames until one has the kind.
-    fn until(&mut self, kind: u8) -> Option<Received> {
+    pub(crate) fn until(&mut self, kind: u8) -> Option<Received> {
         loop {
             let frame = self.frame()?;
             if frame.kind == kind {
@@ -146,7 +146,7 @@ impl Client {
         ended
     }
 
-    fn get(&mut self, stream: u32, path: &str) -> Answer {
+    pub(crate) fn get(&mut self, stream: u32, path: &str) -> Answer {
         self.send(get(stream, path));
         self.answers(1).remove(0).1
     }
@@ -248,7 +248,7 @@ fn each_stream_follows_the_rules_of_its_route() {
 
 #[test]
 fn head_that_the_proxy_makes_longer_than_those_of_origins_is_sent() {
-    let lines: String = (0..98).map(|number| format!("X-F{number}: a\r\n")).collect();
+    let lines = (0..98).map(|number| format!("X-F{number}: a\r\n")).collect::<Vec<_>>().concat();
     let response =
         format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nCache-Control: max-age=60\r\n{lines}\r\n");
     let (proxy, _) = one_origin(Box::leak(response.into_boxed_str()).as_bytes(), 0);
@@ -257,13 +257,14 @@ fn head_that_the_proxy_makes_longer_than_those_of_origins_is_sent() {
     let answer = client.answers(1).remove(0).1;
     assert_eq!((answer.field(":status"), answer.field("x-f97")), (Some("200"), Some("a")));
     // As much as rules and a fixed response may add.
-    let fields = |name: char| -> String {
-        (0..32).map(|number| format!("X-{name}{number} = \"{}\", ", "v".repeat(4096))).collect()
+    let fields = |name: char| {
+        let field = |number| format!("X-{name}{number} = \"{}\"", "v".repeat(4096));
+        (0..32).map(field).collect::<Vec<_>>().join(", ")
     };
     let toml = format!(
         "{ON}workers = 1\nlisten = [\"127.0.0.1:0\"]\n[[site]]\nroute = [{{ respond = {{ headers = {{ {} }} }}, response_headers = {{ set = {{ {} }} }} }}]",
-        fields('A').trim_end_matches(", "),
-        fields('B').trim_end_matches(", ")
+        fields('A'),
+        fields('B')
     );
     let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
     let mut client = Client::to(proxy.address());

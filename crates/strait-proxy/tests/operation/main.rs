@@ -17,6 +17,7 @@ mod matches;
 mod origins;
 mod pool_rig;
 mod pools;
+mod priorities;
 mod rates;
 mod rig;
 mod scale;

@@ -112,21 +112,21 @@ fn state_of_a_limit_belongs_to_its_route_wherever_that_is_in_the_file() {
         format!("{{ path = \"{path}\", {more}respond = {{}}, rate = {{ requests = 1, per = 86400 }} }}, ")
     };
     let get = r#"methods = ["GET"], "#;
-    let site = |host: &str, routes: &[String]| {
+    let site = |host: &str, routes: &[&str]| {
         format!("[[site]]\nhosts = [\"{host}\"]\nroute = [{}]\n", routes.concat().trim_end_matches(", "))
     };
-    let (x, y) = (route("/x", ""), route("/y", ""));
+    let (x, y, z) = (&*route("/x", ""), &*route("/y", ""), &*route("/z", ""));
     let toml = |sites: &[String]| format!("admin.listen = \"127.0.0.1:0\"\n{}", sites.concat());
-    let mut edge = Edge::start(&toml(&[site("h", &[x.clone(), y.clone()])]));
+    let mut edge = Edge::start(&toml(&[site("h", &[x, y])]));
     let ask = |edge: &Edge, path: &str| edge.ask(&format!("GET {path}"), "").status();
     assert_eq!((ask(&edge, "/x"), ask(&edge, "/x")), (200, 429));
     // Each reload changes what is before the route. A new route has a state of its own.
     for (sites, path, status) in [
-        (vec![site("h", &[y.clone(), x.clone()])], "/x", 429),
-        (vec![site("i", &[x.clone()]), site("h", &[route("/z", ""), y.clone(), x.clone()])], "/x", 429),
-        (vec![site("i", &[x.clone()]), site("h", &[route("/z", ""), y.clone(), x.clone()])], "/y", 200),
-        (vec![site("h", &[route("/x", get), x.clone(), y.clone()])], "/x", 200),
-        (vec![site("h", &[y.clone()])], "/y", 429),
+        (vec![site("h", &[y, x])], "/x", 429),
+        (vec![site("i", &[x]), site("h", &[z, y, x])], "/x", 429),
+        (vec![site("i", &[x]), site("h", &[z, y, x])], "/y", 200),
+        (vec![site("h", &[&route("/x", get), x, y])], "/x", 200),
+        (vec![site("h", &[y])], "/y", 429),
     ] {
         edge.reload(&toml(&sites)).unwrap();
         assert_eq!(ask(&edge, path), status, "{sites:?} {path}");

@@ -74,6 +74,10 @@ pub(super) struct Slot {
     pub(super) is_ended: bool,
     pub(super) reader: Option<Waker>,
     pub(super) writer: Option<Waker>,
+    /// Bytes that the transport had when the stream began to wait for its turn.
+    waits_since: Option<u64>,
+    /// Bytes of other streams that were sent during earlier waits.
+    taken_by_others: u64,
 }
 
 /// Result of driving a connection.
@@ -396,7 +400,9 @@ impl State {
             self.protocol.want(id, true);
             self.pass_turn();
         }
-        if self.turn != Some(id) {
+        let (sent_bytes, has_turn) = (self.sent_bytes, self.turn == Some(id));
+        self.slot(id)?.note_turn(has_turn, sent_bytes);
+        if !has_turn {
             self.protocol.want(id, true);
             return Poll::Pending;
         }
@@ -414,11 +420,19 @@ impl State {
         }
     }
 
-    /// Ends the turn of the stream that has it.
+    /// Ends the turn of the stream that has it. The driver gives the next turn: before it runs, the
+    /// stream asks again if it has more data at hand, and the most urgent stream gets the turn.
     pub(super) fn end_turn(&mut self) {
         self.turn = None;
-        self.pass_turn();
         self.wake_driver();
+    }
+
+    /// Returns the bytes that the client took from other streams while this one waited for its turn
+    /// and had a window: its client is not slow.
+    pub(super) fn taken_by_others(&self, id: u32) -> u64 {
+        let Some(slot) = self.slots.get(&id) else { return 0 };
+        let since = slot.waits_since.filter(|_| self.protocol.window(id) > 0);
+        slot.taken_by_others + since.map_or(0, |since| self.sent_bytes - since)
     }
 
     /// Gives the turn to the next stream, and wakes the stream that has it if there is room.
@@ -480,6 +494,15 @@ impl Slot {
         self.is_ended |= is_last;
         if let Some(waker) = self.reader.take() {
             waker.wake();
+        }
+    }
+
+    /// Notes if the stream has its turn, or waits for it.
+    fn note_turn(&mut self, has_turn: bool, sent_bytes: u64) {
+        if !has_turn {
+            self.waits_since.get_or_insert(sent_bytes);
+        } else if let Some(since) = self.waits_since.take() {
+            self.taken_by_others += sent_bytes - since;
         }
     }
 

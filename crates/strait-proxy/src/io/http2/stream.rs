@@ -72,6 +72,11 @@ impl Http2Stream {
         self.moved
     }
 
+    /// Returns the bytes that the client took from other streams instead.
+    pub(crate) fn taken_by_others(&self) -> u64 {
+        self.link.state().taken_by_others(self.id)
+    }
+
     /// Reads the text of the request, then its body; 0 at the end, and after the response.
     pub(crate) fn poll_read(
         &mut self,
