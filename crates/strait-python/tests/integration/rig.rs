@@ -104,6 +104,12 @@ pub(crate) fn frames(count: u64) -> Vec<Vec<u8>> {
 /// Sends frames from the left end in order, and waits until the right end has received them.
 pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
     let before = wire.right().stats().rx_packets;
+    transmit(wire, frames);
+    wire.await_arrival(before, frames.len() as u64);
+}
+
+/// Sends frames from the left end in order.
+pub(crate) fn transmit(wire: &Wire, frames: &[Vec<u8>]) {
     wire.left().run_in_order(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
         for frame in frames {
@@ -112,7 +118,6 @@ pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
         }
         assert_eq!(injector.finish().unwrap().frames, frames.len() as u64);
     });
-    wire.await_arrival(before, frames.len() as u64);
 }
 
 /// Writes a capture file.
