@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use lab::{Launch, Process, Wire, fetched_or_skip, skip};
+use lab::{Launch, Process, Wire, fetched_or_skip, program_or_skip, skip};
 use serde_json::Value;
 use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 use strait_capture::{InjectPath, Injector};
@@ -55,17 +55,13 @@ pub(crate) fn program<'a>(launch: Launch<'a>, name: &str, arguments: &[&str]) ->
     launch.env("PYTHONDONTWRITEBYTECODE", "1").arg(format!("{PROGRAMS}/{name}.py")).args(arguments)
 }
 
-/// Returns the directory of pyarrow, DuckDB and Polars for `PYTHONPATH`, or skips the test if they
-/// are not installed.
-pub(crate) fn engines_or_skip() -> Option<String> {
-    packages_or_skip("tables")
-}
-
-/// Returns the directory of the packages in an environment of `scripts/setup-programs`.
-pub(crate) fn packages_or_skip(environment: &str) -> Option<String> {
+/// Returns the directory of a package in an environment of `scripts/setup-programs`, for
+/// `PYTHONPATH`, or skips the test if it is not installed.
+pub(crate) fn package_or_skip(environment: &str, package: &str) -> Option<String> {
     let python = fetched_or_skip(&format!("{environment}/bin/python"))?;
     let words = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
-    Some(Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned())
+    let directory = Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned();
+    program_or_skip(&format!("{directory}/{package}/__init__.py")).then_some(directory)
 }
 
 /// Starts a program at the right end of the wire, and waits until its capture is open.
