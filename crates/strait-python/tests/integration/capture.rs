@@ -4,7 +4,7 @@ use lab::Wire;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::rig::{LIMIT, PATHS, count, frames, hex, python_or_skip, result, send, start};
+use crate::rig::{LIMIT, PATHS, count, frames, hex, python_or_skip, result, send, start, transmit};
 
 #[test]
 fn frames_on_each_path_are_those_that_were_sent_and_outlive_the_capture() {
@@ -29,6 +29,28 @@ fn frames_on_each_path_are_those_that_were_sent_and_outlive_the_capture() {
         assert_eq!((count(ledger, "received"), count(ledger, "delivered")), (1500, 1500), "{path}: {ledger}");
         assert_eq!(ledger["path"], path);
     }
+}
+
+#[test]
+fn frames_of_all_queues_are_read_and_counted() {
+    let Some(python) = python_or_skip() else { return };
+    let Some(wire) = Wire::builder().queues(2).or_skip() else { return };
+    let process = start(&wire, python, "frames", &["right", "xdp", "600"]);
+    let sent = frames(600);
+    for (part, at) in sent.chunks(100).zip(1..) {
+        transmit(&wire, part);
+        process.wait_for_stdout(&format!("frames: {}\n", at * 100), LIMIT).unwrap();
+    }
+    let result = result(process);
+    let mut expected: Vec<String> = sent.iter().map(|frame| hex(&[frame])).collect();
+    expected.sort_unstable();
+    let mut received: Vec<&str> =
+        result["frames"].as_array().unwrap().iter().map(|frame| frame.as_str().unwrap()).collect();
+    received.sort_unstable();
+    assert!(received == expected);
+    let ledger = &result["ledger"];
+    assert_eq!(ledger["lanes"].as_array().unwrap().len(), 2, "{ledger}");
+    assert_eq!((count(ledger, "received"), count(ledger, "delivered")), (600, 600), "{ledger}");
 }
 
 #[test]

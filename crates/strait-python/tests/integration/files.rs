@@ -6,7 +6,7 @@ use std::io::pipe;
 use lab::{Launch, program_or_skip};
 use rustix::process::Signal;
 
-use crate::rig::{LIMIT, engines_or_skip, frames, hex, packages_or_skip, program, python_or_skip, write};
+use crate::rig::{LIMIT, frames, hex, package_or_skip, program, python_or_skip, write};
 
 /// Fields of tshark, each with the column of the same value.
 const FIELDS: [(&str, &str); 9] = [
@@ -24,7 +24,7 @@ const FIELDS: [(&str, &str); 9] = [
 #[test]
 fn rows_of_a_file_have_the_fields_that_tshark_prints() {
     let Some(python) = python_or_skip() else { return };
-    let Some(engines) = engines_or_skip() else { return };
+    let Some(engines) = package_or_skip("tables", "pyarrow") else { return };
     if !program_or_skip("tshark") {
         return;
     }
@@ -61,7 +61,7 @@ fn frames_of_a_file_are_its_packets_and_the_count_ends_them() {
 #[test]
 fn scapy_takes_frames() {
     let Some(python) = python_or_skip() else { return };
-    let Some(scapy) = packages_or_skip("python") else { return };
+    let Some(scapy) = package_or_skip("python", "scapy") else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("day.pcapng");
     write(&file, &frames(9));

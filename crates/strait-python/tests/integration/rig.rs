@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use lab::{Launch, Process, Wire, fetched_or_skip, skip};
+use lab::{Launch, Process, Wire, fetched_or_skip, program_or_skip, skip};
 use serde_json::Value;
 use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 use strait_capture::{InjectPath, Injector};
@@ -55,17 +55,13 @@ pub(crate) fn program<'a>(launch: Launch<'a>, name: &str, arguments: &[&str]) ->
     launch.env("PYTHONDONTWRITEBYTECODE", "1").arg(format!("{PROGRAMS}/{name}.py")).args(arguments)
 }
 
-/// Returns the directory of pyarrow, DuckDB and Polars for `PYTHONPATH`, or skips the test if they
-/// are not installed.
-pub(crate) fn engines_or_skip() -> Option<String> {
-    packages_or_skip("tables")
-}
-
-/// Returns the directory of the packages in an environment of `scripts/setup-programs`.
-pub(crate) fn packages_or_skip(environment: &str) -> Option<String> {
+/// Returns the directory of a package in an environment of `scripts/setup-programs`, for
+/// `PYTHONPATH`, or skips the test if it is not installed.
+pub(crate) fn package_or_skip(environment: &str, package: &str) -> Option<String> {
     let python = fetched_or_skip(&format!("{environment}/bin/python"))?;
     let words = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"];
-    Some(Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned())
+    let directory = Launch::new(python).args(words).run(LIMIT).unwrap().success().text().trim().to_owned();
+    program_or_skip(&format!("{directory}/{package}/__init__.py")).then_some(directory)
 }
 
 /// Starts a program at the right end of the wire, and waits until its capture is open.
@@ -104,6 +100,12 @@ pub(crate) fn frames(count: u64) -> Vec<Vec<u8>> {
 /// Sends frames from the left end in order, and waits until the right end has received them.
 pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
     let before = wire.right().stats().rx_packets;
+    transmit(wire, frames);
+    wire.await_arrival(before, frames.len() as u64);
+}
+
+/// Sends frames from the left end in order.
+pub(crate) fn transmit(wire: &Wire, frames: &[Vec<u8>]) {
     wire.left().run_in_order(|| {
         let mut injector = Injector::open("left", InjectPath::Sendmmsg).unwrap();
         for frame in frames {
@@ -112,7 +114,6 @@ pub(crate) fn send(wire: &Wire, frames: &[Vec<u8>]) {
         }
         assert_eq!(injector.finish().unwrap().frames, frames.len() as u64);
     });
-    wire.await_arrival(before, frames.len() as u64);
 }
 
 /// Writes a capture file.
