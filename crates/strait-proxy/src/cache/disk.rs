@@ -239,8 +239,10 @@ pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
 
 /// Marks all records for a key as stale from `now` on; returns the number of those without such a
 /// mark. One with an earlier mark gets the new one, because a validation under way would remove the
-/// other. A record that cannot be marked is removed, so that it never counts as fresh.
+/// other. A record that cannot be marked is removed, so that it never counts as fresh; so is one that
+/// is not loaded yet.
 pub(crate) fn expire(store: &Stores, hash: u64, key: &str, now: u64) -> usize {
+    store.end_unloaded(hash);
     let mut marked = 0;
     for _ in 0..LISTINGS_MAX {
         // A validation can replace a listed record meanwhile: list them again after each change.
