@@ -5,9 +5,9 @@
  *
  *   stress INTERFACE QUEUES SECONDS FRAMES BINDS
  *
- * Ends after SECONDS, and not before FRAMES frames were received (by the module's counters) and BINDS
- * sockets bound. Fails if one of the others never happened. The kernel reports its own errors (KASAN,
- * lockdep, DMA debugging).
+ * Ends after SECONDS, and not before FRAMES frames were received (by the module's counters) and
+ * BINDS sockets bound. Fails if one of the others never happened. The kernel reports its own errors
+ * (KASAN, lockdep, DMA debugging).
  */
 #define _GNU_SOURCE
 #include <err.h>
