@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::cell;
 use crate::source::Result;
 
 const HEAD: &str = "# Instructions per frame
@@ -49,13 +48,13 @@ fn section(title: &str, result: &Value) -> Option<String> {
         (result["about"].as_str()?, machine["commit"].as_str()?, machine["kernel"].as_str()?);
     let labels: Vec<&str> = result["labels"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
     let mut section = format!("\n## {title}\n\n{about} {kernel}; commit {commit}; {date}.\n\n");
-    let _ = writeln!(section, "| {} | {} |", cell(result["axis"].as_str()?), labels.join(" | "));
+    let _ = writeln!(section, "| {} | {} |", result["axis"].as_str()?, labels.join(" | "));
     let _ = writeln!(section, "|---|{}", "---|".repeat(labels.len()));
     for (contestant, costs) in contestants(result)? {
         let cells: Vec<String> = (0..labels.len())
             .map(|place| costs.get(place).copied().flatten().map_or("-".to_owned(), rounded))
             .collect();
-        let _ = writeln!(section, "| {} | {} |", cell(contestant), cells.join(" | "));
+        let _ = writeln!(section, "| {contestant} | {} |", cells.join(" | "));
     }
     Some(section)
 }

@@ -203,8 +203,8 @@ pub(crate) fn await_loaded(store: &Stores) {
 }
 
 /// Returns the keys of all responses with matching fields, which are to be removed. Blocks until
-/// the store is loaded, and reads the heads of all records. Removes the records that cannot be read,
-/// as [`remove`] does.
+/// the store is loaded, and reads the heads of all records. Removes the records that cannot be
+/// read, as [`remove`] does.
 pub(crate) fn keys(store: &Stores, is_match: impl Fn(&Fields<'_>) -> bool) -> Vec<Arc<str>> {
     await_loaded(store);
     keys_with(store, |record| store.load(record, 0), is_match)
@@ -239,8 +239,8 @@ pub(crate) fn remove(store: &Stores, hash: u64, key: &str) -> usize {
 
 /// Marks all records for a key as stale from `now` on; returns the number of those without such a
 /// mark. One with an earlier mark gets the new one, because a validation under way would remove the
-/// other. A record that cannot be marked is removed, so that it never counts as fresh; so is one that
-/// is not loaded yet.
+/// other. A record that cannot be marked is removed, so that it never counts as fresh; so is one
+/// that is not loaded yet.
 pub(crate) fn expire(store: &Stores, hash: u64, key: &str, now: u64) -> usize {
     store.end_unloaded(hash);
     let mut marked = 0;
