@@ -96,7 +96,7 @@ impl HelloEnd {
     /// Returns true if [`hello`] does not need more than `bytes`: they have the whole hello, or
     /// are no hello. `bytes` begin with those of the last call.
     pub fn is_in(&mut self, bytes: &[u8]) -> bool {
-        loop {
+        while !self.is_passed() {
             let rest = bytes.get(self.record_bytes..).unwrap_or_default();
             let (part, after) = match fragment(rest) {
                 Ok(Some(split)) => split,
@@ -108,14 +108,16 @@ impl HelloEnd {
             }
             self.fragment_bytes += part.len();
             self.record_bytes = bytes.len() - after.len();
-            let [_, a, b, c] = self.head;
-            let len = MESSAGE_HEADER_LEN + u32::from_be_bytes([0, a, b, c]) as usize;
-            let is_whole = self.fragment_bytes >= MESSAGE_HEADER_LEN
-                && (self.fragment_bytes >= len || message(&self.head).is_err());
-            if is_whole {
-                return true;
-            }
         }
+        true
+    }
+
+    /// Returns true if the complete records have the whole hello, or are no hello.
+    fn is_passed(&self) -> bool {
+        let [_, a, b, c] = self.head;
+        let len = MESSAGE_HEADER_LEN + u32::from_be_bytes([0, a, b, c]) as usize;
+        self.fragment_bytes >= MESSAGE_HEADER_LEN
+            && (self.fragment_bytes >= len || message(&self.head).is_err())
     }
 }
 
