@@ -2,19 +2,21 @@
 //! has a fixed share.
 //!
 //! Connections may take any free descriptor. Pipes leave an eighth of the budget for new
-//! connections, as long as more connections are allowed at all. A [`Share`] returns its descriptors
-//! when it is dropped. Counts only; opens nothing.
+//! connections, as long as more connections are allowed at all. Clients leave it too
+//! ([`Budget::has_room_for_client`]): without a connection to an origin, their requests fail. A
+//! [`Share`] returns its descriptors when it is dropped. Counts only; opens nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Divisor of the budget: pipes leave the result for new connections.
+/// Divisor of the budget: pipes leave the result for new connections, and clients for those to
+/// origins.
 const RESERVED_DIVISOR: u64 = 8;
 
 /// Limit of open descriptors, and their current number.
 #[derive(Debug)]
 pub struct Budget {
-    limit: u64,
+    limit: AtomicU64,
     connections_limit: u64,
     used: AtomicU64,
     /// Used descriptors of connections.
@@ -33,7 +35,18 @@ impl Budget {
     /// Budget of `limit` descriptors, of which connections use at most `connections_limit`.
     pub fn new(limit: u64, connections_limit: u64) -> Arc<Self> {
         let (used, used_by_connections) = Default::default();
-        Arc::new(Self { limit, connections_limit, used, used_by_connections })
+        Arc::new(Self { limit: limit.into(), connections_limit, used, used_by_connections })
+    }
+
+    /// Lowers the limit to what is used: the process has no other descriptor, as what does not
+    /// share the budget has more than was left for it. One connection each of a client and an
+    /// origin stay possible.
+    pub fn note_exhausted(&self) {
+        self.limit.fetch_min(self.used().max(2), Ordering::Relaxed);
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
     }
 
     /// Descriptors in use.
@@ -55,22 +68,28 @@ impl Budget {
         self.take(descriptors, self.reserved())
     }
 
+    /// Returns true if a client's connection leaves enough descriptors for those to origins.
+    pub fn has_room_for_client(&self) -> bool {
+        let limit = self.limit();
+        limit.saturating_sub(self.used()) > limit / RESERVED_DIVISOR
+    }
+
     /// Returns true if fewer descriptors are free than pipes must leave.
     pub fn is_short(&self) -> bool {
-        self.limit.saturating_sub(self.used()) < self.reserved()
+        self.limit().saturating_sub(self.used()) < self.reserved()
     }
 
     /// Returns the number of descriptors that pipes must leave: those that new connections may
     /// still take, at most the reserved part.
     fn reserved(&self) -> u64 {
         let used = self.used_by_connections.load(Ordering::Relaxed);
-        self.connections_limit.saturating_sub(used).min(self.limit / RESERVED_DIVISOR)
+        self.connections_limit.saturating_sub(used).min(self.limit() / RESERVED_DIVISOR)
     }
 
     fn take(self: &Arc<Self>, descriptors: u64, left: u64) -> Option<Share> {
         let fits = |used: u64| {
             let sum = used.checked_add(descriptors)?;
-            (sum.checked_add(left)? <= self.limit).then_some(sum)
+            (sum.checked_add(left)? <= self.limit()).then_some(sum)
         };
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         Some(Share { budget: Arc::clone(self), descriptors, is_connection: false })
@@ -122,6 +141,34 @@ mod tests {
         let connections: Vec<_> = (0..36).map(|_| budget.take_for_connection(2).unwrap()).collect();
         let pipes: Vec<_> = std::iter::from_fn(|| budget.take_for_pipe(2)).collect();
         assert_eq!((connections.len(), pipes.len()), (36, 4));
+    }
+
+    #[test]
+    fn clients_leave_an_eighth_of_the_descriptors() {
+        let budget = Budget::new(80, 80);
+        let clients: Vec<_> = std::iter::from_fn(|| {
+            budget.has_room_for_client().then(|| budget.take_for_connection(1).unwrap())
+        })
+        .collect();
+        assert_eq!(clients.len(), 70);
+        let origin = budget.take_for_connection(10).unwrap();
+        drop(clients);
+        assert!(budget.has_room_for_client());
+        drop(origin);
+        assert!(Budget::new(1, 1).has_room_for_client());
+    }
+
+    #[test]
+    fn exhausted_budget_keeps_its_lower_limit() {
+        let budget = Budget::new(80, 80);
+        let clients: Vec<_> = (0..40).map(|_| budget.take_for_connection(1).unwrap()).collect();
+        budget.note_exhausted();
+        assert!(!budget.has_room_for_client() && budget.take_for_connection(1).is_none());
+        drop(clients);
+        let clients = std::iter::from_fn(|| {
+            budget.has_room_for_client().then(|| budget.take_for_connection(1).unwrap())
+        });
+        assert_eq!(clients.collect::<Vec<_>>().len(), 35);
     }
 
     #[test]

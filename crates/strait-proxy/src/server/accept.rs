@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use slab::Slab;
 use strait_transfer::descriptors;
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +24,7 @@ use crate::server::connection::Client;
 use crate::server::current::Current;
 use crate::server::listen::Listener;
 
-/// Wait before the next accept when no descriptor is left.
+/// Longest wait before the next accept when no descriptor is left for a client.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
 /// Interval at which a worker drops idle connections and dead objects.
 const TIDYING: Duration = Duration::from_secs(1);
@@ -168,7 +169,11 @@ impl Acceptor {
         loop {
             let worker = self.worker();
             let settings = worker.settings();
-            if worker.shared.connections() >= settings.connections_max {
+            let has_descriptors = worker.shared.descriptors.has_room_for_client();
+            if !has_descriptors {
+                worker.upstream().close_idle();
+            }
+            if !has_descriptors || worker.shared.connections() >= settings.connections_max {
                 // Connections of other workers end without a notification here.
                 let next = tokio::time::timeout(OUT_OF_FILES, self.ended.notified());
                 tokio::select! {
@@ -185,7 +190,11 @@ impl Acceptor {
             });
             match accepted.await {
                 Some(Ok((tcp, peer))) => self.admit(tcp, peer, port),
-                Some(Err(_)) => {
+                Some(Err(error)) => {
+                    // Otherwise all descriptors would go to clients again, and none to origins.
+                    if Errno::from_io_error(&error) == Some(Errno::MFILE) {
+                        worker.shared.descriptors.note_exhausted();
+                    }
                     worker.upstream().close_idle();
                     tokio::time::sleep(OUT_OF_FILES).await;
                 }
