@@ -433,9 +433,11 @@ fn copied_send_names_the_interface_and_the_cause() {
 #[test]
 fn link_local_address_is_accepted_only_with_its_interface() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("ip")) else { return };
-    // IPv6 is disabled at the ends of a wire.
+    // IPv6 is disabled at the ends of a wire. The kernel adds the local route some time after the
+    // address.
     let script = "ip link add out0 type bridge && echo 0 >/proc/sys/net/ipv6/conf/out0/disable_ipv6 &&
-        ip link set out0 up && ip address add fe80::7/64 dev out0 nodad";
+        ip link set out0 up && ip address add fe80::7/64 dev out0 nodad &&
+        until ip route get fe80::7 oif out0 | grep -q ^local; do sleep 0.1; done";
     let _ = wire.right().command("sh").args(["-c", script]).run(LIMIT).unwrap().success();
     let to = |address: &str| {
         strait(wire.right(), &["doctor", "--json", "--for", "send", "--to", address]).run(LIMIT).unwrap()
