@@ -268,16 +268,13 @@ mod tests {
         assert_eq!((of("public"), of(""), of("max-age=3")), (0, 60, 3));
     }
 
+    /// Returns the times of a response without a lifetime.
+    fn of(date: u64, requested: u64, received: u64) -> Times {
+        Times { requested, received, date, age: 0, lifetime: 0, expired: None }
+    }
+
     #[test]
     fn recency_is_by_date_and_limited_for_fast_clocks() {
-        let of = |date, requested, received| Times {
-            requested,
-            received,
-            date,
-            age: 0,
-            lifetime: 0,
-            expired: None,
-        };
         // Date first, then time of receipt.
         assert!(of(50, 90, 100).recency() > of(49, 91, 101).recency());
         assert!(of(50, 90, 101).recency() > of(50, 90, 100).recency());
@@ -286,14 +283,6 @@ mod tests {
 
     #[test]
     fn later_request_supersedes_despite_its_date() {
-        let of = |date, requested, received| Times {
-            requested,
-            received,
-            date,
-            age: 0,
-            lifetime: 0,
-            expired: None,
-        };
         let stored = of(90, 90, 100);
         for (new, expected) in [
             (of(50, 100, 101), true),
