@@ -133,9 +133,7 @@ impl Shared {
         keys.remove_from_memory(&self.memory, |object| !object.is_alive());
         Removed { in_memory, stored }
     }
-}
 
-impl Shared {
     /// Purges all objects of a key.
     pub(crate) fn purge(&self, key: &str, effect: Effect) -> Removed {
         match effect {
