@@ -308,8 +308,8 @@ impl FileOutput {
             interface: 0,
             received: Some(capture.received),
             dropped: Some(capture.lost.nic_missed),
-            filter_accepted: Some(capture.received - capture.filtered),
-            os_dropped: Some(capture.lost.total() - capture.lost.nic_missed),
+            filter_accepted: Some(capture.received.saturating_sub(capture.filtered)),
+            os_dropped: Some(capture.lost.total().saturating_sub(capture.lost.nic_missed)),
             delivered: Some(capture.delivered),
             ..Statistics::default()
         };
