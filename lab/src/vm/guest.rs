@@ -23,6 +23,10 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 panic_on_warn=1 rdi
 /// enables in Linux 7.2). It costs up to a million instructions during a measurement, a different
 /// number each time.
 const NO_SAMPLING: &str = "damon_stat.enabled=0";
+/// For a guest with several processors: the speed of loops that wait, here of a processor with
+/// 3 GHz. To measure it, each processor counts between two ticks of a timer, which do not arrive in
+/// time while the host is busy.
+const LOOPS_PER_JIFFY: &str = "lpj=12000000";
 const MEMORY_MIB: u32 = 1024;
 /// Default time limit of a guest.
 const LIMIT: Duration = Duration::from_mins(8);
@@ -239,6 +243,9 @@ impl Guest {
         let log = folder.path().join("marks");
         if self.metered {
             self.arguments.extend(meter::arguments(folder.path(), &log, self.processors));
+        }
+        if self.processors > 1 && !self.metered {
+            self = self.kernel_argument(LOOPS_PER_JIFFY);
         }
         if self.monitor {
             self.arguments.extend(monitor(&folder.path().join("monitor")));
