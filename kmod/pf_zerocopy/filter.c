@@ -39,16 +39,23 @@ enum zc_needs zc_needs(const struct bpf_prog *filter)
 }
 
 /*
+ * Steps after which a verdict costs more than a run. A sender that alternates
+ * two EtherTypes asks for a verdict on each frame.
+ */
+#define STEPS_MAX 64
+
+/*
  * Follows a program on any frame without a tag whose EtherType is @type. ZC_RUN
  * if the verdict depends on more: on other bytes, or on the length.
  */
 static enum zc_verdict verdict_by_type(const struct sock_fprog_kern *classic,
 				       u16 type)
 {
-	unsigned int i;
+	unsigned int i, steps;
 	u32 a = 0;
 
-	for (i = 0; i < classic->len; i++) {
+	for (i = 0, steps = 0; i < classic->len && steps < STEPS_MAX;
+	     i++, steps++) {
 		const struct sock_filter *code = &classic->filter[i];
 		bool jumps;
 
