@@ -43,6 +43,7 @@ struct zc_queue;
 struct zc_ring {
 	spinlock_t lock; /* of the fields below, up to the counters, and *shared */
 	struct zerocopy_ring *shared;
+	struct page **shared_pages; /* of *shared */
 	struct zc_queue *queue; /* NULL: not bound, or the device is gone */
 	u32 mask; /* slots - 1 */
 	u32 head;

@@ -62,43 +62,57 @@ static int pin(struct zc_ring *ring, unsigned long start)
 	return pinned < 0 ? pinned : -EFAULT;
 }
 
-/*
- * Returns zeroed memory that a process can map, for vfree(); or NULL. Unlike that
- * of vmalloc_user() it is charged to the memory cgroup.
- */
-static void *alloc_mappable(size_t bytes)
+static unsigned int shared_page_count(const struct zc_ring *ring)
 {
-	unsigned int count = DIV_ROUND_UP(bytes, PAGE_SIZE), i;
-	struct page **pages;
-	void *memory;
+	return DIV_ROUND_UP(zc_ring_shared_bytes(ring), PAGE_SIZE);
+}
 
-	pages = kvcalloc(count, sizeof(*pages), GFP_KERNEL_ACCOUNT);
-	if (!pages)
-		return NULL;
+/*
+ * Allocates zeroed memory that a process can map. Unlike that of vmalloc_user()
+ * it is charged to the memory cgroup.
+ */
+static int alloc_mappable(struct zc_ring *ring)
+{
+	unsigned int count = shared_page_count(ring), i;
+
+	ring->shared_pages = kvcalloc(count, sizeof(*ring->shared_pages),
+				      GFP_KERNEL_ACCOUNT);
+	if (!ring->shared_pages)
+		return -ENOMEM;
 	for (i = 0; i < count; i++) {
-		pages[i] = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-		if (!pages[i])
-			goto free;
+		ring->shared_pages[i] = alloc_page(GFP_KERNEL_ACCOUNT |
+						   __GFP_ZERO);
+		if (!ring->shared_pages[i])
+			return -ENOMEM;
 	}
-	memory = vmap(pages, count, VM_MAP | VM_USERMAP | VM_MAP_PUT_PAGES,
-		      PAGE_KERNEL);
-	if (memory)
-		return memory;
-free:
-	while (i--)
-		__free_page(pages[i]);
-	kvfree(pages);
-	return NULL;
+	ring->shared = vmap(ring->shared_pages, count, VM_MAP | VM_USERMAP,
+			    PAGE_KERNEL);
+	return ring->shared ? 0 : -ENOMEM;
+}
+
+/* Also if not all of it was allocated. */
+static void free_mappable(struct zc_ring *ring)
+{
+	unsigned int i;
+
+	vunmap(ring->shared);
+	if (!ring->shared_pages)
+		return;
+	for (i = 0; i < shared_page_count(ring); i++)
+		if (ring->shared_pages[i])
+			__free_page(ring->shared_pages[i]);
+	kvfree(ring->shared_pages);
 }
 
 /* Allocates the shared descriptors: every slot starts WRITABLE, as in D1. */
 static int alloc_shared(struct zc_ring *ring)
 {
 	u32 slot;
+	int err;
 
-	ring->shared = alloc_mappable(zc_ring_shared_bytes(ring));
-	if (!ring->shared)
-		return -ENOMEM;
+	err = alloc_mappable(ring);
+	if (err)
+		return err;
 	for (slot = 0; slot <= ring->mask; slot++) {
 		struct zerocopy_desc *desc = &ring->shared->desc[slot];
 
@@ -189,7 +203,7 @@ void zc_ring_destroy(struct zc_ring *ring)
 {
 	if (!ring)
 		return;
-	vfree(ring->shared);
+	free_mappable(ring);
 	kvfree(ring->numbers);
 	kvfree(ring->frames_at);
 	kfree(ring->skb);
