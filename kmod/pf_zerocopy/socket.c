@@ -574,7 +574,7 @@ int zc_socket_register(void)
 {
 	int err;
 
-	err = proto_register(&zc_proto, 0);
+	err = proto_register(&zc_proto, 1); /* a slab, charged to the cgroup */
 	if (err)
 		return err;
 	err = register_netdevice_notifier(&zc_notifier);
