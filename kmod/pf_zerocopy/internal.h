@@ -3,6 +3,7 @@
  * Declarations that the parts of the module share.
  *
  *   socket.c   the protocol family: the calls of a process
+ *   options.c  the options of a socket
  *   ring.c     a ring: user buffer, shared descriptors, private indices
  *   filter.h   the filter of a socket, on a received frame
  *   nic.h      the NIC: its queues, which move the indices of the rings
@@ -153,6 +154,26 @@ static inline struct zc_sock *zc_sk(struct sock *sk)
 	return (struct zc_sock *)sk;
 }
 
+/*
+ * A ring is set once, while other calls may look for it, and stays until the
+ * socket is released. Acquire pairs with the release in set_ring(), so that the
+ * ring is complete.
+ */
+static inline struct zc_ring *zc_rx_ring(struct zc_sock *zs)
+{
+	return smp_load_acquire(&zs->rx); /* of set_ring() */
+}
+
+static inline struct zc_ring *zc_tx_ring(struct zc_sock *zs)
+{
+	return smp_load_acquire(&zs->tx); /* of set_ring() */
+}
+
+int zc_setsockopt(struct socket *sock, int level, int optname,
+		  sockptr_t optval, unsigned int optlen);
+int zc_set_rcvlowat(struct sock *sk, int value);
+int zc_getsockopt(struct socket *sock, int level, int optname,
+		  char __user *optval, int __user *optlen);
 int zc_socket_register(void);
 void zc_socket_unregister(void);
 void zc_socket_received(struct zc_sock *zs);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The protocol family: socket, setsockopt, bind, mmap, poll, recvmsg, sendmsg,
- * getsockopt and release, as pf_zerocopy.h describes them.
+ * The protocol family: socket, bind, mmap, poll, recvmsg, sendmsg and release, as
+ * pf_zerocopy.h describes them.
  */
 #include <linux/module.h>
 #include <linux/net.h>
@@ -21,21 +21,6 @@ static struct proto zc_proto = {
 	.owner = THIS_MODULE,
 	.obj_size = sizeof(struct zc_sock),
 };
-
-/*
- * A ring is set once, while other calls may look for it, and stays until the
- * socket is released. Acquire pairs with the release in set_ring(), so that the
- * ring is complete.
- */
-static struct zc_ring *rx_ring(struct zc_sock *zs)
-{
-	return smp_load_acquire(&zs->rx); /* of set_ring() */
-}
-
-static struct zc_ring *tx_ring(struct zc_sock *zs)
-{
-	return smp_load_acquire(&zs->tx); /* of set_ring() */
-}
 
 /* Called by the device when slots have become writable. */
 void zc_socket_writable(struct zc_sock *zs)
@@ -136,106 +121,6 @@ static int zc_release(struct socket *sock)
 	return 0;
 }
 
-static int set_ring(struct zc_sock *zs, int optname, sockptr_t optval,
-		    unsigned int optlen)
-{
-	bool rx = optname == ZEROCOPY_RX_RING;
-	struct zc_ring **place = rx ? &zs->rx : &zs->tx;
-	struct zerocopy_ring_req request;
-	struct zc_ring *ring;
-	int err;
-
-	err = copy_safe_from_sockptr(&request, sizeof(request), optval, optlen);
-	if (err)
-		return err;
-	ring = zc_ring_create(&request);
-	if (IS_ERR(ring))
-		return PTR_ERR(ring);
-
-	rtnl_lock();
-	err = *place || zs->netdev ? -EBUSY : 0;
-	if (!err)
-		/* Pairs with the acquire of rx_ring() and tx_ring(). */
-		smp_store_release(place, ring);
-	rtnl_unlock();
-	if (err)
-		zc_ring_destroy(ring);
-	return err;
-}
-
-static int set_moderation(struct zc_sock *zs, sockptr_t optval,
-			  unsigned int optlen)
-{
-	int value, err;
-
-	err = copy_safe_from_sockptr(&value, sizeof(value), optval, optlen);
-	if (err)
-		return err;
-	if (value != 0 && value != 1)
-		return -EINVAL;
-	WRITE_ONCE(zs->moderates, value);
-	return 0;
-}
-
-static int zc_setsockopt(struct socket *sock, int level, int optname,
-			 sockptr_t optval, unsigned int optlen)
-{
-	if (level != SOL_ZEROCOPY)
-		return -ENOPROTOOPT;
-	switch (optname) {
-	case ZEROCOPY_RX_RING:
-	case ZEROCOPY_TX_RING:
-		return set_ring(zc_sk(sock->sk), optname, optval, optlen);
-	case ZEROCOPY_MODERATION:
-		return set_moderation(zc_sk(sock->sk), optval, optlen);
-	default:
-		return -ENOPROTOOPT;
-	}
-}
-
-static void read_statistics(struct zc_sock *zs,
-			    struct zerocopy_statistics *statistics)
-{
-	struct zc_ring *rx = rx_ring(zs), *tx = tx_ring(zs);
-
-	memset(statistics, 0, sizeof(*statistics));
-	if (rx) {
-		spin_lock_bh(&rx->lock);
-		if (rx->queue)
-			zc_queue_read_losses(rx->queue, rx);
-		statistics->rx_frames = rx->frames;
-		statistics->rx_filtered = rx->filtered;
-		statistics->rx_no_buffer = rx->no_buffer;
-		statistics->rx_errors = rx->errors;
-		spin_unlock_bh(&rx->lock);
-	}
-	if (tx) {
-		spin_lock_bh(&tx->lock);
-		statistics->tx_frames = tx->frames;
-		statistics->tx_dropped = tx->dropped;
-		spin_unlock_bh(&tx->lock);
-	}
-}
-
-static int zc_getsockopt(struct socket *sock, int level, int optname,
-			 char __user *optval, int __user *optlen)
-{
-	struct zerocopy_statistics statistics;
-	int len;
-
-	if (level != SOL_ZEROCOPY || optname != ZEROCOPY_STATISTICS)
-		return -ENOPROTOOPT;
-	if (get_user(len, optlen))
-		return -EFAULT;
-	if (len < 0)
-		return -EINVAL;
-	read_statistics(zc_sk(sock->sk), &statistics);
-	len = min_t(int, len, sizeof(statistics));
-	if (put_user(len, optlen) || copy_to_user(optval, &statistics, len))
-		return -EFAULT;
-	return 0;
-}
-
 static int zc_bind(struct socket *sock, struct sockaddr_unsized *address,
 		   int length)
 {
@@ -299,10 +184,10 @@ static int zc_mmap(struct file *file, struct socket *sock,
 
 	switch (offset) {
 	case ZEROCOPY_PGOFF_RX_RING:
-		ring = rx_ring(zs);
+		ring = zc_rx_ring(zs);
 		break;
 	case ZEROCOPY_PGOFF_TX_RING:
-		ring = tx_ring(zs);
+		ring = zc_tx_ring(zs);
 		break;
 	default:
 		return -EINVAL;
@@ -334,7 +219,7 @@ static int receive(struct zc_sock *zs)
  */
 static int send(struct zc_sock *zs)
 {
-	struct zc_ring *tx = tx_ring(zs);
+	struct zc_ring *tx = zc_tx_ring(zs);
 	int sent;
 
 	if (!tx)
@@ -361,7 +246,7 @@ static int send(struct zc_sock *zs)
  */
 static bool writable(struct zc_sock *zs)
 {
-	struct zc_ring *tx = tx_ring(zs);
+	struct zc_ring *tx = zc_tx_ring(zs);
 	bool room = false;
 
 	if (!tx)
@@ -380,7 +265,7 @@ static __poll_t zc_poll(struct file *file, struct socket *sock,
 {
 	__poll_t events = poll_requested_events(wait);
 	struct zc_sock *zs = zc_sk(sock->sk);
-	struct zc_ring *rx = rx_ring(zs);
+	struct zc_ring *rx = zc_rx_ring(zs);
 	__poll_t mask = 0;
 	int why;
 
@@ -444,7 +329,7 @@ static int wait_until(struct sock *sk, int (*attempt)(struct zc_sock *zs),
 static int zc_recvmsg(struct socket *sock, struct msghdr *m, size_t length,
 		      int flags)
 {
-	struct zc_ring *rx = rx_ring(zc_sk(sock->sk));
+	struct zc_ring *rx = zc_rx_ring(zc_sk(sock->sk));
 
 	if (flags & ~(MSG_DONTWAIT | MSG_CMSG_COMPAT) || length)
 		return -EOPNOTSUPP;
@@ -510,6 +395,7 @@ static const struct proto_ops zc_proto_ops = {
 	.shutdown = zc_shutdown,
 	.setsockopt = zc_setsockopt,
 	.getsockopt = zc_getsockopt,
+	.set_rcvlowat = zc_set_rcvlowat,
 	.sendmsg = zc_sendmsg,
 	.recvmsg = zc_recvmsg,
 	.mmap = zc_mmap,
