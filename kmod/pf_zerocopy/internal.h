@@ -114,15 +114,18 @@ static inline u32 zc_ring_state(const struct zc_ring *ring, u32 slot)
 }
 
 /*
- * Returns true if the next @frames descriptors of the process have frames: then
- * the last of them has one, as they become readable in order.
+ * Returns true if the next @frames descriptors of the process have frames. They
+ * become readable in order: all have frames if the last has one. If the process
+ * keeps older frames, that may be one of them, and the first has none.
  */
 static inline bool zc_ring_readable(const struct zc_ring *ring, u32 frames)
 {
-	u32 next = READ_ONCE(ring->shared->read);
+	u32 first = READ_ONCE(ring->shared->read) & ring->mask;
+	u32 last = (first + frames - 1) & ring->mask;
 
-	return zc_ring_state(ring, (next + frames - 1) & ring->mask) ==
-	       ZEROCOPY_READABLE;
+	return zc_ring_state(ring, last) == ZEROCOPY_READABLE &&
+	       (first == last ||
+		zc_ring_state(ring, first) == ZEROCOPY_READABLE);
 }
 
 /* Gives a slot to the process, with all earlier writes to it. */
