@@ -7,6 +7,7 @@
  */
 #include <linux/etherdevice.h>
 #include <linux/module.h>
+#include <linux/nospec.h>
 #include <linux/rtnetlink.h>
 
 #include "nic.h"
@@ -32,6 +33,7 @@ int zc_nic_attach(struct net_device *netdev, u16 queue, struct zc_sock *zs)
 		return -ENODEV;
 	if (queue >= nic->queue_count)
 		return -EINVAL;
+	queue = array_index_nospec(queue, nic->queue_count);
 	return zc_queue_attach(&nic->queues[queue], zs);
 }
 
@@ -239,6 +241,8 @@ static void watch(struct work_struct *work)
 			zc_nic_show_link(nic);
 		rtnl_unlock();
 	}
+	/* A queue that does not start has asked for a reset at once, in a loop. */
+	cancel_delayed_work(&nic->watchdog);
 	if (READ_ONCE(nic->wanted))
 		start_watchdog(nic);
 }
@@ -478,8 +482,10 @@ static pci_ers_result_t give_up(struct pci_dev *pdev)
 	struct net_device *netdev = pci_get_drvdata(pdev);
 	struct zc_nic *nic = netdev_priv(netdev);
 
-	netdev_err(netdev, "the bus failed for good\n");
 	rtnl_lock();
+	/* The kernel may report it once more after slot_reset(). */
+	if (!nic->failed)
+		netdev_err(netdev, "the bus failed for good\n");
 	nic->failed = true;
 	zc_sockets_lose(netdev);
 	rtnl_unlock();

@@ -80,8 +80,8 @@ static __always_inline bool received(const void *descs, u32 index, u32 *length)
 		return false;
 	/* The rest of the descriptor is there once DD is. */
 	dma_rmb();
-	*length = le16_to_cpu(desc->length);
-	if (unlikely(!(status & RX_EOP) || desc->errors & RX_ERRORS))
+	*length = le16_to_cpu(READ_ONCE(desc->length));
+	if (unlikely(!(status & RX_EOP) || READ_ONCE(desc->errors) & RX_ERRORS))
 		*length = ZC_DAMAGED;
 	return true;
 }

@@ -144,6 +144,8 @@ static int poll(struct napi_struct *napi, int budget)
 	struct zc_sock *zs = queue->owner;
 	int count = 0;
 
+	if (!budget) /* of netpoll, which must not take the locks of the rings */
+		return 0;
 	if (zs) {
 		sent(queue, zs);
 		count = receive(queue, zs, budget);
@@ -244,8 +246,9 @@ static void begin_receiving(struct zc_queue *queue, struct zc_ring *rx)
 	spin_lock_bh(&rx->lock);
 	forget_losses(queue);
 	rx->skb->dev = queue->nic->netdev;
-	if (queue->nic->ops->msix)
-		skb_record_rx_queue(rx->skb, queue->index);
+	/* As skb_record_rx_queue() on a NIC with queues; none on other NICs. */
+	skb_set_queue_mapping(rx->skb, queue->nic->ops->msix ?
+					       queue->index + 1 : 0);
 	queue->nic->ops->refill(queue, rx);
 	spin_unlock_bh(&rx->lock);
 }
@@ -353,8 +356,9 @@ void zc_queue_close(struct zc_queue *queue)
 #define STALLS_MAX 2
 
 /*
- * Reads the counters of losses, some of which are short. Returns true if frames
- * have waited in the transmit ring too long.
+ * Reads the counters of losses, some of which are short. Gives returned slots to
+ * the NIC: a process may wait without a call, by an edge-triggered epoll. Returns
+ * true if frames have waited in the transmit ring too long.
  */
 bool zc_queue_stalls(struct zc_queue *queue)
 {
@@ -364,6 +368,7 @@ bool zc_queue_stalls(struct zc_queue *queue)
 	if (rx) {
 		spin_lock_bh(&rx->lock);
 		zc_queue_read_losses(queue, rx);
+		queue->nic->ops->refill(queue, rx);
 		spin_unlock_bh(&rx->lock);
 	}
 	if (!tx)
