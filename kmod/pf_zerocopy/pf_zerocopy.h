@@ -18,13 +18,16 @@
  *
  * poll() and recvmsg() give returned receive slots to the NIC and wait for
  * frames; sendmsg() gives filled transmit slots to the NIC and waits for room.
+ * recvmsg() and sendmsg() move no bytes of their message, so a message with a
+ * buffer is refused (EOPNOTSUPP), and success is 0. The states show the readable
+ * and the free descriptors, and ZEROCOPY_STATISTICS has the totals. splice() and
+ * sendfile() from the socket are refused (EINVAL).
+ *
  * SO_RCVLOWAT sets the number of frames that poll() and recvmsg() wait for, at
  * most half of the ring; SO_RCVTIMEO, or the timeout of poll(), how long. Frames
- * are readable before that, too.
- * Neither moves bytes of its message, so a message with a buffer is refused
- * (EOPNOTSUPP), and success is 0. The states show the readable and the free
- * descriptors, and ZEROCOPY_STATISTICS has the totals.
- * splice() and sendfile() from the socket are refused (EINVAL).
+ * are readable before that, too. An edge-triggered epoll does not call poll()
+ * again by itself: call it after slots were returned, or up to a second passes
+ * until the NIC gets them.
  *
  * SO_ATTACH_FILTER sets a filter, as for packet sockets: it sees the outermost
  * VLAN tag by SKF_AD_VLAN_TAG only. A frame for which it returns 0 uses no slot
@@ -115,7 +118,7 @@ struct zerocopy_desc {
 
 /* The memory that mmap() maps: two indices, then the descriptors. */
 struct zerocopy_ring {
-	/* Index that the process reads next; poll() tests its state. */
+	/* Index that the process reads next: poll() tests states from it on. */
 	__u32 read;
 	__u32 padding1[15]; /* to a cache line */
 	/*

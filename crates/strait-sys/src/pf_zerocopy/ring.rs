@@ -41,7 +41,7 @@ pub(super) trait Shared {
     fn mask(&self) -> u32;
     /// Returns the state of the slot at `index` modulo the number of slots.
     fn state(&self, index: u32) -> &Self::Word;
-    /// Returns the index that this process reads next: poll(2) checks the state of that slot.
+    /// Returns the index that this process reads next: poll(2) checks states from that slot on.
     fn position(&self) -> &Self::Word;
     /// Returns the index that the kernel fills next.
     fn kernel_position(&self) -> &Self::Word;

@@ -199,7 +199,7 @@ fn received(statistics: &pf_zerocopy::Statistics) -> u64 {
 }
 
 /// Replaces the filter of `socket`. A program that matches every frame is left out, because the
-/// kernel would run it for each frame.
+/// kernel would ask for its verdict on each frame.
 fn attach(program: &Program, socket: &Socket) -> Result<(), Error> {
     match program.constant() {
         Some(1..) => Ok(socket.detach_filter()?),
