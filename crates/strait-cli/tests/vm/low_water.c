@@ -8,6 +8,7 @@
  * frame follows, so that a lost wake-up is not hidden by a later one. At the end three frames wait,
  * until the script sets the INTERFACE down.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -157,6 +159,100 @@ static void expect_wake(unsigned int frames)
 		errx(1, "%u frames, wanted %u", taken, frames);
 }
 
+/*
+ * Keeps more than half of the ring: a kept frame in place of the last of those that are waited for
+ * is no reason to wake, and a new frame is one.
+ */
+static void keep_frames(void)
+{
+	unsigned int first = ring->read, next = (first + WANTED + 1) % SLOTS;
+
+	send_frames(WANTED + 1);
+	await_frames();
+	__atomic_store_n(&ring->read, next, __ATOMIC_RELEASE);
+	expect_no_wake();
+	send_frames(1);
+	await_frames();
+	check(recv(fd, NULL, 0, 0), "recv");
+	__atomic_store_n(&ring->read, first, __ATOMIC_RELEASE);
+	if (take(SLOTS) != WANTED + 2)
+		errx(1, "the kept frames are gone");
+}
+
+static void *wait_for_all(void *id)
+{
+	__atomic_store_n((pid_t *)id, gettid(), __ATOMIC_RELEASE);
+	check(recv(fd, NULL, 0, 0), "recv");
+	return NULL;
+}
+
+/* Waits until a thread sleeps: the state in its stat is S (proc_pid_stat(5)). */
+static void await_sleep(const pid_t *id)
+{
+	char path[64], state = 0;
+
+	while (state != 'S') {
+		FILE *stat;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%d/stat", __atomic_load_n(id, __ATOMIC_ACQUIRE));
+		stat = fopen(path, "r");
+		if (stat) {
+			if (fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
+				errx(1, "%s", path);
+			fclose(stat);
+		}
+		poll(NULL, 0, 10);
+	}
+}
+
+/* Lowering the number wakes a process that waits for more frames than are readable. */
+static void lower(void)
+{
+	int few = 3, many = WANTED;
+	pthread_t thread;
+	pid_t id = 0;
+
+	send_frames(few);
+	await_frames();
+	expect_no_wake();
+	errno = pthread_create(&thread, NULL, wait_for_all, &id);
+	check(errno, "thread");
+	await_sleep(&id);
+	check(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &few, sizeof(few)), "SO_RCVLOWAT");
+	errno = pthread_join(thread, NULL);
+	check(errno, "thread");
+	expect_wake(few);
+	check(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &many, sizeof(many)), "SO_RCVLOWAT");
+}
+
+/*
+ * An edge-triggered epoll does not call the module again. The ring fills up, the process returns
+ * all slots, and further frames wake it.
+ */
+static void wait_by_edges(void)
+{
+	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
+	int one = 1, many = WANTED, edges = epoll_create1(0);
+
+	check(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one)), "SO_RCVLOWAT");
+	check(epoll_ctl(edges, EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+	/* The NIC has the last slot only when others are filled. */
+	send_frames(SLOTS - 1);
+	await_frames();
+	send_frames(1);
+	await_frames();
+	if (epoll_wait(edges, &event, 1, -1) != 1 || take(SLOTS) != SLOTS)
+		errx(1, "the ring is not full");
+	send_frames(1);
+	if (epoll_wait(edges, &event, 1, -1) != 1)
+		err(1, "epoll_wait");
+	close(edges);
+	await_frames();
+	expect_wake(1);
+	check(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &many, sizeof(many)), "SO_RCVLOWAT");
+	puts("low_water: edges are seen");
+}
+
 /* Also by poll(2), which waits in another way. */
 static void await_others(long round)
 {
@@ -217,6 +313,9 @@ int main(int argc, char **argv)
 	expect_no_wake();
 	send_frames(1);
 	expect_wake(WANTED);
+	keep_frames();
+	lower();
+	wait_by_edges();
 	race(rounds);
 	alarm(DEADLINE_S);
 	send_frames(3);

@@ -398,13 +398,13 @@ static void note_frames(int fd)
 
 static void start_over(struct victim *victim)
 {
-	if (victim->fd > 0)
-		note_frames(victim->fd);
 	for (unsigned int i = 0; i < 2; i++)
 		if (victim->rings[i])
 			munmap(victim->rings[i], PAGE);
-	if (victim->fd > 0)
+	if (victim->fd > 0) {
+		note_frames(victim->fd);
 		close(victim->fd);
+	}
 	if (victim->start)
 		munmap(victim->start, 2 * BYTES);
 	*victim = (struct victim){ .fd = open_socket(), .start = buffer(2 * BYTES) };
@@ -449,15 +449,15 @@ static unsigned int load_offset(void)
 	return pick(3) ? pick(80) : SKF_AD_OFF + 4 * pick(16);
 }
 
-/* Filters that accept and reject. The kernel refuses those that load unknown offsets. */
+/* Filters that accept and reject, some by the EtherType. The kernel refuses unknown offsets. */
 static void set_filter(int fd)
 {
+	bool by_type = !pick(3);
 	struct sock_filter code[] = {
-		BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, load_offset()),
-		BPF_STMT(BPF_LD | BPF_W | (pick(2) ? BPF_ABS : BPF_IND), load_offset()),
+		BPF_STMT(by_type ? BPF_JMP | BPF_JA : BPF_LDX | BPF_B | BPF_MSH, by_type ? 0 : load_offset()),
+		BPF_STMT(BPF_LD | (by_type ? BPF_H : BPF_W) | (by_type || pick(2) ? BPF_ABS : BPF_IND), by_type ? 12 : load_offset()),
 		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1u << pick(32), 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, 1),
-		BPF_STMT(BPF_RET | BPF_K, pick(2)),
+		BPF_STMT(BPF_RET | BPF_K, 1), BPF_STMT(BPF_RET | BPF_K, pick(2)),
 	};
 	struct sock_fprog program = { .len = 5, .filter = code };
 

@@ -10,6 +10,7 @@
  * (KASAN, lockdep, DMA debugging).
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -196,15 +197,31 @@ static void scribble(struct zerocopy_ring *ring, unsigned int *seed)
 	scribbles++;
 }
 
+/* Changes the type of a frame, also to that of a tag, while the filter may read it. */
+static void rewrite_type(char *frame, unsigned int *seed)
+{
+	static const unsigned short types[] = { 0x0800, 0x8100, 0x88a8, 0 };
+
+	for (unsigned int at = 12; at <= 16; at += 2)
+		*(volatile unsigned short *)(frame + at) = htons(types[pick(seed, 4)]);
+}
+
+/* Half of the filters decide by the EtherType alone. */
 static void filter(int fd, unsigned int *seed)
 {
-	struct sock_filter code[] = {
+	static const unsigned short jumps[] = { BPF_JEQ, BPF_JGT, BPF_JGE, BPF_JSET };
+	struct sock_filter load[] = {
+		BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 12),
 		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, pick(seed, 100)),
-		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1u << pick(seed, 8), 0, 1),
+	};
+	struct sock_filter code[] = {
+		load[pick(seed, 2)],
+		BPF_STMT(BPF_JMP | BPF_JA, 0),
+		BPF_JUMP(BPF_JMP | jumps[pick(seed, 4)] | BPF_K, 1u << pick(seed, 12), 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, 1),
 		BPF_STMT(BPF_RET | BPF_K, pick(seed, 2)),
 	};
-	struct sock_fprog program = { .len = 4, .filter = code };
+	struct sock_fprog program = { .len = 5, .filter = code };
 	int value = pick(seed, 2);
 
 	setsockopt(fd, SOL_ZEROCOPY, ZEROCOPY_MODERATION, &value, sizeof(value));
@@ -228,6 +245,7 @@ static void *disturb(void *argument)
 			scribble(pick(&seed, 2) ? shared->rx : shared->tx, &seed);
 		if (!pick(&seed, 20))
 			filter(shared->fd, &seed);
+		rewrite_type(shared->buffer + pick(&seed, SLOTS) * ZEROCOPY_SLOT_BYTES, &seed);
 		if (!pick(&seed, 50))
 			madvise(shared->buffer, 2 * BYTES, MADV_DONTNEED);
 		pthread_rwlock_unlock(&shared->lock);
