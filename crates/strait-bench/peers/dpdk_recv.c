@@ -129,5 +129,7 @@ int main(int argc, char **argv)
     }
     printf("{\"delivered\":%llu,\"bytes\":%llu}\n", delivered, bytes);
     rte_eth_dev_stop(0);
+    /* Detaches the program of AF_XDP. */
+    rte_eth_dev_close(0);
     return 0;
 }

@@ -7,15 +7,14 @@
 //! (`record.rs`).
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lab::vm::{Guest, Kernel, Mark, Nic, part, vm_or_skip};
-use lab::{compile, program_or_skip, skip};
+use lab::vm::{Mark, Nic, vm_or_skip};
+use lab::{program_or_skip, skip};
 
+use super::peers::guest_with_peers;
 use super::record::{compare, is_recording};
-use super::{guest, pf_zerocopy, run};
+use super::run;
 
 /// Frames of a burst, which fit in the NIC and in the rings of all contestants.
 const BURST: u64 = 1000;
@@ -23,6 +22,8 @@ const BURST: u64 = 1000;
 const BURST_COUNT: u64 = 20;
 /// Lengths of bursts, with the number of measured bursts of each.
 const BURSTS: [(u64, u64); 4] = [(1, 800), (32, 300), (256, 40), (BURST, BURST_COUNT)];
+/// A comparison needs less precision than a record: its part of the bursts.
+const COMPARED_PART: u64 = 2;
 /// Those that are compared with recorded figures: the costs of the other lie between.
 const BURSTS_COMPARED: [u64; 3] = [1, 32, BURST];
 /// Pause between two bursts, in which the slowest contestant can receive a burst at a nanosecond
@@ -94,8 +95,6 @@ const DPDK_COPY: Contestant = ("dpdk, bare reader that copies", "dpdk_recv -a $a
 const DPDK_XDP: Contestant = ("dpdk on AF_XDP, bare reader", "dpdk_recv -i $receiver");
 /// Contestants that need access to the NIC without a driver.
 const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
-/// BPF programs that DPDK's driver for AF_XDP loads, by libxdp.
-const XDP_PROGRAMS: &str = "usr/lib/x86_64-linux-gnu/bpf";
 /// Contestants that need the module's driver.
 const TAKERS: [Contestant; 10] = [
     PCAP_ZERO_COPY,
@@ -109,17 +108,6 @@ const TAKERS: [Contestant; 10] = [
     BARE_POLL,
     BARE_POLL_SLEEPS,
 ];
-
-/// The compiler's options for a program with DPDK: its drivers, which no symbol refers to, and its
-/// other libraries, which refer to each other.
-const DPDK_OPTIONS: &str = "-static -march=corei7 -include rte_config.h \
-    -Wl,--whole-archive -l:librte_net_e1000.a -l:librte_net_virtio.a -l:librte_net_af_xdp.a \
-    -l:librte_bus_pci.a -l:librte_bus_vdev.a \
-    -l:librte_mempool_ring.a -Wl,--no-whole-archive \
-    -Wl,--start-group -l:librte_ethdev.a -l:librte_mbuf.a -l:librte_mempool.a -l:librte_ring.a -l:librte_eal.a \
-    -l:librte_kvargs.a -l:librte_telemetry.a -l:librte_net.a -l:librte_pci.a -l:librte_meter.a -l:librte_timer.a \
-    -l:librte_hash.a -l:librte_rcu.a -l:librte_cryptodev.a -l:librte_security.a -lnuma -lbsd -lmd -lm \
-    -lxdp -lbpf -lelf -lz -Wl,--end-group";
 
 /// Instructions per frame, in the kernel and in the program.
 #[derive(Clone, Copy, Debug)]
@@ -193,13 +181,14 @@ impl Axis {
     /// Returns the loads for a record, or for a comparison with it.
     fn loads(self, recorded: bool) -> Vec<Load> {
         let bytes = |size: u32| (size - CHECK_SEQUENCE_BYTES).to_string();
+        let count = |bursts: u64| if recorded { bursts } else { bursts / COMPARED_PART };
         match self {
             Self::Size => {
                 let all = SIZES.map(bytes).join(" ");
                 let load = |label: String, bytes| Load {
                     label,
                     burst: BURST,
-                    bursts: BURST_COUNT,
+                    bursts: count(BURST_COUNT),
                     bytes,
                     queues: None,
                 };
@@ -213,7 +202,7 @@ impl Axis {
                 .map(|&(burst, bursts)| Load {
                     label: burst.to_string(),
                     burst,
-                    bursts,
+                    bursts: count(bursts),
                     bytes: bytes(SIZES[0]),
                     queues: None,
                 })
@@ -223,7 +212,7 @@ impl Axis {
                 .map(|&queues| Load {
                     label: queues.to_string(),
                     burst: BURST,
-                    bursts: BURST_COUNT,
+                    bursts: count(BURST_COUNT),
                     bytes: vec![bytes(SIZES[0]); FLOWS].join(" "),
                     queues: Some(queues),
                 })
@@ -265,8 +254,9 @@ impl Driver {
 /// Computes the cost of a frame between two marks.
 type Computation = fn(Mark, Mark, u64) -> Cost;
 
-/// Contestants with the same driver and the same computation of costs.
+/// Contestants along an axis with the same driver and the same computation of costs.
 struct Heat {
+    axis: Axis,
     driver: Driver,
     /// Contestant whose cost is subtracted from those of the others. It is measured first.
     base: Option<Contestant>,
@@ -280,24 +270,34 @@ impl Heat {
     }
 }
 
-/// Returns the heats of `contestants`, by driver.
-fn heats(contestants: &[Contestant]) -> Vec<Heat> {
-    let heat = |driver, base, compute: Computation, is_in: fn(Contestant) -> bool| {
-        let of_driver = contestants.iter().copied().filter(|one| Driver::of(*one) == driver && is_in(*one));
-        Heat { driver, base, contestants: of_driver.collect(), compute }
+/// Measurement along an axis, and the name of its recorded costs.
+pub(super) struct Plan<'a> {
+    pub(super) name: &'static str,
+    pub(super) axis: Axis,
+    contestants: &'a [Contestant],
+}
+
+/// Returns the heats of `plans`, by driver.
+fn heats(plans: &[Plan<'_>]) -> Vec<Heat> {
+    let heats = |driver, base, compute: Computation, is_in: fn(Contestant) -> bool| {
+        plans.iter().map(move |&Plan { axis, contestants, .. }| {
+            let of_driver =
+                contestants.iter().copied().filter(|one| Driver::of(*one) == driver && is_in(*one));
+            Heat { axis, driver, base, contestants: of_driver.collect(), compute }
+        })
     };
-    let heats = [
-        heat(Driver::Stock, Some(NO_RECEIVER), Cost::between, |_| true),
-        heat(Driver::Module, Some(NO_RECEIVER), Cost::between, |one| one != BARE_POLL),
-        heat(Driver::Module, Some(BARE_POLL_SLEEPS), Cost::with_polls, |one| one == BARE_POLL),
-        heat(Driver::Uio, None, Cost::of_polls, |_| true),
-    ];
-    heats.into_iter().filter(|heat| !heat.contestants.is_empty()).collect()
+    heats(Driver::Stock, Some(NO_RECEIVER), Cost::between, |_| true)
+        .chain(heats(Driver::Module, Some(NO_RECEIVER), Cost::between, |one| one != BARE_POLL))
+        .chain(heats(Driver::Module, Some(BARE_POLL_SLEEPS), Cost::with_polls, |one| one == BARE_POLL))
+        .chain(heats(Driver::Uio, None, Cost::of_polls, |_| true))
+        .filter(|heat| !heat.contestants.is_empty())
+        .collect()
 }
 
 /// Returns the script that measures the contestants of `heats` on eth1, or on zc0 if the module
-/// drives it. Each of them runs once and receives all loads, or those of a number of queues.
-fn script(heats: &[Heat], loads: &[Load]) -> String {
+/// drives it. Each of them runs once along an axis and receives all loads, or those of a number of
+/// queues.
+fn script(heats: &[Heat], recorded: bool) -> String {
     // DPDK needs more huge pages than the sender.
     let mut script = "
 prepare_pump 64
@@ -319,6 +319,7 @@ if grep kdamond /proc/[0-9]*/comm; then exit 1; fi
             // The kernel's work after the boot and after the start of a NIC would be counted.
             script.push_str("up $receiver\nsleep 20\n");
         }
+        let loads = heat.axis.loads(recorded);
         for contestant in heat.all() {
             for loads in loads.chunk_by(|one, next| one.queues == next.queues) {
                 script.push_str(&receive(contestant, loads));
@@ -358,24 +359,25 @@ fn receive((name, command): Contestant, loads: &[Load]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the costs of `contestants`, measured in one guest along `axis`.
-fn measure(nic: Nic, axis: Axis, contestants: &[Contestant]) -> Costs {
-    let guest = peers(nic).processors(axis.processors()).metered().limit(GUEST_LIMIT);
-    let (heats, loads) = (heats(contestants), axis.loads(is_recording()));
-    let run = run(guest, &script(&heats, &loads));
+/// Returns the costs of `plans`, which have the same number of processors, measured in one guest.
+pub(super) fn measure(nic: Nic, plans: &[Plan<'_>]) -> Vec<Costs> {
+    let guest = guest_with_peers(nic).processors(plans[0].axis.processors()).metered().limit(GUEST_LIMIT);
+    let heats = heats(plans);
+    let run = run(guest, &script(&heats, is_recording()));
     let mut pairs = run.marks.chunks_exact(2);
-    let mut costs = Costs::new();
+    let mut costs = vec![Costs::new(); plans.len()];
     for heat in &heats {
         let mut of_heat = Costs::new();
         for (name, _) in heat.all() {
-            for load in &loads {
+            for load in heat.axis.loads(is_recording()) {
                 let pair =
                     pairs.next().unwrap_or_else(|| panic!("too few marks: {}\n{}", run.output, run.log));
                 let cost = (heat.compute)(pair[0], pair[1], load.burst * load.bursts);
-                of_heat.entry(name).or_default().insert(load.label.clone(), cost);
+                of_heat.entry(name).or_default().insert(load.label, cost);
             }
         }
-        costs.extend(match heat.base {
+        let plan = plans.iter().position(|plan| plan.axis == heat.axis).expect("a heat has a plan");
+        costs[plan].extend(match heat.base {
             Some(base) => less(base, of_heat),
             None => of_heat,
         });
@@ -392,56 +394,6 @@ fn less(base: Contestant, mut costs: Costs) -> Costs {
         }
     }
     costs
-}
-
-/// Adds the program with DPDK.
-fn with_dpdk(guest: Guest) -> Guest {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("dpdk_recv");
-    let arguments = dpdk_arguments();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    compile(&peer_source("dpdk_recv"), &arguments, &program);
-    ["xsk_def_xdp_prog.o", "xdp-dispatcher.o"].iter().fold(guest.program(&program), |guest, name| {
-        let path = format!("{XDP_PROGRAMS}/{name}");
-        let object = fs::read(part("dpdk").join(&path)).expect("setup-vm has fetched libxdp");
-        guest.file(&format!("/{path}"), &object)
-    })
-}
-
-/// Returns the compiler's arguments for a program with DPDK.
-fn dpdk_arguments() -> Vec<String> {
-    let place =
-        |option: &str, folder: &str| format!("{option}{}", part("dpdk").join("usr").join(folder).display());
-    let headers = ["include/dpdk", "include", "include/x86_64-linux-gnu/dpdk"];
-    let mut arguments: Vec<String> = headers.iter().map(|folder| place("-isystem", folder)).collect();
-    arguments.push(place("-L", "lib/x86_64-linux-gnu"));
-    arguments.extend(DPDK_OPTIONS.split_whitespace().map(str::to_owned));
-    arguments
-}
-
-fn peer_source(program: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../strait-bench/peers/{program}.c"))
-}
-
-/// Returns a guest with the compared programs and the drivers.
-pub(super) fn peers(nic: Nic) -> Guest {
-    let folder = tempfile::tempdir().unwrap();
-    let guest = guest(Kernel::V7_2).pump(nic).module("uio_pci_generic");
-    let mut guest = with_dpdk(pf_zerocopy::with_module(guest, Kernel::V7_2));
-    let module = format!("-I{}", pf_zerocopy::repository().join("kmod/pf_zerocopy").display());
-    let programs: [(&str, &[&str]); 4] = [
-        ("pcap_count", &["-lpcap"]),
-        ("afpacket_recv", &[]),
-        ("afxdp_recv", &[]),
-        ("zerocopy_recv", &[&module]),
-    ];
-    for (program, arguments) in programs {
-        let output = folder.path().join(program);
-        compile(&peer_source(program), arguments, &output);
-        guest = guest.program(&output);
-    }
-    let drop_in = super::strait().with_file_name("libstrait_pcap.so");
-    guest.program("/usr/sbin/ethtool").program("/usr/bin/tcpdump").program(drop_in)
 }
 
 /// Prints a line for each contestant.
@@ -479,7 +431,7 @@ fn igb() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let contestants = [
+    let sizes = [
         XDP_ZERO_COPY,
         XDP_BARE,
         XDP_BARE_COPY,
@@ -500,19 +452,7 @@ fn igb() {
         DPDK_COPY,
         DPDK_XDP,
     ];
-    let costs = compare("igb", Axis::Size, Kernel::V7_2, || measure(Nic::Igb, Axis::Size, &contestants));
-    assert_independent_of_length(&costs, "xdp-zc");
-    assert_independent_of_length(&costs, "zerocopy");
-    assert_dependent_on_length(&costs, "xdp-native");
-    assert_dependent_on_length(&costs, "libpcap");
-}
-
-#[test]
-fn igb_bursts() {
-    if !vm_or_skip() || !program_or_skip("cc") {
-        return;
-    }
-    let contestants = [
+    let bursts = [
         XDP_ZERO_COPY,
         XDP_BARE,
         LIBPCAP,
@@ -526,7 +466,15 @@ fn igb_bursts() {
         DPDK_COPY,
         DPDK_XDP,
     ];
-    compare("igb-bursts", Axis::Burst, Kernel::V7_2, || measure(Nic::Igb, Axis::Burst, &contestants));
+    let plans = [
+        Plan { name: "igb", axis: Axis::Size, contestants: &sizes },
+        Plan { name: "igb-bursts", axis: Axis::Burst, contestants: &bursts },
+    ];
+    let costs = &compare(Nic::Igb, &plans)[0];
+    assert_independent_of_length(costs, "xdp-zc");
+    assert_independent_of_length(costs, "zerocopy");
+    assert_dependent_on_length(costs, "xdp-native");
+    assert_dependent_on_length(costs, "libpcap");
 }
 
 #[test]
@@ -534,11 +482,11 @@ fn virtio_net() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let contestants = [XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, XDP_NATIVE, LIBPCAP, DPDK, DPDK_COPY];
-    let costs =
-        compare("virtio-net", Axis::Size, Kernel::V7_2, || measure(Nic::VirtioNet, Axis::Size, &contestants));
-    assert_independent_of_length(&costs, "xdp-zc");
-    assert_dependent_on_length(&costs, "xdp-native");
+    let sizes = [XDP_ZERO_COPY, XDP_BARE, XDP_BARE_COPY, XDP_NATIVE, LIBPCAP, DPDK, DPDK_COPY];
+    let plan = Plan { name: "virtio-net", axis: Axis::Size, contestants: &sizes };
+    let costs = &compare(Nic::VirtioNet, &[plan])[0];
+    assert_independent_of_length(costs, "xdp-zc");
+    assert_dependent_on_length(costs, "xdp-native");
 }
 
 #[test]
@@ -546,7 +494,7 @@ fn e1000() {
     if !vm_or_skip() || !program_or_skip("cc") {
         return;
     }
-    let contestants = [
+    let sizes = [
         XDP_GENERIC,
         V3,
         V2,
@@ -564,20 +512,16 @@ fn e1000() {
         DPDK,
         DPDK_COPY,
     ];
-    let costs = compare("e1000", Axis::Size, Kernel::V7_2, || measure(Nic::E1000, Axis::Size, &contestants));
-    assert_independent_of_length(&costs, "zerocopy");
+    let bursts = [V3, LIBPCAP, LIBPCAP_IMMEDIATE, ZERO_COPY, BARE, BARE_TIMEOUT, DPDK, DPDK_COPY];
+    let plans = [
+        Plan { name: "e1000", axis: Axis::Size, contestants: &sizes },
+        Plan { name: "e1000-bursts", axis: Axis::Burst, contestants: &bursts },
+    ];
+    let costs = &compare(Nic::E1000, &plans)[0];
+    assert_independent_of_length(costs, "zerocopy");
     // Only xdp-generic: the stock driver copies frames below 256 bytes an additional time
     // (copybreak), so that the cost of packet sockets depends less on the length.
-    assert_dependent_on_length(&costs, "xdp-generic");
-}
-
-#[test]
-fn e1000_bursts() {
-    if !vm_or_skip() || !program_or_skip("cc") {
-        return;
-    }
-    let contestants = [V3, LIBPCAP, LIBPCAP_IMMEDIATE, ZERO_COPY, BARE, BARE_TIMEOUT, DPDK, DPDK_COPY];
-    compare("e1000-bursts", Axis::Burst, Kernel::V7_2, || measure(Nic::E1000, Axis::Burst, &contestants));
+    assert_dependent_on_length(costs, "xdp-generic");
 }
 
 /// D3's other peers. `scripts/setup-vm` fetches sources from package registries only.
@@ -594,5 +538,5 @@ fn igb_queues() {
         return;
     }
     let contestants = [V3, LIBPCAP, ZERO_COPY];
-    compare("igb-queues", Axis::Queues, Kernel::V7_2, || measure(Nic::Igb, Axis::Queues, &contestants));
+    compare(Nic::Igb, &[Plan { name: "igb-queues", axis: Axis::Queues, contestants: &contestants }]);
 }

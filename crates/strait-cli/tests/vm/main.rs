@@ -7,6 +7,7 @@
 mod cost;
 mod doctor;
 mod drop_in;
+mod peers;
 mod pf_zerocopy;
 mod rates;
 mod record;
@@ -16,8 +17,10 @@ mod tls;
 mod xdp;
 
 use std::env;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
+use std::thread::{self, ScopedJoinHandle};
 
 use lab::vm::{Guest, Kernel, Run};
 
@@ -43,19 +46,25 @@ fn run(guest: Guest, script: &str) -> Run {
     guest.run(&format!(". /rig.sh\n{script}")).unwrap().success()
 }
 
-/// Values that several tests share, as a boot costs more than most scripts, by what they depend on.
-type Shared<K, V> = Mutex<Vec<(K, V)>>;
+/// Runs guests at the same time, as they mostly wait: `run` for each of `machines`. Returns their
+/// results by machine.
+fn at_once<M: Copy + Sync + Send, V: Send>(machines: &[M], run: impl Fn(M) -> V + Sync) -> Vec<(M, V)> {
+    let run = &run;
+    thread::scope(|scope| {
+        let start = |&machine: &M| (machine, scope.spawn(move || run(machine)));
+        let threads: Vec<_> = machines.iter().map(start).collect();
+        threads.into_iter().map(|(machine, thread)| (machine, join(thread))).collect()
+    })
+}
 
-/// Returns the value for `key`, which the first call computes. Another call repeats a computation
-/// that panicked.
-fn once<K: Copy + PartialEq, V: Clone>(shared: &Shared<K, V>, key: K, compute: impl FnOnce() -> V) -> V {
-    let mut known = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, value)) = known.iter().find(|(of, _)| *of == key) {
-        return value.clone();
-    }
-    let value = compute();
-    known.push((key, value.clone()));
-    value
+/// Returns the result of `thread`, or panics as it did.
+fn join<V>(thread: ScopedJoinHandle<'_, V>) -> V {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Returns the value for `key`.
+fn of<'a, K: PartialEq, V>(values: &'a [(K, V)], key: &K) -> &'a V {
+    &values.iter().find(|(of, _)| of == key).expect("a machine of these tests").1
 }
 
 /// Returns `run` with the output from the line `part NAME` up to the next such line.

@@ -11,12 +11,13 @@ use std::env;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lab::vm::{Kernel, Nic, vm_or_skip};
+use lab::vm::{Nic, vm_or_skip};
 use lab::{program_or_skip, skip};
 use strait_bench::machine::Machine;
 use strait_bench::results::Results;
 
-use super::cost::{CHECK_SEQUENCE_BYTES, Contestant, LIBPCAP, V3, XDP_ZERO_COPY, ZERO_COPY, peers};
+use super::cost::{CHECK_SEQUENCE_BYTES, Contestant, LIBPCAP, V3, XDP_ZERO_COPY, ZERO_COPY};
+use super::peers::{KERNEL, guest_with_peers};
 use super::record::{RECORD, write};
 use super::run;
 
@@ -42,7 +43,7 @@ fn measure((name, command): Contestant, take: &str) -> Rates {
         writeln!(script, "find_rate '{command}' {}", size - CHECK_SEQUENCE_BYTES)
             .expect("writing to a String cannot fail");
     }
-    let run = run(peers(Nic::Igb).processors(PROCESSORS).limit(GUEST_LIMIT), &script);
+    let run = run(guest_with_peers(Nic::Igb).processors(PROCESSORS).limit(GUEST_LIMIT), &script);
     let mut rates = Rates::new();
     for line in run.output.lines().filter_map(|line| line.strip_prefix("rate ")) {
         let numbers: Vec<u32> = line.split(' ').map(|number| number.parse().unwrap()).collect();
@@ -66,7 +67,7 @@ fn results(commit: String, rates: &BTreeMap<&str, Rates>) -> Results {
         axis: "frame size, bytes".to_owned(),
         labels: SIZES.map(|size| size.to_string()).into(),
         machine: Machine {
-            kernel: format!("Linux {} in QEMU", Kernel::V7_2.version()),
+            kernel: format!("Linux {} in QEMU", KERNEL.version()),
             cpus: PROCESSORS,
             ..machine
         },

@@ -2,13 +2,15 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::slice;
 
-use lab::vm::Kernel;
+use lab::vm::Nic;
 use strait_bench::machine::Machine;
 use strait_bench::report;
 use strait_bench::results::{Figures, Results, write_file};
 
-use super::cost::{Axis, Cost, Costs, LIBPCAP, print};
+use super::cost::{Axis, Cost, Costs, LIBPCAP, Plan, measure, print};
+use super::peers::KERNEL;
 
 /// Environment variable with a commit: if it is set, the figures are recorded for that commit and
 /// not compared.
@@ -45,30 +47,38 @@ pub(super) fn is_recording() -> bool {
     env::var_os(RECORD).is_some()
 }
 
-/// Measures, and compares the costs with the recorded ones for `nic`, or records them. Returns the
-/// costs.
+/// Measures `plans` in one guest, and compares the costs with the recorded ones, or records them.
+/// Returns the costs of each plan.
+pub(super) fn compare(nic: Nic, plans: &[Plan<'_>]) -> Vec<Costs> {
+    let mut all = measure(nic, plans);
+    for (plan, costs) in plans.iter().zip(&mut all) {
+        print(plan.name, costs);
+        if let Ok(commit) = env::var(RECORD) {
+            write(&name(plan.name), &results(plan, commit, costs));
+        } else {
+            assert_not_higher(nic, plan, costs);
+        }
+    }
+    all
+}
+
+/// Asserts that no cost is higher than the recorded one.
 ///
 /// The kernel's own work falls into some measurements and not into others. A cost is therefore
-/// only higher than before if it is so in each of [`MEASUREMENTS_MAX`].
-pub(super) fn compare(nic: &str, axis: Axis, kernel: Kernel, measure: impl Fn() -> Costs) -> Costs {
-    let mut costs = measure();
-    print(nic, &costs);
-    if let Ok(commit) = env::var(RECORD) {
-        write(&name(nic), &results(nic, axis, kernel, commit, &costs));
-        return costs;
-    }
-    let mut higher = find_higher(nic, axis, &costs);
+/// only higher than before if it is so in each of [`MEASUREMENTS_MAX`], of which `costs` is the
+/// first. It becomes the lowest of them.
+fn assert_not_higher(nic: Nic, plan: &Plan<'_>, costs: &mut Costs) {
+    let mut higher = find_higher(plan, costs);
     for _ in 1..MEASUREMENTS_MAX {
         if higher.is_empty() {
             break;
         }
         println!("measured again, as these are higher than before:\n{}", higher.join("\n"));
-        take_lower(&mut costs, &measure());
-        print(nic, &costs);
-        higher = find_higher(nic, axis, &costs);
+        take_lower(costs, &measure(nic, slice::from_ref(plan))[0]);
+        print(plan.name, costs);
+        higher = find_higher(plan, costs);
     }
     assert!(higher.is_empty(), "higher than before:\n{}", higher.join("\n"));
-    costs
 }
 
 /// Replaces each of `costs` by that of `others` if the latter is lower.
@@ -83,9 +93,9 @@ fn take_lower(costs: &mut Costs, others: &Costs) {
     }
 }
 
-/// Returns the name of the results for `nic`.
-fn name(nic: &str) -> String {
-    format!("instructions-{nic}")
+/// Returns the name of the results of a plan.
+fn name(plan: &str) -> String {
+    format!("instructions-{plan}")
 }
 
 fn file(name: &str, kind: &str) -> PathBuf {
@@ -99,17 +109,17 @@ pub(super) fn write(name: &str, results: &Results) {
     write_file(&plot, &report::image(results).unwrap()).unwrap();
 }
 
-fn results(nic: &str, axis: Axis, kernel: Kernel, commit: String, costs: &Costs) -> Results {
+fn results(&Plan { name, axis, .. }: &Plan<'_>, commit: String, costs: &Costs) -> Results {
     let command = format!("{RECORD}=COMMIT make test-vm");
     let machine = Machine::detect(command, commit, format!("strait {}", env!("CARGO_PKG_VERSION")));
     let (about, axis_name) = axis.describe();
     let mut results = Results {
-        benchmark: format!("instructions {nic}"),
+        benchmark: format!("instructions {name}"),
         about: format!("{ABOUT} {about}"),
         axis: axis_name.to_owned(),
         labels: axis.labels(),
         machine: Machine {
-            kernel: format!("Linux {} in QEMU", kernel.version()),
+            kernel: format!("Linux {} in QEMU", KERNEL.version()),
             cpu: "emulated".to_owned(),
             cpus: axis.processors(),
             ..machine
@@ -139,8 +149,9 @@ fn figures(cost: Cost, libpcap: Cost) -> Figures {
 }
 
 /// Returns a line for each cost that is higher than the recorded one by more than the tolerance.
-fn find_higher(nic: &str, axis: Axis, costs: &Costs) -> Vec<String> {
-    let known = Results::read(&file(&name(nic), "json")).unwrap();
+fn find_higher(plan: &Plan<'_>, costs: &Costs) -> Vec<String> {
+    let axis = plan.axis;
+    let known = Results::read(&file(&name(plan.name), "json")).unwrap();
     let mut higher = Vec::new();
     for (name, of_contestant) in costs {
         for (place, size) in axis.labels().into_iter().enumerate() {
@@ -148,7 +159,8 @@ fn find_higher(nic: &str, axis: Axis, costs: &Costs) -> Vec<String> {
             let known = known.summary(name, place as f64, "instructions");
             let known = known.unwrap_or_else(|| panic!("{name} {size} is not recorded")).median;
             if now > known * (1.0 + axis.tolerance_percent() / 100.0) {
-                higher.push(format!("{nic} {name} {size}: {now:.0} instructions, {known:.0} recorded"));
+                higher
+                    .push(format!("{} {name} {size}: {now:.0} instructions, {known:.0} recorded", plan.name));
             }
         }
     }

@@ -101,12 +101,18 @@ promiscuous() {
 capture() {
     name=$1
     shift
+    came_before=$(came)
     strait capture -i "$receiver" --json -w "$name.pcap" "$@" >"$name.json" 2>"$name.err" &
     captured=$!
     capturing $captured
     # A driver that allocates its rings again loses its link, and raises its first interrupts some time after the link is up.
     up "$receiver"
     sleep 2
+}
+
+# arrived COUNT: waits until the receiver has received so many packets since `capture`, which a filter may have rejected.
+arrived() {
+    until [ "$(came)" -ge $((came_before + $1)) ]; do sleep 0.1; done
 }
 
 # end_capture: ends the capture.

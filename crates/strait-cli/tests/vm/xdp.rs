@@ -1,11 +1,11 @@
 //! AF_XDP with and without zero-copy by the driver. The scripts of a NIC share a guest.
 
-use std::sync::Mutex;
+use std::sync::LazyLock;
 
 use lab::vm::{Kernel, Nic, Run, vm_or_skip};
 
 use super::doctor::EXAMINE;
-use super::{Shared, assert_output, guest, once, part, run};
+use super::{assert_output, at_once, guest, of, part, run};
 
 /// Script for the capture with which others are compared.
 const REFERENCE: &str = "
@@ -51,13 +51,20 @@ wait $slow
 cat heard.json
 ";
 
-/// Returns the run of all scripts with `nic`.
+/// NICs under test.
+const NICS: [Nic; 4] = [Nic::Igb, Nic::VirtioNet, Nic::E1000, Nic::E1000e];
+
+/// Returns the run of all scripts with `nic`. The first call runs those of all [`NICS`].
 pub(super) fn scripts(nic: Nic) -> Run {
-    static RUNS: Shared<Nic, Run> = Mutex::new(Vec::new());
+    static RUNS: LazyLock<Vec<(Nic, Run)>> = LazyLock::new(|| at_once(&NICS, run_scripts));
+    of(&RUNS, &nic).clone()
+}
+
+fn run_scripts(nic: Nic) -> Run {
     let captured = if copies(nic) { "compare whole xdp\ncat whole.err\n" } else { "compare whole xdp-zc\n" };
     let refused = if copies(nic) { REFUSED } else { "" };
     let script = [EXAMINE, FOUND, refused, "echo part captured\n", REFERENCE, captured, SENT].concat();
-    once(&RUNS, nic, || run(guest(Kernel::V7_2).wire(nic, nic), &script))
+    run(guest(Kernel::V7_2).wire(nic, nic), &script)
 }
 
 /// Returns true for a NIC without native XDP.
@@ -95,7 +102,7 @@ fn frames_are_sent_without_a_copy_if_the_driver_can() {
     if !vm_or_skip() {
         return;
     }
-    for nic in [Nic::Igb, Nic::VirtioNet, Nic::E1000, Nic::E1000e] {
+    for nic in NICS {
         let run = part(&scripts(nic), "sent");
         let wanted = [r#""frames":2500"#, r#""unfinished":0"#, r#""delivered":2500"#, r#""delivered":200"#];
         assert_output(&run, &wanted);

@@ -55,7 +55,7 @@ until [ -e /sys/class/net/zc0 ]; do sleep 0.1; done
 up zc0
 capture home --path zerocopy
 send 10 64
-sleep 1
+arrived 10
 end_capture
 cat home.json
 unharmed

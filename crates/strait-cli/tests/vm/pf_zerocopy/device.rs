@@ -156,7 +156,7 @@ dmesg | grep 'DMAR: Intel(R) Virtualization Technology for Directed I/O'
 up eth0 eth1
 capture reference --path v3
 send 300 64,128,594,1518
-sleep 1
+arrived 300
 end_capture
 take_for_zerocopy
 up eth0 zc0
@@ -173,7 +173,7 @@ done
 receiver=eth0
 capture came --path v3
 strait generate --output zc0 --path zerocopy --count 500 --size 64,1518 --rate 2000 --json >sent.json
-sleep 1
+arrived 500
 end_capture
 cat came.json
 if dmesg | grep -E 'DMAR:.*(fault|error)'; then exit 1; fi

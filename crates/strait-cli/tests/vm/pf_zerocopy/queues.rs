@@ -1,11 +1,11 @@
 //! Queues of a NIC, with a socket each.
 
-use std::sync::Mutex;
+use std::sync::LazyLock;
 
 use lab::vm::{Nic, Run, vm_or_skip};
 
 use super::{kernels, ledger, line, pair_with};
-use crate::{Shared, assert_output, once, part, run};
+use crate::{assert_output, part, run};
 
 /// Sends mixed traffic of 64 flows from eth0, which is also in `reference.pcap`.
 const MIXED_TRAFFIC: &str = "
@@ -20,7 +20,7 @@ flows() { text $1 | sed 's/: .*//' | awk '{ print ($2 < $4) ? $2 \" \" $4 : $4 \
 up eth0 eth1
 capture reference --path v3
 strait generate --output eth0 --count 2000 --flows 64 --kind udp4,tcp4,udp6,tcp6 --size 64,594,1518 --rate 2000 --json >sent.json
-sleep 1
+arrived 2000
 end_capture
 take_for_zerocopy
 up eth0 zc0
@@ -28,9 +28,11 @@ up eth0 zc0
 
 /// Returns the run of both scripts, which share a guest.
 fn scripts() -> Run {
-    static RUNS: Shared<(), Run> = Mutex::new(Vec::new());
-    let guest = || pair_with(kernels()[0], Nic::Igb).processors(4);
-    once(&RUNS, (), || run(guest(), &[MIXED_TRAFFIC, BY_FLOW, DEAD_READER].concat()))
+    static RUN: LazyLock<Run> = LazyLock::new(|| {
+        let guest = pair_with(kernels()[0], Nic::Igb).processors(4);
+        run(guest, &[MIXED_TRAFFIC, BY_FLOW, DEAD_READER].concat())
+    });
+    RUN.clone()
 }
 
 const BY_FLOW: &str = "

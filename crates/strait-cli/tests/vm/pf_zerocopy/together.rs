@@ -4,15 +4,18 @@
 //! with the stock drivers and without the module. A script that fails does not end the others.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use lab::vm::{Guest, Kernel, Nic, Run};
 
 use super::access::{NAMESPACES, PRIVILEGE};
 use super::device::{HANGING, SUSPEND};
-use super::{FLAPS, KILLED, LINK_DOWN, NO_SLOT, REMOVED, SENT, UNCHANGED, pair_with, with_c_program};
-use crate::{Shared, once};
+use super::{
+    FLAPS, KILLED, LINK_DOWN, NO_SLOT, REMOVED, SENT, UNCHANGED, checking_kernel, machines, pair_with,
+    with_c_program,
+};
+use crate::{at_once, of};
 
 /// Name and content of a script.
 type Script = (&'static str, &'static str);
@@ -41,14 +44,24 @@ const REGISTERS: &str = "iomem=relaxed";
 const START: &str = "script: start ";
 const END: &str = "script: exit ";
 
-/// Returns the run of the script `name` on a machine. The first call for a machine runs all its
-/// scripts.
+/// A machine, and the runs of its scripts by name.
+type Runs = ((Kernel, Nic), HashMap<String, Run>);
+
+/// Returns the run of the script `name` on a machine of [`machines`]. The first call runs all
+/// scripts of all machines.
 ///
 /// Panics with the output if the script has failed.
 pub(super) fn together(kernel: Kernel, nic: Nic, name: &str) -> Run {
-    static RUNS: Shared<(Kernel, Nic), HashMap<String, Run>> = Mutex::new(Vec::new());
-    let mut runs = once(&RUNS, (kernel, nic), || run_all(kernel, nic));
-    runs.remove(name).unwrap_or_else(|| panic!("{name} did not run: the guest ended before it")).success()
+    static RUNS: LazyLock<Vec<Runs>> = LazyLock::new(run_machines);
+    let run = of(&RUNS, &(kernel, nic)).get(name);
+    run.unwrap_or_else(|| panic!("{name} did not run: the guest ended before it")).clone().success()
+}
+
+/// Runs all scripts of all machines. Those with a checking kernel do not wait, and run one by one.
+fn run_machines() -> Vec<Runs> {
+    let machines = machines();
+    let count = if checking_kernel().is_some() { 1 } else { machines.len() };
+    machines.chunks(count).flat_map(|some| at_once(some, |(kernel, nic)| run_all(kernel, nic))).collect()
 }
 
 /// Runs all scripts of a machine.
