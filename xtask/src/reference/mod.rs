@@ -1,5 +1,5 @@
 //! `cargo xtask reference [--check [--built]]`: pages of `docs/reference/` about the output of the
-//! programs, and about results of the virtual machines.
+//! programs, and about the results of benchmarks.
 //!
 //! It builds the programs, runs them, and writes their options, configuration, metrics and JSON
 //! keys. The meanings in the tables of `json.md` are written by people and kept. With `--check` it
@@ -13,6 +13,7 @@ mod instructions;
 mod json;
 mod metrics;
 mod program;
+mod results;
 mod samples;
 
 use std::fs;
@@ -54,6 +55,7 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
         ("metrics.md", metrics::page(&read(root, "metrics.md"), &seen.metrics)),
         ("json.md", json),
         ("instructions.md", instructions::page(root)?),
+        ("results.md", results::page(root)?),
     ];
     for (name, text) in pages {
         if text == read(root, name) {
