@@ -1,11 +1,11 @@
 /*
  * Minimal capture on a PF_ZEROCOPY socket: it counts frames in the slots where the NIC wrote them.
  *
- *     zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p | -t]
+ *     zerocopy_recv -i INTERFACE [-q QUEUE] [-a | -c | -r | -p | -t]
  *     zerocopy_recv -s
  *
- * -c copies each frame into a staging ring, the one copy of D3's applications. -r sets a filter
- * that rejects all frames. -p polls: a guest of the lab counts the instructions of polls that found
+ * -c copies each frame into a staging ring, the one copy of D3's applications. -a sets a filter
+ * that accepts all frames, -r one that rejects them. -p polls: a guest of the lab counts the instructions of polls that found
  * frames, and after the others the program sleeps, as dpdk_recv does. -s does what -p does, without
  * a socket, for the cost of these sleeps. -t waits until half of the ring is full, for a second at
  * most, as libpcap does by default. Prints one JSON object on SIGINT.
@@ -36,14 +36,14 @@ static void *map(size_t length, int flags, int fd)
     return start;
 }
 
-/* Accepts the first EtherType for experiments (IEEE 802), which no frame has. */
-static void reject_all(int fd)
+/* Decides by the first EtherType for experiments (IEEE 802), which no frame has. */
+static void filter_all(int fd, unsigned int accepted)
 {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 12),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x88b5, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, 0xffff),
-        BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, !accepted),
+        BPF_STMT(BPF_RET | BPF_K, accepted),
     };
     struct sock_fprog program = { .len = sizeof(code) / sizeof(code[0]), .filter = code };
     if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
@@ -147,11 +147,12 @@ int main(int argc, char **argv)
 {
     const char *interface = NULL;
     unsigned int queue = 0;
-    int copies = 0, rejects = 0, polls = 0, waits = 0;
-    for (int option; (option = getopt(argc, argv, "i:q:crpts")) != -1;) {
+    int copies = 0, accepts = 0, rejects = 0, polls = 0, waits = 0;
+    for (int option; (option = getopt(argc, argv, "i:q:acrpts")) != -1;) {
         switch (option) {
         case 'i': interface = optarg; break;
         case 'q': queue = (unsigned int)atoi(optarg); break;
+        case 'a': accepts = 1; break;
         case 'c': copies = 1; break;
         case 'r': rejects = 1; break;
         case 'p': polls = 1; break;
@@ -161,12 +162,12 @@ int main(int argc, char **argv)
         }
     }
     if (interface == NULL) {
-        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-c | -r | -p | -t]\n", stderr);
+        fputs("usage: zerocopy_recv -i INTERFACE [-q QUEUE] [-a | -c | -r | -p | -t]\n", stderr);
         return 2;
     }
     int fd = open_socket(interface, queue);
-    if (rejects)
-        reject_all(fd);
+    if (accepts || rejects)
+        filter_all(fd, accepts);
     if (waits)
         wait_for_many(fd);
     on_interrupt(note_interrupt);

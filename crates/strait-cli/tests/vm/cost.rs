@@ -76,11 +76,12 @@ const PCAP_ZERO_COPY: Contestant =
 const LIBPCAP_IMMEDIATE: Contestant = ("libpcap-immediate", "pcap_count -i $receiver -I");
 const RECVFROM: Contestant = ("recvfrom", "afpacket_recv -i $receiver");
 
-/// Readers that do nothing but count: alone, with D3's one copy, and with a filter that rejects all
-/// frames.
+/// Readers that do nothing but count: alone, with D3's one copy, and with filters that accept or
+/// reject all frames by their EtherType.
 const BARE: Contestant = ("zerocopy, bare reader", "zerocopy_recv -i $receiver");
 const BARE_COPY: Contestant = ("zerocopy, bare reader that copies", "zerocopy_recv -i $receiver -c");
-const BARE_REJECT: Contestant = ("zerocopy, all rejected", "zerocopy_recv -i $receiver -r");
+const BARE_ACCEPT: Contestant = ("zerocopy, bare reader, all accepted", "zerocopy_recv -i $receiver -a");
+const BARE_REJECT: Contestant = ("zerocopy, bare reader, all rejected", "zerocopy_recv -i $receiver -r");
 /// A reader that waits for half of the ring, for a second at most, as [`LIBPCAP`] does.
 const BARE_TIMEOUT: Contestant = ("zerocopy, bare reader, timeout", "zerocopy_recv -i $receiver -t");
 /// A reader that polls, and the sleeps between its polls alone.
@@ -96,13 +97,14 @@ const DPDK_XDP: Contestant = ("dpdk on AF_XDP, bare reader", "dpdk_recv -i $rece
 /// Contestants that need access to the NIC without a driver.
 const POLLERS: [Contestant; 2] = [DPDK, DPDK_COPY];
 /// Contestants that need the module's driver.
-const TAKERS: [Contestant; 10] = [
+const TAKERS: [Contestant; 11] = [
     PCAP_ZERO_COPY,
     ZERO_COPY,
     ZERO_COPY_FILTER,
     TCPDUMP_ZERO_COPY,
     BARE,
     BARE_COPY,
+    BARE_ACCEPT,
     BARE_REJECT,
     BARE_TIMEOUT,
     BARE_POLL,
@@ -447,6 +449,7 @@ fn igb() {
         PCAP_ZERO_COPY,
         BARE,
         BARE_COPY,
+        BARE_ACCEPT,
         BARE_REJECT,
         DPDK,
         DPDK_COPY,
@@ -508,6 +511,7 @@ fn e1000() {
         TCPDUMP_ZERO_COPY,
         BARE,
         BARE_COPY,
+        BARE_ACCEPT,
         BARE_REJECT,
         DPDK,
         DPDK_COPY,
