@@ -10,7 +10,7 @@ use crate::error::Error;
 /// The module's driver, and the way to bind a NIC to it.
 const DRIVER: &str = "pf_zerocopy";
 const BIND_REMEDY: &str =
-    "bind its NIC to the driver pf_zerocopy (driver_override): see docs/internals/pf-zerocopy.md";
+    "bind its NIC to the driver pf_zerocopy (driver_override): see docs/guide/zerocopy.md";
 
 /// Binds `socket` to the first queue of `interface` that has no socket.
 ///

@@ -10,7 +10,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::samples::Seen;
-use super::{FOLDER, REMEDY, cell};
+use super::table::cell;
+use super::{FOLDER, REMEDY};
 use crate::problem::Problem;
 
 const HEAD: &str = "# JSON

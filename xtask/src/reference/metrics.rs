@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::cell;
+use super::table::cell;
 
 const HEAD: &str = "# Metrics
 

@@ -15,6 +15,7 @@ mod metrics;
 mod program;
 mod results;
 mod samples;
+mod table;
 
 use std::fs;
 use std::path::Path;
@@ -74,9 +75,4 @@ pub(crate) fn run(root: &Path, task: Task) -> Result<Vec<Problem>> {
 
 fn read(root: &Path, name: &str) -> String {
     fs::read_to_string(root.join(FOLDER).join(name)).unwrap_or_default()
-}
-
-/// Escapes text for a cell of a table.
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ")
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::cell;
+use super::table::cell;
 use crate::source::Result;
 
 const HEAD: &str = "# Results

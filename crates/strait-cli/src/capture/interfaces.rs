@@ -63,7 +63,7 @@ pub(crate) fn all() -> Result<Vec<Interface>, Error> {
 }
 
 /// Returns the index of the interface of the default route.
-fn default_route() -> Option<u32> {
+pub(crate) fn default_route() -> Option<u32> {
     let mut netlink = Netlink::open().ok()?;
     let mut by = |address: &str| netlink.route(None, address.parse().ok()?).ok().map(|route| route.index);
     by(ROUTED).or_else(|| by(ROUTED_V6))

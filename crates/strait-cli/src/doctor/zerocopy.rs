@@ -13,6 +13,7 @@ use strait_os::interface::Interface;
 use strait_os::{Error, Result};
 
 use super::finding::Recorder;
+use crate::capture::interfaces::default_route;
 
 const SUBJECT: &str = "pf_zerocopy";
 /// Name of the module, and of its PCI driver (`kmod/pf_zerocopy/device.c`).
@@ -31,6 +32,8 @@ enum Nic {
     Other,
     /// The module could drive it, but this driver does.
     Able(Driver),
+    /// The same, and the host reaches its default route by it.
+    Needed,
     /// The module drives it.
     Taken,
 }
@@ -41,7 +44,9 @@ impl Nic {
         let Ok(driver) = driver else { return Self::Other };
         match interface.sysfs().map(|directory| ids(&directory.join("device"))) {
             _ if driver.name == MODULE => Self::Taken,
-            Some(ids) if NICS.iter().any(|nic| ids == *nic) => Self::Able(driver),
+            Some(ids) if !NICS.iter().any(|nic| ids == *nic) => Self::Other,
+            Some(_) if default_route() == Some(interface.index) => Self::Needed,
+            Some(_) => Self::Able(driver),
             _ => Self::Other,
         }
     }
@@ -66,6 +71,12 @@ fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, recorder: &
     let none = |error: &Error| error.errno() == Some(Errno::AFNOSUPPORT.raw_os_error());
     match (family, nic) {
         (Err(error), _) if !none(&error) => recorder.unknown(SUBJECT, &error),
+        (_, Nic::Needed) => {
+            let message = format!(
+                "its module could drive {name}, but the host would lose it, and the default route with it"
+            );
+            recorder.ok(SUBJECT, message);
+        }
         (Err(_), _) if is_loaded => {
             recorder.better(
                 SUBJECT,
@@ -74,7 +85,10 @@ fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, recorder: &
             );
         }
         (Err(_), Nic::Able(driver)) => {
-            let message = format!("its module is not loaded: {name} cannot be captured by --path zerocopy");
+            let message = format!(
+                "its module is not loaded: {name} cannot be captured by --path zerocopy. The host loses \
+                 {name} while it is bound to the module"
+            );
             recorder.better(SUBJECT, message, format!("{LOAD}; then {}", bind_command(driver)));
         }
         (Err(_), _) => {
@@ -86,7 +100,11 @@ fn judge(name: &str, nic: &Nic, family: Result<()>, is_loaded: bool, recorder: &
             recorder.ok(SUBJECT, message);
         }
         (Ok(()), Nic::Able(driver)) => {
-            let message = format!("its module is loaded, and {name} is driven by {}", driver.name);
+            let message = format!(
+                "its module is loaded, and {name} is driven by {}. The host loses {name} while it is bound to \
+                 the module",
+                driver.name
+            );
             recorder.better(SUBJECT, message, bind_command(driver));
         }
         (Ok(()), Nic::Other) => {
@@ -129,6 +147,8 @@ mod tests {
         );
         for (nic, errno, is_loaded) in [
             (Nic::Taken, None, true),
+            (Nic::Needed, None, true),
+            (Nic::Needed, Some(Errno::AFNOSUPPORT), false),
             (Nic::Other, None, true),
             (Nic::Other, Some(Errno::AFNOSUPPORT), false),
         ] {

@@ -72,9 +72,9 @@ impl Socket {
         let fd = unsafe { libc::socket(AF_ZEROCOPY, kind, 0) };
         let fd =
             check(fd, "open a PF_ZEROCOPY socket on", interface).map_err(|error| match error.errno() {
-                Some(libc::EAFNOSUPPORT) => error
-                    .with_kind(Kind::Refused)
-                    .remedy("load the module if it supports the NIC: see strait doctor and docs/internals/pf-zerocopy.md"),
+                Some(libc::EAFNOSUPPORT) => error.with_kind(Kind::Refused).remedy(
+                    "load the module if it supports the NIC: see strait doctor and docs/guide/zerocopy.md",
+                ),
                 _ => error.remedy("run as root, or give the program cap_net_raw+ep with setcap"),
             })?;
         // SAFETY: fd was just returned by socket(2) and has no other owner.
