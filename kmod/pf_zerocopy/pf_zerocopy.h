@@ -23,8 +23,8 @@
  * and the free descriptors, and ZEROCOPY_STATISTICS has the totals. splice() and
  * sendfile() from the socket are refused (EINVAL).
  *
- * SO_RCVLOWAT sets the number of frames that poll() and recvmsg() wait for, at
- * most half of the ring; SO_RCVTIMEO, or the timeout of poll(), how long. Frames
+ * SO_RCVLOWAT sets the number of frames that poll() and recvmsg() wait for; a
+ * number beyond half of the ring counts as half. SO_RCVTIMEO, or the timeout of poll(), how long. Frames
  * are readable before that, too. An edge-triggered epoll does not call poll()
  * again by itself: call it after slots were returned, or up to a second passes
  * until the NIC gets them.
@@ -39,9 +39,12 @@
  *
  *                          recvmsg()  sendmsg()  poll()
  *   not bound yet          ENOTCONN   ENOTCONN   POLLHUP, POLLRDHUP
- *   the interface is down  ENETDOWN   ENETDOWN   POLLERR, once
- *   it was removed         ENODEV     ENODEV     POLLERR, once; POLLHUP, POLLRDHUP
+ *   the interface is down  ENETDOWN   ENETDOWN   POLLERR
+ *   it was removed         ENODEV     ENODEV     POLLERR; POLLHUP, POLLRDHUP
  *   after shutdown()       0          EPIPE      POLLHUP, POLLRDHUP
+ *
+ * poll() reports POLLERR until recvmsg(), sendmsg() or SO_ERROR has returned the
+ * error, also if the interface is up again.
  *
  * An error of the bus from which the device does not recover counts as removed,
  * although the interface exists: bind() to it fails with ENODEV.
