@@ -24,10 +24,10 @@
  * sendfile() from the socket are refused (EINVAL).
  *
  * SO_RCVLOWAT sets the number of frames that poll() and recvmsg() wait for; a
- * number beyond half of the ring counts as half. SO_RCVTIMEO, or the timeout of poll(), how long. Frames
- * are readable before that, too. An edge-triggered epoll does not call poll()
- * again by itself: call it after slots were returned, or up to a second passes
- * until the NIC gets them.
+ * number beyond half of the ring counts as half. SO_RCVTIMEO, or the timeout of
+ * poll(), sets how long. Frames are readable before that, too. An edge-triggered
+ * epoll does not call poll() again by itself: call it after slots were returned,
+ * or up to a second passes until the NIC gets them.
  *
  * SO_ATTACH_FILTER sets a filter, as for packet sockets: it sees the outermost
  * VLAN tag by SKF_AD_VLAN_TAG only. A frame for which it returns 0 uses no slot

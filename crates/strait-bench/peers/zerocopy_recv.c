@@ -5,10 +5,11 @@
  *     zerocopy_recv -s
  *
  * -c copies each frame into a staging ring, the one copy of D3's applications. -a sets a filter
- * that accepts all frames, -r one that rejects them. -p polls: a guest of the lab counts the instructions of polls that found
- * frames, and after the others the program sleeps, as dpdk_recv does. -s does what -p does, without
- * a socket, for the cost of these sleeps. -t waits until half of the ring is full, for a second at
- * most, as libpcap does by default. Prints one JSON object on SIGINT.
+ * that accepts all frames, -r one that rejects them. -p polls: a guest of the lab counts the
+ * instructions of polls that found frames, and after the others the program sleeps, as dpdk_recv
+ * does. -s does what -p does, without a socket, for the cost of these sleeps. -t waits until half
+ * of the ring is full, for a second at most, as libpcap does by default. Prints one JSON object on
+ * SIGINT.
  */
 #define _GNU_SOURCE
 #include <linux/filter.h>

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Maximum bytes to store of each packet; 0 is the default
     #[arg(short, long, value_name = "BYTES", default_value_t = SNAPLEN, value_parser = snaplen)]
     snaplen: u32,
-    /// Direction of packets: received, sent or both; xdp captures received packets only
+    /// Direction of packets: received, sent or both; xdp and zerocopy capture received packets only
     #[arg(short = 'Q', long, value_enum, default_value_t = DirectionArg::Both, conflicts_with = "read")]
     direction: DirectionArg,
     /// Do not set the interface to promiscuous mode: tcpdump's -p

@@ -32,7 +32,7 @@ enum Nic {
     Other,
     /// The module could drive it, but this driver does.
     Able(Driver),
-    /// The same, and the host reaches its default route by it.
+    /// The module could drive it, but the host's default route leads by it.
     Needed,
     /// The module drives it.
     Taken,
