@@ -18,6 +18,15 @@ pub(crate) struct Spool {
     pub(crate) directory: PathBuf,
 }
 
+/// What a look at the directory has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// All complete files.
+    AtAll,
+    /// The oldest ones.
+    AtSome,
+}
+
 /// Complete file.
 #[derive(Debug)]
 pub(crate) struct Complete {
@@ -32,14 +41,15 @@ impl Spool {
         Self { directory: directory.to_owned() }
     }
 
-    /// Returns the complete files, oldest first. Unfinished ones have a dot before their names.
-    /// Links are not followed.
-    pub(crate) fn complete(&self) -> Result<Vec<Complete>, Error> {
+    /// Returns the complete files, oldest first, [`FILES_MAX`] at most. Unfinished ones have a dot
+    /// before their names. Links are not followed.
+    pub(crate) fn complete(&self) -> Result<(Vec<Complete>, Looked), Error> {
         let mut found = Vec::new();
         add(&self.directory, "", DEPTH, &mut found)?;
         found.sort_by(|one, other| (one.modified, &one.key).cmp(&(other.modified, &other.key)));
+        let looked = if found.len() > FILES_MAX { Looked::AtSome } else { Looked::AtAll };
         found.truncate(FILES_MAX);
-        Ok(found)
+        Ok((found, looked))
     }
 }
 
@@ -86,10 +96,23 @@ mod tests {
         fs::write(spool.path().join("f.parquet"), "x").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", spool.path().join(leaf).join("g.parquet")).unwrap();
         std::os::unix::fs::symlink(leaf, spool.path().join("packets")).unwrap();
-        let found = Spool::new(spool.path()).complete().unwrap();
+        let (found, looked) = Spool::new(spool.path()).complete().unwrap();
+        assert_eq!(looked, Looked::AtAll);
         let mut keys: Vec<&str> = found.iter().map(|file| &*file.key).collect();
         keys.sort_unstable();
         assert_eq!(keys, [format!("{leaf}/a.parquet"), format!("{leaf}/b.parquet")]);
         assert!(Spool::new(&spool.path().join("none")).complete().is_err());
+    }
+
+    #[test]
+    fn more_files_than_a_look_takes_are_not_all() {
+        let spool = tempfile::tempdir().unwrap();
+        let leaf = spool.path().join("flows/date=2026-11-25/hour=16/sensor=s");
+        fs::create_dir_all(&leaf).unwrap();
+        for number in 0..=FILES_MAX {
+            fs::write(leaf.join(format!("{number}.parquet")), "").unwrap();
+        }
+        let (found, looked) = Spool::new(spool.path()).complete().unwrap();
+        assert_eq!((found.len(), looked), (FILES_MAX, Looked::AtSome));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path as Key;
@@ -35,6 +35,8 @@ const ENDPOINTS: [AmazonS3ConfigKey; 4] = [
     AmazonS3ConfigKey::StsEndpoint,
     AmazonS3ConfigKey::MetadataEndpoint,
 ];
+/// Time for the store to remove the parts of a file that is not completed.
+const ABORT_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum length of the text of an error.
 const ERROR_LEN_MAX: usize = 400;
 
@@ -91,12 +93,8 @@ impl Store {
     }
 
     /// Sends a file. An object of that name is replaced: it is the same file. Fails as soon as
-    /// `check` does, which is called twice a second.
-    pub(crate) fn send(
-        &self,
-        file: &Complete,
-        check: impl FnMut() -> Result<(), Error>,
-    ) -> Result<Sent, Error> {
+    /// `check` does, which is called twice a second with the start of the current request.
+    pub(crate) fn send(&self, file: &Complete, mut check: impl Check) -> Result<Sent, Error> {
         let failed = |error: std::io::Error| Error::failed(format!("read {}: {error}", file.path.display()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut content = match rustix::fs::open(&file.path, flags, Mode::empty()) {
@@ -110,14 +108,11 @@ impl Store {
         let first = read_part(&mut content).map_err(failed)?;
         if first.len() >= PART_BYTES {
             let next = || read_part(&mut content).map_err(failed);
-            return self.runtime.block_on(checked(self.send_parts(&key, first, next), check));
+            return self.runtime.block_on(self.send_parts(&key, first, next, &mut check));
         }
         let length = first.len() as u64;
-        let put = async {
-            let sent = self.client.put(&key, first.into()).await;
-            sent.map(|_| Sent::Bytes(length)).map_err(|error| Error::failed(one_line(&error)))
-        };
-        self.runtime.block_on(checked(put, check))
+        self.runtime.block_on(checked(self.client.put(&key, first.into()), &mut check))?;
+        Ok(Sent::Bytes(length))
     }
 
     /// Sends a file in parts. The store shows the object after the last one.
@@ -126,14 +121,14 @@ impl Store {
         key: &Key,
         first: Vec<u8>,
         mut next: impl FnMut() -> Result<Vec<u8>, Error>,
+        check: &mut impl Check,
     ) -> Result<Sent, Error> {
-        let failed = |error: object_store::Error| Error::failed(one_line(&error));
-        let mut upload = self.client.put_multipart(key).await.map_err(failed)?;
+        let mut upload = checked(self.client.put_multipart(key), check).await?;
         let (mut part, mut bytes) = (first, 0);
         let sent = loop {
             bytes += part.len() as u64;
-            if let Err(error) = upload.put_part(part.into()).await {
-                break Err(failed(error));
+            if let Err(error) = checked(upload.put_part(part.into()), check).await {
+                break Err(error);
             }
             part = match next() {
                 Ok(part) if part.is_empty() => break Ok(()),
@@ -142,27 +137,32 @@ impl Store {
             };
         };
         let sent = match sent {
-            Ok(()) => upload.complete().await.map(drop).map_err(failed),
+            Ok(()) => checked(upload.complete(), check).await.map(drop),
             Err(error) => Err(error),
         };
         if sent.is_err() {
             // The error of the part is reported. The rules of the bucket remove what is left.
-            let _ = upload.abort().await;
+            let _ = tokio::time::timeout(ABORT_LIMIT, upload.abort()).await;
         }
         sent.map(|()| Sent::Bytes(bytes))
     }
 }
 
-/// Waits for `work`, and calls `check` at intervals, of which the failure ends the wait.
-async fn checked(
-    work: impl Future<Output = Result<Sent, Error>>,
-    mut check: impl FnMut() -> Result<(), Error>,
-) -> Result<Sent, Error> {
-    let mut work = std::pin::pin!(work);
+/// Returns an error if a request since that time shall end.
+pub(crate) trait Check: FnMut(Instant) -> Result<(), Error> {}
+impl<F: FnMut(Instant) -> Result<(), Error>> Check for F {}
+
+/// Waits for a request, and calls `check` at intervals, of which the failure ends the wait.
+async fn checked<T>(
+    request: impl Future<Output = object_store::Result<T>>,
+    check: &mut impl Check,
+) -> Result<T, Error> {
+    let started = Instant::now();
+    let mut request = std::pin::pin!(request);
     loop {
-        match tokio::time::timeout(CHECK_EVERY, &mut work).await {
-            Ok(sent) => return sent,
-            Err(_) => check()?,
+        match tokio::time::timeout(CHECK_EVERY, &mut request).await {
+            Ok(sent) => return sent.map_err(|error| Error::failed(one_line(&error))),
+            Err(_) => check(started)?,
         }
     }
 }
@@ -210,14 +210,14 @@ mod tests {
     fn work_without_an_end_is_ended_by_its_check() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut checks = 0;
-        let check = || {
+        let mut check = |_| {
             checks += 1;
             if checks == 2 { Err(Error::failed("late")) } else { Ok(()) }
         };
-        let ended = runtime.block_on(checked(std::future::pending(), check));
+        let ended = runtime.block_on(checked(std::future::pending::<object_store::Result<()>>(), &mut check));
         assert_eq!((ended.unwrap_err().to_string(), checks), ("late".into(), 2));
-        let done = runtime.block_on(checked(async { Ok(Sent::Gone) }, || Err(Error::failed("late"))));
-        assert_eq!(done.unwrap(), Sent::Gone);
+        let done = runtime.block_on(checked(async { Ok(7) }, &mut |_| Err(Error::failed("late"))));
+        assert_eq!(done.unwrap(), 7);
     }
 
     #[test]

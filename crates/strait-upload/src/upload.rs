@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use strait_program::Error;
 use strait_program::output::print_stderr;
 
-use crate::spool::Spool;
+use crate::spool::{Looked, Spool};
 use crate::store::{Sent, Store};
 
 /// Interval at which a capture's directory is looked at.
@@ -20,9 +20,9 @@ const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time for which failures are repeated after the end of the capture.
 const GIVE_UP: Duration = Duration::from_secs(10);
-/// Maximum time for a file after the end of the capture: a store may take a request and never
+/// Maximum time for a request after the end of the capture: a store may take a request and never
 /// answer.
-const FILE_LIMIT: Duration = Duration::from_secs(30);
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Sends the files of a spool directory. With `follow`, waits for further files until standard
 /// input is closed, and repeats failures.
@@ -30,12 +30,15 @@ const FILE_LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// A file remains in the directory.
 pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &AtomicBool) -> Result<(), Error> {
-    let end = End { ended: (!follow).then(Instant::now), is_limited: follow };
+    let terminated = (!follow).then_some(terminated);
+    let end = End { ended: (!follow).then(Instant::now), terminated };
     let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false, end };
     let mut pause = BACKOFF;
     loop {
+        // Files may have been completed before the end, and after the look at the directory.
+        let had_ended = sender.end.ended.is_some();
         let wait = match sender.send_all() {
-            Ok(()) if sender.end.ended.is_some() => {
+            Ok(Looked::AtAll) if had_ended => {
                 if !follow {
                     let Sender { files, bytes, .. } = sender;
                     print_stderr(format_args!(
@@ -45,9 +48,13 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
                 }
                 return Ok(());
             }
-            Ok(()) => {
+            Ok(Looked::AtAll) => {
                 pause = BACKOFF;
                 LOOK_EVERY
+            }
+            Ok(Looked::AtSome) => {
+                pause = BACKOFF;
+                Duration::ZERO
             }
             Err(error) if sender.end.ended.is_some_and(|ended| !follow || ended.elapsed() >= GIVE_UP) => {
                 return Err(error);
@@ -63,20 +70,18 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
         } else {
             sender.end.look(wait)?;
         }
-        if !follow && terminated.load(Ordering::Relaxed) {
-            return Err(Error::failed("interrupted"));
-        }
+        sender.end.check_interrupt()?;
     }
 }
 
 /// End of the capture, after which no further files come.
-struct End {
+struct End<'a> {
     ended: Option<Instant>,
-    /// The time for a file is limited after the end.
-    is_limited: bool,
+    /// Without a capture: set by a signal.
+    terminated: Option<&'a AtomicBool>,
 }
 
-impl End {
+impl End<'_> {
     /// Waits for the end.
     fn look(&mut self, wait: Duration) -> Result<(), Error> {
         if self.ended.is_none() && is_closed(wait)? {
@@ -85,14 +90,22 @@ impl End {
         Ok(())
     }
 
-    /// Returns an error if a file that is sent since `started` has had its time.
+    /// Returns an error if a request since `started` has had its time, or after a signal.
     fn check(&mut self, started: Instant) -> Result<(), Error> {
+        self.check_interrupt()?;
         self.look(Duration::ZERO)?;
-        match self.ended.filter(|_| self.is_limited) {
-            Some(ended) if ended.max(started).elapsed() >= FILE_LIMIT => {
-                let seconds = FILE_LIMIT.as_secs();
-                Err(Error::failed(format!("the store has not taken a file {seconds} s after the end")))
+        match self.ended.filter(|_| self.terminated.is_none()) {
+            Some(ended) if ended.max(started).elapsed() >= REQUEST_LIMIT => {
+                let seconds = REQUEST_LIMIT.as_secs();
+                Err(Error::failed(format!("the store has not answered {seconds} s after the end")))
             }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_interrupt(&self) -> Result<(), Error> {
+        match self.terminated {
+            Some(terminated) if terminated.load(Ordering::Relaxed) => Err(Error::failed("interrupted")),
             _ => Ok(()),
         }
     }
@@ -123,15 +136,17 @@ struct Sender<'a> {
     bytes: u64,
     /// True if a failure was reported.
     is_failing: bool,
-    end: End,
+    end: End<'a>,
 }
 
 impl Sender<'_> {
-    /// Sends all complete files, and removes each one after that.
-    fn send_all(&mut self) -> Result<(), Error> {
-        for file in self.spool.complete()? {
-            let (end, started) = (&mut self.end, Instant::now());
-            if let Sent::Bytes(bytes) = self.store.send(&file, || end.check(started))? {
+    /// Sends complete files, and removes each one after that.
+    fn send_all(&mut self) -> Result<Looked, Error> {
+        let (files, looked) = self.spool.complete()?;
+        for file in files {
+            let end = &mut self.end;
+            end.check_interrupt()?;
+            if let Sent::Bytes(bytes) = self.store.send(&file, |started| end.check(started))? {
                 self.bytes += bytes;
                 self.files += 1;
             }
@@ -148,7 +163,7 @@ impl Sender<'_> {
                 ));
             }
         }
-        Ok(())
+        Ok(looked)
     }
 
     /// Reports the first failure after a success.

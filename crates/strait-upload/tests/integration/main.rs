@@ -2,7 +2,7 @@
 //! down.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -150,6 +150,58 @@ fn files_stay_while_the_store_is_down_and_are_sent_when_it_is_up() {
     drop(follows);
     let _ = program.wait(LIMIT).unwrap().success();
     assert_eq!(moto.keys(), ["a", "b", "c"].map(|name| format!("{LEAF}/{name}.parquet")));
+}
+
+/// Starts a store that takes any number of files. It answers the first one when `answer` does.
+fn late_store(answer: std::sync::mpsc::Receiver<()>) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (taken, takes) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = std::io::BufReader::new(stream.unwrap());
+            let mut line = String::new();
+            while stream.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                let mut length = 0;
+                let mut field = String::new();
+                while stream.read_line(&mut field).unwrap() > 2 {
+                    let field = std::mem::take(&mut field).to_ascii_lowercase();
+                    if let Some(value) = field.strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                }
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).unwrap();
+                if taken.send(std::mem::take(&mut line)).is_err() {
+                    return;
+                }
+                // An error: it has answered the first one.
+                let _ = answer.recv();
+                let response = b"HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 0\r\n\r\n";
+                stream.get_mut().write_all(response).unwrap();
+            }
+        }
+    });
+    (address, takes)
+}
+
+#[test]
+fn file_that_is_completed_while_the_last_one_is_sent_is_sent_too() {
+    let spool = spool(&[("a.parquet", 100)]);
+    let (answers, answer) = std::sync::mpsc::channel();
+    let (address, takes) = late_store(answer);
+    let (input, follows) = std::io::pipe().unwrap();
+    let program =
+        launch(spool.path(), &format!("http://{address}")).arg("--follow").stdin(input).spawn().unwrap();
+    assert!(takes.recv_timeout(LIMIT).unwrap().contains("a.parquet"));
+    fs::write(file(spool.path(), "b.parquet"), "x").unwrap();
+    drop(follows);
+    // The program looks for the end twice a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(answers);
+    let _ = program.wait(LIMIT).unwrap().success();
+    assert!(takes.recv_timeout(LIMIT).unwrap().contains("b.parquet"));
+    assert!(!file(spool.path(), "b.parquet").exists());
 }
 
 #[test]
