@@ -17,6 +17,7 @@ const RESERVED_DIVISOR: u64 = 8;
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
+    limit_max: u64,
     connections_limit: u64,
     used: AtomicU64,
     /// Used descriptors of connections.
@@ -35,7 +36,7 @@ impl Budget {
     /// Budget of `limit` descriptors, of which connections use at most `connections_limit`.
     pub fn new(limit: u64, connections_limit: u64) -> Arc<Self> {
         let (used, used_by_connections) = Default::default();
-        Arc::new(Self { limit: limit.into(), connections_limit, used, used_by_connections })
+        Arc::new(Self { limit: limit.into(), limit_max: limit, connections_limit, used, used_by_connections })
     }
 
     /// Lowers the limit to what is used: the process has no other descriptor, as what does not
@@ -43,6 +44,18 @@ impl Budget {
     /// origin stay possible.
     pub fn note_exhausted(&self) {
         self.limit.fetch_min(self.used().max(2), Ordering::Relaxed);
+    }
+
+    /// Returns true after [`Budget::note_exhausted`], until the limit is the first one again.
+    pub fn is_lowered(&self) -> bool {
+        self.limit() < self.limit_max
+    }
+
+    /// Raises a lowered limit, as the process could open `free` more descriptors by now. It gets
+    /// half of them, as others need some too.
+    pub fn recover(&self, free: u64) {
+        let limit = self.used().saturating_add(free / 2).min(self.limit_max);
+        self.limit.fetch_max(limit, Ordering::Relaxed);
     }
 
     fn limit(&self) -> u64 {
@@ -159,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausted_budget_keeps_its_lower_limit() {
+    fn exhausted_budget_keeps_its_lower_limit_until_descriptors_are_free() {
         let budget = Budget::new(80, 80);
         let clients: Vec<_> = (0..40).map(|_| budget.take_for_connection(1).unwrap()).collect();
         budget.note_exhausted();
@@ -168,7 +181,16 @@ mod tests {
         let clients = std::iter::from_fn(|| {
             budget.has_room_for_client().then(|| budget.take_for_connection(1).unwrap())
         });
-        assert_eq!(clients.collect::<Vec<_>>().len(), 35);
+        let clients: Vec<_> = clients.collect();
+        assert_eq!(clients.len(), 35);
+        budget.recover(8);
+        assert!(budget.is_lowered() && budget.take_for_connection(6).is_none());
+        drop(clients);
+        budget.recover(100);
+        assert!(budget.is_lowered() && budget.take_for_connection(50).is_some());
+        budget.recover(1000);
+        assert!(!budget.is_lowered() && budget.take_for_connection(80).is_some());
+        assert!(budget.take_for_connection(81).is_none());
     }
 
     #[test]

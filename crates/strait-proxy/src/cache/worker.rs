@@ -26,7 +26,7 @@ use crate::cache::object::{Body, Home, Object};
 use crate::cache::scans::Scans;
 use crate::config::file::{FillMethod, Format};
 use crate::config::keys::KeyFields;
-use crate::config::limits::{files_allowed, files_shared};
+use crate::config::limits::{files_allowed, files_open, files_shared};
 use crate::config::settings::Settings;
 use crate::config::sites::Resource;
 use crate::io::clock::Clock;
@@ -311,6 +311,10 @@ impl Worker {
     pub(crate) fn tidy(&self) {
         self.shared.memory.tidy();
         self.pool.borrow_mut().tidy(self.settings.timeouts.origin_idle);
+        let descriptors = &self.shared.descriptors;
+        if let (true, Some(open)) = (descriptors.is_lowered(), files_open()) {
+            descriptors.recover(files_allowed().saturating_sub(open) as u64);
+        }
     }
 
     /// Returns the state that requests to origins need.

@@ -72,6 +72,11 @@ pub(crate) fn files_allowed() -> usize {
     allowed.unwrap_or(usize::MAX)
 }
 
+/// Returns the number of files that the process has open; `None` without /proc.
+pub(crate) fn files_open() -> Option<usize> {
+    Some(std::fs::read_dir("/proc/self/fd").ok()?.count())
+}
+
 /// Returns the number of files that connections and pipes share, of `allowed` open files.
 pub(crate) fn files_shared(allowed: usize) -> usize {
     allowed / FILES_DIVISOR * (FILES_DIVISOR - 1)

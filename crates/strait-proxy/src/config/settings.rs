@@ -157,7 +157,11 @@ impl Settings {
             access,
             timeouts: Limits::new(&config.timeouts),
             connections_max: (config.limits.connections as usize).min(connections_max()),
-            connections_per_client_max: config.limits.connections_per_client,
+            // One client must not take all descriptors.
+            connections_per_client_max: config
+                .limits
+                .connections_per_client
+                .min(u32::try_from(connections_max() / 2).unwrap_or(u32::MAX)),
             gates: limits::gates(&config.limits),
             background: limits::background(&config.limits),
             request_body_max: config.limits.request_body.as_u64(),

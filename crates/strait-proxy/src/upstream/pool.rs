@@ -197,6 +197,8 @@ impl Connection {
         server: &Server,
         slot: Slot,
     ) -> Result<Box<Self>, OriginError> {
+        // Before it has a descriptor: one that is still connecting counts too.
+        let descriptor = upstream.count_connection();
         let tcp = connect(upstream, server).await?;
         upstream.opened.add(1);
         let address = tcp.peer_addr().ok();
@@ -205,8 +207,7 @@ impl Connection {
             Box::pin(shake_hands(upstream, host, &mut socket)).await?;
         }
         let (buffer, server) = (Buffer::default(), server.clone());
-        let (background, slot, descriptor) = (None, Some(slot), upstream.count_connection());
-        let is_used = false;
+        let (background, slot, is_used) = (None, Some(slot), false);
         Ok(Box::new(Self {
             address,
             socket,
