@@ -153,12 +153,15 @@ impl Choice {
         }
     }
 
-    /// Moves on to a server that was not tried.
+    /// Moves on to a server that was not tried, and gets requests.
     fn next(&mut self, now: u64) -> Option<usize> {
         if self.tried.len() >= self.pool.attempts {
             return None;
         }
         let next = self.pool.choose(now, self.hash, &self.tried)?;
+        if self.pool.members[next].is_out() {
+            return None;
+        }
         self.tried.push(next);
         self.at = next;
         Some(next)
@@ -228,9 +231,9 @@ mod tests {
         take_down(&pool, 1);
         assert!(origin.is_out() && origin.leave(100) && !origin.is_out());
         assert_eq!((origin.position(), origin.server.to_string().as_str()), (Some(2), "a:3"));
-        assert!(origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
-        assert_eq!(failures(&pool), [0, 0, 1]);
-        assert!(origin.is_out() && !origin.leave(100));
+        // The others are out: the failure stays that of this server.
+        assert!(!origin.fail_over(100, client(), &unsent(Errno::CONNREFUSED)));
+        assert_eq!((origin.position(), failures(&pool)), (Some(2), vec![0, 0, 1]));
     }
 
     #[test]
