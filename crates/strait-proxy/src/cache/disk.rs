@@ -12,7 +12,7 @@ use strait_http::vary::Variant;
 use strait_store::{Loaded, Record, Stores};
 
 use crate::cache::meta::Meta;
-use crate::cache::object::{Body, Home, Object, Part, RECORDS_MAX, Rivals};
+use crate::cache::object::{Body, Home, LONE_PARTS_MAX, Object, Part, RECORDS_MAX, Rivals};
 
 /// Maximum of lookups for one request; each follows one during which a record was removed.
 const FINDS_MAX: usize = 4;
@@ -187,11 +187,15 @@ pub(crate) fn replace(store: &Stores, hash: u64, object: &Object, keys: &[String
     for (record, _) in &replaced {
         store.remove(record);
     }
-    // Clients choose the values of keyed fields; many values must not remove the record that plain
-    // requests share.
-    others
-        .sort_by_key(|(record, other)| Reverse((other.is_plain(keys), record.requests(), record.sequence())));
-    let room = RECORDS_MAX.saturating_sub(object.records().count());
+    // Clients choose the values of keyed fields, and ranges; many values must not remove the record
+    // that plain requests share, and many ranges no whole one.
+    others.sort_by_key(|(record, other)| {
+        let is_shared = (!other.is_lone_part(), other.is_plain(keys));
+        Reverse((is_shared, record.requests(), record.sequence()))
+    });
+    let lone = others.iter().position(|(_, other)| other.is_lone_part()).unwrap_or(others.len());
+    let lone_room = LONE_PARTS_MAX - usize::from(object.is_lone_part());
+    let room = RECORDS_MAX.saturating_sub(object.records().count()).min(lone + lone_room);
     others.iter().skip(room).for_each(|(record, _)| store.remove(record));
     let rivals = rivals(object, others.iter().map(|(_, other)| other), keys);
     Some(Seen { rivals, records })
@@ -520,6 +524,23 @@ mod tests {
         let next = put(&store, "x-tenant:a\n", (3, 4), SECOND_1000);
         assert!(replace(&store, hash(), &next, &keys).is_some());
         assert_eq!(received(&store), [4]);
+        store.close();
+    }
+
+    #[test]
+    fn many_ranges_remove_no_whole_response() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, keys) = (store(&dir), ["x-tenant".to_owned()]);
+        let whole: Vec<String> = (0..20).map(|tenant| format!("x-tenant:{tenant}\n")).collect();
+        let ranges: Vec<String> =
+            (0..RECORDS_MAX).map(|at| format!("x-tenant:0\nrange/part:bytes={at}-\n")).collect();
+        for (at, variant) in (0..).zip(whole.iter().chain(&ranges)) {
+            let object = put(&store, variant, (at, at), SECOND_1000);
+            assert!(replace(&store, hash(), &object, &keys).is_some());
+        }
+        let all = responses(&store, &store.find(hash()), KEY, 0);
+        let lone = all.iter().filter(|object| object.is_lone_part()).count();
+        assert_eq!((lone, all.len() - lone), (LONE_PARTS_MAX, whole.len()));
         store.close();
     }
 

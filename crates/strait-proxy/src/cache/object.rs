@@ -23,6 +23,8 @@ use crate::io::head::{push_date, push_field, push_status_line};
 
 /// Maximum of records of a key, variants and parts together: a request checks each of them.
 pub(crate) const RECORDS_MAX: usize = 64;
+/// Maximum of those that are a lone part each, for requests with one text of Range.
+pub(crate) const LONE_PARTS_MAX: usize = 8;
 
 /// Variants of stored objects of the same key with a higher rank. These objects answer the requests
 /// that match one of the variants.
