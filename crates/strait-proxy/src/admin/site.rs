@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::servers::{ServerStatus, servers};
 use super::{Page, metrics};
 use crate::cache::contents::Contents;
+use crate::cache::disk;
 use crate::cache::fill::FillProgress;
 use crate::cache::invalidation::{Effect, Keys, Removed};
 use crate::cache::memory::MemoryEntry;
@@ -182,8 +183,11 @@ impl Site {
         }
         match self.keys_of(&parameter(query, "uri").unwrap_or_default()) {
             Ok(keys) => {
-                let of_all =
-                    move |shared: &Shared| keys.iter().map(|key| shared.purge(key, effect)).sum::<Removed>();
+                let of_all = move |shared: &Shared| {
+                    // A record that is not loaded yet would have no mark of its removal.
+                    shared.store.as_ref().inspect(|store| disk::await_loaded(store));
+                    keys.iter().map(|key| shared.purge(key, effect)).sum::<Removed>()
+                };
                 self.invalidate(of_all).await
             }
             Err(error) => Page::text(400, &error.to_string()),

@@ -7,6 +7,7 @@ use strait_http::invalidation::invalidated;
 use strait_http::method::is_safe;
 use strait_http::target::{Authority, Scheme, Target, Uri};
 
+use crate::cache::disk;
 use crate::cache::invalidation::{Effect, Removed};
 use crate::cache::tag::Tag;
 use crate::config::edge::Redirect;
@@ -167,11 +168,21 @@ impl Exchange<'_, '_> {
             uri.write_key(&mut key);
             key
         };
+        self.await_loaded().await?;
         let uris = [resource.uri, self.client_uri(&resource.uri)];
         match self.purge_all(uris.iter().map(key), effect) {
             0 => Err(ExchangeError::Refuse(404, "no response is stored for this URI".to_owned())),
             _ => Err(ExchangeError::Refuse(200, done(effect).to_owned())),
         }
+    }
+
+    /// Waits until the store is loaded. The response to a purge promises that it outlives the
+    /// process, and a record that is not loaded yet has no mark of its removal.
+    async fn await_loaded(&self) -> Result<(), ExchangeError> {
+        let shared = &self.worker.shared;
+        let Some(store) = shared.store.clone().filter(|store| !store.is_loaded()) else { return Ok(()) };
+        let loaded = shared.scans.run(move || disk::await_loaded(&store)).await;
+        loaded.map_err(|error| ExchangeError::Refuse(error.status(), error.to_string()))
     }
 
     /// Purges the stored responses with one of these tags, of all URIs. Another thread reads the
