@@ -23,10 +23,10 @@ use strait_os::output;
 
 use self::worker::Worker;
 use crate::error::TableError;
+use crate::export::{Exported, Exporter};
 use crate::extras::Extras;
 use crate::flows::FlowLimits;
 use crate::headers::{Headers, Packet};
-use crate::ipfix::{Exported, Exporter};
 use crate::ledger::{Intervals, LedgerRow};
 use crate::messages::{Assembly, Message, Missed, SelectedMessages};
 use crate::options::Options;

@@ -11,8 +11,9 @@ use strait_capture::owners::Owners;
 use strait_capture::{Direction, Frame};
 use strait_ledger::{Grouped, Report};
 use strait_os::clock;
+use strait_table::export::{Exported, Exporter};
 use strait_table::flows::FlowLimits;
-use strait_table::ipfix::{Collector, Exported, Exporter};
+use strait_table::ipfix::{self, Collector};
 use strait_table::messages::{Missed, SelectedMessages};
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
@@ -240,7 +241,7 @@ fn open_exporter(url: &CollectorUrl) -> Result<Arc<Exporter>, Error> {
         return Err(no_address(name));
     }
     let collector = Collector { name: name.clone(), addresses, transport: *transport, domain: *domain };
-    Ok(Arc::new(Exporter::open(collector)?))
+    Ok(Arc::new(ipfix::open(collector)?))
 }
 
 /// Returns tables that are exported.
@@ -308,7 +309,7 @@ impl fmt::Display for Place {
         match self {
             Self::Directory(directory) => write!(f, "below {}", directory.display()),
             Self::Bucket(upload) => write!(f, "in {}", upload.bucket()),
-            Self::Collector(exporter) => write!(f, "to {}", exporter.collector()),
+            Self::Collector(exporter) => write!(f, "to {}", exporter.name()),
         }
     }
 }
@@ -336,7 +337,7 @@ impl TableOutput {
                 }
             }
             Place::Collector(exporter) => {
-                let (collector, failure) = (exporter.collector(), exporter.failure());
+                let (collector, failure) = (exporter.name(), exporter.failure());
                 self.is_failing = failure.is_some();
                 match failure {
                     Some(error) => {
