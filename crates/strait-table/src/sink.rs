@@ -54,7 +54,7 @@ pub struct Summary {
     pub packets: Written,
     /// Completed files of the table `flows`.
     pub flows: Written,
-    /// Flows that went to a collector instead.
+    /// Flows that went to a collector or a broker instead.
     pub exported: Exported,
     /// Flows that were evicted from the full table.
     pub flows_evicted: u64,

@@ -1,5 +1,6 @@
 //! Flows of one sink on their way to the receiver, and their counts.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const WAIT_STEP: Duration = Duration::from_millis(1);
 /// Totals of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Flows that were sent. Over UDP they may be lost on their way.
+    /// Flows that were sent. Over UDP they may be lost on their way; a broker has acknowledged them.
     pub flows: u64,
     /// Messages with these flows.
     pub messages: u64,
@@ -77,6 +78,24 @@ impl Counts {
         exported.flows -= message.flows.len() as u64;
         exported.messages -= 1;
         exported.bytes -= message.bytes.len() as u64;
+    }
+
+    /// Counts lines, each a message of its own, of which those at the positions `lost` were not
+    /// taken.
+    pub(crate) fn add_lines(&self, lines: &Message, lost: &BTreeSet<usize>, failure: Option<String>) {
+        let (exported, lost_packets) = &mut *self.lock();
+        let each = lines.bytes.split_inclusive(|byte| *byte == b'\n').zip(&lines.flows);
+        for (at, (line, &(lane, packets))) in each.enumerate() {
+            if lost.contains(&at) {
+                exported.lost += 1;
+                lost_packets.add(lane, packets);
+            } else {
+                exported.flows += 1;
+                exported.messages += 1;
+                exported.bytes += line.len() as u64;
+            }
+        }
+        exported.failure = failure.or(exported.failure.take());
     }
 }
 
