@@ -51,7 +51,8 @@ pub(crate) struct Args {
     /// packets are lost in the sink [default: 1024]
     #[arg(long, value_name = "SIZE", requires = "to", value_parser = spool_bytes)]
     spool_mib: Option<u64>,
-    /// Name of this sensor in the paths of the tables, and in published flows [default: the name of the host]
+    /// Name of this sensor in the paths of the tables, and in published flows [default: the name of
+    /// the host]
     #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
     sensor: Option<String>,
     /// Tables to write beside that of the ledger: packets, flows, dns, tls, http, separated by

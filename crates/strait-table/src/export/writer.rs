@@ -21,7 +21,8 @@ const WAIT_STEP: Duration = Duration::from_millis(1);
 /// Totals of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Flows that were sent. Over UDP they may be lost on their way; a broker has acknowledged them.
+    /// Flows that were sent. Over UDP they may be lost on their way; a broker has acknowledged
+    /// them.
     pub flows: u64,
     /// Messages with these flows.
     pub messages: u64,
