@@ -3,12 +3,16 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::{Launch, Process, fetched_or_skip, wait_until};
 
 /// Time limit for the server's start and for a response.
 const LIMIT: Duration = Duration::from_secs(100);
+
+/// Reads of streams so far.
+static READS: AtomicU32 = AtomicU32::new(0);
 
 /// Address of a server, which may be down, and the directory of its streams.
 #[derive(Debug)]

@@ -45,7 +45,7 @@ const COLUMNS: [&str; 23] = [
 fn flows(nats: &Nats) -> Vec<Value> {
     let messages = nats.messages();
     let ids: BTreeSet<&str> = messages.iter().map(|message| &*message.id).collect();
-    assert!(ids.len() == messages.len() && ids.iter().all(|id| !id.is_empty()), "{ids:?}");
+    assert!(ids.len() == messages.len() && ids.iter().all(|id| !id.is_empty()), "{messages:?}");
     messages.iter().map(|message| serde_json::from_str(&message.text).unwrap()).collect()
 }
 
@@ -134,7 +134,7 @@ fn server_that_is_down_is_reported_and_its_packets_are_lost_in_the_sink() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let ledger = ledger(&finished);
     let lost = count(&ledger["lost"], "sink");
-    assert!(lost >= 100 && lost == count(&ledger, "received") - count(&ledger, "filtered"), "{ledger}");
+    assert!(lost > 0 && lost == count(&ledger, "received") - count(&ledger, "filtered"), "{ledger}");
     let words = format!("strait: export to {url}: ");
     assert!(finished.stderr.contains(&words), "{}", finished.stderr);
     assert!(finished.stderr.contains(" flows are lost: "), "{}", finished.stderr);
