@@ -9,6 +9,7 @@
 
 mod compiler;
 mod moto;
+mod nats;
 mod process;
 pub mod scenario;
 pub mod vm;
@@ -17,6 +18,7 @@ mod wire;
 
 pub use compiler::compile;
 pub use moto::Moto;
+pub use nats::Nats;
 pub use process::{Finished, Launch, Process, deleted_files};
 pub use wait::{fetched_or_skip, locked_memory_or_skip, program_or_skip, root_or_skip, skip, wait_until};
 pub use wire::{End, Offload, Wire, WireBuilder};

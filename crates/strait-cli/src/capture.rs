@@ -286,7 +286,7 @@ impl Args {
         let usage = |text: String| Err(Error::Usage(text));
         self.output.check(self.json, files)?;
         if self.owner && self.output.exports() {
-            return usage("IPFIX exports flows alone: leave out --owner".into());
+            return usage("an export has flows alone: leave out --owner".into());
         }
         if files.len() > 1 && !self.output.is_tables() {
             let count = files.len();

@@ -2,8 +2,8 @@
 //!
 //! `strait proxy` executes `strait-proxy`. It searches the directory of this program, then Cargo's
 //! directory of programs if this program is below it, then the PATH, and skips a program that
-//! another user may have planted. This keeps the HTTP proxy, benchmarks and the client of object
-//! stores out of `strait`, to which users give capabilities.
+//! another user may have planted. This keeps the HTTP proxy, benchmarks and the clients of object
+//! stores and brokers out of `strait`, to which users give capabilities.
 
 use std::env;
 use std::ffi::OsString;
@@ -67,7 +67,7 @@ pub(crate) fn parse(words: &[OsString]) -> Option<(External, Vec<OsString>)> {
     Some((named(first)?, rest.to_vec()))
 }
 
-/// Returns the path of the program that uploads tables.
+/// Returns the path of the program that uploads tables and publishes flows.
 pub(crate) fn upload_program() -> Result<PathBuf, Error> {
     UPLOAD.path()
 }

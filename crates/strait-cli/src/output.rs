@@ -4,6 +4,8 @@ mod file;
 mod lines;
 mod origin;
 mod owners;
+mod program;
+mod publisher;
 mod tables;
 mod target;
 mod upload;

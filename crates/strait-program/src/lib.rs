@@ -5,6 +5,8 @@
 //! calls [`main`], which parses the command line and turns an error into one line on standard error
 //! and an exit code: 0 done, 1 failed, 2 usage, 3 refused.
 
+pub mod authority;
+pub mod broker;
 pub mod bucket;
 pub mod definition;
 mod error;

@@ -30,10 +30,28 @@ pub(crate) fn print(mistake: &Mistake, command: &Command, words: &[OsString]) ->
             let words = &words[..words.len().min(WORDS_MAX)];
             let (path, inner) = subcommand(command, words);
             let line = negative(mistake, inner, words).unwrap_or_else(|| one_line(&mistake.to_string()));
-            print_stderr(format_args!("{}: {line}\ntry '{path} --help'\n", prefix()));
+            print_stderr(format_args!("{}: {}\ntry '{path} --help'\n", prefix(), without_users(&line)));
             Ok(false)
         }
     }
+}
+
+/// Replaces the users of URLs, which may have a password. Standard error may go to a log.
+fn without_users(line: &str) -> String {
+    let (mut shown, mut rest) = (String::new(), line);
+    while let Some((head, tail)) = rest.split_once("://") {
+        shown.push_str(head);
+        shown.push_str("://");
+        let authority = tail.split(['/', '?', '#', ' ', '\'']).next().unwrap_or(tail);
+        rest = match authority.rfind('@') {
+            Some(user) => {
+                shown.push_str("...");
+                &tail[user..]
+            }
+            None => tail,
+        };
+    }
+    shown + rest
 }
 
 /// Returns the command of a line, as in `strait cache ls`, and its definition.
@@ -132,6 +150,17 @@ fn in_words(range: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_of_urls_are_not_shown() {
+        for (line, shown) in [
+            ("value 'nats://u:SECRET@host/x' for '--to'", "value 'nats://...@host/x' for '--to'"),
+            ("http://a@b@host and s3://u@lake", "http://...@host and s3://...@lake"),
+            ("file://host/a@b, user@host", "file://host/a@b, user@host"),
+        ] {
+            assert_eq!(without_users(line), shown);
+        }
+    }
 
     #[test]
     fn several_lines_become_one() {

@@ -6,7 +6,8 @@
 //! rows of the counters of a capture. The other half does the files: [`mod@file`] writes a file
 //! that is valid after each row group, [`writer`] selects the file of a row and completes files by
 //! size and time, [`sink`] runs the writers on a thread of its own behind a bounded queue, so that
-//! a slow disk never delays the capture. [`ipfix`] sends flows to a collector instead.
+//! a slow disk never delays the capture. [`export`] sends flows to another machine instead: by
+//! [`ipfix`] to a collector, or as lines of JSON to a broker of messages ([`mod@publish`]).
 //!
 //! It never prints.
 
@@ -14,6 +15,7 @@ mod address;
 mod column;
 mod community_id;
 mod error;
+pub mod export;
 mod extras;
 pub mod file;
 pub mod flows;
@@ -25,6 +27,7 @@ pub mod messages;
 mod options;
 pub mod packets;
 mod partition;
+pub mod publish;
 mod queue;
 mod recovery;
 mod rows;

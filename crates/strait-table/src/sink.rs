@@ -23,10 +23,10 @@ use strait_os::output;
 
 use self::worker::Worker;
 use crate::error::TableError;
+use crate::export::{Exported, Exporter};
 use crate::extras::Extras;
 use crate::flows::FlowLimits;
 use crate::headers::{Headers, Packet};
-use crate::ipfix::{Exported, Exporter};
 use crate::ledger::{Intervals, LedgerRow};
 use crate::messages::{Assembly, Message, Missed, SelectedMessages};
 use crate::options::Options;
@@ -54,7 +54,7 @@ pub struct Summary {
     pub packets: Written,
     /// Completed files of the table `flows`.
     pub flows: Written,
-    /// Flows that went to a collector instead.
+    /// Flows that went to a collector or a broker instead.
     pub exported: Exported,
     /// Flows that were evicted from the full table.
     pub flows_evicted: u64,

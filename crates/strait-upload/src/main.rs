@@ -2,10 +2,13 @@
 //! executes.
 //!
 //! It sends the complete files of a spool directory to an object store, and removes each one from
-//! the directory after that. The HTTP client and its hundred crates are here and not in `strait`,
-//! to which users give capabilities.
+//! the directory after that. `strait capture --to nats://HOST/SUBJECT` starts it to publish flows.
+//! These clients and their hundred crates are here and not in `strait`, to which users give
+//! capabilities.
 
 mod http;
+mod nats;
+mod publish;
 mod spool;
 mod store;
 mod upload;
@@ -15,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use strait_os::process::CAP_DAC_OVERRIDE;
+use strait_program::broker::Broker;
 use strait_program::bucket::Bucket;
 use strait_program::{Error, Streams, pages};
 
@@ -63,8 +67,22 @@ struct Upload {
     follow: bool,
 }
 
+/// Batches of flows come from standard input.
+#[derive(Args)]
+struct Publish {
+    /// Subject of a NATS server: nats://HOST:PORT/SUBJECT
+    #[arg(value_name = "URL")]
+    url: Broker,
+    /// Identifier of the capture, with which the identifiers of messages start
+    #[arg(value_name = "CAPTURE")]
+    capture: String,
+}
+
 #[derive(Subcommand)]
 enum Command {
+    /// Publish the flows of a capture, which starts this command.
+    #[command(hide = true)]
+    Publish(Publish),
     /// Print a completion script for a shell.
     Completions(pages::CompletionArgs),
     /// Write the man pages to a directory.
@@ -75,6 +93,7 @@ impl Line {
     fn run(&self) -> Result<(), Error> {
         match &self.command {
             None => self.upload.run(),
+            Some(Command::Publish(args)) => args.run(),
             Some(Command::Completions(args)) => {
                 Streams::output(true).check()?;
                 Ok(pages::completions(args, &mut Self::command())?)
@@ -95,6 +114,16 @@ impl Upload {
         let terminated = strait_os::process::on_termination()?;
         let store = Store::open(url)?;
         upload::run(&Spool::new(directory), &store, self.follow, terminated)
+    }
+}
+
+impl Publish {
+    fn run(&self) -> Result<(), Error> {
+        Streams { input: true, output: true }.check()?;
+        strait_os::process::drop_capabilities_except(&[])?;
+        // The end of standard input ends the program: Ctrl-C at a terminal is for the capture.
+        strait_os::process::on_termination()?;
+        publish::run(&self.url, &self.capture)
     }
 }
 

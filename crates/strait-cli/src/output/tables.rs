@@ -1,4 +1,4 @@
-//! `--to URL`: packets and the ledger as Parquet files, or flows to a collector.
+//! `--to URL`: packets and the ledger as Parquet files, or flows to a collector or a broker.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,17 +11,20 @@ use strait_capture::owners::Owners;
 use strait_capture::{Direction, Frame};
 use strait_ledger::{Grouped, Report};
 use strait_os::clock;
+use strait_program::broker::Broker;
+use strait_table::export::{Exported, Exporter};
 use strait_table::flows::FlowLimits;
-use strait_table::ipfix::{Collector, Exported, Exporter};
+use strait_table::ipfix::{self, Collector};
 use strait_table::messages::{Missed, SelectedMessages};
 use strait_table::packets::{Columns, InterfaceNames};
 use strait_table::sink::{ExportOptions, Recovered, Summary, TableSink};
 use strait_table::{
     FileNumbers, Options, Packet, ROTATE_BYTES, ROTATE_EVERY, Selected, Spool, interface_names, no_names,
-    schema, sensor_name,
+    publish, schema, sensor_name,
 };
 
 use super::owners::OwnerTexts;
+use super::publisher::Publisher;
 use super::target::{self, CollectorUrl, Target};
 use super::upload::{self, Upload};
 use super::{Output, Source, print_stderr, print_text};
@@ -36,7 +39,9 @@ use crate::sink::Sink;
 pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
     /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
-    /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given
+    /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given; or publish
+    /// them on a subject of NATS, as JSON: nats://HOST:PORT/SUBJECT, nats+tls:// with TLS, port
+    /// 4222 if none is given
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Option<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
@@ -46,7 +51,8 @@ pub(crate) struct Args {
     /// packets are lost in the sink [default: 1024]
     #[arg(long, value_name = "SIZE", requires = "to", value_parser = spool_bytes)]
     spool_mib: Option<u64>,
-    /// Name of this sensor in the paths of the tables [default: the name of the host]
+    /// Name of this sensor in the paths of the tables, and in published flows [default: the name of
+    /// the host]
     #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
     sensor: Option<String>,
     /// Tables to write beside that of the ledger: packets, flows, dns, tls, http, separated by
@@ -100,7 +106,7 @@ impl Args {
 
     /// Returns true if flows are exported.
     pub(super) fn exports(&self) -> bool {
-        matches!(self.to, Some(Target::Collector(_)))
+        matches!(self.to, Some(Target::Collector(_) | Target::Broker(_)))
     }
 
     /// Refuses options that have no effect on the target.
@@ -113,14 +119,14 @@ impl Args {
         }
         let flows = Selected { packets: false, flows: true, messages: SelectedMessages::default() };
         for (is_given, option) in [
-            (self.sensor.is_some(), "--sensor"),
+            (self.sensor.is_some() && matches!(self.to, Some(Target::Collector(_))), "--sensor"),
             (self.tables.is_some_and(|selected| selected != flows), "--tables"),
             (self.columns.is_some(), "--columns"),
             (self.frames.is_some(), "--frames"),
             (rotates, "the rotation of files"),
         ] {
             if is_given {
-                return Err(Error::Usage(format!("IPFIX exports flows alone: leave out {option}")));
+                return Err(Error::Usage(format!("an export has flows alone: leave out {option}")));
             }
         }
         Ok(())
@@ -136,7 +142,7 @@ impl Args {
         let is_file = source.path == "file";
         let names = names_of(&source, is_file);
         let mut tables = match self.place(target)? {
-            Place::Collector(exporter) => export(&exporter, names, self.flow_limits(), is_file),
+            Place::Export(exporter) => export(&exporter, names, self.flow_limits(), is_file),
             place => {
                 let mut options = self.options(&place, limits, is_file)?;
                 if source.owners.is_some() {
@@ -161,7 +167,7 @@ impl Args {
         let place = self.place(target)?;
         // All workers together have the memory of one table.
         let flows = self.flow_limits().shared_by(count);
-        if let Place::Collector(exporter) = &place {
+        if let Place::Export(exporter) = &place {
             return Ok((0..count).map(|_| export(exporter, no_names(), flows, true)).collect());
         }
         let options = Options { flows, ..self.options(&place, limits, true)? };
@@ -177,7 +183,8 @@ impl Args {
     fn place(&self, target: &Target) -> Result<Place, Error> {
         Ok(match target {
             Target::Directory(directory) => Place::Directory(directory.clone()),
-            Target::Collector(url) => Place::Collector(open_exporter(url)?),
+            Target::Collector(url) => Place::Export(Arc::new(open_collector(url)?)),
+            Target::Broker(broker) => Place::Export(Arc::new(self.open_broker(broker)?)),
             Target::Bucket(bucket) => {
                 let spool = self.spool.as_deref().unwrap_or(Path::new(upload::SPOOL));
                 Place::Bucket(Arc::new(Upload::start(bucket, spool)?))
@@ -198,13 +205,13 @@ impl Args {
                 (upload.directory().to_owned(), Some(Arc::new(spool)))
             }
             Place::Directory(directory) => (directory.clone(), None),
-            Place::Collector(_) => return Err(Error::Failed("a collector has no files".into())),
+            Place::Export(_) => return Err(Error::Failed("an export has no files".into())),
         };
         Ok(Options {
             directory,
             spool,
-            sensor: self.sensor.clone().map_or_else(host, Ok)?,
-            capture: format!("{:016x}", clock::realtime_ns()),
+            sensor: self.sensor()?,
+            capture: new_capture(),
             numbers: FileNumbers::default(),
             selected: self.tables.unwrap_or_default(),
             flows: self.flow_limits(),
@@ -214,6 +221,17 @@ impl Args {
             rotate_every: limits.1.unwrap_or(ROTATE_EVERY),
             waits,
         })
+    }
+
+    /// Starts the program that publishes on a subject of a broker.
+    fn open_broker(&self, broker: &Broker) -> Result<Exporter, Error> {
+        let sensor = self.sensor()?;
+        let publisher = Publisher::start(broker, &format!("{sensor}-{}", new_capture()))?;
+        Ok(publish::open(broker.to_string(), &sensor, Box::new(publisher)))
+    }
+
+    fn sensor(&self) -> Result<String, Error> {
+        self.sensor.clone().map_or_else(host, Ok)
     }
 
     fn columns(&self) -> Columns {
@@ -233,21 +251,26 @@ impl Args {
 }
 
 /// Looks up a collector, and opens the export to it.
-fn open_exporter(url: &CollectorUrl) -> Result<Arc<Exporter>, Error> {
+fn open_collector(url: &CollectorUrl) -> Result<Exporter, Error> {
     let CollectorUrl { name, transport, domain } = url;
     let addresses: Vec<SocketAddr> = look_up(name)?.collect();
     if addresses.is_empty() {
         return Err(no_address(name));
     }
     let collector = Collector { name: name.clone(), addresses, transport: *transport, domain: *domain };
-    Ok(Arc::new(Exporter::open(collector)?))
+    Ok(ipfix::open(collector)?)
+}
+
+/// Returns an identifier of this capture.
+fn new_capture() -> String {
+    format!("{:016x}", clock::realtime_ns())
 }
 
 /// Returns tables that are exported.
 fn export(exporter: &Arc<Exporter>, names: InterfaceNames, flows: FlowLimits, waits: bool) -> TableOutput {
     let options = ExportOptions { exporter: Arc::clone(exporter), flows, waits };
     let sink = TableSink::export(options, names, clock::realtime_ns());
-    let place = Place::Collector(Arc::clone(exporter));
+    let place = Place::Export(Arc::clone(exporter));
     TableOutput { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false }
 }
 
@@ -300,7 +323,7 @@ pub(crate) struct TableOutput {
 enum Place {
     Directory(PathBuf),
     Bucket(Arc<Upload>),
-    Collector(Arc<Exporter>),
+    Export(Arc<Exporter>),
 }
 
 impl fmt::Display for Place {
@@ -308,7 +331,7 @@ impl fmt::Display for Place {
         match self {
             Self::Directory(directory) => write!(f, "below {}", directory.display()),
             Self::Bucket(upload) => write!(f, "in {}", upload.bucket()),
-            Self::Collector(exporter) => write!(f, "to {}", exporter.collector()),
+            Self::Export(exporter) => write!(f, "to {}", exporter.name()),
         }
     }
 }
@@ -335,14 +358,14 @@ impl TableOutput {
                     "strait-upload was started again".to_owned()
                 }
             }
-            Place::Collector(exporter) => {
-                let (collector, failure) = (exporter.collector(), exporter.failure());
+            Place::Export(exporter) => {
+                let (receiver, failure) = (exporter.name(), exporter.failure());
                 self.is_failing = failure.is_some();
                 match failure {
                     Some(error) => {
-                        format!("the export to {collector} fails: {error}; flows are lost until it works")
+                        format!("the export to {receiver} fails: {error}; flows are lost until it works")
                     }
-                    None => format!("the export to {collector} works again"),
+                    None => format!("the export to {receiver} works again"),
                 }
             }
         };
@@ -463,7 +486,7 @@ impl Totals {
     /// Waits for the end of an upload, and returns the line.
     ///
     /// # Errors
-    /// Flows were lost on their way to a collector; files are not uploaded.
+    /// Flows were lost on their way to a collector or a broker; files are not uploaded.
     pub(crate) fn line(&self) -> Result<String, Error> {
         if let Some(Place::Bucket(upload)) = &self.place {
             upload.finish()?;
@@ -480,7 +503,7 @@ impl Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { packets, flows, flows_evicted, messages, missed, .. } = &self.summary;
-        if matches!(self.place, Some(Place::Collector(_))) {
+        if matches!(self.place, Some(Place::Export(_))) {
             let Exported { flows, messages, bytes, .. } = &self.summary.exported;
             let (flows, messages, bytes) = (Grouped(*flows), Grouped(*messages), Grouped(*bytes));
             write!(f, "exported {flows} flows, {bytes} bytes, in {messages} messages")?;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use strait_program::authority;
+use strait_program::broker::Broker;
 use strait_program::bucket::Bucket;
 use strait_table::ipfix::Transport;
 
@@ -17,6 +19,8 @@ pub(crate) enum Target {
     Collector(CollectorUrl),
     /// Bucket of an object store.
     Bucket(Bucket),
+    /// Broker of messages, for flows.
+    Broker(Broker),
 }
 
 /// URL of a collector: `ipfix://HOST:PORT?domain=N`.
@@ -44,7 +48,11 @@ pub(super) fn parse(url: &str) -> Result<Target, String> {
     if url.starts_with("s3:") {
         return url.parse().map(Target::Bucket);
     }
-    Err("give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, or a collector, as in ipfix://192.0.2.1"
+    if Broker::has_scheme(url) {
+        return url.parse().map(Target::Broker);
+    }
+    Err("give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, a collector, as in \
+         ipfix://192.0.2.1, or a subject of NATS, as in nats://192.0.2.1/flows"
         .into())
 }
 
@@ -78,42 +86,15 @@ fn collector(rest: &str, transport: Transport) -> Result<CollectorUrl, String> {
             .and_then(number)
             .ok_or_else(|| format!("{query}: give the observation domain, as in ?domain=7"))?,
     };
-    let (host, port) = host_and_port(authority).ok_or(
-        "give the collector's name or address, as in ipfix://192.0.2.1:4739 or ipfix://[2001:db8::1]",
-    )?;
-    let port = match port {
-        None => COLLECTOR_PORT,
-        Some(port) => number(port)
-            .and_then(|port| u16::try_from(port).ok())
-            .filter(|port| *port > 0)
-            .ok_or_else(|| format!("{port}: give a port from 1 to 65535"))?,
-    };
-    Ok(CollectorUrl { name: format!("{host}:{port}"), transport, domain })
+    let remedy =
+        "give the collector's name or address, as in ipfix://192.0.2.1:4739 or ipfix://[2001:db8::1]";
+    let name = authority::parse(authority, COLLECTOR_PORT, remedy)?;
+    Ok(CollectorUrl { name, transport, domain })
 }
 
 /// Parses digits.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
-}
-
-/// Splits an authority into host and port. The host is a name, an IPv4 address, or an IPv6 address
-/// in brackets.
-fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
-    let end = match authority.strip_prefix('[') {
-        Some(rest) => {
-            let length = rest.find(']')?;
-            rest[..length].parse::<std::net::Ipv6Addr>().ok()?;
-            length + 2
-        }
-        None => authority.find(':').unwrap_or(authority.len()),
-    };
-    let (host, rest) = authority.split_at(end);
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let is_valid = host.starts_with('[') || (!host.is_empty() && host.chars().all(is_name));
-    match rest {
-        "" => is_valid.then_some((host, None)),
-        _ => rest.strip_prefix(':').filter(|_| is_valid).map(|port| (host, Some(port))),
-    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use strait_os::output;
 use strait_program::bucket::Bucket;
 
+use super::program::{Output, Program};
 use crate::Error;
 use crate::{external, trust};
 
@@ -21,11 +22,6 @@ pub(super) const SPOOL: &str = "/var/spool/strait";
 /// Default limit of a spool directory.
 pub(super) const SPOOL_BYTES: u64 = 1 << 30;
 
-/// Pause before the program is started again, which doubles each time that the program has not run
-/// for [`PAUSE_MAX`].
-const PAUSE: Duration = Duration::from_secs(10);
-const PAUSE_MAX: Duration = Duration::from_mins(10);
-
 /// Running upload.
 #[derive(Debug)]
 pub(super) struct Upload {
@@ -33,49 +29,6 @@ pub(super) struct Upload {
     directory: PathBuf,
     /// None after its end.
     program: Mutex<Option<Program>>,
-}
-
-/// The program, which is started again when it has ended.
-#[derive(Debug)]
-struct Program {
-    path: PathBuf,
-    arguments: [PathBuf; 2],
-    child: Child,
-    started: Instant,
-    /// Time of the first look after its end.
-    ended: Option<Instant>,
-    pause: Duration,
-}
-
-impl Program {
-    fn start(path: PathBuf, arguments: [PathBuf; 2]) -> Result<Self, Error> {
-        let child = spawn(&path, &arguments);
-        let child = child.map_err(|error| Error::Failed(format!("run {}: {error}", path.display())))?;
-        Ok(Self { path, arguments, child, started: Instant::now(), ended: None, pause: PAUSE })
-    }
-
-    /// Returns true if it has ended. Starts it again after a pause.
-    fn has_ended(&mut self, now: Instant) -> bool {
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            return false;
-        }
-        let ended = *self.ended.get_or_insert(now);
-        if now.saturating_duration_since(ended) < self.pause {
-            return true;
-        }
-        let ran = ended.saturating_duration_since(self.started);
-        self.pause = if ran < PAUSE_MAX { (self.pause * 2).min(PAUSE_MAX) } else { PAUSE };
-        (self.started, self.ended) = (now, None);
-        // After a failure the ended child is found again, and the next attempt follows a pause.
-        spawn(&self.path, &self.arguments).map(|child| self.child = child).is_err()
-    }
-}
-
-/// Starts a program that ends when its standard input is closed.
-fn spawn(program: &Path, arguments: &[PathBuf]) -> io::Result<Child> {
-    let mut command = Command::new(program);
-    command.args(arguments).arg("--follow").stdin(Stdio::piped()).stdout(Stdio::null());
-    command.spawn()
 }
 
 impl Upload {
@@ -91,7 +44,8 @@ impl Upload {
             Error::Failed(format!("create {directory}: {error}: give a spool directory of yours by --spool"))
         })?;
         check_spool(&directory)?;
-        let program = Program::start(program, [directory.clone(), bucket.to_string().into()])?;
+        let arguments = [directory.clone().into(), bucket.to_string().into(), "--follow".into()];
+        let program = Program::start(program, arguments.into(), Output::None)?;
         Ok(Self { bucket: bucket.clone(), directory, program: Mutex::new(Some(program)) })
     }
 
@@ -118,7 +72,7 @@ impl Upload {
         let Some(mut program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
-        match wait(&mut program.child) {
+        match wait(program.child()) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let (directory, bucket) = (self.directory.display(), &self.bucket);
@@ -163,7 +117,7 @@ impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(program) = self.program.get_mut().unwrap_or_else(PoisonError::into_inner) {
             // The failure that has ended the capture is reported.
-            let _ = wait(&mut program.child);
+            let _ = wait(program.child());
         }
     }
 }
@@ -174,29 +128,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    #[test]
-    fn program_that_ends_is_started_again_after_growing_pauses() {
-        let arguments = ["lake", "s3://lake"].map(PathBuf::from);
-        let mut program = Program::start("/bin/true".into(), arguments).unwrap();
-        let (mut pauses, mut now) = (Vec::new(), program.started);
-        for _ in 0..8 {
-            let child = program.child.id();
-            program.child.wait().unwrap();
-            assert!(program.has_ended(now), "the pause has not passed");
-            pauses.push(program.pause.as_secs());
-            now += program.pause;
-            assert!(!program.has_ended(now) && program.child.id() != child);
-        }
-        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
-        program.child.wait().unwrap();
-        now += PAUSE_MAX;
-        assert!(program.has_ended(now));
-        now += program.pause;
-        assert!(!program.has_ended(now));
-        assert_eq!(program.pause, PAUSE, "it has run for long");
-        program.child.wait().unwrap();
-    }
 
     #[test]
     fn spool_to_which_other_users_write_is_refused() {

@@ -16,6 +16,7 @@ mod ipfix;
 mod killed;
 mod links;
 mod metrics;
+mod nats;
 mod owners;
 mod pipes;
 mod planted;

@@ -15,7 +15,7 @@ use crate::tables::{Lake, files};
 const URL: &str = "s3://lake/raw";
 
 /// Returns the program that Cargo builds with the workspace.
-fn upload_program() -> PathBuf {
+pub(crate) fn upload_program() -> PathBuf {
     let program = Path::new(STRAIT).with_file_name("strait-upload");
     assert!(program.exists(), "{} is missing: cargo build --package strait-upload", program.display());
     program

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::record::{self, Record};
-use crate::tally::Tally;
+use super::record;
+use crate::export::{Build, Message, Record};
 
 /// Version in the header.
 const VERSION: u16 = 10;
@@ -14,88 +14,70 @@ const SET_HEADER: usize = 4;
 /// Number of a set of templates.
 const TEMPLATE_SET: u16 = 2;
 
-/// Data message without the values of its header, which are known when it is sent.
-#[derive(Debug, Default)]
-pub(super) struct Message {
-    /// Header, filled with zeros, and sets.
-    bytes: Vec<u8>,
-    /// Templates of its sets.
-    templates: Vec<u16>,
-    /// Position of the last set.
-    set: usize,
-    /// Number of records.
-    pub(super) flows: u32,
-    /// Packets of the flows by lane.
-    pub(super) packets: Tally,
-}
-
-impl Message {
-    fn new() -> Self {
-        Self { bytes: vec![0; HEADER], ..Self::default() }
-    }
-
-    /// Adds a record, unless the message would be longer than `bytes_max`.
-    fn push(&mut self, template: u16, record: &[u8], bytes_max: usize) -> bool {
-        let is_in_set = self.templates.last() == Some(&template);
-        let header = if is_in_set { 0 } else { SET_HEADER };
-        if self.bytes.len() + header + record.len() > bytes_max {
-            return false;
-        }
-        if !is_in_set {
-            self.set = self.bytes.len();
-            self.bytes.extend(template.to_be_bytes());
-            self.bytes.extend([0; 2]);
-            self.templates.push(template);
-        }
-        self.bytes.extend(record);
-        end_set(&mut self.bytes, self.set);
-        self.flows += 1;
-        true
-    }
-
-    /// Returns the length in bytes.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
 /// Writes the length of the set that starts at `set` and ends with the message.
 fn end_set(bytes: &mut [u8], set: usize) {
     let length = (bytes.len() - set) as u16;
     bytes[set + 2..set + SET_HEADER].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Gathers records to messages.
+/// Gathers records to messages, without the values of their headers, which are known when they are
+/// sent.
 #[derive(Debug)]
 pub(super) struct Builder {
     message: Message,
+    /// Position of the last set.
+    set: usize,
     record: Vec<u8>,
 }
 
 impl Builder {
     pub(super) fn new() -> Self {
-        Self { message: Message::new(), record: Vec::new() }
+        Self { message: new_message(), set: 0, record: Vec::new() }
     }
 
-    /// Adds a record to a message of at most `bytes_max` bytes, which are enough for any record.
-    /// Returns the message before it, if the record did not fit into that.
-    pub(super) fn push(&mut self, record: &Record<'_>, bytes_max: usize) -> Option<Message> {
+    /// Adds the record, unless the message would be longer than `bytes_max`.
+    fn append(&mut self, template: u16, bytes_max: usize) -> bool {
+        let Message { bytes, templates, .. } = &mut self.message;
+        let is_in_set = templates.last() == Some(&template);
+        let header = if is_in_set { 0 } else { SET_HEADER };
+        if bytes.len() + header + self.record.len() > bytes_max {
+            return false;
+        }
+        if !is_in_set {
+            self.set = bytes.len();
+            bytes.extend(template.to_be_bytes());
+            bytes.extend([0; 2]);
+            templates.push(template);
+        }
+        bytes.extend(&self.record);
+        end_set(bytes, self.set);
+        true
+    }
+}
+
+/// Returns a message with a header of zeros.
+fn new_message() -> Message {
+    Message { bytes: vec![0; HEADER], ..Message::default() }
+}
+
+impl Build for Builder {
+    fn push(&mut self, record: &Record<'_>, bytes_max: usize) -> Option<Message> {
         self.record.clear();
         let template = record::write(record, &mut self.record);
-        let complete = if self.message.push(template, &self.record, bytes_max) {
+        let complete = if self.append(template, bytes_max) {
             None
         } else {
-            let complete = std::mem::replace(&mut self.message, Message::new());
-            self.message.push(template, &self.record, bytes_max);
+            let complete = std::mem::replace(&mut self.message, new_message());
+            self.append(template, bytes_max);
             Some(complete)
         };
-        self.message.packets.add(record.row.lane, record.row.packets());
+        self.message.count(record.row);
         complete
     }
 
-    /// Returns the last message, if it has a record.
-    pub(super) fn finish(&mut self) -> Option<Message> {
-        (self.message.flows > 0).then(|| std::mem::replace(&mut self.message, Message::new()))
+    fn finish(&mut self) -> Option<Message> {
+        let is_empty = self.message.flows.is_empty();
+        (!is_empty).then(|| std::mem::replace(&mut self.message, new_message()))
     }
 }
 
@@ -175,7 +157,7 @@ impl Session {
 
     /// Counts the records of a message that was sent.
     pub(super) fn sent(&mut self, message: &Message) {
-        self.sequence = self.sequence.wrapping_add(message.flows);
+        self.sequence = self.sequence.wrapping_add(message.flows.len() as u32);
     }
 
     fn fill_header(&self, bytes: &mut [u8], unix: u32) {

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use strait_packet::protocol::ip;
 
+use crate::export::Record;
 use crate::flows::FlowRow;
 
 /// Number of the first template; smaller ones are reserved (RFC 7011 section 3.4.1).
@@ -24,13 +25,6 @@ const SHORT_MAX: u8 = 254;
 const NTP_EPOCH: u64 = 2_208_988_800;
 /// Value of `biflowDirection`: the source has started the flow (RFC 5103 section 6.3).
 const INITIATOR: u8 = 1;
-
-/// Flow with the name of its interface.
-#[derive(Clone, Copy)]
-pub(super) struct Record<'a> {
-    pub(super) row: &'a FlowRow,
-    pub(super) interface: Option<&'a str>,
-}
 
 /// Information element of a template.
 struct Element {

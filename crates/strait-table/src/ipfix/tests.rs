@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::net;
 
-use super::exporter::Limits;
-use super::message::{Builder, Message, Session};
-use super::record::Record;
+use super::message::{Builder, Session};
+use super::thread::open_with;
 use super::transport::Connection;
 use super::*;
+use crate::export::{Build as _, Exporter, Limits, Message, Record, Writer};
 use crate::flows::{EndReason, FlowRow, Side};
 
 /// Values of a record by enterprise and number of the element.
@@ -213,9 +213,10 @@ fn messages_have_a_limited_length_and_each_flow_once() {
     let mut reader = Reader::default();
     let messages = messages(&rows, 512);
     assert!(messages.len() < rows.len() / 2, "several flows in a message");
-    assert_eq!(messages.iter().map(|message| message.packets.total()).sum::<u64>(), {
-        rows.iter().map(FlowRow::packets).sum()
-    });
+    assert_eq!(
+        messages.iter().flat_map(|message| &message.flows).map(|(_, packets)| packets).sum::<u64>(),
+        { rows.iter().map(FlowRow::packets).sum::<u64>() }
+    );
     for mut message in messages {
         let templates = session.announce(&message, 512, (now, 5));
         assert!(templates.iter().all(|bytes| bytes.len() <= 512));
@@ -259,7 +260,7 @@ fn writer(address: SocketAddr, transport: Transport) -> Writer {
 fn writer_with(address: SocketAddr, transport: Transport, retry_for: Duration) -> (Writer, Arc<Exporter>) {
     let collector = Collector { name: address.to_string(), addresses: vec![address], transport, domain: 9 };
     let limits = Limits { retry_for, write: Duration::from_secs(1), end: Duration::ZERO };
-    let exporter = Arc::new(Exporter::with(collector, limits).unwrap());
+    let exporter = Arc::new(open_with(collector, limits).unwrap());
     exporter.start().unwrap();
     let names = |index| (index == 1).then(|| "eth0.4094".to_owned());
     (Writer::new(Arc::clone(&exporter), Arc::new(names)), exporter)

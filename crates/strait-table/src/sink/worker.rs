@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::{BLOCK_PACKETS, Block, ExportOptions, Shared, Summary, Task, lock};
 use crate::error::TableError;
+use crate::export::{Exported, Writer};
 use crate::extras::Extras;
 use crate::flows::{EndReason, FlowLimits, FlowRow, FlowRows, FlowTable};
 use crate::headers::Headers;
-use crate::ipfix::{Exported, Writer};
 use crate::ledger::LedgerRows;
 use crate::messages::{Application, Message, MessageRow, MessageRows, Missed};
 use crate::options::Options;
@@ -68,7 +68,7 @@ impl Worker {
         shared: Arc<Mutex<Shared>>,
         empty: SyncSender<Block>,
     ) -> Self {
-        let target = FlowTarget::Collector(Writer::new(Arc::clone(&options.exporter), names));
+        let target = FlowTarget::Export(Writer::new(Arc::clone(&options.exporter), names));
         let flows = Flows::new(options.flows, !options.waits, target);
         Self { packets: None, flows: Some(flows), messages: Messages::default(), ledger: None, shared, empty }
     }
@@ -231,7 +231,7 @@ fn new_flows(names: InterfaceNames) -> Box<dyn Fn() -> FlowRows + Send> {
 /// Target of flows that have ended.
 enum FlowTarget {
     Files(TableWriter<FlowRows>),
-    Collector(Writer),
+    Export(Writer),
 }
 
 impl FlowTarget {
@@ -239,42 +239,42 @@ impl FlowTarget {
     fn write(&mut self, rows: &[FlowRow], now: Instant, waits: bool) -> Result<(), TableError> {
         match self {
             Self::Files(writer) => writer.write(rows, &Extras::default(), now),
-            Self::Collector(writer) => writer.write(rows, waits),
+            Self::Export(writer) => writer.write(rows, waits),
         }
     }
 
     fn complete_due(&mut self, now: Instant, waits: bool) -> Result<(), TableError> {
         match self {
             Self::Files(writer) => writer.complete_due(now),
-            Self::Collector(writer) => writer.flush(waits),
+            Self::Export(writer) => writer.flush(waits),
         }
     }
 
     fn complete_all(&mut self) -> Result<(), TableError> {
         match self {
             Self::Files(writer) => writer.complete_all(),
-            Self::Collector(writer) => writer.settle(),
+            Self::Export(writer) => writer.settle(),
         }
     }
 
     fn lost(&self) -> Tally {
         match self {
             Self::Files(writer) => writer.lost().clone(),
-            Self::Collector(writer) => writer.lost(),
+            Self::Export(writer) => writer.lost(),
         }
     }
 
     fn written(&self) -> Written {
         match self {
             Self::Files(writer) => writer.written().clone(),
-            Self::Collector(_) => Written::default(),
+            Self::Export(_) => Written::default(),
         }
     }
 
     fn exported(&self) -> Exported {
         match self {
             Self::Files(_) => Exported::default(),
-            Self::Collector(writer) => writer.exported(),
+            Self::Export(writer) => writer.exported(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Tests of the program `strait-upload` with moto's server: files of each size, and a store that is
 //! down.
 
+mod publish;
+
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};

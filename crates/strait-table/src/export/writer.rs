@@ -1,18 +1,18 @@
-//! Flows of one sink on their way to the collector, and their counts.
+//! Flows of one sink on their way to the receiver, and their counts.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::exporter::{Exporter, Task};
-use super::message::{Builder, Message};
-use super::record::Record;
+use super::message::{Build, Message, Record};
 use crate::error::TableError;
 use crate::flows::FlowRow;
 use crate::packets::{InterfaceNames, Interfaces};
 use crate::tally::Tally;
 
-/// Time for which a live capture waits for the full queue of a collector that takes messages. The
+/// Time for which a live capture waits for the full queue of a receiver that takes messages. The
 /// queue before the tables takes the packets meanwhile.
 const WAIT_MAX: Duration = Duration::from_millis(250);
 /// Interval at which the full queue is tried again.
@@ -21,13 +21,14 @@ const WAIT_STEP: Duration = Duration::from_millis(1);
 /// Totals of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Flows in messages that were sent. Over UDP they may be lost on their way.
+    /// Flows that were sent. Over UDP they may be lost on their way; a broker has acknowledged
+    /// them.
     pub flows: u64,
     /// Messages with these flows.
     pub messages: u64,
     /// Bytes of these messages.
     pub bytes: u64,
-    /// Flows that could not be sent, or that the collector's machine refused.
+    /// Flows that could not be sent, or that the receiver refused.
     pub lost: u64,
     /// Reason for the last loss.
     pub failure: Option<String>,
@@ -48,7 +49,7 @@ impl Exported {
 
 /// Totals of a sink, and its lost packets. The thread of the export counts too.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts(Arc<Mutex<(Exported, Tally)>>);
+pub(crate) struct Counts(Arc<Mutex<(Exported, Tally)>>);
 
 impl Counts {
     fn lock(&self) -> MutexGuard<'_, (Exported, Tally)> {
@@ -56,43 +57,61 @@ impl Counts {
     }
 
     /// Counts a message that was sent.
-    pub(super) fn add(&self, message: &Message) {
+    pub(crate) fn add(&self, message: &Message) {
         let (exported, _) = &mut *self.lock();
-        exported.flows += u64::from(message.flows);
+        exported.flows += message.flows.len() as u64;
         exported.messages += 1;
-        exported.bytes += message.len() as u64;
+        exported.bytes += message.bytes.len() as u64;
     }
 
     /// Counts a message that was not sent.
-    pub(super) fn lose(&self, message: &Message, failure: Option<String>) {
+    pub(crate) fn lose(&self, message: &Message, failure: Option<String>) {
         let (exported, lost) = &mut *self.lock();
-        exported.lost += u64::from(message.flows);
+        exported.lost += message.flows.len() as u64;
         exported.failure = failure.or(exported.failure.take());
-        lost.add_all(&message.packets);
+        message.flows.iter().for_each(|&(lane, packets)| lost.add(lane, packets));
     }
 
     /// Counts a message that was sent and refused.
-    pub(super) fn refuse(&self, message: &Message, failure: Option<String>) {
+    pub(crate) fn refuse(&self, message: &Message, failure: Option<String>) {
         self.lose(message, failure);
         let (exported, _) = &mut *self.lock();
-        exported.flows -= u64::from(message.flows);
+        exported.flows -= message.flows.len() as u64;
         exported.messages -= 1;
-        exported.bytes -= message.len() as u64;
+        exported.bytes -= message.bytes.len() as u64;
+    }
+
+    /// Counts lines, each a message of its own, of which those at the positions `lost` were not
+    /// taken.
+    pub(crate) fn add_lines(&self, lines: &Message, lost: &BTreeSet<usize>, failure: Option<String>) {
+        let (exported, lost_packets) = &mut *self.lock();
+        let each = lines.bytes.split_inclusive(|byte| *byte == b'\n').zip(&lines.flows);
+        for (at, (line, &(lane, packets))) in each.enumerate() {
+            if lost.contains(&at) {
+                exported.lost += 1;
+                lost_packets.add(lane, packets);
+            } else {
+                exported.flows += 1;
+                exported.messages += 1;
+                exported.bytes += line.len() as u64;
+            }
+        }
+        exported.failure = failure.or(exported.failure.take());
     }
 }
 
 /// Writer of the flows of one sink.
 pub(crate) struct Writer {
     exporter: Arc<Exporter>,
-    builder: Builder,
+    builder: Box<dyn Build>,
     interfaces: Interfaces,
     counts: Counts,
 }
 
 impl Writer {
     pub(crate) fn new(exporter: Arc<Exporter>, names: InterfaceNames) -> Self {
-        let interfaces = Interfaces::new(names);
-        Self { exporter, builder: Builder::new(), interfaces, counts: Counts::default() }
+        let (builder, interfaces) = (exporter.new_builder(), Interfaces::new(names));
+        Self { exporter, builder, interfaces, counts: Counts::default() }
     }
 
     /// Takes flows. With `waits`, waits for the full queue; otherwise they are lost then.
