@@ -23,7 +23,7 @@ use strait_os::output;
 
 use self::worker::Worker;
 use crate::error::TableError;
-use crate::export::{Exported, Exporter};
+use crate::export::{Exported, Exporter, SinkShare};
 use crate::extras::Extras;
 use crate::flows::FlowLimits;
 use crate::headers::{Headers, Packet};
@@ -155,7 +155,7 @@ pub struct TableSink {
     /// The thread's part, until it starts.
     worker: Option<(Worker, Receiver<Task>)>,
     thread: Option<JoinHandle<()>>,
-    exporter: Option<Arc<Exporter>>,
+    export: Option<SinkShare>,
     recovered: Recovered,
 }
 
@@ -183,7 +183,7 @@ impl TableSink {
     pub fn export(options: ExportOptions, names: InterfaceNames, now_ns: u64) -> Self {
         let worker = |shared, empty| Worker::for_export(&options, names, shared, empty);
         let mut sink = Self::with(worker, options.waits, now_ns);
-        sink.exporter = Some(options.exporter);
+        sink.export = Some(SinkShare::new(options.exporter));
         sink
     }
 
@@ -208,7 +208,7 @@ impl TableSink {
             worker: Some((worker(Arc::clone(&shared), returned), tasks)),
             shared,
             thread: None,
-            exporter: None,
+            export: None,
             recovered: Recovered::default(),
         }
     }
@@ -220,7 +220,7 @@ impl TableSink {
     /// The system has too many threads.
     pub fn start(&mut self) -> Result<(), TableError> {
         let Some((worker, tasks)) = self.worker.take() else { return Ok(()) };
-        self.exporter.as_ref().map_or(Ok(()), |exporter| exporter.start())?;
+        self.export.as_ref().map_or(Ok(()), SinkShare::start)?;
         let thread = std::thread::Builder::new().name("tables".into()).spawn(move || worker.run(&tasks));
         let failed = |source| TableError::io("start a thread for", "tables", source);
         self.thread = Some(thread.map_err(failed)?);
@@ -340,7 +340,7 @@ impl TableSink {
     /// A packet could not be stored.
     pub fn complete(&mut self) -> Result<(), TableError> {
         self.start()?;
-        self.begin_end();
+        self.end_export();
         let sent = if self.block.packets.is_empty() { Ok(()) } else { self.send_block(true) };
         let (reply, replied) = sync_channel(1);
         self.send(Task::Complete(reply), true)?;
@@ -348,9 +348,9 @@ impl TableSink {
         sent.and_then(|()| self.check())
     }
 
-    fn begin_end(&self) {
-        if let Some(exporter) = &self.exporter {
-            exporter.begin_end();
+    fn end_export(&mut self) {
+        if let Some(export) = &mut self.export {
+            export.end();
         }
     }
 
@@ -378,7 +378,7 @@ impl TableSink {
     /// again.
     pub fn close(mut self, report: &Report, now_ns: u64) -> Result<Summary, TableError> {
         self.start()?;
-        self.begin_end();
+        self.end_export();
         let failed_before = self.check().is_err();
         let rows = self.intervals.rows(report, now_ns);
         let sent = self.send(Task::Ledger(rows), true);

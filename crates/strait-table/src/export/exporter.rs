@@ -117,6 +117,41 @@ pub struct Exporter {
     /// None after the end.
     sender: Option<SyncSender<Task>>,
     state: Mutex<State>,
+    /// Sinks that have not ended.
+    sinks: AtomicUsize,
+}
+
+/// A sink's share of an export. The time limit of the export begins when all of its sinks have
+/// ended.
+pub(crate) struct SinkShare {
+    exporter: Arc<Exporter>,
+    has_ended: bool,
+}
+
+impl SinkShare {
+    /// Must be called for all sinks before the first of them ends.
+    pub(crate) fn new(exporter: Arc<Exporter>) -> Self {
+        exporter.sinks.fetch_add(1, Ordering::Relaxed);
+        Self { exporter, has_ended: false }
+    }
+
+    pub(crate) fn start(&self) -> Result<(), TableError> {
+        self.exporter.start()
+    }
+
+    /// Notes that the sink will get no further flows.
+    pub(crate) fn end(&mut self) {
+        let had_ended = std::mem::replace(&mut self.has_ended, true);
+        if !had_ended && self.exporter.sinks.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.exporter.shared.ended.get_or_init(Instant::now);
+        }
+    }
+}
+
+impl Drop for SinkShare {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// State of the thread.
@@ -133,7 +168,8 @@ impl Exporter {
         let Plan { name, queue, new_builder, carrier, shared } = plan;
         let (sender, tasks) = sync_channel(queue);
         let state = Mutex::new(State::Waiting(carrier, tasks));
-        Self { name, new_builder, shared, sender: Some(sender), state }
+        let (sender, sinks) = (Some(sender), AtomicUsize::new(0));
+        Self { name, new_builder, shared, sender, state, sinks }
     }
 
     /// Starts the thread, which gets the capabilities and the CPUs of this one.
@@ -151,11 +187,6 @@ impl Exporter {
             other => other,
         };
         Ok(())
-    }
-
-    /// Begins the end of the export, for which there is a time limit. The first call counts.
-    pub(crate) fn begin_end(&self) {
-        self.shared.ended.get_or_init(Instant::now);
     }
 
     /// Returns the name of the receiver.

@@ -14,7 +14,7 @@ mod message;
 mod writer;
 
 pub use self::exporter::Exporter;
-pub(crate) use self::exporter::{Carrier, Limits, Plan, Shared};
+pub(crate) use self::exporter::{Carrier, Limits, Plan, Shared, SinkShare};
 pub(crate) use self::message::{Build, Message, Record};
 pub use self::writer::Exported;
 pub(crate) use self::writer::{Counts, Writer};

@@ -14,7 +14,7 @@ use super::message::{Builder, Session};
 use super::thread::open_with;
 use super::transport::Connection;
 use super::*;
-use crate::export::{Build as _, Exporter, Limits, Message, Record, Writer};
+use crate::export::{Build as _, Exporter, Limits, Message, Record, SinkShare, Writer};
 use crate::flows::{EndReason, FlowRow, Side};
 
 /// Values of a record by enterprise and number of the element.
@@ -298,7 +298,7 @@ fn flows_are_lost_when_the_time_after_the_end_is_over() {
     let (_socket, address) = closed_port();
     // Without the end, the flows would wait for the collector.
     let (mut writer, exporter) = writer_with(address, Transport::Tcp, Duration::MAX);
-    exporter.begin_end();
+    drop(SinkShare::new(exporter));
     writer.write(&rows(), true).unwrap();
     writer.settle().unwrap();
     assert_eq!((writer.exported().flows, writer.exported().lost), (0, 7));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::export::Writer;
+use crate::export::{SinkShare, Writer};
 use crate::flows::{EndReason, FlowRow, Side};
 use crate::schema::FLOWS;
 
@@ -155,11 +155,20 @@ fn messages_have_a_limited_length_and_whole_lines() {
 
 #[test]
 fn flows_are_lost_when_the_time_after_the_end_is_over() {
-    let (mut writer, exporter, calls) = writer(Vec::new(), Duration::ZERO);
-    exporter.begin_end();
-    writer.write(&[row(None, 0)], true).unwrap();
-    writer.settle().unwrap();
-    assert_eq!((writer.exported().flows, writer.exported().lost), (0, 1));
-    assert!(writer.exported().failure.unwrap().contains("s after the end"));
-    assert!(calls.lock().unwrap().is_empty());
+    let (mut writer, exporter, calls) = writer(vec![Ok(Lost::default())], Duration::ZERO);
+    let sinks = [(); 2].map(|()| SinkShare::new(Arc::clone(&exporter)));
+    let mut write = || {
+        writer.write(&[row(None, 0)], true).unwrap();
+        writer.settle().unwrap();
+        writer.exported()
+    };
+    let [first, second] = sinks;
+    drop(first);
+    let exported = write();
+    assert_eq!((exported.flows, exported.lost), (1, 0), "another sink has not ended");
+    drop(second);
+    let exported = write();
+    assert_eq!((exported.flows, exported.lost), (1, 1));
+    assert!(exported.failure.unwrap().contains("s after the end"));
+    assert_eq!(calls.lock().unwrap().len(), 1);
 }
