@@ -30,7 +30,8 @@ impl Publisher {
 
     /// Writes a batch of flows, which are their numbers.
     fn write(&mut self, first: u64, count: u64) {
-        let lines: String = (first..first + count).map(|number| format!("{number}\n")).collect();
+        let numbers: Vec<String> = (first..first + count).map(|number| number.to_string()).collect();
+        let lines = numbers.join("\n") + "\n";
         write!(self.input, "{first} {}\n{lines}", lines.len()).unwrap();
     }
 
