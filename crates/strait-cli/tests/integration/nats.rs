@@ -75,7 +75,8 @@ fn stream_has_the_flows_of_the_table() {
     let mut expected = lake.ask(lake.path(), &["sql", &query]);
     let flows = flows(&nats);
     let mut values: Vec<Vec<String>> = flows.iter().map(texts).collect();
-    (expected.sort(), values.sort());
+    expected.sort();
+    values.sort();
     assert!(expected.len() > 10);
     assert_eq!(values, expected);
     assert!(flows.iter().all(|flow| flow["sensor"] == "fr1" && flow.as_object().unwrap().len() == 26));
