@@ -74,19 +74,6 @@ impl Nats {
         self.process = None;
     }
 
-    /// Returns the running server.
-    ///
-    /// # Panics
-    /// If it does not run.
-    pub fn process(&self) -> &Process {
-        self.process.as_ref().expect("the server runs")
-    }
-
-    /// Returns the port of the server.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Returns the value of --to for a subject.
     pub fn url(&self, subject: &str) -> String {
         format!("nats://127.0.0.1:{}/{subject}", self.port)
@@ -103,16 +90,22 @@ impl Nats {
         self.connect().request("$JS.API.STREAM.CREATE.FLOWS", stream);
     }
 
+    /// Returns the number of messages in the stream.
+    pub fn count(&self) -> usize {
+        self.connect().count()
+    }
+
     /// Returns the messages of the stream.
     pub fn messages(&self) -> Vec<Stored> {
         let mut client = self.connect();
-        let info = client.request("$JS.API.STREAM.INFO.FLOWS", "");
-        let count = info.split("\"messages\":").nth(1).expect("the state of the stream");
-        let digits: String = count.chars().take_while(char::is_ascii_digit).collect();
-        let count: usize = digits.parse().expect("a number");
-        client.send("SUB stored 2\r\n");
-        let consumer = r#"{"stream_name":"FLOWS","config":{"deliver_subject":"stored","ack_policy":"none"}}"#;
-        client.publish("$JS.API.CONSUMER.CREATE.FLOWS", "created", consumer);
+        let count = client.count();
+        // An earlier consumer still sends to its own subject.
+        let subject = format!("stored.{}", READS.fetch_add(1, Ordering::Relaxed));
+        client.send(&format!("SUB {subject} 2\r\n"));
+        let consumer = format!(
+            r#"{{"stream_name":"FLOWS","config":{{"deliver_subject":"{subject}","ack_policy":"none"}}}}"#
+        );
+        client.publish("$JS.API.CONSUMER.CREATE.FLOWS", "created", &consumer);
         (0..count).map(|_| client.stored()).collect()
     }
 
@@ -173,6 +166,13 @@ impl Client {
             let (header, content) = text.split_at(header);
             return (words, header.to_owned(), content.trim_end().to_owned());
         }
+    }
+
+    fn count(&mut self) -> usize {
+        let info = self.request("$JS.API.STREAM.INFO.FLOWS", "");
+        let count = info.split("\"messages\":").nth(1).expect("the state of the stream");
+        let digits: String = count.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect("a number")
     }
 
     /// Returns the next stored message.

@@ -41,6 +41,9 @@ const COLUMNS: [&str; 23] = [
     "reverseZeroWindows",
 ];
 
+/// UDP flows of numbered frames.
+const UDP_FLOWS: usize = 8;
+
 /// Returns the flows of the stream. Each has an identifier of its own.
 fn flows(nats: &Nats) -> Vec<Value> {
     let messages = nats.messages();
@@ -72,7 +75,8 @@ fn stream_has_the_flows_of_the_table() {
     let mut expected = lake.ask(lake.path(), &["sql", &query]);
     let flows = flows(&nats);
     let mut values: Vec<Vec<String>> = flows.iter().map(texts).collect();
-    (expected.sort(), values.sort());
+    expected.sort();
+    values.sort();
     assert!(expected.len() > 10);
     assert_eq!(values, expected);
     assert!(flows.iter().all(|flow| flow["sensor"] == "fr1" && flow.as_object().unwrap().len() == 26));
@@ -109,7 +113,7 @@ fn every_packet_of_the_ledger_is_in_a_flow_also_after_a_restart_of_the_server() 
     let options = ["--to", &url, "--queues", "0-1", "--flow-idle", "1", "--json", "udp"];
     let capture = Capture::start(wire.right(), &options);
     send(&wire, &numbered(500));
-    assert!(wait_until(LIMIT, || wire.right().run(|| !nats.messages().is_empty())));
+    assert!(wait_until(LIMIT, || wire.right().run(|| nats.count()) >= UDP_FLOWS));
     nats.stop();
     send(&wire, &numbered(300));
     wire.right().run(|| nats.start(&[]));
@@ -118,8 +122,8 @@ fn every_packet_of_the_ledger_is_in_a_flow_also_after_a_restart_of_the_server() 
     let flows = wire.right().run(|| flows(&nats));
     let (delivered, lost) = (count(&ledger, "delivered"), count(&ledger["lost"], "sink"));
     assert_eq!(packets(&flows), delivered, "{ledger}");
-    // The server may need longer than flows wait for it.
-    assert!(delivered >= 700 && delivered + lost >= 1000, "{ledger}");
+    // The server may need longer than flows wait for it. Half of the frames are UDP.
+    assert!(delivered >= 250 && delivered + lost >= 500, "{ledger}");
 }
 
 #[test]

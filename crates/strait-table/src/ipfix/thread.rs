@@ -46,9 +46,11 @@ pub(super) fn open_with(collector: Collector, limits: Limits) -> Result<Exporter
     };
     let bytes_max = connection.as_ref().map(Connection::message_bytes_max);
     let shared = Shared::new(limits, bytes_max.unwrap_or(TCP_BYTES_MAX));
+    let name = collector.to_string();
+    let queue = if collector.transport == Transport::Udp { UDP_QUEUE } else { TCP_QUEUE };
     let thread = Thread {
         session: new_session(&collector),
-        collector: collector.clone(),
+        collector,
         shared: Arc::clone(&shared),
         connection,
         unconfirmed: None,
@@ -56,8 +58,8 @@ pub(super) fn open_with(collector: Collector, limits: Limits) -> Result<Exporter
         burst: 0,
     };
     Ok(Exporter::new(Plan {
-        name: collector.to_string(),
-        queue: if collector.transport == Transport::Udp { UDP_QUEUE } else { TCP_QUEUE },
+        name,
+        queue,
         new_builder: Box::new(|| Box::new(Builder::new())),
         carrier: Box::new(thread),
         shared,

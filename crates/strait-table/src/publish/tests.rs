@@ -54,7 +54,9 @@ type Calls = Arc<Mutex<Vec<(u64, String)>>>;
 /// Returns a writer to a publisher with these results.
 fn writer(results: Vec<Result<Lost, String>>, end: Duration) -> (Writer, Arc<Exporter>, Calls) {
     let (sender, receiver) = mpsc::channel();
-    results.into_iter().for_each(|result| sender.send(result).unwrap());
+    for result in results {
+        sender.send(result).unwrap();
+    }
     let calls = Calls::default();
     let fake = Fake { results: receiver, calls: Arc::clone(&calls) };
     let limits = Limits { end, ..Limits::default() };
