@@ -531,15 +531,15 @@ static void fuzz(uint64_t seed, long count)
 	random_state = seed;
 	for (unsigned int i = 0; i < SOCKETS; i++)
 		start_over(&victims[i]);
-	for (long i = 0; i < count; i++) {
-		if (i == count / 2)
+	for (long i = 0; i < count || (!done.sends && i < 20 * count); i++) { /* until one sends */
+		if (i % count == count / 2)
 			scribble_in_traffic(victims);
 		misuse(&victims[pick(SOCKETS)]);
 	}
 	for (unsigned int i = 0; i < SOCKETS; i++)
 		note_frames(victims[i].fd);
-	printf("misuse fuzz: %lu rings, %lu binds, %lu receives, %llu sends, %llu frames\n", done.rings, done.binds,
-	       done.receives, done.sends, done.frames);
+	printf("misuse fuzz: %lu rings, %lu binds, %lu receives, %llu sends, %llu frames\n",
+	       done.rings, done.binds, done.receives, done.sends, done.frames);
 	if (done.rings < (unsigned long)count / 60 || done.binds < (unsigned long)count / 300 ||
 	    done.receives < 20 || !done.sends || done.frames < SLOTS / 2)
 		errx(1, "too few calls of the fuzz succeeded");
