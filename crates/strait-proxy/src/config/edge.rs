@@ -96,6 +96,8 @@ pub struct Route {
     pub path: Option<String>,
     /// Path alone.
     pub path_exact: Option<String>,
+    /// Regular expression that a part of the decoded path of requests matches. Default: none.
+    pub path_regex: Option<String>,
     /// Methods of the requests. Empty: all.
     pub methods: Vec<String>,
     /// Fields that requests have with this value; `*` stands for any.

@@ -51,6 +51,7 @@ const SITE: &[(&str, Key)] = &[
 const ROUTE: &[(&str, Key)] = &[
     ("path", Key::Value(Kind::Text)),
     ("path_exact", Key::Value(Kind::Text)),
+    ("path_regex", Key::Value(Kind::Text)),
     ("methods", Key::Value(Kind::Methods)),
     ("has_headers", Key::Texts),
     ("rewrite", Key::Value(Kind::Text)),

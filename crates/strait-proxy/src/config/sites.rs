@@ -105,7 +105,7 @@ pub(crate) enum NoTarget {
     Host,
     /// No route of the site has the path.
     Path,
-    /// No route of the path has the method and the fields.
+    /// The conditions of no route of the path hold.
     Conditions,
     /// Connection names a field that selects a route of the path.
     Evasion,
@@ -199,7 +199,7 @@ impl Sites {
             if rules.conditions.are_evaded_by(request) {
                 return Err(NoTarget::Evasion);
             }
-            if rules.conditions.hold(request) {
+            if rules.conditions.hold(uri.path, request).ok_or(NoTarget::Ambiguous)? {
                 return Ok(found(Some(rules)));
             }
             at = route.next.ok_or(NoTarget::Conditions)?;
