@@ -27,6 +27,7 @@ pub(crate) mod server;
 pub(crate) mod settings;
 pub(crate) mod site_check;
 pub(crate) mod sites;
+pub(crate) mod sticky;
 pub(crate) mod suspects;
 pub(crate) mod tls;
 pub(crate) mod via;

@@ -173,7 +173,7 @@ impl ResponseRules {
         while let Some(line) = head.get(at..).filter(|rest| !rest.is_empty()) {
             let len = line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
             // The first line is the status line.
-            if at == 0 || !line.get(..len).is_some_and(|line| self.drops(line)) {
+            if at == 0 || !line.get(..len).is_some_and(|line| self.drops_line(line)) {
                 head.copy_within(at..at + len, kept);
                 kept += len;
             }
@@ -182,9 +182,14 @@ impl ResponseRules {
         head.truncate(kept);
     }
 
-    fn drops(&self, line: &[u8]) -> bool {
+    fn drops_line(&self, line: &[u8]) -> bool {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
         self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+    }
+
+    /// Returns true if a field of that name in lower case is dropped.
+    pub(crate) fn drops(&self, name: &str) -> bool {
+        self.dropped.iter().any(|own| **own == *name)
     }
 }
 

@@ -27,6 +27,8 @@ const POOL: &[(&str, Key)] = &[
     ("queue", Key::Value(Kind::Number(0, 65_536))),
     ("queue_timeout", Key::Value(Kind::Number(1, 3600))),
     ("retries", Key::Value(Kind::Number(0, 16))),
+    ("sticky", Key::Value(Kind::Text)),
+    ("sticky_key", Key::Value(Kind::Text)),
     ("check", Key::Section(CHECK)),
 ];
 

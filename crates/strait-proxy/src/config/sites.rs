@@ -77,6 +77,15 @@ impl<'a> Manner<'a> {
     pub(crate) fn response(self) -> Option<&'a Arc<ResponseRules>> {
         self.rules?.response.as_ref()
     }
+
+    /// Returns true if a cookie may select the server, and may be set: rules that drop Cookie make
+    /// requests independent of clients, and without the proxy's own Cache-Control another cache
+    /// could give the cookie to other clients.
+    pub(crate) fn may_be_sticky(self) -> bool {
+        let request = self.rules.and_then(|rules| rules.request.as_ref());
+        !request.is_some_and(|rules| rules.drops("cookie"))
+            && !self.response().is_some_and(|rules| rules.drops("cache-control"))
+    }
 }
 
 /// Target of a route.
