@@ -13,6 +13,7 @@ pub(crate) mod health;
 pub(crate) mod hosts;
 pub(crate) mod keys;
 pub(crate) mod limits;
+pub(crate) mod password;
 pub(crate) mod path_regex;
 pub(crate) mod pool;
 pub(crate) mod prefixes;
