@@ -1,5 +1,5 @@
-//! Basic authentication of a route (RFC 7617): users with hashes from a file, and the passwords that
-//! were verified.
+//! Basic authentication of a route (RFC 7617): users with hashes from a file, and the passwords
+//! that were verified.
 //!
 //! A hash takes tens of milliseconds by design, so a password is verified once: the keyed hash of
 //! the verified one is kept, one for each user. A hash has one password only, since longer ones

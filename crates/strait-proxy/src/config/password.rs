@@ -1,8 +1,8 @@
 //! Hashes of passwords in files of users: bcrypt, and Argon2id (RFC 9106) as a PHC string.
 //!
-//! Each verification against a file takes the same work, whatever the user: that of the largest cost
-//! of bcrypt in the file, and that of each set of parameters of Argon2id. Otherwise the time of an
-//! answer would show which users there are.
+//! Each verification against a file takes the same work, whatever the user: that of the largest
+//! cost of bcrypt in the file, and that of each set of parameters of Argon2id. Otherwise the time
+//! of an answer would show which users there are.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine as _;
@@ -216,7 +216,9 @@ mod tests {
 
     fn work(hashes: &[PasswordHash]) -> Work {
         let mut work = Work::default();
-        hashes.iter().for_each(|hash| work.add(hash).unwrap());
+        for hash in hashes {
+            work.add(hash).unwrap();
+        }
         work
     }
 

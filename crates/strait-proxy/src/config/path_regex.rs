@@ -59,8 +59,8 @@ impl PathRegex {
         })
     }
 
-    /// Returns true if a part of the decoded path without its query matches; `None` if programs read
-    /// the path differently. A URI without a path has `/`.
+    /// Returns true if a part of the decoded path without its query matches; `None` if programs
+    /// read the path differently. A URI without a path has `/`.
     pub(crate) fn matches(&self, path: &str) -> Option<bool> {
         if matches!(path.as_bytes().first(), None | Some(b'?')) {
             return Some(self.0.is_match(b"/"));

@@ -287,8 +287,8 @@ impl ServerPool {
         choose(self.balance, turn, hash, &candidates)
     }
 
-    /// Returns true if the requests of a client with a cookie for the server at a position go there:
-    /// no server is better for a reason other than its load, and its queue is not full.
+    /// Returns true if the requests of a client with a cookie for the server at a position go
+    /// there: no server is better for a reason other than its load, and its queue is not full.
     pub(crate) fn may_stick(&self, at: usize, now: u64) -> bool {
         let availability = |member: &Member| {
             let Rank { is_out, is_ejected, is_backup, .. } = member.rank(now, self.queue);

@@ -101,9 +101,10 @@ impl Conditions {
         self.path.as_ref().map_or(Some(true), |regex| regex.matches(path))
     }
 
-    /// Returns true if method and fields meet theirs. GET stands for HEAD, which has the same target, and
-    /// for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as programs read it.
-    /// Of several lines an origin may read the first or the last, so none of them has the value.
+    /// Returns true if method and fields meet theirs. GET stands for HEAD, which has the same
+    /// target, and for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as
+    /// programs read it. Of several lines an origin may read the first or the last, so none of
+    /// them has the value.
     fn hold_for(&self, request: &Request<'_>) -> bool {
         let method = if matches!(request.method, "HEAD" | "PURGE") { "GET" } else { request.method };
         let is_method = |own: &str| own == method || own == request.method;

@@ -1,8 +1,8 @@
 //! Sticky sessions of a pool: a cookie that names the server of a client.
 //!
-//! The value is a keyed hash of the server's address, so it discloses neither address nor number of
-//! the servers, and is the same after a reload that moves them. [`crate::upstream::origin`] reads
-//! the cookie, and `serve` sets it.
+//! The value is a keyed hash of the server's address. It discloses no address, and is the same
+//! after a reload that moves the server. [`crate::upstream::origin`] reads the cookie, and
+//! [`crate::serve`] sets it.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::OnceLock;
@@ -18,8 +18,6 @@ use crate::config::pool::Member;
 const NAME_BYTES_MAX: usize = 64;
 /// Minimum length in bytes of the secret.
 const KEY_BYTES_MIN: usize = 16;
-/// Bytes of the hash in a value.
-const ID_BYTES: usize = 8;
 
 /// Cookie of a pool.
 #[derive(Debug)]
@@ -59,7 +57,8 @@ impl Sticky {
 /// Returns the value for a server. The key has a fixed length, and no name of a pool a line feed.
 fn id(key: &[u8; 32], pool: &str, server: &str) -> Box<str> {
     let hash = Sha256::new().chain_update(key).chain_update(pool).chain_update("\n").chain_update(server);
-    hash.finalize().iter().take(ID_BYTES).map(|byte| format!("{byte:02x}")).collect::<String>().into()
+    let first = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{first:016x}").into()
 }
 
 /// Returns the key of pools without a secret, which is random for each process.

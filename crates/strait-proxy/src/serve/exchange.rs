@@ -206,9 +206,9 @@ impl Exchange<'_, '_> {
         Ok(framing.keeps_alive())
     }
 
-    /// Takes the value of Set-Cookie for a response that is sent to this client alone. Another cache
-    /// would add the field to a stored response by a 304, or by the response to HEAD (RFC 9111,
-    /// section 3.2), and caches with a field of their own disregard Cache-Control.
+    /// Takes the value of Set-Cookie for a response that is sent to this client alone. Another
+    /// cache would add the field to a stored response by a 304, or by the response to HEAD (RFC
+    /// 9111, section 3.2), and caches with a field of their own disregard Cache-Control.
     fn set_cookie(&self, incoming: &mut Incoming) -> Option<String> {
         let cookie = incoming.set_cookie.take()?;
         let fields = &incoming.response().fields;

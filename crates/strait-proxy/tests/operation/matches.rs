@@ -316,6 +316,30 @@ fn invalidation_finds_rewritten_responses() {
 }
 
 #[test]
+fn wrong_expressions_are_named() {
+    for (routes, expected) in [
+        (
+            r#"{ pool = "a", path_regex = "(" }"#,
+            "route[1].path_regex = \"(\": this is not a regular expression",
+        ),
+        (r#"{ pool = "a", path_regex = "(.{500}){500}" }"#, "larger than 64KiB"),
+        (r#"{ pool = "a", path_regex = ["a"] }"#, "path_regex = [\"a\"]: expected text in quotes"),
+        (
+            r#"{ pool = "a", path_regex = "a", path_exact = "/b" }"#,
+            "path_regex: the route has one path alone (path_exact)",
+        ),
+        (
+            r#"{ pool = "a", path_regex = "a" }, { pool = "a", path_regex = "a" }"#,
+            "route[2].path: \"/\": the route never matches",
+        ),
+    ] {
+        let toml = format!("pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{routes}]");
+        let error = Config::from_toml(&toml).and_then(|config| config.check()).expect_err(routes).to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{routes}: {error}");
+    }
+}
+
+#[test]
 fn wrong_conditions_and_rewrites_are_named() {
     for (routes, expected) in [
         (r#"{ pool = "a", methods = ["get"] }"#, "route[1].methods: \"get\" is no method"),
@@ -350,20 +374,6 @@ fn wrong_conditions_and_rewrites_are_named() {
         (
             r#"{ path_exact = "/x", pool = "a", has_headers = { A = "1" } }, { path_exact = "/x", pool = "a", has_headers = { a = "1" } }"#,
             "route[2].path_exact: \"/x\": the route never matches",
-        ),
-        (
-            r#"{ pool = "a", path_regex = "(" }"#,
-            "route[1].path_regex = \"(\": this is not a regular expression",
-        ),
-        (r#"{ pool = "a", path_regex = "(.{500}){500}" }"#, "larger than 64KiB"),
-        (r#"{ pool = "a", path_regex = ["a"] }"#, "path_regex = [\"a\"]: expected text in quotes"),
-        (
-            r#"{ pool = "a", path_regex = "a", path_exact = "/b" }"#,
-            "path_regex: the route has one path alone (path_exact)",
-        ),
-        (
-            r#"{ pool = "a", path_regex = "a" }, { pool = "a", path_regex = "a" }"#,
-            "route[2].path: \"/\": the route never matches",
         ),
         (r#"{ pool = "a", rewrite = "v1" }"#, "route[1].rewrite: expected a path"),
         (r#"{ pool = "a", rewrite = "/a/../b" }"#, "rewrite: the path has empty or dot segments"),

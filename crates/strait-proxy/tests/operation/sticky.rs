@@ -139,7 +139,9 @@ fn cookie_is_in_no_stored_response() {
     let asked: usize = servers.iter().map(Server::asked).sum();
     // A stale response in place of an error.
     rig.clock.advance(20);
-    servers.iter().for_each(|server| server.become_mode(Mode::Dead));
+    for server in &servers {
+        server.become_mode(Mode::Dead);
+    }
     let answer = ask(&rig, "GET /stored", "");
     assert_eq!((answer.status(), answer.field("set-cookie")), (200, None));
     assert_eq!(asked, servers.iter().map(Server::asked).sum::<usize>());
