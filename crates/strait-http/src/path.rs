@@ -51,6 +51,23 @@ pub fn select_by_all<T: PartialEq>(path: &str, mut select: impl FnMut(&[u8]) -> 
     (literal == furthest).then_some(literal)
 }
 
+/// Returns the result of `select` for the decoded path without its query; `None` if the path has
+/// several forms or a NUL, or is not plain and too long.
+///
+/// Unlike [`select_by_all`], it is for a `select` that tells any two paths apart, as by a regular
+/// expression: that may hold for a form between two others and for none of these.
+pub fn select_by_only<T>(path: &str, select: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    let path = path.split('?').next().unwrap_or_default().as_bytes();
+    if is_plain(path) {
+        return Some(select(path));
+    }
+    if path.len() > ODD_PATH_BYTES_MAX {
+        return None;
+    }
+    let literal = Reader::default().read(path)?;
+    (furthest(path)?.read(path)? == literal).then(|| select(&literal))
+}
+
 /// Returns a path without its query, decoded and without empty and dot segments, for a file below a
 /// directory; `None` if it has a NUL.
 pub fn resolved(path: &str) -> Option<Vec<u8>> {
@@ -275,6 +292,35 @@ mod tests {
     }
 
     #[test]
+    fn only_form_of_a_path_is_selected_by() {
+        let read = |path| select_by_only(path, |form| String::from_utf8_lossy(form).into_owned());
+        for (path, expected) in [
+            ("/a/b.c?d/../e", "/a/b.c"),
+            ("/%61%2Eb/%7e", "/a.b/~"),
+            ("/%252e%252e/%252f", "/%2e%2e/%2f"),
+            ("/a%0Ab%3fc%23", "/a\nb?c#"),
+        ] {
+            assert_eq!(read(path).as_deref(), Some(expected), "{path}");
+        }
+        let long = format!("/{}%20", "a".repeat(ODD_PATH_BYTES_MAX));
+        for path in [
+            "//a",
+            "/a//b",
+            "/a/.",
+            "/a/%2e%2e/b",
+            "/a%2fb",
+            "/a%5Cb",
+            "/a\\b",
+            "/a;b",
+            "/a%3bb",
+            "/a%00",
+            &long,
+        ] {
+            assert_eq!(read(path), None, "{path}");
+        }
+    }
+
+    #[test]
     fn prefix_is_replaced_at_whole_segments() {
         for (path, prefix, to, expected) in [
             ("/api/x?y=/api", "/api", "/v1", "/v1/x?y=/api"),
@@ -394,6 +440,20 @@ mod tests {
             if let Some(selected) = select_by_all(&path, longest) {
                 let read = steps.iter().fold(path.clone(), |path, step| run(*step, &path));
                 prop_assert_eq!(longest(read.as_bytes()), selected, "{} is read as {}", path, read);
+            }
+        }
+
+        /// Each program that decodes a path with one form reads that form, whatever else it does.
+        #[test]
+        fn no_program_reads_a_path_with_one_form_differently(
+            path in "(/|%2f|%5c|\\\\|/\\.\\.|/%2e%2e|;|%3b|/a|/b|a|\\.){0,6}",
+            steps in prop::collection::vec(prop::sample::select(&STEPS[..]), 0..9),
+        ) {
+            let path = format!("/{path}");
+            if let Some(only) = select_by_only(&path, <[u8]>::to_vec) {
+                let decode = [Step::Replace("%2e", ".")];
+                let read = steps.iter().chain(&decode).fold(path.clone(), |path, step| run(*step, &path));
+                prop_assert_eq!(read.as_bytes(), only, "{} is read as {}", path, read);
             }
         }
 

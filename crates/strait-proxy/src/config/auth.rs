@@ -1,7 +1,7 @@
-//! Basic authentication of a route (RFC 7617): users with bcrypt hashes from a file, and the
-//! passwords that were verified.
+//! Basic authentication of a route (RFC 7617): users with hashes from a file, and the passwords
+//! that were verified.
 //!
-//! bcrypt takes tens of milliseconds by design, so a password is verified once: the keyed hash of
+//! A hash takes tens of milliseconds by design, so a password is verified once: the keyed hash of
 //! the verified one is kept, one for each user. A hash has one password only, since longer ones
 //! than bcrypt reads and control characters are refused. [`crate::serve::admission`] runs the
 //! verification off the event loop.
@@ -19,12 +19,9 @@ use base64::prelude::BASE64_STANDARD;
 use strait_http::head::Request;
 
 use crate::config::edge::Auth;
+use crate::config::password::{PasswordHash, Work};
 use crate::config::route_name::RouteName;
 
-/// Largest cost of a hash: about a second on a processor of today.
-const COST_MAX: u32 = 14;
-/// Least cost of bcrypt.
-const COST_MIN: u32 = 4;
 /// Longest password that bcrypt reads.
 const PASSWORD_BYTES_MAX: usize = 72;
 /// Largest file of users.
@@ -47,8 +44,7 @@ struct Users {
     by_name: HashMap<Box<str>, Arc<User>>,
     /// User that is verified in place of an unknown one, which must take as long.
     nobody: Arc<User>,
-    /// Largest cost of the file.
-    cost_max: u32,
+    work: Work,
 }
 
 /// Files of users that were read for a configuration. Routes with the same file have the same
@@ -75,14 +71,13 @@ impl Users {
     /// Parses the text of a file.
     fn new(text: &str, known: Option<&Self>) -> Result<Self, String> {
         let mut by_name = HashMap::new();
-        let mut cost_max = COST_MIN;
+        let mut work = Work::default();
         for (index, line) in text.lines().enumerate() {
-            let Some((user, hash)) = entry(line).map_err(|why| format!("line {}: {why}", index + 1))? else {
-                continue;
-            };
-            cost_max = cost_max.max(cost(hash).unwrap_or(COST_MIN));
+            let wrong = |why: String| format!("line {}: {why}", index + 1);
+            let Some((user, hash)) = entry(line).map_err(wrong)? else { continue };
+            work.add(&hash).map_err(wrong)?;
             let same = known.and_then(|known| known.by_name.get(user));
-            let same = same.filter(|same| *same.hash == *hash).cloned();
+            let same = same.filter(|same| same.hash == hash).cloned();
             let user_state = same.unwrap_or_else(|| Arc::new(User::new(hash)));
             if by_name.insert(user.into(), user_state).is_some() {
                 return Err(format!("line {}: the user \"{user}\" occurs twice", index + 1));
@@ -91,8 +86,8 @@ impl Users {
         if by_name.is_empty() {
             return Err("the file has no users; htpasswd -B -c FILE USER adds one".to_owned());
         }
-        let nobody = Arc::new(User::new(&hash_of_nobody(cost_max)));
-        Ok(Self { by_name, nobody, cost_max })
+        let nobody = Arc::new(User::new(PasswordHash::of_nobody()));
+        Ok(Self { by_name, nobody, work })
     }
 }
 
@@ -108,7 +103,7 @@ pub(crate) struct Counts {
 /// User of a file. A reload keeps it if its hash is the same.
 #[derive(Debug)]
 pub(crate) struct User {
-    hash: Box<str>,
+    hash: PasswordHash,
     /// Keyed hash of the verified password.
     verified: OnceLock<[u64; 2]>,
     keys: [RandomState; 2],
@@ -129,14 +124,14 @@ pub(crate) struct Credentials {
     user: Arc<User>,
     password: String,
     is_known: bool,
-    /// Largest cost of the file.
-    cost_max: u32,
+    /// All users of the file.
+    users: Arc<Users>,
 }
 
 impl User {
-    fn new(hash: &str) -> Self {
+    fn new(hash: PasswordHash) -> Self {
         let keys = [RandomState::new(), RandomState::new()];
-        Self { hash: hash.into(), verified: OnceLock::new(), keys }
+        Self { hash, verified: OnceLock::new(), keys }
     }
 
     fn keyed(&self, password: &str) -> [u64; 2] {
@@ -154,13 +149,14 @@ impl Credentials {
         self.is_known && self.user.has_verified(&self.password)
     }
 
+    /// Returns true if the verification needs the memory of Argon2id.
+    pub(crate) fn need_memory(&self) -> bool {
+        self.users.work.needs_memory()
+    }
+
     /// Verifies the password, which takes long, and as long for each user, known or not.
     pub(crate) fn verify(&self) -> bool {
-        let is_right = bcrypt::verify(&self.password, &self.user.hash).unwrap_or(false) && self.is_known;
-        for cost in padding(cost(&self.user.hash).unwrap_or(COST_MIN), self.cost_max) {
-            // Only the time counts.
-            let _ = bcrypt::verify(&self.password, &hash_of_nobody(cost));
-        }
+        let is_right = self.user.hash.verify(&self.password, &self.users.work) && self.is_known;
         if is_right {
             // Another thread may have verified the same password.
             let _ = self.user.verified.set(self.user.keyed(&self.password));
@@ -216,8 +212,8 @@ impl BasicAuth {
         if is_known && user.has_verified(&password) {
             return Checked::Passed;
         }
-        let cost_max = self.users.cost_max;
-        Checked::Unverified(Credentials { user: user.clone(), password, is_known, cost_max })
+        let users = self.users.clone();
+        Checked::Unverified(Credentials { user: user.clone(), password, is_known, users })
     }
 }
 
@@ -246,40 +242,18 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Returns user and hash of a line; `None` for an empty one and a comment.
-fn entry(line: &str) -> Result<Option<(&str, &str)>, String> {
+fn entry(line: &str) -> Result<Option<(&str, PasswordHash)>, String> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return Ok(None);
     }
-    let expected =
-        || "expected USER:HASH with a hash of bcrypt ($2y$...); htpasswd -B FILE USER makes it".to_owned();
+    let expected = || {
+        "expected USER:HASH with a hash of bcrypt ($2y$..., as htpasswd -B FILE USER writes it) or Argon2id ($argon2id$v=19$m=...)"
+            .to_owned()
+    };
     let (user, hash) = line.split_once(':').filter(|(user, _)| !user.is_empty()).ok_or_else(expected)?;
-    let cost = cost(hash).ok_or_else(expected)?;
-    if !(COST_MIN..=COST_MAX).contains(&cost) {
-        return Err(format!(
-            "the hash has the cost {cost}; {COST_MIN} to {COST_MAX} are possible: htpasswd -B -C 10"
-        ));
-    }
+    let hash = PasswordHash::parse(hash).map_err(|why| why.unwrap_or_else(expected))?;
     Ok(Some((user, hash)))
-}
-
-/// Returns a hash with that cost that no password has.
-fn hash_of_nobody(cost: u32) -> String {
-    format!("$2b${cost:02}${}", ".".repeat(53))
-}
-
-/// Returns the costs of the hashes that take, with one of cost `own`, as long as one of cost `max`:
-/// each cost doubles the time, and 2^own + 2^own + 2^(own + 1) + ... + 2^(max - 1) = 2^max.
-fn padding(own: u32, max: u32) -> std::ops::Range<u32> {
-    own..max
-}
-
-/// Returns the cost of a hash; `None` if it is none of bcrypt. `$2x$` marks those of a wrong
-/// implementation.
-fn cost(hash: &str) -> Option<u32> {
-    let is_version = ["$2y$", "$2b$", "$2a$"].iter().any(|version| hash.starts_with(version));
-    let parts: bcrypt::HashParts = hash.parse().ok().filter(|_| is_version)?;
-    Some(parts.get_cost())
 }
 
 #[cfg(test)]
@@ -288,6 +262,7 @@ mod tests {
 
     use super::*;
     use crate::config::edge::Route;
+    use crate::config::password::COST_MIN;
 
     fn auth(text: &str) -> Result<BasicAuth, String> {
         let dir = tempfile::tempdir().unwrap();
@@ -335,18 +310,24 @@ mod tests {
     }
 
     #[test]
-    fn each_user_takes_as_long_as_the_largest_cost() {
-        let work = |cost: u32| 1_u64 << cost;
-        for (own, max) in [(4, 4), (4, 5), (5, 14), (14, 14)] {
-            assert_eq!(work(own) + padding(own, max).map(work).sum::<u64>(), work(max));
-        }
-        let dear = bcrypt::hash_with_salt("y", COST_MIN + 2, [7; 16]).unwrap();
-        let auth = auth(&format!("a:{}\nb:{dear}\n", hash("x"))).unwrap();
-        for pair in ["a:x", "b:y", "nobody:z"] {
-            let Checked::Unverified(credentials) = check(&auth, &basic(pair)) else { panic!("{pair}") };
-            let own = cost(&credentials.user.hash).unwrap();
-            assert_eq!(padding(own, credentials.cost_max).end, COST_MIN + 2, "{pair}");
-            assert_eq!(credentials.verify(), pair != "nobody:z", "{pair}");
+    fn users_of_both_forms_are_verified_with_the_work_of_the_file() {
+        let argon2 = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+        for (text, needs_memory) in
+            [(format!("a:{}\nb:{argon2}\n", hash("x")), true), (format!("a:{}\n", hash("x")), false)]
+        {
+            let auth = auth(&text).unwrap();
+            for (pair, is_right) in [
+                ("a:x", true),
+                ("b:password", needs_memory),
+                ("a:password", false),
+                ("b:x", false),
+                ("nobody:x", false),
+            ] {
+                let Checked::Unverified(credentials) = check(&auth, &basic(pair)) else { panic!("{pair}") };
+                assert_eq!(credentials.need_memory(), needs_memory, "{pair}");
+                assert_eq!(credentials.verify(), is_right, "{pair}");
+                assert_eq!(matches!(check(&auth, &basic(pair)), Checked::Passed), is_right, "{pair}");
+            }
         }
     }
 
@@ -386,13 +367,6 @@ mod tests {
     }
 
     #[test]
-    fn unknown_user_takes_as_long_as_the_slowest() {
-        let slow = bcrypt::hash_with_salt("x", 6, [7; 16]).unwrap().to_string();
-        let auth = auth(&format!("a:{}\nb:{slow}", hash("x"))).unwrap();
-        assert_eq!(cost(&auth.users.nobody.hash), Some(6));
-    }
-
-    #[test]
     fn wrong_files_are_named_with_the_line() {
         let right = hash("x");
         for (text, expected) in [
@@ -404,6 +378,14 @@ mod tests {
             (format!("a:{}", right.replace("$2b$", "$2x$")), "line 1: expected USER:HASH"),
             (format!("a:{}", right.replace("$04$", "$15$")), "line 1: the hash has the cost 15"),
             (format!("a:{}", right.replace("$04$", "$03$")), "line 1: the hash has the cost 3"),
+            (
+                "a:$argon2i$v=19$m=8,t=1,p=1$YWFhYWFhYWE$".to_owned() + &"A".repeat(43),
+                "line 1: expected USER:HASH",
+            ),
+            (
+                "a:$argon2id$v=19$m=262145,t=1,p=1$YWFhYWFhYWE$".to_owned() + &"A".repeat(43),
+                "line 1: the hash needs 262145 KiB of memory",
+            ),
             (format!("a:{right}\na:{right}"), "line 2: the user \"a\" occurs twice"),
         ] {
             let error = auth(&text).unwrap_err();

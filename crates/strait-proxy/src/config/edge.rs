@@ -29,6 +29,10 @@ pub struct Pool {
     pub queue_timeout: u64,
     /// Servers that a request is sent to in addition to the first one, if that fails.
     pub retries: u32,
+    /// Name of the cookie by which the requests of a client go to one server. Default: none.
+    pub sticky: Option<String>,
+    /// Secret from which the values of the cookie are made. Default: a random one at the start.
+    pub sticky_key: Option<String>,
     /// Active check of each server. Default: none.
     pub check: Option<Check>,
 }
@@ -96,6 +100,8 @@ pub struct Route {
     pub path: Option<String>,
     /// Path alone.
     pub path_exact: Option<String>,
+    /// Regular expression that a part of the decoded path of requests matches. Default: none.
+    pub path_regex: Option<String>,
     /// Methods of the requests. Empty: all.
     pub methods: Vec<String>,
     /// Fields that requests have with this value; `*` stands for any.
@@ -194,6 +200,8 @@ impl Default for Pool {
             queue: 100,
             queue_timeout: 10,
             retries: 2,
+            sticky: None,
+            sticky_key: None,
             check: None,
         }
     }

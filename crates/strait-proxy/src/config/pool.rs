@@ -14,6 +14,7 @@ use crate::config::balance::{Candidate, choose};
 use crate::config::edge::{self, Balance, Check};
 use crate::config::health::{Checked, EjectionRules, Health, slow_start_percent};
 use crate::config::server::Server;
+use crate::config::sticky::Sticky;
 use crate::config::suspects::{Charge, Suspects};
 
 /// Pool of servers.
@@ -30,6 +31,8 @@ pub(crate) struct ServerPool {
     /// Servers that a request is sent to, if the ones before fail.
     pub(crate) attempts: usize,
     pub(crate) check: Option<Check>,
+    /// Cookie that names the server of a client.
+    pub(crate) sticky: Option<Sticky>,
     /// Number of choices.
     turn: AtomicU64,
     suspects: Mutex<Suspects>,
@@ -232,6 +235,7 @@ impl ServerPool {
     pub(crate) fn new(name: Option<&str>, config: &edge::Pool, members: Vec<Member>) -> Self {
         Self {
             name: name.map(Into::into),
+            sticky: Sticky::new(name.unwrap_or_default(), config, &members),
             attempts: members.len().min(config.retries as usize + 1),
             members,
             balance: config.balance,
@@ -281,6 +285,19 @@ impl ServerPool {
         };
         let candidates: SmallVec<[_; 16]> = percents.iter().map(candidate).collect();
         choose(self.balance, turn, hash, &candidates)
+    }
+
+    /// Returns true if the requests of a client with a cookie for the server at a position go
+    /// there: no server is better for a reason other than its load, and its queue is not full.
+    pub(crate) fn may_stick(&self, at: usize, now: u64) -> bool {
+        let availability = |member: &Member| {
+            let Rank { is_out, is_ejected, is_backup, .. } = member.rank(now, self.queue);
+            (is_out, is_ejected, is_backup)
+        };
+        self.members.get(at).is_some_and(|own| {
+            let best = self.members.iter().map(availability).min();
+            Some(availability(own)) == best && own.pressure(self.queue) != Pressure::IsFull
+        })
     }
 
     /// Returns the servers that have a maximum of connections, with the queue of each.

@@ -15,9 +15,9 @@ impl RouteName {
     pub(crate) fn new(position: &str, hosts: &[String], route: &Route) -> Self {
         let mut hosts: Vec<_> = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         hosts.sort_unstable();
-        let Route { path, path_exact, methods, has_headers, .. } = route;
+        let Route { path, path_exact, path_regex, methods, has_headers, .. } = route;
         let path = path.as_deref().or(if path_exact.is_none() { Some("/") } else { None });
-        let requests = format!("{:?}", (hosts, path, path_exact, methods, has_headers));
+        let requests = format!("{:?}", (hosts, path, path_exact, path_regex, methods, has_headers));
         Self { position: position.into(), requests: requests.into() }
     }
 

@@ -13,6 +13,7 @@ use strait_http::path::rewritten;
 use strait_http::rules::is_same_for_programs;
 
 use crate::config::auth::BasicAuth;
+use crate::config::path_regex::PathRegex;
 use crate::config::rate::RateLimit;
 
 /// Rules of a route.
@@ -40,6 +41,7 @@ pub(crate) struct Guards {
 /// Conditions of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Conditions {
+    pub(crate) path: Option<PathRegex>,
     /// Empty: all methods.
     pub(crate) methods: Vec<Box<str>>,
     /// Names in lower case with their values; `None`: any value.
@@ -81,7 +83,7 @@ impl Conditions {
 
     /// Returns true if there are none.
     pub(crate) fn are_none(&self) -> bool {
-        self.methods.is_empty() && self.fields.is_empty()
+        self.path.is_none() && self.methods.is_empty() && self.fields.is_empty()
     }
 
     /// Returns true if Connection names a field that selects: the origin would not get it, and its
@@ -90,10 +92,20 @@ impl Conditions {
         connection_names(request, self.fields.iter().map(|(name, _)| &**name))
     }
 
-    /// Returns true if a request meets them. GET stands for HEAD, which has the same target, and
-    /// for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as programs read it.
-    /// Of several lines an origin may read the first or the last, so none of them has the value.
-    pub(crate) fn hold(&self, request: &Request<'_>) -> bool {
+    /// Returns true if a request with the path of a URI meets them; `None` if that depends on the
+    /// reading of the path.
+    pub(crate) fn hold(&self, path: &str, request: &Request<'_>) -> Option<bool> {
+        if !self.hold_for(request) {
+            return Some(false);
+        }
+        self.path.as_ref().map_or(Some(true), |regex| regex.matches(path))
+    }
+
+    /// Returns true if method and fields meet theirs. GET stands for HEAD, which has the same
+    /// target, and for PURGE, which removes its responses. `X_Staff` counts as X-Staff, as
+    /// programs read it. Of several lines an origin may read the first or the last, so none of
+    /// them has the value.
+    fn hold_for(&self, request: &Request<'_>) -> bool {
         let method = if matches!(request.method, "HEAD" | "PURGE") { "GET" } else { request.method };
         let is_method = |own: &str| own == method || own == request.method;
         let has = |name: &str, value: Option<&str>| {
@@ -162,7 +174,7 @@ impl ResponseRules {
         while let Some(line) = head.get(at..).filter(|rest| !rest.is_empty()) {
             let len = line.iter().position(|byte| *byte == b'\n').map_or(line.len(), |end| end + 1);
             // The first line is the status line.
-            if at == 0 || !line.get(..len).is_some_and(|line| self.drops(line)) {
+            if at == 0 || !line.get(..len).is_some_and(|line| self.drops_line(line)) {
                 head.copy_within(at..at + len, kept);
                 kept += len;
             }
@@ -171,9 +183,14 @@ impl ResponseRules {
         head.truncate(kept);
     }
 
-    fn drops(&self, line: &[u8]) -> bool {
+    fn drops_line(&self, line: &[u8]) -> bool {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
         self.dropped.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+    }
+
+    /// Returns true if a field of that name in lower case is dropped.
+    pub(crate) fn drops(&self, name: &str) -> bool {
+        self.dropped.iter().any(|own| **own == *name)
     }
 }
 

@@ -10,6 +10,7 @@ use strait_http::target::Authority;
 
 use crate::config::auth::{BasicAuth, UserFiles};
 use crate::config::edge::{Headers, Rate, Route};
+use crate::config::path_regex::PathRegex;
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
 use crate::config::route_name::RouteName;
@@ -34,9 +35,12 @@ pub(crate) fn rules(
     files: &mut UserFiles,
 ) -> Result<Option<Box<Rules>>, Vec<String>> {
     let (key, mut problems) = (&name.position, Vec::new());
-    problems.extend(why_no_conditions(route, policy).map(|why| format!("{key}.{why}")));
+    let conditions = conditions(route, policy).unwrap_or_else(|why| {
+        problems.push(format!("{key}.{why}"));
+        Conditions::default()
+    });
     problems.extend(why_no_rewrite(route).map(|why| format!("{key}.rewrite: {why}")));
-    let mut rules = Rules { conditions: conditions(route), rewrite: rewrite(route), ..Rules::default() };
+    let mut rules = Rules { conditions, rewrite: rewrite(route), ..Rules::default() };
     if let Some(headers) = &route.request_headers {
         if route.pool.is_none() {
             problems.push(format!(
@@ -109,13 +113,27 @@ fn why_no_conditions(route: &Route, policy: Policy) -> Option<String> {
     })
 }
 
-fn conditions(route: &Route) -> Conditions {
+/// Returns the conditions of a route, or the reason why they are wrong, after its key.
+fn conditions(route: &Route, policy: Policy) -> Result<Conditions, String> {
+    if let Some(why) = why_no_conditions(route, policy) {
+        return Err(why);
+    }
+    let path = match &route.path_regex {
+        Some(_) if route.path_exact.is_some() => {
+            return Err(
+                "path_regex: the route has one path alone (path_exact); remove one of them".to_owned()
+            );
+        }
+        Some(text) => Some(PathRegex::new(text).map_err(|why| format!("path_regex = {text:?}: {why}"))?),
+        None => None,
+    };
     let value = |value: &str| (value != "*").then(|| value.into());
     let field = |(name, text): (&String, &String)| (name.to_ascii_lowercase().into(), value(text));
-    Conditions {
+    Ok(Conditions {
+        path,
         methods: route.methods.iter().map(|method| method.as_str().into()).collect(),
         fields: route.has_headers.iter().map(field).collect(),
-    }
+    })
 }
 
 /// Returns the reason why a path cannot be rewritten.
@@ -157,7 +175,8 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
 }
 
 /// Returns the rules that change, select or admit the requests to the origin, as text. The path
-/// is in the key as the origin gets it, and methods do not matter, because only responses to GET
+/// is in the key as the origin gets it, so that an expression for it need not be, and methods do
+/// not matter, because only responses to GET
 /// are stored.
 fn key_text(rules: &Rules, route: &Route) -> String {
     let mut text = String::new();

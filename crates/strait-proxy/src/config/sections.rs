@@ -27,6 +27,8 @@ const POOL: &[(&str, Key)] = &[
     ("queue", Key::Value(Kind::Number(0, 65_536))),
     ("queue_timeout", Key::Value(Kind::Number(1, 3600))),
     ("retries", Key::Value(Kind::Number(0, 16))),
+    ("sticky", Key::Value(Kind::Text)),
+    ("sticky_key", Key::Value(Kind::Text)),
     ("check", Key::Section(CHECK)),
 ];
 
@@ -51,6 +53,7 @@ const SITE: &[(&str, Key)] = &[
 const ROUTE: &[(&str, Key)] = &[
     ("path", Key::Value(Kind::Text)),
     ("path_exact", Key::Value(Kind::Text)),
+    ("path_regex", Key::Value(Kind::Text)),
     ("methods", Key::Value(Kind::Methods)),
     ("has_headers", Key::Texts),
     ("rewrite", Key::Value(Kind::Text)),

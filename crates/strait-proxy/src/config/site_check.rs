@@ -21,6 +21,7 @@ use crate::config::rules_check::{rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
 use crate::config::sites::{FixedResponse, SiteRoute, SiteRoutes, Sites, Target};
+use crate::config::sticky;
 
 /// Maximum of servers in a pool: each is compared in a choice.
 const SERVERS_MAX: usize = 256;
@@ -113,6 +114,9 @@ impl Table {
             }
             if let Some(why) = config.check.as_ref().and_then(why_no_check) {
                 self.problem(&format!("pool.{name}.check"), why);
+            }
+            if let Some((key, why)) = sticky::why_not(config) {
+                self.problem(&format!("pool.{name}.{key}"), why);
             }
             let mut members: Vec<Member> = Vec::new();
             for text in &config.servers {

@@ -77,6 +77,15 @@ impl<'a> Manner<'a> {
     pub(crate) fn response(self) -> Option<&'a Arc<ResponseRules>> {
         self.rules?.response.as_ref()
     }
+
+    /// Returns true if a cookie may select the server, and may be set: rules that drop Cookie make
+    /// requests independent of clients, and without the proxy's own Cache-Control another cache
+    /// could give the cookie to other clients.
+    pub(crate) fn may_be_sticky(self) -> bool {
+        let request = self.rules.and_then(|rules| rules.request.as_ref());
+        !request.is_some_and(|rules| rules.drops("cookie"))
+            && !self.response().is_some_and(|rules| rules.drops("cache-control"))
+    }
 }
 
 /// Target of a route.
@@ -105,7 +114,7 @@ pub(crate) enum NoTarget {
     Host,
     /// No route of the site has the path.
     Path,
-    /// No route of the path has the method and the fields.
+    /// The conditions of no route of the path hold.
     Conditions,
     /// Connection names a field that selects a route of the path.
     Evasion,
@@ -199,7 +208,7 @@ impl Sites {
             if rules.conditions.are_evaded_by(request) {
                 return Err(NoTarget::Evasion);
             }
-            if rules.conditions.hold(request) {
+            if rules.conditions.hold(uri.path, request).ok_or(NoTarget::Ambiguous)? {
                 return Ok(found(Some(rules)));
             }
             at = route.next.ok_or(NoTarget::Conditions)?;

@@ -29,6 +29,8 @@ const SITE_BITS: u32 = 64;
 
 /// Maximum of requests that wait for the hash of a password, and of those of one client.
 const PASSWORD_WAITERS_MAX: usize = 128;
+/// Maximum of passwords that are hashed with Argon2id at the same time: 256 MiB each.
+const PASSWORD_MEMORY_MAX: usize = 4;
 
 /// Client as limits count it: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +65,8 @@ pub(crate) enum Key {
     AheadOf(Client),
     /// Passwords that are hashed.
     Passwords,
+    /// Passwords that are hashed with much memory.
+    PasswordMemory,
     /// Passwords of one client that are hashed.
     PasswordsOf(Client),
 }
@@ -78,6 +82,7 @@ impl State {
             Key::Ahead => limits.ahead,
             Key::AheadOf(_) => limits.ahead_of_client,
             Key::Passwords => limits.passwords,
+            Key::PasswordMemory => PASSWORD_MEMORY_MAX.min(limits.passwords),
             Key::PasswordsOf(_) => 1,
         };
         // A limit of 0 would refuse everything: the configuration does not allow it.
@@ -94,7 +99,7 @@ impl State {
             }
             Key::Ahead | Key::AheadOf(_) => self.permits(key),
             // Each client has at most one in the queue of all.
-            Key::Passwords | Key::PasswordsOf(_) => PASSWORD_WAITERS_MAX,
+            Key::Passwords | Key::PasswordMemory | Key::PasswordsOf(_) => PASSWORD_WAITERS_MAX,
         }
     }
 
@@ -143,7 +148,11 @@ impl Key {
     fn server(&self) -> Option<&Server> {
         match self {
             Self::Origin(server) | Self::OriginOf(server, _) => Some(server),
-            Self::Ahead | Self::AheadOf(_) | Self::Passwords | Self::PasswordsOf(_) => None,
+            Self::Ahead
+            | Self::AheadOf(_)
+            | Self::Passwords
+            | Self::PasswordMemory
+            | Self::PasswordsOf(_) => None,
         }
     }
 }

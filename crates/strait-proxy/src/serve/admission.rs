@@ -63,12 +63,19 @@ pub(crate) async fn verify(
     if credentials.are_verified() {
         return Ok(());
     }
+    // Taken first, so that requests that wait for memory hold no permit of the others.
+    let memory = if credentials.need_memory() {
+        let Some(permit) = gates.enter(Key::PasswordMemory, deadline).await else { return Err(busy()) };
+        Some(permit)
+    } else {
+        None
+    };
     let Some(permit) = gates.enter(Key::Passwords, deadline).await else { return Err(busy()) };
     auth.counts.hashed.fetch_add(1, Ordering::Relaxed);
-    // The thread holds the permit, also if the client leaves.
+    // The thread holds the permits, also if the client leaves.
     let hashed = tokio::task::spawn_blocking(move || {
         let is_right = credentials.verify();
-        drop(permit);
+        drop((permit, memory));
         is_right
     });
     match hashed.await {

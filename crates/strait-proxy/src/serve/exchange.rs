@@ -125,7 +125,7 @@ impl Exchange<'_, '_> {
         let host = resource.manner.rules.and_then(|rules| rules.request.as_ref()?.host.as_deref());
         let client_request = ClientRequest { request, client: self.peer.ip(), was_continued, host };
         let (settings, head) = (self.worker.settings(), self.worker.heads.take());
-        let origin = Origin::of(resource, self.chosen.get(), self.worker.now());
+        let origin = Origin::of_request(resource, request, self.chosen.get(), self.worker.now());
         self.chosen.set(origin.position());
         OriginRequest::new(settings, head, &client_request, &resource.uri, (origin, body), purpose)
     }
@@ -173,11 +173,13 @@ impl Exchange<'_, '_> {
         let answer = Answer::Forwarded { why, status: None, stored: false, collapsed: false };
         let status = CacheStatus { by: &self.worker.settings().name, answer, ttl: None, detail: None };
         let (framing, form) = outgoing(&incoming, self.options);
+        let set_cookie = self.set_cookie(&mut incoming);
         self.client.record.other(incoming.status, Outcome::Pass);
         let mut head = self.worker.heads.take();
         let trailers = {
             let (response, settings) = (incoming.response(), self.worker.settings());
-            let (now, options) = (self.worker.now(), self.options);
+            let now = self.worker.now();
+            let options = ResponseOptions { set_cookie: set_cookie.as_deref(), ..self.options };
             write_passed(&mut head, settings, &response, now, framing, Some(&status), options);
             let has_trailers = form == Form::Chunks && incoming.body == BodyFraming::Chunked;
             if has_trailers { Trailers::of(&response.fields) } else { None }
@@ -202,6 +204,20 @@ impl Exchange<'_, '_> {
             }
         }
         Ok(framing.keeps_alive())
+    }
+
+    /// Takes the value of Set-Cookie for a response that is sent to this client alone. Another
+    /// cache would add the field to a stored response by a 304, or by the response to HEAD (RFC
+    /// 9111, section 3.2), and caches with a field of their own disregard Cache-Control.
+    fn set_cookie(&self, incoming: &mut Incoming) -> Option<String> {
+        let cookie = incoming.set_cookie.take()?;
+        let fields = &incoming.response().fields;
+        let is_unfit = self.options.is_head
+            || incoming.status == 304
+            || fields.has("cdn-cache-control")
+            || fields.has("surrogate-control");
+        let is_secure = self.client.is_encrypted() || self.options.has_hsts;
+        (!is_unfit).then(|| if is_secure { cookie + "; Secure" } else { cookie })
     }
 
     /// Forwards a change of protocol (RFC 9110, section 7.8) and opens the tunnel.

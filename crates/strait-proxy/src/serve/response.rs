@@ -26,6 +26,8 @@ pub(crate) struct ResponseOptions<'a> {
     pub(crate) has_hsts: bool,
     /// Rules of the route.
     pub(crate) rules: Option<&'a ResponseRules>,
+    /// Value of Set-Cookie that a forwarded response gets.
+    pub(crate) set_cookie: Option<&'a str>,
 }
 
 impl ResponseOptions<'_> {
@@ -37,6 +39,7 @@ impl ResponseOptions<'_> {
             keeps_alive: keeps_alive(request.version, &request.fields),
             has_hsts: false,
             rules: None,
+            set_cookie: None,
         }
     }
 
@@ -173,6 +176,11 @@ pub(crate) fn write_passed(
         push_date(head, now);
     }
     push_via(head, &settings.via, &response.fields, response.version);
+    if let Some(cookie) = options.set_cookie {
+        push_field(head, "Set-Cookie", cookie.as_bytes());
+        // RFC 9111 s5.2.2.7: no other cache gives the cookie to other clients.
+        push_field(head, "Cache-Control", b"private");
+    }
     write_end(head, framing, status, options.within(settings));
 }
 

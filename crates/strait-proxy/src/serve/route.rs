@@ -238,7 +238,7 @@ fn no_target(why: NoTarget, is_encrypted: bool) -> Refusal {
         NoTarget::Host if is_encrypted => (421, "this proxy does not serve that host"),
         NoTarget::Host => (404, "this proxy does not serve that host"),
         NoTarget::Path => (404, "no route of this site has the path"),
-        NoTarget::Conditions => (404, "no route of the path has the method and the fields of the request"),
+        NoTarget::Conditions => (404, "no route of the path has conditions that hold for the request"),
         NoTarget::Evasion => (400, "Connection names a field that selects the route"),
         NoTarget::Ambiguous => {
             (400, "programs read the path differently, and routes of this site depend on it")

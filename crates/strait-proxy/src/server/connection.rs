@@ -288,6 +288,7 @@ impl Client {
             keeps_alive: false,
             has_hsts: false,
             rules: None,
+            set_cookie: None,
         };
         let mut head = worker.heads.take();
         let (status, why) = (error.status(), error.to_string());

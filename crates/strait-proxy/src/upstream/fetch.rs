@@ -74,6 +74,7 @@ pub(crate) async fn fetch(
                     Ok(mut incoming) => {
                         request.origin.note_success(upstream.clock.now());
                         incoming.connection.load = load;
+                        incoming.set_cookie = request.origin.set_cookie();
                         return Ok(incoming);
                     }
                     Err(FetchError::Origin(error)) => {
@@ -202,8 +203,17 @@ async fn one_response(
             read_rest(&mut connection, len, body).await.map_err(of_connection)?;
             connection.buffer.consume(len);
             let (status, framed, received) = (head.status(), Framed::new(body), upstream.clock.now());
-            let came = Incoming { connection, head, status, body, framed, requested, received, keeps_alive };
-            return Ok(Box::new(came));
+            return Ok(Box::new(Incoming {
+                connection,
+                head,
+                status,
+                body,
+                framed,
+                requested,
+                received,
+                keeps_alive,
+                set_cookie: None,
+            }));
         }
         let Connection { socket, buffer, .. } = &mut *connection;
         let read = if buffer.is_empty() {

@@ -4,6 +4,7 @@ use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
+use strait_http::head::Request;
 
 use crate::config::pool::{Load, ServerPool};
 use crate::config::server::Server;
@@ -30,7 +31,13 @@ struct Choice {
     tried: SmallVec<[usize; 4]>,
     /// First failure after the request was sent.
     suspect: Option<Suspect>,
+    /// Server that the client's cookie names, if the pool is sticky for the request.
+    sticky: Option<Named>,
 }
+
+/// Position of the server that a cookie names; `None` if it names no server of the pool.
+#[derive(Clone, Copy, Debug)]
+struct Named(Option<usize>);
 
 /// Failure of a server after the request was sent: the server or the request may be the reason. It
 /// counts unless another server fails in the same way. Otherwise one client could eject all servers
@@ -54,8 +61,37 @@ impl Origin {
         let chosen = chosen.filter(|at| !pool.members[*at].is_out());
         // A pool has at least one server.
         let at = chosen.or_else(|| pool.choose(now, hash, &[])).unwrap_or(0);
-        let choice = Choice { pool: pool.clone(), hash, at, tried: smallvec![at], suspect: None };
+        let choice =
+            Choice { pool: pool.clone(), hash, at, tried: smallvec![at], suspect: None, sticky: None };
         Self { server: pool.members[at].server.clone(), choice: Some(choice) }
+    }
+
+    /// Returns the server for a client's request: `chosen`, that of its cookie, or another one.
+    pub(crate) fn of_request(
+        resource: &Resource<'_>,
+        request: &Request<'_>,
+        chosen: Option<usize>,
+        now: u64,
+    ) -> Self {
+        let sticky = resource.pool.and_then(|pool| Some((pool, pool.sticky.as_ref()?)));
+        let Some((pool, sticky)) = sticky.filter(|_| resource.manner.may_be_sticky()) else {
+            return Self::of(resource, chosen, now);
+        };
+        let named = sticky.named(request);
+        let stuck = named.filter(|at| pool.may_stick(*at, now));
+        let mut origin = Self::of(resource, chosen.or(stuck), now);
+        if let Some(choice) = &mut origin.choice {
+            choice.sticky = Some(Named(named));
+        }
+        origin
+    }
+
+    /// Returns the value of Set-Cookie for the client, if its cookie does not name the server.
+    pub(crate) fn set_cookie(&self) -> Option<String> {
+        let choice = self.choice.as_ref()?;
+        let Named(named) = choice.sticky?;
+        let sticky = choice.pool.sticky.as_ref().filter(|_| named != Some(choice.at))?;
+        sticky.set_cookie(choice.at)
     }
 
     /// Returns the position of the server in its pool.

@@ -108,6 +108,30 @@ fn stored_response_reaches_only_authenticated_clients() {
 }
 
 #[test]
+fn users_can_have_hashes_of_argon2id() {
+    let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
+    let file = users(&dir, "users", &[("ann", "a")]);
+    let argon2 = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+    let both = fs::read_to_string(&file).unwrap() + &format!("bob:{argon2}\n");
+    fs::write(&file, &both).unwrap();
+    let toml = site(&origin, &format!("{{ pool = \"a\", auth = {{ users = \"{file}\" }} }}"));
+    let mut edge = Edge::start(&toml);
+    for (user, status) in
+        [("ann:a", 200), ("bob:password", 200), ("ann:password", 401), ("bob:a", 401), ("eve:password", 401)]
+    {
+        assert_eq!(edge.ask("GET /200/60/5/x", &basic(user)).status(), status, "{user}");
+    }
+    // The right passwords are verified once.
+    assert_eq!(hashed(&edge), 5);
+    assert!(is_hit(&edge, "/200/60/5/x", &basic("bob:password")) && hashed(&edge) == 5);
+    // A hash that needs too much memory is refused, and changes nothing.
+    fs::write(&file, both.replace("m=256", "m=1048576")).unwrap();
+    let error = edge.reload(&toml).unwrap_err();
+    assert!(error.contains("line 2: the hash needs 1048576 KiB of memory; the maximum is 262144"), "{error}");
+    assert!(is_hit(&edge, "/200/60/5/x", &basic("bob:password")));
+}
+
+#[test]
 fn origin_does_not_get_the_password_unless_told_so() {
     let (origin, dir) = (Origin::start(), tempfile::tempdir().unwrap());
     let file = users(&dir, "users", &[("ann", "a")]);

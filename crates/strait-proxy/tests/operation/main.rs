@@ -24,4 +24,5 @@ mod scale;
 mod servers;
 mod sites;
 mod soft;
+mod sticky;
 mod tags;

@@ -61,6 +61,80 @@ fn method_and_fields_select_among_the_routes_of_a_path() {
 }
 
 #[test]
+fn regular_expression_selects_among_the_routes_of_the_longest_path() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let edge = Edge::start(&site(
+        &a,
+        &b,
+        r#"
+        { path_regex = '^/200/0/[0-9]+/v[0-9]$', methods = ["GET"], pool = "b" },
+        { path_regex = '/private/.', respond = { status = 403 } },
+        { pool = "a" },
+        { path = "/404", path_regex = 'x$', pool = "b" },
+        { path_exact = "/200/0/5/v9", pool = "a" },
+        "#,
+    ));
+    for (line, status, expected) in [
+        ("GET /200/0/5/v1", 200, [0, 1]),
+        ("HEAD /200/0/5/v1", 200, [0, 1]),
+        ("GET /200/0/5/v1?x", 200, [0, 1]),
+        ("GET /200/0/5/%76%31", 200, [0, 1]),
+        ("GET /200/0/5/v1%0a", 200, [1, 0]),
+        ("GET /200/0/5/v12", 200, [1, 0]),
+        ("GET /200/0/5/x?/200/0/5/v1", 200, [1, 0]),
+        ("DELETE /200/0/5/v1", 200, [1, 0]),
+        ("GET /200/0/5/private/%0a", 403, [0, 0]),
+        ("GET /200/0/5/private/%ff", 403, [0, 0]),
+        ("GET /200/0/5/%70rivate/x", 403, [0, 0]),
+        // An exact path and a longer one come before, and a shorter one is no way round.
+        ("GET /200/0/5/v9", 200, [1, 0]),
+        ("GET /404/0/5/x", 404, [0, 1]),
+        ("GET /404/0/5/private/x", 404, [0, 1]),
+        ("GET /404/0/5/y", 404, [0, 0]),
+        // The expression may hold for one reading alone.
+        ("GET /200/0/5/a%2f../v1", 400, [0, 0]),
+        ("GET /200/0/5//v1", 400, [0, 0]),
+        ("GET /200/0/5/private;a/x", 400, [0, 0]),
+        ("GET /200/0/5/private%2fx", 400, [0, 0]),
+        ("GET /200/0/5/private\\x", 400, [0, 0]),
+        ("GET /200/0/5/x/%2e%2e/private/x", 400, [0, 0]),
+        ("GET /200/0/5/private%00/x", 400, [0, 0]),
+    ] {
+        let before = [a.asked(), b.asked()];
+        assert_eq!(edge.ask(line, "").status(), status, "{line}");
+        assert_eq!([a.asked() - before[0], b.asked() - before[1]], expected, "{line}");
+    }
+}
+
+#[test]
+fn response_of_a_route_with_an_expression_reaches_no_other_route() {
+    let (a, b) = (Origin::start(), Origin::start());
+    let staff = r#"request_headers = { set = { X-Role = "staff" } }"#;
+    let routes = |regex: &str| {
+        format!(
+            r#"{{ path_regex = '{regex}', pool = "a", {staff} }}, {{ path_regex = 'other$', pool = "b" }}, {{ pool = "a" }}"#
+        )
+    };
+    let mut edge = Edge::start(&site(&a, &b, &routes("^/200/60/5/x$")));
+    for (path, own) in [("/200/60/5/x", &a), ("/200/60/5/other", &b), ("/200/60/5/y", &a)] {
+        let before = own.asked();
+        assert!(wait_until(LIMIT, || is_hit(&edge, path, "")), "{path}");
+        assert_eq!(own.asked(), before + 1, "{path}");
+    }
+    // An encoding that the server reads alike has the same route, and a response of its own.
+    assert!(!is_hit(&edge, "/200/60/5/%78", ""));
+    assert!(a.heads.try_iter().any(|head| head.starts_with("GET /200/60/5/%78 ") && head.contains("X-Role")));
+    // Another expression gives the path to another route.
+    edge.reload(&site(&a, &b, &routes("^/200/60/5/y$"))).unwrap();
+    assert!(!is_hit(&edge, "/200/60/5/x", "") && !is_hit(&edge, "/200/60/5/y", ""));
+    assert!(is_hit(&edge, "/200/60/5/other", ""));
+    // The URI names the responses of all routes.
+    assert_eq!(edge.ask("PURGE /200/60/5/x", "").status(), 200);
+    edge.reload(&site(&a, &b, &routes("^/200/60/5/x$"))).unwrap();
+    assert!(!is_hit(&edge, "/200/60/5/x", ""));
+}
+
+#[test]
 fn response_of_a_route_with_fields_reaches_no_other_route() {
     let (a, b) = (Origin::start(), Origin::start());
     // The origin sees the field, and its response need not name it in Vary.
@@ -238,6 +312,30 @@ fn invalidation_finds_rewritten_responses() {
         assert!(wait_until(LIMIT, || is_hit(&edge, path, "")));
         assert_eq!(post(&edge, &format!("/purge?uri={uri}")).json()["stored"], 1, "{uri}");
         assert!(!is_hit(&edge, path, ""), "{uri}");
+    }
+}
+
+#[test]
+fn wrong_expressions_are_named() {
+    for (routes, expected) in [
+        (
+            r#"{ pool = "a", path_regex = "(" }"#,
+            "route[1].path_regex = \"(\": this is not a regular expression",
+        ),
+        (r#"{ pool = "a", path_regex = "(.{500}){500}" }"#, "larger than 64KiB"),
+        (r#"{ pool = "a", path_regex = ["a"] }"#, "path_regex = [\"a\"]: expected text in quotes"),
+        (
+            r#"{ pool = "a", path_regex = "a", path_exact = "/b" }"#,
+            "path_regex: the route has one path alone (path_exact)",
+        ),
+        (
+            r#"{ pool = "a", path_regex = "a" }, { pool = "a", path_regex = "a" }"#,
+            "route[2].path: \"/\": the route never matches",
+        ),
+    ] {
+        let toml = format!("pool.a.servers = [\"a:1\"]\n[[site]]\nroute = [{routes}]");
+        let error = Config::from_toml(&toml).and_then(|config| config.check()).expect_err(routes).to_string();
+        assert!(error.contains(expected) && !error.contains('\n'), "{routes}: {error}");
     }
 }
 

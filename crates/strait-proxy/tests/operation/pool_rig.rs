@@ -31,7 +31,7 @@ pub(crate) enum Mode {
 /// Bytes of the response to `/long`: enough for splice.
 pub(crate) const LONG: usize = 300_000;
 
-/// Server of a pool. Its responses are not stored, but for `/stored`.
+/// Server of a pool. Its responses are not stored, but for `/stored`, `/validated` and `/targeted`.
 pub(crate) struct Server {
     /// Address as the file has it.
     pub(crate) text: String,
@@ -123,12 +123,14 @@ fn serve(stream: &TcpStream, name: &str, mode: &Mutex<Mode>, asked: &AtomicUsize
         let control = match head.split(' ').nth(1) {
             Some("/stored") => "max-age=10, stale-if-error=600",
             Some("/validated") => "max-age=10, stale-while-revalidate=60",
+            Some("/targeted") => "no-store\r\nCDN-Cache-Control: max-age=10",
             _ => "no-store",
         };
         if !wait_until(LIMIT, || *mode.lock().unwrap() != Mode::Hold) {
             return;
         }
         let answer = match *mode.lock().unwrap() {
+            Mode::Answer if head.contains(" /unchanged ") => "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
             Mode::Answer => {
                 let body = if head.contains(" /long ") { "x".repeat(LONG) } else { "ok".to_owned() };
                 format!(

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use strait_proxy::{Clock, Config, Proxy};
 
 use crate::tls::origin::Origin;
-use crate::tls::rig::{Authority, LIMIT, connect, field};
+use crate::tls::rig::{Authority, LIMIT, connect, field, read_head};
 
 /// Gets a path of a host over TLS, with the name `sni` in the handshake. Fails if the certificate
 /// is not for that name.
@@ -73,6 +73,31 @@ fn client_gets_the_certificate_of_the_host_that_it_names() {
     assert_eq!(status(&response), "421", "{response}");
     // The certificate of another host is not valid for the name.
     assert!(get(&client, address, "three.example", ("one.example", "/")).is_err());
+}
+
+#[test]
+fn sticky_cookie_is_secure_over_tls() {
+    let authority = Authority::new();
+    authority.sign("one", "one.example", 2999);
+    let origin = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = origin.local_addr().unwrap();
+    let answers = std::thread::spawn(move || {
+        let (mut stream, _) = origin.accept().unwrap();
+        read_head(&mut stream).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    });
+    let file = |name: &str| authority.file(name).display().to_string();
+    let toml = format!(
+        "workers = 1\nlisten = []\n[tls]\nlisten = [\"127.0.0.1:0\"]\ncertificate = \"{}\"\nkey = \"{}\"\n\
+         [pool.p]\nservers = [\"{server}\"]\nsticky = \"S\"\n[[site]]\n[[site.route]]\npool = \"p\"\n",
+        file("one.pem"),
+        file("one.key"),
+    );
+    let proxy = Proxy::start(&Config::from_toml(&toml).unwrap(), Clock::system()).unwrap();
+    let response = get(&authority.client(), proxy.address(), "one.example", ("one.example", "/")).unwrap();
+    let cookie = field(&response, "Set-Cookie");
+    assert!(cookie.is_some_and(|it| it.ends_with("; HttpOnly; SameSite=Lax; Secure")), "{response}");
+    answers.join().unwrap();
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! Sticky sessions of a pool: a cookie that names the server of a client.
+//!
+//! The value is a keyed hash of the server's address. It discloses no address, and is the same
+//! after a reload that moves the server. [`crate::upstream::origin`] reads the cookie, and
+//! [`crate::serve`] sets it.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::OnceLock;
+
+use sha2::{Digest as _, Sha256};
+use strait_http::chunked::is_token;
+use strait_http::head::Request;
+
+use crate::config::edge;
+use crate::config::pool::Member;
+
+/// Maximum length in bytes of the name of a cookie.
+const NAME_BYTES_MAX: usize = 64;
+/// Minimum length in bytes of the secret.
+const KEY_BYTES_MIN: usize = 16;
+
+/// Cookie of a pool.
+#[derive(Debug)]
+pub(crate) struct Sticky {
+    name: Box<str>,
+    /// Values, in the order of the servers.
+    ids: Vec<Box<str>>,
+}
+
+impl Sticky {
+    /// Makes the cookie of a pool; `None` if it has none.
+    pub(crate) fn new(pool: &str, config: &edge::Pool, members: &[Member]) -> Option<Self> {
+        let name = config.sticky.as_deref()?.into();
+        let key = config.sticky_key.as_ref().map_or(of_process(), |key| Sha256::digest(key).into());
+        let ids = members.iter().map(|member| id(&key, pool, &member.server.to_string())).collect();
+        Some(Self { name, ids })
+    }
+
+    /// Returns the position of the server that a request names. If it has several such cookies, as
+    /// a page of another subdomain can set, the first known value counts.
+    pub(crate) fn named(&self, request: &Request<'_>) -> Option<usize> {
+        let cookies = request.fields.all("cookie").flat_map(|field| field.value.split(|byte| *byte == b';'));
+        let of_name = |cookie: &[u8]| {
+            let value = cookie.trim_ascii().strip_prefix(self.name.as_bytes())?.strip_prefix(b"=")?;
+            self.ids.iter().position(|id| id.as_bytes() == value)
+        };
+        cookies.map(of_name).find_map(|at| at)
+    }
+
+    /// Returns the value of Set-Cookie that names a server.
+    pub(crate) fn set_cookie(&self, at: usize) -> Option<String> {
+        let (name, id) = (&self.name, self.ids.get(at)?);
+        Some(format!("{name}={id}; Path=/; HttpOnly; SameSite=Lax"))
+    }
+}
+
+/// Returns the value for a server. The key has a fixed length, and no name of a pool a line feed.
+fn id(key: &[u8; 32], pool: &str, server: &str) -> Box<str> {
+    let hash = Sha256::new().chain_update(key).chain_update(pool).chain_update("\n").chain_update(server);
+    let first = hash.finalize().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{first:016x}").into()
+}
+
+/// Returns the key of pools without a secret, which is random for each process.
+fn of_process() -> [u8; 32] {
+    static KEY: OnceLock<[u8; 32]> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let random = || RandomState::new().build_hasher().finish().to_ne_bytes();
+        Sha256::digest([random(), random()].concat()).into()
+    })
+}
+
+/// Returns the key of the configuration that is wrong, and the reason.
+pub(crate) fn why_not(config: &edge::Pool) -> Option<(&'static str, &'static str)> {
+    let is_name = |name: &String| is_token(name.as_bytes()) && name.len() <= NAME_BYTES_MAX;
+    if config.sticky.as_ref().is_some_and(|name| !is_name(name)) {
+        Some(("sticky", "expected the name of a cookie of at most 64 bytes, for example \"STRAIT\""))
+    } else if config.sticky_key.as_ref().is_some_and(|key| key.len() < KEY_BYTES_MIN) {
+        Some(("sticky_key", "the secret is too short; write at least 16 random characters"))
+    } else if config.sticky_key.is_some() && config.sticky.is_none() {
+        Some(("sticky_key", "the pool sets no cookie; set sticky, or remove it"))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_http::head;
+
+    use super::*;
+    use crate::config::pool::MemberOptions;
+    use crate::config::server::Server;
+
+    fn members(ports: &[u16]) -> Vec<Member> {
+        let server = |port| Server::Tcp { host: "10.0.0.1".into(), port, is_tls: false };
+        ports.iter().map(|port| Member::new(server(*port), MemberOptions::default())).collect()
+    }
+
+    fn sticky(pool: &str, key: Option<&str>, ports: &[u16]) -> Sticky {
+        let (sticky, sticky_key) = (Some("S".to_owned()), key.map(str::to_owned));
+        Sticky::new(pool, &edge::Pool { sticky, sticky_key, ..edge::Pool::default() }, &members(ports))
+            .unwrap()
+    }
+
+    fn named(sticky: &Sticky, fields: &str) -> Option<usize> {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        sticky.named(&head::request(bytes.as_bytes()).unwrap().unwrap().0)
+    }
+
+    #[test]
+    fn value_names_a_server_at_any_position_and_no_address() {
+        let one = sticky("p", None, &[80, 81]);
+        assert_eq!(one.ids, sticky("p", None, &[80, 81]).ids);
+        assert_eq!(one.ids[0], sticky("p", None, &[9, 80]).ids[1]);
+        let secret = "0123456789abcdef";
+        let keyed = sticky("p", Some(secret), &[80]);
+        assert_eq!(keyed.ids, sticky("p", Some(secret), &[80]).ids);
+        let others = [&one, &sticky("q", None, &[80]), &keyed, &sticky("q", Some(secret), &[80])];
+        let ids: std::collections::BTreeSet<_> = others.iter().flat_map(|other| &other.ids).collect();
+        assert_eq!(ids.len(), 5);
+        assert!(ids.iter().all(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit())));
+    }
+
+    #[test]
+    fn first_known_value_of_the_cookie_counts() {
+        let sticky = sticky("p", None, &[80, 81]);
+        let [first, second] = [0, 1].map(|at: usize| sticky.ids[at].to_string());
+        for (fields, expected) in [
+            (String::new(), None),
+            (format!("Cookie: S={second}\r\n"), Some(1)),
+            (format!("cookie: a=b;S={second} ; c\r\n"), Some(1)),
+            (format!("Cookie: a=b\r\nCookie: S={first}\r\n"), Some(0)),
+            (format!("Cookie: S=x; S={second}; S={first}\r\n"), Some(1)),
+            (format!("Cookie: s={first}; XS={first}; S{first}; S ={first}\r\n"), None),
+            (format!("Cookie: S={first}0; S=\"{first}\"; S=; S\r\n"), None),
+        ] {
+            assert_eq!(named(&sticky, &fields), expected, "{fields}");
+        }
+    }
+}
