@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use strait_packet::protocol::ip;
 
 use super::assembly::BEHIND_MAX;
-use super::rows::Cell;
+use super::rows::{Cell, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 use super::*;
 use crate::extras::Extras;
 use crate::headers::{Internet, Tcp};
+use crate::rows::Rows;
 
 const ALL: SelectedMessages = SelectedMessages { dns: true, tls: true, http: true };
 
@@ -205,6 +206,56 @@ fn messages_of_dns_without_a_header_are_malformed_at_once() {
 }
 
 #[test]
+fn texts_end_a_batch_by_their_bytes() {
+    // Each byte becomes a replacement character of 3 bytes.
+    let value = |row: usize| [row.to_string().as_bytes(), &[0x80; 1000]].concat();
+    let mut rows = MessageRows::new(Application::Http);
+    let (mut count, mut bytes) = (0, 0);
+    while !rows.is_full() {
+        let value = value(count);
+        let head =
+            [b"GET / HTTP/1.1\r\nHost: ", &value[..], b"\r\nUser-Agent: ", &value, b"\r\n\r\n"].concat();
+        let message =
+            Message { application: Application::Http, headers: headers(ip::TCP, 4000, 0, 0), bytes: head };
+        let row = message.row().unwrap();
+        let lengths = row.cells().iter().map(|cell| match cell {
+            Cell::Text(text) => text.as_ref().map_or(0, String::len),
+            Cell::Number(_) => 0,
+        });
+        assert!(lengths.clone().all(|length| length <= TEXT_BYTES_MAX), "{row:?}");
+        bytes += lengths.sum::<usize>();
+        rows.append(&[row], &Extras::default());
+        count += 1;
+        assert!(bytes < TEXTS_BYTES_MAX + 4 * TEXT_BYTES_MAX, "{count} rows with {bytes} bytes");
+    }
+    assert!(bytes >= TEXTS_BYTES_MAX);
+    assert_eq!((rows.finish().unwrap().num_rows(), rows.is_full()), (count, false));
+}
+
+#[test]
+fn text_is_cut_between_characters_and_an_address_is_not_cut() {
+    let text = |bytes: &[u8]| match Cell::bytes(Some(bytes)) {
+        Cell::Text(Some(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let euros = text("\u{20ac}".repeat(400).as_bytes());
+    assert_eq!(euros, "\u{20ac}".repeat(341));
+    assert_eq!(text(&[0xff; 400]), "\u{fffd}".repeat(341));
+    let mut response = b"\x12\x34\x81\0\0\0\0\x40\0\0\0\0".to_vec();
+    for last in 0..64 {
+        response.extend(b"\0\0\x1c\0\x01\0\0\0\x05\0\x10");
+        response.extend([0xfe, 0x80, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, last]);
+    }
+    let message =
+        Message { application: Application::Dns, headers: headers(ip::UDP, 4000, 0, 0), bytes: response };
+    let row = message.row().unwrap();
+    let Cell::Text(Some(answers)) = &row.cells()[16] else { panic!("{row:?}") };
+    let addresses: Vec<IpAddr> = answers.split(' ').map(|address| address.parse().unwrap()).collect();
+    assert!(answers.len() <= TEXT_BYTES_MAX && answers.len() > TEXT_BYTES_MAX - 50, "{}", answers.len());
+    assert!(addresses.len() < 64);
+}
+
+#[test]
 fn cut_datagram_is_counted() {
     let mut assembly = Assembly::new(ALL);
     let mut messages = Vec::new();
@@ -265,8 +316,8 @@ proptest! {
         for message in &client.messages {
             let mut rows = MessageRows::new(message.application);
             if let Some(row) = message.row() {
-                crate::rows::Rows::append(&mut rows, &[row], &Extras::default());
-                prop_assert_eq!(crate::rows::Rows::finish(&mut rows).unwrap().num_rows(), 1);
+                rows.append(&[row], &Extras::default());
+                prop_assert_eq!(rows.finish().unwrap().num_rows(), 1);
             }
         }
     }
