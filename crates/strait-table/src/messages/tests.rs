@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use strait_packet::protocol::ip;
 
-use super::assembly::BEHIND_MAX;
+use super::assembly::{BEHIND_MAX, SEGMENT_BYTES_MAX};
 use super::rows::{Cell, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 use super::*;
 use crate::extras::Extras;
@@ -60,6 +60,30 @@ impl Client {
         let segment = [&[0; 20], data].concat();
         let headers = headers(ip::TCP, client, sequence, data.len());
         self.assembly.take(&headers, &segment, &mut self.messages);
+    }
+
+    /// Sends a segment of DNS with `len` bytes, of which the capture has `data`.
+    fn send_dns(&mut self, sequence: u32, data: &[u8], len: usize) {
+        let headers = Headers {
+            ports: Some([4000, 53]),
+            time_ns: sequence.into(),
+            ..headers(ip::TCP, 4000, sequence, len)
+        };
+        self.assembly.take(&headers, &[&[0; 20], data].concat(), &mut self.messages);
+    }
+
+    fn send_dns_in_segments(&mut self, stream: &[u8], size: usize) {
+        for (i, data) in stream.chunks(size).enumerate() {
+            self.send_dns((i * size) as u32, data, data.len());
+        }
+    }
+
+    /// Starts a stream of DNS with data from `sequence` on.
+    fn connect_dns(&mut self, sequence: u32) {
+        let mut headers = headers(ip::TCP, 4000, sequence.wrapping_sub(1), 0);
+        headers.ports = Some([4000, 53]);
+        headers.tcp = headers.tcp.map(|tcp| Tcp { flags: 2, ..tcp });
+        self.assembly.take(&headers, &[0; 20], &mut self.messages);
     }
 
     fn rows(&self) -> Vec<MessageRow> {
@@ -190,6 +214,114 @@ fn messages_of_dns_over_tcp_follow_one_another() {
         let texts = [0, 5, 6].map(|column| text(&row, column));
         assert_eq!(texts, [Some("query"), Some("example.org"), Some("AAAA")]);
     }
+}
+
+/// Returns a query for the name of a host, after its length.
+fn dns_query(number: u16) -> Vec<u8> {
+    let name = format!("host{number:04}");
+    let head = [&number.to_be_bytes()[..], b"\x01\0\0\x01\0\0\0\0\0\0"].concat();
+    let query = [&head[..], &[name.len() as u8], name.as_bytes(), b"\x03org\0\0\x01\0\x01"].concat();
+    [&(query.len() as u16).to_be_bytes()[..], &query].concat()
+}
+
+/// Sizes of segments: of a byte, of Ethernet, and those that a NIC has merged.
+const SEGMENT_SIZES: [usize; 5] = [1, 536, 1448, 40_000, 65_000];
+
+#[test]
+fn rows_of_dns_over_tcp_do_not_depend_on_segments() {
+    let queries: Vec<Vec<u8>> = (0..2000).map(dns_query).collect();
+    let stream = queries.concat();
+    for size in SEGMENT_SIZES {
+        let mut client = Client::new();
+        client.send_dns_in_segments(&stream, size);
+        assert_eq!(client.rows().len(), queries.len(), "{size}");
+        let mut start = 0;
+        for (message, query) in client.messages.iter().zip(&queries) {
+            assert_eq!(message.bytes, query[2..], "{size}");
+            // Its first packet, not that of a message before it.
+            assert_eq!(message.headers.time_ns, (start / size * size) as u64, "{size}");
+            start += query.len();
+        }
+        assert_eq!(*client.assembly.missed(), Missed::default(), "{size}");
+    }
+}
+
+#[test]
+fn long_message_of_dns_is_counted_once_and_passed() {
+    let inside = (0..1800).map(dns_query).collect::<Vec<_>>().concat();
+    for len in [MESSAGE_BYTES_MAX + 1, 40_000] {
+        let long = [&(len as u16).to_be_bytes()[..], &inside[..len]].concat();
+        let stream = [&dns_query(1)[..], &long, &dns_query(2)].concat();
+        for size in SEGMENT_SIZES {
+            let mut client = Client::new();
+            client.send_dns_in_segments(&stream, size);
+            let ids: Vec<_> = client.rows().iter().map(|row| row.cells()[8].clone()).collect();
+            assert_eq!(ids, [Cell::number(1_u16), Cell::number(2_u16)], "{size}");
+            assert_eq!(*client.assembly.missed(), Missed { too_long: 1, ..Missed::default() }, "{size}");
+        }
+    }
+    let mut client = Client::new();
+    let longest = [&(MESSAGE_BYTES_MAX as u16).to_be_bytes()[..], &inside[..MESSAGE_BYTES_MAX]].concat();
+    client.send_dns_in_segments(&longest, 1448);
+    assert_eq!((client.messages.len(), client.assembly.missed().too_long), (1, 0));
+}
+
+#[test]
+fn gap_in_a_stream_of_dns_ends_it_until_a_syn() {
+    let query = dns_query(1);
+    let len = query.len() as u32;
+    // The gap is in a message, between messages, and in one that is too long.
+    for start in [&query[..9], &query, &[0xff; 100]] {
+        let mut client = Client::new();
+        client.connect_dns(0);
+        client.send_dns(0, start, start.len());
+        let before = client.messages.len();
+        let missed = *client.assembly.missed();
+        for sequence in [1000, 1000 + len, 10] {
+            client.send_dns(sequence, &query, query.len());
+        }
+        assert_eq!(client.messages.len(), before);
+        assert_eq!(*client.assembly.missed(), Missed { gaps: 1, ..missed });
+        client.connect_dns(5000);
+        client.send_dns(5000, &query, query.len());
+        client.send_dns(5000 + len, &query, query.len());
+        assert_eq!(client.messages.len(), before + 2);
+        assert_eq!(*client.assembly.missed(), Missed { gaps: 1, ..missed });
+    }
+}
+
+#[test]
+fn cut_in_a_stream_of_dns_ends_it_until_a_syn() {
+    let query = dns_query(1);
+    // The cut is in a message, and between messages.
+    for len in [query.len() + 9, query.len()] {
+        let mut client = Client::new();
+        let data = query.repeat(3);
+        client.send_dns(0, &data[..len], data.len());
+        client.send_dns(len as u32, &query, query.len());
+        client.send_dns(data.len() as u32, &query, query.len());
+        assert_eq!(client.rows().len(), 1, "{len}");
+        assert_eq!(*client.assembly.missed(), Missed { cut: 1, ..Missed::default() }, "{len}");
+        client.connect_dns(5000);
+        client.send_dns(5000, &query, query.len());
+        assert_eq!(client.rows().len(), 2, "{len}");
+    }
+}
+
+#[test]
+fn long_segment_of_dns_is_limited() {
+    let mut client = Client::new();
+    let stream = (0..4000).map(dns_query).collect::<Vec<_>>().concat();
+    client.send_dns_in_segments(&stream, stream.len());
+    client.send_dns(stream.len() as u32, &dns_query(1), dns_query(1).len());
+    assert_eq!(client.rows().len(), SEGMENT_BYTES_MAX / dns_query(1).len());
+    assert_eq!(*client.assembly.missed(), Missed { too_long: 1, ..Missed::default() });
+    // The shortest messages: a block of the queue has them beyond its limit.
+    let mut client = Client::new();
+    client.send_dns_in_segments(&[&[0, 12][..], &[0; 12]].concat().repeat(5000), 70_000);
+    let memory: usize = client.messages.iter().map(Message::memory_bytes).sum();
+    assert_eq!(client.messages.len(), SEGMENT_BYTES_MAX / 14);
+    assert!(memory <= 900 << 10, "{memory}");
 }
 
 #[test]
