@@ -321,11 +321,12 @@ impl TableSink {
         self.ledger_of_file(now, now_ns);
     }
 
-    /// Ends all flows, as the next packets are those of another file.
+    /// Ends all flows and messages, as the next packets are those of another file.
     ///
     /// # Errors
     /// The thread has failed.
     pub fn end_flows(&mut self) -> Result<(), TableError> {
+        self.assembly.end();
         if !self.block.packets.is_empty() {
             self.send_block(true)?;
         }

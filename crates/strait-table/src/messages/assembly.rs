@@ -146,6 +146,13 @@ impl Assembly {
         }
     }
 
+    /// Forgets all streams, as the next packets are those of another file.
+    pub(crate) fn end(&mut self) {
+        let ended = self.slots.iter_mut().filter_map(Option::take);
+        self.missed.gaps += ended.map(|progress| progress.messages()).sum::<u64>();
+        self.incomplete = 0;
+    }
+
     fn take_datagram(
         &mut self,
         headers: &Headers,

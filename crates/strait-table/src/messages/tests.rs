@@ -179,6 +179,25 @@ fn gap_ends_a_message_and_is_counted() {
 }
 
 #[test]
+fn end_forgets_a_stream_and_counts_an_incomplete_message() {
+    let mut client = Client::new();
+    for _ in 0..2 {
+        client.send(4000, 0, REQUEST);
+        client.send(4000, REQUEST.len() as u32, &REQUEST[..9]);
+        client.assembly.end();
+        client.send(4000, REQUEST.len() as u32 + 9, &REQUEST[9..]);
+    }
+    assert_eq!(client.rows().len(), 2);
+    assert_eq!(*client.assembly.missed(), Missed { gaps: 2, ..Missed::default() });
+    // A message that is too long is counted already.
+    client.send_dns(0, &[0xff; 100], 100);
+    client.assembly.end();
+    assert_eq!(*client.assembly.missed(), Missed { gaps: 2, too_long: 1, ..Missed::default() });
+    client.send_dns(100, &dns_query(1), dns_query(1).len());
+    assert_eq!(client.rows().len(), 3);
+}
+
+#[test]
 fn long_messages_and_many_incomplete_ones_are_limited_and_counted() {
     let mut client = Client::new();
     client.send(u16::MAX, 0, b"GET / HTTP/1.1\r\n");
