@@ -41,8 +41,8 @@ const BLOCK_PACKETS: usize = 2048;
 /// Bytes of frames and messages, with the headers of each message, after which a block is sent. The
 /// last packet can complete 64 KiB of messages, each of at least 14 bytes.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most 289 MiB for
-/// frames and messages.
+/// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most 289 MiB
+/// for frames and messages.
 const QUEUE_BLOCKS: usize = 256;
 /// Maximum time for which packets wait in an incomplete block.
 const BLOCK_EVERY: Duration = Duration::from_millis(500);

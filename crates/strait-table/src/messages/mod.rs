@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | bytes of a message | 16 KiB | missed: too long |
 //! | messages that are incomplete at a time | 4096, so 64 MiB | missed: evicted by another one |
-//! | streams whose last message is known | those of the same 4096 places, in a file | a second row |
+//! | streams whose last message is known | the same 4096, in a file | a second row |
 //! | segments out of order or lost in a message | 0 | missed: a gap |
 //! | packets cut by the snaplen in a message | 0 | missed: cut |
 //! | segments out of order, lost or cut in a stream of DNS | 0 | one missed, until a SYN |

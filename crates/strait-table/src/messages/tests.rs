@@ -457,6 +457,30 @@ fn unhex(text: &str) -> Vec<u8> {
 
 proptest! {
     #[test]
+    fn any_messages_of_dns_do_not_depend_on_segments(
+        lengths in prop::collection::vec(prop_oneof![0..80_u16, 16_300..16_500_u16, any::<u16>()], 1..12),
+        sizes in prop::collection::vec(1..=SEGMENT_BYTES_MAX, 1..8),
+    ) {
+        let message = |len: &u16| [&len.to_be_bytes()[..], &vec![len.to_be_bytes()[1]; usize::from(*len)]].concat();
+        let stream: Vec<u8> = lengths.iter().flat_map(message).collect();
+        let mut client = Client::new();
+        let (mut at, mut sizes) = (0, sizes.iter().cycle());
+        while at < stream.len() {
+            let data = &stream[at..stream.len().min(at + sizes.next().unwrap())];
+            client.send_dns(at as u32, data, data.len());
+            at += data.len();
+        }
+        let is_short = |len: &&u16| **len < 12;
+        let is_long = |len: &&u16| usize::from(**len) > MESSAGE_BYTES_MAX;
+        let expected = lengths.iter().filter(|len| !is_short(len) && !is_long(len));
+        let lens = client.messages.iter().map(|message| message.bytes.len());
+        prop_assert!(lens.eq(expected.map(|len| usize::from(*len))));
+        let malformed = lengths.iter().filter(is_short).count() as u64;
+        let too_long = lengths.iter().filter(is_long).count() as u64;
+        prop_assert_eq!(*client.assembly.missed(), Missed { too_long, malformed, ..Missed::default() });
+    }
+
+    #[test]
     fn any_segments_are_within_the_limits(segments in prop::collection::vec((0..3_u16, any::<u8>(), 0..4_usize, prop::collection::vec(any::<u8>(), 0..60)), 0..50)) {
         let mut client = Client::new();
         let starts: [&[u8]; 4] = [b"\x16\x03\x01\x00\x40\x01", b"GET ", b"HTTP/1.1 ", b""];
