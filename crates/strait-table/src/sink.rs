@@ -39,10 +39,10 @@ use crate::writer::Written;
 /// Packets of a block: 256 KiB of fields, which stay in the second-level cache.
 const BLOCK_PACKETS: usize = 2048;
 /// Bytes of frames and messages, with the headers of each message, after which a block is sent. The
-/// last packet can complete 16 KiB of messages, each of at least 14 bytes.
+/// last packet can complete 64 KiB of messages, each of at least 14 bytes.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most twice as
-/// much for frames and messages.
+/// Blocks of the queue: half a second at a million packets a second, 64 MiB, and at most 289 MiB
+/// for frames and messages.
 const QUEUE_BLOCKS: usize = 256;
 /// Maximum time for which packets wait in an incomplete block.
 const BLOCK_EVERY: Duration = Duration::from_millis(500);
@@ -321,11 +321,12 @@ impl TableSink {
         self.ledger_of_file(now, now_ns);
     }
 
-    /// Ends all flows, as the next packets are those of another file.
+    /// Ends all flows and messages, as the next packets are those of another file.
     ///
     /// # Errors
     /// The thread has failed.
     pub fn end_flows(&mut self) -> Result<(), TableError> {
+        self.assembly.end();
         if !self.block.packets.is_empty() {
             self.send_block(true)?;
         }

@@ -1,6 +1,9 @@
 //! Messages from packets: a datagram is one, and a stream begins one with a segment that looks like
 //! it. Segments in order complete it; another segment ends it. A segment that is sent again after
 //! that is ignored.
+//!
+//! Messages of DNS follow one another in a stream. Only their lengths show where the next one
+//! begins, so that one of its bytes that is missing ends the stream.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -17,6 +20,8 @@ const SLOTS: usize = 4096;
 /// Maximum distance of a segment that is sent again. A segment that is further behind follows 4 GiB
 /// after it.
 pub(super) const BEHIND_MAX: u32 = 16 << 20;
+/// Maximum bytes of a segment of DNS: those of a segment over IPv4, also a merged one.
+pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 10;
 /// Flag of the first segment of a stream.
 const SYN: u16 = 1 << 1;
 /// Ports of DNS, its multicast variant (RFC 6762) and LLMNR (RFC 4795).
@@ -52,8 +57,20 @@ struct Progress {
     /// Number of the first byte of its first message: in a whole connection, the one after the SYN.
     first_sequence: u32,
     next_sequence: u32,
+    /// Protocol of its last message.
+    application: Application,
+    /// True if the start of the next message of DNS is unknown: nothing is parsed until a SYN.
+    is_lost: bool,
     /// None after the end of a message: segments that are sent again do not begin another one.
     message: Option<Incomplete>,
+}
+
+impl Progress {
+    /// Returns the number of messages that are missed if the state is dropped.
+    fn messages(&self) -> u64 {
+        // One that is too long is counted already.
+        self.message.as_ref().map_or(0, |message| u64::from(message.skip == 0))
+    }
 }
 
 /// Message without its end.
@@ -61,6 +78,8 @@ struct Progress {
 struct Incomplete {
     message: Message,
     hello_end: tls::HelloEnd,
+    /// Bytes of a message of DNS that is too long, which are still to come.
+    skip: usize,
 }
 
 /// Assembly of the messages of a capture.
@@ -127,6 +146,13 @@ impl Assembly {
         }
     }
 
+    /// Forgets all streams, as the next packets are those of another file.
+    pub(crate) fn end(&mut self) {
+        let ended = self.slots.iter_mut().filter_map(Option::take);
+        self.missed.gaps += ended.map(|progress| progress.messages()).sum::<u64>();
+        self.incomplete = 0;
+    }
+
     fn take_datagram(
         &mut self,
         headers: &Headers,
@@ -175,6 +201,10 @@ impl Assembly {
         let after = sequence.wrapping_add(data.len() as u32);
         let mut first_sequence = sequence;
         if let Some(mut progress) = self.take_progress(&stream) {
+            if progress.is_lost {
+                self.put(progress);
+                return;
+            }
             first_sequence = progress.first_sequence;
             let behind = progress.next_sequence.wrapping_sub(sequence);
             if behind <= BEHIND_MAX {
@@ -186,9 +216,15 @@ impl Assembly {
                 }
                 if progress.message.is_some() {
                     progress.next_sequence = after;
-                    self.advance(progress, (data, is_cut), messages);
+                    self.advance(headers, progress, (data, is_cut), messages);
                     return;
                 }
+            } else if progress.application == Application::Dns {
+                self.missed.gaps += 1;
+                progress.message = None;
+                progress.is_lost = true;
+                self.put(progress);
+                return;
             } else if progress.message.is_some() {
                 self.missed.gaps += 1;
             }
@@ -200,9 +236,10 @@ impl Assembly {
         }
         let Some(application) = self.application_of(data, stream.ports) else { return };
         let message = Message { application, headers: *headers, bytes: Vec::new() };
-        let message = Some(Incomplete { message, hello_end: tls::HelloEnd::default() });
-        let progress = Box::new(Progress { stream, first_sequence, next_sequence: after, message });
-        self.advance(progress, (data, is_cut), messages);
+        let message = Some(Incomplete { message, hello_end: tls::HelloEnd::default(), skip: 0 });
+        let progress =
+            Progress { stream, first_sequence, next_sequence: after, application, is_lost: false, message };
+        self.advance(headers, Box::new(progress), (data, is_cut), messages);
     }
 
     /// Forgets a stream, as a SYN begins another one with data from `sequence` on. A SYN that is
@@ -213,7 +250,7 @@ impl Assembly {
         if progress.first_sequence == sequence {
             self.put(progress);
         } else {
-            self.missed.gaps += u64::from(progress.message.is_some());
+            self.missed.gaps += progress.messages();
         }
     }
 
@@ -234,39 +271,98 @@ impl Assembly {
     /// Adds data to the incomplete message of a stream. Complete messages are added to `messages`.
     fn advance(
         &mut self,
+        headers: &Headers,
         mut progress: Box<Progress>,
         (data, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
     ) {
-        progress.message =
-            progress.message.take().and_then(|message| self.extend(message, (data, is_cut), messages));
+        if progress.application == Application::Dns {
+            self.advance_dns(headers, &mut progress, (data, is_cut), messages);
+        } else {
+            progress.message =
+                progress.message.take().and_then(|message| self.extend(message, (data, is_cut), messages));
+        }
         self.put(progress);
     }
 
-    /// Adds data to a message. Returns it if it is incomplete.
+    /// Adds data to a stream of DNS. The stream is lost if the data is cut.
+    fn advance_dns(
+        &mut self,
+        headers: &Headers,
+        progress: &mut Progress,
+        (data, is_cut): (&[u8], bool),
+        messages: &mut Vec<Message>,
+    ) {
+        let Some(mut incomplete) = progress.message.take() else { return };
+        let taken = data.get(..SEGMENT_BYTES_MAX).unwrap_or(data);
+        self.split_dns(headers, &mut incomplete, taken, messages);
+        progress.is_lost = is_cut || taken.len() < data.len();
+        if is_cut {
+            self.missed.cut += 1;
+        } else if progress.is_lost {
+            self.missed.too_long += 1;
+        } else if incomplete.skip > 0 || !incomplete.message.bytes.is_empty() {
+            progress.message = Some(incomplete);
+        }
+    }
+
+    /// Adds data to the message of a stream of DNS, and to those that follow it, each after its
+    /// length.
+    fn split_dns(
+        &mut self,
+        headers: &Headers,
+        incomplete: &mut Incomplete,
+        mut data: &[u8],
+        messages: &mut Vec<Message>,
+    ) {
+        let Incomplete { message, skip, .. } = incomplete;
+        while !data.is_empty() {
+            if message.bytes.is_empty() {
+                message.headers = *headers;
+            }
+            // At least 1, as a complete message was removed.
+            let missing = match message.bytes.split_first_chunk() {
+                _ if *skip > 0 => *skip,
+                Some((prefix, one)) => usize::from(u16::from_be_bytes(*prefix)) - one.len(),
+                None => size_of::<u16>() - message.bytes.len(),
+            };
+            let (part, rest) = data.split_at(missing.min(data.len()));
+            data = rest;
+            if *skip > 0 {
+                *skip -= part.len();
+                continue;
+            }
+            message.bytes.extend_from_slice(part);
+            let Some((prefix, one)) = message.bytes.split_first_chunk() else { continue };
+            let len = usize::from(u16::from_be_bytes(*prefix));
+            if len > MESSAGE_BYTES_MAX {
+                self.missed.too_long += 1;
+                *skip = len;
+                message.bytes.clear();
+            } else if one.len() == len {
+                self.push_dns(&message.headers, one, messages);
+                message.bytes.clear();
+            }
+        }
+    }
+
+    /// Adds data to a message of TLS or HTTP. Returns it if it is incomplete.
     fn extend(
         &mut self,
         mut incomplete: Incomplete,
         (data, is_cut): (&[u8], bool),
         messages: &mut Vec<Message>,
     ) -> Option<Incomplete> {
-        let Incomplete { message: Message { application, headers, bytes }, hello_end } = &mut incomplete;
+        let Incomplete { message: Message { application, bytes, .. }, hello_end, .. } = &mut incomplete;
         let before = bytes.len();
         // A byte more than permitted shows that a message is too long.
         let taken = data.len().min(MESSAGE_BYTES_MAX + 1 - before.min(MESSAGE_BYTES_MAX));
         bytes.extend_from_slice(data.get(..taken).unwrap_or_default());
-        let complete = match application {
-            Application::Dns => {
-                let split = self.split_dns(headers, bytes, messages);
-                bytes.drain(..split);
-                if bytes.is_empty() && taken == data.len() {
-                    return None;
-                }
-                None
-            }
+        let complete = if *application == Application::Tls {
             // The parser reports an error.
-            Application::Tls => hello_end.is_in(bytes).then_some(bytes.len()),
-            Application::Http => head_len(bytes, before),
+            hello_end.is_in(bytes).then_some(bytes.len())
+        } else {
+            head_len(bytes, before)
         };
         if let Some(len) = complete {
             bytes.truncate(len);
@@ -281,18 +377,6 @@ impl Assembly {
             return Some(incomplete);
         }
         None
-    }
-
-    /// Adds the complete messages of a stream of DNS, which follow one another, each after its
-    /// length. Returns their number of bytes.
-    fn split_dns(&mut self, headers: &Headers, bytes: &[u8], messages: &mut Vec<Message>) -> usize {
-        let mut rest = bytes;
-        while let Some((prefix, after)) = rest.split_first_chunk() {
-            let Some((one, next)) = after.split_at_checked(u16::from_be_bytes(*prefix).into()) else { break };
-            self.push_dns(headers, one, messages);
-            rest = next;
-        }
-        bytes.len() - rest.len()
     }
 
     fn slot(&self, stream: &Stream) -> usize {
@@ -310,13 +394,12 @@ impl Assembly {
     fn put(&mut self, progress: Box<Progress>) {
         let at = self.slot(&progress.stream);
         let Some(slot) = self.slots.get_mut(at) else { return };
-        let replaces = slot.as_ref().is_some_and(|other| other.message.is_some());
-        let is_incomplete = progress.message.is_some();
-        match (is_incomplete, replaces) {
-            (false, true) => return,
-            (true, true) => self.missed.evicted += 1,
-            (true, false) => self.incomplete += 1,
-            (false, false) => {}
+        let replaced = slot.as_ref().filter(|other| other.message.is_some());
+        match (progress.message.is_some(), replaced) {
+            (false, Some(_)) => return,
+            (true, Some(other)) => self.missed.evicted += other.messages(),
+            (true, None) => self.incomplete += 1,
+            (false, None) => {}
         }
         *slot = Some(progress);
     }

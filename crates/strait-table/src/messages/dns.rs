@@ -12,7 +12,7 @@ const FLAGS: u16 = 0x07b0;
 /// Maximum number of answers in a row.
 const ANSWERS_MAX: usize = 64;
 
-/// Parses a message. An answer that is cut ends the answers.
+/// Parses a message. An answer that is cut, or does not fit into the text, ends the answers.
 pub(super) fn row(message: &Message) -> Option<MessageRow> {
     let dns = Dns::parse(&message.bytes).ok()?;
     let question = dns.question().transpose().ok()?;
@@ -40,13 +40,10 @@ fn answers(dns: &Dns<'_>) -> (String, Option<u32>) {
     let (mut text, mut ttl) = (String::new(), None);
     let Ok(answers) = dns.answers() else { return (text, ttl) };
     for answer in answers.map_while(Result::ok).take(ANSWERS_MAX) {
-        if text.len() > TEXT_BYTES_MAX {
-            break;
-        }
+        let before = text.len();
         if !text.is_empty() {
             text.push(' ');
         }
-        ttl = Some(ttl.map_or(answer.ttl, |least: u32| least.min(answer.ttl)));
         // Writing to a String cannot fail.
         let _ = match answer.data {
             Data::A(address) => write!(text, "{address}"),
@@ -54,6 +51,11 @@ fn answers(dns: &Dns<'_>) -> (String, Option<u32>) {
             Data::Name(name) => write!(text, "{}", without_dot(name.to_string())),
             Data::Other(_) => write!(text, "{}", kind_name(answer.kind)),
         };
+        if text.len() > TEXT_BYTES_MAX {
+            text.truncate(before);
+            break;
+        }
+        ttl = Some(ttl.map_or(answer.ttl, |least: u32| least.min(answer.ttl)));
     }
     (text, ttl)
 }

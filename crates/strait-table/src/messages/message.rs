@@ -70,7 +70,7 @@ impl Message {
 /// Counts of messages that are in no table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
-    /// A segment was lost or out of order.
+    /// A segment was lost, out of order, or not in the file.
     pub gaps: u64,
     /// Too many messages were incomplete.
     pub evicted: u64,

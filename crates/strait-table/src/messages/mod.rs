@@ -14,15 +14,19 @@
 //! |---|---|---|
 //! | bytes of a message | 16 KiB | missed: too long |
 //! | messages that are incomplete at a time | 4096, so 64 MiB | missed: evicted by another one |
-//! | streams whose last message is known | those of the same 4096 places | a second row |
+//! | streams whose last message is known | the same 4096, in a file | a second row |
 //! | segments out of order or lost in a message | 0 | missed: a gap |
 //! | packets cut by the snaplen in a message | 0 | missed: cut |
-//! | bytes of a text | 1024 | the text is cut |
+//! | segments out of order, lost or cut in a stream of DNS | 0 | one missed, until a SYN |
+//! | bytes of a segment of DNS over TCP | 64 KiB | missed: too long, until a SYN |
+//! | bytes of a text | 1024 | the text is cut, answers of DNS are left out |
 //! | answers of DNS in a row | 64 | left out |
+//! | bytes of texts in a batch of rows | 16 MiB | the batch is encoded |
 //! | bytes of messages in a block of the queue | 256 KiB | the block is sent |
 //!
-//! Every missed message is counted, and so is a message that its parser refuses. Exception: a
-//! message that comes after a later one of its stream is taken for one that is sent again.
+//! Every missed message is counted, and so is a message that its parser refuses. Exceptions: a
+//! message that comes after a later one of its stream is taken for one that is sent again, and
+//! messages of a stream of DNS whose starts are unknown count as one.
 
 mod assembly;
 mod dns;

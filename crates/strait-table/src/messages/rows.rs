@@ -10,11 +10,13 @@ use super::message::{Application, Message};
 use crate::column::{Numbers, Texts};
 use crate::community_id;
 use crate::extras::Extras;
-use crate::rows::Rows;
+use crate::rows::{BATCH_ROWS, Rows};
 use crate::schema::{Column, Kind};
 
 /// Maximum bytes of a text.
 pub(super) const TEXT_BYTES_MAX: usize = 1024;
+/// Bytes of texts after which a batch ends. A column keeps each distinct text twice.
+pub(super) const TEXTS_BYTES_MAX: usize = 16 << 20;
 
 /// Value of a row in one column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +38,22 @@ impl Cell {
         Self::bytes(Some(text.as_bytes()))
     }
 
-    /// Returns a text of bytes from a packet. Those that are not UTF-8 are replaced.
+    /// Returns a text of bytes from a packet. Those that are not UTF-8 are replaced, each by up to
+    /// 3 bytes, before the text is cut.
     pub(super) fn bytes(bytes: Option<&[u8]>) -> Self {
         let cut = |bytes: &[u8]| {
-            let bytes = &bytes[..bytes.len().min(TEXT_BYTES_MAX)];
-            String::from_utf8_lossy(bytes).into_owned()
+            let text = String::from_utf8_lossy(bytes);
+            text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
         };
         Self::Text(bytes.map(cut))
+    }
+
+    /// Returns the bytes of a text.
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(Some(text)) => text.len(),
+            Self::Text(None) | Self::Number(_) => 0,
+        }
     }
 }
 
@@ -145,6 +156,8 @@ pub struct MessageRows {
     schema: SchemaRef,
     columns: Vec<Values>,
     rows: usize,
+    /// Bytes of the texts of all rows.
+    text_bytes: usize,
 }
 
 impl MessageRows {
@@ -155,6 +168,7 @@ impl MessageRows {
             schema: Arc::new(Schema::new(columns.iter().map(Column::field).collect::<Vec<_>>())),
             columns: columns.iter().map(Values::of).collect(),
             rows: 0,
+            text_bytes: 0,
         }
     }
 }
@@ -183,15 +197,21 @@ impl Rows for MessageRows {
         self.rows
     }
 
+    /// Returns true also if the texts of the batch have many bytes.
+    fn is_full(&self) -> bool {
+        self.rows >= BATCH_ROWS || self.text_bytes >= TEXTS_BYTES_MAX
+    }
+
     fn append(&mut self, rows: &[MessageRow], _extras: &Extras) {
         for row in rows {
+            self.text_bytes += row.cells.iter().map(Cell::text_bytes).sum::<usize>();
             self.columns.iter_mut().zip(&row.cells).for_each(|(column, cell)| column.append(cell));
         }
         self.rows += rows.len();
     }
 
     fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
-        self.rows = 0;
+        (self.rows, self.text_bytes) = (0, 0);
         let arrays = self.columns.iter_mut().map(Values::finish).collect::<Result<Vec<_>, _>>()?;
         RecordBatch::try_new(Arc::clone(&self.schema), arrays)
     }

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use strait_packet::protocol::ip;
 
-use super::assembly::BEHIND_MAX;
-use super::rows::Cell;
+use super::assembly::{BEHIND_MAX, SEGMENT_BYTES_MAX};
+use super::rows::{Cell, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 use super::*;
 use crate::extras::Extras;
 use crate::headers::{Internet, Tcp};
+use crate::rows::Rows;
 
 const ALL: SelectedMessages = SelectedMessages { dns: true, tls: true, http: true };
 
@@ -59,6 +60,30 @@ impl Client {
         let segment = [&[0; 20], data].concat();
         let headers = headers(ip::TCP, client, sequence, data.len());
         self.assembly.take(&headers, &segment, &mut self.messages);
+    }
+
+    /// Sends a segment of DNS with `len` bytes, of which the capture has `data`.
+    fn send_dns(&mut self, sequence: u32, data: &[u8], len: usize) {
+        let headers = Headers {
+            ports: Some([4000, 53]),
+            time_ns: sequence.into(),
+            ..headers(ip::TCP, 4000, sequence, len)
+        };
+        self.assembly.take(&headers, &[&[0; 20], data].concat(), &mut self.messages);
+    }
+
+    fn send_dns_in_segments(&mut self, stream: &[u8], size: usize) {
+        for (i, data) in stream.chunks(size).enumerate() {
+            self.send_dns((i * size) as u32, data, data.len());
+        }
+    }
+
+    /// Starts a stream of DNS with data from `sequence` on.
+    fn connect_dns(&mut self, sequence: u32) {
+        let mut headers = headers(ip::TCP, 4000, sequence.wrapping_sub(1), 0);
+        headers.ports = Some([4000, 53]);
+        headers.tcp = headers.tcp.map(|tcp| Tcp { flags: 2, ..tcp });
+        self.assembly.take(&headers, &[0; 20], &mut self.messages);
     }
 
     fn rows(&self) -> Vec<MessageRow> {
@@ -154,6 +179,25 @@ fn gap_ends_a_message_and_is_counted() {
 }
 
 #[test]
+fn end_forgets_a_stream_and_counts_an_incomplete_message() {
+    let mut client = Client::new();
+    for _ in 0..2 {
+        client.send(4000, 0, REQUEST);
+        client.send(4000, REQUEST.len() as u32, &REQUEST[..9]);
+        client.assembly.end();
+        client.send(4000, REQUEST.len() as u32 + 9, &REQUEST[9..]);
+    }
+    assert_eq!(client.rows().len(), 2);
+    assert_eq!(*client.assembly.missed(), Missed { gaps: 2, ..Missed::default() });
+    // A message that is too long is counted already.
+    client.send_dns(0, &[0xff; 100], 100);
+    client.assembly.end();
+    assert_eq!(*client.assembly.missed(), Missed { gaps: 2, too_long: 1, ..Missed::default() });
+    client.send_dns(100, &dns_query(1), dns_query(1).len());
+    assert_eq!(client.rows().len(), 3);
+}
+
+#[test]
 fn long_messages_and_many_incomplete_ones_are_limited_and_counted() {
     let mut client = Client::new();
     client.send(u16::MAX, 0, b"GET / HTTP/1.1\r\n");
@@ -191,6 +235,114 @@ fn messages_of_dns_over_tcp_follow_one_another() {
     }
 }
 
+/// Returns a query for the name of a host, after its length.
+fn dns_query(number: u16) -> Vec<u8> {
+    let name = format!("host{number:04}");
+    let head = [&number.to_be_bytes()[..], b"\x01\0\0\x01\0\0\0\0\0\0"].concat();
+    let query = [&head[..], &[name.len() as u8], name.as_bytes(), b"\x03org\0\0\x01\0\x01"].concat();
+    [&(query.len() as u16).to_be_bytes()[..], &query].concat()
+}
+
+/// Sizes of segments: of a byte, of Ethernet, and those that a NIC has merged.
+const SEGMENT_SIZES: [usize; 5] = [1, 536, 1448, 40_000, 65_000];
+
+#[test]
+fn rows_of_dns_over_tcp_do_not_depend_on_segments() {
+    let queries: Vec<Vec<u8>> = (0..2000).map(dns_query).collect();
+    let stream = queries.concat();
+    for size in SEGMENT_SIZES {
+        let mut client = Client::new();
+        client.send_dns_in_segments(&stream, size);
+        assert_eq!(client.rows().len(), queries.len(), "{size}");
+        let mut start = 0;
+        for (message, query) in client.messages.iter().zip(&queries) {
+            assert_eq!(message.bytes, query[2..], "{size}");
+            // Its first packet, not that of a message before it.
+            assert_eq!(message.headers.time_ns, (start / size * size) as u64, "{size}");
+            start += query.len();
+        }
+        assert_eq!(*client.assembly.missed(), Missed::default(), "{size}");
+    }
+}
+
+#[test]
+fn long_message_of_dns_is_counted_once_and_passed() {
+    let inside = (0..1800).map(dns_query).collect::<Vec<_>>().concat();
+    for len in [MESSAGE_BYTES_MAX + 1, 40_000] {
+        let long = [&(len as u16).to_be_bytes()[..], &inside[..len]].concat();
+        let stream = [&dns_query(1)[..], &long, &dns_query(2)].concat();
+        for size in SEGMENT_SIZES {
+            let mut client = Client::new();
+            client.send_dns_in_segments(&stream, size);
+            let ids: Vec<_> = client.rows().iter().map(|row| row.cells()[8].clone()).collect();
+            assert_eq!(ids, [Cell::number(1_u16), Cell::number(2_u16)], "{size}");
+            assert_eq!(*client.assembly.missed(), Missed { too_long: 1, ..Missed::default() }, "{size}");
+        }
+    }
+    let mut client = Client::new();
+    let longest = [&(MESSAGE_BYTES_MAX as u16).to_be_bytes()[..], &inside[..MESSAGE_BYTES_MAX]].concat();
+    client.send_dns_in_segments(&longest, 1448);
+    assert_eq!((client.messages.len(), client.assembly.missed().too_long), (1, 0));
+}
+
+#[test]
+fn gap_in_a_stream_of_dns_ends_it_until_a_syn() {
+    let query = dns_query(1);
+    let len = query.len() as u32;
+    // The gap is in a message, between messages, and in one that is too long.
+    for start in [&query[..9], &query, &[0xff; 100]] {
+        let mut client = Client::new();
+        client.connect_dns(0);
+        client.send_dns(0, start, start.len());
+        let before = client.messages.len();
+        let missed = *client.assembly.missed();
+        for sequence in [1000, 1000 + len, 10] {
+            client.send_dns(sequence, &query, query.len());
+        }
+        assert_eq!(client.messages.len(), before);
+        assert_eq!(*client.assembly.missed(), Missed { gaps: 1, ..missed });
+        client.connect_dns(5000);
+        client.send_dns(5000, &query, query.len());
+        client.send_dns(5000 + len, &query, query.len());
+        assert_eq!(client.messages.len(), before + 2);
+        assert_eq!(*client.assembly.missed(), Missed { gaps: 1, ..missed });
+    }
+}
+
+#[test]
+fn cut_in_a_stream_of_dns_ends_it_until_a_syn() {
+    let query = dns_query(1);
+    // The cut is in a message, and between messages.
+    for len in [query.len() + 9, query.len()] {
+        let mut client = Client::new();
+        let data = query.repeat(3);
+        client.send_dns(0, &data[..len], data.len());
+        client.send_dns(len as u32, &query, query.len());
+        client.send_dns(data.len() as u32, &query, query.len());
+        assert_eq!(client.rows().len(), 1, "{len}");
+        assert_eq!(*client.assembly.missed(), Missed { cut: 1, ..Missed::default() }, "{len}");
+        client.connect_dns(5000);
+        client.send_dns(5000, &query, query.len());
+        assert_eq!(client.rows().len(), 2, "{len}");
+    }
+}
+
+#[test]
+fn long_segment_of_dns_is_limited() {
+    let mut client = Client::new();
+    let stream = (0..4000).map(dns_query).collect::<Vec<_>>().concat();
+    client.send_dns_in_segments(&stream, stream.len());
+    client.send_dns(stream.len() as u32, &dns_query(1), dns_query(1).len());
+    assert_eq!(client.rows().len(), SEGMENT_BYTES_MAX / dns_query(1).len());
+    assert_eq!(*client.assembly.missed(), Missed { too_long: 1, ..Missed::default() });
+    // The shortest messages: a block of the queue has them beyond its limit.
+    let mut client = Client::new();
+    client.send_dns_in_segments(&[&[0, 12][..], &[0; 12]].concat().repeat(5000), 70_000);
+    let memory: usize = client.messages.iter().map(Message::memory_bytes).sum();
+    assert_eq!(client.messages.len(), SEGMENT_BYTES_MAX / 14);
+    assert!(memory <= 900 << 10, "{memory}");
+}
+
 #[test]
 fn messages_of_dns_without_a_header_are_malformed_at_once() {
     let mut assembly = Assembly::new(ALL);
@@ -202,6 +354,56 @@ fn messages_of_dns_without_a_header_are_malformed_at_once() {
     assembly.take(&tcp(27, 1460), &[0; 1480], &mut messages);
     assembly.take(&headers(ip::UDP, 4000, 0, 11), &[0; 19], &mut messages);
     assert_eq!((messages.len(), assembly.missed().malformed), (1, 1 + 730 + 1));
+}
+
+#[test]
+fn texts_end_a_batch_by_their_bytes() {
+    // Each byte becomes a replacement character of 3 bytes.
+    let value = |row: usize| [row.to_string().as_bytes(), &[0x80; 1000]].concat();
+    let mut rows = MessageRows::new(Application::Http);
+    let (mut count, mut bytes) = (0, 0);
+    while !rows.is_full() {
+        let value = value(count);
+        let head =
+            [b"GET / HTTP/1.1\r\nHost: ", &value[..], b"\r\nUser-Agent: ", &value, b"\r\n\r\n"].concat();
+        let message =
+            Message { application: Application::Http, headers: headers(ip::TCP, 4000, 0, 0), bytes: head };
+        let row = message.row().unwrap();
+        let lengths = row.cells().iter().map(|cell| match cell {
+            Cell::Text(text) => text.as_ref().map_or(0, String::len),
+            Cell::Number(_) => 0,
+        });
+        assert!(lengths.clone().all(|length| length <= TEXT_BYTES_MAX), "{row:?}");
+        bytes += lengths.sum::<usize>();
+        rows.append(&[row], &Extras::default());
+        count += 1;
+        assert!(bytes < TEXTS_BYTES_MAX + 4 * TEXT_BYTES_MAX, "{count} rows with {bytes} bytes");
+    }
+    assert!(bytes >= TEXTS_BYTES_MAX);
+    assert_eq!((rows.finish().unwrap().num_rows(), rows.is_full()), (count, false));
+}
+
+#[test]
+fn text_is_cut_between_characters_and_an_address_is_not_cut() {
+    let text = |bytes: &[u8]| match Cell::bytes(Some(bytes)) {
+        Cell::Text(Some(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let euros = text("\u{20ac}".repeat(400).as_bytes());
+    assert_eq!(euros, "\u{20ac}".repeat(341));
+    assert_eq!(text(&[0xff; 400]), "\u{fffd}".repeat(341));
+    let mut response = b"\x12\x34\x81\0\0\0\0\x40\0\0\0\0".to_vec();
+    for last in 0..64 {
+        response.extend(b"\0\0\x1c\0\x01\0\0\0\x05\0\x10");
+        response.extend([0xfe, 0x80, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, last]);
+    }
+    let message =
+        Message { application: Application::Dns, headers: headers(ip::UDP, 4000, 0, 0), bytes: response };
+    let row = message.row().unwrap();
+    let Cell::Text(Some(answers)) = &row.cells()[16] else { panic!("{row:?}") };
+    let addresses: Vec<IpAddr> = answers.split(' ').map(|address| address.parse().unwrap()).collect();
+    assert!(answers.len() <= TEXT_BYTES_MAX && answers.len() > TEXT_BYTES_MAX - 50, "{}", answers.len());
+    assert!(addresses.len() < 64);
 }
 
 #[test]
@@ -255,6 +457,30 @@ fn unhex(text: &str) -> Vec<u8> {
 
 proptest! {
     #[test]
+    fn any_messages_of_dns_do_not_depend_on_segments(
+        lengths in prop::collection::vec(prop_oneof![0..80_u16, 16_300..16_500_u16, any::<u16>()], 1..12),
+        sizes in prop::collection::vec(1..=SEGMENT_BYTES_MAX, 1..8),
+    ) {
+        let message = |len: &u16| [&len.to_be_bytes()[..], &vec![len.to_be_bytes()[1]; usize::from(*len)]].concat();
+        let stream: Vec<u8> = lengths.iter().flat_map(message).collect();
+        let mut client = Client::new();
+        let (mut at, mut sizes) = (0, sizes.iter().cycle());
+        while at < stream.len() {
+            let data = &stream[at..stream.len().min(at + sizes.next().unwrap())];
+            client.send_dns(at as u32, data, data.len());
+            at += data.len();
+        }
+        let is_short = |len: &&u16| **len < 12;
+        let is_long = |len: &&u16| usize::from(**len) > MESSAGE_BYTES_MAX;
+        let expected = lengths.iter().filter(|len| !is_short(len) && !is_long(len));
+        let lens = client.messages.iter().map(|message| message.bytes.len());
+        prop_assert!(lens.eq(expected.map(|len| usize::from(*len))));
+        let malformed = lengths.iter().filter(is_short).count() as u64;
+        let too_long = lengths.iter().filter(is_long).count() as u64;
+        prop_assert_eq!(*client.assembly.missed(), Missed { too_long, malformed, ..Missed::default() });
+    }
+
+    #[test]
     fn any_segments_are_within_the_limits(segments in prop::collection::vec((0..3_u16, any::<u8>(), 0..4_usize, prop::collection::vec(any::<u8>(), 0..60)), 0..50)) {
         let mut client = Client::new();
         let starts: [&[u8]; 4] = [b"\x16\x03\x01\x00\x40\x01", b"GET ", b"HTTP/1.1 ", b""];
@@ -265,8 +491,8 @@ proptest! {
         for message in &client.messages {
             let mut rows = MessageRows::new(message.application);
             if let Some(row) = message.row() {
-                crate::rows::Rows::append(&mut rows, &[row], &Extras::default());
-                prop_assert_eq!(crate::rows::Rows::finish(&mut rows).unwrap().num_rows(), 1);
+                rows.append(&[row], &Extras::default());
+                prop_assert_eq!(rows.finish().unwrap().num_rows(), 1);
             }
         }
     }

@@ -127,6 +127,45 @@ fn block_with_the_shortest_messages_is_sent_at_its_limit() {
     assert_eq!((packets, sink.block.message_bytes), (BLOCK_BYTES.div_ceil(per_packet), 0));
 }
 
+/// Returns a frame with `data` of port 80.
+fn frame_of_http(sequence: u32, data: &[u8]) -> Vec<u8> {
+    let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0], &(40 + data.len() as u16).to_be_bytes()].concat();
+    frame.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80]);
+    frame.extend(sequence.to_be_bytes());
+    frame.extend([0, 0, 0, 0, 5 << 4, 0, 0, 9, 0, 0, 0, 0]);
+    frame.extend(data);
+    frame
+}
+
+#[test]
+fn messages_of_equal_files_do_not_depend_on_the_number_of_sinks() {
+    const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    // The end of a file is not the first part of a message in the next one.
+    let file = [&HEAD[9..], HEAD, &HEAD[..9]];
+    for sinks in [1, 2] {
+        let mut summary = Summary::default();
+        for _ in 0..sinks {
+            let directory = tempfile::tempdir().unwrap();
+            let mut options = options(directory.path(), true);
+            options.selected.messages.http = true;
+            let mut sink = open(options);
+            for _ in 0..2 / sinks {
+                let mut sequence = 0;
+                for data in file {
+                    let frame = frame_of_http(sequence, data);
+                    let packet = Packet { bytes: &frame, wire_len: frame.len() as u32, ..packet(0) };
+                    sink.push(&packet).unwrap();
+                    sequence += data.len() as u32;
+                }
+                sink.end_flows().unwrap();
+            }
+            summary.add(&sink.close(&Report::default(), 2).unwrap());
+        }
+        assert_eq!(summary.messages.rows, 2, "{sinks}");
+        assert_eq!(summary.missed, Missed { gaps: 2, ..Missed::default() }, "{sinks}");
+    }
+}
+
 #[test]
 fn ledger_has_a_row_for_each_lane_and_interval() {
     let directory = tempfile::tempdir().unwrap();
