@@ -11,6 +11,7 @@ use strait_sys::packet::Fanout;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter::SNAPLEN_MAX;
+use crate::frame::{FRAME_BYTES_MAX, LINK_OVERHEAD};
 use crate::link::Link;
 use crate::owners::{Hooks, Select};
 use crate::paths::tap::broker::Broker;
@@ -20,11 +21,6 @@ use crate::wait::Wait;
 
 /// Maximum number of lanes: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
 const LANES_MAX: usize = 256;
-/// Link header, two VLAN tags and frame check sequence beyond the MTU.
-const LINK_OVERHEAD: u32 = 14 + 8 + 4;
-/// Maximum size of a frame: receive offload has joined its segments, or segmentation offload has
-/// not cut it yet.
-pub(crate) const FRAME_BYTES_MAX: u32 = 65_536 + LINK_OVERHEAD;
 
 /// Options of a capture, see [`crate::Builder`].
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use strait_filter::tap::layout::{self, Sizes};
 use strait_sys::bpf::{Doorbell, Map, RingLayout};
 
 use crate::error::Error;
-use crate::paths::request::FRAME_BYTES_MAX;
+use crate::frame::FRAME_BYTES_MAX;
 
 /// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
 /// for each lane.
@@ -94,9 +94,9 @@ impl Memory {
     }
 }
 
-/// Returns the sizes of a CPU's rings, which are powers of two. They hold the longest frame, whatever
-/// the MTU and the snaplen: both the MTU and the filter may change, and a filter in this process must
-/// see the bytes that it would see in the kernel.
+/// Returns the sizes of a CPU's rings, which are powers of two. They hold the longest frame,
+/// whatever the MTU and the snaplen: the MTU and the filter may change, and a filter in this
+/// process must see the bytes that it would see in the kernel.
 pub(super) fn sizes(requested: Option<usize>, cpus: u32) -> Sizes {
     let spill_bytes = match requested {
         Some(bytes) => bytes.min(SPILL_BYTES_LIMIT) as u32,
