@@ -1,5 +1,11 @@
 //! Frame lent by every path, with one meaning of each field on all of them.
 
+/// Link header, two VLAN tags and frame check sequence beyond the MTU.
+pub(crate) const LINK_OVERHEAD: u32 = 14 + 8 + 4;
+/// Maximum size of a frame: receive offload has joined its segments, or segmentation offload has
+/// not cut it yet.
+pub(crate) const FRAME_BYTES_MAX: u32 = 65_536 + LINK_OVERHEAD;
+
 /// Captured frame, borrowed from its ring. It cannot outlive its batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {

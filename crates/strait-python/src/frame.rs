@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
-use strait_capture::Direction;
+use strait_table::{Direction, Packet};
 
 /// Frame out of the ring, which waits for the program.
 pub(crate) struct CopiedFrame {
@@ -16,25 +16,23 @@ struct Properties {
     time_ns: u64,
     length: u32,
     interface: u32,
+    lane: u32,
     link_type: u16,
-    direction: Option<&'static str>,
+    direction: Option<Direction>,
 }
 
 impl CopiedFrame {
     /// Copies a frame: its slot returns to the kernel, and Python can keep the bytes for any time.
-    pub(crate) fn new(frame: &strait_capture::Frame<'_>, link_type: u16) -> Self {
-        let properties = Properties {
-            time_ns: frame.timestamp_ns,
-            length: frame.wire_len,
-            interface: frame.interface,
-            link_type,
-            direction: match frame.direction {
-                Direction::In => Some("in"),
-                Direction::Out => Some("out"),
-                Direction::Unknown => None,
-            },
-        };
-        Self { bytes: frame.bytes.into(), properties }
+    pub(crate) fn new(packet: &Packet<'_>) -> Self {
+        let Packet { bytes, link_type, wire_len: length, time_ns, interface, lane, direction, .. } = *packet;
+        let properties = Properties { time_ns, length, interface, lane, link_type, direction };
+        Self { bytes: bytes.into(), properties }
+    }
+
+    /// Returns the frame as a row of a batch.
+    pub(crate) fn packet(&self) -> Packet<'_> {
+        let Properties { time_ns, length: wire_len, interface, lane, link_type, direction } = self.properties;
+        Packet { bytes: &self.bytes, link_type, wire_len, time_ns, interface, lane, direction, owner: None }
     }
 }
 
@@ -110,7 +108,10 @@ impl Frame {
     /// "in" or "out" as seen from the capturing host, or None if it is unknown.
     #[getter]
     fn direction(&self) -> Option<&'static str> {
-        self.properties.direction
+        self.properties.direction.map(|direction| match direction {
+            Direction::In => "in",
+            Direction::Out => "out",
+        })
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -105,16 +105,18 @@ impl Lanes {
             }
             Ok(None) => {
                 let lane = self.open.swap_remove(at);
-                self.ended.push(lane.finish()?);
-                self.stop()?;
+                let ended = self.end_lane(lane, Lane::finish).and_then(|()| self.session.stop());
+                ended.map_err(|error| self.fail(error))?;
                 Ok(false)
             }
-            Err(error) => {
-                // The failure of a lane is the cause of any that follows.
-                let _ = self.close();
-                Err(error.into())
-            }
+            Err(error) => Err(self.fail(error)),
         }
+    }
+
+    /// Ends all lanes after the failure of one, which is the cause of any that follows.
+    fn fail(&mut self, error: strait_capture::Error) -> Failure {
+        let _ = self.close();
+        error.into()
     }
 
     /// Stops reception, and ends the lanes without reading the frames in their rings.
@@ -124,17 +126,22 @@ impl Lanes {
 
     fn end(&mut self, finish: fn(Lane) -> Result<LaneCounts, strait_capture::Error>) -> Result<(), Failure> {
         let mut result = self.session.stop();
-        for lane in self.open.drain(..) {
-            let queue = lane.queue();
-            match finish(lane) {
-                Ok(counts) => self.ended.push(counts),
-                Err(error) => {
-                    self.ended.push(LaneCounts { queue, ..LaneCounts::default() });
-                    result = result.and(Err(error));
-                }
-            }
+        for lane in std::mem::take(&mut self.open) {
+            result = result.and(self.end_lane(lane, finish));
         }
         Ok(result?)
+    }
+
+    /// Ends a lane, which has counts also after an error.
+    fn end_lane(
+        &mut self,
+        lane: Lane,
+        finish: fn(Lane) -> Result<LaneCounts, strait_capture::Error>,
+    ) -> Result<(), strait_capture::Error> {
+        let queue = lane.queue();
+        let finished = finish(lane);
+        self.ended.push(*finished.as_ref().unwrap_or(&LaneCounts { queue, ..LaneCounts::default() }));
+        finished.map(drop)
     }
 
     /// Returns the ledger. `pending` packets were lent and have not reached the program yet: they

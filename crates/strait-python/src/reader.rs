@@ -112,6 +112,7 @@ impl Reader {
     pub(crate) fn next_batch(&mut self) -> Result<Step<RecordBatch>, Failure> {
         let end = Instant::now() + TICK;
         loop {
+            self.move_frames();
             // The only reading of the clock for a packet of a file.
             let now = Instant::now();
             if !self.batches.is_empty() {
@@ -130,6 +131,15 @@ impl Reader {
                 return Ok(Step::Waiting);
             }
             self.fill_batch(now, due.map_or(end, |due| due.min(end)));
+        }
+    }
+
+    /// Moves frames that were copied earlier, and that the program has left, to the batch.
+    fn move_frames(&mut self) {
+        while self.batches.space() > 0
+            && let Some(frame) = self.frames.pop_front()
+        {
+            self.batches.push(&frame.packet());
         }
     }
 
@@ -168,7 +178,7 @@ impl Reader {
         while self.failure.is_none() && !self.lanes.have_ended() {
             let (before, limit) = (frames.len(), FRAMES_MAX - frames.len());
             let lent = self.lanes.lend(limit, now, until, |batch| {
-                each(batch, limit, |frame| frames.push_back(CopiedFrame::new(frame, *link_type)))
+                each(batch, limit, |frame| frames.push_back(CopiedFrame::new(&packet(frame, *link_type))))
             });
             self.failure = lent.err();
             if frames.len() == before || frames.len() >= FRAMES_MAX {

@@ -55,7 +55,8 @@ impl Session {
         Ok(self.shared.next_batch(py)?.map(RecordBatch::from))
     }
 
-    /// Returns an iterator over the frames instead of batches of their fields.
+    /// Returns an iterator over the frames instead of batches of their fields. A later batch begins
+    /// with the packet after the last frame.
     fn frames(this: Py<Self>) -> Frames {
         Frames(this)
     }

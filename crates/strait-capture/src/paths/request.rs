@@ -11,6 +11,7 @@ use strait_sys::packet::Fanout;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter::SNAPLEN_MAX;
+use crate::frame::{FRAME_BYTES_MAX, LINK_OVERHEAD};
 use crate::link::Link;
 use crate::owners::{Hooks, Select};
 use crate::paths::tap::broker::Broker;
@@ -20,10 +21,6 @@ use crate::wait::Wait;
 
 /// Maximum number of lanes: the largest fanout group (`PACKET_FANOUT_MAX` of old kernels).
 const LANES_MAX: usize = 256;
-/// Link header, two VLAN tags and frame check sequence beyond the MTU.
-const LINK_OVERHEAD: u32 = 14 + 8 + 4;
-/// Maximum size of a frame that receive offload has joined.
-const OFFLOADED_FRAME_BYTES: u32 = 65_536 + LINK_OVERHEAD;
 
 /// Options of a capture, see [`crate::Builder`].
 #[derive(Clone, Debug)]
@@ -145,17 +142,12 @@ impl Request<'_> {
         Ok(queues)
     }
 
-    /// See [`frame_bytes_max`].
-    pub(crate) fn frame_bytes_max(&self) -> usize {
-        frame_bytes_max(&self.interface)
+    /// Returns the size of the longest frame that the kernel delivers until a larger MTU is set or
+    /// an offload is turned on, for slots of a fixed size.
+    pub(crate) fn present_frame_bytes_max(&self) -> u32 {
+        let joined = joins_segments(&self.interface);
+        if joined { FRAME_BYTES_MAX } else { self.interface.mtu + LINK_OVERHEAD }
     }
-}
-
-/// Returns the size of the longest frame of the interface that the kernel may deliver.
-pub(crate) fn frame_bytes_max(interface: &Interface) -> usize {
-    let joined = joins_segments(interface);
-    let bytes = if joined { OFFLOADED_FRAME_BYTES } else { interface.mtu + LINK_OVERHEAD };
-    bytes as usize
 }
 
 /// Returns true if frames may be longer than the MTU: segments joined by receive offload, or sent

@@ -7,10 +7,11 @@ use lab::{End, Wire, wait_until};
 use strait_capture::sink::{FileSink, FrameRef, SinkOptions, Target};
 use strait_capture::{Directions, Error, Lane, Path, Queues, Session, Wait};
 use strait_ledger::Report;
+use strait_os::netlink::Netlink;
 use strait_sys::Kind;
 
 use crate::corpus::frames;
-use crate::rig::{Capture, drain, incoming, send};
+use crate::rig::{Capture, Captured, Seen, drain, incoming, send};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -72,6 +73,34 @@ fn native_program_on_a_veth_notes_its_cost_to_the_host() {
         session.notes().iter().any(|note| note.contains("right is a veth") && note.contains("--path tap"))
     };
     assert_eq!([Path::XdpNative, Path::XdpGeneric, Path::Tap].map(warns), [true, false, false]);
+}
+
+#[test]
+fn frames_of_an_mtu_that_grew_are_whole_except_in_slots() {
+    const SMALLEST_RING: usize = 1 << 20;
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let open = |path| {
+        let builder = Session::builder("right").directions(Directions::In).path(path).ring(SMALLEST_RING);
+        Capture::open(wire.right(), builder).unwrap()
+    };
+    let captures = [Path::Recv, Path::V3, Path::Tap, Path::V2].map(|path| (path, open(path)));
+    for end in [wire.left(), wire.right()] {
+        let index = end.interface().index;
+        end.run(|| Netlink::open().unwrap().set_mtu(index, 9000).unwrap());
+    }
+    let mut long = frames().swap_remove(0);
+    long.resize(5042, 7);
+    let before = wire.right().stats().rx_packets;
+    send(&wire, &[long.clone()]);
+    wire.await_arrival(before, 1);
+    for (path, capture) in captures {
+        let (captured, report) = capture.finish(wire.right());
+        let [Captured { seen: Seen { bytes, wire_len, .. }, .. }] = &captured[..] else { panic!("{report}") };
+        let is_cut = path == Path::V2;
+        assert_eq!(report.capture.events.snaplen_cuts, u64::from(is_cut), "{path:?}: {report}");
+        assert_eq!((*wire_len, bytes.len() < long.len()), (5042, is_cut), "{path:?}: {}", bytes.len());
+        assert!(long.starts_with(bytes), "{path:?}");
+    }
 }
 
 #[test]

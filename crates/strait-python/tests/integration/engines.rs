@@ -25,6 +25,11 @@ fn pyarrow_shares_the_memory_of_a_batch_which_outlives_it() {
 }
 
 #[test]
+fn batches_after_frames_have_all_later_packets() {
+    run("mixed", "pyarrow");
+}
+
+#[test]
 fn duckdb_queries_a_batch_and_a_session() {
     run("duck", "duckdb");
 }

@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter;
+use crate::frame::FRAME_BYTES_MAX;
 use crate::link::Split;
 use crate::paths::engine::Engine as _;
 use crate::paths::request::Request;
@@ -44,7 +45,7 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
     if userspace.is_some() {
         // The filter must see the bytes that it would see in the kernel. Matched frames are cut to
         // the snaplen after that.
-        shape.frame_bytes = request.frame_bytes_max();
+        shape.frame_bytes = frame_bytes_max::<R>(request);
     }
     let watch = LinkWatch::open(interface)?;
     let mut engines = Vec::with_capacity(numbers.len());
@@ -78,6 +79,12 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
     })
 }
 
+/// Returns the size of the longest frame for which a ring is made. Slots take memory for each frame
+/// in advance.
+fn frame_bytes_max<R: Ring>(request: &Request<'_>) -> usize {
+    (if R::HAS_SLOTS { request.present_frame_bytes_max() } else { FRAME_BYTES_MAX }) as usize
+}
+
 fn shape<R: Ring>(request: &Request<'_>, lanes: usize) -> Shape {
     let Request { options, link, .. } = request;
     let is_busy = options.wait == Wait::Busy;
@@ -87,7 +94,7 @@ fn shape<R: Ring>(request: &Request<'_>, lanes: usize) -> Shape {
     Shape {
         requested_bytes: options.ring_bytes,
         lanes,
-        frame_bytes: request.frame_bytes_max().min(options.snaplen as usize),
+        frame_bytes: frame_bytes_max::<R>(request).min(options.snaplen as usize),
         rx_hash: options.rx_hash,
         promiscuous: options.promiscuous,
         ignore_outgoing: options.directions == Directions::In,

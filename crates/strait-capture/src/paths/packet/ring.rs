@@ -17,6 +17,8 @@ pub(crate) trait Ring: Sized + Send + 'static {
     const PATH: &'static str;
     /// True if the kernel gathers frames in blocks and wakes the reader when a block is retired.
     const HAS_BLOCKS: bool = false;
+    /// True if each frame has a slot of a fixed size, to which it is cut.
+    const HAS_SLOTS: bool = false;
     /// True if slots hold only the snaplen: a filter in this process sees no byte beyond it.
     const CUTS_AT_SNAPLEN: bool = false;
 

@@ -12,8 +12,8 @@ pub(crate) struct Shape {
     pub(crate) requested_bytes: Option<usize>,
     /// Number of lanes of the session, among which frames are distributed.
     pub(crate) lanes: usize,
-    /// Size of the largest frame to capture whole: the smaller of the interface's largest frame and
-    /// the snaplen.
+    /// Size of the largest frame to capture whole: the smaller of the longest frame and the
+    /// snaplen.
     pub(crate) frame_bytes: usize,
     pub(crate) rx_hash: bool,
     pub(crate) promiscuous: bool,

@@ -148,7 +148,7 @@ impl Lend for Engine {
 
 impl engine::Engine for Engine {
     fn capacity(&self) -> usize {
-        self.records(FRAME_BYTES_MIN.min(self.sizes.frame_bytes_max))
+        self.records(FRAME_BYTES_MIN)
     }
 
     fn capacity_min(&self) -> usize {

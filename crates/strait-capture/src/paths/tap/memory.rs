@@ -9,6 +9,7 @@ use strait_filter::tap::layout::{self, Sizes};
 use strait_sys::bpf::{Doorbell, Map, RingLayout};
 
 use crate::error::Error;
+use crate::frame::FRAME_BYTES_MAX;
 
 /// Maximum number of lanes. A program can use 64 maps (`MAX_USED_MAPS`): the rings, and a doorbell
 /// for each lane.
@@ -93,15 +94,17 @@ impl Memory {
     }
 }
 
-/// Returns the sizes of a CPU's rings, which are powers of two.
-pub(super) fn sizes(requested: Option<usize>, cpus: u32, frame_bytes_max: u32) -> Sizes {
+/// Returns the sizes of a CPU's rings, which are powers of two. They hold the longest frame,
+/// whatever the MTU and the snaplen: the MTU and the filter may change, and a filter in this
+/// process must see the bytes that it would see in the kernel.
+pub(super) fn sizes(requested: Option<usize>, cpus: u32) -> Sizes {
     let spill_bytes = match requested {
         Some(bytes) => bytes.min(SPILL_BYTES_LIMIT) as u32,
         None => (SPILLS_BYTES / cpus).clamp(SPILL_BYTES_MIN, SPILL_BYTES_MAX),
     };
     let spill_bytes = 1 << spill_bytes.max(RING_BYTES_MIN).ilog2();
     let ring_bytes = (spill_bytes / FIRST_RING_DIVISOR).max(RING_BYTES_MIN);
-    Sizes { ring_bytes, spill_bytes, frame_bytes_max }
+    Sizes { ring_bytes, spill_bytes, frame_bytes_max: FRAME_BYTES_MAX }
 }
 
 pub(super) fn describe(sizes: &Sizes, cpus: u32) -> String {

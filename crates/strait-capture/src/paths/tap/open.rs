@@ -99,10 +99,8 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let mut notes = Vec::new();
     filter::note(&mut notes, userspace_reason);
     notes.extend(cost_of_a_bridge(&interface.name));
-    // A filter in this process, now or later, must see the bytes that it would see in the kernel.
-    let frame_bytes_max = request.frame_bytes_max() as u32;
     let cpus = process::possible_cpus()?;
-    let mut sizes = sizes(options.ring_bytes, cpus, frame_bytes_max);
+    let mut sizes = sizes(options.ring_bytes, cpus);
     if let Some(TapRings { first_bytes, spill_bytes, .. }) = options.tap_rings {
         (sizes.ring_bytes, sizes.spill_bytes) = (first_bytes, spill_bytes);
     }

@@ -26,7 +26,6 @@ use super::broker::message::{self, Call, Outcome};
 use super::broker::{Options, failed, incomplete, pair, receiver, unmade};
 use super::memory::{LANES_MAX, Memory, sizes};
 use crate::error::Error;
-use crate::paths::request::frame_bytes_max;
 
 /// Maximum number of taps at a time.
 const TAPS_MAX: usize = 16;
@@ -238,7 +237,7 @@ fn open(options: &Options<'_>, budget: &Budget<'_>) -> Result<Served, Error> {
     let interface = Interface::find(interface)?;
     let cpus = strait_os::process::possible_cpus()?;
     let requested = (ring_bytes > 0).then_some(ring_bytes as usize);
-    let sizes = sizes(requested, cpus, frame_bytes_max(&interface) as u32);
+    let sizes = sizes(requested, cpus);
     let bytes = sizes.value_bytes().saturating_mul(cpus as usize);
     let needed = bytes.saturating_add(DOORBELL_BYTES * lanes as usize);
     let held = budget.held.bytes(Instant::now())?;

@@ -29,6 +29,7 @@ pub(crate) type Engine = engine::Engine<v2::Ring>;
 
 impl Ring for v2::Ring {
     const PATH: &'static str = "v2";
+    const HAS_SLOTS: bool = true;
     const CUTS_AT_SNAPLEN: bool = true;
 
     type Batch<'a> = v2::Batch<'a>;

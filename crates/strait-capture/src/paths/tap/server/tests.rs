@@ -22,6 +22,9 @@ use super::super::broker::message::Message;
 use super::super::memory::layouts;
 use super::*;
 
+/// Time limit of any step on a busy machine.
+const LIMIT: Duration = Duration::from_mins(1);
+
 /// Has a caller of a broker.
 fn with_broker(call: impl FnOnce(OwnedFd)) {
     with_limited_broker(MAPS_BYTES_MAX, call);
@@ -121,9 +124,7 @@ fn send_unclosable(to: &OwnedFd, (socket, copies): (&OwnedFd, usize), peer: &Tcp
         (to, socket, first, second, full, other)
     });
     let child = child.unwrap();
-    while matches!(wait4_no_hang(child), Ok(None)) {
-        thread::yield_now();
-    }
+    assert!(lab::wait_until(LIMIT, || !matches!(wait4_no_hang(child), Ok(None))));
 }
 
 /// Sends a message with more descriptors than those of the protocol have.
@@ -274,9 +275,7 @@ fn taps_are_limited_until_one_is_closed() {
         assert!(matches!(open_tap(&callers), Err(Outcome::Usage(_))));
         taps.pop();
         // The broker sees the end a little later.
-        while open_tap(&callers).is_err() {
-            thread::yield_now();
-        }
+        assert!(lab::wait_until(LIMIT, || open_tap(&callers).is_ok()));
     });
 }
 
@@ -296,22 +295,20 @@ fn taps_outlive_the_socket_of_requests() {
 
 #[test]
 fn memory_counts_while_a_caller_holds_it_even_if_its_tap_is_closed() {
-    const LIMIT: usize = 8 << 20;
+    const MOST: usize = 8 << 20;
     if !is_privileged_or_skip() {
         return;
     }
-    with_limited_broker(LIMIT, |callers| {
+    with_limited_broker(MOST, |callers| {
         let mut held = Vec::new();
         while let Ok(mut descriptors) = open_with_maps(&callers) {
             drop(descriptors.swap_remove(0));
             held.push(descriptors);
         }
-        assert!((1..=LIMIT / DOORBELL_BYTES).contains(&held.len()), "{}", held.len());
+        assert!((1..=MOST / DOORBELL_BYTES).contains(&held.len()), "{}", held.len());
         held.pop();
         // The broker closes its own copies a little later.
-        while open_tap(&callers).is_err() {
-            thread::yield_now();
-        }
+        assert!(lab::wait_until(LIMIT, || open_tap(&callers).is_ok()));
     });
 }
 
@@ -356,7 +353,6 @@ fn tap_of_right(end: &End) -> Served {
 
 #[test]
 fn tap_copies_no_frame_after_its_interface_has_moved_to_another_namespace() {
-    const LIMIT: Duration = Duration::from_mins(1);
     if !is_privileged_or_skip() || !lab::program_or_skip("ip") {
         return;
     }
@@ -372,18 +368,19 @@ fn tap_copies_no_frame_after_its_interface_has_moved_to_another_namespace() {
         let (rings, _readers) = Rings::map(&memory.rings, &layouts(sizes)).unwrap();
         (0..rings.count()).map(|ring| rings.counter(ring, layout::FRAMES)).sum()
     };
-    let send_until_copied = |tap: &Served| {
-        let is_copied = || sender.send(&[0xff; 60]).is_ok() && frames(tap) > 0;
+    let send_until_copied = |tap: &Served, least: u64| {
+        let is_copied = || sender.send(&[0xff; 60]).is_ok() && frames(tap) >= least;
         assert!(lab::wait_until(LIMIT, is_copied));
     };
     let moved = tap_of_right(wire.right());
-    send_until_copied(&moved);
+    send_until_copied(&moved, 1);
     let namespace = wire.left().namespace().as_fd().as_raw_fd();
     let ip = |end: &End, line: &str| end.command("ip").args(line.split(' ')).run(LIMIT).unwrap().success();
     ip(wire.right(), &format!("link set right netns /proc/{}/fd/{namespace}", std::process::id()));
     let before = frames(&moved);
     ip(wire.left(), "link set right up");
-    // Its program runs after the other one.
-    send_until_copied(&tap_of_right(wire.left()));
+    // The program of this tap runs before the other one, so its second frame shows that the first
+    // has passed both.
+    send_until_copied(&tap_of_right(wire.left()), 2);
     assert_eq!(frames(&moved), before);
 }
