@@ -1,11 +1,11 @@
 //! The page of instructions per frame, from the results of the virtual machines.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::results::section_of;
 use crate::source::Result;
 
 const HEAD: &str = "# Instructions per frame
@@ -37,10 +37,7 @@ pub(super) fn page(root: &Path) -> Result<String> {
     let mut page = HEAD.to_owned();
     for (title, name) in SECTIONS {
         let path = root.join("bench/results").join(name).with_extension("json");
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let result = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let section = section(title, &result).ok_or_else(|| format!("{}: not a result", path.display()))?;
-        page.push_str(&section);
+        page.push_str(&section_of(&path, |result| section(title, result))?);
     }
     Ok(page)
 }

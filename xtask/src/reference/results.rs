@@ -25,13 +25,18 @@ pub(super) fn page(root: &Path) -> Result<String> {
     paths.sort();
     let mut page = HEAD.to_owned();
     for path in paths {
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let result = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let section = section(&name, &result).ok_or_else(|| format!("{}: not a result", path.display()))?;
-        page.push_str(&section);
+        page.push_str(&section_of(&path, |result| section(&name, result))?);
     }
     Ok(page)
+}
+
+/// Reads a result and returns its section, which `section` writes; it returns None for a result
+/// that is not complete.
+pub(super) fn section_of(path: &Path, section: impl FnOnce(&Value) -> Option<String>) -> Result<String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let result = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(section(&result).ok_or_else(|| format!("{}: not a result", path.display()))?)
 }
 
 /// Returns the section of a result; None if it is not complete.
