@@ -43,7 +43,7 @@ pub(crate) struct BasicAuth {
 struct Users {
     by_name: HashMap<Box<str>, Arc<User>>,
     /// User that is verified in place of an unknown one, which must take as long.
-    nobody: Arc<User>,
+    dummy: Arc<User>,
     work: Work,
 }
 
@@ -86,8 +86,8 @@ impl Users {
         if by_name.is_empty() {
             return Err("the file has no users; htpasswd -B -c FILE USER adds one".to_owned());
         }
-        let nobody = Arc::new(User::new(PasswordHash::of_nobody()));
-        Ok(Self { by_name, nobody, work })
+        let dummy = Arc::new(User::new(PasswordHash::dummy()));
+        Ok(Self { by_name, dummy, work })
     }
 }
 
@@ -207,7 +207,7 @@ impl BasicAuth {
         let Some((user, password)) = credentials(request) else { return Checked::Failed };
         let (user, is_known) = match self.users.by_name.get(&*user) {
             Some(user) => (user, true),
-            None => (&self.users.nobody, false),
+            None => (&self.users.dummy, false),
         };
         if is_known && user.has_verified(&password) {
             return Checked::Passed;

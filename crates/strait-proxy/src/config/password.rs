@@ -79,8 +79,8 @@ impl PasswordHash {
     }
 
     /// Returns a hash that no password has.
-    pub(crate) fn of_nobody() -> Self {
-        Self::Bcrypt { text: bcrypt_of_nobody(COST_MIN).into(), cost: COST_MIN }
+    pub(crate) fn dummy() -> Self {
+        Self::Bcrypt { text: bcrypt_dummy(COST_MIN).into(), cost: COST_MIN }
     }
 
     /// Returns true if a password has this hash, after all of `work`, which includes that of the
@@ -97,15 +97,15 @@ impl PasswordHash {
     }
 
     fn verify_bcrypt(&self, password: &str, max: u32) -> bool {
-        let nobody = bcrypt_of_nobody(COST_MIN);
+        let dummy = bcrypt_dummy(COST_MIN);
         let (text, own) = match self {
             Self::Bcrypt { text, cost } => (&**text, *cost),
-            Self::Argon2 { .. } => (&*nobody, COST_MIN),
+            Self::Argon2 { .. } => (&*dummy, COST_MIN),
         };
         let is_right = bcrypt::verify(password, text).unwrap_or(false);
         for cost in padding(own, max) {
             // Only the time counts.
-            let _ = bcrypt::verify(password, &bcrypt_of_nobody(cost));
+            let _ = bcrypt::verify(password, &bcrypt_dummy(cost));
         }
         is_right && matches!(self, Self::Bcrypt { .. })
     }
@@ -187,7 +187,7 @@ fn bcrypt_of(text: &str) -> Result<PasswordHash, Option<String>> {
 }
 
 /// Returns a hash of bcrypt with that cost that no password has.
-fn bcrypt_of_nobody(cost: u32) -> String {
+fn bcrypt_dummy(cost: u32) -> String {
     format!("$2b${cost:02}${}", ".".repeat(53))
 }
 
@@ -244,7 +244,7 @@ mod tests {
                 assert_eq!(hash.verify(password, &work), password == *own, "{own} {password}");
             }
         }
-        assert!(["", "a", "c"].iter().all(|password| !PasswordHash::of_nobody().verify(password, &work)));
+        assert!(["", "a", "c"].iter().all(|password| !PasswordHash::dummy().verify(password, &work)));
         // A file has few sets of parameters.
         let mut full = work.clone();
         let other = PasswordHash::parse(&phc("f", 16, 1, 1)).unwrap();
