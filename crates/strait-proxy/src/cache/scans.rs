@@ -18,7 +18,7 @@ pub(crate) struct Scans {
 /// Reason why a scan has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScanError {
-    #[error("{SCANS_MAX} purges by tag are waiting; repeat the request")]
+    #[error("{SCANS_MAX} purges are waiting; repeat the request")]
     Full,
     #[error("the purge was interrupted")]
     Interrupted,

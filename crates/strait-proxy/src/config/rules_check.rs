@@ -176,8 +176,7 @@ fn why_no_rate(rate: &Rate, policy: Policy) -> Option<String> {
 
 /// Returns the rules that change, select or admit the requests to the origin, as text. The path
 /// is in the key as the origin gets it, so that an expression for it need not be, and methods do
-/// not matter, because only responses to GET
-/// are stored.
+/// not matter, because only responses to GET are stored.
 fn key_text(rules: &Rules, route: &Route) -> String {
     let mut text = String::new();
     // A response to an authenticated client never answers on a route with other users.

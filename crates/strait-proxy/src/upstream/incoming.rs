@@ -20,8 +20,8 @@ pub(crate) struct Incoming {
     pub(crate) received: u64,
     /// True if the connection can carry another request.
     pub(crate) keeps_alive: bool,
-    /// Value of Set-Cookie for the client whose request it answers, by which the pool knows the
-    /// server again. It is no field of the response, so that it is never stored.
+    /// Value of Set-Cookie for the client of this request: the cookie of a sticky pool. It is no
+    /// field of the response, so that it is never stored.
     pub(crate) set_cookie: Option<String>,
 }
 
