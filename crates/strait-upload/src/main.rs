@@ -128,6 +128,8 @@ impl Publish {
 }
 
 fn main() -> ExitCode {
+    // The clients of both commands use the default provider. It can be set once, here.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     strait_program::main(&Line::command(), |line: Line| line.run())
 }
 

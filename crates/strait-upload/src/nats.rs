@@ -1,4 +1,4 @@
-//! Connection to a NATS server, whose JetStream acknowledges each message.
+//! Connection to a NATS server. JetStream acknowledges each message.
 //!
 //! A message has the identifier `CAPTURE-NUMBER`. JetStream ignores a message with an identifier
 //! that it has stored within the duplicate window of the stream, so a message without an
@@ -67,8 +67,6 @@ pub(crate) struct Nats {
 impl Nats {
     /// Checks the credentials. The server may be down.
     pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
-        // A second call would fail, and use the first one's provider.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let (broker, capture, reported) = (broker.clone(), capture.to_owned(), Arc::default());
         let nats = Self { broker, capture, context: None, stall: None, reported };
         nats.options().map_err(Error::usage)?;

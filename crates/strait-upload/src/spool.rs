@@ -9,7 +9,7 @@ use strait_program::Error;
 
 /// Directories between the spool directory and a file.
 const DEPTH: usize = 4;
-/// Maximum number of files that are sent between two looks at the directory.
+/// Maximum number of files in a listing.
 const FILES_MAX: usize = 10_000;
 const SUFFIX: &str = ".parquet";
 
@@ -18,13 +18,13 @@ pub(crate) struct Spool {
     pub(crate) directory: PathBuf,
 }
 
-/// What a look at the directory has found.
+/// Extent of a listing of the complete files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    /// All complete files.
-    AtAll,
-    /// The oldest ones.
-    AtSome,
+pub(crate) enum Listing {
+    /// All of them.
+    Whole,
+    /// The oldest [`FILES_MAX`].
+    Truncated,
 }
 
 /// Complete file.
@@ -43,13 +43,13 @@ impl Spool {
 
     /// Returns the complete files, oldest first, [`FILES_MAX`] at most. Unfinished ones have a dot
     /// before their names. Links are not followed.
-    pub(crate) fn complete(&self) -> Result<(Vec<Complete>, Looked), Error> {
+    pub(crate) fn complete(&self) -> Result<(Vec<Complete>, Listing), Error> {
         let mut found = Vec::new();
         add(&self.directory, "", DEPTH, &mut found)?;
         found.sort_by(|one, other| (one.modified, &one.key).cmp(&(other.modified, &other.key)));
-        let looked = if found.len() > FILES_MAX { Looked::AtSome } else { Looked::AtAll };
+        let listing = if found.len() > FILES_MAX { Listing::Truncated } else { Listing::Whole };
         found.truncate(FILES_MAX);
-        Ok((found, looked))
+        Ok((found, listing))
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
         fs::write(spool.path().join("f.parquet"), "x").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", spool.path().join(leaf).join("g.parquet")).unwrap();
         std::os::unix::fs::symlink(leaf, spool.path().join("packets")).unwrap();
-        let (found, looked) = Spool::new(spool.path()).complete().unwrap();
-        assert_eq!(looked, Looked::AtAll);
+        let (found, listing) = Spool::new(spool.path()).complete().unwrap();
+        assert_eq!(listing, Listing::Whole);
         let mut keys: Vec<&str> = found.iter().map(|file| &*file.key).collect();
         keys.sort_unstable();
         assert_eq!(keys, [format!("{leaf}/a.parquet"), format!("{leaf}/b.parquet")]);
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn more_files_than_a_look_takes_are_not_all() {
+    fn long_listing_is_truncated() {
         let spool = tempfile::tempdir().unwrap();
         let leaf = spool.path().join("flows/date=2026-11-25/hour=16/sensor=s");
         fs::create_dir_all(&leaf).unwrap();
         for number in 0..=FILES_MAX {
             fs::write(leaf.join(format!("{number}.parquet")), "").unwrap();
         }
-        let (found, looked) = Spool::new(spool.path()).complete().unwrap();
-        assert_eq!((found.len(), looked), (FILES_MAX, Looked::AtSome));
+        let (found, listing) = Spool::new(spool.path()).complete().unwrap();
+        assert_eq!((found.len(), listing), (FILES_MAX, Listing::Truncated));
     }
 }

@@ -59,8 +59,6 @@ pub(crate) enum Sent {
 impl Store {
     /// Prepares requests. The environment has the credentials, the region and the endpoint.
     pub(crate) fn open(bucket: &Bucket) -> Result<Self, Error> {
-        // A second call would fail, and use the first one's provider.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = AmazonS3Builder::from_env().with_bucket_name(&bucket.name);
         let endpoints = ENDPOINTS.iter().filter_map(|key| builder.get_config_value(key));
         let endpoints: Vec<String> = endpoints.collect();

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use strait_program::Error;
 use strait_program::output::print_stderr;
 
-use crate::spool::{Looked, Spool};
+use crate::spool::{Listing, Spool};
 use crate::store::{Sent, Store};
 
-/// Interval at which a capture's directory is looked at.
+/// Interval between two listings of a capture's directory.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// First and longest pause after a failure.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -35,10 +35,10 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
     let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false, end };
     let mut pause = BACKOFF;
     loop {
-        // Files may have been completed before the end, and after the look at the directory.
+        // Files may have been completed before the end, and after the listing.
         let had_ended = sender.end.ended.is_some();
         let wait = match sender.send_all() {
-            Ok(Looked::AtAll) if had_ended => {
+            Ok(Listing::Whole) if had_ended => {
                 if !follow {
                     let Sender { files, bytes, .. } = sender;
                     print_stderr(format_args!(
@@ -48,11 +48,11 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
                 }
                 return Ok(());
             }
-            Ok(Looked::AtAll) => {
+            Ok(Listing::Whole) => {
                 pause = BACKOFF;
                 LOOK_EVERY
             }
-            Ok(Looked::AtSome) => {
+            Ok(Listing::Truncated) => {
                 pause = BACKOFF;
                 Duration::ZERO
             }
@@ -141,8 +141,8 @@ struct Sender<'a> {
 
 impl Sender<'_> {
     /// Sends complete files, and removes each one after that.
-    fn send_all(&mut self) -> Result<Looked, Error> {
-        let (files, looked) = self.spool.complete()?;
+    fn send_all(&mut self) -> Result<Listing, Error> {
+        let (files, listing) = self.spool.complete()?;
         for file in files {
             let end = &mut self.end;
             end.check_interrupt()?;
@@ -163,7 +163,7 @@ impl Sender<'_> {
                 ));
             }
         }
-        Ok(looked)
+        Ok(listing)
     }
 
     /// Reports the first failure after a success.
