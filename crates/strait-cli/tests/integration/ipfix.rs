@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::refusals::RECORDING;
-use crate::rig::{Capture, LIMIT, count, failure, ledger, numbered, run, send};
+use crate::rig::{Capture, LIMIT, count, export_to_none, failure, ledger, numbered, run, send};
 use crate::tables::{Lake, mixed_file};
 
 /// nfdump's collector, on a port of its own.
@@ -170,18 +170,8 @@ fn collector_that_is_down_is_reported_and_its_packets_are_lost_in_the_sink() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     for (scheme, transport) in [("ipfix", "UDP"), ("ipfix+tcp", "TCP")] {
         let url = format!("{scheme}://127.0.0.1:4739");
-        let options = ["--to", &url, "--flow-idle", "1", "--json", "ip"];
-        let capture = Capture::start(wire.right(), &options);
-        send(&wire, &numbered(100));
-        let note = format!("note: the export to 127.0.0.1:4739 over {transport} fails: Connection refused");
-        assert!(wait_until(LIMIT, || capture.stderr().contains(&note)), "{}", capture.stderr());
-        let finished = capture.end(Signal::INT);
-        assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-        let ledger = ledger(&finished);
-        let lost = count(&ledger["lost"], "sink");
-        assert!(lost > 0 && lost == count(&ledger, "received") - count(&ledger, "filtered"), "{ledger}");
-        let words = format!("strait: export to 127.0.0.1:4739 over {transport}: ");
-        assert!(finished.stderr.contains(&words), "{}", finished.stderr);
+        let name = format!("127.0.0.1:4739 over {transport}");
+        let finished = export_to_none(&wire, &url, &name, "Connection refused");
         assert!(finished.stderr.contains(" flows are lost: Connection refused"), "{}", finished.stderr);
     }
 }

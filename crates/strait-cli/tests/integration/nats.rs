@@ -10,7 +10,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::refusals::RECORDING;
-use crate::rig::{Capture, LIMIT, STRAIT, await_open, count, ledger, numbered, run, send, strait};
+use crate::rig::{
+    Capture, LIMIT, STRAIT, await_open, count, export_to_none, ledger, numbered, run, send, strait,
+};
 use crate::tables::{Lake, mixed_file};
 use crate::upload::upload_program;
 
@@ -130,17 +132,7 @@ fn every_packet_of_the_ledger_is_in_a_flow_also_after_a_restart_of_the_server() 
 fn server_that_is_down_is_reported_and_its_packets_are_lost_in_the_sink() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let url = "nats://127.0.0.1:4222/flows";
-    let capture = Capture::start(wire.right(), &["--to", url, "--flow-idle", "1", "--json", "ip"]);
-    send(&wire, &numbered(100));
-    let note = format!("note: the export to {url} fails: IO error: Connection refused");
-    assert!(wait_until(LIMIT, || capture.stderr().contains(&note)), "{}", capture.stderr());
-    let finished = capture.end(Signal::INT);
-    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    let ledger = ledger(&finished);
-    let lost = count(&ledger["lost"], "sink");
-    assert!(lost > 0 && lost == count(&ledger, "received") - count(&ledger, "filtered"), "{ledger}");
-    let words = format!("strait: export to {url}: ");
-    assert!(finished.stderr.contains(&words), "{}", finished.stderr);
+    let finished = export_to_none(&wire, url, url, "IO error: Connection refused");
     assert!(finished.stderr.contains(" flows are lost: "), "{}", finished.stderr);
 }
 

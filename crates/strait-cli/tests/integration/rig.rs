@@ -228,3 +228,19 @@ pub(crate) fn failure(finished: &Finished) -> (i32, String) {
     assert_eq!(errors.len(), 1, "one line: {stderr}");
     (finished.status.code().expect("an exit, not a signal"), errors[0].to_owned())
 }
+
+/// Captures while the receiver of an export is down. The note and the error must have its `name`,
+/// and the sink must have lost all packets. Returns the end of the capture.
+pub(crate) fn export_to_none(wire: &Wire, url: &str, name: &str, cause: &str) -> Finished {
+    let capture = Capture::start(wire.right(), &["--to", url, "--flow-idle", "1", "--json", "ip"]);
+    send(wire, &numbered(100));
+    let note = format!("note: the export to {name} fails: {cause}");
+    assert!(wait_until(LIMIT, || capture.stderr().contains(&note)), "{}", capture.stderr());
+    let finished = capture.end(Signal::INT);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let ledger = ledger(&finished);
+    let lost = count(&ledger["lost"], "sink");
+    assert!(lost > 0 && lost == count(&ledger, "received") - count(&ledger, "filtered"), "{ledger}");
+    assert!(finished.stderr.contains(&format!("strait: export to {name}: ")), "{}", finished.stderr);
+    finished
+}
