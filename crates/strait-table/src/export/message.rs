@@ -20,7 +20,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Counts a flow whose bytes are in the message.
+    /// Adds lane and packets of a flow. The message has its bytes already.
     pub(crate) fn count(&mut self, row: &FlowRow) {
         self.flows.push((row.lane, row.packets()));
     }

@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | bytes of a message | 16 KiB | missed: too long |
 //! | messages that are incomplete at a time | 4096, so 64 MiB | missed: evicted by another one |
-//! | streams whose last message is known | the same 4096, in a file | a second row |
+//! | streams with a known last message | the same 4096, in a file | a second row |
 //! | segments out of order or lost in a message | 0 | missed: a gap |
 //! | packets cut by the snaplen in a message | 0 | missed: cut |
 //! | segments out of order, lost or cut in a stream of DNS | 0 | one missed, until a SYN |
@@ -26,7 +26,7 @@
 //!
 //! Every missed message is counted, and so is a message that its parser refuses. Exceptions: a
 //! message that comes after a later one of its stream is taken for one that is sent again, and
-//! messages of a stream of DNS whose starts are unknown count as one.
+//! messages with unknown starts in a stream of DNS count as one.
 
 mod assembly;
 mod dns;

@@ -21,8 +21,8 @@ const QUEUE: usize = 32;
 
 /// Way to a broker.
 pub trait Publisher: Send {
-    /// Sends lines, whose numbers start at `first`, and waits until the broker has acknowledged
-    /// them. Ends early if `is_over`. Returns the lines that are lost.
+    /// Sends lines, numbered from `first` on, and waits until the broker has acknowledged them.
+    /// Ends early if `is_over`. Returns the lines that are lost.
     ///
     /// # Errors
     /// All lines are lost.
