@@ -39,7 +39,8 @@ fn longest(form: &[u8]) -> usize {
     ROUTES.iter().filter(is_below).map(|route| route.len()).max().unwrap_or(0)
 }
 
-/// Returns a path as a program reads it that takes these steps. Percent-encoding is removed once.
+/// Returns a path as a program reads it that takes these steps. Percent-encoding is removed once, in
+/// the end if by no step.
 fn read(steps: &[u8], path: &[u8]) -> Vec<u8> {
     let (mut path, mut is_decoded) = (path.to_vec(), false);
     for step in steps {
@@ -64,7 +65,7 @@ fn read(steps: &[u8], path: &[u8]) -> Vec<u8> {
             _ => path,
         };
     }
-    path
+    if is_decoded { path } else { decoded(&path) }
 }
 
 fn by_segment(path: &[u8], mut take: impl FnMut(&mut Vec<Vec<u8>>, &[u8])) -> Vec<u8> {
