@@ -342,6 +342,8 @@ static void describe(struct net_device *netdev, struct pci_dev *pdev)
 	netdev->ethtool_ops = &zc_ethtool_ops;
 	netdev->max_mtu = ETH_DATA_LEN;
 	strscpy(netdev->name, "zc%d", sizeof(netdev->name));
+	/* The kernel sends no packets here, and interrupts receive as NAPI. */
+	netdev->priv_flags |= IFF_DISABLE_NETPOLL;
 }
 
 /* As many queues as processors, if the NIC has them and their vectors. */

@@ -55,6 +55,13 @@ struct zc_queue {
 	u32 interval_us;
 	u32 room;
 
+	/*
+	 * In NAPI, which an interrupt owns too while it receives: the frames that
+	 * interrupts may still receive in a jiffy.
+	 */
+	u32 few_jiffy;
+	u32 few_left;
+
 	/* In the watchdog: the count of sent frames, and since when it stands. */
 	u64 tx_frames_before;
 	unsigned int tx_stalls;

@@ -63,25 +63,26 @@ void zc_queue_read_losses(struct zc_queue *queue, struct zc_ring *rx)
 
 /* NAPI. */
 
-static int receive(struct zc_queue *queue, struct zc_sock *zs, int budget)
+/*
+ * Makes received frames readable, and returns their number before the filter.
+ * With the lock of the ring, which it releases.
+ */
+static int receive(struct zc_queue *queue, struct zc_ring *rx, int budget)
+	__releases(&rx->lock)
 {
 	const struct zc_nic_ops *ops = queue->nic->ops;
-	struct zc_ring *rx = zs->rx;
+	u32 head = rx->head;
 	bool received;
 	int count;
-	u32 head;
 
-	if (!rx)
-		return 0;
-	spin_lock(&rx->lock);
-	head = rx->head;
 	count = ops->harvest(queue, rx, budget);
 	received = rx->head != head;
 	ops->refill(queue, rx);
 	queue->room = (rx->tail - rx->head) & rx->mask;
 	spin_unlock(&rx->lock);
 	if (received)
-		zc_socket_received(zs);
+		zc_socket_received(queue->owner);
+	queue->frames += count;
 	return count;
 }
 
@@ -144,13 +145,13 @@ static int poll(struct napi_struct *napi, int budget)
 	struct zc_sock *zs = queue->owner;
 	int count = 0;
 
-	if (!budget) /* of netpoll, which must not take the locks of the rings */
-		return 0;
 	if (zs) {
 		sent(queue, zs);
-		count = receive(queue, zs, budget);
+		if (zs->rx) {
+			spin_lock(&zs->rx->lock);
+			count = receive(queue, zs->rx, budget);
+		}
 	}
-	queue->frames += count;
 	if (count == budget)
 		return count;
 	if (zs)
@@ -160,13 +161,48 @@ static int poll(struct napi_struct *napi, int budget)
 	return count;
 }
 
+/* Frames that an interrupt receives itself, and those of a jiffy. */
+#define FRAMES_FEW 4
+#define FRAMES_FEW_JIFFY 64
+
+/*
+ * Receives a few frames in the interrupt: the softirq would cost more than they
+ * do. Returns false if NAPI is to continue. The lock is taken by a trial, as the
+ * interrupted code may have it; without SMP the trial would not fail. A load that
+ * lasts is NAPI's, which leaves time to processes.
+ */
+static bool receive_few(struct zc_queue *queue)
+{
+	struct zc_sock *zs = queue->owner;
+	u32 now = (u32)jiffies;
+	int count;
+
+	if (queue->few_jiffy != now) {
+		queue->few_jiffy = now;
+		queue->few_left = FRAMES_FEW_JIFFY;
+	}
+	if (!IS_ENABLED(CONFIG_SMP) || !zs || !zs->rx ||
+	    READ_ONCE(queue->awaits_room) || queue->few_left < FRAMES_FEW ||
+	    !spin_trylock(&zs->rx->lock))
+		return false;
+	count = receive(queue, zs->rx, FRAMES_FEW);
+	queue->few_left -= count;
+	if (count == FRAMES_FEW)
+		return false;
+	moderate(queue, zs);
+	if (napi_complete_done(&queue->napi, count))
+		queue->nic->ops->unmask(queue);
+	return true;
+}
+
 /* With interrupts disabled. */
 void zc_queue_schedule(struct zc_queue *queue)
 {
-	if (napi_schedule_prep(&queue->napi)) {
-		queue->nic->ops->mask(queue);
+	if (!napi_schedule_prep(&queue->napi))
+		return;
+	queue->nic->ops->mask(queue);
+	if (!receive_few(queue))
 		__napi_schedule_irqoff(&queue->napi);
-	}
 }
 
 irqreturn_t zc_queue_interrupt(int irq, void *queue)
