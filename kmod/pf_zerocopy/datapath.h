@@ -74,6 +74,17 @@ static __always_inline bool zc_refill(struct zc_queue *queue,
 	return true;
 }
 
+/* Returns true if at least so many frames wait for zc_take(). */
+static __always_inline bool zc_has(const struct zc_queue *queue,
+				   const struct zc_ring *rx, u32 frames,
+				   zc_received received)
+{
+	u32 last = (rx->nic_head + frames - 1) & rx->mask, length;
+
+	return ((rx->nic_tail - rx->nic_head) & rx->mask) >= frames &&
+	       received(queue->rx.descs, last, &length);
+}
+
 /* Counts of a run of zc_take(). */
 struct zc_taken {
 	u64 bytes;

@@ -111,6 +111,12 @@ static void refill(struct zc_queue *queue, struct zc_ring *rx)
 		wr(queue->nic, REG_RDT, rx->nic_tail);
 }
 
+static bool has(const struct zc_queue *queue, const struct zc_ring *rx,
+		u32 frames)
+{
+	return zc_has(queue, rx, frames, received);
+}
+
 static int harvest(struct zc_queue *queue, struct zc_ring *rx, int budget)
 {
 	return zc_harvest(queue, rx, budget, received, post);
@@ -298,6 +304,7 @@ const struct zc_nic_ops e1000_ops = {
 	.take_missed = take_missed,
 	.take_damaged = intel_take_damaged,
 	.refill = refill,
+	.has = has,
 	.harvest = harvest,
 	.send = send,
 	.reclaim = reclaim,

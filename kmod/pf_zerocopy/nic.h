@@ -171,6 +171,9 @@ struct zc_nic_ops {
 
 	/* Data: */
 	void (*refill)(struct zc_queue *queue, struct zc_ring *rx);
+	/* Returns true if so many frames wait to be harvested. */
+	bool (*has)(const struct zc_queue *queue, const struct zc_ring *rx,
+		    u32 frames);
 	int (*harvest)(struct zc_queue *queue, struct zc_ring *rx, int budget);
 	int (*send)(struct zc_queue *queue, struct zc_ring *tx);
 	void (*reclaim)(struct zc_queue *queue, struct zc_ring *tx);

@@ -161,7 +161,7 @@ static int poll(struct napi_struct *napi, int budget)
 	return count;
 }
 
-/* Frames that an interrupt receives itself, and those of a jiffy. */
+/* Frames that are NAPI's, and those that interrupts receive in a jiffy. */
 #define FRAMES_FEW 4
 #define FRAMES_FEW_JIFFY 64
 
@@ -174,6 +174,7 @@ static int poll(struct napi_struct *napi, int budget)
 static bool receive_few(struct zc_queue *queue)
 {
 	struct zc_sock *zs = queue->owner;
+	struct zc_ring *rx = zs ? zs->rx : NULL;
 	u32 now = (u32)jiffies;
 	int count;
 
@@ -181,13 +182,16 @@ static bool receive_few(struct zc_queue *queue)
 		queue->few_jiffy = now;
 		queue->few_left = FRAMES_FEW_JIFFY;
 	}
-	if (!IS_ENABLED(CONFIG_SMP) || !zs || !zs->rx ||
-	    READ_ONCE(queue->awaits_room) || queue->few_left < FRAMES_FEW ||
-	    !spin_trylock(&zs->rx->lock))
+	if (!IS_ENABLED(CONFIG_SMP) || !rx || READ_ONCE(queue->awaits_room) ||
+	    queue->few_left < FRAMES_FEW || !spin_trylock(&rx->lock))
 		return false;
-	count = receive(queue, zs->rx, FRAMES_FEW);
+	if (queue->nic->ops->has(queue, rx, FRAMES_FEW)) {
+		spin_unlock(&rx->lock);
+		return false;
+	}
+	count = receive(queue, rx, FRAMES_FEW);
 	queue->few_left -= count;
-	if (count == FRAMES_FEW)
+	if (count == FRAMES_FEW) /* others came meanwhile */
 		return false;
 	moderate(queue, zs);
 	if (napi_complete_done(&queue->napi, count))
