@@ -39,8 +39,8 @@ fn longest(form: &[u8]) -> usize {
     ROUTES.iter().filter(is_below).map(|route| route.len()).max().unwrap_or(0)
 }
 
-/// Returns a path as a program reads it that takes these steps. Percent-encoding is removed once, in
-/// the end if by no step.
+/// Returns a path as a program reads it that takes these steps. It removes percent-encoding once,
+/// by a step or at the end.
 fn read(steps: &[u8], path: &[u8]) -> Vec<u8> {
     let (mut path, mut is_decoded) = (path.to_vec(), false);
     for step in steps {
