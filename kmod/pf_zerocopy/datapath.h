@@ -43,17 +43,18 @@ static __always_inline void zc_post_all(struct zc_queue *queue,
 }
 
 /*
- * Gives the slots that the process has returned to the NIC. Returns true if the
- * NIC's tail register is to be written.
+ * Gives the slots that the process has returned to the NIC, at most @most.
+ * Returns true if the NIC's tail register is to be written.
  */
 static __always_inline bool zc_refill(struct zc_queue *queue,
-				      struct zc_ring *rx, zc_post post)
+				      struct zc_ring *rx, u32 most,
+				      zc_post post)
 {
 	/* Not read again for each slot: the compiler cannot know that. */
 	const struct zerocopy_desc *shared = rx->shared->desc;
 	const dma_addr_t *dma = rx->dma;
 	u32 mask = rx->mask, tail = rx->tail, index = rx->nic_tail;
-	u32 last = (rx->head - 1) & mask;
+	u32 last = (tail + min((rx->head - 1 - tail) & mask, most)) & mask;
 	void *descs = queue->rx.descs;
 	u16 *posted = rx->posted, *held = rx->held;
 

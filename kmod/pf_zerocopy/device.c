@@ -342,7 +342,10 @@ static void describe(struct net_device *netdev, struct pci_dev *pdev)
 	netdev->ethtool_ops = &zc_ethtool_ops;
 	netdev->max_mtu = ETH_DATA_LEN;
 	strscpy(netdev->name, "zc%d", sizeof(netdev->name));
-	/* The kernel sends no packets here, and interrupts receive as NAPI. */
+	/*
+	 * The kernel sends no packets here, and an interrupt could not give NAPI
+	 * back while netpoll polls.
+	 */
 	netdev->priv_flags |= IFF_DISABLE_NETPOLL;
 }
 

@@ -30,8 +30,9 @@ enum zc_verdict {
 };
 
 /*
- * A filter that runs on the frames of a poll. Many programs decide by the
- * EtherType alone, at least about the frames of some: those frames need no run.
+ * A filter that runs on the frames of a poll or an interrupt. Many programs
+ * decide by the EtherType alone, at least about the frames of some: those frames
+ * need no run.
  */
 struct zc_filtering {
 	const struct bpf_prog *filter;
@@ -52,8 +53,8 @@ bool zc_accepts_rare(const struct bpf_prog *filter, struct sk_buff *skb,
 		     void *frame, u32 length, enum zc_needs needs);
 
 /*
- * Returns the filter of the socket, or NULL. With bottom halves disabled; it is
- * valid until they are enabled.
+ * Returns the filter of the socket, or NULL. With bottom halves disabled, or in
+ * an interrupt; it is valid until the end of that.
  */
 static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
 {
@@ -87,7 +88,7 @@ zc_filtering(const struct bpf_prog *filter, struct sk_buff *skb)
 
 /*
  * Filters a received frame; true if the process gets it. With bottom halves
- * disabled.
+ * disabled, or in an interrupt.
  */
 static __always_inline bool zc_accepts(struct zc_filtering *filtering,
 				       void *frame, u32 length)

@@ -135,9 +135,9 @@ static __always_inline bool sent(const void *descs, u32 index)
 
 /* Data. */
 
-static void refill(struct zc_queue *queue, struct zc_ring *rx)
+static void refill(struct zc_queue *queue, struct zc_ring *rx, u32 most)
 {
-	if (zc_refill(queue, rx, post))
+	if (zc_refill(queue, rx, most, post))
 		wr(queue->nic, REG_RX(queue->index, DT), rx->nic_tail);
 }
 

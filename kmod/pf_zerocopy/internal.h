@@ -9,7 +9,8 @@
  *   nic.h      the NIC: its queues, which move the indices of the rings
  *
  * Control (bind, release, up, down, unplug) runs under RTNL. Data runs under
- * the lock of its ring, in softirq and process context.
+ * the lock of its ring, in softirq and process context; an interrupt, which may
+ * have stopped the owner of the lock, only tries it.
  */
 #ifndef _ZEROCOPY_INTERNAL_H
 #define _ZEROCOPY_INTERNAL_H

@@ -170,7 +170,8 @@ struct zc_nic_ops {
 	u32 (*take_damaged)(struct zc_nic *nic);
 
 	/* Data: */
-	void (*refill)(struct zc_queue *queue, struct zc_ring *rx);
+	/* At most so many slots. */
+	void (*refill)(struct zc_queue *queue, struct zc_ring *rx, u32 most);
 	/* Returns true if so many frames wait to be harvested. */
 	bool (*has)(const struct zc_queue *queue, const struct zc_ring *rx,
 		    u32 frames);

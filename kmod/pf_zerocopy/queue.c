@@ -16,7 +16,7 @@ void zc_ring_refill(struct zc_ring *rx)
 {
 	spin_lock_bh(&rx->lock);
 	if (rx->queue)
-		rx->queue->nic->ops->refill(rx->queue, rx);
+		rx->queue->nic->ops->refill(rx->queue, rx, U32_MAX);
 	spin_unlock_bh(&rx->lock);
 }
 
@@ -63,6 +63,9 @@ void zc_queue_read_losses(struct zc_queue *queue, struct zc_ring *rx)
 
 /* NAPI. */
 
+/* Slots that may return to the NIC for each frame of a budget. */
+#define REFILLS_PER_FRAME 16
+
 /*
  * Makes received frames readable, and returns their number before the filter.
  * With the lock of the ring, which it releases.
@@ -77,7 +80,7 @@ static int receive(struct zc_queue *queue, struct zc_ring *rx, int budget)
 
 	count = ops->harvest(queue, rx, budget);
 	received = rx->head != head;
-	ops->refill(queue, rx);
+	ops->refill(queue, rx, budget * REFILLS_PER_FRAME);
 	queue->room = (rx->tail - rx->head) & rx->mask;
 	spin_unlock(&rx->lock);
 	if (received)
@@ -139,6 +142,16 @@ static void moderate(struct zc_queue *queue, const struct zc_sock *zs)
 	queue->nic->ops->set_interval(queue, us);
 }
 
+/* Gives NAPI back, and turns interrupts on, unless it is to poll again. */
+static void finish(struct zc_queue *queue, const struct zc_sock *zs, int count)
+{
+	if (zs)
+		moderate(queue, zs);
+	if (napi_complete_done(&queue->napi, count))
+		queue->nic->ops->unmask(queue);
+}
+
+/* The budget is not 0, as netpoll is refused. */
 static int poll(struct napi_struct *napi, int budget)
 {
 	struct zc_queue *queue = container_of(napi, struct zc_queue, napi);
@@ -152,24 +165,22 @@ static int poll(struct napi_struct *napi, int budget)
 			count = receive(queue, zs->rx, budget);
 		}
 	}
-	if (count == budget)
-		return count;
-	if (zs)
-		moderate(queue, zs);
-	if (napi_complete_done(napi, count))
-		queue->nic->ops->unmask(queue);
+	if (count < budget)
+		finish(queue, zs, count);
 	return count;
 }
 
-/* Frames that are NAPI's, and those that interrupts receive in a jiffy. */
+/* Frames that are NAPI's, and those that the interrupts of a queue may receive. */
 #define FRAMES_FEW 4
-#define FRAMES_FEW_JIFFY 64
+#define FRAMES_FEW_SECOND 16000
+#define FRAMES_FEW_JIFFY max(FRAMES_FEW_SECOND / HZ, FRAMES_FEW)
 
 /*
  * Receives a few frames in the interrupt: the softirq would cost more than they
  * do. Returns false if NAPI is to continue. The lock is taken by a trial, as the
- * interrupted code may have it; without SMP the trial would not fail. A load that
- * lasts is NAPI's, which leaves time to processes.
+ * interrupted code may have it; without SMP the trial would not fail. What is
+ * beyond a jiffy's share is NAPI's, which leaves time to processes, and all if
+ * NAPI has a thread.
  */
 static bool receive_few(struct zc_queue *queue)
 {
@@ -183,6 +194,7 @@ static bool receive_few(struct zc_queue *queue)
 		queue->few_left = FRAMES_FEW_JIFFY;
 	}
 	if (!IS_ENABLED(CONFIG_SMP) || !rx || READ_ONCE(queue->awaits_room) ||
+	    test_bit(NAPI_STATE_THREADED, &queue->napi.state) ||
 	    queue->few_left < FRAMES_FEW || !spin_trylock(&rx->lock))
 		return false;
 	if (queue->nic->ops->has(queue, rx, FRAMES_FEW)) {
@@ -193,13 +205,11 @@ static bool receive_few(struct zc_queue *queue)
 	queue->few_left -= count;
 	if (count == FRAMES_FEW) /* others came meanwhile */
 		return false;
-	moderate(queue, zs);
-	if (napi_complete_done(&queue->napi, count))
-		queue->nic->ops->unmask(queue);
+	finish(queue, zs, count);
 	return true;
 }
 
-/* With interrupts disabled. */
+/* In an interrupt, or in its thread. */
 void zc_queue_schedule(struct zc_queue *queue)
 {
 	if (!napi_schedule_prep(&queue->napi))
@@ -289,7 +299,7 @@ static void begin_receiving(struct zc_queue *queue, struct zc_ring *rx)
 	/* As skb_record_rx_queue() on a NIC with queues; none on other NICs. */
 	skb_set_queue_mapping(rx->skb, queue->nic->ops->msix ?
 					       queue->index + 1 : 0);
-	queue->nic->ops->refill(queue, rx);
+	queue->nic->ops->refill(queue, rx, U32_MAX);
 	spin_unlock_bh(&rx->lock);
 }
 
@@ -408,7 +418,7 @@ bool zc_queue_stalls(struct zc_queue *queue)
 	if (rx) {
 		spin_lock_bh(&rx->lock);
 		zc_queue_read_losses(queue, rx);
-		queue->nic->ops->refill(queue, rx);
+		queue->nic->ops->refill(queue, rx, U32_MAX);
 		spin_unlock_bh(&rx->lock);
 	}
 	if (!tx)

@@ -2,6 +2,7 @@
 
 mod access;
 mod device;
+mod interrupts;
 mod queues;
 mod together;
 

@@ -11,6 +11,7 @@ use lab::vm::{Guest, Kernel, Nic, Run};
 
 use super::access::{NAMESPACES, PRIVILEGE};
 use super::device::{HANGING, SUSPEND};
+use super::interrupts::INTERRUPTS;
 use super::{
     FLAPS, KILLED, LINK_DOWN, NO_SLOT, REMOVED, SENT, UNCHANGED, checking_kernel, machines, pair_with,
     with_c_program,
@@ -21,13 +22,14 @@ use crate::{at_once, of};
 type Script = (&'static str, &'static str);
 
 /// Scripts for every machine.
-const SCRIPTS: [Script; 8] = [
+const SCRIPTS: [Script; 9] = [
     ("unchanged", UNCHANGED),
     ("sent", SENT),
     ("killed", KILLED),
     ("removed", REMOVED),
     ("link down", LINK_DOWN),
     ("flaps", FLAPS),
+    ("interrupts", INTERRUPTS),
     ("suspend", SUSPEND),
     ("hanging", HANGING),
 ];
