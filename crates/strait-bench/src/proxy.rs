@@ -33,7 +33,7 @@ use crate::rounds::{self, Definition, Progress};
 use crate::wire::{End, Wire};
 use load::Account;
 use origin::{Count, Listening};
-use peer::{Contestant, Directories, Setting};
+use peer::{Contestant, Directories, Http2Addresses, Service, Setting};
 pub use restart::Restarted;
 use restart::Stored;
 use work::Experiment;
@@ -97,6 +97,15 @@ pub struct Rig<'a> {
     terminated: &'a AtomicBool,
 }
 
+/// How the client reaches the measured program.
+#[derive(Debug, Default)]
+struct Way {
+    /// By CONNECT on each connection.
+    connects: bool,
+    /// Address for HTTP/2.
+    http2: Option<SocketAddr>,
+}
+
 impl<'a> Rig<'a> {
     /// Creates a private pair, or uses the loopback if this process is not root. Proxies keep their
     /// files below `directory`.
@@ -133,12 +142,25 @@ impl<'a> Rig<'a> {
     fn attempt(&self, plan: &Plan, contestant: Contestant, workload: &Workload) -> Result<Account> {
         if contestant == Contestant::Direct {
             let (origin, address) = self.origin(&self.near, &self.proxy_cpus)?;
-            return self.load(plan, (workload, false), address, address, &origin);
+            return self.load(plan, workload, &Way::default(), (address, address), &origin);
+        }
+        if workload.http2.is_some_and(|http2| http2.is_tls) && !contestant.has_tls() {
+            return Err(Error::Invalid(format!("{contestant} has no TLS")));
         }
         let limits = (plan.disk_bytes, plan.memory_bytes);
-        self.with_proxy(contestant, limits, workload.is_tunnel, |listen, origin, proxy| {
+        let (service, http2) = match workload.http2 {
+            Some(_) => {
+                let addresses = Http2Addresses { clear: self.free_address()?, tls: self.free_address()? };
+                (Service::Http2(addresses), Some(addresses))
+            }
+            None if workload.is_tunnel => (Service::Tunnels, None),
+            None => (Service::Cache, None),
+        };
+        self.with_proxy(contestant, limits, service, |listen, origin, proxy| {
             let connects = workload.is_tunnel && contestant.connects();
-            self.load(plan, (workload, connects), listen, origin, proxy)
+            let is_tls = workload.http2.is_some_and(|http2| http2.is_tls);
+            let http2 = http2.map(|addresses| contestant.http2_address(listen, addresses, is_tls));
+            self.load(plan, workload, &Way { connects, http2 }, (listen, origin), proxy)
         })
     }
 
@@ -146,7 +168,8 @@ impl<'a> Rig<'a> {
     /// `capacity_bytes`. Returns the requests that the origin answered.
     pub(crate) fn replay(&self, contestant: Contestant, capacity_bytes: u64, trace: &Trace) -> Result<Count> {
         let memory_bytes = if contestant.is_in_memory() { capacity_bytes } else { MEMORY_BESIDE_BYTES };
-        self.with_proxy(contestant, (capacity_bytes, memory_bytes), false, |listen, origin, _| {
+        let limits = (capacity_bytes, memory_bytes);
+        self.with_proxy(contestant, limits, Service::Cache, |listen, origin, _| {
             let replayed = self.far.0.run(|| {
                 let before = fetch::count(origin)?;
                 replay::run(listen, trace, self.terminated)?;
@@ -172,8 +195,8 @@ impl<'a> Rig<'a> {
         // So that nothing is evicted.
         let disk_bytes = (DISK_MIB << 20).max(2 * u64::from(count) * (bytes + RECORD_BYTES));
         let memory_bytes = MEMORY_BESIDE_BYTES;
-        let (launcher, is_tunnel) = (&self.launcher, false);
-        let setting = Setting { listen, origin, disk_bytes, memory_bytes, launcher, is_tunnel };
+        let (launcher, service) = (&self.launcher, Service::Cache);
+        let setting = Setting { listen, origin, disk_bytes, memory_bytes, launcher, service };
         let (_, program) = peer::STRAIT.programs(&setting, &directory)?;
         let start = || self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit());
         let mut proxy = start()?;
@@ -192,26 +215,25 @@ impl<'a> Rig<'a> {
     }
 
     /// Starts a proxy before an origin, and calls `measure` with the addresses of both and the
-    /// proxy's process. The limits are those of a cache on disk and in memory, in bytes. With
-    /// `is_tunnel` the proxy relays connections to the origin.
+    /// proxy's process. The limits are those of a cache on disk and in memory, in bytes.
     fn with_proxy<T>(
         &self,
         contestant: Contestant,
         (disk_bytes, memory_bytes): (u64, u64),
-        is_tunnel: bool,
+        service: Service,
         measure: impl FnOnce(SocketAddr, SocketAddr, &Child) -> Result<T>,
     ) -> Result<T> {
         let (_origin, address) = self.origin(&self.far, &self.load_cpus)?;
         let directory = self.directories.next()?;
         let listen = self.free_address()?;
         let launcher = &self.launcher;
-        let setting = Setting { listen, origin: address, disk_bytes, memory_bytes, launcher, is_tunnel };
+        let setting = Setting { listen, origin: address, disk_bytes, memory_bytes, launcher, service };
         let (before, program) = contestant.programs(&setting, &directory)?;
         if let Some(before) = before {
             self.launcher.start(&self.near.0, &before, &self.proxy_cpus, self.limit())?.finish(READY_MAX)?;
         }
         let mut proxy = self.launcher.start(&self.near.0, &program, &self.proxy_cpus, self.limit())?;
-        let connects = is_tunnel && contestant.connects();
+        let connects = service == Service::Tunnels && contestant.connects();
         let is_answered = || {
             if connects {
                 fetch::tunnel(listen, address).is_ok()
@@ -253,9 +275,9 @@ impl<'a> Rig<'a> {
     fn load(
         &self,
         plan: &Plan,
-        (workload, connects): (&Workload, bool),
-        to: SocketAddr,
-        origin: SocketAddr,
+        workload: &Workload,
+        way: &Way,
+        (to, origin): (SocketAddr, SocketAddr),
         watched: &Child,
     ) -> Result<Account> {
         let mut arguments = vec!["load".to_owned()];
@@ -273,7 +295,11 @@ impl<'a> Rig<'a> {
         ]);
         arguments.extend(workload.rate.map(|rate| format!("--rate={rate}")));
         arguments.extend(workload.is_tunnel.then(|| "--tunnel".to_owned()));
-        arguments.extend(connects.then(|| "--connect".to_owned()));
+        arguments.extend(way.connects.then(|| "--connect".to_owned()));
+        if let Some((http2, to)) = workload.http2.zip(way.http2) {
+            arguments.extend([format!("--http2={to}"), format!("--streams={}", http2.streams)]);
+            arguments.extend(http2.is_tls.then(|| "--tls".to_owned()));
+        }
         arguments.extend(plan.verify_all.then(|| "--verify-all".to_owned()));
         let program = self.launcher.own(arguments);
         let client = self.launcher.start(&self.far.0, &program, &self.load_cpus, self.limit())?;

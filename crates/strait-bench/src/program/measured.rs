@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use strait_bench::child::{self, Exec};
 use strait_bench::contestant::Way;
-use strait_bench::proxy::workload::Workload;
+use strait_bench::proxy::workload::{Http2, Workload};
 use strait_bench::proxy::{load, origin};
 use strait_bench::receiver;
 use strait_bench::send::peers::PeersLoad;
@@ -133,6 +133,15 @@ pub(crate) struct LoadArgs {
     /// Open the tunnels by CONNECT
     #[arg(long)]
     connect: bool,
+    /// Address of the proxy for HTTP/2, which is measured instead of HTTP/1.1
+    #[arg(long)]
+    http2: Option<SocketAddr>,
+    /// Concurrent requests of a connection with HTTP/2
+    #[arg(long, default_value_t = 1)]
+    streams: u32,
+    /// HTTP/2 with TLS
+    #[arg(long)]
+    tls: bool,
 }
 
 #[derive(ClapArgs)]
@@ -197,8 +206,10 @@ pub(crate) fn origin(args: &OriginArgs) -> Result<(), Error> {
 
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Error> {
     let terminated = strait_os::process::on_termination()?;
+    let http2 = args.http2.map(|to| (to, Http2 { streams: args.streams, is_tls: args.tls }));
     let options = load::Options {
         to: args.to,
+        http2,
         origin: args.origin,
         workload: Workload { is_tunnel: args.tunnel, ..args.axes.workload() },
         connects: args.connect,

@@ -19,6 +19,7 @@ use strait_program::Error;
   strait bench proxy --html report.html
   strait bench proxy --only strait,nginx --work hit-4k,miss-13k
   strait bench proxy --figures --save proxy.json --html proxy.html    keeps proxy-6.json, proxy-8.json ...
+  strait bench proxy --http2 --work h2-1m,h2-tls-1m
   strait bench proxy --sizes polymix --hits 0.5 --cacheable 0.8 --rate 2000
 
 A point takes some 5 seconds. A private pair of interfaces needs root; otherwise the loopback is measured.")]
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// (mixed) [default: all four]
     #[arg(long, value_name = "LIST", value_delimiter = ',', num_args = 0..=1, value_parser = figure, conflicts_with = "axes")]
     figures: Option<Vec<Figure>>,
+    /// Measure hits over HTTP/2, without and with TLS; the client is h2load
+    #[arg(long, conflicts_with_all = ["figures", "axes"])]
+    http2: bool,
     #[command(flatten)]
     own: Option<Axes>,
     /// Compare the bytes of every body, not only of small ones and of a sample of long ones
@@ -89,6 +93,7 @@ impl Axes {
             objects: self.objects,
             rate: self.rate,
             is_tunnel: false,
+            http2: None,
         }
     }
 }
@@ -149,6 +154,7 @@ impl Args {
     fn plan(&self, experiment: Experiment) -> Plan {
         let all = CONTESTANTS.into_iter().map(|(_, contestant)| contestant);
         let contestants = match &self.only[..] {
+            [] if self.http2 => all.filter(Contestant::serves_http2).collect(),
             [] => all.filter(|contestant| self.figures.is_none() || contestant.is_of_d4()).collect(),
             only => without_repetitions(only),
         };
@@ -165,7 +171,8 @@ impl Args {
     /// Returns the experiments, each with the options for its results.
     fn experiments(&self) -> Result<Vec<(Experiment, SharedOptions)>, Error> {
         let Some(figures) = &self.figures else {
-            return Ok(vec![(Experiment::of(self.works()?), self.options.clone())]);
+            let of = if self.http2 { Experiment::of_http2 } else { Experiment::of };
+            return Ok(vec![(of(self.works()?), self.options.clone())]);
         };
         let figures = if figures.is_empty() { &FIGURES[..] } else { figures };
         let options =
@@ -177,7 +184,7 @@ impl Args {
         if let Some(axes) = &self.own {
             return Ok(vec![Work { name: "own".into(), workload: axes.workload() }]);
         }
-        let all = work::works();
+        let all = if self.http2 { work::http2_works() } else { work::works() };
         let by_name = |name: &String| {
             let found = all.iter().find(|work| work.name == *name).cloned();
             found.ok_or_else(|| {

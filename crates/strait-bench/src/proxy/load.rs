@@ -6,6 +6,7 @@
 //! same interval. It is started through `strait bench load`.
 
 mod exchange;
+mod h2load;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use strait_ledger::Histogram;
 
 use super::origin::Count;
-use super::workload::Workload;
+use super::workload::{Http2, Workload};
 use super::{fetch, tree};
 use crate::child;
 use crate::error::{Error, Result};
@@ -61,6 +62,8 @@ pub struct Options {
     pub verify_all: bool,
     /// Open a tunnel to the origin by CONNECT on each connection.
     pub connects: bool,
+    /// Measure HTTP/2 at this address. The repeated objects are requested over HTTP/1.1.
+    pub http2: Option<(SocketAddr, Http2)>,
 }
 
 /// Figures of the client.
@@ -98,7 +101,11 @@ pub struct Account {
 pub fn run(options: &Options, terminated: &AtomicBool) -> Result<()> {
     let mut load = Load::new(options, terminated)?;
     load.fill()?;
-    child::print(&load.measure()?)
+    let account = match options.http2 {
+        Some(http2) => h2load::measure(options, http2)?,
+        None => load.measure()?,
+    };
+    child::print(&account)
 }
 
 /// Source of requests.

@@ -19,16 +19,17 @@ use strait_os::process;
 use crate::child::{Child, Launcher, Program};
 use crate::error::{Error, Result};
 pub(crate) use directory::{Directories, Directory};
-use find::find;
+pub(crate) use find::find;
 
 /// User of the peers if this process is root: without privileges on Debian and most other systems.
 const NOBODY: u32 = 65534;
 /// Time for a proxy to end.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// Configuration of Strait's proxy for tunnels.
-const TUNNEL_FILE: &str = "strait.toml";
-const TUNNEL_CONFIGURATION: &str = include_str!("../../peers/strait.toml");
+/// Configurations of Strait's proxy for tunnels and for HTTP/2.
+const FILE: &str = "strait.toml";
+const TUNNEL_CONFIGURATION: &str = include_str!("../../peers/strait/tunnel.toml");
+const HTTP2_CONFIGURATION: &str = include_str!("../../peers/strait/http2.toml");
 
 /// Program between the client and the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +102,26 @@ pub(crate) struct Setting<'a> {
     pub(crate) disk_bytes: u64,
     pub(crate) memory_bytes: u64,
     pub(crate) launcher: &'a Launcher,
-    /// True if connections are relayed to the origin: by CONNECT, or uninterpreted.
-    pub(crate) is_tunnel: bool,
+    pub(crate) service: Service,
+}
+
+/// What a proxy does for its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// It is a cache, over HTTP/1.1.
+    Cache,
+    /// It is a cache, over HTTP/1.1, HTTP/2, and HTTP/2 with TLS.
+    Http2(Http2Addresses),
+    /// It relays connections to the origin: by CONNECT, or uninterpreted.
+    Tunnels,
+}
+
+/// Addresses of a proxy for HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Http2Addresses {
+    /// Without TLS, for proxies that do not detect HTTP/2 where they listen for HTTP/1.1.
+    pub(crate) clear: SocketAddr,
+    pub(crate) tls: SocketAddr,
 }
 
 impl Contestant {
@@ -146,6 +165,35 @@ impl Contestant {
         }
     }
 
+    /// Returns the peer with HTTP/2.
+    fn http2(self) -> Option<&'static installed::Peer> {
+        match self {
+            Self::Nginx => Some(&installed::NGINX_HTTP2),
+            Self::HaProxy => Some(&installed::HAPROXY_HTTP2),
+            Self::Varnish => Some(&installed::VARNISH_HTTP2),
+            _ => None,
+        }
+    }
+
+    /// Returns the address for HTTP/2 of a proxy that listens for HTTP/1.1 at `listen`.
+    pub(crate) fn http2_address(self, listen: SocketAddr, http2: Http2Addresses, is_tls: bool) -> SocketAddr {
+        match self {
+            _ if is_tls => http2.tls,
+            Self::Nginx => http2.clear,
+            _ => listen,
+        }
+    }
+
+    /// Returns true unless it leaves TLS to others.
+    pub(crate) fn has_tls(self) -> bool {
+        !matches!(self, Self::Varnish | Self::VarnishFile)
+    }
+
+    /// Returns true if it is measured over HTTP/2.
+    pub fn serves_http2(&self) -> bool {
+        *self == STRAIT || self.http2().is_some()
+    }
+
     /// Returns its version.
     ///
     /// # Errors
@@ -171,24 +219,39 @@ impl Contestant {
         directory: &Directory,
     ) -> Result<(Option<Program>, Program)> {
         let fill = |text: &str| setting.fill(text, directory);
-        let peer = if setting.is_tunnel { self.tunnel() } else { self.peer() };
+        let (peer, what) = match setting.service {
+            Service::Cache => (self.peer(), "cache"),
+            Service::Http2(_) => (self.http2(), "HTTP/2"),
+            Service::Tunnels => (self.tunnel(), "tunnels"),
+        };
+        if let Service::Http2(_) = setting.service {
+            directory.write_certificate()?;
+        }
         if let Some(peer) = peer {
             return peer.programs(setting, directory);
         }
         if self.peer().is_some() {
-            return Err(Error::Invalid(format!("{self} has no tunnels here")));
+            return Err(Error::Invalid(format!("{self} has no {what} here")));
         }
         let Self::Strait(optimised) = self else {
             return Err(Error::Usage(format!("{self} is not a program")));
         };
         let mut arguments = vec!["proxy".to_owned()];
-        let options = ["--listen=@LISTEN@", "--cache-dir=@DIR@/cache"];
-        arguments.extend(options.map(fill));
-        if setting.is_tunnel {
-            directory.write(TUNNEL_FILE, &fill(TUNNEL_CONFIGURATION))?;
-            arguments.push(fill("--config=@DIR@/") + TUNNEL_FILE);
-        } else {
+        arguments.push(fill("--cache-dir=@DIR@/cache"));
+        if setting.service != Service::Tunnels {
             arguments.push(fill("--origin=http://@ORIGIN@"));
+        }
+        let configuration = match setting.service {
+            Service::Cache => None,
+            Service::Http2(_) => Some(HTTP2_CONFIGURATION),
+            Service::Tunnels => Some(TUNNEL_CONFIGURATION),
+        };
+        match configuration {
+            Some(text) => {
+                directory.write(FILE, &fill(text))?;
+                arguments.push(fill("--config=@DIR@/") + FILE);
+            }
+            None => arguments.push(fill("--listen=@LISTEN@")),
         }
         arguments.extend([
             format!("--cache-size={}", setting.disk_bytes),
@@ -205,7 +268,13 @@ impl Contestant {
 impl Setting<'_> {
     /// Replaces the placeholders in `text` by the values of this setting.
     pub(super) fn fill(&self, text: &str, directory: &Directory) -> String {
+        let http2 = |of: fn(&Http2Addresses) -> SocketAddr| match &self.service {
+            Service::Http2(addresses) => of(addresses).to_string(),
+            Service::Cache | Service::Tunnels => String::new(),
+        };
         let values = [
+            ("@LISTEN_HTTP2@", http2(|addresses| addresses.clear)),
+            ("@LISTEN_TLS@", http2(|addresses| addresses.tls)),
             ("@DIR@", directory.path().display().to_string()),
             ("@LISTEN@", self.listen.to_string()),
             ("@LISTEN_HOST@", self.listen.ip().to_string()),

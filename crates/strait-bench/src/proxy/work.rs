@@ -1,6 +1,6 @@
 //! Named workloads, which are equal for all proxies, and the experiments of D4.
 
-use super::workload::{Sizes, Workload};
+use super::workload::{Http2, Sizes, Workload};
 
 /// Workload with a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,12 +28,22 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Creates an experiment of named workloads.
+    /// Creates an experiment of named workloads over HTTP/1.1.
     pub fn of(works: Vec<Work>) -> Self {
+        Self::named("proxy", "", works)
+    }
+
+    /// Creates an experiment of workloads of [`http2_works`].
+    pub fn of_http2(works: Vec<Work>) -> Self {
+        let about = "HTTP/2; the client is h2load, and all objects are hits.";
+        Self::named("proxy http2", about, works)
+    }
+
+    fn named(benchmark: &'static str, about: &'static str, works: Vec<Work>) -> Self {
         let (labels, workloads): (_, Vec<_>) =
             works.into_iter().map(|work| (work.name, work.workload)).unzip();
         let points = (0..).zip(workloads).collect();
-        Self { benchmark: "proxy", about: "", axis: "work", unit: "", labels, points }
+        Self { benchmark, about, axis: "work", unit: "", labels, points }
     }
 
     /// Returns the workload at a place.
@@ -120,6 +130,7 @@ impl Figure {
             objects: OPEN_OBJECTS,
             rate: Some(rate.into()),
             is_tunnel: false,
+            http2: None,
         }
     }
 }
@@ -168,9 +179,41 @@ pub fn works() -> Vec<Work> {
         let hits = if objects > 0 { 1.0 } else { 0.0 };
         let cacheable = f64::from(u8::from(cacheable));
         let sizes = Sizes::Fixed(bytes);
-        let workload =
-            Workload { sizes, connections, hits, cacheable, objects, rate: None, is_tunnel: false };
+        let workload = Workload {
+            sizes,
+            connections,
+            hits,
+            cacheable,
+            objects,
+            rate: None,
+            is_tunnel: false,
+            http2: None,
+        };
         Work { name: name.into(), workload }
     };
     WORKS.into_iter().map(work).chain([mixed(), tunnels()]).collect()
+}
+
+/// Connections with HTTP/2, and concurrent requests of each.
+const HTTP2_CONNECTIONS: u32 = 8;
+const HTTP2_STREAMS: u32 = 8;
+/// Hits over HTTP/2: name, bytes, repeated objects.
+const HTTP2_WORKS: [(&str, u64, u32); 3] = [("4k", 4 * KIB, 4096), ("64k", 64 * KIB, 512), ("1m", MIB, 64)];
+
+/// Returns all workloads over HTTP/2: hits without and with TLS.
+pub fn http2_works() -> Vec<Work> {
+    let work = |is_tls: bool, (size, bytes, objects): (&str, u64, u32)| Work {
+        name: format!("{}-{size}", if is_tls { "h2-tls" } else { "h2" }),
+        workload: Workload {
+            sizes: Sizes::Fixed(bytes),
+            connections: HTTP2_CONNECTIONS,
+            hits: 1.0,
+            cacheable: 1.0,
+            objects,
+            rate: None,
+            is_tunnel: false,
+            http2: Some(Http2 { streams: HTTP2_STREAMS, is_tls }),
+        },
+    };
+    [false, true].into_iter().flat_map(|is_tls| HTTP2_WORKS.map(|row| work(is_tls, row))).collect()
 }

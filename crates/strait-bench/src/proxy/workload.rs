@@ -30,6 +30,17 @@ pub struct Workload {
     pub rate: Option<f64>,
     /// True if each connection is a tunnel to the origin, with requests as long as the bodies.
     pub is_tunnel: bool,
+    /// HTTP/2 instead of HTTP/1.1.
+    pub http2: Option<Http2>,
+}
+
+/// Connections with HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2 {
+    /// Concurrent requests of a connection.
+    pub streams: u32,
+    /// True with TLS (ALPN), false if the client begins with HTTP/2.
+    pub is_tls: bool,
 }
 
 /// Sizes of objects.
@@ -154,6 +165,7 @@ mod tests {
         objects: 10,
         rate: Some(1000.0),
         is_tunnel: false,
+        http2: None,
     };
 
     #[test]

@@ -92,7 +92,23 @@ impl Directory {
         };
         write().map(drop).map_err(|error| failed("write", &self.path.join(name), error))
     }
+
+    /// Writes a new certificate and its key, as PEM files.
+    pub(super) fn write_certificate(&self) -> Result<()> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let made = made.map_err(|error| Error::Invalid(format!("no certificate can be made: {error}")))?;
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        self.write(CERTIFICATE, &certificate)?;
+        self.write(KEY, &key)?;
+        self.write(BOTH, &(certificate + &key))
+    }
 }
+
+/// Files of [`Directory::write_certificate`].
+const CERTIFICATE: &str = "certificate.pem";
+const KEY: &str = "key.pem";
+/// Certificate and key, as HAProxy reads them.
+const BOTH: &str = "both.pem";
 
 fn failed(operation: &str, path: &Path, error: io::Error) -> Error {
     Error::file(format!("{operation} {}", path.display()), error)

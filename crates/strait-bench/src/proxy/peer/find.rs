@@ -19,7 +19,7 @@ const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 /// Returns the path of an installed program.
-pub(super) fn find(program: &str) -> Result<PathBuf> {
+pub(crate) fn find(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(DIRECTORIES.map(PathBuf::from));
     find_in(directories, program)

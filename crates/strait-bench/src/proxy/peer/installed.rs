@@ -34,12 +34,15 @@ pub(super) const NGINX: Peer = Peer {
     version: "-v",
     directories: &[],
     files: &[("nginx.conf", configuration!("nginx/nginx.conf"))],
-    values: &[],
+    values: &[("@HTTP2@", "")],
     // Without it, malloc returns the buffers to the kernel after every long response.
     environment: &["MALLOC_TRIM_THRESHOLD_=1073741824"],
     before: &[],
     arguments: &["-e", "stderr", "-p", "@DIR@", "-c", "@DIR@/nginx.conf"],
 };
+
+pub(super) const NGINX_HTTP2: Peer =
+    Peer { values: &[("@HTTP2@", configuration!("nginx/http2.conf"))], ..NGINX };
 
 pub(super) const NGINX_TUNNEL: Peer =
     Peer { files: &[("nginx.conf", configuration!("nginx/tunnel.conf"))], ..NGINX };
@@ -69,7 +72,7 @@ pub(super) const VARNISH: Peer = Peer {
     environment: &[],
     version: "-V",
     files: &[("default.vcl", configuration!("varnish/default.vcl"))],
-    values: &[("@STORE@", "malloc,@MEMORY_MIB@M")],
+    values: &[("@STORE@", "malloc,@MEMORY_MIB@M"), ("@HTTP2@", "-http2")],
     // One CPU needs one thread pool.
     arguments: &[
         "-F",
@@ -90,6 +93,8 @@ pub(super) const VARNISH: Peer = Peer {
         "-p",
         "timeout_idle=600",
         "-p",
+        "feature=@HTTP2@",
+        "-p",
         VARNISH_LOG,
     ],
     ..NGINX
@@ -102,19 +107,26 @@ const VARNISH_LOG: &str = "vsl_mask=-Begin,-End,-Link,-Timestamp,-ReqAcct,-Bereq
     -VCL_use,-Hit,-HitMiss,-HitPass,-BackendOpen,-BackendStart,-BackendClose,-Fetch_Body,-Filters,-Storage,-Length,-TTL";
 
 pub(super) const VARNISH_FILE: Peer =
-    Peer { values: &[("@STORE@", "file,@DIR@/cache,@DISK_MIB@M")], ..VARNISH };
+    Peer { values: &[("@STORE@", "file,@DIR@/cache,@DISK_MIB@M"), ("@HTTP2@", "-http2")], ..VARNISH };
+
+pub(super) const VARNISH_HTTP2: Peer =
+    Peer { values: &[("@STORE@", "malloc,@MEMORY_MIB@M"), ("@HTTP2@", "+http2")], ..VARNISH };
 
 pub(super) const HAPROXY: Peer = Peer {
     program: "haproxy",
     environment: &[],
     version: "-v",
     files: &[("haproxy.cfg", configuration!("haproxy/haproxy.cfg"))],
-    values: &[("@SPLICE@", "")],
+    values: &[("@SPLICE@", ""), ("@HTTP2@", "")],
     arguments: &["-db", "-f", "@DIR@/haproxy.cfg"],
     ..NGINX
 };
 
-pub(super) const HAPROXY_SPLICE: Peer = Peer { values: &[("@SPLICE@", "option splice-response")], ..HAPROXY };
+pub(super) const HAPROXY_SPLICE: Peer =
+    Peer { values: &[("@SPLICE@", "option splice-response"), ("@HTTP2@", "")], ..HAPROXY };
+
+pub(super) const HAPROXY_HTTP2: Peer =
+    Peer { values: &[("@SPLICE@", ""), ("@HTTP2@", configuration!("haproxy/http2.cfg"))], ..HAPROXY };
 
 pub(super) const HAPROXY_TUNNEL: Peer =
     Peer { files: &[("haproxy.cfg", configuration!("haproxy/tunnel.cfg"))], ..HAPROXY };
