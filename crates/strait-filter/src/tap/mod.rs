@@ -6,9 +6,9 @@
 //!               |
 //!             match -> rings of this CPU - no room --> drops += 1 --------------> TCX_NEXT
 //!                        |
-//!                        room -> header, bytes -> publish -> wakeup requested? -> TCX_NEXT
-//!                                                               |
-//!                                                               yes -> ring the doorbell
+//!                        room -> frame, time -> publish -> wakeup requested? --> TCX_NEXT
+//!                                                            |
+//!                                                            yes -> ring the doorbell
 //! ```
 //!
 //! The capture engine's `tap` path loads it for tcx ingress and egress. It never changes, drops or
@@ -110,6 +110,7 @@ pub fn tap_program(filter: &Program, options: &TapOptions<'_>) -> Result<Vec<Ins
     reserve(&mut asm, options, exits);
     write_header(&mut asm, options);
     copy_frame(&mut asm, exits);
+    stamp(&mut asm);
     publish(&mut asm, options, exits);
     asm.bind(exits.full);
     add_one(&mut asm, layout::DROPS);
@@ -210,10 +211,9 @@ fn place_in(
     asm.alu(Operation::Add, R1, producer as i32);
 }
 
+/// Writes the header except the time.
 fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
     let untagged = asm.label();
-    asm.call(op::KTIME_GET_NS);
-    asm.store(Size::Dw, R9, TIME, R0);
     asm.load(Size::Dw, R1, R10, STACK_CAPTURED);
     asm.store(Size::W, R9, CAPTURED, R1);
     asm.load(Size::W, R1, R6, op::SKB_LEN);
@@ -235,6 +235,14 @@ fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
     } else {
         asm.store(Size::W, R9, MARK, 0);
     }
+}
+
+/// Writes the time. This is the last part of the record, for two reasons: another CPU can publish a
+/// later frame only between here and the publication, and the frame's stores reach the cache while
+/// the clock is read, instead of while the publication waits for them.
+fn stamp(asm: &mut Assembler) {
+    asm.call(op::KTIME_GET_NS);
+    asm.store(Size::Dw, R9, TIME, R0);
 }
 
 /// Publishes the record, and rings the doorbell if the reader requested it.
