@@ -51,6 +51,8 @@ impl Cursor {
 #[derive(Clone, Copy)]
 pub(super) struct Item {
     ring: u32,
+    /// Number of captured bytes.
+    captured: u32,
     position: u64,
 }
 
@@ -59,11 +61,11 @@ impl Item {
     #[inline]
     pub(super) fn read(self, cursors: &[Cursor]) -> Option<(Record, &[u8])> {
         let cursor = cursors.get(self.ring as usize)?;
-        let record = cursor.record(self.position)?;
-        // With the header in one slice: the bytes of a record that starts at the end of the ring
-        // follow it in the spare bytes, and are not at the start of the ring.
-        let whole = cursor.reader.bytes(self.position, Record::BYTES + record.captured as usize)?;
-        Some((record, whole.get(Record::BYTES..)?))
+        // In one slice: the bytes of a record that starts at the end of the ring follow it in the
+        // spare bytes, and are not at the start of the ring.
+        let whole = cursor.reader.bytes(self.position, Record::BYTES + self.captured as usize)?;
+        let (header, bytes) = whole.split_first_chunk()?;
+        Some((Record::parse(header), bytes))
     }
 }
 
@@ -152,7 +154,7 @@ impl Merge {
         let Head { ring, mut record } = self.heads[at];
         let cursor = &mut cursors[ring];
         loop {
-            self.items.push(Item { ring: ring as u32, position: cursor.next });
+            self.items.push(Item { ring: ring as u32, captured: record.captured, position: cursor.next });
             cursor.next += record.stride() as u64;
             let last_ns = record.timestamp_ns;
             match cursor.record(cursor.next) {
