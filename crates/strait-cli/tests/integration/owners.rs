@@ -118,6 +118,15 @@ fn only_the_selected_process_is_captured() {
 }
 
 #[test]
+fn missing_process_is_noted_and_awaited() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let Some(capture) = capture(&wire, &["--process", "no-such-name"]) else { return };
+    let finished = capture.end(Signal::INT).success();
+    let notes = finished.stderr.lines().filter(|line| line.contains("no process with this name")).count();
+    assert_eq!(notes, 1, "{}", finished.stderr);
+}
+
+#[test]
 fn top_names_the_owner_of_a_flow() {
     let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
     let Some(probe) = capture(&wire, &[]) else { return };
