@@ -1,10 +1,10 @@
 //! Copy of a frame into its record.
 //!
-//! The helper `bpf_skb_load_bytes` copies any frame. Its call and the returns from it cost more than
-//! the copy of a short frame: on a processor whose returns the kernel protects against speculation,
-//! as much as 512 bytes copied here. So the program itself copies a short frame, if all its bytes
-//! are in the packet's linear part: the first n bytes and the last n bytes, where n is a power of
-//! two of at least half the frame's length. The parts overlap, so no length needs a loop.
+//! The helper `bpf_skb_load_bytes` copies any frame. The call and its returns cost more than the
+//! copy of a short frame: on a processor whose returns the kernel protects against speculation, as
+//! much as 512 bytes copied here. So the program itself copies a short frame, if all its bytes are
+//! in the packet's linear part: the first n bytes and the last n bytes, where n is a power of two
+//! of at least half the frame's length. The parts overlap, so no length needs a loop.
 //!
 //! ```text
 //!   60 bytes, n = 32:   |0 ............ 31|
