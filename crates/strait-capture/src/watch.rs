@@ -34,6 +34,9 @@ pub struct LinkStatus {
     pub carrier_losses: u64,
     /// Total time for which it was set up and had no carrier.
     pub no_carrier_for: Duration,
+    /// The MTU has grown beyond the frames for which the slots of the ring were made: longer ones
+    /// are cut.
+    pub cuts_frames: bool,
 }
 
 /// Watch on one interface. All interfaces together, and a file, have no state.
@@ -69,6 +72,13 @@ impl LinkWatch {
         let account = LinkAccount::new(netlink.link(interface.index)?, Instant::now());
         let state = Mutex::new(State { netlink, account });
         Ok(Self(Some(Watched { monitor, refused: AtomicBool::new(false), index: interface.index, state })))
+    }
+
+    /// Sets the largest MTU with frames that the capture does not cut.
+    pub(crate) fn set_mtu_max(&self, mtu_max: u32) {
+        if let Some(watched) = &self.0 {
+            watched.state().account.mtu_max = mtu_max;
+        }
     }
 
     /// Returns the descriptor that is readable while there are unread changes.
@@ -154,12 +164,14 @@ struct LinkAccount {
     carrier_losses: u64,
     down: Span,
     no_carrier: Span,
+    mtu_max: u32,
 }
 
 impl LinkAccount {
     fn new(reading: LinkReading, now: Instant) -> Self {
         let (down, no_carrier) = (Span::default(), Span::default());
-        let mut account = Self { last: reading, downs: 0, carrier_losses: 0, down, no_carrier };
+        let mut account =
+            Self { last: reading, downs: 0, carrier_losses: 0, down, no_carrier, mtu_max: u32::MAX };
         account.note(reading, now);
         account
     }
@@ -192,6 +204,7 @@ impl LinkAccount {
             has_no_carrier: self.no_carrier.since.is_some(),
             carrier_losses: self.carrier_losses,
             no_carrier_for: self.no_carrier.total(now),
+            cuts_frames: self.last.mtu > self.mtu_max,
         }
     }
 }
@@ -225,7 +238,7 @@ impl Span {
 mod tests {
     use super::*;
 
-    const UP: LinkReading = LinkReading { is_up: true, has_carrier: true, carrier_downs: 0 };
+    const UP: LinkReading = LinkReading { is_up: true, has_carrier: true, carrier_downs: 0, mtu: 1500 };
     const UNPLUGGED: LinkReading = LinkReading { has_carrier: false, ..UP };
     const DOWN: LinkReading = LinkReading { is_up: false, ..UNPLUGGED };
 

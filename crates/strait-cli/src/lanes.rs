@@ -222,7 +222,8 @@ impl<T: Sink> CaptureState<'_, T> {
             (session.link(), session.interface().to_owned())
         };
         let before = std::mem::replace(reported, link);
-        for notice in [state_notice(before, link), carrier_notice(before, link)].into_iter().flatten() {
+        let notices = [state_notice(before, link), carrier_notice(before, link), mtu_notice(before, link)];
+        for notice in notices.into_iter().flatten() {
             if let Some(live) = live.as_deref_mut() {
                 live.clear();
             }
@@ -337,6 +338,15 @@ fn carrier_notice(before: LinkStatus, now: LinkStatus) -> Option<String> {
         (false, false) if lost => Some(carrier_again(now)),
         _ => None,
     }
+}
+
+/// Returns the notice for an MTU that has grown, if the capture cuts longer frames.
+fn mtu_notice(before: LinkStatus, now: LinkStatus) -> Option<String> {
+    (now.cuts_frames && !before.cuts_frames).then(|| {
+        "has a larger MTU than at the start of the capture, whose slots cut longer packets: start it again, or give \
+         another --path"
+            .into()
+    })
 }
 
 fn carrier_again(link: LinkStatus) -> String {

@@ -1,7 +1,10 @@
 //! Paths of cgroups of version 2 by their identifiers, which are inode numbers.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::iter;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +14,47 @@ use super::container::{Container, Places};
 
 /// Maximum number of cgroups that a search visits.
 const CGROUPS_MAX: usize = 1 << 15;
+/// Maximum number of processes above this one whose mounts are read.
+const ANCESTORS_MAX: usize = 64;
 /// Time between two searches. A search reads all directories.
 const SEARCH_PERIOD: Duration = Duration::from_secs(1);
 
 type Found = (Option<Arc<str>>, Option<Arc<Container>>);
 
+/// Root of the hierarchy of version 2.
+pub(super) struct Root {
+    path: PathBuf,
+    /// Directory through which the path leads, if the hierarchy is mounted elsewhere only.
+    directory: Option<File>,
+}
+
+impl Root {
+    /// Finds the hierarchy where this process has it mounted, else where the nearest process above
+    /// it has: `ip netns exec` hides it by another mount of /sys. A mount of its own, made without
+    /// the options of the first, would take them from the whole hierarchy.
+    pub(super) fn find() -> Option<Self> {
+        if let Some(path) = mount_point("self") {
+            return Some(Self { path, directory: None });
+        }
+        // Opened now, because the privilege to follow the link of another process may be dropped.
+        let directory = ancestors().find_map(|process| mounted_for(&process))?;
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd()).into();
+        Some(Self { path, directory: Some(directory) })
+    }
+
+    /// Opens the directory.
+    pub(super) fn open(&self) -> io::Result<File> {
+        self.directory.as_ref().map_or_else(|| File::open(&self.path), File::try_clone)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// The mounted hierarchy, and the paths found so far.
 pub(super) struct Cgroups {
-    root: Option<PathBuf>,
+    root: Option<Root>,
     known: HashMap<u64, Found>,
     searched: Option<Instant>,
 }
@@ -26,7 +62,7 @@ pub(super) struct Cgroups {
 impl Cgroups {
     /// Finds the hierarchy of version 2. Without one, cgroups have no paths.
     pub(super) fn mounted() -> Self {
-        Self { root: root(), known: HashMap::new(), searched: None }
+        Self { root: Root::find(), known: HashMap::new(), searched: None }
     }
 
     /// Returns path and container of a cgroup, to which the process `pid` belonged.
@@ -37,7 +73,7 @@ impl Cgroups {
         if self.known.len() >= CGROUPS_MAX {
             self.known.clear();
         }
-        let Some(root) = self.root.clone() else { return (None, None) };
+        let Some(root) = self.root.as_ref().map(|root| root.path.clone()) else { return (None, None) };
         // The process may have ended, its identifier may have another process, and a process can
         // move: the path counts only if it leads to the cgroup.
         let path = path_of_process(pid).filter(|path| inode(&under(&root, path)) == Some(id));
@@ -74,8 +110,9 @@ fn container(root: &Path, path: &str) -> Option<Container> {
 fn is_of_root(root: &Path, path: &str) -> bool {
     const WRITABLE_BY_OTHERS: u32 = 0o022;
     let is_of_root = |directory: &Path| {
-        fs::symlink_metadata(directory)
-            .is_ok_and(|found| found.uid() == 0 && found.mode() & WRITABLE_BY_OTHERS == 0)
+        // The root may be a link, which only this process can name.
+        let read = if directory == root { fs::metadata } else { fs::symlink_metadata };
+        read(directory).is_ok_and(|found| found.uid() == 0 && found.mode() & WRITABLE_BY_OTHERS == 0)
     };
     let directory = under(root, path);
     directory.ancestors().take_while(|ancestor| ancestor.starts_with(root)).all(is_of_root)
@@ -84,21 +121,38 @@ fn is_of_root(root: &Path, path: &str) -> bool {
 /// Returns the identifiers of the cgroups of containers with this name or identifier, with the
 /// cgroups below them.
 pub(super) fn of_container(wanted: &str) -> Vec<u64> {
-    let Some(root) = root() else { return Vec::new() };
+    let Some(found) = Root::find() else { return Vec::new() };
+    let root = found.path();
     let is_wanted = |directory: &PathBuf| {
-        container(&root, &relative(&root, directory)).is_some_and(|container| container.is_called(wanted))
+        container(root, &relative(root, directory)).is_some_and(|container| container.is_called(wanted))
     };
-    walk(&root).into_iter().filter(is_wanted).filter_map(|directory| inode(&directory)).collect()
+    walk(root).into_iter().filter(is_wanted).filter_map(|directory| inode(&directory)).collect()
 }
 
-/// Returns the mount point of the hierarchy, as it is named in /proc/mounts.
-pub(super) fn root() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+/// Returns the mount point of the hierarchy for a process, as it is named in /proc/PID/mounts.
+fn mount_point(process: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string(format!("/proc/{process}/mounts")).ok()?;
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (directory, kind) = (fields.next()?, fields.next()?);
         (kind == "cgroup2").then(|| PathBuf::from(directory))
     })
+}
+
+/// Opens the hierarchy where another process has it mounted, if this one may.
+fn mounted_for(process: &str) -> Option<File> {
+    let path = mount_point(process)?;
+    File::open(under(Path::new(&format!("/proc/{process}/root")), path.to_str()?)).ok()
+}
+
+/// Returns the numbers of the processes above this one, the nearest first.
+fn ancestors() -> impl Iterator<Item = String> {
+    let parent = |process: &str| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
+        (parent != "0").then(|| parent.to_owned())
+    };
+    iter::successors(parent("self"), move |process| parent(process)).take(ANCESTORS_MAX)
 }
 
 /// Returns the directories of a hierarchy, each before those below it.

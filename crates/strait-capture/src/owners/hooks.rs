@@ -16,7 +16,7 @@ use strait_sys::bpf::{
 };
 use strait_sys::{Error as SystemError, Kind};
 
-use super::cgroups;
+use super::cgroups::Root;
 use crate::error::Error;
 use crate::live_counters::KernelCounters;
 
@@ -171,12 +171,13 @@ fn encoded(program: Result<Vec<Instruction>, strait_filter::Error>) -> Result<Ve
 
 /// Opens the root of the cgroups that this process sees.
 fn root_cgroup() -> Result<File, Error> {
-    let Some(root) = cgroups::root() else {
+    let Some(root) = Root::find() else {
         let error =
             SystemError::new(Kind::Refused, "find", "the cgroups of version 2", "they are not mounted");
-        return Err(error.remedy("mount -t cgroup2 none DIRECTORY").into());
+        return Err(error.remedy("mount -t cgroup2 none DIRECTORY; under ip netns exec, run as root").into());
     };
-    Ok(File::open(&root).map_err(|error| SystemError::from_io("open", root.display().to_string(), &error))?)
+    let subject = || root.path().display().to_string();
+    Ok(root.open().map_err(|error| SystemError::from_io("open", subject(), &error))?)
 }
 
 /// Returns the identifiers of conversions in the running kernel.

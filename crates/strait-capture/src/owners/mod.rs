@@ -33,7 +33,7 @@ pub use self::container::{Container, Pod};
 use self::flows::{Flows, Packet};
 pub(crate) use self::hooks::Hooks;
 pub use self::selection::Select;
-pub(crate) use self::selection::resolve;
+pub(crate) use self::selection::{note, resolve};
 use self::users::Users;
 use crate::error::Error;
 use crate::frame::{Direction, Frame};

@@ -1,5 +1,8 @@
 //! Selection of owners in the kernel.
 
+use std::fs::{self, DirEntry};
+use std::path::Path;
+
 use strait_filter::owner::{Owner as Record, Selection};
 
 use super::cgroups;
@@ -27,6 +30,29 @@ pub(crate) fn resolve(select: &Select) -> Result<Selection, Error> {
         Select::Process(wanted) => process(wanted),
         Select::Container(wanted) => container(wanted),
     }
+}
+
+/// Returns a note if no process of the selection runs, for example because its name is misspelt.
+pub(crate) fn note(select: &Select) -> Option<String> {
+    let Select::Process(wanted) = select else { return None };
+    let kind = match process(wanted).ok()? {
+        Selection::Pid(pid) if !Path::new(&format!("/proc/{pid}")).exists() => "number",
+        Selection::Command(command) if !runs(&command) => "name",
+        _ => return None,
+    };
+    Some(format!(
+        "--process {wanted}: no process with this {kind} is visible; its packets are captured when it runs"
+    ))
+}
+
+/// Returns true if a process with this name, which ends with zeros, is visible.
+fn runs(wanted: &[u8]) -> bool {
+    let end = wanted.iter().position(|byte| *byte == 0).unwrap_or(wanted.len());
+    let is_wanted = |process: DirEntry| {
+        let name = fs::read(process.path().join("comm"));
+        name.is_ok_and(|name| name.strip_suffix(b"\n") == wanted.get(..end))
+    };
+    fs::read_dir("/proc").is_ok_and(|processes| processes.flatten().any(is_wanted))
 }
 
 fn process(wanted: &str) -> Result<Selection, Error> {
@@ -76,6 +102,18 @@ mod tests {
         for wrong in ["", "0", "99999999999"] {
             assert!(process(wrong).unwrap_err().to_string().starts_with("--process"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn process_that_does_not_run_is_noted() {
+        let note = |wanted: &str| note(&Select::Process(wanted.to_owned()));
+        let name = fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!((note(name.trim_end()), note(&std::process::id().to_string())), (None, None));
+        for (wanted, kind) in [("no-such-name", "name"), ("4194304", "number")] {
+            let note = note(wanted).unwrap();
+            assert!(note.contains(wanted) && note.contains(kind), "{note}");
+        }
+        assert_eq!(super::note(&Select::Container("x".into())), None);
     }
 
     #[test]

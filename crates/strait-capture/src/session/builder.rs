@@ -277,7 +277,8 @@ fn attribution(options: &Options, is_loopback: bool, filters: bool) -> Result<At
 /// Makes a session of an open path on `interface`.
 fn session(interface: &str, request: Request<'_>, opened: Opened<AnyEngine>) -> Session {
     let Request { options, link, program, attribution, .. } = request;
-    let Opened { engines, source, watch, userspace, path, mode, ring, notes } = opened;
+    let Opened { engines, source, watch, userspace, path, mode, ring, mut notes } = opened;
+    notes.extend(options.select.as_ref().and_then(owners::note));
     let shared = Shared::new(watch);
     let cpu = |i: usize| (!options.cpus.is_empty()).then(|| options.cpus[i % options.cpus.len()]);
     let lane = |(i, (engine, number)): (usize, (AnyEngine, u32))| {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lab::{End, Wire};
-use strait_capture::{Builder, Direction, Directions, InjectPath, Injector, Lane, Session};
+use strait_capture::{Builder, Direction, Directions, InjectPath, Injector, Lane, LinkStatus, Session};
 use strait_ledger::{self as ledger, Report};
 use strait_os::clock;
 
@@ -47,6 +47,10 @@ impl Capture {
 
     pub(crate) fn notes(&self) -> &[String] {
         self.session.notes()
+    }
+
+    pub(crate) fn link(&self) -> LinkStatus {
+        self.session.link()
     }
 
     pub(crate) fn mode(&self) -> &str {

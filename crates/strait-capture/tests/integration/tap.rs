@@ -178,12 +178,44 @@ fn frames_that_spill_are_neither_lost_nor_reordered() {
     assert_eq!((account.received, account.lost.total()), (u64::from(sent), 0), "{account:?}");
 }
 
-/// A TCP connection with frames that segmentation offload cuts later, in both directions.
+/// The program has several ways to copy a frame, by its length and its tag.
+#[test]
+fn frames_of_every_length_are_captured_as_on_packet_sockets() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let untagged = |len: usize| -> Vec<u8> {
+        let mut frame: Vec<u8> = (0..len).map(|at| (at * 7 + at / 256) as u8).collect();
+        frame[..6].fill(2);
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        frame
+    };
+    let tagged = |len: usize| [&untagged(len)[..12], &[0x81, 0, 0, 5], &untagged(len)[12..]].concat();
+    let frames: Vec<_> =
+        (60..=600).chain([1024, 1510]).flat_map(|len| [untagged(len), tagged(len)]).collect();
+    for snaplen in [262_144, 512, 96, 20, 15, 12, 11, 8] {
+        let open = |path| Capture::open(wire.right(), incoming().path(path).snaplen(snaplen)).unwrap();
+        let captures = [Path::Recv, Path::Tap].map(open);
+        let before = wire.right().stats().rx_packets;
+        send(&wire, &frames);
+        wire.await_arrival(before, frames.len() as u64);
+        let [sockets, tap] = captures.map(|capture| {
+            let (captured, report) = capture.finish(wire.right());
+            assert_eq!(captured.len(), frames.len(), "{report}");
+            captured
+        });
+        for ((socket, tap), sent) in sockets.iter().zip(&tap).zip(&frames) {
+            assert_eq!(tap.seen, socket.seen, "{} bytes cut to {snaplen}", sent.len());
+        }
+    }
+}
+
+/// A TCP connection with frames that segmentation offload cuts later, in both directions. The
+/// kernel keeps the bytes of a sent segment, also of a short one, apart from its headers.
 ///
 /// Two CPUs may receive at the same time, and then each capture has an order of its own.
 #[test]
 fn connections_of_the_host_are_captured_as_on_packet_sockets() {
     const BYTES: usize = 1 << 20;
+    const SHORT: std::ops::Range<usize> = 1..400;
     let offloads = &[Offload::Gro, Offload::Gso, Offload::Tso, Offload::TxChecksum];
     let Some(wire) = Wire::builder().ipv4().offloads(offloads).or_skip() else { return };
     for snaplen in [262_144, 60] {
@@ -197,9 +229,12 @@ fn connections_of_the_host_are_captured_as_on_packet_sockets() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
-                assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), BYTES as u64);
+                let all = BYTES + SHORT.sum::<usize>();
+                assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), all as u64);
             });
             let mut stream = wire.left().run(|| TcpStream::connect(address).unwrap());
+            stream.set_nodelay(true).unwrap();
+            SHORT.for_each(|len| stream.write_all(&vec![len as u8; len]).unwrap());
             stream.write_all(&vec![7; BYTES]).unwrap();
         });
         let [sockets, tap] = captures.map(|capture| {

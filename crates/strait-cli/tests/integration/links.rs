@@ -59,6 +59,20 @@ fn link_down_is_noted_and_the_capture_goes_on() {
 }
 
 #[test]
+fn larger_mtu_is_noted_once_if_slots_cut_longer_packets() {
+    for (path, notes) in [("v2", 1), ("v3", 0)] {
+        let Some(wire) = Wire::builder().or_skip() else { return };
+        let capture = Capture::start(wire.right(), &["-p", path, "--json"]);
+        for mtu in ["4000", "9000"] {
+            let command = wire.right().command("ip").args(["link", "set", "right", "mtu", mtu]);
+            let _ = command.run(LIMIT).unwrap().success();
+        }
+        let finished = capture.finish();
+        assert_eq!(finished.stderr.matches("right has a larger MTU").count(), notes, "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn lost_carrier_is_noted_and_the_capture_goes_on() {
     for path in PATHS {
         let Some(wire) = Wire::builder().or_skip() else { return };

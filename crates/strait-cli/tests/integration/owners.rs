@@ -48,6 +48,23 @@ fn owner_is_at_the_end_of_each_line() {
     assert_eq!(text.lines().filter(|line| line.contains(&owner)).count(), DATAGRAMS, "{text}");
 }
 
+/// `ip netns exec` mounts another /sys, so that the cgroups are not mounted for its program.
+#[test]
+fn cgroup_is_found_if_another_mount_hides_the_hierarchy() {
+    const WITH_ANOTHER_SYS: &str = "umount -l /sys && mount -t sysfs none /sys && exec \"$0\" \"$@\"";
+    let Some(wire) = Wire::builder().ipv4().or_skip().filter(|_| lab::program_or_skip("unshare")) else {
+        return;
+    };
+    let Some(_probe) = capture(&wire, &[]) else { return };
+    let launch = wire.left().command("unshare").args(["--mount", "sh", "-c", WITH_ANOTHER_SYS, STRAIT]);
+    let capture = Capture::watch(launch.args(["capture", "-i", "left", "--owner"]).args(COUNT).arg(FILTER));
+    send_datagrams(&wire);
+    let text = capture.wait().success().text();
+    let owner = format!(", owner {}[{}] user ", command(), std::process::id());
+    let has_cgroup = |line: &&str| line.contains(&owner) && line.contains(" cgroup /");
+    assert_eq!(text.lines().filter(has_cgroup).count(), DATAGRAMS, "{text}");
+}
+
 #[test]
 fn first_packet_of_a_flow_has_a_comment() {
     let Some(wire) = Wire::builder().ipv4().or_skip().filter(|_| tools::present()) else { return };
@@ -98,6 +115,15 @@ fn only_the_selected_process_is_captured() {
     assert_eq!(ours.wait().success().text().lines().count(), DATAGRAMS);
     let owners: &Value = &ledger(&others.end(Signal::INT).success())["owners"];
     assert_eq!(owners["known"], json!([]), "{owners}");
+}
+
+#[test]
+fn missing_process_is_noted_and_awaited() {
+    let Some(wire) = Wire::builder().ipv4().or_skip() else { return };
+    let Some(capture) = capture(&wire, &["--process", "no-such-name"]) else { return };
+    let finished = capture.end(Signal::INT).success();
+    let notes = finished.stderr.lines().filter(|line| line.contains("no process with this name")).count();
+    assert_eq!(notes, 1, "{}", finished.stderr);
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //!               |
 //!             match -> rings of this CPU - no room --> drops += 1 --------------> TCX_NEXT
 //!                        |
-//!                        room -> header, bytes -> publish -> wakeup requested? -> TCX_NEXT
-//!                                                               |
-//!                                                               yes -> ring the doorbell
+//!                        room -> frame, time -> publish -> wakeup requested? --> TCX_NEXT
+//!                                                            |
+//!                                                            yes -> ring the doorbell
 //! ```
 //!
 //! The capture engine's `tap` path loads it for tcx ingress and egress. It never changes, drops or
@@ -18,11 +18,13 @@
 //! The rings have one producer: softirqs do not nest, and frames are sent with softirqs disabled,
 //! so programs of both hooks run one after the other on a CPU.
 
+mod copy;
 pub mod layout;
 mod namespace;
 #[cfg(test)]
 mod tests;
 
+use self::copy::{ADDRESSES, TAG_BYTES, copy_frame};
 use self::layout::{CAPTURED, MARK, Record, Sizes, TAG, TIME, WIRE};
 pub use self::namespace::Confinement;
 use crate::cbpf::Program;
@@ -32,7 +34,6 @@ use crate::ebpf::{
     Size, opcode as op,
 };
 use crate::error::Error;
-use crate::interpret::{ETHERTYPE_OFFSET, TAG_LEN};
 use crate::owner::{self, Lookup};
 use crate::translate::{self, Context, Filter};
 
@@ -74,9 +75,6 @@ const STACK_BYTES_MAX: i16 = 512;
 
 /// Offset of the frame in a record.
 const FRAME: i32 = Record::BYTES as i32;
-/// Bytes before the place of a VLAN tag.
-const ADDRESSES: i32 = ETHERTYPE_OFFSET as i32;
-const TAG_BYTES: i32 = TAG_LEN as i32;
 
 /// Places outside the straight path of a captured frame.
 #[derive(Clone, Copy)]
@@ -112,6 +110,7 @@ pub fn tap_program(filter: &Program, options: &TapOptions<'_>) -> Result<Vec<Ins
     reserve(&mut asm, options, exits);
     write_header(&mut asm, options);
     copy_frame(&mut asm, exits);
+    stamp(&mut asm);
     publish(&mut asm, options, exits);
     asm.bind(exits.full);
     add_one(&mut asm, layout::DROPS);
@@ -212,10 +211,9 @@ fn place_in(
     asm.alu(Operation::Add, R1, producer as i32);
 }
 
+/// Writes the header except the time.
 fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
     let untagged = asm.label();
-    asm.call(op::KTIME_GET_NS);
-    asm.store(Size::Dw, R9, TIME, R0);
     asm.load(Size::Dw, R1, R10, STACK_CAPTURED);
     asm.store(Size::W, R9, CAPTURED, R1);
     asm.load(Size::W, R1, R6, op::SKB_LEN);
@@ -239,36 +237,12 @@ fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
     }
 }
 
-/// Copies the frame, with its tag after the addresses.
-fn copy_frame(asm: &mut Assembler, exits: Exits) {
-    let (plain, done) = (asm.label(), asm.label());
-    asm.load(Size::Dw, R1, R10, STACK_TAG);
-    asm.jump_if(Condition::Equal, R1, 0, plain);
-    asm.jump_if(Condition::Less, R7, ADDRESSES, plain);
-    asm.swap_big_endian(R1, 32);
-    asm.store(Size::W, R9, (FRAME + ADDRESSES) as i16, R1);
-    asm.mov(R4, ADDRESSES);
-    copy(asm, 0, FRAME, exits);
-    asm.mov(R4, R7);
-    asm.alu(Operation::Sub, R4, ADDRESSES);
-    asm.jump_if(Condition::Less, R4, 1, done);
-    copy(asm, ADDRESSES, FRAME + ADDRESSES + TAG_BYTES, exits);
-    asm.jump(done);
-    asm.bind(plain);
-    asm.mov(R4, R7);
-    copy(asm, 0, FRAME, exits);
-    asm.bind(done);
-}
-
-/// Copies R4 bytes of the frame from the offset `from` to the offset `to` of the record.
-fn copy(asm: &mut Assembler, from: i32, to: i32, exits: Exits) {
-    asm.mov(R1, R6);
-    asm.mov(R2, from);
-    asm.mov(R3, R9);
-    asm.alu(Operation::Add, R3, to);
-    asm.call(op::SKB_LOAD_BYTES);
-    // The bytes are within the frame, so this is the loss of a frame that the kernel cannot read.
-    asm.jump_if(Condition::NotEqual, R0, 0, exits.full);
+/// Writes the time. This is the last part of the record, for two reasons: another CPU can publish a
+/// later frame only between here and the publication, and the frame's stores reach the cache while
+/// the clock is read, instead of while the publication waits for them.
+fn stamp(asm: &mut Assembler) {
+    asm.call(op::KTIME_GET_NS);
+    asm.store(Size::Dw, R9, TIME, R0);
 }
 
 /// Publishes the record, and rings the doorbell if the reader requested it.

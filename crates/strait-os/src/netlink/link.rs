@@ -67,6 +67,8 @@ pub struct LinkReading {
     /// Number of carrier losses since the link was created (`IFLA_CARRIER_DOWN_COUNT`); wraps
     /// around.
     pub carrier_downs: u32,
+    /// Bytes of the longest packet without its link header (`IFLA_MTU`).
+    pub mtu: u32,
 }
 
 /// Mode of an attached XDP program.
@@ -137,11 +139,14 @@ pub(super) fn parse_interface(message: Message<'_>) -> Result<Interface> {
 
 pub(super) fn parse_reading(message: Message<'_>) -> Result<LinkReading> {
     let flags = read_u32(message.body, 8).ok_or_else(|| malformed("a truncated link header"))?;
-    let downs = message.attributes(IFINFOMSG_LEN)?.find_u32(IFLA_CARRIER_DOWN_COUNT)?;
+    let attributes = || message.attributes(IFINFOMSG_LEN);
+    let downs = attributes()?.find_u32(IFLA_CARRIER_DOWN_COUNT)?;
+    let mtu = attributes()?.find_u32(libc::IFLA_MTU)?;
     Ok(LinkReading {
         is_up: flags & libc::IFF_UP as u32 != 0,
         has_carrier: flags & IFF_LOWER_UP != 0,
         carrier_downs: downs.unwrap_or_default(),
+        mtu: mtu.unwrap_or_default(),
     })
 }
 

@@ -48,6 +48,10 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
         shape.frame_bytes = frame_bytes_max::<R>(request);
     }
     let watch = LinkWatch::open(interface)?;
+    // Slots of the size of the longest frame, and not of the snaplen.
+    if R::HAS_SLOTS && shape.frame_bytes < FRAME_BYTES_MAX.min(options.snaplen) as usize {
+        watch.set_mtu_max(interface.mtu);
+    }
     let mut engines = Vec::with_capacity(numbers.len());
     for _ in &numbers {
         engines.push(Engine::<R>::open(interface, &program, &shape)?);

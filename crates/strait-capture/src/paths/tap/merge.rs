@@ -1,10 +1,10 @@
 //! Frames of several rings, in the order of their timestamps.
 //!
 //! A batch takes only frames with a timestamp before its start. So no frame of another CPU with an
-//! earlier timestamp can be published later, but for one: a program reads the clock, then copies
-//! its frame and publishes it. Frames of different CPUs can therefore be out of order by the time
-//! of that copy, less than a microsecond on a machine that is not interrupted. Frames of one CPU
-//! are always in order.
+//! earlier timestamp can be published later, but for one: a program reads the clock a few
+//! instructions before it publishes the record. Frames of different CPUs can therefore be out of
+//! order by less than a microsecond on a machine that is not interrupted. Frames of one CPU are
+//! always in order.
 //!
 //! A CPU has two rings. While its spill ring has frames, all of them are later than those of its
 //! first ring. The spill rings are polled before the first rings: a frame that is found in one then
@@ -51,6 +51,8 @@ impl Cursor {
 #[derive(Clone, Copy)]
 pub(super) struct Item {
     ring: u32,
+    /// Number of captured bytes.
+    captured: u32,
     position: u64,
 }
 
@@ -59,11 +61,11 @@ impl Item {
     #[inline]
     pub(super) fn read(self, cursors: &[Cursor]) -> Option<(Record, &[u8])> {
         let cursor = cursors.get(self.ring as usize)?;
-        let record = cursor.record(self.position)?;
-        // With the header in one slice: the bytes of a record that starts at the end of the ring
-        // follow it in the spare bytes, and are not at the start of the ring.
-        let whole = cursor.reader.bytes(self.position, Record::BYTES + record.captured as usize)?;
-        Some((record, whole.get(Record::BYTES..)?))
+        // In one slice: the bytes of a record that starts at the end of the ring follow it in the
+        // spare bytes, and are not at the start of the ring.
+        let whole = cursor.reader.bytes(self.position, Record::BYTES + self.captured as usize)?;
+        let (header, bytes) = whole.split_first_chunk()?;
+        Some((Record::parse(header), bytes))
     }
 }
 
@@ -152,7 +154,7 @@ impl Merge {
         let Head { ring, mut record } = self.heads[at];
         let cursor = &mut cursors[ring];
         loop {
-            self.items.push(Item { ring: ring as u32, position: cursor.next });
+            self.items.push(Item { ring: ring as u32, captured: record.captured, position: cursor.next });
             cursor.next += record.stride() as u64;
             let last_ns = record.timestamp_ns;
             match cursor.record(cursor.next) {

@@ -15,6 +15,8 @@ mod merge;
 mod open;
 mod server;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use strait_filter::cbpf::Program;
 
