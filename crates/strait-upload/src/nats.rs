@@ -13,6 +13,7 @@ use async_nats::jetstream::context::{Context, ContextBuilder, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::{ConnectOptions, Event};
 use bytes::Bytes;
+use strait_os::retry::{Attempts, Step};
 use strait_program::Error;
 use strait_program::broker::{Answer, Broker};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -45,21 +46,14 @@ impl Batch {
     }
 }
 
-/// Time since which messages are not acknowledged.
-struct Stall {
-    since: Instant,
-    /// Time of the next attempt, and the pause before it.
-    next: Instant,
-    pause: Duration,
-    cause: String,
-}
-
 /// Connection to a server, which is opened when it is needed.
 pub(crate) struct Nats {
     broker: Broker,
     capture: String,
     context: Option<Context>,
-    stall: Option<Stall>,
+    attempts: Attempts,
+    /// Cause of the last failure.
+    cause: String,
     /// Last error that the server has reported by itself, such as a missing permission.
     reported: Arc<Mutex<Option<String>>>,
 }
@@ -68,7 +62,8 @@ impl Nats {
     /// Checks the credentials. The server may be down.
     pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
         let (broker, capture, reported) = (broker.clone(), capture.to_owned(), Arc::default());
-        let nats = Self { broker, capture, context: None, stall: None, reported };
+        let attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
+        let nats = Self { broker, capture, context: None, attempts, cause: String::new(), reported };
         nats.options().map_err(Error::usage)?;
         Ok(nats)
     }
@@ -77,42 +72,23 @@ impl Nats {
     pub(crate) async fn publish(&mut self, batch: &Batch) -> Answer {
         let mut left: Vec<usize> = (0..batch.lines.len()).collect();
         while !left.is_empty() {
-            if let Some(cause) = self.wait_to_retry().await {
-                return Answer { lost: left, cause };
-            }
-            match self.attempt(batch, &mut left).await {
-                Ok(()) => self.stall = None,
-                Err(cause) => self.fail(cause),
+            match self.attempts.step(std::time::Instant::now(), RETRY_FOR) {
+                Step::Attempt => match self.attempt(batch, &mut left).await {
+                    Ok(()) => self.attempts.succeed(),
+                    Err(cause) => self.fail(cause),
+                },
+                Step::Wait(pause) => sleep(pause).await,
+                Step::GiveUp => return Answer { lost: left, cause: self.cause.clone() },
             }
         }
         Answer::default()
     }
 
-    /// Waits until the next attempt. Returns the cause of the failure if messages have waited long
-    /// enough.
-    async fn wait_to_retry(&self) -> Option<String> {
-        let stall = self.stall.as_ref()?;
-        loop {
-            let until_next = stall.next.saturating_duration_since(Instant::now());
-            if until_next.is_zero() {
-                return None;
-            }
-            let left = RETRY_FOR.saturating_sub(stall.since.elapsed());
-            if left.is_zero() {
-                return Some(stall.cause.clone());
-            }
-            sleep(until_next.min(left)).await;
-        }
-    }
-
     /// Closes the connection after a failure, and plans the next attempt.
     fn fail(&mut self, cause: String) {
         self.context = None;
-        let cause = self.reported.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(cause);
-        let now = Instant::now();
-        let pause = self.stall.as_ref().map_or(BACKOFF, |stall| (stall.pause * 2).min(BACKOFF_MAX));
-        let since = self.stall.as_ref().map_or(now, |stall| stall.since);
-        self.stall = Some(Stall { since, next: now + pause, pause, cause });
+        self.cause = self.reported.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(cause);
+        self.attempts.fail(std::time::Instant::now());
     }
 
     /// Sends the messages in `left`, and removes those that are acknowledged.
