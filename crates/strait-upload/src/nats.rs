@@ -41,7 +41,7 @@ impl Client for Nats {
         for (at, line) in batch.open(work) {
             let id = batch.id(&self.capture, at);
             let message = PublishMessage::build().payload(line.clone()).message_id(id);
-            match timeout_at(deadline, context.send_publish(self.broker.subject.clone(), message)).await {
+            match timeout_at(deadline, context.send_publish(self.broker.name.clone(), message)).await {
                 Ok(Ok(acknowledgment)) => pending.push((at, acknowledgment)),
                 Ok(Err(error)) => failure = Some(self.text(&error)),
                 Err(_) => failure = Some(late()),
@@ -62,6 +62,8 @@ impl Client for Nats {
         failure.map_or(Ok(()), Err)
     }
 
+    fn forget(&mut self) {}
+
     fn close(&mut self, cause: String) -> String {
         self.context = None;
         self.reported.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(cause)
@@ -80,7 +82,9 @@ impl Nats {
     async fn connect(&self) -> Result<Context, String> {
         let options = self.options()?;
         let scheme = if self.broker.requires_tls { "tls" } else { "nats" };
-        let client = options.connect(format!("{scheme}://{}", self.broker.address)).await;
+        let servers: Vec<String> =
+            self.broker.addresses.iter().map(|address| format!("{scheme}://{address}")).collect();
+        let client = options.connect(&servers[..]).await;
         let client = client.map_err(|error| error.to_string())?;
         Ok(ContextBuilder::new().timeout(ACK_LIMIT).max_ack_inflight(UNACKNOWLEDGED_MAX).build(client))
     }
@@ -122,7 +126,7 @@ impl Nats {
     fn text(&self, error: &async_nats::jetstream::context::PublishError) -> String {
         match error.kind() {
             PublishErrorKind::StreamNotFound => {
-                format!("no stream of the server takes the subject {}: create one", self.broker.subject)
+                format!("no stream of the server takes the subject {}: create one", self.broker.name)
             }
             _ => error.to_string(),
         }

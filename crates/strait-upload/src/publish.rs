@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use strait_os::retry::{Attempts, Step};
 use strait_program::Error;
-use strait_program::broker::{Answer, Broker, HEAD_LEN_MAX, Head};
+use strait_program::broker::{Answer, Broker, HEAD_LEN_MAX, Head, Kind};
 use strait_program::output::print_text;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Sender, channel};
 
+use crate::kafka::Kafka;
 use crate::nats::Nats;
 
 /// Time for which flows wait while the broker does not take them.
@@ -32,6 +33,8 @@ pub(crate) trait Client {
     /// # Errors
     /// The cause, if flows are still open.
     async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String>;
+    /// Forgets the batch, of which the open flows are lost.
+    fn forget(&mut self);
     /// Closes the connection after a failure. Returns the cause, or a better one.
     fn close(&mut self, cause: String) -> String;
 }
@@ -57,6 +60,11 @@ impl Batch {
         work.open.iter().filter_map(|&at| Some((at, self.lines.get(at)?)))
     }
 
+    /// Returns the line of a flow.
+    pub(crate) fn line(&self, at: usize) -> &[u8] {
+        self.lines.get(at).map_or(&[], |line| line)
+    }
+
     /// Returns the identifier of a flow: `CAPTURE-NUMBER`.
     pub(crate) fn id(&self, capture: &str, at: usize) -> String {
         format!("{capture}-{}", self.first.wrapping_add(at as u64))
@@ -68,11 +76,13 @@ impl Batch {
 pub(crate) struct Work {
     /// Positions of the flows that the broker has not answered, in rising order.
     open: Vec<usize>,
+    /// The broker's answer so far: flows that it will not take.
+    answer: Answer,
 }
 
 impl Work {
     fn new(batch: &Batch) -> Self {
-        Self { open: (0..batch.lines.len()).collect() }
+        Self { open: (0..batch.lines.len()).collect(), answer: Answer::default() }
     }
 
     pub(crate) fn open(&self) -> &[usize] {
@@ -82,6 +92,28 @@ impl Work {
     /// Notes acknowledged flows, in rising order.
     pub(crate) fn settle(&mut self, acknowledged: &[usize]) {
         self.open.retain(|at| acknowledged.binary_search(at).is_err());
+    }
+
+    /// Notes flows, in rising order, that the broker will not take.
+    pub(crate) fn refuse(&mut self, refused: &[usize], cause: String) {
+        self.settle(refused);
+        self.answer.lost.extend(refused);
+        self.answer.cause = cause;
+    }
+
+    /// Counts flows that are sent again although the broker may have stored them.
+    pub(crate) fn repeat(&mut self, flows: usize) {
+        self.answer.repeated += flows as u64;
+    }
+
+    /// Returns the answer, with the open flows as lost ones.
+    fn end(self, cause: &str) -> Answer {
+        let mut answer = self.answer;
+        if !self.open.is_empty() {
+            answer.lost.extend(self.open);
+            cause.clone_into(&mut answer.cause);
+        }
+        answer
     }
 }
 
@@ -116,18 +148,13 @@ impl<C: Client> Publisher<C> {
                     }
                 },
                 Step::Wait(pause) => tokio::time::sleep(pause).await,
-                Step::GiveUp => return Answer { lost: work.open, cause: self.cause.clone() },
+                Step::GiveUp => {
+                    self.client.forget();
+                    break;
+                }
             }
         }
-        Answer::default()
-    }
-
-    async fn publish_all(mut self, mut batches: Receiver<Result<Batch, Error>>) -> Result<(), Error> {
-        while let Some(batch) = batches.recv().await {
-            let answer = self.publish(&batch?).await;
-            print_text(&answer.to_string())?;
-        }
-        Ok(())
+        work.end(&self.cause)
     }
 }
 
@@ -136,15 +163,28 @@ impl<C: Client> Publisher<C> {
 /// # Errors
 /// The credentials cannot be read; standard input is not in the protocol.
 pub(crate) fn run(broker: &Broker, capture: &str) -> Result<(), Error> {
+    match broker.kind {
+        Kind::Nats => publish_all(Nats::open(broker, capture)?),
+        Kind::Kafka => publish_all(Kafka::open(broker, capture)?),
+    }
+}
+
+fn publish_all(client: impl Client) -> Result<(), Error> {
+    let mut publisher = Publisher::new(client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed(format!("start the client: {error}")))?;
-    let publisher = Publisher::new(Nats::open(broker, capture)?);
     // The connection must be served while no batch comes, so a thread waits for the next one.
-    let (sender, batches) = channel(1);
+    let (sender, mut batches) = channel(1);
     let reader = std::thread::Builder::new().name("input".into());
     let reader = reader.spawn(move || read_all(&std::io::stdin(), &sender));
     reader.map_err(|error| Error::failed(format!("start a thread: {error}")))?;
-    runtime.block_on(publisher.publish_all(batches))
+    runtime.block_on(async {
+        while let Some(batch) = batches.recv().await {
+            let answer = publisher.publish(&batch?).await;
+            print_text(&answer.to_string())?;
+        }
+        Ok(())
+    })
 }
 
 /// Reads batches until the end of the input.

@@ -40,8 +40,9 @@ pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
     /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
     /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given; or publish
-    /// them on a subject of NATS, as JSON: nats://HOST:PORT/SUBJECT, nats+tls:// with TLS, port
-    /// 4222 if none is given
+    /// them as JSON, on a subject of NATS: nats://HOST:PORT/SUBJECT, port 4222 if none is given; or
+    /// on a topic of Kafka: kafka://HOST:PORT,HOST:PORT/TOPIC, port 9092; nats+tls:// and
+    /// kafka+tls:// require TLS
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Option<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
@@ -495,7 +496,8 @@ impl Totals {
         let Some(place) = self.place.as_ref().filter(|_| *lost > 0) else { return Ok(self.to_string()) };
         let (lost, all) = (Grouped(*lost), Grouped(flows + lost));
         let cause = failure.as_deref().unwrap_or("an unknown cause");
-        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}")))
+        let repeated = Repeated(self.summary.exported.repeated);
+        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}{repeated}")))
     }
 }
 
@@ -513,6 +515,7 @@ impl fmt::Display for Totals {
         if let Some(place) = &self.place {
             write!(f, " {place}")?;
         }
+        write!(f, "{}", Repeated(self.summary.exported.repeated))?;
         match flows_evicted {
             0 => {}
             1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
@@ -527,6 +530,18 @@ impl fmt::Display for Totals {
             rows => write!(f, "; {} rows are lost, as the spool was full", Grouped(rows))?,
         }
         write_missed(f, missed)
+    }
+}
+
+/// `; 20 flows were sent again and may be stored twice`, or nothing.
+struct Repeated(u64);
+
+impl fmt::Display for Repeated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            flows => write!(f, "; {} flows were sent again and may be stored twice", Grouped(flows)),
+        }
     }
 }
 
