@@ -48,7 +48,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Splits lines, each of which is a flow.
-    fn new(first: u64, lines: Vec<u8>) -> Self {
+    pub(crate) fn new(first: u64, lines: Vec<u8>) -> Self {
         let all = Bytes::from(lines);
         let line = |line: &[u8]| all.slice_ref(line);
         let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line);
@@ -81,7 +81,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    fn new(batch: &Batch) -> Self {
+    pub(crate) fn new(batch: &Batch) -> Self {
         Self { open: (0..batch.lines.len()).collect(), answer: Answer::default() }
     }
 
@@ -107,7 +107,7 @@ impl Work {
     }
 
     /// Returns the answer, with the open flows as lost ones.
-    fn end(self, cause: &str) -> Answer {
+    pub(crate) fn end(self, cause: &str) -> Answer {
         let mut answer = self.answer;
         if !self.open.is_empty() {
             answer.lost.extend(self.open);

@@ -36,7 +36,7 @@ use self::connection::Connection;
 use self::records::{Origin, Record};
 use self::requests::{Code, INIT_PRODUCER_ID, METADATA, PRODUCE, Produced};
 use self::sasl::Login;
-use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work};
+use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 
 /// Time that a leader has to get the acknowledgments of the replicas. It answers before the limit.
 const REPLICAS_LIMIT: Duration = Duration::from_secs(4);
@@ -242,7 +242,7 @@ impl Kafka {
         let parcel = self.parcels.get_mut(at)?;
         let Some(code) = code else {
             parcel.is_unknown = true;
-            return Some(crate::publish::late());
+            return Some(late());
         };
         if code.is_stored() {
             let Parcel { flows, .. } = self.parcels.remove(at);
@@ -362,4 +362,83 @@ fn tls() -> Result<TlsConnector, String> {
     }
     let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Ok(Arc::new(config).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a producer with the parcels of these flows, of which each key has a digit.
+    fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
+        let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
+        let batch = Batch::new(0, (0..flows).map(line).collect::<String>().into_bytes());
+        let work = Work::new(&batch);
+        let broker: Broker = "kafka://h/flows".parse().unwrap();
+        let mut kafka = Kafka {
+            broker,
+            capture: "c".into(),
+            access: Access { tls: None, login: None },
+            cluster: None,
+            producer: Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() }),
+            parcels: Vec::new(),
+            resume: Instant::now(),
+        };
+        kafka.parcels = parcels(&batch, &work, partitions);
+        (kafka, work)
+    }
+
+    #[test]
+    fn parcel_that_is_too_large_is_halved_down_to_a_flow() {
+        let (mut kafka, mut work) = producer(4, 1);
+        let mut settle = |code| {
+            assert_eq!(kafka.settle(0, Some(Code(code)), &mut work), None);
+            kafka.parcels.iter().map(|parcel| parcel.flows.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(settle(10), [[0, 1], [2, 3]]);
+        assert_eq!(settle(18), [vec![0], vec![1], vec![2, 3]]);
+        assert_eq!(settle(10), [vec![1], vec![2, 3]]);
+        assert_eq!(settle(0), [[2, 3]]);
+        assert!(settle(46).is_empty());
+        assert_eq!(kafka.producer.unwrap().sequences[&0], 3);
+        let answer = work.end("");
+        assert_eq!((answer.lost, answer.repeated), (vec![0], 0));
+        assert!(answer.cause.contains("max.message.bytes"));
+    }
+
+    #[test]
+    fn sequence_starts_again_after_the_largest_number() {
+        let (mut kafka, mut work) = producer(4, 1);
+        kafka.producer.as_mut().unwrap().sequences.insert(0, i32::MAX - 1);
+        assert_eq!(kafka.settle(0, Some(Code::NONE), &mut work), None);
+        assert_eq!(kafka.producer.unwrap().sequences[&0], 2);
+    }
+
+    #[test]
+    fn flows_that_may_be_stored_count_as_repeated_if_the_producer_starts_anew() {
+        let (mut kafka, mut work) = producer(40, 3);
+        let sizes: Vec<u64> = kafka.parcels.iter().map(|parcel| parcel.flows.len() as u64).collect();
+        // No answer, acknowledgment in time of the leader alone, and a leader that has changed.
+        let results = [None, Some(Code(7)), Some(Code(6))];
+        for (partition, code) in results.into_iter().enumerate() {
+            assert!(kafka.settle(partition, code, &mut work).is_some());
+        }
+        assert!(kafka.settle(0, Some(Code(6)), &mut work).is_some(), "the first attempt may have worked");
+        assert!(Code(45).needs_producer() && !Code(46).needs_producer());
+        kafka.start_anew(&mut work);
+        kafka.start_anew(&mut work);
+        assert!(kafka.producer.is_none());
+        assert_eq!(work.end("").repeated, sizes[0] + sizes[1]);
+    }
+
+    #[test]
+    fn numbers_of_a_lost_parcel_are_not_used_again() {
+        let (mut kafka, mut work) = producer(4, 1);
+        kafka.settle(0, Some(Code(6)), &mut work).unwrap();
+        kafka.forget();
+        assert!(kafka.producer.is_some() && kafka.parcels.is_empty());
+        let (mut kafka, mut work) = producer(4, 1);
+        kafka.settle(0, None, &mut work).unwrap();
+        kafka.forget();
+        assert!(kafka.producer.is_none() && kafka.parcels.is_empty());
+    }
 }
