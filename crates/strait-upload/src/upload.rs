@@ -1,6 +1,5 @@
 //! Sends files until there are none left, or for as long as a capture writes further ones.
 
-use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -155,12 +154,7 @@ impl Sender<'_> {
                 self.bytes += bytes;
                 self.files += 1;
             }
-            match fs::remove_file(&file.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::failed(format!("remove {}: {error}", file.path.display())));
-                }
-                _ => {}
-            }
+            self.spool.remove(&file)?;
             if std::mem::take(&mut self.is_failing) {
                 print_stderr(format_args!(
                     "strait: note: the upload to {} works again\n",
