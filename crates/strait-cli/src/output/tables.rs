@@ -343,35 +343,19 @@ impl TableOutput {
         Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
     }
 
-    /// Reports the start and the end of a failure of the export, or of a pause of the upload.
+    /// Reports the start and the end of a failure of the export.
     fn report_failure(&mut self) {
-        let was_failing = self.is_failing;
-        let note = match &self.place {
-            Place::Directory(_) => return,
-            Place::Bucket(upload) => {
-                self.is_failing = upload.has_ended();
-                let (bucket, directory) = (upload.bucket(), upload.directory().display());
-                if self.is_failing {
-                    format!(
-                        "strait-upload has ended: files for {bucket} wait in {directory} until it is started again"
-                    )
-                } else {
-                    "strait-upload was started again".to_owned()
-                }
+        let Place::Export(exporter) = &self.place else { return };
+        let (receiver, failure) = (exporter.name(), exporter.failure());
+        let was_failing = std::mem::replace(&mut self.is_failing, failure.is_some());
+        match failure {
+            Some(error) if !was_failing => print_stderr(format_args!(
+                "strait: note: the export to {receiver} fails: {error}; flows are lost until it works\n"
+            )),
+            None if was_failing => {
+                print_stderr(format_args!("strait: note: the export to {receiver} works again\n"));
             }
-            Place::Export(exporter) => {
-                let (receiver, failure) = (exporter.name(), exporter.failure());
-                self.is_failing = failure.is_some();
-                match failure {
-                    Some(error) => {
-                        format!("the export to {receiver} fails: {error}; flows are lost until it works")
-                    }
-                    None => format!("the export to {receiver} works again"),
-                }
-            }
-        };
-        if self.is_failing != was_failing {
-            print_stderr(format_args!("strait: note: {note}\n"));
+            _ => {}
         }
     }
 
@@ -406,6 +390,9 @@ impl TableOutput {
 
 impl Sink for TableOutput {
     fn start(&mut self) -> Result<(), Error> {
+        if let Place::Bucket(upload) = &self.place {
+            upload.watch()?;
+        }
         Ok(self.sink.start()?)
     }
 
