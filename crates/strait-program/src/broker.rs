@@ -172,8 +172,8 @@ impl FromStr for Head {
 }
 
 /// Answer to a batch, a line: an empty one if the broker has taken all flows, else the positions of
-/// those that are lost, separated by commas, and the cause. Before that comes the number of repeated
-/// flows, as in `+3`, unless it is zero.
+/// those that are lost, separated by commas, and the cause. Before that comes the number of
+/// repeated flows, as in `+3`, unless it is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Positions of the lost flows in the batch.

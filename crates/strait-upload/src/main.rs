@@ -2,9 +2,9 @@
 //! executes.
 //!
 //! It sends the complete files of a spool directory to an object store, and removes each one from
-//! the directory after that. `strait capture --to nats://HOST/SUBJECT` and `--to
-//! kafka://HOST/TOPIC` start it to publish flows. These clients and their hundred crates are here and not in `strait`, to which users give
-//! capabilities.
+//! the directory after that. `strait capture --to nats://HOST/SUBJECT` and `kafka://HOST/TOPIC`
+//! start it to publish flows. These clients and their hundred crates are here and not in `strait`,
+//! to which users give capabilities.
 
 mod http;
 mod kafka;

@@ -1,8 +1,9 @@
 //! Publishes the flows of a capture: reads batches from standard input, and answers each one on
 //! standard output when the broker has acknowledged its flows or they are lost.
 //!
-//! A [`Client`] speaks the protocol of a broker. Here is what all of them share: after a failure the
-//! connection is opened anew, with growing pauses, and flows wait for it for at most [`RETRY_FOR`].
+//! A [`Client`] speaks the protocol of a broker. All of them share the attempts: after a failure
+//! the connection is opened anew, with growing pauses, and flows wait for it for at most
+//! [`RETRY_FOR`].
 
 use std::io::{BufRead as _, Read as _, Stdin};
 use std::time::{Duration, Instant};

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use strait_os::output;
 use strait_program::bucket::Bucket;
+use strait_program::output::print_stderr;
 
-use super::print_stderr;
 use super::program::{Output, Program};
 use crate::Error;
 use crate::{external, trust};

@@ -12,7 +12,7 @@ use crate::rig::{Capture, LIMIT, count, ledger, numbered, run, send};
 
 const PARTITIONS: u32 = 4;
 
-/// Returns the flows of records, each of which has the key of its flow and an identifier of its own.
+/// Returns the flows of records, each of which has the key of its flow and its own identifier.
 fn flows(records: &[StoredRecord]) -> Vec<Value> {
     let ids: BTreeSet<&str> = records.iter().map(|record| &*record.id).collect();
     assert_eq!(ids.len(), records.len(), "{records:?}");

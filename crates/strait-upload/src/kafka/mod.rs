@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The producer is idempotent: it has an identifier, and its records are numbered within each
-//! partition. A broker ignores a parcel that it has stored, so a parcel without an acknowledgment is
-//! sent again without a second copy. If the broker has forgotten the numbers, the producer starts
-//! anew; flows that are then sent again although they may be stored are counted
+//! partition. A broker ignores a parcel that it has stored, so a parcel without an acknowledgment
+//! is sent again without a second copy. If the broker has forgotten the numbers, the producer
+//! starts anew; flows that are then sent again although they may be stored are counted
 //! ([`Work::repeat`]).
 //!
 //! The client is written here, as those of crates.io that need no C library are not idempotent.

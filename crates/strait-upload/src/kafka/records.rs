@@ -31,7 +31,8 @@ pub(super) struct Origin {
     pub(super) sequence: i32,
 }
 
-/// Returns the key of a flow: its community ID, which both directions share. Empty if there is none.
+/// Returns the key of a flow: its community ID, which both directions share. Empty if there is
+/// none.
 pub(super) fn key(line: &[u8]) -> &str {
     let line = std::str::from_utf8(line).unwrap_or_default();
     line.split_once(KEY).and_then(|(_, rest)| rest.split_once('"')).map_or("", |(key, _)| key)

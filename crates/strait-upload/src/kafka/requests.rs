@@ -191,7 +191,27 @@ pub(super) fn read_produced(bytes: &[u8]) -> Result<Produced, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::num::u8;
+    use proptest::prelude::proptest;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn answers_of_any_bytes_are_read_or_refused(bytes in vec(u8::ANY, 0..200), count in 0_u8..4) {
+            // Small numbers, which are lengths, let the rest be read.
+            let small: Vec<u8> = bytes.iter().map(|byte| byte % (count + 1)).collect();
+            for bytes in [bytes, small] {
+                let read = [
+                    read_metadata(&bytes, "").is_ok(),
+                    read_producer_id(&bytes, "").is_ok(),
+                    read_produced(&bytes).is_ok(),
+                ];
+                assert!(bytes.len() >= 8 || read == [false; 3]);
+            }
+        }
+    }
 
     #[test]
     fn metadata_has_brokers_and_leaders() {

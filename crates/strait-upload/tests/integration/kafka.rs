@@ -1,5 +1,5 @@
-//! Tests of `strait-upload publish` with Apache Kafka: each flow is stored once, in the partition of
-//! its key, also if acknowledgments are lost.
+//! Tests of `strait-upload publish` with Apache Kafka: each flow is stored once, in the partition
+//! of its key, also if acknowledgments are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
