@@ -96,7 +96,7 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(5);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut attempts = Attempts::new(Duration::from_secs(2), Duration::from_secs(60));
+        let mut attempts = Attempts::new(Duration::from_secs(2), Duration::from_mins(1));
         assert_eq!(attempts.step(start, Duration::ZERO), Step::Attempt);
         attempts.fail(start);
         assert_eq!(attempts.step(after(1), LIMIT), Step::Wait(Duration::from_secs(1)));
