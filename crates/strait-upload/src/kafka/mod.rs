@@ -48,6 +48,8 @@ pub(crate) struct Kafka {
     broker: Broker,
     capture: String,
     access: Access,
+    /// Number of the next of the given servers.
+    server: usize,
     cluster: Option<Cluster>,
     producer: Option<Producer>,
     /// Flows of the batch that are not acknowledged.
@@ -110,6 +112,7 @@ impl Kafka {
             broker: broker.clone(),
             capture: capture.to_owned(),
             access: Access { tls, login },
+            server: 0,
             cluster: None,
             producer: None,
             parcels: Vec::new(),
@@ -117,18 +120,22 @@ impl Kafka {
         })
     }
 
-    /// Asks the first server that answers for the cluster, and for an identity if there is none.
+    /// Asks a server for the cluster. The next attempt asks the next server.
     async fn connect(&mut self) -> Result<(), String> {
-        let mut failure = String::new();
-        for address in &self.broker.addresses {
-            match self.access.connect(address).await {
-                Ok(connection) => return self.learn(connection).await,
-                Err(cause) => failure = format!("{address}: {cause}"),
-            }
+        let address = self.broker.addresses.get(self.server).ok_or("it has no address")?;
+        let opened = self.access.connect(address).await;
+        let opened = opened.map_err(|cause| format!("{address}: {cause}"));
+        let learnt = match opened {
+            Ok(connection) => self.learn(connection).await,
+            Err(cause) => Err(cause),
+        };
+        if learnt.is_err() {
+            self.server = (self.server + 1) % self.broker.addresses.len();
         }
-        Err(failure)
+        learnt
     }
 
+    /// Asks for the cluster, and for an identity if there is none.
     async fn learn(&mut self, mut connection: Connection) -> Result<(), String> {
         let (topic, end) = (&self.broker.name, Instant::now() + ACK_LIMIT);
         let answer = connection.call(METADATA, &requests::metadata(topic), end).await?;
@@ -378,6 +385,7 @@ mod tests {
             broker,
             capture: "c".into(),
             access: Access { tls: None, login: None },
+            server: 0,
             cluster: None,
             producer: Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() }),
             parcels: Vec::new(),

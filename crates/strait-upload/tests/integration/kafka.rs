@@ -91,7 +91,9 @@ fn flow_is_stored_once_also_if_acknowledgments_are_lost_or_the_broker_starts_aga
     kafka.start();
     // Batches of 100 flows must be split.
     kafka.create_topic("flows", PARTITIONS, &["max.message.bytes=1000"]);
-    let mut publisher = Publisher::to(&kafka.url("flows"), &[]);
+    // The first server is down.
+    let url = kafka.url("flows").replace("kafka://", "kafka://127.0.0.1:1,");
+    let mut publisher = Publisher::to(&url, &[]);
     publisher.write_lines(0, &lines(0..100));
     assert_eq!(publisher.answer(), "\n");
 
