@@ -120,7 +120,7 @@ impl Kafka {
         })
     }
 
-    /// Asks a server for the cluster. The next attempt asks the next server.
+    /// Asks a server for the cluster. After a failure the next attempt asks the next server.
     async fn connect(&mut self) -> Result<(), String> {
         let address = self.broker.addresses.get(self.server).ok_or("it has no address")?;
         let opened = self.access.connect(address).await;
