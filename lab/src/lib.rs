@@ -8,6 +8,7 @@
 //! test.
 
 mod compiler;
+mod kafka;
 mod moto;
 mod nats;
 mod process;
@@ -17,6 +18,7 @@ mod wait;
 mod wire;
 
 pub use compiler::compile;
+pub use kafka::{Kafka, StoredRecord};
 pub use moto::Moto;
 pub use nats::Nats;
 pub use process::{Finished, Launch, Process, deleted_files};

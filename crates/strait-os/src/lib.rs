@@ -3,7 +3,8 @@
 //! Here are the parts of the system around the bytes: interfaces and their drivers ([`interface`],
 //! [`ethtool`], [`netlink`], [`egress`]), private networks ([`netns`], [`wire`]), this process
 //! ([`process`], [`service`], [`stdio`]), clocks and waits ([`clock`], [`wait`]), files that are
-//! safe to write to ([`output`]), and text for a terminal ([`text`]). Rings, sockets for packets
+//! safe to write to ([`output`]), the plan of repeated attempts ([`retry`]), and text for a
+//! terminal ([`text`]). Rings, sockets for packets
 //! and other shared memory are in `strait-sys`, which only the engines call.
 //!
 //! This crate has no unsafe code. Where a system call needs some, `strait-sys` has a function for
@@ -20,6 +21,7 @@ pub mod netlink;
 pub mod netns;
 pub mod output;
 pub mod process;
+pub mod retry;
 pub mod service;
 pub mod stdio;
 pub mod text;

@@ -10,10 +10,11 @@ use std::str::FromStr;
 
 use crate::authority;
 
-/// Port of NATS.
-const NATS_PORT: u16 = 4222;
-/// Maximum length of a subject.
+/// Maximum number of servers in a URL.
+const SERVERS_MAX: usize = 16;
+/// Maximum lengths of a subject and of a topic.
 const SUBJECT_LEN_MAX: usize = 255;
+const TOPIC_LEN_MAX: usize = 249;
 /// Maximum length of a batch after its first line.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of the first line of a batch.
@@ -21,56 +22,126 @@ pub const HEAD_LEN_MAX: usize = 64;
 /// Maximum length of an answer: more than the numbers of all flows of a batch.
 pub const ANSWER_LEN_MAX: usize = 64 << 10;
 
-/// Subject of a NATS server: `nats://HOST:PORT/SUBJECT`, or `nats+tls://`.
+/// Kind of a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// NATS, with JetStream.
+    Nats,
+    /// Apache Kafka, and servers with its protocol.
+    Kafka,
+}
+
+/// Schemes of URLs, with true for those that require TLS.
+const SCHEMES: [(&str, Kind, bool); 4] = [
+    ("nats", Kind::Nats, false),
+    ("nats+tls", Kind::Nats, true),
+    ("kafka", Kind::Kafka, false),
+    ("kafka+tls", Kind::Kafka, true),
+];
+
+impl Kind {
+    const fn port(self) -> u16 {
+        match self {
+            Self::Nats => 4222,
+            Self::Kafka => 9092,
+        }
+    }
+
+    const fn example(self) -> &'static str {
+        match self {
+            Self::Nats => "give a server and a subject, as in nats://192.0.2.1:4222/flows",
+            Self::Kafka => "give servers and a topic, as in kafka://192.0.2.1:9092,192.0.2.2:9092/flows",
+        }
+    }
+
+    const fn credentials(self) -> &'static str {
+        match self {
+            Self::Nats => "NATS_CREDS, NATS_TOKEN, or NATS_USER and NATS_PASSWORD",
+            Self::Kafka => "KAFKA_USER and KAFKA_PASSWORD",
+        }
+    }
+
+    /// Checks the name of a subject or a topic.
+    fn check(self, name: &str) -> Result<(), String> {
+        let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let is_token = |token: &str| !token.is_empty() && token.chars().all(is_letter);
+        match self {
+            Self::Nats if name.len() > SUBJECT_LEN_MAX || !name.split('.').all(is_token) => Err(format!(
+                "{name}: a subject has letters, digits, '-' and '_' between each '.', as in flows.fr1"
+            )),
+            Self::Kafka
+                if name.is_empty()
+                    || name.len() > TOPIC_LEN_MAX
+                    || name.chars().all(|c| c == '.')
+                    || !name.chars().all(|c| is_letter(c) || c == '.') =>
+            {
+                Err(format!("{name}: a topic has letters, digits, '.', '-' and '_', as in flows"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Subject or topic of a broker: `nats://HOST:PORT/SUBJECT`, `kafka://HOST:PORT,HOST:PORT/TOPIC`;
+/// or `nats+tls://`, `kafka+tls://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broker {
-    /// HOST:PORT.
-    pub address: String,
-    /// Subject of the messages.
-    pub subject: String,
-    /// True if the connection must use TLS.
+    /// Kind, which has the protocol.
+    pub kind: Kind,
+    /// HOST:PORT of each server in the URL. Of NATS there is one.
+    pub addresses: Vec<String>,
+    /// Subject or topic of the messages.
+    pub name: String,
+    /// True if connections must use TLS.
     pub requires_tls: bool,
 }
 
 impl Broker {
     /// Returns true if the URL is one of a broker.
     pub fn has_scheme(url: &str) -> bool {
-        url.starts_with("nats:") || url.starts_with("nats+tls:")
+        scheme(url).is_some()
     }
+}
+
+/// Returns kind and TLS of a URL, and the rest after its scheme.
+fn scheme(url: &str) -> Option<(Kind, bool, &str)> {
+    let (name, rest) = url.split_once(':')?;
+    let (_, kind, requires_tls) = SCHEMES.into_iter().find(|(scheme, ..)| *scheme == name)?;
+    Some((kind, requires_tls, rest))
 }
 
 impl FromStr for Broker {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Self, String> {
-        const REMEDY: &str = "give a server and a subject, as in nats://192.0.2.1:4222/flows";
-        let (rest, requires_tls) = match (url.strip_prefix("nats://"), url.strip_prefix("nats+tls://")) {
-            (Some(rest), _) => (rest, false),
-            (_, Some(rest)) => (rest, true),
-            _ => return Err(REMEDY.into()),
-        };
-        let (authority, subject) = rest.split_once('/').ok_or(REMEDY)?;
-        if authority.contains('@') {
-            return Err("give credentials by NATS_CREDS, NATS_TOKEN, or NATS_USER and NATS_PASSWORD: a URL \
-                        is in the list of processes"
-                .into());
-        }
-        let address = authority::parse(authority, NATS_PORT, REMEDY)?;
-        let is_of_subject = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        let is_token = |token: &str| !token.is_empty() && token.chars().all(is_of_subject);
-        if subject.len() > SUBJECT_LEN_MAX || !subject.split('.').all(is_token) {
+        let (kind, requires_tls, rest) = scheme(url).ok_or(Kind::Nats.example())?;
+        let rest = rest.strip_prefix("//").ok_or(kind.example())?;
+        let (servers, name) = rest.split_once('/').ok_or(kind.example())?;
+        if servers.contains('@') {
             return Err(format!(
-                "{subject}: a subject has letters, digits, '-' and '_' between each '.', as in flows.fr1"
+                "give credentials by {}: a URL is in the list of processes",
+                kind.credentials()
             ));
         }
-        Ok(Self { address, subject: subject.to_owned(), requires_tls })
+        let address = |server| authority::parse(server, kind.port(), kind.example());
+        let addresses = match kind {
+            Kind::Nats => vec![address(servers)?],
+            Kind::Kafka => servers.split(',').map(address).collect::<Result<Vec<_>, _>>()?,
+        };
+        if addresses.len() > SERVERS_MAX {
+            return Err(format!("give {SERVERS_MAX} servers at most: they name the others"));
+        }
+        kind.check(name)?;
+        Ok(Self { kind, addresses, name: name.to_owned(), requires_tls })
     }
 }
 
 impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.requires_tls { "nats+tls" } else { "nats" };
-        write!(f, "{scheme}://{}/{}", self.address, self.subject)
+        let mut schemes = SCHEMES.into_iter();
+        let scheme = schemes.find(|&(_, kind, tls)| (kind, tls) == (self.kind, self.requires_tls));
+        let scheme = scheme.map_or("", |(scheme, ..)| scheme);
+        write!(f, "{scheme}://{}/{}", self.addresses.join(","), self.name)
     }
 }
 
@@ -101,17 +172,23 @@ impl FromStr for Head {
 }
 
 /// Answer to a batch, a line: an empty one if the broker has taken all flows, else the positions of
-/// those that are lost, separated by commas, and the cause.
+/// those that are lost, separated by commas, and the cause. Before that comes the number of
+/// repeated flows, as in `+3`, unless it is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Positions of the lost flows in the batch.
     pub lost: Vec<usize>,
     /// Cause of the loss.
     pub cause: String,
+    /// Flows that were sent again although the broker may have stored them: it may have them twice.
+    pub repeated: u64,
 }
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.repeated > 0 {
+            write!(f, "+{} ", self.repeated)?;
+        }
         if !self.lost.is_empty() {
             let lost: Vec<String> = self.lost.iter().map(usize::to_string).collect();
             let cause: Vec<&str> = self.cause.split_whitespace().collect();
@@ -125,14 +202,20 @@ impl FromStr for Answer {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let line = line.trim_end();
+        let wrong = || "the answer to a batch has no positions".to_owned();
+        let (repeated, line) = match line.trim_end().strip_prefix('+') {
+            None => (0, line.trim_end()),
+            Some(rest) => {
+                let (repeated, line) = rest.split_once(' ').unwrap_or((rest, ""));
+                (repeated.parse().map_err(|_| wrong())?, line)
+            }
+        };
         if line.is_empty() {
-            return Ok(Self::default());
+            return Ok(Self { repeated, ..Self::default() });
         }
         let (lost, cause) = line.split_once(' ').unwrap_or((line, ""));
         let lost: Result<Vec<usize>, _> = lost.split(',').map(str::parse).collect();
-        let lost = lost.map_err(|_| "the answer to a batch has no positions".to_owned())?;
-        Ok(Self { lost, cause: cause.to_owned() })
+        Ok(Self { lost: lost.map_err(|_| wrong())?, cause: cause.to_owned(), repeated })
     }
 }
 
@@ -142,21 +225,31 @@ mod tests {
 
     #[test]
     fn urls_are_parsed_strictly() {
-        for (url, address, subject, requires_tls) in [
-            ("nats://192.0.2.1/flows", "192.0.2.1:4222", "flows", false),
-            ("nats://broker.example:4333/flows.fr-1.raw_", "broker.example:4333", "flows.fr-1.raw_", false),
-            ("nats+tls://[2001:db8::1]/f", "[2001:db8::1]:4222", "f", true),
+        for (url, addresses, name, requires_tls) in [
+            ("nats://192.0.2.1/flows", &["192.0.2.1:4222"][..], "flows", false),
+            (
+                "nats://broker.example:4333/flows.fr-1.raw_",
+                &["broker.example:4333"],
+                "flows.fr-1.raw_",
+                false,
+            ),
+            ("nats+tls://[2001:db8::1]/f", &["[2001:db8::1]:4222"], "f", true),
+            ("kafka://192.0.2.1/flows", &["192.0.2.1:9092"], "flows", false),
+            ("kafka+tls://a:9093,[::1],c:1/.f-_", &["a:9093", "[::1]:9092", "c:1"], ".f-_", true),
         ] {
             let broker: Broker = url.parse().unwrap();
-            assert_eq!((&*broker.address, &*broker.subject), (address, subject), "{url}");
+            assert_eq!(broker.addresses, addresses, "{url}");
+            assert_eq!(broker.name, name, "{url}");
             assert_eq!(broker.requires_tls, requires_tls);
             assert_eq!(broker.to_string().parse(), Ok(broker));
         }
+        let many = format!("kafka://{}h/flows", "h,".repeat(SERVERS_MAX));
         for (url, words) in [
             ("nats:x", "a server and a subject"),
             ("nats://host", "a server and a subject"),
             ("nats:///flows", "a server and a subject"),
             ("nats://ho st/flows", "a server and a subject"),
+            ("nats://a,b/flows", "a server and a subject"),
             ("nats://host:0/flows", "give a port"),
             ("nats://user:SECRET@host/flows", "give credentials by NATS_CREDS"),
             ("nats://host/", "a subject has"),
@@ -166,10 +259,21 @@ mod tests {
             ("nats://host/$JS.API", "a subject has"),
             ("nats://host/a b", "a subject has"),
             ("nats://host/a?x=1", "a subject has"),
+            ("kafka://host", "servers and a topic"),
+            ("kafka:///flows", "servers and a topic"),
+            ("kafka://a,/flows", "servers and a topic"),
+            ("kafka://a,b:0/flows", "give a port"),
+            ("kafka://user:SECRET@host/flows", "give credentials by KAFKA_USER"),
+            ("kafka://host/", "a topic has"),
+            ("kafka://host/..", "a topic has"),
+            ("kafka://host/a/b", "a topic has"),
+            ("kafka://host/a?x=1", "a topic has"),
+            (&many, "16 servers at most"),
         ] {
             let error = url.parse::<Broker>().unwrap_err();
             assert!(error.contains(words) && !error.contains("SECRET"), "{url}: {error}");
         }
+        assert!(Broker::has_scheme("kafka+tls://x") && !Broker::has_scheme("kafka"));
     }
 
     #[test]
@@ -180,11 +284,16 @@ mod tests {
         for wrong in ["", "1", "1 x", "-1 2", "1 2 3", "1 1048577"] {
             assert!(wrong.parse::<Head>().is_err(), "{wrong}");
         }
-        for answer in [Answer::default(), Answer { lost: vec![0, 7], cause: "it is down".into() }] {
+        for (lost, cause, repeated) in
+            [(vec![], "", 0), (vec![0, 7], "it is down", 0), (vec![], "", 7), (vec![1], "x", 2)]
+        {
+            let answer = Answer { lost, cause: cause.into(), repeated };
             assert_eq!(answer.to_string().parse(), Ok(answer));
         }
-        let lines = Answer { lost: vec![3], cause: "two\nlines".into() };
+        let lines = Answer { lost: vec![3], cause: "two\nlines".into(), repeated: 0 };
         assert_eq!(lines.to_string(), "3 two lines\n");
-        assert!("x y".parse::<Answer>().is_err());
+        for wrong in ["x y", "+", "+x 1", "+1 x"] {
+            assert!(wrong.parse::<Answer>().is_err(), "{wrong}");
+        }
     }
 }

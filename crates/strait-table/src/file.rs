@@ -48,7 +48,8 @@ use crate::schema::{Kind, Table};
 pub(crate) const UNFINISHED: &str = ".part";
 /// Suffix of a file that is not locked yet.
 pub(crate) const UNLOCKED: &str = ".new";
-/// Attempts to create a file that a recovery removes, or another process locks, meanwhile.
+/// Attempts to create a file that a recovery removes, or another process locks, or of which an
+/// upload removes the directory, meanwhile.
 const ATTEMPTS_MAX: usize = 8;
 /// Modes of an unfinished and of a complete file, before the umask.
 const UNFINISHED_MODE: Mode = Mode::from_bits_retain(0o600);
@@ -73,14 +74,20 @@ impl Part {
     pub(crate) fn create(directory: &Path, name: &str) -> Result<Self, TableError> {
         let path = directory.join(name);
         let failed = |source: io::Error| TableError::io("create", &path, source);
-        let opened = output::create_directory(directory).map_err(failed)?;
         let entry = OsString::from(format!(".{name}{UNFINISHED}"));
         let unlocked = OsString::from(format!(".{name}{UNLOCKED}"));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         for _ in 0..ATTEMPTS_MAX {
-            let file =
-                openat(&opened, &unlocked, flags, UNFINISHED_MODE).map_err(|errno| failed(errno.into()))?;
-            let file = File::from(file);
+            let opened = output::create_directory(directory);
+            let created = opened.and_then(|opened| {
+                let file = openat(&opened, &unlocked, flags, UNFINISHED_MODE)?;
+                Ok((opened, File::from(file)))
+            });
+            let (opened, file) = match created {
+                // An upload has removed the directory, which is empty.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                created => created.map_err(failed)?,
+            };
             if !lock(&file) {
                 match unlinkat(&opened, &unlocked, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => continue,

@@ -2,11 +2,12 @@
 //! executes.
 //!
 //! It sends the complete files of a spool directory to an object store, and removes each one from
-//! the directory after that. `strait capture --to nats://HOST/SUBJECT` starts it to publish flows.
-//! These clients and their hundred crates are here and not in `strait`, to which users give
-//! capabilities.
+//! the directory after that. `strait capture --to nats://HOST/SUBJECT` and `kafka://HOST/TOPIC`
+//! start it to publish flows. These clients and their hundred crates are here and not in `strait`,
+//! to which users give capabilities.
 
 mod http;
+mod kafka;
 mod nats;
 mod publish;
 mod spool;
@@ -70,7 +71,7 @@ struct Upload {
 /// Batches of flows come from standard input.
 #[derive(Args)]
 struct Publish {
-    /// Subject of a NATS server: nats://HOST:PORT/SUBJECT
+    /// Subject or topic of a broker: nats://HOST:PORT/SUBJECT, kafka://HOST:PORT/TOPIC
     #[arg(value_name = "URL")]
     url: Broker,
     /// Identifier of the capture, with which the identifiers of messages start

@@ -3,131 +3,45 @@
 //! A message has the identifier `CAPTURE-NUMBER`. JetStream ignores a message with an identifier
 //! that it has stored within the duplicate window of the stream, so a message without an
 //! acknowledgment is sent again without a second copy. After a failure the connection is opened
-//! anew, with growing pauses. Messages wait for it for at most [`RETRY_FOR`].
+//! anew.
 
 use std::env;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_nats::jetstream::context::{Context, ContextBuilder, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::{ConnectOptions, Event};
-use bytes::Bytes;
 use strait_program::Error;
-use strait_program::broker::{Answer, Broker};
-use tokio::time::{Instant, sleep, timeout_at};
+use strait_program::broker::Broker;
+use tokio::time::{Instant, timeout_at};
 
-/// Time for which messages wait while the server does not take them.
-const RETRY_FOR: Duration = Duration::from_secs(10);
-/// First and longest pause between two attempts.
-const BACKOFF: Duration = Duration::from_millis(250);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Limit of an attempt to connect, and of the acknowledgments of a batch.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-const ACK_LIMIT: Duration = Duration::from_secs(5);
+use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
+
 /// Maximum number of messages without an acknowledgment: those of a batch.
 const UNACKNOWLEDGED_MAX: usize = 16 << 10;
-
-/// Flows that are acknowledged together.
-pub(crate) struct Batch {
-    /// Number of the first flow.
-    first: u64,
-    lines: Vec<Bytes>,
-}
-
-impl Batch {
-    /// Splits lines, each of which becomes a message.
-    pub(crate) fn new(first: u64, lines: Vec<u8>) -> Self {
-        let all = Bytes::from(lines);
-        let line = |line: &[u8]| all.slice_ref(line);
-        let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line);
-        Self { first, lines: lines.collect() }
-    }
-}
-
-/// Time since which messages are not acknowledged.
-struct Stall {
-    since: Instant,
-    /// Time of the next attempt, and the pause before it.
-    next: Instant,
-    pause: Duration,
-    cause: String,
-}
 
 /// Connection to a server, which is opened when it is needed.
 pub(crate) struct Nats {
     broker: Broker,
     capture: String,
     context: Option<Context>,
-    stall: Option<Stall>,
     /// Last error that the server has reported by itself, such as a missing permission.
     reported: Arc<Mutex<Option<String>>>,
 }
 
-impl Nats {
-    /// Checks the credentials. The server may be down.
-    pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
-        let (broker, capture, reported) = (broker.clone(), capture.to_owned(), Arc::default());
-        let nats = Self { broker, capture, context: None, stall: None, reported };
-        nats.options().map_err(Error::usage)?;
-        Ok(nats)
-    }
-
-    /// Publishes a batch, and waits for its acknowledgments. Returns the messages without one.
-    pub(crate) async fn publish(&mut self, batch: &Batch) -> Answer {
-        let mut left: Vec<usize> = (0..batch.lines.len()).collect();
-        while !left.is_empty() {
-            if let Some(cause) = self.wait_to_retry().await {
-                return Answer { lost: left, cause };
-            }
-            match self.attempt(batch, &mut left).await {
-                Ok(()) => self.stall = None,
-                Err(cause) => self.fail(cause),
-            }
-        }
-        Answer::default()
-    }
-
-    /// Waits until the next attempt. Returns the cause of the failure if messages have waited long
-    /// enough.
-    async fn wait_to_retry(&self) -> Option<String> {
-        let stall = self.stall.as_ref()?;
-        loop {
-            let until_next = stall.next.saturating_duration_since(Instant::now());
-            if until_next.is_zero() {
-                return None;
-            }
-            let left = RETRY_FOR.saturating_sub(stall.since.elapsed());
-            if left.is_zero() {
-                return Some(stall.cause.clone());
-            }
-            sleep(until_next.min(left)).await;
-        }
-    }
-
-    /// Closes the connection after a failure, and plans the next attempt.
-    fn fail(&mut self, cause: String) {
-        self.context = None;
-        let cause = self.reported.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(cause);
-        let now = Instant::now();
-        let pause = self.stall.as_ref().map_or(BACKOFF, |stall| (stall.pause * 2).min(BACKOFF_MAX));
-        let since = self.stall.as_ref().map_or(now, |stall| stall.since);
-        self.stall = Some(Stall { since, next: now + pause, pause, cause });
-    }
-
-    /// Sends the messages in `left`, and removes those that are acknowledged.
-    async fn attempt(&mut self, batch: &Batch, left: &mut Vec<usize>) -> Result<(), String> {
+impl Client for Nats {
+    /// Sends the open messages, and settles those that JetStream acknowledges.
+    async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String> {
         if self.context.is_none() {
             self.context = Some(self.connect().await?);
         }
         let Some(context) = &self.context else { return Err("it is not connected".into()) };
         let deadline = Instant::now() + ACK_LIMIT;
-        let late = || format!("it has not acknowledged all flows within {} s", ACK_LIMIT.as_secs());
-        let (mut pending, mut failure) = (Vec::with_capacity(left.len()), None);
-        for (&at, line) in left.iter().filter_map(|at| Some((at, batch.lines.get(*at)?))) {
-            let id = format!("{}-{}", self.capture, batch.first.wrapping_add(at as u64));
+        let (mut pending, mut failure) = (Vec::with_capacity(work.open().len()), None);
+        for (at, line) in batch.open(work) {
+            let id = batch.id(&self.capture, at);
             let message = PublishMessage::build().payload(line.clone()).message_id(id);
-            match timeout_at(deadline, context.send_publish(self.broker.subject.clone(), message)).await {
+            match timeout_at(deadline, context.send_publish(self.broker.name.clone(), message)).await {
                 Ok(Ok(acknowledgment)) => pending.push((at, acknowledgment)),
                 Ok(Err(error)) => failure = Some(self.text(&error)),
                 Err(_) => failure = Some(late()),
@@ -144,14 +58,33 @@ impl Nats {
                 Err(_) => failure = Some(late()),
             }
         }
-        left.retain(|at| acknowledged.binary_search(at).is_err());
+        work.settle(&acknowledged);
         failure.map_or(Ok(()), Err)
+    }
+
+    fn forget(&mut self) {}
+
+    fn close(&mut self, cause: String) -> String {
+        self.context = None;
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(cause)
+    }
+}
+
+impl Nats {
+    /// Checks the credentials. The server may be down.
+    pub(crate) fn open(broker: &Broker, capture: &str) -> Result<Self, Error> {
+        let (broker, capture, reported) = (broker.clone(), capture.to_owned(), Arc::default());
+        let nats = Self { broker, capture, context: None, reported };
+        nats.options().map_err(Error::usage)?;
+        Ok(nats)
     }
 
     async fn connect(&self) -> Result<Context, String> {
         let options = self.options()?;
         let scheme = if self.broker.requires_tls { "tls" } else { "nats" };
-        let client = options.connect(format!("{scheme}://{}", self.broker.address)).await;
+        let servers: Vec<String> =
+            self.broker.addresses.iter().map(|address| format!("{scheme}://{address}")).collect();
+        let client = options.connect(&servers[..]).await;
         let client = client.map_err(|error| error.to_string())?;
         Ok(ContextBuilder::new().timeout(ACK_LIMIT).max_ack_inflight(UNACKNOWLEDGED_MAX).build(client))
     }
@@ -193,21 +126,9 @@ impl Nats {
     fn text(&self, error: &async_nats::jetstream::context::PublishError) -> String {
         match error.kind() {
             PublishErrorKind::StreamNotFound => {
-                format!("no stream of the server takes the subject {}: create one", self.broker.subject)
+                format!("no stream of the server takes the subject {}: create one", self.broker.name)
             }
             _ => error.to_string(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batch_has_a_message_for_each_line() {
-        let batch = Batch::new(7, b"one\ntwo\n".to_vec());
-        assert_eq!((batch.first, batch.lines), (7, vec![Bytes::from("one"), Bytes::from("two")]));
-        assert!(Batch::new(0, Vec::new()).lines.is_empty());
     }
 }

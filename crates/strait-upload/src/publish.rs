@@ -1,23 +1,179 @@
 //! Publishes the flows of a capture: reads batches from standard input, and answers each one on
 //! standard output when the broker has acknowledged its flows or they are lost.
+//!
+//! A [`Client`] speaks the protocol of a broker. All of them share the attempts: after a failure
+//! the connection is opened anew, with growing pauses, and flows wait for it for at most
+//! [`RETRY_FOR`].
 
 use std::io::{BufRead as _, Read as _, Stdin};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use strait_os::retry::{Attempts, Step};
 use strait_program::Error;
-use strait_program::broker::{Broker, HEAD_LEN_MAX, Head};
+use strait_program::broker::{Answer, Broker, HEAD_LEN_MAX, Head, Kind};
 use strait_program::output::print_text;
 use tokio::sync::mpsc::{Sender, channel};
 
-use crate::nats::{Batch, Nats};
+use crate::kafka::Kafka;
+use crate::nats::Nats;
+
+/// Time for which flows wait while the broker does not take them.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+/// First and longest pause between two attempts.
+const BACKOFF: Duration = Duration::from_millis(250);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Limit of an attempt to connect, and of the acknowledgments of a batch.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ACK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Connection to a broker, which is opened when it is needed.
+pub(crate) trait Client {
+    /// Sends the open flows of a batch, and settles those that the broker answers.
+    ///
+    /// # Errors
+    /// The cause, if flows are still open.
+    async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String>;
+    /// Forgets the batch, of which the open flows are lost.
+    fn forget(&mut self);
+    /// Closes the connection after a failure. Returns the cause, or a better one.
+    fn close(&mut self, cause: String) -> String;
+}
+
+/// Flows that are acknowledged together.
+pub(crate) struct Batch {
+    /// Number of the first flow.
+    first: u64,
+    lines: Vec<Bytes>,
+}
+
+impl Batch {
+    /// Splits lines, each of which is a flow.
+    pub(crate) fn new(first: u64, lines: Vec<u8>) -> Self {
+        let all = Bytes::from(lines);
+        let line = |line: &[u8]| all.slice_ref(line);
+        let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line);
+        Self { first, lines: lines.collect() }
+    }
+
+    /// Returns positions and lines of the open flows.
+    pub(crate) fn open(&self, work: &Work) -> impl Iterator<Item = (usize, &Bytes)> {
+        work.open.iter().filter_map(|&at| Some((at, self.lines.get(at)?)))
+    }
+
+    /// Returns the line of a flow.
+    pub(crate) fn line(&self, at: usize) -> &[u8] {
+        self.lines.get(at).map_or(&[], |line| line)
+    }
+
+    /// Returns the identifier of a flow: `CAPTURE-NUMBER`.
+    pub(crate) fn id(&self, capture: &str, at: usize) -> String {
+        format!("{capture}-{}", self.first.wrapping_add(at as u64))
+    }
+}
+
+/// Progress of a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Positions of the flows that the broker has not answered, in rising order.
+    open: Vec<usize>,
+    /// The broker's answer so far: flows that it will not take.
+    answer: Answer,
+}
+
+impl Work {
+    pub(crate) fn new(batch: &Batch) -> Self {
+        Self { open: (0..batch.lines.len()).collect(), answer: Answer::default() }
+    }
+
+    pub(crate) fn open(&self) -> &[usize] {
+        &self.open
+    }
+
+    /// Notes acknowledged flows, in rising order.
+    pub(crate) fn settle(&mut self, acknowledged: &[usize]) {
+        self.open.retain(|at| acknowledged.binary_search(at).is_err());
+    }
+
+    /// Notes flows, in rising order, that the broker will not take.
+    pub(crate) fn refuse(&mut self, refused: &[usize], cause: String) {
+        self.settle(refused);
+        self.answer.lost.extend(refused);
+        self.answer.cause = cause;
+    }
+
+    /// Counts flows that are sent again although the broker may have stored them.
+    pub(crate) fn repeat(&mut self, flows: usize) {
+        self.answer.repeated += flows as u64;
+    }
+
+    /// Returns the answer, with the open flows as lost ones.
+    pub(crate) fn end(self, cause: &str) -> Answer {
+        let mut answer = self.answer;
+        if !self.open.is_empty() {
+            answer.lost.extend(self.open);
+            cause.clone_into(&mut answer.cause);
+        }
+        answer
+    }
+}
+
+/// Returns the cause of missing acknowledgments.
+pub(crate) fn late() -> String {
+    format!("it has not acknowledged all flows within {} s", ACK_LIMIT.as_secs())
+}
+
+/// Client, with the plan of its attempts.
+struct Publisher<C> {
+    client: C,
+    attempts: Attempts,
+    /// Cause of the last failure.
+    cause: String,
+}
+
+impl<C: Client> Publisher<C> {
+    fn new(client: C) -> Self {
+        Self { client, attempts: Attempts::new(BACKOFF, BACKOFF_MAX), cause: String::new() }
+    }
+
+    /// Publishes a batch, and waits for its acknowledgments. Returns the flows without one.
+    async fn publish(&mut self, batch: &Batch) -> Answer {
+        let mut work = Work::new(batch);
+        while !work.open.is_empty() {
+            match self.attempts.step(Instant::now(), RETRY_FOR) {
+                Step::Attempt => match self.client.attempt(batch, &mut work).await {
+                    Ok(()) => self.attempts.succeed(),
+                    Err(cause) => {
+                        self.cause = self.client.close(cause);
+                        self.attempts.fail(Instant::now());
+                    }
+                },
+                Step::Wait(pause) => tokio::time::sleep(pause).await,
+                Step::GiveUp => {
+                    self.client.forget();
+                    break;
+                }
+            }
+        }
+        work.end(&self.cause)
+    }
+}
 
 /// Publishes until standard input is closed. The identifiers of messages start with `capture`.
 ///
 /// # Errors
 /// The credentials cannot be read; standard input is not in the protocol.
 pub(crate) fn run(broker: &Broker, capture: &str) -> Result<(), Error> {
+    match broker.kind {
+        Kind::Nats => publish_all(Nats::open(broker, capture)?),
+        Kind::Kafka => publish_all(Kafka::open(broker, capture)?),
+    }
+}
+
+fn publish_all(client: impl Client) -> Result<(), Error> {
+    let mut publisher = Publisher::new(client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::failed(format!("start the client: {error}")))?;
-    let mut nats = Nats::open(broker, capture)?;
     // The connection must be served while no batch comes, so a thread waits for the next one.
     let (sender, mut batches) = channel(1);
     let reader = std::thread::Builder::new().name("input".into());
@@ -25,7 +181,7 @@ pub(crate) fn run(broker: &Broker, capture: &str) -> Result<(), Error> {
     reader.map_err(|error| Error::failed(format!("start a thread: {error}")))?;
     runtime.block_on(async {
         while let Some(batch) = batches.recv().await {
-            let answer = nats.publish(&batch?).await;
+            let answer = publisher.publish(&batch?).await;
             print_text(&answer.to_string())?;
         }
         Ok(())
@@ -56,4 +212,20 @@ fn read(input: &Stdin) -> Result<Option<Batch>, Error> {
     let mut lines = vec![0; head.bytes];
     input.read_exact(&mut lines).map_err(failed)?;
     Ok(Some(Batch::new(head.first, lines)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_has_a_flow_for_each_line() {
+        let batch = Batch::new(7, b"one\ntwo\n".to_vec());
+        let mut work = Work::new(&batch);
+        let open: Vec<_> = batch.open(&work).map(|(at, line)| (batch.id("c", at), line.clone())).collect();
+        assert_eq!(open, [("c-7".into(), Bytes::from("one")), ("c-8".into(), Bytes::from("two"))]);
+        work.settle(&[0]);
+        assert_eq!(work.open(), [1]);
+        assert!(Work::new(&Batch::new(0, Vec::new())).open().is_empty());
+    }
 }

@@ -51,6 +51,26 @@ impl Spool {
         found.truncate(FILES_MAX);
         Ok((found, listing))
     }
+
+    /// Removes a file that was sent, and the directories above it that are empty then, so that
+    /// listings do not get longer with each hour. The spool directory itself stays.
+    pub(crate) fn remove(&self, file: &Complete) -> Result<(), Error> {
+        match fs::remove_file(&file.path) {
+            // Another process has sent it.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::failed(format!("remove {}: {error}", file.path.display())));
+            }
+            _ => {}
+        }
+        let parents = file.path.ancestors().skip(1);
+        for directory in parents.take(DEPTH).take_while(|directory| *directory != self.directory) {
+            // A directory with an entry stays, and those above it.
+            if fs::remove_dir(directory).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Adds the complete files in and below a directory, whose key is `parent`.
@@ -102,6 +122,28 @@ mod tests {
         keys.sort_unstable();
         assert_eq!(keys, [format!("{leaf}/a.parquet"), format!("{leaf}/b.parquet")]);
         assert!(Spool::new(&spool.path().join("none")).complete().is_err());
+    }
+
+    #[test]
+    fn directories_are_removed_with_their_last_file() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = |name: &str| root.path().join("flows/date=2026-11-25").join(name);
+        for hour in ["hour=15/sensor=s", "hour=16/sensor=s"] {
+            fs::create_dir_all(directory(hour)).unwrap();
+            fs::write(directory(hour).join("a.parquet"), "x").unwrap();
+        }
+        let unfinished = directory("hour=16/sensor=s/.b.parquet.part");
+        fs::write(&unfinished, "x").unwrap();
+        let spool = Spool::new(root.path());
+        for file in spool.complete().unwrap().0 {
+            spool.remove(&file).unwrap();
+            spool.remove(&file).unwrap();
+        }
+        assert!(!directory("hour=15").exists() && unfinished.exists());
+        let last = directory("hour=16/sensor=s/b.parquet");
+        fs::rename(&unfinished, &last).unwrap();
+        spool.remove(&spool.complete().unwrap().0[0]).unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]

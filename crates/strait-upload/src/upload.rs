@@ -1,12 +1,12 @@
 //! Sends files until there are none left, or for as long as a capture writes further ones.
 
-use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use strait_os::retry::Attempts;
 use strait_program::Error;
 use strait_program::output::print_stderr;
 
@@ -18,6 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// First and longest pause after a failure.
 const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Longest pause after the end of the capture.
+const BACKOFF_AFTER_END: Duration = Duration::from_secs(1);
 /// Time for which failures are repeated after the end of the capture.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// Maximum time for a request after the end of the capture: a store may take a request and never
@@ -33,7 +35,7 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
     let terminated = (!follow).then_some(terminated);
     let end = End { ended: (!follow).then(Instant::now), terminated };
     let mut sender = Sender { spool, store, files: 0, bytes: 0, is_failing: false, end };
-    let mut pause = BACKOFF;
+    let mut attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
     loop {
         // Files may have been completed before the end, and after the listing.
         let had_ended = sender.end.ended.is_some();
@@ -49,11 +51,11 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
                 return Ok(());
             }
             Ok(Listing::Whole) => {
-                pause = BACKOFF;
+                attempts.succeed();
                 LOOK_EVERY
             }
             Ok(Listing::Truncated) => {
-                pause = BACKOFF;
+                attempts.succeed();
                 Duration::ZERO
             }
             Err(error) if sender.end.ended.is_some_and(|ended| !follow || ended.elapsed() >= GIVE_UP) => {
@@ -61,8 +63,10 @@ pub(crate) fn run(spool: &Spool, store: &Store, follow: bool, terminated: &Atomi
             }
             Err(error) => {
                 sender.report(&error);
-                pause = (pause * 2).min(BACKOFF_MAX);
-                if sender.end.ended.is_some() { pause.min(BACKOFF * 2) } else { pause }
+                let now = Instant::now();
+                attempts.fail(now);
+                let pause = attempts.until_next(now);
+                if sender.end.ended.is_some() { pause.min(BACKOFF_AFTER_END) } else { pause }
             }
         };
         if sender.end.ended.is_some() {
@@ -150,12 +154,7 @@ impl Sender<'_> {
                 self.bytes += bytes;
                 self.files += 1;
             }
-            match fs::remove_file(&file.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::failed(format!("remove {}: {error}", file.path.display())));
-                }
-                _ => {}
-            }
+            self.spool.remove(&file)?;
             if std::mem::take(&mut self.is_failing) {
                 print_stderr(format_args!(
                     "strait: note: the upload to {} works again\n",

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use strait_os::retry::Attempts;
+
 use crate::Error;
 
-/// Pause before the program is started again, which doubles each time that the program has not run
-/// for [`PAUSE_MAX`].
+/// First and longest pause before the program is started again. The first one follows also when the
+/// program has run for [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_mins(10);
 
@@ -30,14 +32,22 @@ pub(super) struct Program {
     started: Instant,
     /// Time of the first look after its end.
     ended: Option<Instant>,
-    pause: Duration,
+    attempts: Attempts,
 }
 
 impl Program {
     pub(super) fn start(path: PathBuf, arguments: Vec<OsString>, output: Output) -> Result<Self, Error> {
         let child = spawn(&path, &arguments, output);
         let child = child.map_err(|error| Error::Failed(format!("run {}: {error}", path.display())))?;
-        Ok(Self { path, arguments, output, child, started: Instant::now(), ended: None, pause: PAUSE })
+        Ok(Self {
+            path,
+            arguments,
+            output,
+            child,
+            started: Instant::now(),
+            ended: None,
+            attempts: Attempts::new(PAUSE, PAUSE_MAX),
+        })
     }
 
     /// Returns the running program, or the one that has ended.
@@ -50,12 +60,16 @@ impl Program {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             return false;
         }
-        let ended = *self.ended.get_or_insert(now);
-        if now.saturating_duration_since(ended) < self.pause {
+        if self.ended.is_none() {
+            self.ended = Some(now);
+            if now.saturating_duration_since(self.started) >= PAUSE_MAX {
+                self.attempts.succeed();
+            }
+            self.attempts.fail(now);
+        }
+        if !self.attempts.until_next(now).is_zero() {
             return true;
         }
-        let ran = ended.saturating_duration_since(self.started);
-        self.pause = if ran < PAUSE_MAX { (self.pause * 2).min(PAUSE_MAX) } else { PAUSE };
         (self.started, self.ended) = (now, None);
         // After a failure the ended child is found again, and the next attempt follows a pause.
         spawn(&self.path, &self.arguments, self.output).map(|child| self.child = child).is_err()
@@ -89,17 +103,17 @@ mod tests {
             let child = program.child.id();
             program.child.wait().unwrap();
             assert!(program.has_ended(now), "the pause has not passed");
-            pauses.push(program.pause.as_secs());
-            now += program.pause;
+            let pause = program.attempts.until_next(now);
+            pauses.push(pause.as_secs());
+            now += pause;
             assert!(!program.has_ended(now) && program.child.id() != child);
         }
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
         program.child.wait().unwrap();
         now += PAUSE_MAX;
         assert!(program.has_ended(now));
-        now += program.pause;
-        assert!(!program.has_ended(now));
-        assert_eq!(program.pause, PAUSE, "it has run for long");
+        assert_eq!(program.attempts.until_next(now), PAUSE, "it has run for long");
+        assert!(!program.has_ended(now + PAUSE));
         program.child.wait().unwrap();
     }
 }

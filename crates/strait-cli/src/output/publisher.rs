@@ -1,5 +1,5 @@
-//! `--to nats://HOST/SUBJECT`: the program `strait-upload publish` publishes flows and waits for
-//! the broker's acknowledgments.
+//! `--to nats://HOST/SUBJECT` and `--to kafka://HOST/TOPIC`: the program `strait-upload publish`
+//! publishes flows and waits for the broker's acknowledgments.
 //!
 //! A batch goes to its standard input, and its answer comes from its standard output, as
 //! [`strait_program::broker`] defines both. A program that has ended, or does not answer in time,
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use strait_program::broker::{ANSWER_LEN_MAX, Answer, Broker, Head};
-use strait_table::publish::{self, LINES_BYTES_MAX, Lost};
+use strait_table::publish::{self, LINES_BYTES_MAX, Outcome};
 
 use super::program::{Output, Program};
 use crate::{Error, external};
@@ -57,14 +57,14 @@ impl Publisher {
 }
 
 impl publish::Publisher for Publisher {
-    fn publish(&mut self, first: u64, lines: &[u8], is_over: &dyn Fn() -> bool) -> Result<Lost, String> {
+    fn publish(&mut self, first: u64, lines: &[u8], is_over: &dyn Fn() -> bool) -> Result<Outcome, String> {
         if self.program.has_ended(Instant::now()) {
             return Err(ENDED.into());
         }
         match self.exchange(first, lines, is_over) {
-            Ok(Answer { lost, cause }) => {
+            Ok(Answer { lost, cause, repeated }) => {
                 let cause = (!lost.is_empty()).then_some(cause);
-                Ok(Lost { lines: lost.into_iter().collect(), cause })
+                Ok(Outcome { lost: lost.into_iter().collect(), cause, repeated })
             }
             Err(error) => {
                 self.program.kill();

@@ -40,8 +40,9 @@ pub(crate) struct Args {
     /// Write tables of packets, flows and the ledger, as Parquet files below a directory: file:DIR;
     /// or upload these files: s3://BUCKET/PREFIX; or send flows to a collector by IPFIX:
     /// ipfix://HOST:PORT over UDP, ipfix+tcp:// over TCP, port 4739 if none is given; or publish
-    /// them on a subject of NATS, as JSON: nats://HOST:PORT/SUBJECT, nats+tls:// with TLS, port
-    /// 4222 if none is given
+    /// them as JSON, on a subject of NATS: nats://HOST:PORT/SUBJECT, port 4222 if none is given; or
+    /// on a topic of Kafka: kafka://HOST:PORT,HOST:PORT/TOPIC, port 9092; nats+tls:// and
+    /// kafka+tls:// require TLS
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Option<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
@@ -342,35 +343,19 @@ impl TableOutput {
         Ok(Self { sink, link_type: 0, lane: 0, owners: None, place, is_failing: false })
     }
 
-    /// Reports the start and the end of a failure of the export, or of a pause of the upload.
+    /// Reports the start and the end of a failure of the export.
     fn report_failure(&mut self) {
-        let was_failing = self.is_failing;
-        let note = match &self.place {
-            Place::Directory(_) => return,
-            Place::Bucket(upload) => {
-                self.is_failing = upload.has_ended();
-                let (bucket, directory) = (upload.bucket(), upload.directory().display());
-                if self.is_failing {
-                    format!(
-                        "strait-upload has ended: files for {bucket} wait in {directory} until it is started again"
-                    )
-                } else {
-                    "strait-upload was started again".to_owned()
-                }
+        let Place::Export(exporter) = &self.place else { return };
+        let (receiver, failure) = (exporter.name(), exporter.failure());
+        let was_failing = std::mem::replace(&mut self.is_failing, failure.is_some());
+        match failure {
+            Some(error) if !was_failing => print_stderr(format_args!(
+                "strait: note: the export to {receiver} fails: {error}; flows are lost until it works\n"
+            )),
+            None if was_failing => {
+                print_stderr(format_args!("strait: note: the export to {receiver} works again\n"));
             }
-            Place::Export(exporter) => {
-                let (receiver, failure) = (exporter.name(), exporter.failure());
-                self.is_failing = failure.is_some();
-                match failure {
-                    Some(error) => {
-                        format!("the export to {receiver} fails: {error}; flows are lost until it works")
-                    }
-                    None => format!("the export to {receiver} works again"),
-                }
-            }
-        };
-        if self.is_failing != was_failing {
-            print_stderr(format_args!("strait: note: {note}\n"));
+            _ => {}
         }
     }
 
@@ -405,6 +390,9 @@ impl TableOutput {
 
 impl Sink for TableOutput {
     fn start(&mut self) -> Result<(), Error> {
+        if let Place::Bucket(upload) = &self.place {
+            upload.watch()?;
+        }
         Ok(self.sink.start()?)
     }
 
@@ -495,7 +483,8 @@ impl Totals {
         let Some(place) = self.place.as_ref().filter(|_| *lost > 0) else { return Ok(self.to_string()) };
         let (lost, all) = (Grouped(*lost), Grouped(flows + lost));
         let cause = failure.as_deref().unwrap_or("an unknown cause");
-        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}")))
+        let repeated = Repeated(self.summary.exported.repeated);
+        Err(Error::Failed(format!("export {place}: {lost} of {all} flows are lost: {cause}{repeated}")))
     }
 }
 
@@ -513,6 +502,7 @@ impl fmt::Display for Totals {
         if let Some(place) = &self.place {
             write!(f, " {place}")?;
         }
+        write!(f, "{}", Repeated(self.summary.exported.repeated))?;
         match flows_evicted {
             0 => {}
             1 => f.write_str("; 1 flow was evicted: give a larger --flows-max")?,
@@ -527,6 +517,18 @@ impl fmt::Display for Totals {
             rows => write!(f, "; {} rows are lost, as the spool was full", Grouped(rows))?,
         }
         write_missed(f, missed)
+    }
+}
+
+/// `; 20 flows were sent again and may be stored twice`, or nothing.
+struct Repeated(u64);
+
+impl fmt::Display for Repeated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            flows => write!(f, "; {} flows were sent again and may be stored twice", Grouped(flows)),
+        }
     }
 }
 

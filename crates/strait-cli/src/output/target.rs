@@ -52,7 +52,8 @@ pub(super) fn parse(url: &str) -> Result<Target, String> {
         return url.parse().map(Target::Broker);
     }
     Err("give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, a collector, as in \
-         ipfix://192.0.2.1, or a subject of NATS, as in nats://192.0.2.1/flows"
+         ipfix://192.0.2.1, a subject of NATS, as in nats://192.0.2.1/flows, or a topic of Kafka, as in \
+         kafka://192.0.2.1/flows"
         .into())
 }
 

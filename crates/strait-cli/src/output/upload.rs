@@ -2,16 +2,19 @@
 //! sends them from there.
 //!
 //! So the network is never in the way of the capture, and files that were not sent are sent by the
-//! next capture. The program ends when this one closes its standard input, also by its death.
+//! next capture. The program ends when this one closes its standard input, also by its death. A
+//! thread starts it again if it ends before: lanes are pinned to CPUs, which it would inherit, and
+//! they wait while the spool is full.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
 
 use strait_os::output;
 use strait_program::bucket::Bucket;
+use strait_program::output::print_stderr;
 
 use super::program::{Output, Program};
 use crate::Error;
@@ -22,13 +25,26 @@ pub(super) const SPOOL: &str = "/var/spool/strait";
 /// Default limit of a spool directory.
 pub(super) const SPOOL_BYTES: u64 = 1 << 30;
 
+/// Interval at which the thread looks if the program has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// Running upload.
 #[derive(Debug)]
 pub(super) struct Upload {
     bucket: Bucket,
     directory: PathBuf,
-    /// None after its end.
-    program: Mutex<Option<Program>>,
+    program: Shared,
+    watched: Once,
+}
+
+/// The program; none after the end of the capture.
+#[derive(Clone, Debug)]
+struct Shared(Arc<Mutex<Option<Program>>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Program>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Upload {
@@ -46,7 +62,8 @@ impl Upload {
         check_spool(&directory)?;
         let arguments = [directory.clone().into(), bucket.to_string().into(), "--follow".into()];
         let program = Program::start(program, arguments.into(), Output::None)?;
-        Ok(Self { bucket: bucket.clone(), directory, program: Mutex::new(Some(program)) })
+        let program = Shared(Arc::new(Mutex::new(Some(program))));
+        Ok(Self { bucket: bucket.clone(), directory, program, watched: Once::new() })
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -57,11 +74,20 @@ impl Upload {
         &self.bucket
     }
 
-    /// Returns true if the program has ended, although further files may come. Starts it again
-    /// after a pause.
-    pub(super) fn has_ended(&self) -> bool {
-        let mut program = self.program.lock().unwrap_or_else(PoisonError::into_inner);
-        program.as_mut().is_some_and(|program| program.has_ended(Instant::now()))
+    /// Starts the thread that starts the program again when it has ended, after a pause. The thread
+    /// gets the capabilities and the CPUs of this one.
+    ///
+    /// # Errors
+    /// The system has too many threads.
+    pub(super) fn watch(&self) -> Result<(), Error> {
+        let mut spawned = Ok(());
+        self.watched.call_once(|| {
+            let (program, bucket) = (self.program.clone(), self.bucket.clone());
+            let directory = self.directory.clone();
+            let thread = std::thread::Builder::new().name("upload".into());
+            spawned = thread.spawn(move || watch(&program, &bucket, &directory)).map(drop);
+        });
+        spawned.map_err(|error| Error::Failed(format!("start a thread: {error}")))
     }
 
     /// Lets the program send the last files, and waits for its end.
@@ -69,9 +95,7 @@ impl Upload {
     /// # Errors
     /// Files remain in the spool directory.
     pub(super) fn finish(&self) -> Result<(), Error> {
-        let Some(mut program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return Ok(());
-        };
+        let Some(mut program) = self.program.lock().take() else { return Ok(()) };
         match wait(program.child()) {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -83,6 +107,25 @@ impl Upload {
             }
             Err(error) => Err(Error::Failed(format!("wait for strait-upload: {error}"))),
         }
+    }
+}
+
+/// The thread: reports the end of the program, and its next start.
+fn watch(program: &Shared, bucket: &Bucket, directory: &Path) {
+    let mut had_ended = false;
+    loop {
+        let looked = program.lock().as_mut().map(|program| program.has_ended(Instant::now()));
+        let Some(has_ended) = looked else { return };
+        match (had_ended, has_ended) {
+            (false, true) => print_stderr(format_args!(
+                "strait: note: strait-upload has ended: files for {bucket} wait in {} until it is started again\n",
+                directory.display()
+            )),
+            (true, false) => print_stderr(format_args!("strait: note: strait-upload was started again\n")),
+            _ => {}
+        }
+        had_ended = has_ended;
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -115,7 +158,7 @@ fn wait(child: &mut Child) -> io::Result<bool> {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(program) = self.program.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(mut program) = self.program.lock().take() {
             // The failure that has ended the capture is reported.
             let _ = wait(program.child());
         }

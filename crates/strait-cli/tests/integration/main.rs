@@ -13,6 +13,7 @@ mod files;
 mod generate;
 mod interrupted;
 mod ipfix;
+mod kafka;
 mod killed;
 mod links;
 mod metrics;

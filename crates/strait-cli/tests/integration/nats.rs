@@ -55,7 +55,7 @@ fn flows(nats: &Nats) -> Vec<Value> {
 }
 
 /// Returns the packets of flows in both directions.
-fn packets(flows: &[Value]) -> u64 {
+pub(crate) fn packets(flows: &[Value]) -> u64 {
     let of = |flow: &Value, name: &str| flow[name].as_u64().unwrap();
     flows.iter().map(|flow| of(flow, "packetDeltaCount") + of(flow, "reversePacketDeltaCount")).sum()
 }

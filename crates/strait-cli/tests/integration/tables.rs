@@ -325,7 +325,7 @@ fn schema_and_wrong_options_are_printed() {
     for (options, words) in [
         (
             &["--to", "lake"][..],
-            "give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, a collector, as in ipfix://192.0.2.1, or",
+            "give a directory, as in file:/srv/lake, a bucket, as in s3://lake/raw, a collector, as in ipfix://192.0.2.1, a",
         ),
         (&["--to", "file:"], "give the directory of the tables"),
         (&["--to", "file://localhost"], "give the directory of the tables"),

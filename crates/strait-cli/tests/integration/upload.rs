@@ -151,18 +151,54 @@ fn full_spool_loses_packets_and_the_ledger_has_them() {
     assert_eq!(lake.numbers("select sum(delivered), sum(lost_sink) from ledger"), [delivered, lost as i64]);
 }
 
+/// Returns the program that a capture has started, by any of its threads.
+fn upload_of(capture: &Process) -> i32 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", capture.id())).unwrap();
+    let children = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    let all: String = tasks.map(|task| children(task.unwrap())).collect();
+    all.trim().parse().unwrap()
+}
+
+fn kill_upload(capture: &Process) {
+    let child = rustix::process::Pid::from_raw(upload_of(capture)).unwrap();
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+}
+
 #[test]
-fn killed_upload_is_reported_and_its_files_remain() {
+fn killed_upload_is_started_again_while_packets_of_files_wait_for_the_spool() {
+    let Some(mut moto) = Moto::down_or_skip() else { return };
+    let spool = tempfile::tempdir().unwrap();
+    let leaf = spool.path().join("lake/raw/packets/date=2026-11-25/hour=16/sensor=s0");
+    fs::create_dir_all(&leaf).unwrap();
+    fs::write(leaf.join("large.parquet"), vec![0; 2 << 20]).unwrap();
+    let arguments = ["-r", RECORDING, "-r", RECORDING, "--spool-mib", "1"];
+    let reading = capture(Launch::new(STRAIT), &moto, spool.path(), &arguments).spawn().unwrap();
+    reading.wait_for_stderr("note: the upload to s3://lake/raw fails: ", LIMIT).unwrap();
+    kill_upload(&reading);
+    reading.wait_for_stderr("note: strait-upload has ended", LIMIT).unwrap();
+    moto.start();
+    let finished = reading.wait(LIMIT).unwrap().success();
+    assert!(finished.stderr.contains("note: strait-upload was started again"), "{}", finished.stderr);
+    let keys = moto.keys();
+    let of = |part: &str| keys.iter().filter(|key| key.contains(part)).count();
+    assert!(of("large.parquet") == 1 && of("sensor=s1/packets-") > 0, "{keys:?}");
+    assert!(!finished.stderr.contains("rows are lost"), "{}", finished.stderr);
+    assert_eq!(fs::read_dir(spool.path().join("lake/raw")).unwrap().count(), 0, "empty directories");
+}
+
+#[test]
+fn killed_upload_is_reported_and_started_again_and_its_files_remain() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let Some(moto) = Moto::down_or_skip() else { return };
     let spool = tempfile::tempdir().unwrap();
     let capture = live(&wire, &moto, spool.path(), &["--json"]);
-    let id = capture.id();
-    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-    let child = rustix::process::Pid::from_raw(children.trim().parse().unwrap()).unwrap();
-    rustix::process::kill_process(child, Signal::KILL).unwrap();
+    kill_upload(&capture);
     let note = "strait: note: strait-upload has ended: files for s3://lake/raw wait in ";
     capture.wait_for_stderr(note, LIMIT).unwrap();
+    // It does not get the precise sleeps of a lane, nor its CPU.
+    capture.wait_for_stderr("note: strait-upload was started again", LIMIT).unwrap();
+    let slack = fs::read_to_string(format!("/proc/{}/timerslack_ns", upload_of(&capture))).unwrap();
+    assert_eq!(slack.trim(), "50000");
     capture.signal(Signal::INT);
     let finished = capture.wait(LIMIT).unwrap();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);

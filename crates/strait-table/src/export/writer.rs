@@ -1,6 +1,5 @@
 //! Flows of one sink on their way to the receiver, and their counts.
 
-use std::collections::BTreeSet;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use super::message::{Build, Message, Record};
 use crate::error::TableError;
 use crate::flows::FlowRow;
 use crate::packets::{InterfaceNames, Interfaces};
+use crate::publish::Outcome;
 use crate::tally::Tally;
 
 /// Time for which a live capture waits for the full queue of a receiver that takes messages. The
@@ -30,6 +30,8 @@ pub struct Exported {
     pub bytes: u64,
     /// Flows that could not be sent, or that the receiver refused.
     pub lost: u64,
+    /// Flows that were sent again although the broker may have stored them: it may have them twice.
+    pub repeated: u64,
     /// Reason for the last loss.
     pub failure: Option<String>,
 }
@@ -41,6 +43,7 @@ impl Exported {
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.lost += other.lost;
+        self.repeated += other.repeated;
         if other.failure.is_some() {
             self.failure.clone_from(&other.failure);
         }
@@ -81,13 +84,12 @@ impl Counts {
         exported.bytes -= message.bytes.len() as u64;
     }
 
-    /// Counts lines, each a message of its own, of which those at the positions `lost` were not
-    /// taken.
-    pub(crate) fn add_lines(&self, lines: &Message, lost: &BTreeSet<usize>, failure: Option<String>) {
+    /// Counts lines, each a message of its own.
+    pub(crate) fn add_lines(&self, lines: &Message, outcome: &Outcome) {
         let (exported, lost_packets) = &mut *self.lock();
         let each = lines.bytes.split_inclusive(|byte| *byte == b'\n').zip(&lines.flows);
         for (at, (line, &(lane, packets))) in each.enumerate() {
-            if lost.contains(&at) {
+            if outcome.lost.contains(&at) {
                 exported.lost += 1;
                 lost_packets.add(lane, packets);
             } else {
@@ -96,7 +98,8 @@ impl Counts {
                 exported.bytes += line.len() as u64;
             }
         }
-        exported.failure = failure.or(exported.failure.take());
+        exported.repeated += outcome.repeated;
+        exported.failure = outcome.cause.clone().or(exported.failure.take());
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strait_os::clock;
+use strait_os::retry::{Attempts, Step};
 
 use super::message::{Builder, Session};
 use super::transport::{Collector, Connection, TCP_BYTES_MAX, Transport};
@@ -54,7 +55,7 @@ pub(super) fn open_with(collector: Collector, limits: Limits) -> Result<Exporter
         shared: Arc::clone(&shared),
         connection,
         unconfirmed: None,
-        stall: None,
+        attempts: Attempts::new(BACKOFF, BACKOFF_MAX),
         burst: 0,
     };
     Ok(Exporter::new(Plan {
@@ -71,15 +72,6 @@ fn new_session(collector: &Collector) -> Session {
     Session::new(collector.domain, again_every, Instant::now())
 }
 
-/// Time since which the connection fails.
-#[derive(Clone, Copy)]
-struct Stall {
-    since: Instant,
-    /// Time of the next attempt, and the pause before it.
-    next: Instant,
-    pause: Duration,
-}
-
 /// The thread.
 struct Thread {
     collector: Collector,
@@ -88,7 +80,7 @@ struct Thread {
     session: Session,
     /// Last datagram: the network may still report that it was refused.
     unconfirmed: Option<(Message, Counts)>,
-    stall: Option<Stall>,
+    attempts: Attempts,
     /// Datagrams since the last pause.
     burst: u32,
 }
@@ -103,7 +95,7 @@ impl Carrier for Thread {
                 return counts.lose(&message, self.shared.failure());
             }
             let Err(error) = self.connect().and_then(|()| self.send(&mut message)) else {
-                self.stall = None;
+                self.attempts.succeed();
                 counts.add(&message);
                 self.unconfirmed = Some((message, counts.clone()));
                 return;
@@ -128,19 +120,12 @@ impl Carrier for Thread {
 impl Thread {
     /// Waits until the next attempt. Returns true if messages have waited long enough.
     fn wait_to_retry(&self) -> bool {
-        let Some(stall) = self.stall else { return false };
         loop {
-            let now = Instant::now();
-            let until_next = stall.next.saturating_duration_since(now);
-            if until_next.is_zero() {
-                return false;
+            match self.attempts.step(Instant::now(), self.shared.limits().retry_for) {
+                Step::Attempt => return false,
+                Step::Wait(pause) => std::thread::sleep(pause),
+                Step::GiveUp => return true,
             }
-            let left =
-                self.shared.limits().retry_for.saturating_sub(now.saturating_duration_since(stall.since));
-            if left.is_zero() {
-                return true;
-            }
-            std::thread::sleep(until_next.min(left));
         }
     }
 
@@ -216,10 +201,7 @@ impl Thread {
         self.shared.set_failure(Some(error.to_string()));
         self.connection = None;
         if self.collector.transport == Transport::Tcp {
-            let now = Instant::now();
-            let pause = self.stall.map_or(BACKOFF, |stall| (stall.pause * 2).min(BACKOFF_MAX));
-            let since = self.stall.map_or(now, |stall| stall.since);
-            self.stall = Some(Stall { since, next: now + pause, pause });
+            self.attempts.fail(Instant::now());
         }
     }
 }

@@ -22,20 +22,22 @@ const QUEUE: usize = 32;
 /// Way to a broker.
 pub trait Publisher: Send {
     /// Sends lines, numbered from `first` on, and waits until the broker has acknowledged them.
-    /// Ends early if `is_over`. Returns the lines that are lost.
+    /// Ends early if `is_over`.
     ///
     /// # Errors
     /// All lines are lost.
-    fn publish(&mut self, first: u64, lines: &[u8], is_over: &dyn Fn() -> bool) -> Result<Lost, String>;
+    fn publish(&mut self, first: u64, lines: &[u8], is_over: &dyn Fn() -> bool) -> Result<Outcome, String>;
 }
 
-/// Lines that the broker has not taken.
+/// Outcome of sending lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Positions of these lines.
-    pub lines: BTreeSet<usize>,
+pub struct Outcome {
+    /// Positions of the lines that are lost.
+    pub lost: BTreeSet<usize>,
     /// Cause, if there are any.
     pub cause: Option<String>,
+    /// Lines that were sent again although the broker may have stored them.
+    pub repeated: u64,
 }
 
 /// Opens the export to a broker, of which `name` is the name for messages to the user. Each line
@@ -72,9 +74,9 @@ impl Carrier for Thread {
         let first = self.next;
         self.next += message.flows.len() as u64;
         match self.publisher.publish(first, &message.bytes, &|| self.shared.is_over()) {
-            Ok(Lost { lines, cause }) => {
-                counts.add_lines(&message, &lines, cause.clone());
-                self.shared.set_failure(cause);
+            Ok(outcome) => {
+                counts.add_lines(&message, &outcome);
+                self.shared.set_failure(outcome.cause);
             }
             Err(cause) => {
                 counts.lose(&message, Some(cause.clone()));

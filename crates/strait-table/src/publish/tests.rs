@@ -38,12 +38,12 @@ fn row(ports: Option<[u16; 2]>, lane: u32) -> FlowRow {
 
 /// Publisher that returns the given results, and records its calls.
 struct Fake {
-    results: mpsc::Receiver<Result<Lost, String>>,
+    results: mpsc::Receiver<Result<Outcome, String>>,
     calls: Arc<Mutex<Vec<(u64, String)>>>,
 }
 
 impl Publisher for Fake {
-    fn publish(&mut self, first: u64, lines: &[u8], _: &dyn Fn() -> bool) -> Result<Lost, String> {
+    fn publish(&mut self, first: u64, lines: &[u8], _: &dyn Fn() -> bool) -> Result<Outcome, String> {
         self.calls.lock().unwrap().push((first, String::from_utf8(lines.to_vec()).unwrap()));
         self.results.recv().unwrap_or_else(|_| Err("there is no result".into()))
     }
@@ -52,7 +52,7 @@ impl Publisher for Fake {
 type Calls = Arc<Mutex<Vec<(u64, String)>>>;
 
 /// Returns a writer to a publisher with these results.
-fn writer(results: Vec<Result<Lost, String>>, end: Duration) -> (Writer, Arc<Exporter>, Calls) {
+fn writer(results: Vec<Result<Outcome, String>>, end: Duration) -> (Writer, Arc<Exporter>, Calls) {
     let (sender, receiver) = mpsc::channel();
     for result in results {
         sender.send(result).unwrap();
@@ -68,7 +68,7 @@ fn writer(results: Vec<Result<Lost, String>>, end: Duration) -> (Writer, Arc<Exp
 
 #[test]
 fn line_has_the_columns_and_the_values_of_the_table() {
-    let (mut writer, _exporter, calls) = writer(vec![Ok(Lost::default())], Duration::MAX);
+    let (mut writer, _exporter, calls) = writer(vec![Ok(Outcome::default())], Duration::MAX);
     let icmp = FlowRow { protocol: 1, ports: Some([8, 0]), handshake_ns: None, vlan: None, ..row(None, 0) };
     writer.write(&[row(Some([40_000, 443]), 1), icmp], true).unwrap();
     writer.settle().unwrap();
@@ -120,9 +120,9 @@ fn line_has_the_columns_and_the_values_of_the_table() {
 
 #[test]
 fn lost_lines_are_counted_by_lane_and_numbers_go_on() {
-    let lost = Lost { lines: [0, 2].into(), cause: Some("refused".into()) };
+    let refused = Outcome { lost: [0, 2].into(), cause: Some("refused".into()), repeated: 3 };
     let (mut writer, exporter, calls) =
-        writer(vec![Ok(lost), Err("ended".into()), Ok(Lost::default())], Duration::MAX);
+        writer(vec![Ok(refused), Err("ended".into()), Ok(Outcome::default())], Duration::MAX);
     let rows = [row(None, 3), row(None, 3), row(None, 4)];
     let mut failures = Vec::new();
     for _ in 0..3 {
@@ -134,13 +134,14 @@ fn lost_lines_are_counted_by_lane_and_numbers_go_on() {
     assert_eq!(calls.lock().unwrap().iter().map(|(first, _)| *first).collect::<Vec<_>>(), [0, 3, 6]);
     let exported = writer.exported();
     assert_eq!((exported.flows, exported.messages, exported.lost), (1 + 3, 1 + 3, 2 + 3));
+    assert_eq!(exported.repeated, 3);
     assert_eq!(exported.failure.as_deref(), Some("ended"));
     assert_eq!((writer.lost().of(3), writer.lost().of(4)), (8 * 3, 8 * 2));
 }
 
 #[test]
 fn messages_have_a_limited_length_and_whole_lines() {
-    let results = (0..20).map(|_| Ok(Lost::default())).collect();
+    let results = (0..20).map(|_| Ok(Outcome::default())).collect();
     let (mut writer, _exporter, calls) = writer(results, Duration::MAX);
     writer.write(&vec![row(Some([1, 2]), 0); 2000], true).unwrap();
     writer.settle().unwrap();
@@ -157,7 +158,7 @@ fn messages_have_a_limited_length_and_whole_lines() {
 
 #[test]
 fn flows_are_lost_when_the_time_after_the_end_is_over() {
-    let (mut writer, exporter, calls) = writer(vec![Ok(Lost::default())], Duration::ZERO);
+    let (mut writer, exporter, calls) = writer(vec![Ok(Outcome::default())], Duration::ZERO);
     let sinks = [(); 2].map(|()| SinkShare::new(Arc::clone(&exporter)));
     let mut write = || {
         writer.write(&[row(None, 0)], true).unwrap();

@@ -1,6 +1,7 @@
 //! Tests of the program `strait-upload` with moto's server: files of each size, and a store that is
 //! down.
 
+mod kafka;
 mod publish;
 
 use std::fs;
@@ -128,7 +129,8 @@ fn password_in_the_address_of_the_store_is_refused_and_not_shown() {
 #[test]
 fn files_stay_while_the_store_is_down_and_are_sent_when_it_is_up() {
     let Some(mut moto) = Moto::down_or_skip() else { return };
-    let spool = spool(&[("a.parquet", 1000)]);
+    // The directory stays, as unfinished files are in it.
+    let spool = spool(&[("a.parquet", 1000), (".b.parquet.part", 1), (".c.parquet.part", 1)]);
     let refused = run(&moto, spool.path(), "s3://lake");
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     assert!(
@@ -146,9 +148,9 @@ fn files_stay_while_the_store_is_down_and_are_sent_when_it_is_up() {
     program.wait_for_stderr("strait: note: the upload to s3://lake fails: ", LIMIT).unwrap();
     moto.start();
     program.wait_for_stderr("strait: note: the upload to s3://lake works again", LIMIT).unwrap();
-    fs::write(file(spool.path(), "b.parquet"), "x").unwrap();
+    fs::rename(file(spool.path(), ".b.parquet.part"), file(spool.path(), "b.parquet")).unwrap();
     assert!(wait_until(LIMIT, || !file(spool.path(), "b.parquet").exists()));
-    fs::write(file(spool.path(), "c.parquet"), "x").unwrap();
+    fs::rename(file(spool.path(), ".c.parquet.part"), file(spool.path(), "c.parquet")).unwrap();
     drop(follows);
     let _ = program.wait(LIMIT).unwrap().success();
     assert_eq!(moto.keys(), ["a", "b", "c"].map(|name| format!("{LEAF}/{name}.parquet")));

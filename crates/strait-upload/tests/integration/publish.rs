@@ -9,7 +9,7 @@ use lab::Nats;
 use crate::PROGRAM;
 
 /// The program, to which the test writes as a capture does.
-struct Publisher {
+pub(crate) struct Publisher {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -20,7 +20,7 @@ impl Publisher {
         Self::to(&nats.url("flows.a"), variables)
     }
 
-    fn to(url: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn to(url: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["publish", url, "fr1-9"]).envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -31,18 +31,22 @@ impl Publisher {
     /// Writes a batch of flows, which are their numbers.
     fn write(&mut self, first: u64, count: u64) {
         let numbers: Vec<String> = (first..first + count).map(|number| number.to_string()).collect();
-        let lines = numbers.join("\n") + "\n";
+        self.write_lines(first, &(numbers.join("\n") + "\n"));
+    }
+
+    /// Writes a batch of flows.
+    pub(crate) fn write_lines(&mut self, first: u64, lines: &str) {
         write!(self.input, "{first} {}\n{lines}", lines.len()).unwrap();
     }
 
-    fn answer(&mut self) -> String {
+    pub(crate) fn answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line
     }
 
     /// Closes the input. Returns true after a success.
-    fn end(mut self) -> bool {
+    pub(crate) fn end(mut self) -> bool {
         drop(self.input);
         self.child.wait().unwrap().success()
     }
@@ -138,7 +142,7 @@ fn certificate_of_the_server_is_checked() {
 fn wrong_credentials_and_input_are_refused() {
     let run = |url: &str, variable: (&str, &str), input: &str| {
         let mut command = Command::new(PROGRAM);
-        command.args(["publish", url, "c"]).envs([variable]);
+        command.args(["publish", url, "c"]).env_remove("SSL_CERT_DIR").envs([variable]);
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = piped.spawn().unwrap();
         // It may have ended before it reads.
@@ -155,6 +159,14 @@ fn wrong_credentials_and_input_are_refused() {
         (url, nothing, "what\n", 1, "the first line of a batch has a number and a length"),
         (url, nothing, "0 9\nshort", 1, "read standard input: "),
         ("nats://user:SECRET@127.0.0.1/flows", nothing, "", 2, "give credentials by NATS_CREDS"),
+        (
+            "kafka://127.0.0.1:1/flows",
+            ("KAFKA_USER", "SECRET"),
+            "",
+            2,
+            "set both KAFKA_USER and KAFKA_PASSWORD",
+        ),
+        ("kafka+tls://h/f", ("SSL_CERT_FILE", "/nonexistent"), "", 2, "read the certificates to trust: "),
         (url, nothing, "", 0, ""),
     ] {
         let (code, stderr) = run(url, variable, input);
