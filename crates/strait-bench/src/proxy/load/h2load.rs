@@ -1,8 +1,8 @@
 //! HTTP/2 by h2load, the client of nghttp2.
 //!
 //! It checks the status of each response, and counts the bytes of all bodies, which must be those
-//! of the requested objects. A first run, for the warm-up time, tells the rate; the second makes the
-//! requests of the measured time, so that the CPU time between its start and its end is theirs.
+//! of the requested objects. A first run, for the warm-up time, tells the rate. The second makes
+//! the requests of the measured time: the CPU time between its start and its end is theirs.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
