@@ -44,7 +44,7 @@ pub(crate) async fn forward(
     miss.stored = miss.stored.map(|stored| worker.with_new_generation(wanted.hash, stored));
     let mut origin_request = origin_request(exchange, wanted, &miss, guard.is_some());
     let guard = match guard {
-        Some(guard) if !exchange.has_client_permit(&origin_request) => {
+        Some(guard) if exchange.waits_for_its_share(&origin_request) => {
             // Followers must not wait for this client's permit: another request may begin the fill.
             drop(guard);
             let waited = exchange.await_client_permit(&origin_request).await;
