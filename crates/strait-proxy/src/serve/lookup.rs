@@ -28,8 +28,8 @@ use crate::serve::wanted::{Lookup, Miss, Wanted};
 const LOOKUPS_MAX: usize = 8;
 /// Lookups after which the request is forwarded to the origin without a fill.
 const SHARED_LOOKUPS_MAX: usize = 5;
-/// Maximum wait for the head of a response to another request. An origin may be slow for that
-/// request alone.
+/// Maximum wait for the head of a response to another request, from the time when that was sent. An
+/// origin may be slow for that request alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 /// Request in the course of its lookup.

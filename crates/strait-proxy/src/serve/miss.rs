@@ -57,6 +57,7 @@ pub(crate) async fn forward(
         guard => guard,
     };
     origin_request.client_permit = exchange.client_permit.take();
+    origin_request.sent = guard.as_ref().map(|guard| guard.fill.sent.clone());
     let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, origin_request, guard.is_some()).await;
     if let Some((substitute, status)) = substitute(worker, wanted, &miss, &fetched) {
         // Followers do not wait until this client has the body: each can get the stored response.

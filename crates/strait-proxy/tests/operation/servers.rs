@@ -163,6 +163,42 @@ fn request_that_waits_too_long_for_a_server_gets_503() {
 }
 
 #[test]
+fn followers_wait_with_the_request_that_waits_for_a_server() {
+    let (full, slow) = (Server::start(), Server::start());
+    let pools = format!(
+        "queue = 1\nqueue_timeout = 600\n[pool.q]\nservers = [\"{}\"]\n[[site]]\nhosts = [\"slow.example\"]\n[[site.route]]\npool = \"q\"",
+        slow.text
+    );
+    // A follower waits as long for the head of a response.
+    let rest = "timeouts.origin = 3\nlimits.origin_connections_per_client = 0";
+    let rig = Rig::start(&[(&full, "connections=1")], &pools, rest);
+    // A request with an unfinished body has the connection.
+    let mut first = rig.client();
+    let (len, ahead) = (40_000, 20_000);
+    first.send(format!("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"));
+    first.send("x".repeat(ahead));
+    assert!(wait_until(LIMIT, || rig.status(&full)["load"] == 1));
+    let mut others = [rig.client(), rig.client()];
+    let [leader, follower] = &mut others;
+    leader.send("GET /stored HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || rig.status(&full)["waiting"] == 1));
+    follower.send("GET /stored HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || rig.admin_status()["fill_progress"][0]["followers"] == 1));
+    // The limit for a head ends for this request, and has begun earlier for the follower.
+    slow.become_mode(Mode::Hang);
+    let late = rig.ask("GET /x HTTP/1.1\r\nHost: slow.example\r\n\r\n");
+    assert_eq!(late.status(), 504, "{}", late.head);
+    let status = rig.status(&full);
+    assert_eq!((&status["waiting"], &status["refused"]), (&1.into(), &0.into()), "{status}");
+    first.send("x".repeat(len - ahead));
+    assert_eq!(first.answer().unwrap().status(), 200);
+    for client in &mut others {
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    assert_eq!(full.asked(), 2);
+}
+
+#[test]
 fn unix_socket_is_the_only_origin() {
     let dir = tempfile::tempdir().unwrap();
     let unix = Server::on_unix(&dir.path().join("app.sock"));
