@@ -20,7 +20,7 @@ use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow_one, head_of_fill};
 use crate::serve::miss;
-use crate::serve::respond::{is_its_range, missing, selected, send_pinned};
+use crate::serve::respond::{coded, is_its_range, missing, selected, send_pinned};
 use crate::serve::revalidate;
 use crate::serve::wanted::{Lookup, Miss, Wanted};
 
@@ -236,11 +236,12 @@ async fn look_up(
     }
     match decision {
         Reuse::Serve | Reuse::ServeAndValidate => {
-            let selected = selected(exchange, &object);
-            if let Some(gap) = missing(&object, &selected, exchange.options.is_head) {
+            let shown = coded(exchange, wanted, &object).unwrap_or_else(|| object.clone());
+            let selected = selected(exchange, &shown);
+            if let Some(gap) = missing(&shown, &selected, exchange.options.is_head) {
                 return Ok(Lookup::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
             }
-            let Some(pinned) = deliver::pinned(&object, &selected, exchange.options) else {
+            let Some(pinned) = deliver::pinned(&shown, &selected, exchange.options) else {
                 return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
             };
             if decision == Reuse::ServeAndValidate {
@@ -248,7 +249,7 @@ async fn look_up(
             }
             exchange.worker.touch(&object);
             exchange.client_permit = None;
-            send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
+            send_pinned(exchange, (&shown, &pinned), &selected, Answer::Hit).await?;
             Ok(Lookup::Answered(true))
         }
         Reuse::Refuse => Err(ExchangeError::Refuse(

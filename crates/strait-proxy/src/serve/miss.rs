@@ -12,14 +12,14 @@ use strait_http::reuse::may_replace_error;
 use crate::cache::deferred::Deferred;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
-use crate::cache::object::Object;
+use crate::cache::object::{Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow};
 use crate::serve::gaps::{GapRequest, PARTS_MAX, run};
-use crate::serve::respond::{missing, selected, send_pinned, send_stored};
+use crate::serve::respond::{coded, missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
 use crate::serve::wanted::{Lookup, Miss, Wanted, origin_request};
@@ -64,7 +64,7 @@ pub(crate) async fn forward(
         if let Some(guard) = guard {
             guard.end(Phase::NotShared);
         }
-        return send_stored(exchange, &substitute, miss.why, status, false).await;
+        return send_stored(exchange, wanted, &substitute, (miss.why, status, false)).await;
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
@@ -89,16 +89,29 @@ pub(crate) async fn forward(
             if let Some(guard) = guard {
                 guard.end(Phase::Done);
             }
-            let selected = selected(exchange, &fresh);
-            let is_complete = missing(&fresh, &selected, exchange.options.is_head).is_none();
-            let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Lookup::Again) };
-            let answer =
-                Answer::Forwarded { why: miss.why, status: Some(304), stored: true, collapsed: false };
-            send_pinned(exchange, (&fresh, &pinned), &selected, answer).await?;
-            Ok(Lookup::Answered(true))
+            send_confirmed(exchange, wanted, (fresh, pinned), miss.why).await
         }
         _ => store_or_pass(exchange, wanted, miss, guard, incoming).await,
     }
+}
+
+/// Sends a stored response that a 304 has confirmed. `pinned` has all its bytes, if they are still
+/// stored.
+async fn send_confirmed(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    (fresh, pinned): (Arc<Object>, Option<Pinned>),
+    why: Why,
+) -> Result<Lookup, ExchangeError> {
+    let coded = coded(exchange, wanted, &fresh);
+    let coded = coded.and_then(|form| Some((form.pin(&(0..form.length.unwrap_or(0)))?, form)));
+    let (pinned, shown) = coded.map_or((pinned, fresh), |(pinned, form)| (Some(pinned), form));
+    let selected = selected(exchange, &shown);
+    let is_complete = missing(&shown, &selected, exchange.options.is_head).is_none();
+    let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Lookup::Again) };
+    let answer = Answer::Forwarded { why, status: Some(304), stored: true, collapsed: false };
+    send_pinned(exchange, (&shown, &pinned), &selected, answer).await?;
+    Ok(Lookup::Answered(true))
 }
 
 /// Sends `origin_request`. After a 304 that confirms another response, sends the request without
@@ -322,7 +335,7 @@ async fn fill(
         // An object that the store refuses stays in memory.
         let Some(stored) = task.finish() else { return Ok(Lookup::Again) };
         let shown = with_stored_body(&shown, &object, stored);
-        return send_stored(exchange, &shown, why, None, true).await;
+        return send_stored(exchange, wanted, &shown, (why, None, true)).await;
     }
     if task.may_outgrow_memory() {
         task.stop_sharing();

@@ -3,6 +3,7 @@
 pub(crate) mod admission;
 pub(crate) mod bypass;
 pub(crate) mod check;
+pub(crate) mod coded;
 pub(crate) mod deliver;
 pub(crate) mod exchange;
 pub(crate) mod files;

@@ -7,6 +7,7 @@ mod chains;
 mod changes;
 mod churn;
 mod clients;
+mod compress;
 mod damage;
 mod files;
 mod fills;

@@ -135,6 +135,9 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         account.took.subsec_micros(),
         account.is_whole
     );
+    if let Some(coding) = record.coding {
+        let _ = write!(out, ",\"coding\":\"{coding}\"");
+    }
     if let Some(origin) = record.origin {
         let _ = write!(out, ",\"origin\":\"{origin}\"");
     }
@@ -227,6 +230,7 @@ mod tests {
             record: &Record {
                 status: 200,
                 outcome: Outcome::Miss,
+                coding: None,
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
                 why: Some("a \"b\"".to_owned()),
             },
