@@ -101,8 +101,11 @@ fn parsed(element: &str) -> Option<(&str, u16)> {
 /// Parses a weight (RFC 9110, section 12.4.2): 0 to 1 with at most three decimals.
 fn thousandths(text: &str) -> Option<u16> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
-    let is_right = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());
-    let part = format!("{decimals:0<3}").parse().ok().filter(|_| is_right)?;
+    if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digit = |index: usize| decimals.as_bytes().get(index).map_or(0, |byte| u16::from(byte - b'0'));
+    let part = 100 * digit(0) + 10 * digit(1) + digit(2);
     match (whole, part) {
         ("0", part) => Some(part),
         ("1", 0) => Some(1000),

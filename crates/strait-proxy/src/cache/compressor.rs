@@ -29,6 +29,8 @@ use crate::config::edge::Level;
 const JOBS_MAX: usize = 64;
 /// Longest record that is read: a body with its forms, which are shorter.
 const RECORD_BYTES_MAX: usize = BODY_BYTES_MAX as usize * (1 + Coding::ALL.len());
+/// Lane of the store. It matters only for the place of a record.
+const LANE: usize = 0;
 /// Priority of the thread: lower than that of the workers (nice(2)).
 const NICE: i32 = 10;
 
@@ -189,7 +191,7 @@ fn compress(shared: &Shared, job: &Job) -> Result<(), Skip> {
     }
     #[cfg(test)]
     tests::wait_before_the_end_of(&object.key);
-    publish(shared, (*hash, object), (forms, body, &made))?;
+    publish(shared, (*hash, object), &source, (forms, body, &made))?;
     count(shared, object, forms, length);
     Ok(())
 }
@@ -197,73 +199,86 @@ fn compress(shared: &Shared, job: &Job) -> Result<(), Skip> {
 /// Forms with their bytes.
 type Made = SmallVec<[(Coding, Vec<u8>); Coding::ALL.len()]>;
 
-/// Bytes of a record.
+/// Response as the cache has it, with its coded forms.
 enum Source<'o> {
+    /// In memory alone.
     Memory(&'o [u8]),
-    Loaded(Loaded),
+    /// Record in the store, and its body if that is apart from its head. The meta of the record is
+    /// written again, and not that of the object, which may have fields for one client alone.
+    Stored(&'o Arc<Record>, Loaded, Vec<u8>),
 }
 
 impl<'o> Source<'o> {
     /// Reads the record of an object, and compares it with its hash.
     fn of(shared: &Shared, object: &'o Object) -> Result<Self, Skip> {
-        match &object.body {
-            Body::Memory(bytes, _) => Ok(Self::Memory(bytes)),
-            Body::Stored(_) => {
-                let store = shared.store.as_ref().ok_or(Skip::Failed)?;
-                Ok(Self::Loaded(store.load(only_record(object)?, RECORD_BYTES_MAX)?))
-            }
-            Body::Filling => Err(Skip::Failed),
+        if let Body::Memory(bytes, Home::Memory(_)) = &object.body {
+            return Ok(Self::Memory(bytes));
         }
+        let store = shared.store.as_ref().ok_or(Skip::Failed)?;
+        let mut records = object.records();
+        // Parts with several records are not put together.
+        let only = records.next().filter(|_| records.next().is_none()).ok_or(Skip::Failed)?;
+        let loaded = store.load(only, RECORD_BYTES_MAX)?;
+        let apart = if loaded.body().is_none() { body_of(store, only)? } else { Vec::new() };
+        Ok(Self::Stored(only, loaded, apart))
     }
 
     fn bytes(&self, start: u64, end: u64) -> Result<&[u8], Skip> {
         let all = match self {
             Self::Memory(bytes) => bytes,
-            Self::Loaded(loaded) => loaded.body().ok_or(Skip::Failed)?,
+            Self::Stored(_, loaded, apart) => loaded.body().unwrap_or(apart),
         };
         all.get(start as usize..end as usize).ok_or(Skip::Failed)
     }
 }
 
-/// Returns the record of an object in the store; an error if its parts have several.
-fn only_record(object: &Object) -> Result<&Arc<Record>, Skip> {
-    let mut records = object.records();
-    let first = records.next();
-    first.filter(|_| records.next().is_none()).ok_or(Skip::Failed)
+/// Reads the body of a record whose meta was updated, after a comparison with its hash.
+fn body_of(store: &Stores, record: &Arc<Record>) -> Result<Vec<u8>, Skip> {
+    let mut check = store.check(record);
+    while !store.check_next(&mut check)? {}
+    let place = record.body().ok_or(Skip::Replaced)?;
+    let len = usize::try_from(record.body_len()).ok().filter(|len| *len <= RECORD_BYTES_MAX);
+    let mut body = vec![0; len.ok_or(Skip::Failed)?];
+    let mut at = 0;
+    while let Some(rest) = body.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(&*place.file, rest, place.offset + at as u64) {
+            Ok(0) | Err(_) => return Err(Skip::Failed),
+            Ok(read) => at += read,
+        }
+    }
+    Ok(body)
 }
 
 /// Replaces the object by one with the forms, unless it was removed or replaced meanwhile.
 fn publish(
     shared: &Shared,
     (hash, object): (u64, &Arc<Object>),
+    source: &Source<'_>,
     (forms, body, made): (Forms, &[u8], &Made),
 ) -> Result<(), Skip> {
-    let meta = Meta { forms, ..object.meta(0) };
     let pieces: SmallVec<[&[u8]; 1 + Coding::ALL.len()]> =
         std::iter::once(body).chain(made.iter().map(|(_, form)| &form[..])).collect();
-    match (&object.body, &shared.store) {
-        (Body::Memory(_, Home::Memory(generation)), _) => {
-            let place = Body::Memory(pieces.concat().into(), Home::Memory(generation.clone()));
+    match (source, &object.body, &shared.store) {
+        (Source::Memory(_), Body::Memory(_, home), _) => {
+            let meta = Meta { forms, ..object.meta(0) };
+            let place = Body::Memory(pieces.concat().into(), home.clone());
             let coded = Object::new(&object.key, &meta, place).ok_or(Skip::Failed)?;
             let is_replaced = shared.memory.exchange(hash, object, Arc::new(coded));
             if is_replaced { Ok(()) } else { Err(Skip::Replaced) }
         }
-        (_, Some(store)) => store_again(store, object, &meta.encode(), &pieces),
-        (_, None) => Err(Skip::Failed),
+        (Source::Stored(record, loaded, _), _, Some(store)) => {
+            let meta = Meta::decode(loaded.meta()).ok_or(Skip::Failed)?;
+            let meta = Meta { forms, ..meta }.encode();
+            if made.is_empty() {
+                // Notes that no form is shorter.
+                store.update(LANE, record, &meta)?;
+            } else {
+                store.rewrite(LANE, record, (loaded.key(), &meta), &pieces)?;
+            }
+            Ok(())
+        }
+        _ => Err(Skip::Failed),
     }
-}
-
-fn store_again(store: &Stores, object: &Object, meta: &[u8], pieces: &[&[u8]]) -> Result<(), Skip> {
-    // The lane matters only for the place of the record.
-    const LANE: usize = 0;
-    let record = only_record(object)?;
-    if pieces.len() > 1 {
-        store.rewrite(LANE, record, (object.key.as_bytes(), meta), pieces)?;
-    } else {
-        // Notes that no form is shorter.
-        store.update(LANE, record, meta)?;
-    }
-    Ok(())
 }
 
 fn count(shared: &Shared, object: &Object, forms: Forms, length: u64) {

@@ -164,7 +164,7 @@ fn load(store: &Stores, record: &Arc<Record>, key: &str, body_max: usize) -> Opt
     let length = if is_whole { Some(range.end) } else { meta.length };
     // A part has none.
     let forms = if is_whole { meta.forms } else { Forms::default() };
-    let object = Object::new(key, &Meta { length, forms, ..meta }, body)?;
+    let object = Object::new(key, &Meta { forms, length, ..meta }, body)?;
     Some((object, part))
 }
 

@@ -383,7 +383,7 @@ impl Fill {
             biased;
             // The fill can end before its request is sent.
             head = &mut object => return Some(head),
-            _ = self.sent.wait() => {}
+            () = self.sent.wait() => {}
         }
         let begun = Instant::now();
         let head = Box::pin(timeout(*wait, object)).await;

@@ -16,11 +16,12 @@ use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::config::sites::Resource;
 use crate::serve::check;
+use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow_one, head_of_fill};
 use crate::serve::miss;
-use crate::serve::respond::{coded, is_its_range, missing, selected, send_pinned};
+use crate::serve::respond::{is_its_range, missing, selected, send_pinned};
 use crate::serve::revalidate;
 use crate::serve::wanted::{Lookup, Miss, Wanted};
 
@@ -236,7 +237,7 @@ async fn look_up(
     }
     match decision {
         Reuse::Serve | Reuse::ServeAndValidate => {
-            let shown = coded(exchange, wanted, &object).unwrap_or_else(|| object.clone());
+            let shown = shown(exchange, wanted, &object);
             let selected = selected(exchange, &shown);
             if let Some(gap) = missing(&shown, &selected, exchange.options.is_head) {
                 return Ok(Lookup::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
@@ -261,6 +262,13 @@ async fn look_up(
             Ok(Lookup::Missed(Miss { why, stored: Some(object), gap: None }))
         }
     }
+}
+
+/// Returns the coded form of a stored object that answers the request, or the object.
+fn shown(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, object: &Arc<Object>) -> Arc<Object> {
+    let (worker, rules, fields) = (exchange.worker, exchange.options.rules, &exchange.request.fields);
+    let form = coded::form_or_request(worker, wanted.hash, object, rules, fields);
+    form.unwrap_or_else(|| object.clone())
 }
 
 /// Returns true if the response may have bytes of the stored body.

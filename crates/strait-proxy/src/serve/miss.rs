@@ -64,7 +64,7 @@ pub(crate) async fn forward(
         if let Some(guard) = guard {
             guard.end(Phase::NotShared);
         }
-        return send_stored(exchange, wanted, &substitute, (miss.why, status, false)).await;
+        return send_stored(exchange, &substitute, (miss.why, status, false)).await;
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
@@ -89,7 +89,7 @@ pub(crate) async fn forward(
             if let Some(guard) = guard {
                 guard.end(Phase::Done);
             }
-            send_confirmed(exchange, wanted, (fresh, pinned), miss.why).await
+            send_confirmed(exchange, (fresh, pinned), miss.why).await
         }
         _ => store_or_pass(exchange, wanted, miss, guard, incoming).await,
     }
@@ -99,11 +99,10 @@ pub(crate) async fn forward(
 /// stored.
 async fn send_confirmed(
     exchange: &mut Exchange<'_, '_>,
-    wanted: &Wanted<'_>,
     (fresh, pinned): (Arc<Object>, Option<Pinned>),
     why: Why,
 ) -> Result<Lookup, ExchangeError> {
-    let coded = coded(exchange, wanted, &fresh);
+    let coded = coded(exchange, &fresh);
     let coded = coded.and_then(|form| Some((form.pin(&(0..form.length.unwrap_or(0)))?, form)));
     let (pinned, shown) = coded.map_or((pinned, fresh), |(pinned, form)| (Some(pinned), form));
     let selected = selected(exchange, &shown);
@@ -335,7 +334,7 @@ async fn fill(
         // An object that the store refuses stays in memory.
         let Some(stored) = task.finish() else { return Ok(Lookup::Again) };
         let shown = with_stored_body(&shown, &object, stored);
-        return send_stored(exchange, wanted, &shown, (why, None, true)).await;
+        return send_stored(exchange, &shown, (why, None, true)).await;
     }
     if task.may_outgrow_memory() {
         task.stop_sharing();

@@ -10,7 +10,7 @@ use crate::cache::select::{Selected, select};
 use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
-use crate::serve::wanted::{Lookup, Wanted};
+use crate::serve::wanted::Lookup;
 
 /// Selects the bytes of an object for the request.
 pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
@@ -18,12 +18,8 @@ pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected
 }
 
 /// Returns the coded form that answers the request in place of a stored object.
-pub(crate) fn coded(
-    exchange: &Exchange<'_, '_>,
-    wanted: &Wanted<'_>,
-    object: &Arc<Object>,
-) -> Option<Arc<Object>> {
-    coded::form(exchange.worker, wanted.hash, object, exchange.options.rules, &exchange.request.fields)
+pub(crate) fn coded(exchange: &Exchange<'_, '_>, object: &Object) -> Option<Arc<Object>> {
+    coded::form(object, exchange.options.rules, &exchange.request.fields)
 }
 
 /// Returns the first gap in the selected bytes.
@@ -79,11 +75,10 @@ pub(crate) async fn send_pinned(
 /// Sends a stored object as the response to a request that went to the origin.
 pub(crate) async fn send_stored(
     exchange: &mut Exchange<'_, '_>,
-    wanted: &Wanted<'_>,
     object: &Arc<Object>,
     (why, status, stored): (Why, Option<u16>, bool),
 ) -> Result<Lookup, ExchangeError> {
-    let coded = coded(exchange, wanted, object);
+    let coded = coded(exchange, object);
     let object = coded.as_ref().unwrap_or(object);
     let selected = selected(exchange, object);
     let answer = Answer::Forwarded { why, status, stored, collapsed: false };

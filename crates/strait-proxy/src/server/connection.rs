@@ -371,7 +371,7 @@ fn memory_hit(
     }
     let manner = resource.manner;
     let rules = manner.response().map(|rules| &**rules);
-    let object = coded::form(worker, hash, &object, rules, fields).unwrap_or(object);
+    let object = coded::form_or_request(worker, hash, &object, rules, fields).unwrap_or(object);
     let options = ResponseOptions { has_hsts: manner.is_https_only, ..ResponseOptions::of(request) };
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.

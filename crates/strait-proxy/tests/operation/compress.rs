@@ -135,7 +135,7 @@ fn config(origin: SocketAddr, dir: &Path, top: &str, route: &str) -> Config {
     let store = if top.contains("cache.dir") {
         String::new()
     } else {
-        format!("cache.dir = {:?}", dir.join("cache"))
+        format!("cache.dir = \"{}\"", dir.join("cache").display())
     };
     let toml = format!(
         "{top}\n{store}\nworkers = 2\nlisten = [\"127.0.0.1:0\"]\nadmin.listen = \"127.0.0.1:0\"\naccess.purge = [\"127.0.0.1\"]\n[pool.p]\nservers = [\"{origin}\"]\n[[site]]\n[[site.route]]\npool = \"p\"\n{route}\n"
@@ -321,6 +321,32 @@ fn validated_response_keeps_its_form_and_a_changed_one_gets_another() {
         let coded = rig.coded("zstd");
         assert_eq!((coded.field("x-tag"), decoded(&coded) == body("b"), made()), (Some("b"), true, 2));
         assert_eq!(coded.field("etag"), Some("\"b-strait-zstd\""));
+    }
+}
+
+#[test]
+fn cookie_of_one_client_gets_into_no_form() {
+    let lines = "Cache-Control: max-age=60\r\nETag: \"a\"\r\n";
+    for len in [3_000, 100_000] {
+        let rig = Rig::start(Page::new(lines, lines_of("a", len)), "", ON);
+        assert_eq!(rig.ask("GET", "").status(), 200);
+        rig.clock.advance(61);
+        rig.page.lock().unwrap().lines += "Set-Cookie: a=b\r\n";
+        let own = rig.get("br");
+        assert!(own.field("cache-status").unwrap().contains("fwd-status=304"), "{}", own.head);
+        assert_eq!(own.field("set-cookie"), Some("a=b"));
+        let coded = rig.coded("br");
+        assert_eq!((coded.field("set-cookie"), rig.asked()), (None, 2), "{}", coded.head);
+        rig.clock.advance(61);
+        let own = rig.get("br");
+        assert_eq!((own.field("set-cookie"), own.field("content-encoding")), (Some("a=b"), Some("br")));
+        assert_eq!((rig.get("br").field("set-cookie"), rig.asked()), (None, 3));
+        // Fields that the first client alone may have.
+        let private = "Cache-Control: max-age=60, private=\"X-Token\"\r\nX-Token: secret\r\n";
+        *rig.page.lock().unwrap() = Page::new(private, lines_of("b", len));
+        assert_eq!(rig.ask("PURGE", "").status(), 200);
+        assert_eq!(rig.get("br").field("x-token"), Some("secret"));
+        assert_eq!(rig.coded("br").field("x-token"), None);
     }
 }
 
