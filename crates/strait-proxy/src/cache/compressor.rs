@@ -50,7 +50,7 @@ pub(crate) enum Skip {
     Full,
     /// It was removed, replaced or updated meanwhile.
     Replaced,
-    /// It could not be read or stored.
+    /// It could not be read or stored, or the proxy ends.
     Failed,
 }
 
@@ -134,7 +134,7 @@ impl Compressor {
         self.skips[skip as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends the thread after the response that it compresses; the others are dropped.
+    /// Ends the thread after the coding that it applies. Forms that are not stored are dropped.
     pub(crate) fn end(&self) {
         let mut state = self.state();
         state.is_over = true;
@@ -180,6 +180,9 @@ fn compress(shared: &Shared, job: &Job) -> Result<(), Skip> {
         let earlier = object.forms.ranges(length).find(|(own, _)| *own == coding);
         if let Some((_, range)) = earlier {
             made.push((coding, source.bytes(range.start, range.end)?.to_vec()));
+        } else if shared.compressor.state().is_over {
+            // A long body would delay the end by seconds for each coding.
+            return Err(Skip::Failed);
         } else if codings.contains(&coding) && forms.lack(coding) {
             let form = encode(coding, *level, body).map_err(|_| Skip::Failed)?;
             let len = u32::try_from(form.len()).ok().filter(|len| u64::from(*len) < length);
