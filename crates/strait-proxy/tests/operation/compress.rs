@@ -42,6 +42,10 @@ impl Page {
         let own = self.lines.lines().find_map(|line| line.strip_prefix("ETag: "));
         let has_it = own.is_some_and(|tag| head.contains(&format!("if-none-match: {tag}\r\n")));
         let (status, body) = if has_it { (304, &[][..]) } else { (self.status, &self.body[..]) };
+        if self.lines.contains("chunked") {
+            let head = format!("HTTP/1.1 {status} Said\r\n{}\r\n{:x}\r\n", self.lines, body.len());
+            return [head.as_bytes(), body, b"\r\n0\r\n\r\n"].concat();
+        }
         let length = if has_it { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
         let head = format!("HTTP/1.1 {status} Said\r\n{length}{}\r\n", self.lines);
         [head.as_bytes(), body].concat()
@@ -98,6 +102,14 @@ impl Rig {
             answer.body = client.exactly(length).unwrap();
         }
         answer
+    }
+
+    /// Gets the page, whose end is that of the connection or of its chunks.
+    fn ask_to_end(&self, lines: &str) {
+        let mut client = Client::to(self.proxy().address());
+        client.send(format!("GET /page HTTP/1.0\nHost: www.example{lines}\n\n").replace('\n', "\r\n"));
+        assert_eq!(client.head().unwrap().status(), 200);
+        while client.exactly(1).is_some() {}
     }
 
     fn get(&self, accept: &str) -> Answer {
@@ -425,6 +437,52 @@ fn forms_survive_a_restart() {
         assert!(part.status() == 206 && part.body == body[100..200]);
         assert!(rig.dir.path().join("cache").is_dir());
     }
+}
+
+#[test]
+fn response_of_unknown_length_gets_forms() {
+    for len in [3_000, 100_000, 1_000_000] {
+        let body = lines_of("a", len);
+        let page = Page::new("Cache-Control: max-age=600\r\nTransfer-Encoding: chunked\r\n", body.clone());
+        let mut rig = Rig::start(page, "", ON);
+        let first = rig.ask("HEAD", "\nAccept-Encoding: br");
+        assert_eq!(first.field("content-encoding"), None);
+        rig.ask_to_end("\nAccept-Encoding: br");
+        assert!(decoded(&rig.coded("br")) == body, "{len}");
+        rig.restart();
+        assert!(decoded(&rig.get("br")) == body && rig.get("identity").body == body, "{len}");
+        assert_eq!(rig.asked(), 2);
+    }
+}
+
+#[test]
+fn damaged_form_is_fetched_again() {
+    let body = lines_of("a", 100_000);
+    let page = Page::new("Cache-Control: max-age=600\r\n", body.clone());
+    let mut rig = Rig::start(page, "", ON);
+    let coded = rig.coded("gzip");
+    drop(rig.proxy.take());
+    // Flips a byte within the form, which is found by its bytes.
+    for entry in std::fs::read_dir(rig.dir.path().join("cache")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let places: Vec<_> = bytes
+            .windows(coded.body.len())
+            .enumerate()
+            .filter(|(_, it)| *it == coded.body)
+            .map(|(at, _)| at)
+            .collect();
+        for at in &places {
+            bytes[at + coded.body.len() / 2] ^= 1;
+        }
+        if !places.is_empty() {
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    rig.restart();
+    let answer = rig.get("gzip");
+    assert_eq!((answer.field("content-encoding"), answer.body == body, rig.asked()), (None, true, 2));
+    assert!(decoded(&rig.coded("gzip")) == body);
 }
 
 #[test]
