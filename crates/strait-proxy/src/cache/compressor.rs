@@ -9,6 +9,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -95,7 +96,21 @@ pub(crate) struct Compressor {
 #[derive(Debug, Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// Response that is being compressed.
+    current: Option<Arc<Object>>,
     is_over: bool,
+}
+
+impl State {
+    /// Returns true if a response waits, or is being compressed. Without a memory cache each hit
+    /// has an object of its own.
+    fn has(&self, object: &Object) -> bool {
+        let mut all = self.jobs.iter().map(|job| &job.object).chain(&self.current);
+        all.any(|other| {
+            other.is_for_same(object)
+                && other.records().map(Arc::as_ptr).eq(object.records().map(Arc::as_ptr))
+        })
+    }
 }
 
 impl Compressor {
@@ -111,7 +126,9 @@ impl Compressor {
         let (codings, level) = (compression.codings.iter().copied().collect(), compression.level);
         let job = Job { hash, object: object.clone(), codings, level };
         let mut state = self.state();
-        if state.jobs.len() < JOBS_MAX && !state.is_over {
+        if state.has(object) {
+            object.claim.release();
+        } else if state.jobs.len() < JOBS_MAX && !state.is_over {
             state.jobs.push_back(job);
             self.changed.notify_one();
         } else {
@@ -146,6 +163,7 @@ impl Compressor {
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         while !state.is_over {
+            state.current = state.jobs.front().map(|job| job.object.clone());
             if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
             }
@@ -160,7 +178,9 @@ pub(crate) fn run(shared: &Shared) {
     // Without the lower priority it works as well.
     let _ = rustix::process::setpriority_process(None, NICE);
     while let Some(job) = shared.compressor.next() {
-        if let Err(skip) = compress(shared, &job) {
+        // A defect of a library must not end the thread.
+        let compressed = catch_unwind(AssertUnwindSafe(|| compress(shared, &job)));
+        if let Err(skip) = compressed.unwrap_or(Err(Skip::Failed)) {
             shared.compressor.skip(skip);
         }
     }

@@ -78,12 +78,15 @@ fn get(proxy: &Proxy, path: &str) -> (Option<String>, Vec<u8>) {
     (coding, body)
 }
 
-fn start(dir: &tempfile::TempDir, has_store: bool) -> Proxy {
+fn start(dir: &tempfile::TempDir, has_store: bool, has_memory: bool) -> Proxy {
     let toml = format!(
         "workers = 1\nlisten = [\"127.0.0.1:0\"]\n[pool.p]\nservers = [\"{}\"]\n[[site]]\n[[site.route]]\npool = \"p\"\ncompress = {{}}",
         start_origin()
     );
     let mut config = Config::from_toml(&toml).unwrap();
+    if !has_memory {
+        config.cache.memory = bytesize::ByteSize::b(0);
+    }
     config.cache.dir = has_store.then(|| dir.path().join("cache"));
     Proxy::start(&config, Clock::system()).unwrap()
 }
@@ -99,7 +102,7 @@ fn response_that_is_removed_while_it_is_compressed_has_no_form() {
         [(true, Effect::Remove), (true, Effect::Expire), (false, Effect::Remove), (false, Effect::Expire)]
     {
         let dir = tempfile::tempdir().unwrap();
-        let proxy = start(&dir, has_store);
+        let proxy = start(&dir, has_store, true);
         let compressor = &proxy.shared.compressor;
         let whole = |number: u8| vec![b'a' + number; BODY_BYTES];
         hold(Some("held"));
@@ -122,11 +125,12 @@ fn response_that_is_removed_while_it_is_compressed_has_no_form() {
         proxy.stop();
     }
     queue_is_bounded();
+    hits_request_a_form_once();
 }
 
 fn queue_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
-    let proxy = start(&dir, true);
+    let proxy = start(&dir, true, true);
     let compressor = &proxy.shared.compressor;
     hold(Some("many"));
     // One is being compressed, and the others wait.
@@ -144,5 +148,22 @@ fn queue_is_bounded() {
     hold(None);
     // Those that were skipped are compressed after a later hit.
     assert!(wait_until(PATIENCE, || all.iter().all(|path| get(&proxy, path).0.is_some())));
+    proxy.stop();
+}
+
+fn hits_request_a_form_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each hit has an object of its own.
+    let proxy = start(&dir, true, false);
+    let compressor = &proxy.shared.compressor;
+    hold(Some("once"));
+    let is_running = || WAITING.load(Ordering::SeqCst) == 1;
+    assert!(wait_until(PATIENCE, || get(&proxy, "/once").0.is_none() && is_running()));
+    for _ in 0..5 {
+        assert_eq!((get(&proxy, "/once").0, compressor.waiting()), (None, 0));
+    }
+    hold(None);
+    assert!(wait_until(PATIENCE, || get(&proxy, "/once").0.is_some()));
+    assert_eq!((compressor.skipped(Skip::Full), compressor.skipped(Skip::Replaced)), (0, 0));
     proxy.stop();
 }
