@@ -130,7 +130,7 @@ fn requests_beyond_the_connections_of_a_server_wait_in_a_bounded_queue() {
     }
     let waiting = [&a, &b].map(|server| rig.status(server)["waiting"].as_u64());
     assert_eq!((load(&rig), waiting), ([3, 4], [Some(2), Some(2)]));
-    assert_eq!((a.asked(), b.asked()), (1, 2));
+    assert!(wait_until(LIMIT, || (a.asked(), b.asked()) == (1, 2)));
     let answer = rig.client().get("/8");
     assert!(answer.status() == 503 && answer.field("retry-after").is_some(), "{}", answer.head);
     let refused =
