@@ -40,7 +40,7 @@ pub(crate) fn form(
 
 /// Returns the coding that answers a request, if the response may have one.
 ///
-/// A request with Range gets the response as received, whose bytes its range counts. So does a
+/// A request with Range gets the response as received: ranges count the bytes of that. So does a
 /// client that has that response (If-None-Match): it gets 304.
 fn wanted<'r>(
     object: &Object,
