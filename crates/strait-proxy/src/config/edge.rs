@@ -124,8 +124,20 @@ pub struct Route {
     pub rate: Option<Rate>,
     /// Basic authentication. Default: none.
     pub auth: Option<Auth>,
+    /// Request that asks a server if a client's request is allowed. Default: none.
+    pub auth_request: Option<AuthRequest>,
     /// Compression of stored responses. Default: none.
     pub compress: Option<Compress>,
+}
+
+/// Request that asks a server if a client's request is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthRequest {
+    /// Name of the pool that is asked.
+    pub pool: String,
+    /// Path of the request.
+    pub path: String,
 }
 
 /// Compression of stored responses.

@@ -15,6 +15,7 @@ use strait_http::rules::is_same_for_programs;
 use crate::config::auth::BasicAuth;
 use crate::config::compress::Compression;
 use crate::config::path_regex::PathRegex;
+use crate::config::pool::ServerPool;
 use crate::config::rate::RateLimit;
 
 /// Rules of a route.
@@ -27,9 +28,17 @@ pub(crate) struct Rules {
     pub(crate) response: Option<Arc<ResponseRules>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<Arc<BasicAuth>>,
+    pub(crate) auth_request: Option<AuthRequest>,
     /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
     /// response to a request under other rules must not answer.
     pub(crate) key: Option<Box<str>>,
+}
+
+/// Request that asks a server if a client's request is allowed.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthRequest {
+    pub(crate) pool: Arc<ServerPool>,
+    pub(crate) path: Box<str>,
 }
 
 /// Limits and users of all routes. A reload keeps their state.

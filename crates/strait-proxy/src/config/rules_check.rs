@@ -10,7 +10,7 @@ use strait_http::target::Authority;
 
 use crate::config::auth::{BasicAuth, UserFiles};
 use crate::config::compress::Compression;
-use crate::config::edge::{Compress, Headers, Rate, Route};
+use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route};
 use crate::config::path_regex::PathRegex;
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
@@ -88,7 +88,8 @@ pub(crate) fn rules(
         || rules.request.is_some()
         || rules.response.is_some()
         || rules.rate.is_some()
-        || rules.auth.is_some();
+        || rules.auth.is_some()
+        || route.auth_request.is_some();
     Ok(has_any.then(|| Box::new(rules)))
 }
 
@@ -202,6 +203,10 @@ fn key_text(rules: &Rules, route: &Route) -> String {
     // A response to an authenticated client never answers on a route with other users.
     if let Some(users) = route.auth.as_ref().and_then(|auth| auth.users.as_ref()) {
         text.extend(["users ", &users.display().to_string(), "\n"]);
+    }
+    // Nor does one to a client that another server has allowed.
+    if let Some(AuthRequest { pool, path }) = &route.auth_request {
+        text.extend(["ask ", pool, " ", path, "\n"]);
     }
     for (name, value) in &rules.conditions.fields {
         let value = value.as_deref().unwrap_or("*");

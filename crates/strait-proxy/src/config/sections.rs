@@ -66,8 +66,11 @@ const ROUTE: &[(&str, Key)] = &[
     ("response_headers", Key::Section(HEADERS)),
     ("rate", Key::Section(RATE)),
     ("auth", Key::Section(AUTH)),
+    ("auth_request", Key::Section(AUTH_REQUEST)),
     ("compress", Key::Section(COMPRESS)),
 ];
+
+const AUTH_REQUEST: &[(&str, Key)] = &[("pool", Key::Value(Kind::Text)), ("path", Key::Value(Kind::Text))];
 
 const COMPRESS: &[(&str, Key)] = &[
     ("codings", Key::Value(Kind::Codings)),

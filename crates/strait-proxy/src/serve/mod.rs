@@ -1,6 +1,7 @@
 //! Requests of clients: route, lookup, miss, and the response.
 
 pub(crate) mod admission;
+pub(crate) mod ask;
 pub(crate) mod bypass;
 pub(crate) mod check;
 pub(crate) mod coded;

@@ -2,6 +2,7 @@
 //! limits.
 
 mod admin;
+mod ask;
 mod auth;
 mod chains;
 mod changes;
