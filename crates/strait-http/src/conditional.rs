@@ -37,15 +37,18 @@ impl<'a> Tag<'a> {
 /// 13.2.2, steps 3 and 4). `stored` are the fields of the stored response.
 pub fn is_not_modified(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
     if request.has("if-none-match") {
-        let tag = stored.one("etag").and_then(Tag::parse);
-        return request.elements("if-none-match").any(|element| {
-            element == "*" || Tag::parse(element).zip(tag).is_some_and(|(one, other)| one.is_like(&other))
-        });
+        return request.elements("if-none-match").any(|element| element == "*") || has_tag(request, stored);
     }
     // RFC 9111 s4.3.2: without Last-Modified, Date takes its place.
     let modified = if stored.has("last-modified") { "last-modified" } else { "date" };
     let (since, modified) = (date_of(request, "if-modified-since"), date_of(stored, modified));
     since.zip(modified).is_some_and(|(since, modified)| modified <= since)
+}
+
+/// Returns true if If-None-Match of a request has the tag of the stored response.
+pub fn has_tag(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
+    let Some(tag) = stored.one("etag").and_then(Tag::parse) else { return false };
+    request.elements("if-none-match").any(|it| Tag::parse(it).is_some_and(|one| one.is_like(&tag)))
 }
 
 /// Returns true if If-Range allows the Range of a request, or is absent (RFC 9110, section 13.1.5).

@@ -19,6 +19,7 @@
 pub mod cache_control;
 pub mod cache_status;
 pub mod chunked;
+pub mod coding;
 pub mod conditional;
 mod error;
 pub mod fields;

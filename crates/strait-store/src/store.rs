@@ -195,26 +195,64 @@ impl Store {
     /// [`Error::Removed`] if the record is dead already. After any error except [`Error::Corrupt`]
     /// the record is unchanged.
     pub fn update(&self, lane: usize, record: &Arc<Record>, meta: &[u8]) -> Result<Arc<Record>> {
+        const OPERATION: &str = "update";
         let loaded = read::load(&self.shared, record, REWRITE_BYTES_MAX)?;
-        let removed = || Error::Removed { operation: "update" };
         if !record.is_alive() {
-            return Err(removed());
+            return Err(Error::Removed { operation: OPERATION });
         }
-        let (updated, ended) = if let Some(body) = loaded.body() {
-            (self.put(lane, loaded.key(), meta, &[body])?, self.shared.end(record))
+        if let Some(body) = loaded.body() {
+            let updated = self.put(lane, loaded.key(), meta, &[body])?;
+            return self.succeed(record, updated, self.shared.end(record), OPERATION);
+        }
+        let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
+        let removed = || Err(Error::Removed { operation: OPERATION });
+        let updated = self.shared.counted(tries.find_map(|tried| tried).unwrap_or_else(removed))?;
+        self.succeed(record, updated, self.shared.end_head(record), OPERATION)
+    }
+
+    /// Replaces a record, whose key is `key`, by one with other meta and another body. Returns the
+    /// new record; `record` is dead afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Removed`] if the record is dead already, [`Error::Full`] if there is no space now.
+    /// After any error the record is unchanged.
+    pub fn rewrite(
+        &self,
+        lane: usize,
+        record: &Arc<Record>,
+        (key, meta): (&[u8], &[u8]),
+        body: &[&[u8]],
+    ) -> Result<Arc<Record>> {
+        const OPERATION: &str = "rewrite";
+        if !record.is_alive() {
+            return Err(Error::Removed { operation: OPERATION });
+        }
+        let written = self.put(lane, key, meta, body)?;
+        self.succeed(record, written, self.shared.end(record), OPERATION)
+    }
+
+    /// Completes the replacement of a record. `has_ended`: the replacement has ended it.
+    pub(crate) fn succeed(
+        &self,
+        record: &Record,
+        successor: Arc<Record>,
+        has_ended: bool,
+        operation: &'static str,
+    ) -> Result<Arc<Record>> {
+        successor.set_requests(record.requests());
+        if has_ended {
+            self.shared.counters.removed.add(1);
+            return Ok(successor);
+        }
+        // A concurrent removal ended it, and must also end its successor. A body that the successor
+        // shares is released by that removal.
+        let is_own = successor.location().is_some_and(|location| location.is_whole());
+        if is_own {
+            self.shared.end(&successor)
         } else {
-            let mut tries = (0..UPDATE_TRIES).map(|_| self.refer(lane, record, &loaded, meta).transpose());
-            let updated = tries.find_map(|tried| tried).unwrap_or_else(|| Err(removed()));
-            (self.shared.counted(updated)?, self.shared.end_head(record))
+            self.shared.end_head(&successor)
         };
-        updated.set_requests(record.requests());
-        if !ended {
-            // A concurrent removal ended it, and must also end its successor.
-            self.shared.end_head(&updated);
-            return Err(removed());
-        }
-        self.shared.counters.removed.add(1);
-        Ok(updated)
+        Err(Error::Removed { operation })
     }
 
     /// Writes a record that refers to the body of another; `None` if eviction is moving that body.

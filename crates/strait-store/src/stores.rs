@@ -264,6 +264,22 @@ impl Stores {
         self.of_record(record).ok_or(Error::Removed { operation: "update" })?.update(lane, record, meta)
     }
 
+    /// As [`Store::rewrite`].
+    ///
+    /// # Errors
+    /// As of that.
+    pub fn rewrite(
+        &self,
+        lane: usize,
+        record: &Arc<Record>,
+        head: (&[u8], &[u8]),
+        body: &[&[u8]],
+    ) -> Result<Arc<Record>> {
+        self.of_record(record)
+            .ok_or(Error::Removed { operation: "rewrite" })?
+            .rewrite(lane, record, head, body)
+    }
+
     /// As [`Store::remove`].
     pub fn remove(&self, record: &Arc<Record>) {
         if let Some(store) = self.of_record(record) {

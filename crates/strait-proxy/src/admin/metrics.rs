@@ -1,12 +1,15 @@
 //! Metrics in the text format of Prometheus (exposition formats, version 0.0.4).
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use strait_http::coding::Coding;
 use strait_http2::Abuse;
 use strait_ledger::prometheus::Text;
 
 use super::guards;
 use super::servers::{self, ServerStatus};
+use crate::cache::compressor::{Coded, Compressor, Skip};
 use crate::cache::worker::Shared;
 use crate::config::rules::Guards;
 use crate::observe::access::Outcome;
@@ -23,6 +26,7 @@ pub(super) fn text(shared: &Shared, servers: &[ServerStatus], guards: &Guards) -
         servers::metrics(&mut out, servers);
     }
     guards::metrics(&mut out, guards);
+    compressor(&mut out, &shared.compressor);
     if let Some(store) = &shared.store {
         self::store(&mut out, &store.stats());
     }
@@ -88,6 +92,38 @@ fn proxy(out: &mut Text, sum: &Sum) {
     for abuse in Abuse::ALL {
         out.sample("", &[("limit", abuse.name())], sum.http2_abuse[abuse as usize]);
     }
+}
+
+fn compressor(out: &mut Text, compressor: &Compressor) {
+    type Number = fn(&Coded) -> &AtomicU64;
+    let families: [(&str, &str, Number); 4] = [
+        ("strait_proxy_compressed_total", "Stored responses that were compressed, by coding.", |it| {
+            &it.forms
+        }),
+        ("strait_proxy_compress_in_bytes_total", "Bytes of their bodies before.", |it| &it.bytes_in),
+        ("strait_proxy_compress_out_bytes_total", "Bytes of their bodies afterwards.", |it| &it.bytes_out),
+        (
+            "strait_proxy_compress_not_shorter_total",
+            "Stored responses that a coding would not have made shorter.",
+            |it| &it.not_shorter,
+        ),
+    ];
+    for (name, help, number) in families {
+        out.family(name, "counter", help);
+        for (coding, counters) in Coding::ALL.into_iter().zip(&compressor.coded) {
+            out.sample("", &[("coding", coding.name())], number(counters).load(Ordering::Relaxed));
+        }
+    }
+    out.family(
+        "strait_proxy_compress_skipped_total",
+        "counter",
+        "Stored responses that were not compressed, by reason.",
+    );
+    for skip in Skip::ALL {
+        out.sample("", &[("reason", skip.name())], compressor.skipped(skip));
+    }
+    out.family("strait_proxy_compress_waiting", "gauge", "Stored responses that wait to be compressed.");
+    out.sample("", &[], compressor.waiting());
 }
 
 fn store(out: &mut Text, stats: &strait_store::Stats) {

@@ -11,6 +11,7 @@ use strait_http::storing::Policy;
 use strait_http::vary::Variant;
 use strait_store::{Loaded, Record, Stores};
 
+use crate::cache::forms::Forms;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Home, LONE_PARTS_MAX, Object, Part, RECORDS_MAX, Rivals};
 
@@ -152,7 +153,8 @@ fn load(store: &Stores, record: &Arc<Record>, key: &str, body_max: usize) -> Opt
         return None;
     }
     let meta = Meta::decode(loaded.meta())?;
-    let range = meta.first..meta.first + record.body_len();
+    let own_len = record.body_len().checked_sub(meta.forms.total())?;
+    let range = meta.first..meta.first + own_len;
     let part = Part { range: range.clone(), record: record.clone() };
     let is_whole = range.start == 0 && meta.length.is_none_or(|length| length == range.end);
     let body = match loaded.body() {
@@ -160,7 +162,9 @@ fn load(store: &Stores, record: &Arc<Record>, key: &str, body_max: usize) -> Opt
         _ => Body::Stored(SmallVec::from_iter([part.clone()])),
     };
     let length = if is_whole { Some(range.end) } else { meta.length };
-    let object = Object::new(key, &Meta { length, ..meta }, body)?;
+    // A part has none.
+    let forms = if is_whole { meta.forms } else { Forms::default() };
+    let object = Object::new(key, &Meta { forms, length, ..meta }, body)?;
     Some((object, part))
 }
 
@@ -374,8 +378,17 @@ mod tests {
     fn put(store: &Stores, variant: &str, (requested, received): (u64, u64), date: &str) -> Object {
         let head = format!("HTTP/1.1 200 OK\r\nETag: \"{received}\"\r\nDate: {date}\r\n\r\n");
         let head = head.as_bytes();
-        let meta =
-            Meta { requested, received, age: 0, expired: None, first: 0, length: Some(1), variant, head };
+        let meta = Meta {
+            requested,
+            received,
+            age: 0,
+            expired: None,
+            forms: Forms::default(),
+            first: 0,
+            length: Some(1),
+            variant,
+            head,
+        };
         let record = store.put(0, KEY.as_bytes(), &meta.encode(), &[b"x"]).unwrap();
         Object::new(KEY, &meta, Body::Memory(Arc::new([b'x']), Home::Store(record))).unwrap()
     }

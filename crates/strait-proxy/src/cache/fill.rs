@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strait_store::Extent;
 use strait_transfer::pipe::Pipe;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, timeout};
 
 use crate::cache::object::Object;
@@ -100,6 +100,8 @@ pub(crate) struct Fill {
     base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
+    /// Set once its request was sent to the origin.
+    pub(crate) sent: Arc<SetOnce<()>>,
     /// True if the key was invalidated since the fill began. Locked during a
     /// [publication](Self::publication).
     is_invalidated: Mutex<bool>,
@@ -201,6 +203,7 @@ impl Fill {
             base,
             state: Mutex::new(state),
             changed: Notify::new(),
+            sent: Arc::default(),
             is_invalidated: Mutex::default(),
         }
     }
@@ -369,11 +372,21 @@ impl Fill {
         }
     }
 
-    /// Waits for the head at most for `wait`, and subtracts the waiting time from it; `None` if the
-    /// head is later.
+    /// Waits for the head at most for `wait` after its request was sent, and subtracts the waiting
+    /// time from it; `None` if the head is later.
+    ///
+    /// Before that, the request waits for a connection, in the queue of its server. This wait has
+    /// limits of its own, and a follower that sent its own request would wait behind it.
     pub(crate) async fn object_within(&self, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
+        let mut object = Box::pin(self.object());
+        tokio::select! {
+            biased;
+            // The fill can end before its request is sent.
+            head = &mut object => return Some(head),
+            () = self.sent.wait() => {}
+        }
         let begun = Instant::now();
-        let head = Box::pin(timeout(*wait, self.object())).await;
+        let head = Box::pin(timeout(*wait, object)).await;
         *wait = wait.saturating_sub(begun.elapsed());
         head.ok()
     }
@@ -451,5 +464,24 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.0.state().followers -= 1;
         self.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_for_a_head_begins_when_the_request_was_sent() {
+        let fill = Fill::new("key".into(), None);
+        let limit = Duration::from_secs(5);
+        let (mut wait, queue) = (limit, 100 * limit);
+        assert!(timeout(queue, fill.object_within(&mut wait)).await.is_err() && wait == limit);
+        fill.sent.set(()).unwrap();
+        assert!(fill.object_within(&mut wait).await.is_none() && wait.is_zero());
+        // A request that is never sent.
+        let fill = Fill::new("key".into(), None);
+        fill.fail((503, String::new()));
+        assert!(matches!(fill.object_within(&mut wait).await, Some(None)));
     }
 }

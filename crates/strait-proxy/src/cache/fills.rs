@@ -175,6 +175,7 @@ impl Fills {
 mod tests {
     use super::*;
     use crate::cache::fill::{REQUEST_BYTES, Source};
+    use crate::cache::forms::Forms;
     use crate::cache::meta::Meta;
     use crate::cache::object::Body;
 
@@ -189,6 +190,7 @@ mod tests {
             received: 1,
             age: 0,
             expired: None,
+            forms: Forms::default(),
             first: 0,
             length,
             variant: "",

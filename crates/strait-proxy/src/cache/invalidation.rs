@@ -190,6 +190,7 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
+    use crate::cache::forms::Forms;
     use crate::cache::meta::Meta;
     use crate::cache::worker::{Worker, descriptors};
     use crate::config::file::Config;
@@ -208,6 +209,7 @@ mod tests {
             memory: MemoryCache::new(settings.memory, settings.memory_object),
             generations: <_>::default(),
             scans: <_>::default(),
+            compressor: <_>::default(),
             gates: Arc::new(Gates::new(settings.gates)),
             background: <_>::default(),
             descriptors: descriptors(),
@@ -223,6 +225,7 @@ mod tests {
             received: 1,
             age: 0,
             expired: None,
+            forms: Forms::default(),
             first: 0,
             length: Some(1),
             variant: "",

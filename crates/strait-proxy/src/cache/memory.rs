@@ -142,6 +142,16 @@ impl MemoryCache {
         }
     }
 
+    /// Replaces an object by one with other bytes of the same response. Returns false if it has
+    /// been removed or replaced.
+    pub(crate) fn exchange(&self, hash: u64, old: &Arc<Object>, new: Arc<Object>) -> bool {
+        let mut shard = self.shard(hash);
+        let Some((rivals, hits)) = shard.state_of(hash, old) else { return false };
+        // It takes the place of the one that answers the same requests.
+        self.add(&mut shard, hash, (new, rivals), hits, &[]);
+        true
+    }
+
     /// Adds an object, which begins with the number of earlier requests for it.
     fn add(
         &self,
@@ -215,6 +225,7 @@ mod tests {
 
     use super::shard::REMOVED_MAX;
     use super::*;
+    use crate::cache::forms::Forms;
     use crate::cache::generation::Generations;
     use crate::cache::meta::Meta;
     use crate::cache::object::{Body, Home, RECORDS_MAX};
@@ -225,7 +236,17 @@ mod tests {
     /// Object that memory alone holds, with that variant and those times of request and receipt.
     fn object_of(key: &str, variant: &str, (requested, received): (u64, u64)) -> Arc<Object> {
         let length = Some(BODY_BYTES as u64);
-        let meta = Meta { requested, received, age: 0, expired: None, first: 0, length, variant, head: HEAD };
+        let meta = Meta {
+            requested,
+            received,
+            age: 0,
+            expired: None,
+            forms: Forms::default(),
+            first: 0,
+            length,
+            variant,
+            head: HEAD,
+        };
         let home = Home::Memory(Arc::new(Generations::default()).take(0));
         Arc::new(Object::new(key, &meta, Body::Memory(vec![0; BODY_BYTES].into(), home)).unwrap())
     }
@@ -352,6 +373,7 @@ mod tests {
             received: 0,
             age: 0,
             expired: None,
+            forms: Forms::default(),
             first: 0,
             length: Some(1),
             variant: "",

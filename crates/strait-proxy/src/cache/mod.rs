@@ -1,5 +1,6 @@
 //! The cache: stored responses in memory and on disk, and fills on their way into it.
 
+pub(crate) mod compressor;
 pub(crate) mod contents;
 pub(crate) mod deferred;
 pub(crate) mod disk;
@@ -8,6 +9,7 @@ pub(crate) mod fill_costs;
 mod fill_sink;
 pub(crate) mod fill_task;
 pub(crate) mod fills;
+pub(crate) mod forms;
 pub(crate) mod generation;
 pub(crate) mod hash;
 pub(crate) mod hit_for_miss;

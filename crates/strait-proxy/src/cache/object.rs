@@ -5,9 +5,11 @@ mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use strait_http::cache_control::OfResponse;
+use strait_http::coding::Coding;
 use strait_http::fields::{Field, Fields};
 use strait_http::freshness::Times;
 use strait_http::head;
@@ -16,6 +18,7 @@ use strait_http::storing::Policy;
 use strait_http::vary::{Variant, has_keyed_of, has_keys, is_of_range, is_plain, matches_variant, overlap};
 use strait_store::{Extent, Record, Stores};
 
+use crate::cache::forms::{self, Forms};
 use crate::cache::generation::Generation;
 use crate::cache::meta::Meta;
 use crate::config::file::CheckHits;
@@ -51,12 +54,44 @@ pub(crate) struct Object {
     /// Length of the representation, if known.
     pub(crate) length: Option<u64>,
     pub(crate) body: Body,
+    /// Offset of the representation in the body: 0, except for a coded form.
+    first: u64,
+    /// Coding of a coded form.
+    pub(crate) coding: Option<Coding>,
+    /// Lengths of its own coded forms.
+    pub(crate) forms: Forms,
+    /// Its coded forms, as responses.
+    coded: SmallVec<[Arc<Object>; 0]>,
+    /// True if it may get coded forms: a 200 without Content-Encoding and no-transform.
+    is_codable: bool,
+    pub(crate) claim: Claim,
+}
+
+/// Claim on the coding of an object in memory: of many hits, one requests it. A copy is unclaimed.
+#[derive(Debug, Default)]
+pub(crate) struct Claim(AtomicBool);
+
+impl Clone for Claim {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Claim {
+    /// Returns true for the first claim, and for the first one after each release.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn release(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Place of a representation's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// Whole body in memory, and in the store if that had space.
+    /// Whole body in memory with its coded forms, and in the store if that had space.
     Memory(Arc<[u8]>, Home),
     /// Parts in the store.
     Stored(SmallVec<[Part; 1]>),
@@ -71,6 +106,19 @@ pub(crate) enum Home {
     Store(Arc<Record>),
     /// Memory alone, while the generation holds.
     Memory(Generation),
+}
+
+impl Body {
+    /// Returns the place of a coded form of `length` bytes, which is in the same record.
+    fn of_form(&self, length: u64) -> Self {
+        match self {
+            Self::Stored(parts) => {
+                let part = |part: &Part| Part { range: 0..length, record: part.record.clone() };
+                Self::Stored(parts.iter().take(1).map(part).collect())
+            }
+            Self::Memory(..) | Self::Filling => self.clone(),
+        }
+    }
 }
 
 impl Home {
@@ -123,7 +171,12 @@ impl Object {
         body: Body,
     ) -> Self {
         let times = Times::of(status, fields, &directives, meta.requested, meta.received);
-        Self {
+        let is_codable = status == 200
+            && !is_of_range(meta.variant)
+            && !fields.has("content-encoding")
+            && !directives.no_transform
+            && !fields.elements("cache-control").any(|it| it.eq_ignore_ascii_case("no-transform"));
+        let object = Self {
             key: key.clone(),
             status,
             head: meta.head.into(),
@@ -136,7 +189,46 @@ impl Object {
             has_vary: fields.elements("vary").next().is_some(),
             length: meta.length,
             body,
-        }
+            first: 0,
+            coding: None,
+            forms: meta.forms,
+            coded: SmallVec::new(),
+            is_codable,
+            claim: Claim::default(),
+        };
+        let coded = if is_codable { object.coded(fields) } else { SmallVec::new() };
+        Self { coded, ..object }
+    }
+
+    /// Returns its coded forms as responses.
+    fn coded(&self, fields: &Fields<'_>) -> SmallVec<[Arc<Self>; 0]> {
+        let Some(length) = self.length else { return SmallVec::new() };
+        let form = |(coding, range): (Coding, Range<u64>)| {
+            let head = forms::head_of(self.status, fields, coding);
+            // One line more can be too many.
+            head::response(&head).ok()??;
+            let form = Self {
+                head: head.into(),
+                first: range.start,
+                coding: Some(coding),
+                forms: Forms::default(),
+                is_codable: false,
+                ..self.clone()
+            };
+            let length = range.end - range.start;
+            Some(Arc::new(form.with_body(Some(length), self.body.of_form(length))))
+        };
+        self.forms.ranges(length).filter_map(form).collect()
+    }
+
+    /// Returns a coded form.
+    pub(crate) fn form(&self, coding: Coding) -> Option<&Arc<Self>> {
+        self.coded.iter().find(|form| form.coding == Some(coding))
+    }
+
+    /// Returns true if it may have coded forms.
+    pub(crate) fn is_codable(&self) -> bool {
+        self.is_codable
     }
 
     /// Sets the freshness lifetime of a 404 or 410 without an explicit one; 0: no change.
@@ -156,9 +248,17 @@ impl Object {
             variant: self.variant.clone(),
             directives: self.directives.clone(),
             length,
+            coded: self.coded.iter().map(|form| Arc::new(form.in_body(&body))).collect(),
+            claim: Claim::default(),
             body,
             ..*self
         }
+    }
+
+    /// Returns a coded form of a response with that body.
+    fn in_body(&self, body: &Body) -> Self {
+        let body = self.length.map_or(Body::Filling, |length| body.of_form(length));
+        self.with_body(self.length, body)
     }
 
     /// Returns the response in memory alone, stale from `now` on; `None` if the store has it.
@@ -166,15 +266,17 @@ impl Object {
         let Body::Memory(bytes, Home::Memory(_)) = &self.body else { return None };
         let times = Times { expired: self.times.expired.max(Some(now)), ..self.times };
         let body = Body::Memory(bytes.clone(), Home::Memory(generation));
-        Some(Self { times, ..self.with_body(self.length, body) })
+        let mut expired = Self { times, ..self.with_body(self.length, body) };
+        expired.coded.iter_mut().for_each(|form| Arc::make_mut(form).times = times);
+        Some(expired)
     }
 
     /// Drops a body of more than `most` bytes from memory if the store has it.
     pub(crate) fn in_memory_up_to(self, most: usize) -> Self {
         match (&self.body, self.length) {
-            (Body::Memory(_, Home::Store(record)), Some(length)) if length > most as u64 => {
+            (Body::Memory(bytes, Home::Store(record)), Some(length)) if bytes.len() > most => {
                 let part = Part { range: 0..length, record: record.clone() };
-                Self { body: Body::Stored(SmallVec::from_iter([part])), ..self }
+                self.with_body(self.length, Body::Stored(SmallVec::from_iter([part])))
             }
             _ => self,
         }
@@ -192,6 +294,7 @@ impl Object {
             received: self.times.received,
             age: self.times.age,
             expired: self.times.expired,
+            forms: self.forms,
             first,
             length: self.length,
             variant: &self.variant,
@@ -294,7 +397,7 @@ impl Object {
     pub(crate) fn is_worth_memory(&self, most: usize) -> bool {
         matches!(self.body, Body::Stored(_))
             && self.is_whole()
-            && self.length.is_some_and(|length| length <= most as u64)
+            && self.length.is_some_and(|length| length.saturating_add(self.forms.total()) <= most as u64)
     }
 
     /// Returns its status line and fields as they are sent.
@@ -401,19 +504,27 @@ impl Object {
             ),
             body @ (Body::Memory(_, Home::Memory(_)) | Body::Filling) => body.clone(),
         };
-        self.body = body;
+        *self = self.with_body(self.length, body);
     }
 
     /// Returns the bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let body = if let Body::Memory(bytes, _) = &self.body { bytes.len() } else { 0 };
-        size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body
+        let coded: usize = self.coded.iter().map(|form| size_of::<Self>() + form.head.len()).sum();
+        size_of::<Self>() + self.key.len() + self.head.len() + self.variant.len() + body + coded
+    }
+
+    /// Returns bytes of the representation that are in memory.
+    pub(crate) fn bytes(&self, range: &Range<u64>) -> Option<&[u8]> {
+        let Body::Memory(bytes, _) = &self.body else { return None };
+        let at = |offset: u64| usize::try_from(self.first.checked_add(offset)?).ok();
+        bytes.get(at(range.start)?..at(range.end)?)
     }
 
     /// Number of bytes from `at` on in memory or in one part; `None` if no part has them.
     pub(crate) fn stored_len(&self, at: u64) -> Option<u64> {
         match &self.body {
-            Body::Memory(bytes, _) => (bytes.len() as u64).checked_sub(at).filter(|len| *len > 0),
+            Body::Memory(..) => self.length?.checked_sub(at).filter(|len| *len > 0),
             Body::Stored(parts) => {
                 parts.iter().find(|part| part.range.contains(&at)).map(|part| part.range.end - at)
             }
@@ -431,7 +542,7 @@ impl Object {
             return None;
         }
         let is_in = |part: &&Part| part.range.start < range.end && range.start < part.range.end;
-        let pin = |part: &Part| Some((part.range.clone(), part.record.body()?));
+        let pin = |part: &Part| Some((part.range.clone(), part.record.body()?.after(self.first)));
         parts.iter().filter(is_in).map(pin).collect::<Option<_>>().map(Pinned)
     }
 }

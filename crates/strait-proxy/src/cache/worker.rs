@@ -16,6 +16,7 @@ use strait_transfer::descriptors::Budget;
 use strait_transfer::pipe::Pipes;
 use tokio::time::Instant;
 
+use crate::cache::compressor::Compressor;
 use crate::cache::disk::{self, Found, NotFound, Query, Seen};
 use crate::cache::fill_costs::{FillCosts, MEASURED_BYTES_MIN};
 use crate::cache::fills::Fills;
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) generations: Arc<Generations>,
     /// Scans for purges by tag.
     pub(crate) scans: Scans,
+    /// Responses that wait to be compressed.
+    pub(crate) compressor: Compressor,
     /// Places for connections to origins in use, and for request bodies that are read ahead.
     pub(crate) gates: Arc<Gates>,
     /// Fetches without a waiting client.

@@ -124,6 +124,47 @@ pub struct Route {
     pub rate: Option<Rate>,
     /// Basic authentication. Default: none.
     pub auth: Option<Auth>,
+    /// Request that asks a server if a client's request is allowed. Default: none.
+    pub auth_request: Option<AuthRequest>,
+    /// Compression of stored responses. Default: none.
+    pub compress: Option<Compress>,
+}
+
+/// Request that asks a server if a client's request is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthRequest {
+    /// Name of the pool that is asked.
+    pub pool: String,
+    /// Path of the request.
+    pub path: String,
+}
+
+/// Compression of stored responses.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Compress {
+    /// Content codings, in the order of preference: `zstd`, `br` and `gzip`.
+    pub codings: Vec<String>,
+    /// Media types that are compressed, as `application/json` or `text/*`.
+    pub types: Vec<String>,
+    /// Length in bytes of the shortest body that is compressed.
+    pub min_bytes: u64,
+    /// Effort.
+    pub level: Level,
+}
+
+/// Effort of compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// Least CPU time.
+    Fast,
+    /// Between the others.
+    #[default]
+    Balanced,
+    /// Shortest results.
+    Best,
 }
 
 /// Basic authentication of clients (RFC 7617).
@@ -222,6 +263,32 @@ impl Default for Rate {
 impl Default for Auth {
     fn default() -> Self {
         Self { users: None, realm: "restricted".to_owned(), keep: false }
+    }
+}
+
+impl Default for Compress {
+    fn default() -> Self {
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect();
+        Self {
+            codings: texts(&["zstd", "br", "gzip"]),
+            types: texts(&[
+                "text/*",
+                "application/javascript",
+                "application/json",
+                "application/ld+json",
+                "application/manifest+json",
+                "application/rss+xml",
+                "application/atom+xml",
+                "application/xhtml+xml",
+                "application/xml",
+                "application/wasm",
+                "font/otf",
+                "font/ttf",
+                "image/svg+xml",
+            ]),
+            min_bytes: 1024,
+            level: Level::default(),
+        }
     }
 }
 

@@ -13,7 +13,9 @@ use strait_http::path::rewritten;
 use strait_http::rules::is_same_for_programs;
 
 use crate::config::auth::BasicAuth;
+use crate::config::compress::Compression;
 use crate::config::path_regex::PathRegex;
+use crate::config::pool::ServerPool;
 use crate::config::rate::RateLimit;
 
 /// Rules of a route.
@@ -26,9 +28,17 @@ pub(crate) struct Rules {
     pub(crate) response: Option<Arc<ResponseRules>>,
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<Arc<BasicAuth>>,
+    pub(crate) auth_request: Option<AuthRequest>,
     /// Hash of the rules that change the requests to the origin, which is part of the cache key: a
     /// response to a request under other rules must not answer.
     pub(crate) key: Option<Box<str>>,
+}
+
+/// Request that asks a server if a client's request is allowed.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthRequest {
+    pub(crate) pool: Arc<ServerPool>,
+    pub(crate) path: Box<str>,
 }
 
 /// Limits and users of all routes. A reload keeps their state.
@@ -72,6 +82,8 @@ pub(crate) struct ResponseRules {
     pub(crate) dropped: Vec<Box<str>>,
     /// Field lines that are added.
     pub(crate) lines: Vec<u8>,
+    /// Compression of stored responses.
+    pub(crate) compression: Option<Compression>,
 }
 
 impl Conditions {
@@ -134,6 +146,11 @@ impl RequestRules {
     /// as a hyphen would take `X_User` for X-User.
     pub(crate) fn drops(&self, name: &str) -> bool {
         self.dropped.iter().any(|own| is_same_for_programs(own, name))
+    }
+
+    /// Returns true if the rules write a field of that name.
+    pub(crate) fn writes(&self, name: &str) -> bool {
+        self.lines.iter().any(|(own, _)| is_same_for_programs(own, name))
     }
 
     /// Changes a client's request into the one that cache and origin see.
@@ -224,8 +241,11 @@ mod tests {
 
     #[test]
     fn response_rules_leave_the_status_line_and_other_fields() {
-        let rules =
-            ResponseRules { dropped: boxed(&["server", "http/1.1 200 ok"]), lines: b"A: b\r\n".into() };
+        let rules = ResponseRules {
+            dropped: boxed(&["server", "http/1.1 200 ok"]),
+            lines: b"A: b\r\n".into(),
+            compression: None,
+        };
         for (head, expected) in [
             ("HTTP/1.1 200 OK\r\nServer: x\r\nB: c\r\nSERVER: y\r\n", "HTTP/1.1 200 OK\r\nB: c\r\nA: b\r\n"),
             ("HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nA: b\r\n"),

@@ -9,7 +9,8 @@ use strait_http::rules::{Change, why_no_request_rule, why_no_response_rule};
 use strait_http::target::Authority;
 
 use crate::config::auth::{BasicAuth, UserFiles};
-use crate::config::edge::{Headers, Rate, Route};
+use crate::config::compress::Compression;
+use crate::config::edge::{AuthRequest, Compress, Headers, Rate, Route};
 use crate::config::path_regex::PathRegex;
 use crate::config::prefixes::PATH_BYTES_MAX;
 use crate::config::rate::RateLimit;
@@ -73,6 +74,10 @@ pub(crate) fn rules(
             rules.request = Some(Arc::new(request));
         }
     }
+    if let Some(compress) = &route.compress {
+        problems
+            .extend(add_compression(&mut rules, compress, route).map(|why| format!("{key}.compress{why}")));
+    }
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -83,8 +88,24 @@ pub(crate) fn rules(
         || rules.request.is_some()
         || rules.response.is_some()
         || rules.rate.is_some()
-        || rules.auth.is_some();
+        || rules.auth.is_some()
+        || route.auth_request.is_some();
     Ok(has_any.then(|| Box::new(rules)))
+}
+
+/// Adds the compression of a route to its rules for responses, or returns the reason why it is
+/// wrong, after its key.
+fn add_compression(rules: &mut Rules, compress: &Compress, route: &Route) -> Option<String> {
+    if route.pool.is_none() {
+        return Some(": only responses of a pool are stored and compressed; remove it".to_owned());
+    }
+    let mut response = rules.response.as_deref().cloned().unwrap_or_default();
+    match Compression::new(compress, rules.request.as_deref(), rules.response.as_deref()) {
+        Ok(compression) => response.compression = Some(compression),
+        Err(why) => return Some(why),
+    }
+    rules.response = Some(Arc::new(response));
+    None
 }
 
 /// Returns the reason why the conditions of a route are wrong, after its key.
@@ -183,6 +204,10 @@ fn key_text(rules: &Rules, route: &Route) -> String {
     if let Some(users) = route.auth.as_ref().and_then(|auth| auth.users.as_ref()) {
         text.extend(["users ", &users.display().to_string(), "\n"]);
     }
+    // Nor does one to a client that another server has allowed.
+    if let Some(AuthRequest { pool, path }) = &route.auth_request {
+        text.extend(["ask ", pool, " ", path, "\n"]);
+    }
     for (name, value) in &rules.conditions.fields {
         let value = value.as_deref().unwrap_or("*");
         text.extend(["has ", name, ": ", value, "\n"]);
@@ -275,7 +300,7 @@ fn request(headers: &Headers) -> RequestRules {
 fn response(headers: &Headers) -> ResponseRules {
     let lines = headers.set.iter().chain(&headers.add);
     let lines = lines.flat_map(|(name, value)| format!("{name}: {value}\r\n").into_bytes()).collect();
-    ResponseRules { dropped: dropped(headers), lines }
+    ResponseRules { dropped: dropped(headers), lines, compression: None }
 }
 
 /// Returns the names of the fields whose received lines are dropped, in lower case. Host stays: it

@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     /// Names of fields.
     Fields,
     Methods,
+    Codings,
+    MediaTypes,
     OneOf(&'static [&'static str]),
     Abandoned,
 }
@@ -231,7 +233,13 @@ impl Kind {
             Self::Address => value.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
             Self::Paths => strings(|path| !path.contains('\0')),
             Self::Addresses => strings(|text| text.parse::<SocketAddr>().is_ok()),
-            Self::Networks | Self::Hosts | Self::Servers | Self::Fields | Self::Methods => strings(|_| true),
+            Self::Networks
+            | Self::Hosts
+            | Self::Servers
+            | Self::Fields
+            | Self::Methods
+            | Self::Codings
+            | Self::MediaTypes => strings(|_| true),
             Self::Ports => {
                 value.as_array().is_some_and(|ports| ports.iter().all(|port| within(port, 1, 65_535)))
             }
@@ -283,6 +291,10 @@ impl Kind {
             Self::Ports => "expected a list of ports from 1 to 65535, for example [443]",
             Self::Statuses => "expected a list of statuses from 400 to 599, for example [404, 410]",
             Self::Methods => "expected a list of methods, for example [\"GET\"]",
+            Self::Codings => "expected a list of codings, for example [\"zstd\", \"br\", \"gzip\"]",
+            Self::MediaTypes => {
+                "expected a list of media types, for example [\"text/*\", \"application/json\"]"
+            }
             Self::Fields => "expected a list of field names, for example [\"X-Tenant\"]",
             Self::OneOf(words) => return format!("expected one of \"{}\"", words.join("\", \"")),
             Self::Abandoned => "expected \"finish\", \"drop\" or { past = 80 }, with 0 to 100 per cent",

@@ -3,6 +3,7 @@
 
 use toml::Value;
 
+use crate::config::compress::BODY_BYTES_MAX;
 use crate::config::schema::{Kind, hint};
 
 /// Names of these sections.
@@ -65,6 +66,17 @@ const ROUTE: &[(&str, Key)] = &[
     ("response_headers", Key::Section(HEADERS)),
     ("rate", Key::Section(RATE)),
     ("auth", Key::Section(AUTH)),
+    ("auth_request", Key::Section(AUTH_REQUEST)),
+    ("compress", Key::Section(COMPRESS)),
+];
+
+const AUTH_REQUEST: &[(&str, Key)] = &[("pool", Key::Value(Kind::Text)), ("path", Key::Value(Kind::Text))];
+
+const COMPRESS: &[(&str, Key)] = &[
+    ("codings", Key::Value(Kind::Codings)),
+    ("types", Key::Value(Kind::MediaTypes)),
+    ("min_bytes", Key::Value(Kind::Number(1, BODY_BYTES_MAX))),
+    ("level", Key::Value(Kind::OneOf(&["fast", "balanced", "best"]))),
 ];
 
 const AUTH: &[(&str, Key)] =

@@ -16,7 +16,7 @@ use crate::config::keys::KeyFields;
 use crate::config::pool::{Member, MemberOptions, ServerPool};
 use crate::config::prefixes::{PATH_BYTES_MAX, Prefixes};
 use crate::config::route_name::RouteName;
-use crate::config::rules::Guards;
+use crate::config::rules::{AuthRequest, Guards};
 use crate::config::rules_check::{rules, why_no_fields, why_no_value};
 use crate::config::schema::hint;
 use crate::config::server::Server;
@@ -189,10 +189,17 @@ impl Table {
     fn route(&mut self, name: &RouteName, route: &edge::Route, routes: &mut Prefixes<usize>) {
         let key = &*name.position;
         let rules = rules(route, name, self.policy, &self.earlier, &mut self.user_files);
-        let rules = rules.unwrap_or_else(|problems| {
+        let mut rules = rules.unwrap_or_else(|problems| {
             self.problems.extend(problems);
             None
         });
+        if let Some(asked) = &route.auth_request {
+            let asked = self.auth_request(&format!("{key}.auth_request"), asked, route);
+            // It has rules, because of this one, unless others are wrong.
+            if let Some(rules) = &mut rules {
+                rules.auth_request = asked;
+            }
+        }
         let Some(target) = self.target(key, route) else { return };
         let index = self.sites.targets.len();
         self.sites.targets.push(SiteRoute { target, rules, next: None, key_fields: None });
@@ -212,6 +219,37 @@ impl Table {
         if let Some(why) = first.and_then(|first| self.chain(first, index)) {
             self.problem(&format!("{key}.{name}"), &format!("\"{path}\": {why}"));
         }
+    }
+
+    /// Returns the request that asks a pool for a route.
+    fn auth_request(
+        &mut self,
+        key: &str,
+        asked: &edge::AuthRequest,
+        route: &edge::Route,
+    ) -> Option<AuthRequest> {
+        let path = asked.path.as_str();
+        let is_path =
+            path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+        if route.pool.is_none() {
+            self.problem(key, "only requests of a route with a pool are asked for; remove it");
+        } else if !is_path || path.len() > PATH_BYTES_MAX {
+            self.problem(
+                &format!("{key}.path"),
+                "expected a path of at most 1024 bytes, for example \"/check\"",
+            );
+        }
+        let Some(pool) = self.pools.get(&asked.pool).cloned() else {
+            let known: Vec<_> = self.pools.keys().map(String::as_str).collect();
+            let hint = hint(&asked.pool, known.into_iter());
+            self.problem(
+                &format!("{key}.pool"),
+                &format!("there is no [pool.{}]{hint}", asked.pool.escape_default()),
+            );
+            return None;
+        };
+        self.used.insert(asked.pool.clone());
+        Some(AuthRequest { pool, path: path.into() })
     }
 
     /// Makes the fields in the conditions of a path's routes key fields of all these routes: the

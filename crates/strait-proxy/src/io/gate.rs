@@ -217,6 +217,14 @@ impl Gates {
         self.state().servers.get(server).map(|own| own.queue.patience)
     }
 
+    /// Returns true if one client gets only a share of the connections to a server. Otherwise a
+    /// client without a permit has all connections, and requests of other clients wait as well.
+    pub(crate) fn limits_client(&self, server: &Server, client: Client) -> bool {
+        let state = self.state();
+        let share = state.permits(&Key::OriginOf(server.clone(), client));
+        share < state.permits(&Key::Origin(server.clone()))
+    }
+
     /// Returns the number of requests that wait for a server.
     pub(crate) fn waiting(&self, server: &Server) -> usize {
         self.state().waiting(server)

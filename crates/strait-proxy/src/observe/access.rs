@@ -79,6 +79,8 @@ pub(crate) struct Record {
     /// Status of the response; 0 without one.
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
+    /// Content coding that the proxy has applied.
+    pub(crate) coding: Option<&'static str>,
     /// Address of the contacted origin.
     pub(crate) origin: Option<SocketAddr>,
     /// Reason of the proxy's own response, if the log has it.

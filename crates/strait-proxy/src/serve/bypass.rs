@@ -16,6 +16,7 @@ use crate::config::sites::Resource;
 use crate::io::head::{push_date, push_field, push_status_line};
 use crate::observe::access::Outcome;
 use crate::serve::admission::{Denial, verify};
+use crate::serve::ask::Permission;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::lookup::answer;
 use crate::serve::response::{Framing, ResponseOptions, write_end};
@@ -54,6 +55,10 @@ impl Exchange<'_, '_> {
                     }
                 }
             }
+            Bypass::Ask(route, asked) => match Box::pin(self.ask(&route, asked)).await? {
+                Permission::Granted => Box::pin(self.verified(*route)).await,
+                Permission::Refused(stays) => Ok(stays),
+            },
             Bypass::Denied(Denial { status, why, field_lines }, _) => {
                 Ok(self.refuse_with(status, why, &field_lines).await?)
             }
@@ -64,7 +69,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Handles a request after the verification of its password.
+    /// Handles a request that was found to be allowed.
     async fn verified(&mut self, route: Route<'_>) -> Result<bool, ExchangeError> {
         match route {
             Route::Cache(resource) => answer(self, &resource).await,

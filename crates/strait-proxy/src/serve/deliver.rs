@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use strait_http::cache_status::CacheStatus;
+use strait_http::coding::Coding;
 use strait_http::multipart::{Boundary, Multipart};
 use strait_store::{Error, Extent, Record};
 
@@ -104,6 +105,7 @@ fn write_head(
     let age = Some(object.times.age_at(worker.now()));
     let code = write_stored(head, worker.settings(), object, &answer, age, status, options);
     socket.record.stored(code, status.answer);
+    socket.record.coding = object.coding.map(Coding::name);
     socket.add_overhead(head.len());
     range
 }
@@ -122,8 +124,8 @@ async fn send_with_head(
     range: Range<u64>,
 ) -> Result<(), SocketError> {
     match &object.body {
-        Body::Memory(bytes, _) => {
-            let part = bytes.get(range.start as usize..range.end as usize).ok_or(SocketError::Closed)?;
+        Body::Memory(..) => {
+            let part = object.bytes(&range).ok_or(SocketError::Closed)?;
             socket.write_all(head, part).await
         }
         _ if range.is_empty() => socket.write_all(head, &[]).await,
@@ -173,8 +175,8 @@ pub(crate) async fn send_range(
     pinned: &Pinned,
     range: Range<u64>,
 ) -> Result<(), SocketError> {
-    if let Body::Memory(bytes, _) = &object.body {
-        let part = bytes.get(range.start as usize..range.end as usize).ok_or(SocketError::Closed)?;
+    if let Body::Memory(..) = &object.body {
+        let part = object.bytes(&range).ok_or(SocketError::Closed)?;
         return socket.write_all(part, &[]).await;
     }
     let mut at = range.start;

@@ -114,6 +114,15 @@ impl Exchange<'_, '_> {
         self.client_permit.is_some()
     }
 
+    /// Returns true if the client has used up its share of the connections to the origin, while
+    /// requests of others need not wait. Otherwise the exchange has a permit of the client's gate,
+    /// or waits as all clients do.
+    pub(crate) fn waits_for_its_share(&mut self, origin_request: &OriginRequest) -> bool {
+        let OriginRequest { origin, client, .. } = origin_request;
+        !self.has_client_permit(origin_request)
+            && self.worker.shared.gates.limits_client(&origin.server, *client)
+    }
+
     /// Makes the request to a server of `resource`.
     pub(crate) fn origin_request(
         &self,

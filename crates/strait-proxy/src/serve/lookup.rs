@@ -16,6 +16,7 @@ use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::config::sites::Resource;
 use crate::serve::check;
+use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow_one, head_of_fill};
@@ -28,8 +29,8 @@ use crate::serve::wanted::{Lookup, Miss, Wanted};
 const LOOKUPS_MAX: usize = 8;
 /// Lookups after which the request is forwarded to the origin without a fill.
 const SHARED_LOOKUPS_MAX: usize = 5;
-/// Maximum wait for the head of a response to another request. An origin may be slow for that
-/// request alone.
+/// Maximum wait for the head of a response to another request, from the time when that was sent. An
+/// origin may be slow for that request alone.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 
 /// Request in the course of its lookup.
@@ -236,11 +237,12 @@ async fn look_up(
     }
     match decision {
         Reuse::Serve | Reuse::ServeAndValidate => {
-            let selected = selected(exchange, &object);
-            if let Some(gap) = missing(&object, &selected, exchange.options.is_head) {
+            let shown = shown(exchange, wanted, &object);
+            let selected = selected(exchange, &shown);
+            if let Some(gap) = missing(&shown, &selected, exchange.options.is_head) {
                 return Ok(Lookup::Missed(Miss { why: Why::Partial, stored: Some(object), gap: Some(gap) }));
             }
-            let Some(pinned) = deliver::pinned(&object, &selected, exchange.options) else {
+            let Some(pinned) = deliver::pinned(&shown, &selected, exchange.options) else {
                 return Ok(if is_late { Lookup::Missed(Miss::new(Why::UriMiss)) } else { Lookup::Again });
             };
             if decision == Reuse::ServeAndValidate {
@@ -248,7 +250,7 @@ async fn look_up(
             }
             exchange.worker.touch(&object);
             exchange.client_permit = None;
-            send_pinned(exchange, (&object, &pinned), &selected, Answer::Hit).await?;
+            send_pinned(exchange, (&shown, &pinned), &selected, Answer::Hit).await?;
             Ok(Lookup::Answered(true))
         }
         Reuse::Refuse => Err(ExchangeError::Refuse(
@@ -260,6 +262,13 @@ async fn look_up(
             Ok(Lookup::Missed(Miss { why, stored: Some(object), gap: None }))
         }
     }
+}
+
+/// Returns the coded form of a stored object that answers the request, or the object.
+fn shown(exchange: &Exchange<'_, '_>, wanted: &Wanted<'_>, object: &Arc<Object>) -> Arc<Object> {
+    let (worker, rules, fields) = (exchange.worker, exchange.options.rules, &exchange.request.fields);
+    let form = coded::form_or_request(worker, wanted.hash, object, rules, fields);
+    form.unwrap_or_else(|| object.clone())
 }
 
 /// Returns true if the response may have bytes of the stored body.

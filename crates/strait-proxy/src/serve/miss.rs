@@ -12,14 +12,14 @@ use strait_http::reuse::may_replace_error;
 use crate::cache::deferred::Deferred;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
-use crate::cache::object::Object;
+use crate::cache::object::{Object, Pinned};
 use crate::cache::select::Selected;
 use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow};
 use crate::serve::gaps::{GapRequest, PARTS_MAX, run};
-use crate::serve::respond::{missing, selected, send_pinned, send_stored};
+use crate::serve::respond::{coded, missing, selected, send_pinned, send_stored};
 use crate::serve::revalidate::{confirm, is_about_another, is_unusable, update_by_head};
 use crate::serve::storing::{for_its_client, is_for_one_alone, object};
 use crate::serve::wanted::{Lookup, Miss, Wanted, origin_request};
@@ -44,7 +44,7 @@ pub(crate) async fn forward(
     miss.stored = miss.stored.map(|stored| worker.with_new_generation(wanted.hash, stored));
     let mut origin_request = origin_request(exchange, wanted, &miss, guard.is_some());
     let guard = match guard {
-        Some(guard) if !exchange.has_client_permit(&origin_request) => {
+        Some(guard) if exchange.waits_for_its_share(&origin_request) => {
             // Followers must not wait for this client's permit: another request may begin the fill.
             drop(guard);
             let waited = exchange.await_client_permit(&origin_request).await;
@@ -57,13 +57,14 @@ pub(crate) async fn forward(
         guard => guard,
     };
     origin_request.client_permit = exchange.client_permit.take();
+    origin_request.sent = guard.as_ref().map(|guard| guard.fill.sent.clone());
     let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, origin_request, guard.is_some()).await;
     if let Some((substitute, status)) = substitute(worker, wanted, &miss, &fetched) {
         // Followers do not wait until this client has the body: each can get the stored response.
         if let Some(guard) = guard {
             guard.end(Phase::NotShared);
         }
-        return send_stored(exchange, &substitute, miss.why, status, false).await;
+        return send_stored(exchange, &substitute, (miss.why, status, false)).await;
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
@@ -88,16 +89,28 @@ pub(crate) async fn forward(
             if let Some(guard) = guard {
                 guard.end(Phase::Done);
             }
-            let selected = selected(exchange, &fresh);
-            let is_complete = missing(&fresh, &selected, exchange.options.is_head).is_none();
-            let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Lookup::Again) };
-            let answer =
-                Answer::Forwarded { why: miss.why, status: Some(304), stored: true, collapsed: false };
-            send_pinned(exchange, (&fresh, &pinned), &selected, answer).await?;
-            Ok(Lookup::Answered(true))
+            send_confirmed(exchange, (fresh, pinned), miss.why).await
         }
         _ => store_or_pass(exchange, wanted, miss, guard, incoming).await,
     }
+}
+
+/// Sends a stored response that a 304 has confirmed. `pinned` has all its bytes, if they are still
+/// stored.
+async fn send_confirmed(
+    exchange: &mut Exchange<'_, '_>,
+    (fresh, pinned): (Arc<Object>, Option<Pinned>),
+    why: Why,
+) -> Result<Lookup, ExchangeError> {
+    let coded = coded(exchange, &fresh);
+    let coded = coded.and_then(|form| Some((form.pin(&(0..form.length.unwrap_or(0)))?, form)));
+    let (pinned, shown) = coded.map_or((pinned, fresh), |(pinned, form)| (Some(pinned), form));
+    let selected = selected(exchange, &shown);
+    let is_complete = missing(&shown, &selected, exchange.options.is_head).is_none();
+    let Some(pinned) = pinned.filter(|_| is_complete) else { return Ok(Lookup::Again) };
+    let answer = Answer::Forwarded { why, status: Some(304), stored: true, collapsed: false };
+    send_pinned(exchange, (&shown, &pinned), &selected, answer).await?;
+    Ok(Lookup::Answered(true))
 }
 
 /// Sends `origin_request`. After a 304 that confirms another response, sends the request without
@@ -321,7 +334,7 @@ async fn fill(
         // An object that the store refuses stays in memory.
         let Some(stored) = task.finish() else { return Ok(Lookup::Again) };
         let shown = with_stored_body(&shown, &object, stored);
-        return send_stored(exchange, &shown, why, None, true).await;
+        return send_stored(exchange, &shown, (why, None, true)).await;
     }
     if task.may_outgrow_memory() {
         task.stop_sharing();

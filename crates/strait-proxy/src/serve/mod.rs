@@ -1,8 +1,10 @@
 //! Requests of clients: route, lookup, miss, and the response.
 
 pub(crate) mod admission;
+pub(crate) mod ask;
 pub(crate) mod bypass;
 pub(crate) mod check;
+pub(crate) mod coded;
 pub(crate) mod deliver;
 pub(crate) mod exchange;
 pub(crate) mod files;

@@ -7,6 +7,7 @@ use strait_http::cache_status::{Answer, CacheStatus, Why};
 
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::{Selected, select};
+use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::wanted::Lookup;
@@ -14,6 +15,11 @@ use crate::serve::wanted::Lookup;
 /// Selects the bytes of an object for the request.
 pub(crate) fn selected(exchange: &Exchange<'_, '_>, object: &Object) -> Selected {
     select(object, object.length.unwrap_or(0), &exchange.request.fields, exchange.options.is_head)
+}
+
+/// Returns the coded form that answers the request in place of a stored object.
+pub(crate) fn coded(exchange: &Exchange<'_, '_>, object: &Object) -> Option<Arc<Object>> {
+    coded::form(object, exchange.options.rules, &exchange.request.fields)
 }
 
 /// Returns the first gap in the selected bytes.
@@ -70,10 +76,10 @@ pub(crate) async fn send_pinned(
 pub(crate) async fn send_stored(
     exchange: &mut Exchange<'_, '_>,
     object: &Arc<Object>,
-    why: Why,
-    status: Option<u16>,
-    stored: bool,
+    (why, status, stored): (Why, Option<u16>, bool),
 ) -> Result<Lookup, ExchangeError> {
+    let coded = coded(exchange, object);
+    let object = coded.as_ref().unwrap_or(object);
     let selected = selected(exchange, object);
     let answer = Answer::Forwarded { why, status, stored, collapsed: false };
     let is_sent = send(exchange, object, &selected, answer).await?;

@@ -13,6 +13,7 @@ use crate::cache::worker::Worker;
 use crate::config::rules::ResponseRules;
 use crate::config::settings::Settings;
 use crate::io::head::{push_date, push_field, push_number, push_some, push_status_line, push_via};
+use crate::serve::coded;
 
 /// Response options derived from the request.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +141,9 @@ pub(crate) fn write_stored(
     }
     if let Some(age) = age {
         push_number(head, "Age", age);
+    }
+    if coded::adds_vary(object, options.rules) {
+        push_field(head, "Vary", b"Accept-Encoding");
     }
     // The object's own Via stays: a list may have several lines.
     head.extend_from_slice(&settings.via.line);

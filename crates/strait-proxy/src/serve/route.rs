@@ -16,7 +16,7 @@ use strait_http::target::{Authority, Scheme, Target, Uri, host};
 use crate::cache::fill::Refusal;
 use crate::config::auth::{BasicAuth, Credentials};
 use crate::config::edge::Redirect;
-use crate::config::rules::{RequestRules, Rules};
+use crate::config::rules::{AuthRequest, RequestRules, Rules};
 use crate::config::settings::Settings;
 use crate::config::sites::{FixedResponse, Found, Manner, NoTarget, Resource, Sites, Target as SiteTarget};
 use crate::serve::admission::{Admission, Denial, admission};
@@ -46,7 +46,18 @@ impl<'b> Route<'b> {
                 | Bypass::Denied(_, manner),
             ) => *manner,
             Self::Bypass(Bypass::Tunnel(_) | Bypass::Here) => Manner::default(),
-            Self::Bypass(Bypass::Verify(route, ..)) => route.manner(),
+            Self::Bypass(Bypass::Verify(route, ..) | Bypass::Ask(route, _)) => route.manner(),
+        }
+    }
+
+    /// Returns the URI of a request to a pool.
+    pub(crate) fn uri(&self) -> Option<Uri<'b>> {
+        match self {
+            Self::Cache(resource) | Self::Bypass(Bypass::Origin(resource, ..) | Bypass::Purge(resource)) => {
+                Some(resource.uri)
+            }
+            Self::Bypass(Bypass::Verify(route, ..) | Bypass::Ask(route, _)) => route.uri(),
+            Self::Bypass(_) => None,
         }
     }
 
@@ -58,6 +69,10 @@ impl<'b> Route<'b> {
     /// Applies rules to a request: decides if it is admitted, and changes its fields. Returns true
     /// if it has changed them.
     pub(crate) fn apply(&mut self, rules: &'b Rules, request: &mut Request<'b>, client: IpAddr) -> bool {
+        if let Some(asked) = &rules.auth_request {
+            let route = std::mem::replace(self, Self::Bypass(Bypass::Here));
+            *self = Self::Bypass(Bypass::Ask(Box::new(route), asked));
+        }
         match admission(rules, request, client) {
             Admission::Admitted => {}
             Admission::Denied(denial) => {
@@ -94,6 +109,8 @@ pub(crate) enum Bypass<'b> {
     Fixed(&'b FixedResponse, Manner<'b>),
     /// Route after the verification of a password.
     Verify(Box<Route<'b>>, &'b BasicAuth, Credentials),
+    /// Route after a server was asked if the request is allowed.
+    Ask(Box<Route<'b>>, &'b AuthRequest),
     /// Refusal by the rules of a site's route.
     Denied(Denial, Manner<'b>),
 }

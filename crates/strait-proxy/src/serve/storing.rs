@@ -17,6 +17,7 @@ use strait_http::storing::{StorableRequest, is_useful, may_store, storable_field
 use strait_http::update::updated;
 use strait_http::vary::{self, Variant};
 
+use crate::cache::forms::Forms;
 use crate::cache::meta::Meta;
 use crate::cache::object::{Body, Object, stored_fields, stored_head, write_stored_head};
 use crate::cache::worker::Worker;
@@ -74,6 +75,7 @@ pub(crate) fn object(
         received,
         age: age_of(fields),
         expired: None,
+        forms: Forms::default(),
         first: range.start,
         length,
         variant: variant.text(),
@@ -204,6 +206,7 @@ mod tests {
                 received: 7,
                 age: 5,
                 expired: None,
+                forms: Forms::default(),
                 first: 0,
                 length,
                 variant,

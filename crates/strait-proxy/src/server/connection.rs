@@ -31,6 +31,7 @@ use crate::io::pace::Uptake;
 use crate::io::socket::{Socket, SocketError};
 use crate::io::tls;
 use crate::observe::access::{Begun, ClientSocket};
+use crate::serve::coded;
 use crate::serve::deliver;
 use crate::serve::response::{ResponseOptions, write_own};
 use crate::serve::route::{Route, malformed, read_request, route};
@@ -350,8 +351,10 @@ fn memory_hit(
 ) -> Option<Hit> {
     let fields = &request.fields;
     let keys = resource.manner.key_fields.unwrap_or(worker.key_fields());
-    let find = |hash, key: &str| worker.find_in_memory(&Query { keys, ..worker.query(hash, key, fields) });
-    let object = worker.with_key(resource, find)?;
+    let find =
+        |hash, key: &str| (hash, worker.find_in_memory(&Query { keys, ..worker.query(hash, key, fields) }));
+    let (hash, object) = worker.with_key(resource, find);
+    let object = object?;
     let request_directives = worker.directives(client, fields);
     let decision = reuse(worker.now(), &object.times, &object.directives, &request_directives);
     if decision != Reuse::Serve || !object.is_whole() {
@@ -367,6 +370,8 @@ fn memory_hit(
         return None;
     }
     let manner = resource.manner;
+    let rules = manner.response().map(|rules| &**rules);
+    let object = coded::form_or_request(worker, hash, &object, rules, fields).unwrap_or(object);
     let options = ResponseOptions { has_hsts: manner.is_https_only, ..ResponseOptions::of(request) };
     let selected = select(&object, object.length?, fields, options.is_head);
     // If it was just evicted, the lookup finds a successor.

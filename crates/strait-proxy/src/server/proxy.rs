@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::admin::{self, Site};
+use crate::cache::compressor;
 use crate::cache::fills::Fills;
 use crate::cache::memory::MemoryCache;
 use crate::cache::worker::{Shared, descriptors};
@@ -90,6 +91,7 @@ impl Bound {
             memory: MemoryCache::new(settings.memory, settings.memory_object),
             generations: <_>::default(),
             scans: <_>::default(),
+            compressor: <_>::default(),
             gates: gates(&settings),
             background: <_>::default(),
             descriptors: descriptors(),
@@ -120,6 +122,9 @@ impl Bound {
         if proxy.settings().is_reverse() {
             let (checked, clock) = (proxy.checked.subscribe(), proxy.shared.clock.clone());
             proxy.threads.push(thread("checks".to_owned(), move || checks::run(checked, &clock))?);
+            // A reload can add routes that compress.
+            let shared = proxy.shared.clone();
+            proxy.threads.push(thread("compress".to_owned(), move || compressor::run(&shared))?);
         }
         if let Some((socket, _)) = admin {
             let site = proxy.site.clone();
@@ -316,6 +321,7 @@ impl Proxy {
             let _ = control.send(Control::Drain);
         }
         self.site.end();
+        self.shared.compressor.end();
         // The receiver ends with its sender.
         self.checked = watch::Sender::new(self.settings());
         for thread in self.threads.drain(..) {

@@ -118,6 +118,8 @@ async fn exchange(
     client: Option<Client<'_>>,
 ) -> Result<Box<Incoming>, FetchError> {
     let requested = upstream.clock.now();
+    // A repeated request is sent for the second time.
+    let _ = request.sent.as_ref().map(|sent| sent.set(()));
     connection.socket.write_all(&request.head, &[]).await.map_err(of_connection)?;
     let Some(Client { socket, upload, origin }) = client else {
         return final_response(upstream, connection, request, requested, None).await;

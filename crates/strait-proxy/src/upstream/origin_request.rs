@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
 use strait_http::fields::{Field, Fields};
 use strait_http::forward::forwarded_fields;
@@ -9,6 +10,7 @@ use strait_http::forwarded::Hop;
 use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
 use strait_http::target::Uri;
+use tokio::sync::SetOnce;
 
 use crate::config::settings::Settings;
 use crate::io::gate::{self, Permit};
@@ -37,6 +39,8 @@ pub(crate) struct OriginRequest {
     is_conditional: bool,
     /// True if other clients wait for the response.
     pub(crate) is_shared: bool,
+    /// Set when it is sent, for the requests that wait for its response.
+    pub(crate) sent: Option<Arc<SetOnce<()>>>,
     /// Client that it is sent for.
     pub(crate) client: gate::Client,
     /// Permit of the client's gate to the server, if it was taken before.
@@ -125,6 +129,7 @@ impl OriginRequest {
             head,
             is_conditional,
             is_shared: false,
+            sent: None,
             client: gate::Client::of(client_request.client),
             client_permit: None,
             origin_permit: None,
@@ -157,7 +162,7 @@ impl OriginRequest {
     /// Returns the same request without permits.
     pub(crate) fn again(&self) -> Self {
         let (origin, head) = (self.origin.clone(), self.head.clone());
-        Self { origin, head, client_permit: None, origin_permit: None, ..*self }
+        Self { origin, head, sent: None, client_permit: None, origin_permit: None, ..*self }
     }
 
     /// Returns true for a 304 to a GET or HEAD that was sent without a condition. The client has no

@@ -2,11 +2,13 @@
 //! limits.
 
 mod admin;
+mod ask;
 mod auth;
 mod chains;
 mod changes;
 mod churn;
 mod clients;
+mod compress;
 mod damage;
 mod files;
 mod fills;

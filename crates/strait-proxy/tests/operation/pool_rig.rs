@@ -181,16 +181,26 @@ impl Rig {
     }
 
     pub(crate) fn post(&self) -> Answer {
+        self.ask("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc")
+    }
+
+    /// Sends a request to the proxy.
+    pub(crate) fn ask(&self, request: &str) -> Answer {
         let mut client = self.client();
-        client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+        client.send(request);
         client.answer().unwrap()
+    }
+
+    /// Returns the status of the proxy.
+    pub(crate) fn admin_status(&self) -> Value {
+        let mut client = Client::to(self.proxy.admin().unwrap());
+        client.send("GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.answer().unwrap().json()
     }
 
     /// Returns the status of a server.
     pub(crate) fn status(&self, of: &Server) -> Value {
-        let mut client = Client::to(self.proxy.admin().unwrap());
-        client.send("GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        let status = client.answer().unwrap().json();
+        let status = self.admin_status();
         let servers = status["servers"].as_array().unwrap().clone();
         servers.into_iter().find(|server| server["server"] == *of.text).unwrap()
     }

@@ -130,7 +130,7 @@ fn requests_beyond_the_connections_of_a_server_wait_in_a_bounded_queue() {
     }
     let waiting = [&a, &b].map(|server| rig.status(server)["waiting"].as_u64());
     assert_eq!((load(&rig), waiting), ([3, 4], [Some(2), Some(2)]));
-    assert_eq!((a.asked(), b.asked()), (1, 2));
+    assert!(wait_until(LIMIT, || (a.asked(), b.asked()) == (1, 2)));
     let answer = rig.client().get("/8");
     assert!(answer.status() == 503 && answer.field("retry-after").is_some(), "{}", answer.head);
     let refused =
@@ -160,6 +160,42 @@ fn request_that_waits_too_long_for_a_server_gets_503() {
     server.become_mode(Mode::Answer);
     assert_eq!(first.answer().unwrap().status(), 200);
     assert_eq!((server.asked(), rig.client().get("/3").status()), (1, 200));
+}
+
+#[test]
+fn followers_wait_with_the_request_that_waits_for_a_server() {
+    let (full, slow) = (Server::start(), Server::start());
+    let pools = format!(
+        "queue = 1\nqueue_timeout = 600\n[pool.q]\nservers = [\"{}\"]\n[[site]]\nhosts = [\"slow.example\"]\n[[site.route]]\npool = \"q\"",
+        slow.text
+    );
+    // A follower waits as long for the head of a response.
+    let rest = "timeouts.origin = 3\nlimits.origin_connections_per_client = 0";
+    let rig = Rig::start(&[(&full, "connections=1")], &pools, rest);
+    // A request with an unfinished body has the connection.
+    let mut first = rig.client();
+    let (len, ahead) = (40_000, 20_000);
+    first.send(format!("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"));
+    first.send("x".repeat(ahead));
+    assert!(wait_until(LIMIT, || rig.status(&full)["load"] == 1));
+    let mut others = [rig.client(), rig.client()];
+    let [leader, follower] = &mut others;
+    leader.send("GET /stored HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || rig.status(&full)["waiting"] == 1));
+    follower.send("GET /stored HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || rig.admin_status()["fill_progress"][0]["followers"] == 1));
+    // The limit for a head ends for this request, and has begun earlier for the follower.
+    slow.become_mode(Mode::Hang);
+    let late = rig.ask("GET /x HTTP/1.1\r\nHost: slow.example\r\n\r\n");
+    assert_eq!(late.status(), 504, "{}", late.head);
+    let status = rig.status(&full);
+    assert_eq!((&status["waiting"], &status["refused"]), (&1.into(), &0.into()), "{status}");
+    first.send("x".repeat(len - ahead));
+    assert_eq!(first.answer().unwrap().status(), 200);
+    for client in &mut others {
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    assert_eq!(full.asked(), 2);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::{PATIENCE, config, fill_of, open};
+use super::{PATIENCE, body_of, config, fill_of, open};
 use crate::disk::{Call, Disk};
 use crate::eviction::SPARES;
 use crate::file::SegmentFile;
@@ -53,6 +53,29 @@ fn removal_is_synced_without_other_writes() {
         before + 1,
         "the file is synced, the checkpoint is not written"
     );
+}
+
+#[test]
+fn rewritten_record_has_another_body_unless_it_was_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&config(&dir));
+    // In a segment, and in a file of its own.
+    for size in [100, 200_000] {
+        let (old, new) = (fill_of(1, size), fill_of(2, 2 * size));
+        let record = store.put(0, b"key", b"old", &[&old]).unwrap();
+        let (used, pieces) = (store.stats().records, [&new[..size], &new[size..]]);
+        let written = store.rewrite(0, &record, (b"key", b"new"), &pieces).unwrap();
+        assert_eq!((store.stats().records, record.is_alive()), (used, false));
+        assert_eq!(store.load(&written, usize::MAX).unwrap().meta(), b"new");
+        assert_eq!(body_of(&store, b"key"), Some(new.clone()));
+        assert!(store.rewrite(0, &record, (b"key", b"new"), &pieces).is_err());
+        // It is removed while the other one is written.
+        store.remove(&written);
+        let late = store.put(0, b"key", b"late", &pieces).unwrap();
+        assert!(store.succeed(&written, late.clone(), false, "rewrite").is_err() && !late.is_alive());
+        assert_eq!(body_of(&store, b"key"), None);
+    }
+    assert_eq!(store.stats().records, 0);
 }
 
 #[test]

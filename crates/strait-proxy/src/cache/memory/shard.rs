@@ -170,6 +170,12 @@ impl Shard {
         self.by_hash.get(&hash)?.iter().rev().map(|slot| &slot.object).find(|object| is_match(object))
     }
 
+    /// Returns the rivals of an object, and its number of hits; `None` if it has been removed.
+    pub(super) fn state_of(&self, hash: u64, object: &Arc<Object>) -> Option<(Rivals, u64)> {
+        let slot = self.by_hash.get(&hash)?.iter().find(|slot| Arc::ptr_eq(&slot.object, object))?;
+        Some((slot.rivals.clone(), slot.hits.load(Ordering::Relaxed)))
+    }
+
     pub(super) fn all(&self, hash: u64, is_match: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
         let slots = self.by_hash.get(&hash).into_iter().flatten();
         slots.map(|slot| &slot.object).filter(|object| is_match(object)).cloned().collect()

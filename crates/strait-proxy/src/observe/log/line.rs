@@ -135,6 +135,9 @@ fn json(out: &mut Vec<u8>, account: &Account<'_, '_>, now: Duration) {
         account.took.subsec_micros(),
         account.is_whole
     );
+    if let Some(coding) = record.coding {
+        let _ = write!(out, ",\"coding\":\"{coding}\"");
+    }
     if let Some(origin) = record.origin {
         let _ = write!(out, ",\"origin\":\"{origin}\"");
     }
@@ -227,6 +230,7 @@ mod tests {
             record: &Record {
                 status: 200,
                 outcome: Outcome::Miss,
+                coding: Some("br"),
                 origin: Some(SocketAddr::from(([10, 0, 0, 1], 80))),
                 why: Some("a \"b\"".to_owned()),
             },
@@ -258,7 +262,7 @@ mod tests {
             "{\"time\":951827696.007000,\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"/a\\\\\\\"b\",\
              \"host\":\"x.example\",\"version\":\"HTTP/1.1\",\"referer\":\"http://r/\\\"\\\\\\u00ff\",\"user_agent\":\"me\\u00091\",\
              \"status\":200,\"cache\":\"miss\",\"mechanism\":\"sendfile\",\"body_bytes\":4100,\"sent_bytes\":4396,\"copied\":300,\"sendfile\":4096,\"spliced\":0,\
-             \"seconds\":1.234567,\"whole\":true,\"origin\":\"10.0.0.1:80\",\"why\":\"a \\\"b\\\"\"}\n"
+             \"seconds\":1.234567,\"whole\":true,\"coding\":\"br\",\"origin\":\"10.0.0.1:80\",\"why\":\"a \\\"b\\\"\"}\n"
         );
     }
 

@@ -1,0 +1,128 @@
+//! Permission by another server (`auth_request` of a route): a GET with the fields of the client
+//! asks for each request, also for one that the cache could answer. 2xx allows it; 401 and 403 are
+//! the response to the client. Anything else, and a failure, refuses it (502, 503 or 504).
+
+use strait_http::cache_status::Why;
+use strait_http::fields::Field;
+use strait_http::framing::BodyFraming;
+use strait_http::head::Request;
+use strait_http::target::Target;
+
+use crate::config::rules::AuthRequest;
+use crate::config::sites::{Manner, Resource};
+use crate::io::head::push_field;
+use crate::serve::exchange::{Exchange, ExchangeError};
+use crate::serve::route::{Route, read_request};
+use crate::upstream::fetch::fetch;
+use crate::upstream::incoming::Incoming;
+use crate::upstream::origin::Origin;
+use crate::upstream::origin_request::{ClientRequest, OriginRequest, Purpose};
+
+/// Fields with the client's method and path. Those of the client are dropped.
+const METHOD: &str = "X-Original-Method";
+const URI: &str = "X-Original-URI";
+/// Further fields that are not sent: they are about the client's own response, or its body. With
+/// Connection, a client could take fields out, also the two above.
+const DROPPED: [&str; 10] = [
+    "accept-encoding",
+    "connection",
+    "expect",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "max-forwards",
+    "range",
+];
+
+/// Answer of the server.
+#[derive(Debug)]
+pub(super) enum Permission {
+    Granted,
+    /// The client was sent the refusal. True if the connection can carry another request.
+    Refused(bool),
+}
+
+impl Exchange<'_, '_> {
+    /// Asks if the request of a route is allowed.
+    pub(super) async fn ask(
+        &mut self,
+        route: &Route<'_>,
+        asked: &AuthRequest,
+    ) -> Result<Permission, ExchangeError> {
+        // The proxy's own answers need no permission.
+        let Some(mut uri) = route.uri() else { return Ok(Permission::Granted) };
+        uri.path = &asked.path;
+        let resource = Resource { uri, pool: Some(&asked.pool), manner: Manner::default() };
+        let worker = self.worker;
+        // The client's fields, before the rules of the route have changed them.
+        let read = read_request(worker.settings(), self.raw).ok().flatten();
+        let Some((received, _)) = read else { return Err(unusable()) };
+        let request = question(&received);
+        let client_request =
+            ClientRequest { request: &request, client: self.peer.ip(), was_continued: false, host: None };
+        let origin = (Origin::of(&resource, None, worker.now()), BodyFraming::None);
+        let (settings, head) = (worker.settings(), worker.heads.take());
+        let mut origin_request =
+            OriginRequest::new(settings, head, &client_request, &uri, origin, Purpose::Bypass);
+        let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
+        worker.heads.give_back(origin_request.head);
+        let incoming = fetched?;
+        match incoming.status {
+            200..=299 => {
+                finish(incoming, self);
+                Ok(Permission::Granted)
+            }
+            401 | 403 => self.pass_refusal(incoming).await.map(Permission::Refused),
+            _ => Err(unusable()),
+        }
+    }
+
+    async fn pass_refusal(&mut self, incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
+        if !self.options.is_head {
+            return self.pass_response(incoming, Why::Bypass).await;
+        }
+        // The response to GET has a body.
+        let mut field_lines = Vec::new();
+        for field in incoming.response().fields.all("www-authenticate") {
+            push_field(&mut field_lines, field.name, field.value);
+        }
+        self.answer_fixed((incoming.status, &field_lines, &[])).await
+    }
+}
+
+/// Keeps the connection if the body is in its buffer, and closes it otherwise.
+fn finish(incoming: Box<Incoming>, exchange: &Exchange<'_, '_>) {
+    let upstream = exchange.worker.upstream();
+    match incoming.body {
+        BodyFraming::None => incoming.finish(&upstream),
+        BodyFraming::Length(length) if length <= incoming.connection.buffer.filled().len() as u64 => {
+            drop(incoming.finish_with_body(length as usize, &upstream));
+        }
+        _ => {}
+    }
+}
+
+/// Returns the request that asks, with the fields of the client's request.
+fn question<'b>(received: &Request<'b>) -> Request<'b> {
+    let mut fields = received.fields.clone();
+    let is = |name: &str, other: &str| strait_http::rules::is_same_for_programs(other, name);
+    fields.remove(|name| {
+        let is_of_body = name.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("content-"));
+        is_of_body || is(name, METHOD) || is(name, URI) || DROPPED.into_iter().any(|other| is(name, other))
+    });
+    let path = match Target::parse(received.method, received.target) {
+        Ok(Target::Absolute(uri)) => uri.path,
+        Ok(Target::Origin(path)) => path,
+        _ => received.target,
+    };
+    fields.push(Field { name: METHOD, value: received.method.as_bytes() });
+    fields.push(Field { name: URI, value: path.as_bytes() });
+    Request { method: "GET", fields, ..*received }
+}
+
+/// Returns the refusal if the server gives no usable answer.
+fn unusable() -> ExchangeError {
+    ExchangeError::Refuse(502, "the server that allows requests gave neither 2xx nor 401 nor 403".to_owned())
+}
