@@ -33,9 +33,9 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Finds the hierarchy where this process has it mounted, else where its nearest ancestor process
-    /// has: `ip netns exec` hides it by another mount of /sys. A mount of its own, made without
-    /// the options of the first, would take them from the whole hierarchy.
+    /// Finds the hierarchy where this process has it mounted, else where its nearest ancestor
+    /// process has: `ip netns exec` hides it by another mount of /sys. A mount of its own, made
+    /// without the options of the first, would take them from the whole hierarchy.
     pub(super) fn find() -> Option<Self> {
         if let Some(path) = mount_point("self") {
             return Some(Self { path, directory: None });
