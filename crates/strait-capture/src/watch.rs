@@ -34,9 +34,8 @@ pub struct LinkStatus {
     pub carrier_losses: u64,
     /// Total time for which it was set up and had no carrier.
     pub no_carrier_for: Duration,
-    /// The MTU has grown beyond the frames for which the slots of the ring were made: longer ones
-    /// are cut.
-    pub cuts_frames: bool,
+    /// The present MTU, if it has grown beyond the slots of the ring, which cut longer frames.
+    pub mtu_beyond_slots: Option<u32>,
 }
 
 /// Watch on one interface. All interfaces together, and a file, have no state.
@@ -204,7 +203,7 @@ impl LinkAccount {
             has_no_carrier: self.no_carrier.since.is_some(),
             carrier_losses: self.carrier_losses,
             no_carrier_for: self.no_carrier.total(now),
-            cuts_frames: self.last.mtu > self.mtu_max,
+            mtu_beyond_slots: Some(self.last.mtu).filter(|mtu| *mtu > self.mtu_max),
         }
     }
 }

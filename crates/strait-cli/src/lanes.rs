@@ -342,10 +342,11 @@ fn carrier_notice(before: LinkStatus, now: LinkStatus) -> Option<String> {
 
 /// Returns the notice for an MTU that has grown, if the capture cuts longer frames.
 fn mtu_notice(before: LinkStatus, now: LinkStatus) -> Option<String> {
-    (now.cuts_frames && !before.cuts_frames).then(|| {
-        "has a larger MTU than at the start of the capture, whose slots cut longer packets: start it again, or give \
-         another --path"
-            .into()
+    now.mtu_beyond_slots.filter(|_| before.mtu_beyond_slots.is_none()).map(|mtu| {
+        format!(
+            "has an MTU of {mtu} now: the slots of this capture cut its longest packets; restart it, or give another \
+             --path"
+        )
     })
 }
 

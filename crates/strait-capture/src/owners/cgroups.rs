@@ -10,12 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
+
 use super::container::{Container, Places};
 
 /// Maximum number of cgroups that a search visits.
 const CGROUPS_MAX: usize = 1 << 15;
-/// Maximum number of processes above this one whose mounts are read.
+/// Maximum number of ancestor processes whose mounts are read.
 const ANCESTORS_MAX: usize = 64;
+/// Type of a file system that is the hierarchy (linux/magic.h).
+const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 /// Time between two searches. A search reads all directories.
 const SEARCH_PERIOD: Duration = Duration::from_secs(1);
 
@@ -29,15 +33,18 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Finds the hierarchy where this process has it mounted, else where the nearest process above
-    /// it has: `ip netns exec` hides it by another mount of /sys. A mount of its own, made without
-    /// the options of the first, would take them from the whole hierarchy.
+    /// Finds the hierarchy where this process has it mounted, else where its nearest ancestor
+    /// process has: `ip netns exec` hides it by another mount of /sys. A mount of its own, made
+    /// without the options of the first, would take them from the whole hierarchy.
     pub(super) fn find() -> Option<Self> {
         if let Some(path) = mount_point("self") {
             return Some(Self { path, directory: None });
         }
         // Opened now, because the privilege to follow the link of another process may be dropped.
-        let directory = ancestors().find_map(|process| mounted_for(&process))?;
+        let directory = ancestors().find_map(|(child, process)| {
+            // The number of a process that has ended may have another one.
+            mounted_for(&process).filter(|_| parent(&child).as_ref() == Some(&process))
+        })?;
         let path = format!("/proc/self/fd/{}", directory.as_raw_fd()).into();
         Some(Self { path, directory: Some(directory) })
     }
@@ -142,17 +149,31 @@ fn mount_point(process: &str) -> Option<PathBuf> {
 /// Opens the hierarchy where another process has it mounted, if this one may.
 fn mounted_for(process: &str) -> Option<File> {
     let path = mount_point(process)?;
-    File::open(under(Path::new(&format!("/proc/{process}/root")), path.to_str()?)).ok()
+    open_hierarchy(&under(Path::new(&format!("/proc/{process}/root")), path.to_str()?))
 }
 
-/// Returns the numbers of the processes above this one, the nearest first.
-fn ancestors() -> impl Iterator<Item = String> {
-    let parent = |process: &str| {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
-        (parent != "0").then(|| parent.to_owned())
-    };
-    iter::successors(parent("self"), move |process| parent(process)).take(ANCESTORS_MAX)
+/// Opens a directory of the hierarchy of version 2. Another mount may hide its mount point, and a
+/// process may have placed a file or a link there.
+fn open_hierarchy(path: &Path) -> Option<File> {
+    // Without DIRECTORY, the open of a named pipe waits for its writer.
+    let directory =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let kind = rustix::fs::fstatfs(&directory).ok()?.f_type;
+    (kind as u64 == CGROUP2_SUPER_MAGIC).then(|| directory.into())
+}
+
+/// Returns the numbers of the ancestor processes, each after that of its child, the nearest first.
+fn ancestors() -> impl Iterator<Item = (String, String)> {
+    let with_parent = |child: String| parent(&child).map(|parent| (child, parent));
+    iter::successors(with_parent("self".into()), move |(_, process)| with_parent(process.clone()))
+        .take(ANCESTORS_MAX)
+}
+
+/// Returns the number of a process's parent.
+fn parent(process: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
+    (parent != "0").then(|| parent.to_owned())
 }
 
 /// Returns the directories of a hierarchy, each before those below it.
@@ -189,4 +210,36 @@ fn relative(root: &Path, directory: &Path) -> String {
 
 fn inode(directory: &Path) -> Option<u64> {
     fs::metadata(directory).ok().map(|metadata| metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType};
+
+    use super::*;
+
+    #[test]
+    fn only_a_directory_of_the_hierarchy_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for other in [directory.path(), &pipe, &directory.path().join("missing")] {
+            assert!(open_hierarchy(other).is_none(), "{}", other.display());
+        }
+        match mount_point("self") {
+            Some(path) => assert!(open_hierarchy(&path).is_some(), "{}", path.display()),
+            None => lab::skip("no hierarchy of version 2 is mounted"),
+        }
+    }
+
+    #[test]
+    fn each_ancestor_is_the_parent_of_the_one_before() {
+        let ancestors: Vec<_> = ancestors().collect();
+        let nearest = std::os::unix::process::parent_id();
+        assert_eq!(
+            ancestors.first().map(|(_, process)| process.clone()),
+            (nearest != 0).then(|| nearest.to_string())
+        );
+        assert!(ancestors.windows(2).all(|pair| pair[0].1 == pair[1].0), "{ancestors:?}");
+    }
 }

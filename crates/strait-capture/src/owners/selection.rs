@@ -1,7 +1,6 @@
 //! Selection of owners in the kernel.
 
 use std::fs::{self, DirEntry};
-use std::path::Path;
 
 use strait_filter::owner::{Owner as Record, Selection};
 
@@ -36,13 +35,20 @@ pub(crate) fn resolve(select: &Select) -> Result<Selection, Error> {
 pub(crate) fn note(select: &Select) -> Option<String> {
     let Select::Process(wanted) = select else { return None };
     let kind = match process(wanted).ok()? {
-        Selection::Pid(pid) if !Path::new(&format!("/proc/{pid}")).exists() => "number",
+        Selection::Pid(pid) if !is_listed(pid) => "number",
         Selection::Command(command) if !runs(&command) => "name",
         _ => return None,
     };
     Some(format!(
         "--process {wanted}: no process with this {kind} is visible; its packets are captured when it runs"
     ))
+}
+
+/// Returns true if a process with this number is visible. A thread has a directory in /proc that is
+/// not listed.
+fn is_listed(pid: u32) -> bool {
+    let is_wanted = |process: DirEntry| process.file_name() == *pid.to_string();
+    fs::read_dir("/proc").is_ok_and(|processes| processes.flatten().any(is_wanted))
 }
 
 /// Returns true if a process with this name, which ends with zeros, is visible.
@@ -109,7 +115,10 @@ mod tests {
         let note = |wanted: &str| note(&Select::Process(wanted.to_owned()));
         let name = fs::read_to_string("/proc/self/comm").unwrap();
         assert_eq!((note(name.trim_end()), note(&std::process::id().to_string())), (None, None));
-        for (wanted, kind) in [("no-such-name", "name"), ("4194304", "number")] {
+        // The thread of a test is not the process's first one.
+        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+        assert_ne!(thread, std::process::id().to_string());
+        for (wanted, kind) in [("no-such-name", "name"), ("4194304", "number"), (&*thread, "number")] {
             let note = note(wanted).unwrap();
             assert!(note.contains(wanted) && note.contains(kind), "{note}");
         }

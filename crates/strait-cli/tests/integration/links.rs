@@ -60,15 +60,21 @@ fn link_down_is_noted_and_the_capture_goes_on() {
 
 #[test]
 fn larger_mtu_is_noted_once_if_slots_cut_longer_packets() {
-    for (path, notes) in [("v2", 1), ("v3", 0)] {
+    // Slots for 1500 bytes have 2 KiB.
+    for (path, mtus, notes) in [
+        ("v2", &["1600", "1900"][..], 0),
+        ("v2", &["1600", "9000"], 1),
+        ("v2", &["4000", "9000"], 1),
+        ("v3", &["4000", "9000"], 0),
+    ] {
         let Some(wire) = Wire::builder().or_skip() else { return };
         let capture = Capture::start(wire.right(), &["-p", path, "--json"]);
-        for mtu in ["4000", "9000"] {
-            let command = wire.right().command("ip").args(["link", "set", "right", "mtu", mtu]);
+        for mtu in mtus {
+            let command = wire.right().command("ip").args(["link", "set", "right", "mtu", *mtu]);
             let _ = command.run(LIMIT).unwrap().success();
         }
         let finished = capture.finish();
-        assert_eq!(finished.stderr.matches("right has a larger MTU").count(), notes, "{}", finished.stderr);
+        assert_eq!(finished.stderr.matches("right has an MTU of").count(), notes, "{}", finished.stderr);
     }
 }
 

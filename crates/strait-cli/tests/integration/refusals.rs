@@ -49,7 +49,7 @@ fn missing_privilege_is_named() {
 }
 
 /// Each privilege of the tap is named if it alone is missing, with the path that does not need it.
-/// Some kernels need CAP_PERFMON only with owners.
+/// CAP_PERFMON is left out: the verifier requires it only where it mitigates speculation.
 #[test]
 fn missing_privilege_of_the_tap_is_named() {
     let Some(wire) = Wire::builder().or_skip().filter(|_| program_or_skip("setpriv")) else { return };

@@ -14,8 +14,7 @@
 //! A tag of the frame's metadata belongs after the addresses. The frame is then copied four bytes
 //! further, and its addresses are moved back to make the place.
 
-use super::layout::Record;
-use super::{Exits, STACK_TAG};
+use super::{Exits, FRAME, STACK_TAG};
 use crate::ebpf::{
     Assembler, Condition, Label, Operation,
     Register::{R0, R1, R2, R3, R4, R5, R6, R7, R9, R10},
@@ -23,8 +22,6 @@ use crate::ebpf::{
 };
 use crate::interpret::{ETHERTYPE_OFFSET, TAG_LEN};
 
-/// Offset of the frame in a record.
-const FRAME: i32 = Record::BYTES as i32;
 /// Bytes before the place of a VLAN tag.
 pub(super) const ADDRESSES: i32 = ETHERTYPE_OFFSET as i32;
 pub(super) const TAG_BYTES: i32 = TAG_LEN as i32;
@@ -34,8 +31,12 @@ const WORD: i32 = 8;
 /// Sizes of the two parts of a frame, in the order in which they are tried. A frame of minimum size
 /// is among the first.
 const PARTS: [i32; 6] = [32, 64, 128, 256, 16, 8];
-/// Bytes of the longest frame that is copied without the helper.
+/// Bytes of the longest frame that is copied without the helper: two of the longest parts.
 const SHORT_MAX: i32 = 512;
+const _: () = assert!(SHORT_MAX == 2 * PARTS[3]);
+/// True if processors load and store words at any address. Elsewhere the verifier refuses accesses
+/// that are not aligned (`BPF_F_STRICT_ALIGNMENT`), and the helper copies all frames.
+const COPIES_WORDS: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
 /// Copies R7 bytes of the frame into the record at R9, with its tag after the addresses.
 pub(super) fn copy_frame(asm: &mut Assembler, exits: Exits) {
@@ -71,34 +72,43 @@ fn insert_tag(asm: &mut Assembler) {
 
 /// Copies R7 bytes of the frame to R3. Continues at `copied`.
 fn copy(asm: &mut Assembler, copied: Label, exits: Exits) {
-    let scattered = asm.label();
-    asm.jump_if(Condition::Greater, R7, SHORT_MAX, scattered);
+    let nonlinear = asm.label();
+    if COPIES_WORDS {
+        copy_short(asm, copied, nonlinear);
+    }
+    asm.bind(nonlinear);
+    copy_by_helper(asm, exits);
+}
+
+/// Copies R7 bytes of the frame to R3 and continues at `copied`, if the frame is short. Jumps to
+/// `nonlinear` if its bytes are not in the linear part.
+fn copy_short(asm: &mut Assembler, copied: Label, nonlinear: Label) {
+    asm.jump_if(Condition::Greater, R7, SHORT_MAX, nonlinear);
     asm.load(Size::W, R1, R6, op::SKB_DATA);
     asm.load(Size::W, R2, R6, op::SKB_DATA_END);
     for part in PARTS {
         let other = asm.label();
         asm.jump_if(Condition::Less, R7, part, other);
         asm.jump_if(Condition::Greater, R7, 2 * part, other);
-        copy_parts(asm, part, scattered);
+        copy_parts(asm, part, nonlinear);
         asm.jump(copied);
         asm.bind(other);
     }
-    asm.bind(scattered);
-    copy_by_helper(asm, exits);
 }
 
-/// Copies the first and the last `part` bytes of R7 bytes from R1 to R3. Jumps to `scattered` if
-/// they do not end before R2.
-fn copy_parts(asm: &mut Assembler, part: i32, scattered: Label) {
+/// Copies the first and the last `part` bytes of R7 bytes from R1 to R3. Jumps to `nonlinear` if
+/// they end behind R2.
+fn copy_parts(asm: &mut Assembler, part: i32, nonlinear: Label) {
     // R4 = the start of the last bytes, R5 = its offset.
     asm.mov(R5, R7);
     asm.alu(Operation::Sub, R5, part);
     asm.mov(R4, R1);
     asm.alu(Operation::Add, R4, R5);
+    // The check of the first bytes follows from that of the last. It is for the verifier.
     for start in [R4, R1] {
         asm.mov(R0, start);
         asm.alu(Operation::Add, R0, part);
-        asm.jump_if(Condition::Greater, R0, R2, scattered);
+        asm.jump_if(Condition::Greater, R0, R2, nonlinear);
     }
     for start in [R1, R4] {
         for at in (0..part as i16).step_by(WORD as usize) {

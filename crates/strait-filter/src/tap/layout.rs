@@ -108,9 +108,9 @@ fn stride(captured: usize) -> usize {
 /// Sizes of a CPU's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Size of the first ring, a power of two from 4 KiB to 1 GiB.
+    /// Size of the first ring, a power of two from 4 KiB to 256 MiB.
     pub ring_bytes: u32,
-    /// Size of the spill ring, a power of two from 4 KiB to 1 GiB.
+    /// Size of the spill ring, a power of two from 4 KiB to 256 MiB.
     pub spill_bytes: u32,
     /// Maximum number of captured bytes of a frame, without its VLAN tag.
     pub frame_bytes_max: u32,

@@ -237,9 +237,9 @@ fn write_header(asm: &mut Assembler, options: &TapOptions<'_>) {
     }
 }
 
-/// Writes the time. This is the last part of the record, for two reasons: another CPU can publish a
-/// later frame only between here and the publication, and the frame's stores reach the cache while
-/// the clock is read, instead of while the publication waits for them.
+/// Writes the time. This is the last part of the record, for two reasons: a later frame of another
+/// CPU can overtake this one only between the clock and the publication, and the frame's stores
+/// reach the cache while the clock is read, instead of while the publication waits for them.
 fn stamp(asm: &mut Assembler) {
     asm.call(op::KTIME_GET_NS);
     asm.store(Size::Dw, R9, TIME, R0);

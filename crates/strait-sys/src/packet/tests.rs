@@ -384,6 +384,7 @@ proptest! {
         prop_assert_eq!(request.tp_block_size as usize % rustix::param::page_size(), 0);
         prop_assert_eq!(request.tp_frame_size % 16, 0);
         prop_assert!(request.tp_frame_size as usize >= frame_bytes + 80);
+        prop_assert_eq!(request.tp_frame_size as usize, geometry.frame_bytes_max() + 80);
         prop_assert_eq!(request.tp_block_size / request.tp_frame_size * request.tp_block_nr, request.tp_frame_nr);
         prop_assert_eq!(request.tp_block_size % request.tp_frame_size, 0);
         prop_assert!(geometry.ring_bytes() <= ring_bytes.max(geometry.slot_bytes));

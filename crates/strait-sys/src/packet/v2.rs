@@ -57,6 +57,11 @@ impl Geometry {
         Self { slot_bytes, slots: blocks * (block_bytes / slot_bytes), block_bytes }
     }
 
+    /// Returns the size of the longest frame that a slot holds complete.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.slot_bytes - OVERHEAD
+    }
+
     /// Returns the bytes that the ring maps.
     pub fn ring_bytes(&self) -> usize {
         self.slots * self.slot_bytes

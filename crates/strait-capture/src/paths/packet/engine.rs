@@ -117,6 +117,11 @@ impl<R: Ring> Engine<R> {
         self.ring.bytes()
     }
 
+    /// Returns the size of the longest frame that a slot holds; `None` without slots.
+    pub(super) fn frame_bytes_max(&self) -> Option<usize> {
+        self.ring.frame_bytes_max()
+    }
+
     /// Returns a description of the ring's geometry, for the user.
     pub(super) fn describe(&self) -> String {
         self.ring.describe()

@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::filter;
-use crate::frame::FRAME_BYTES_MAX;
+use crate::frame::{FRAME_BYTES_MAX, LINK_OVERHEAD};
 use crate::link::Split;
 use crate::paths::engine::Engine as _;
 use crate::paths::request::Request;
@@ -48,13 +48,14 @@ fn open_filtered<R: Ring>(request: &Request<'_>, split: Split) -> Result<Opened<
         shape.frame_bytes = frame_bytes_max::<R>(request);
     }
     let watch = LinkWatch::open(interface)?;
-    // Slots of the size of the longest frame, and not of the snaplen.
-    if R::HAS_SLOTS && shape.frame_bytes < FRAME_BYTES_MAX.min(options.snaplen) as usize {
-        watch.set_mtu_max(interface.mtu);
-    }
     let mut engines = Vec::with_capacity(numbers.len());
     for _ in &numbers {
         engines.push(Engine::<R>::open(interface, &program, &shape)?);
+    }
+    let longest = engines.first().and_then(Engine::frame_bytes_max).map_or(u32::MAX, |bytes| bytes as u32);
+    // Slots that hold the snaplen cut no frame that is not cut in any case.
+    if longest < FRAME_BYTES_MAX.min(options.snaplen) {
+        watch.set_mtu_max(longest.saturating_sub(LINK_OVERHEAD));
     }
     fanout::join(&mut engines, options.fanout)?;
     let counters = Counters::start(interface, *link, options.directions, request.filters())?;

@@ -52,6 +52,11 @@ pub(crate) trait Ring: Sized + Send + 'static {
     /// Returns the number of frames that it holds if all of them have the maximum size.
     fn capacity_min(&self) -> usize;
 
+    /// Returns the size of the longest frame that a slot holds; `None` without slots.
+    fn frame_bytes_max(&self) -> Option<usize> {
+        None
+    }
+
     /// Returns true if the reader sees the frames of a block before the block is retired.
     fn reads_early(&self) -> bool {
         false

@@ -21,8 +21,9 @@ const SPILLS_BYTES: u32 = 64 << 20;
 /// least one burst of them.
 const SPILL_BYTES_MAX: u32 = 32 << 20;
 const SPILL_BYTES_MIN: u32 = 1 << 20;
-/// Largest spill ring that the program can address.
-const SPILL_BYTES_LIMIT: usize = 1 << 30;
+/// Largest spill ring. The verifier refuses variable offsets from 2^29 on (`BPF_MAX_VAR_OFF`), and
+/// the copy adds up to 256.
+const SPILL_BYTES_LIMIT: usize = 1 << 28;
 /// The first ring has one part in this many of the spill ring's size: 4 MiB by default on two CPUs,
 /// which a last-level cache holds.
 const FIRST_RING_DIVISOR: u32 = 8;
@@ -107,6 +108,16 @@ pub(super) fn sizes(requested: Option<usize>, cpus: u32) -> Sizes {
     Sizes { ring_bytes, spill_bytes, frame_bytes_max: FRAME_BYTES_MAX }
 }
 
+/// Returns a note if the rings are smaller than requested.
+pub(super) fn note(requested: Option<usize>) -> Option<String> {
+    requested.filter(|bytes| *bytes > SPILL_BYTES_LIMIT).map(|_| {
+        format!(
+            "the tap has a ring of {} MiB for each CPU, the largest that it can have",
+            SPILL_BYTES_LIMIT >> 20
+        )
+    })
+}
+
 pub(super) fn describe(sizes: &Sizes, cpus: u32) -> String {
     let (ring, spill) = (sizes.ring_bytes >> 10, sizes.spill_bytes >> 10);
     format!("{cpus} rings of {ring} KiB with {spill} KiB to spill, one for each CPU")
@@ -137,6 +148,16 @@ pub(super) fn layouts(sizes: &Sizes) -> [RingLayout; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ring_larger_than_the_limit_is_noted() {
+        for (mib, spill, noted) in [(256, 256, false), (512, 256, true), (2048, 256, true)] {
+            let requested = Some(mib << 20);
+            assert_eq!(sizes(requested, 2).spill_bytes >> 20, spill, "{mib} MiB");
+            assert_eq!(note(requested).is_some_and(|note| note.contains("256 MiB")), noted, "{mib} MiB");
+        }
+        assert_eq!(note(None), None);
+    }
 
     #[test]
     fn tuned_rings_are_read_as_they_are_printed() {

@@ -3,8 +3,8 @@
 //! A batch takes only frames with a timestamp before its start. So no frame of another CPU with an
 //! earlier timestamp can be published later, but for one: a program reads the clock a few
 //! instructions before it publishes the record. Frames of different CPUs can therefore be out of
-//! order by less than a microsecond on a machine that is not interrupted. Frames of one CPU are
-//! always in order.
+//! order by less than a microsecond, unless an interrupt or a hypervisor delays a program. Frames
+//! of one CPU are always in order.
 //!
 //! A CPU has two rings. While its spill ring has frames, all of them are later than those of its
 //! first ring. The spill rings are polled before the first rings: a frame that is found in one then

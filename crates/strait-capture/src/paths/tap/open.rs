@@ -14,7 +14,7 @@ use super::attachment::{Attachment, Template};
 use super::broker::Tap;
 use super::counts::Counts;
 use super::engine::{BATCH_MAX, Engine, PAUSE_DIVISOR, Rate};
-use super::memory::{LANES_MAX, Memory, TapRings, describe, layouts, sizes};
+use super::memory::{self, LANES_MAX, Memory, TapRings, describe, layouts, sizes};
 use super::merge::{Cursor, Merge};
 use super::source::{TapSource, runs_in_process};
 use super::{PATH, broker};
@@ -99,6 +99,7 @@ fn open_filtered(request: &Request<'_>, split: Split) -> Result<Opened<Engine>, 
     let mut notes = Vec::new();
     filter::note(&mut notes, userspace_reason);
     notes.extend(cost_of_a_bridge(&interface.name));
+    notes.extend(memory::note(options.ring_bytes));
     let cpus = process::possible_cpus()?;
     let mut sizes = sizes(options.ring_bytes, cpus);
     if let Some(TapRings { first_bytes, spill_bytes, .. }) = options.tap_rings {

@@ -11,7 +11,7 @@ use strait_os::process;
 use strait_sys::Kind;
 use strait_sys::bpf::Classifier;
 
-use super::memory::Memory;
+use super::memory::{self, Memory};
 
 const SIZES: Sizes = Sizes { ring_bytes: 4096, spill_bytes: 4096, frame_bytes_max: 2048 };
 /// Fills memory that the program must not write.
@@ -25,8 +25,8 @@ struct Tap {
 
 impl Tap {
     /// Loads a program that cuts all frames to `snaplen`; `None` without privilege.
-    fn load(snaplen: u32) -> Option<Self> {
-        let memory = match Memory::new(&SIZES, process::possible_cpus().unwrap(), 1) {
+    fn load(sizes: Sizes, cpus: u32, snaplen: u32) -> Option<Self> {
+        let memory = match Memory::new(&sizes, cpus, 1) {
             Err(error) if error.kind() == Kind::Refused => {
                 lab::skip(error.to_string());
                 return None;
@@ -38,7 +38,7 @@ impl Tap {
             interface: Options { context: Context::Received, ..Options::default() },
             rings_fd: memory.rings.as_fd().as_raw_fd(),
             doorbells: &doorbells,
-            sizes: SIZES,
+            sizes,
             rx_hash: false,
             owner: None,
             confinement: None,
@@ -76,8 +76,9 @@ fn frame(len: usize) -> Vec<u8> {
 /// The program has several ways to copy a frame, by its length.
 #[test]
 fn record_has_the_captured_bytes_and_nothing_behind_them_changes() {
+    let cpus = process::possible_cpus().unwrap();
     for snaplen in [1, 7, 9, 31, 96, 500, 262_144] {
-        let Some(tap) = Tap::load(snaplen) else { return };
+        let Some(tap) = Tap::load(SIZES, cpus, snaplen) else { return };
         for len in (14..=600).chain([1024, 1514, 2047]) {
             let frame = frame(len);
             let ring = tap.run(&frame);
@@ -90,4 +91,11 @@ fn record_has_the_captured_bytes_and_nothing_behind_them_changes() {
             assert!(behind.iter().all(|byte| *byte == UNUSED), "{len} bytes cut to {snaplen}: {behind:x?}");
         }
     }
+}
+
+/// The verifier limits the offsets that the program may compute.
+#[test]
+fn program_with_the_largest_rings_is_loaded() {
+    let sizes = memory::sizes(Some(usize::MAX), 1);
+    let _loaded = Tap::load(sizes, 1, 262_144);
 }

@@ -73,6 +73,10 @@ impl Ring for v2::Ring {
     fn capacity_min(&self) -> usize {
         self.geometry().slots
     }
+
+    fn frame_bytes_max(&self) -> Option<usize> {
+        Some(self.geometry().frame_bytes_max())
+    }
 }
 
 impl RawBatch for v2::Batch<'_> {
