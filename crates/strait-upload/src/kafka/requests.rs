@@ -29,24 +29,43 @@ impl Code {
     pub(super) const NONE: Self = Self(0);
     const UNKNOWN_TOPIC: Self = Self(3);
     pub(super) const LEADER_NOT_AVAILABLE: Self = Self(5);
-    const REQUEST_TIMED_OUT: Self = Self(7);
+    const CORRUPT_MESSAGE: Self = Self(2);
     const MESSAGE_TOO_LARGE: Self = Self(10);
     const RECORD_LIST_TOO_LARGE: Self = Self(18);
-    const NOT_ENOUGH_REPLICAS_AFTER_APPEND: Self = Self(20);
+    const NOT_ENOUGH_REPLICAS: Self = Self(19);
+    const TOPIC_AUTHORIZATION_FAILED: Self = Self(29);
+    const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
+    const INVALID_TIMESTAMP: Self = Self(32);
     pub(super) const UNSUPPORTED_MECHANISM: Self = Self(33);
+    const POLICY_VIOLATION: Self = Self(44);
     const OUT_OF_ORDER_SEQUENCE: Self = Self(45);
     const DUPLICATE_SEQUENCE: Self = Self(46);
     const INVALID_PRODUCER_EPOCH: Self = Self(47);
     const UNKNOWN_PRODUCER: Self = Self(59);
+    const INVALID_RECORD: Self = Self(87);
 
     /// Returns true if the broker has the records.
     pub(super) fn is_stored(self) -> bool {
         matches!(self, Self::NONE | Self::DUPLICATE_SEQUENCE)
     }
 
-    /// Returns true if the broker may have the records.
+    /// Returns true if the broker may have the records. It finds the errors that are named here
+    /// before it appends them. It also answers others, such as that it is not the leader, if the
+    /// leader changes while the replicas acknowledge.
     pub(super) fn is_unknown(self) -> bool {
-        matches!(self, Self::REQUEST_TIMED_OUT | Self::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        let is_before_append = self.is_too_large()
+            || self.needs_producer()
+            || matches!(
+                self,
+                Self::CORRUPT_MESSAGE
+                    | Self::NOT_ENOUGH_REPLICAS
+                    | Self::TOPIC_AUTHORIZATION_FAILED
+                    | Self::CLUSTER_AUTHORIZATION_FAILED
+                    | Self::INVALID_TIMESTAMP
+                    | Self::POLICY_VIOLATION
+                    | Self::INVALID_RECORD
+            );
+        !is_before_append
     }
 
     /// Returns true if the batch is larger than the topic's max.message.bytes.
