@@ -129,18 +129,28 @@ struct Publisher<C> {
     attempts: Attempts,
     /// Cause of the last failure.
     cause: String,
+    /// True if the broker has answered some flows of the last batch, but not all.
+    is_partial: bool,
 }
 
 impl<C: Client> Publisher<C> {
     fn new(client: C) -> Self {
-        Self { client, attempts: Attempts::new(BACKOFF, BACKOFF_MAX), cause: String::new() }
+        let attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
+        Self { client, attempts, cause: String::new(), is_partial: false }
     }
 
     /// Publishes a batch, and waits for its acknowledgments. Returns the flows without one.
+    ///
+    /// A part of the broker can be down for long, such as one partition. The first attempt of a
+    /// batch then waits for no pause: the flows of the other parts must not be lost.
     async fn publish(&mut self, batch: &Batch) -> Answer {
         let mut work = Work::new(batch);
         while !work.open.is_empty() {
-            match self.attempts.step(Instant::now(), RETRY_FOR) {
+            let step = match std::mem::take(&mut self.is_partial) {
+                true => Step::Attempt,
+                false => self.attempts.step(Instant::now(), RETRY_FOR),
+            };
+            match step {
                 Step::Attempt => match self.client.attempt(batch, &mut work).await {
                     Ok(()) => self.attempts.succeed(),
                     Err(cause) => {
@@ -155,6 +165,7 @@ impl<C: Client> Publisher<C> {
                 }
             }
         }
+        self.is_partial = !work.open.is_empty() && work.open.len() < batch.lines.len();
         work.end(&self.cause)
     }
 }
@@ -217,6 +228,46 @@ fn read(input: &Stdin) -> Result<Option<Batch>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Client that settles the flow at the front of each batch, and counts its attempts.
+    struct Half {
+        is_up: bool,
+        attempts: usize,
+    }
+
+    impl Client for Half {
+        async fn attempt(&mut self, _: &Batch, work: &mut Work) -> Result<(), String> {
+            self.attempts += 1;
+            if self.is_up {
+                work.settle(&[0]);
+            }
+            Err("a partition has no leader".into())
+        }
+
+        fn forget(&mut self) {}
+
+        fn close(&mut self, cause: String) -> String {
+            cause
+        }
+    }
+
+    #[test]
+    fn flows_of_healthy_partitions_are_taken_while_another_one_is_down() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut publisher = Publisher::new(Half { is_up: true, attempts: 0 });
+        let batch = Batch::new(0, b"one\ntwo\n".to_vec());
+        // The last batch was taken in part. Attempts have failed for long, and the next is far away.
+        publisher.is_partial = true;
+        publisher.attempts = Attempts::new(RETRY_FOR * 100, RETRY_FOR * 100);
+        publisher.attempts.fail(Instant::now().checked_sub(RETRY_FOR).unwrap());
+        for (is_up, lost, attempts) in
+            [(true, vec![1], 1), (true, vec![1], 2), (false, vec![0, 1], 3), (true, vec![0, 1], 3)]
+        {
+            publisher.client.is_up = is_up;
+            let answer = runtime.block_on(publisher.publish(&batch));
+            assert_eq!((answer.lost, publisher.client.attempts), (lost, attempts));
+        }
+    }
 
     #[test]
     fn batch_has_a_flow_for_each_line() {
