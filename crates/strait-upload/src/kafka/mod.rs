@@ -34,7 +34,7 @@ use tokio_rustls::TlsConnector;
 
 use self::connection::Connection;
 use self::records::{Origin, Record};
-use self::requests::{Code, INIT_PRODUCER_ID, METADATA, PRODUCE, Produced};
+use self::requests::{Code, INIT_PRODUCER_ID, METADATA, Metadata, PRODUCE, Produced};
 use self::sasl::Login;
 use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 
@@ -42,14 +42,18 @@ use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 const REPLICAS_LIMIT: Duration = Duration::from_secs(4);
 /// Maximum time for which a broker can delay the next request, as it does after a quota.
 const THROTTLE_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of brokers that are asked although they are not given.
+const LEARNED_MAX: usize = 16;
 
 /// Producer, which connects when it is needed.
 pub(crate) struct Kafka {
     broker: Broker,
     capture: String,
     access: Access,
-    /// Number of the next of the given servers.
+    /// Position of the next server to ask: one of those given, or then of `learned`.
     server: usize,
+    /// Addresses of other brokers that the cluster last named.
+    learned: Vec<String>,
     cluster: Option<Cluster>,
     producer: Option<Producer>,
     /// Flows of the batch that are not acknowledged.
@@ -113,6 +117,7 @@ impl Kafka {
             capture: capture.to_owned(),
             access: Access { tls, login },
             server: 0,
+            learned: Vec::new(),
             cluster: None,
             producer: None,
             parcels: Vec::new(),
@@ -120,19 +125,19 @@ impl Kafka {
         })
     }
 
-    /// Asks a server for the cluster. After a failure the next attempt asks the next server.
+    /// Returns the server to ask. After a failure it is the next one, as the answers of this one
+    /// may be old.
+    fn server(&self) -> Option<&String> {
+        let servers = self.broker.addresses.iter().chain(&self.learned);
+        servers.cycle().nth(self.server)
+    }
+
+    /// Asks a server for the cluster.
     async fn connect(&mut self) -> Result<(), String> {
-        let address = self.broker.addresses.get(self.server).ok_or("it has no address")?;
+        let address = self.server().ok_or("it has no address")?;
         let opened = self.access.connect(address).await;
-        let opened = opened.map_err(|cause| format!("{address}: {cause}"));
-        let learnt = match opened {
-            Ok(connection) => self.learn(connection).await,
-            Err(cause) => Err(cause),
-        };
-        if learnt.is_err() {
-            self.server = (self.server + 1) % self.broker.addresses.len();
-        }
-        learnt
+        let connection = opened.map_err(|cause| format!("{address}: {cause}"))?;
+        self.learn(connection).await
     }
 
     /// Asks for the cluster, and for an identity if there is none.
@@ -145,7 +150,11 @@ impl Kafka {
             let (id, epoch) = requests::read_producer_id(&answer, topic)?;
             self.producer = Some(Producer { id, epoch, sequences: BTreeMap::new() });
         }
-        let (addresses, leaders) = (metadata.brokers.into_iter().collect(), metadata.leaders);
+        let Metadata { brokers, leaders } = metadata;
+        let others = brokers.iter().map(|(_, address)| address);
+        let others = others.filter(|address| !self.broker.addresses.contains(address));
+        self.learned = others.take(LEARNED_MAX).cloned().collect();
+        let addresses = brokers.into_iter().collect();
         self.cluster = Some(Cluster { addresses, leaders, connections: BTreeMap::new() });
         Ok(())
     }
@@ -314,6 +323,8 @@ impl Client for Kafka {
 
     fn close(&mut self, cause: String) -> String {
         self.cluster = None;
+        let servers = self.broker.addresses.len() + self.learned.len();
+        self.server = (self.server + 1) % servers.max(1);
         cause
     }
 }
@@ -386,6 +397,7 @@ mod tests {
             capture: "c".into(),
             access: Access { tls: None, login: None },
             server: 0,
+            learned: Vec::new(),
             cluster: None,
             producer: Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() }),
             parcels: Vec::new(),
@@ -393,6 +405,20 @@ mod tests {
         };
         kafka.parcels = parcels(&batch, &work, partitions);
         (kafka, work)
+    }
+
+    #[test]
+    fn each_failure_is_followed_by_the_next_given_or_learned_server() {
+        let (mut kafka, _) = producer(0, 1);
+        kafka.learned = vec!["a:1".into(), "b:2".into()];
+        let mut next = || {
+            let server = kafka.server().cloned().unwrap();
+            assert_eq!(kafka.close("down".into()), "down");
+            server
+        };
+        assert_eq!([(); 4].map(|()| next()), ["h:9092", "a:1", "b:2", "h:9092"]);
+        kafka.learned.clear();
+        assert_eq!(kafka.server().unwrap(), "h:9092");
     }
 
     #[test]
