@@ -2,6 +2,7 @@
 
 use std::env;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,8 +14,9 @@ use super::connection::Connection;
 use super::requests::{Code, SASL_AUTHENTICATE, SASL_HANDSHAKE};
 use super::wire::{Reader, put_bytes, put_text};
 
-/// Maximum number of iterations that a broker may request: half a second of CPU time.
-const ITERATIONS_MAX: u32 = 1_000_000;
+/// Iterations that a broker may request. With fewer than the minimum of RFC 7677, one that poses as
+/// the broker could guess the password from the proof; more take CPU time.
+const ITERATIONS: RangeInclusive<u32> = 4096..=100_000;
 const NONCE_LEN: usize = 24;
 /// Channel binding: none, in base64.
 const UNBOUND: &str = "c=biws";
@@ -144,8 +146,9 @@ impl Scram<'_> {
         let nonce = field("r=").filter(|nonce| nonce.starts_with(&self.nonce)).ok_or_else(wrong)?;
         let salt = field("s=").and_then(|salt| STANDARD.decode(salt).ok()).ok_or_else(wrong)?;
         let iterations = field("i=").and_then(|count| count.parse::<NonZeroU32>().ok()).ok_or_else(wrong)?;
-        if iterations.get() > ITERATIONS_MAX {
-            return Err(format!("it requests {iterations} iterations of SCRAM, more than {ITERATIONS_MAX}"));
+        if !ITERATIONS.contains(&iterations.get()) {
+            let (min, max) = (ITERATIONS.start(), ITERATIONS.end());
+            return Err(format!("it requests {iterations} iterations of SCRAM, not {min} to {max}"));
         }
         let mut salted = vec![0; self.digest.output_len()];
         pbkdf2::derive(self.algorithm, iterations, &salt, self.login.password.as_bytes(), &mut salted);
@@ -185,7 +188,8 @@ mod tests {
         let signature = "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=".to_owned();
         assert_eq!(scram(&login).last(&server), Ok((last, signature)));
         for wrong in [
-            server.replace("i=4096", "i=1000001"),
+            server.replace("i=4096", "i=100001"),
+            server.replace("i=4096", "i=4095"),
             server.replace("i=4096", "i=0"),
             server.replace("r=rO", "r=xO"),
             "e=no".into(),
