@@ -272,12 +272,13 @@ impl Kafka {
         }
         let cause = code.text(&self.broker.name);
         if code.is_too_large() {
-            let Parcel { mut flows, .. } = self.parcels.remove(at);
+            let Parcel { mut flows, is_unknown, .. } = self.parcels.remove(at);
             if flows.len() == 1 {
-                work.refuse(&flows, cause);
+                let maybe = if is_unknown { ", but an earlier attempt may have stored it" } else { "" };
+                work.refuse(&flows, cause + maybe);
             } else {
                 let second = flows.split_off(flows.len() / 2);
-                let halves = [flows, second].map(|flows| Parcel { partition, flows, is_unknown: false });
+                let halves = [flows, second].map(|flows| Parcel { partition, flows, is_unknown });
                 self.parcels.splice(at..at, halves);
             }
             return None;
@@ -465,6 +466,20 @@ mod tests {
         kafka.start_anew(&mut work);
         assert!(kafka.producer.is_none());
         assert_eq!(work.end("").repeated, sizes[..results.len()].iter().sum::<u64>());
+    }
+
+    #[test]
+    fn halves_of_a_parcel_that_may_be_stored_may_be_stored() {
+        let (mut kafka, mut work) = producer(4, 1);
+        kafka.settle(0, None, &mut work).unwrap();
+        for _ in 0..3 {
+            assert_eq!(kafka.settle(0, Some(Code(10)), &mut work), None);
+        }
+        kafka.start_anew(&mut work);
+        work.settle(&[1, 2, 3]);
+        let answer = work.end("");
+        assert_eq!((answer.repeated, answer.lost), (3, vec![0]));
+        assert!(answer.cause.contains("may have stored it"));
     }
 
     #[test]
