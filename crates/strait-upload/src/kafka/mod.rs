@@ -42,6 +42,8 @@ use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 const REPLICAS_LIMIT: Duration = Duration::from_secs(4);
 /// Maximum time for which a broker can delay the next request, as it does after a quota.
 const THROTTLE_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of leaders that get a request at the same time.
+const LEADERS_MAX: usize = 64;
 /// Maximum number of brokers that are asked although they are not given.
 const LEARNED_MAX: usize = 16;
 
@@ -212,6 +214,10 @@ impl Kafka {
                 failure = Some(Code::LEADER_NOT_AVAILABLE.text(&self.broker.name));
                 continue;
             };
+            if requests.len() >= LEADERS_MAX && !requests.contains_key(&leader) {
+                // They follow in the next round.
+                continue;
+            }
             let sequence = producer.sequences.get(partition).copied().unwrap_or(0);
             let origin = Origin { producer: producer.id, epoch: producer.epoch, sequence };
             let ids: Vec<String> = flows.iter().map(|at| batch.id(&self.capture, *at)).collect();
@@ -480,6 +486,19 @@ mod tests {
         let answer = work.end("");
         assert_eq!((answer.repeated, answer.lost), (3, vec![0]));
         assert!(answer.cause.contains("may have stored it"));
+    }
+
+    #[test]
+    fn leaders_above_the_maximum_wait_for_the_next_round() {
+        let lines: String = (0..5000).map(|at| format!("{{\"communityId\":\"1:{at}\"}}\n")).collect();
+        let batch = Batch::new(0, lines.into_bytes());
+        let (mut kafka, _) = producer(0, 1);
+        let leaders: Vec<_> = (0..100).map(Some).collect();
+        kafka.parcels = parcels(&batch, &Work::new(&batch), leaders.len());
+        assert_eq!(kafka.parcels.len(), leaders.len());
+        kafka.cluster = Some(Cluster { addresses: BTreeMap::new(), leaders, connections: BTreeMap::new() });
+        let (requests, failure) = kafka.requests(&batch);
+        assert_eq!((requests.len(), failure), (LEADERS_MAX, None));
     }
 
     #[test]

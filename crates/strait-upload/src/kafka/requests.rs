@@ -2,18 +2,30 @@
 
 use super::wire::{Malformed, Reader, put_bytes, put_text};
 
-/// Number and version of a kind of request.
+/// Number and version of a kind of request, and the maximum length of its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Api {
     pub(super) key: i16,
     pub(super) version: i16,
+    pub(super) answer_len_max: usize,
 }
 
-pub(super) const PRODUCE: Api = Api { key: 0, version: 3 };
-pub(super) const METADATA: Api = Api { key: 3, version: 4 };
-pub(super) const SASL_HANDSHAKE: Api = Api { key: 17, version: 1 };
-pub(super) const INIT_PRODUCER_ID: Api = Api { key: 22, version: 0 };
-pub(super) const SASL_AUTHENTICATE: Api = Api { key: 36, version: 0 };
+impl Api {
+    const fn new(key: i16, version: i16) -> Self {
+        Self { key, version, answer_len_max: ANSWER_LEN_MAX }
+    }
+}
+
+/// Maximum length of an answer: more than a result for each flow of a batch.
+const ANSWER_LEN_MAX: usize = 128 << 10;
+/// Maximum length of the answer with all brokers, and all partitions of a topic.
+const METADATA_LEN_MAX: usize = 8 << 20;
+
+pub(super) const PRODUCE: Api = Api::new(0, 3);
+pub(super) const METADATA: Api = Api { answer_len_max: METADATA_LEN_MAX, ..Api::new(3, 4) };
+pub(super) const SASL_HANDSHAKE: Api = Api::new(17, 1);
+pub(super) const INIT_PRODUCER_ID: Api = Api::new(22, 0);
+pub(super) const SASL_AUTHENTICATE: Api = Api::new(36, 0);
 
 /// Acknowledgment of all replicas that are in sync.
 const ALL_IN_SYNC: i16 = -1;
