@@ -49,6 +49,7 @@ impl Code {
     const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
     const INVALID_TIMESTAMP: Self = Self(32);
     pub(super) const UNSUPPORTED_MECHANISM: Self = Self(33);
+    pub(super) const ILLEGAL_SASL_STATE: Self = Self(34);
     const POLICY_VIOLATION: Self = Self(44);
     const OUT_OF_ORDER_SEQUENCE: Self = Self(45);
     const DUPLICATE_SEQUENCE: Self = Self(46);
@@ -176,8 +177,13 @@ pub(super) fn init_producer_id() -> Vec<u8> {
 pub(super) fn read_producer_id(bytes: &[u8], topic: &str) -> Result<(i64, i16), String> {
     let mut from = Reader::new(bytes);
     let (_throttle, code) = (from.i32()?, Code(from.i16()?));
-    let producer = (from.i64()?, from.i16()?);
-    if code == Code::NONE { Ok(producer) } else { Err(code.text(topic)) }
+    let (id, epoch) = (from.i64()?, from.i16()?);
+    match code {
+        // Without an identifier, a broker would store a batch as often as it is sent.
+        Code::NONE if id < 0 || epoch < 0 => Err(Malformed.into()),
+        Code::NONE => Ok((id, epoch)),
+        _ => Err(code.text(topic)),
+    }
 }
 
 /// Request to store a batch in each of several partitions, which have one leader.
@@ -277,6 +283,20 @@ mod tests {
         assert!(read_metadata(&bytes, "other").unwrap_err().contains("no topic other: create it"));
         bytes[topic + 1] = 29;
         assert!(read_metadata(&bytes, "flows").unwrap_err().contains("may not write"));
+    }
+
+    #[test]
+    fn producer_has_an_identifier() {
+        let answer = |code: i16, id: i64| {
+            let mut bytes = vec![0; 4];
+            bytes.extend(code.to_be_bytes());
+            bytes.extend(id.to_be_bytes());
+            bytes.extend(2_i16.to_be_bytes());
+            read_producer_id(&bytes, "flows")
+        };
+        assert_eq!(answer(0, 7), Ok((7, 2)));
+        assert!(answer(0, -1).unwrap_err().contains("not in Kafka's protocol"));
+        assert!(answer(31, -1).unwrap_err().contains("permit IdempotentWrite"));
     }
 
     #[test]

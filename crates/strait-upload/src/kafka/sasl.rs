@@ -1,6 +1,6 @@
 //! Logins of a connection by SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802).
 
-use std::env;
+use std::env::{self, VarError};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
@@ -38,6 +38,33 @@ impl Mechanism {
             Self::ScramSha512 => "SCRAM-SHA-512",
         }
     }
+
+    /// Reads if a broker takes this mechanism.
+    fn check(self, answer: &[u8]) -> Result<(), String> {
+        let mut from = Reader::new(answer);
+        let (code, offered) = (Code(from.i16()?), from.all(Reader::text)?);
+        let (name, offered) = (self.name(), offered.join(", "));
+        match code {
+            Code::NONE => Ok(()),
+            Code::UNSUPPORTED_MECHANISM => {
+                Err(format!("it takes no login by {name}: set KAFKA_SASL_MECHANISM to one of: {offered}"))
+            }
+            Code::ILLEGAL_SASL_STATE => {
+                Err("it wants no login here: unset KAFKA_USER and KAFKA_PASSWORD, or give another port"
+                    .into())
+            }
+            Code(other) => Err(format!("it has refused the login by {name} with error {other}")),
+        }
+    }
+}
+
+/// Returns the value of a variable; none if it is not set.
+fn text(name: &str, value: Result<String, VarError>) -> Result<Option<String>, String> {
+    match value {
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(format!("{name} is not in UTF-8: set it in UTF-8")),
+    }
 }
 
 /// User, password and mechanism.
@@ -51,8 +78,9 @@ pub(super) struct Login {
 impl Login {
     /// Reads the login in the environment, if there is one.
     pub(super) fn from_environment(has_tls: bool) -> Result<Option<Self>, String> {
-        let [user, password, mechanism] =
-            ["KAFKA_USER", "KAFKA_PASSWORD", "KAFKA_SASL_MECHANISM"].map(|name| env::var(name).ok());
+        let read = |name: &str| text(name, env::var(name));
+        let (user, password) = (read("KAFKA_USER")?, read("KAFKA_PASSWORD")?);
+        let mechanism = read("KAFKA_SASL_MECHANISM")?;
         let (user, password) = match (user, password) {
             (None, None) if mechanism.is_none() => return Ok(None),
             (Some(user), Some(password)) => (user, password),
@@ -77,14 +105,7 @@ impl Login {
         let mut body = Vec::new();
         put_text(&mut body, self.mechanism.name());
         let answer = connection.call(SASL_HANDSHAKE, &body, end).await?;
-        let mut from = Reader::new(&answer);
-        let (code, offered) = (Code(from.i16()?), from.all(Reader::text)?);
-        if code == Code::UNSUPPORTED_MECHANISM {
-            let (name, offered) = (self.mechanism.name(), offered.join(", "));
-            return Err(format!(
-                "it takes no login by {name}: set KAFKA_SASL_MECHANISM to one of: {offered}"
-            ));
-        }
+        self.mechanism.check(&answer)?;
         let (algorithm, hash, digest) = match self.mechanism {
             Mechanism::Plain => {
                 let message = format!("\0{}\0{}", self.user, self.password);
@@ -114,7 +135,12 @@ async fn exchange(connection: &mut Connection, message: &[u8], end: Instant) -> 
     let mut body = Vec::new();
     put_bytes(&mut body, message);
     let answer = connection.call(SASL_AUTHENTICATE, &body, end).await?;
-    let mut from = Reader::new(&answer);
+    read(&answer)
+}
+
+/// Reads the message of a broker.
+fn read(answer: &[u8]) -> Result<String, String> {
+    let mut from = Reader::new(answer);
     let (code, message) = (Code(from.i16()?), from.text()?);
     if code != Code::NONE {
         return Err(format!("{}: {message}", code.text("")));
@@ -168,7 +194,44 @@ impl Scram<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::num::u8;
+    use proptest::prelude::proptest;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn answers_of_any_bytes_are_read_or_refused(bytes in vec(u8::ANY, 0..100), count in 0_u8..4) {
+            // Small numbers, which are lengths, let the rest be read.
+            let small: Vec<u8> = bytes.iter().map(|byte| byte % (count + 1)).collect();
+            for bytes in [bytes, small] {
+                let results = [Mechanism::Plain.check(&bytes).is_ok(), read(&bytes).is_ok()];
+                assert!(bytes.len() >= 6 || results == [false; 2]);
+            }
+        }
+    }
+
+    #[test]
+    fn login_ends_if_the_broker_takes_none() {
+        let answer = |code: i16| {
+            let mut answer = code.to_be_bytes().to_vec();
+            answer.extend(1_i32.to_be_bytes());
+            put_text(&mut answer, "PLAIN");
+            Mechanism::ScramSha512.check(&answer)
+        };
+        assert_eq!(answer(0), Ok(()));
+        for (code, words) in [(33, "to one of: PLAIN"), (34, "unset KAFKA_USER"), (35, "error 35")] {
+            assert!(answer(code).unwrap_err().contains(words), "{code}");
+        }
+    }
+
+    #[test]
+    fn value_that_is_not_text_is_refused() {
+        assert_eq!(text("N", Ok("v".into())), Ok(Some("v".into())));
+        assert_eq!(text("N", Err(VarError::NotPresent)), Ok(None));
+        assert!(text("N", Err(VarError::NotUnicode("v".into()))).unwrap_err().contains("N is not in UTF-8"));
+    }
 
     /// The exchange of RFC 7677 section 3.
     #[test]
