@@ -134,8 +134,28 @@ impl Kafka {
         servers.cycle().nth(self.server)
     }
 
-    /// Asks a server for the cluster.
+    /// Continues with the next server.
+    fn pass(&mut self) {
+        let servers = self.broker.addresses.len() + self.learned.len();
+        self.server = (self.server + 1) % servers.max(1);
+    }
+
+    /// Asks for the cluster: each server until one answers, or the time is over.
     async fn connect(&mut self) -> Result<(), String> {
+        let end = Instant::now() + CONNECT_LIMIT;
+        let mut left = self.broker.addresses.len() + self.learned.len();
+        loop {
+            let asked = self.ask().await;
+            left = left.saturating_sub(1);
+            if asked.is_ok() || left == 0 || Instant::now() >= end {
+                return asked;
+            }
+            self.pass();
+        }
+    }
+
+    /// Asks one server for the cluster.
+    async fn ask(&mut self) -> Result<(), String> {
         let address = self.server().ok_or("it has no address")?;
         let opened = self.access.connect(address).await;
         let connection = opened.map_err(|cause| format!("{address}: {cause}"))?;
@@ -330,8 +350,7 @@ impl Client for Kafka {
 
     fn close(&mut self, cause: String) -> String {
         self.cluster = None;
-        let servers = self.broker.addresses.len() + self.learned.len();
-        self.server = (self.server + 1) % servers.max(1);
+        self.pass();
         cause
     }
 }
@@ -426,6 +445,19 @@ mod tests {
         assert_eq!([(); 4].map(|()| next()), ["h:9092", "a:1", "b:2", "h:9092"]);
         kafka.learned.clear();
         assert_eq!(kafka.server().unwrap(), "h:9092");
+    }
+
+    #[test]
+    fn each_server_is_asked_once_in_an_attempt() {
+        let (mut kafka, _) = producer(0, 1);
+        // Port 1 is closed.
+        kafka.broker = "kafka://127.0.0.1:1,127.0.0.2:1/flows".parse().unwrap();
+        kafka.learned = vec!["127.0.0.3:1".into()];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let cause = runtime.block_on(kafka.connect()).unwrap_err();
+        assert!(cause.starts_with("127.0.0.3:1: "), "{cause}");
+        kafka.close(cause);
+        assert_eq!(kafka.server().unwrap(), "127.0.0.1:1");
     }
 
     #[test]
