@@ -155,9 +155,10 @@ impl<C: Client> Publisher<C> {
         let mut work = Work::new(batch);
         let end = tokio::time::Instant::now() + self.batch_limit;
         while !work.open.is_empty() {
-            let step = match std::mem::take(&mut self.is_partial) {
-                true => Step::Attempt,
-                false => self.attempts.step(Instant::now(), RETRY_FOR),
+            let step = if std::mem::take(&mut self.is_partial) {
+                Step::Attempt
+            } else {
+                self.attempts.step(Instant::now(), RETRY_FOR)
             };
             match step {
                 Step::Attempt => {

@@ -522,8 +522,8 @@ mod tests {
 
     #[test]
     fn leaders_above_the_maximum_wait_for_the_next_round() {
-        let lines: String = (0..5000).map(|at| format!("{{\"communityId\":\"1:{at}\"}}\n")).collect();
-        let batch = Batch::new(0, lines.into_bytes());
+        let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
+        let batch = Batch::new(0, (0..5000).map(line).collect::<String>().into_bytes());
         let (mut kafka, _) = producer(0, 1);
         let leaders: Vec<_> = (0..100).map(Some).collect();
         kafka.parcels = parcels(&batch, &Work::new(&batch), leaders.len());
