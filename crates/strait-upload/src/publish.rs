@@ -39,7 +39,8 @@ pub(crate) trait Client {
     /// The cause, if flows are still open.
     ///
     /// # Cancellation
-    /// The attempt ends at any wait if the time is over; [`Self::close`] and [`Self::forget`] follow.
+    /// The attempt ends at any wait if the time is over. [`Self::close`] and [`Self::forget`]
+    /// follow.
     async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String>;
     /// Forgets the batch, of which the open flows are lost.
     fn forget(&mut self);
@@ -279,7 +280,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut publisher = Publisher::new(Half { is_up: true, attempts: 0 });
         let batch = Batch::new(0, b"one\ntwo\n".to_vec());
-        // The last batch was taken in part. Attempts have failed for long, and the next is far away.
+        // The last batch was taken in part. Attempts have failed for long; the next is far away.
         publisher.is_partial = true;
         publisher.attempts = Attempts::new(RETRY_FOR * 100, RETRY_FOR * 100);
         publisher.attempts.fail(Instant::now().checked_sub(RETRY_FOR).unwrap());
