@@ -21,6 +21,8 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 pub const HEAD_LEN_MAX: usize = 64;
 /// Maximum length of an answer: more than the numbers of all flows of a batch.
 pub const ANSWER_LEN_MAX: usize = 64 << 10;
+/// Maximum number of characters of the cause in an answer. It can have text of the broker.
+const CAUSE_LEN_MAX: usize = 500;
 
 /// Kind of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +74,7 @@ impl Kind {
             Self::Kafka
                 if name.is_empty()
                     || name.len() > TOPIC_LEN_MAX
-                    || name.chars().all(|c| c == '.')
+                    || matches!(name, "." | "..")
                     || !name.chars().all(|c| is_letter(c) || c == '.') =>
             {
                 Err(format!("{name}: a topic has letters, digits, '.', '-' and '_', as in flows"))
@@ -191,7 +193,8 @@ impl fmt::Display for Answer {
         }
         if !self.lost.is_empty() {
             let lost: Vec<String> = self.lost.iter().map(usize::to_string).collect();
-            let cause: Vec<&str> = self.cause.split_whitespace().collect();
+            let cause: String = self.cause.chars().take(CAUSE_LEN_MAX).collect();
+            let cause: Vec<&str> = cause.split_whitespace().collect();
             write!(f, "{} {}", lost.join(","), cause.join(" "))?;
         }
         f.write_str("\n")
@@ -236,6 +239,7 @@ mod tests {
             ("nats+tls://[2001:db8::1]/f", &["[2001:db8::1]:4222"], "f", true),
             ("kafka://192.0.2.1/flows", &["192.0.2.1:9092"], "flows", false),
             ("kafka+tls://a:9093,[::1],c:1/.f-_", &["a:9093", "[::1]:9092", "c:1"], ".f-_", true),
+            ("kafka://a/...", &["a:9092"], "...", false),
         ] {
             let broker: Broker = url.parse().unwrap();
             assert_eq!(broker.addresses, addresses, "{url}");
@@ -292,6 +296,8 @@ mod tests {
         }
         let lines = Answer { lost: vec![3], cause: "two\nlines".into(), repeated: 0 };
         assert_eq!(lines.to_string(), "3 two lines\n");
+        let long = Answer { lost: vec![3], cause: "é".repeat(ANSWER_LEN_MAX), repeated: 0 };
+        assert_eq!(long.to_string(), format!("3 {}\n", "é".repeat(CAUSE_LEN_MAX)));
         for wrong in ["x y", "+", "+x 1", "+1 x"] {
             assert!(wrong.parse::<Answer>().is_err(), "{wrong}");
         }

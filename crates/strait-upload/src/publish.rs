@@ -14,12 +14,16 @@ use strait_program::Error;
 use strait_program::broker::{Answer, Broker, HEAD_LEN_MAX, Head, Kind};
 use strait_program::output::print_text;
 use tokio::sync::mpsc::{Sender, channel};
+use tokio::time::timeout_at;
 
 use crate::kafka::Kafka;
 use crate::nats::Nats;
 
 /// Time for which flows wait while the broker does not take them.
 const RETRY_FOR: Duration = Duration::from_secs(10);
+/// Time for all attempts of a batch, which can take many requests. The program that makes the flows
+/// waits for the answer for 60 s, and then counts all of them as lost.
+const BATCH_LIMIT: Duration = Duration::from_secs(45);
 /// First and longest pause between two attempts.
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
@@ -33,6 +37,10 @@ pub(crate) trait Client {
     ///
     /// # Errors
     /// The cause, if flows are still open.
+    ///
+    /// # Cancellation
+    /// The attempt ends at any wait if the time is over. [`Self::close`] and [`Self::forget`]
+    /// follow.
     async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String>;
     /// Forgets the batch, of which the open flows are lost.
     fn forget(&mut self);
@@ -127,27 +135,48 @@ pub(crate) fn late() -> String {
 struct Publisher<C> {
     client: C,
     attempts: Attempts,
+    batch_limit: Duration,
     /// Cause of the last failure.
     cause: String,
+    /// True if the broker has answered some flows of the last batch, but not all.
+    is_partial: bool,
 }
 
 impl<C: Client> Publisher<C> {
     fn new(client: C) -> Self {
-        Self { client, attempts: Attempts::new(BACKOFF, BACKOFF_MAX), cause: String::new() }
+        let attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
+        Self { client, attempts, batch_limit: BATCH_LIMIT, cause: String::new(), is_partial: false }
     }
 
     /// Publishes a batch, and waits for its acknowledgments. Returns the flows without one.
+    ///
+    /// A part of the broker can be down for long, such as one partition. The first attempt of a
+    /// batch then waits for no pause: the flows of the other parts must not be lost.
     async fn publish(&mut self, batch: &Batch) -> Answer {
         let mut work = Work::new(batch);
+        let end = tokio::time::Instant::now() + self.batch_limit;
         while !work.open.is_empty() {
-            match self.attempts.step(Instant::now(), RETRY_FOR) {
-                Step::Attempt => match self.client.attempt(batch, &mut work).await {
-                    Ok(()) => self.attempts.succeed(),
-                    Err(cause) => {
-                        self.cause = self.client.close(cause);
-                        self.attempts.fail(Instant::now());
+            let step = if std::mem::take(&mut self.is_partial) {
+                Step::Attempt
+            } else {
+                self.attempts.step(Instant::now(), RETRY_FOR)
+            };
+            match step {
+                Step::Attempt => {
+                    let attempt = timeout_at(end, self.client.attempt(batch, &mut work)).await;
+                    let is_over = attempt.is_err();
+                    match attempt.unwrap_or_else(|_| Err(self.over())) {
+                        Ok(()) => self.attempts.succeed(),
+                        Err(cause) => {
+                            self.cause = self.client.close(cause);
+                            self.attempts.fail(Instant::now());
+                        }
                     }
-                },
+                    if is_over {
+                        self.client.forget();
+                        break;
+                    }
+                }
                 Step::Wait(pause) => tokio::time::sleep(pause).await,
                 Step::GiveUp => {
                     self.client.forget();
@@ -155,7 +184,13 @@ impl<C: Client> Publisher<C> {
                 }
             }
         }
+        self.is_partial = !work.open.is_empty() && work.open.len() < batch.lines.len();
         work.end(&self.cause)
+    }
+
+    /// Returns the cause of a batch that has taken too long.
+    fn over(&self) -> String {
+        format!("it has not taken a batch within {} s", self.batch_limit.as_secs())
     }
 }
 
@@ -217,6 +252,80 @@ fn read(input: &Stdin) -> Result<Option<Batch>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Client that settles the flow at the front of each batch, and counts its attempts.
+    struct Half {
+        is_up: bool,
+        attempts: usize,
+    }
+
+    impl Client for Half {
+        async fn attempt(&mut self, _: &Batch, work: &mut Work) -> Result<(), String> {
+            self.attempts += 1;
+            if self.is_up {
+                work.settle(&[0]);
+            }
+            Err("a partition has no leader".into())
+        }
+
+        fn forget(&mut self) {}
+
+        fn close(&mut self, cause: String) -> String {
+            cause
+        }
+    }
+
+    #[test]
+    fn flows_of_healthy_partitions_are_taken_while_another_one_is_down() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut publisher = Publisher::new(Half { is_up: true, attempts: 0 });
+        let batch = Batch::new(0, b"one\ntwo\n".to_vec());
+        // The last batch was taken in part. Attempts have failed for long; the next is far away.
+        publisher.is_partial = true;
+        publisher.attempts = Attempts::new(RETRY_FOR * 100, RETRY_FOR * 100);
+        publisher.attempts.fail(Instant::now().checked_sub(RETRY_FOR).unwrap());
+        for (is_up, lost, attempts) in
+            [(true, vec![1], 1), (true, vec![1], 2), (false, vec![0, 1], 3), (true, vec![0, 1], 3)]
+        {
+            publisher.client.is_up = is_up;
+            let answer = runtime.block_on(publisher.publish(&batch));
+            assert_eq!((answer.lost, publisher.client.attempts), (lost, attempts));
+        }
+    }
+
+    /// Client that settles the flow at the front, and then waits for ever.
+    #[derive(Default)]
+    struct Slow {
+        calls: Vec<&'static str>,
+    }
+
+    impl Client for Slow {
+        async fn attempt(&mut self, _: &Batch, work: &mut Work) -> Result<(), String> {
+            self.calls.push("attempt");
+            work.settle(&[0]);
+            std::future::pending().await
+        }
+
+        fn forget(&mut self) {
+            self.calls.push("forget");
+        }
+
+        fn close(&mut self, cause: String) -> String {
+            self.calls.push("close");
+            cause
+        }
+    }
+
+    #[test]
+    fn batch_ends_after_its_limit_with_the_acknowledgments_so_far() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let batch_limit = Duration::from_millis(1);
+        let mut publisher = Publisher { batch_limit, ..Publisher::new(Slow::default()) };
+        let answer = runtime.block_on(publisher.publish(&Batch::new(0, b"one\ntwo\n".to_vec())));
+        assert_eq!((answer.lost, answer.cause), (vec![1], publisher.over()));
+        assert_eq!(publisher.client.calls, ["attempt", "close", "forget"]);
+        assert!(publisher.is_partial);
+    }
 
     #[test]
     fn batch_has_a_flow_for_each_line() {

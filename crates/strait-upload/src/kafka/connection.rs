@@ -11,8 +11,6 @@ use super::wire::put_text;
 
 /// Name of this program in the broker's log and quotas.
 const CLIENT: &str = "strait";
-/// Maximum length of an answer. The longest has the partitions of a topic.
-const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -20,8 +18,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// Open connection.
 pub(super) struct Connection {
     stream: Box<dyn Stream>,
-    /// Number of the last request.
-    number: i32,
+    /// Correlation ID of the last request, which its answer repeats.
+    correlation: i32,
 }
 
 impl Connection {
@@ -43,16 +41,16 @@ impl Connection {
                 Box::new(within(end, tls.connect(name, stream)).await?)
             }
         };
-        Ok(Self { stream, number: 0 })
+        Ok(Self { stream, correlation: 0 })
     }
 
     /// Sends a request.
-    pub(super) async fn send(&mut self, api: Api, body: &[u8], end: Instant) -> Result<(), String> {
-        self.number = self.number.wrapping_add(1);
+    async fn send(&mut self, api: Api, body: &[u8], end: Instant) -> Result<(), String> {
+        self.correlation = self.correlation.wrapping_add(1);
         let mut frame = vec![0; 4];
         frame.extend(api.key.to_be_bytes());
         frame.extend(api.version.to_be_bytes());
-        frame.extend(self.number.to_be_bytes());
+        frame.extend(self.correlation.to_be_bytes());
         put_text(&mut frame, CLIENT);
         frame.extend(body);
         // A batch is far below 2 GiB.
@@ -65,14 +63,15 @@ impl Connection {
         .await
     }
 
-    /// Reads the answer to the last request.
-    pub(super) async fn receive(&mut self, end: Instant) -> Result<Vec<u8>, String> {
+    /// Reads the answer to the last request, of at most `len_max` bytes.
+    async fn receive(&mut self, len_max: usize, end: Instant) -> Result<Vec<u8>, String> {
         let mut head = [0; 8];
         within(end, self.stream.read_exact(&mut head)).await?;
-        let [a, b, c, d, number @ ..] = head;
+        let [a, b, c, d, correlation @ ..] = head;
         let length = i32::from_be_bytes([a, b, c, d]);
-        let body = usize::try_from(length).ok().and_then(|length| length.checked_sub(number.len()));
-        let body = body.filter(|body| *body <= ANSWER_BYTES_MAX && i32::from_be_bytes(number) == self.number);
+        let body = usize::try_from(length).ok().and_then(|length| length.checked_sub(correlation.len()));
+        let body =
+            body.filter(|body| *body <= len_max && i32::from_be_bytes(correlation) == self.correlation);
         let mut answer = vec![0; body.ok_or("its answer is not in Kafka's protocol")?];
         within(end, self.stream.read_exact(&mut answer)).await?;
         Ok(answer)
@@ -81,7 +80,7 @@ impl Connection {
     /// Sends a request, and reads its answer.
     pub(super) async fn call(&mut self, api: Api, body: &[u8], end: Instant) -> Result<Vec<u8>, String> {
         self.send(api, body, end).await?;
-        self.receive(end).await
+        self.receive(api.answer_len_max, end).await
     }
 }
 
@@ -93,5 +92,30 @@ async fn within<T>(end: Instant, operation: impl Future<Output = std::io::Result
             _ => error.to_string(),
         }),
         Err(_) => Err("it has not answered in time".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::requests::{METADATA, PRODUCE};
+    use super::*;
+
+    #[test]
+    fn answer_is_refused_above_the_limit_of_its_request() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let end = Instant::now() + std::time::Duration::from_mins(1);
+            let length = PRODUCE.answer_len_max + 1;
+            for (api, is_taken) in [(METADATA, true), (PRODUCE, false)] {
+                let (stream, mut broker) = tokio::io::duplex(2 * length);
+                let mut answer = (4 + length as i32).to_be_bytes().to_vec();
+                answer.extend(1_i32.to_be_bytes());
+                answer.resize(answer.len() + length, 0);
+                broker.write_all(&answer).await.unwrap();
+                let mut connection = Connection { stream: Box::new(stream), correlation: 0 };
+                let answer = connection.call(api, b"", end).await;
+                assert_eq!(answer.is_ok_and(|answer| answer.len() == length), is_taken, "{api:?}");
+            }
+        });
     }
 }

@@ -34,7 +34,7 @@ use tokio_rustls::TlsConnector;
 
 use self::connection::Connection;
 use self::records::{Origin, Record};
-use self::requests::{Code, INIT_PRODUCER_ID, METADATA, PRODUCE, Produced};
+use self::requests::{Code, INIT_PRODUCER_ID, METADATA, Metadata, PRODUCE, Produced};
 use self::sasl::Login;
 use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 
@@ -42,14 +42,20 @@ use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 const REPLICAS_LIMIT: Duration = Duration::from_secs(4);
 /// Maximum time for which a broker can delay the next request, as it does after a quota.
 const THROTTLE_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of leaders that get a request at the same time.
+const LEADERS_MAX: usize = 64;
+/// Maximum number of brokers that are asked although they are not given.
+const LEARNED_MAX: usize = 16;
 
 /// Producer, which connects when it is needed.
 pub(crate) struct Kafka {
     broker: Broker,
     capture: String,
     access: Access,
-    /// Number of the next of the given servers.
+    /// Position of the next server to ask: one of those given, or then of `learned`.
     server: usize,
+    /// Addresses of other brokers that the cluster last named.
+    learned: Vec<String>,
     cluster: Option<Cluster>,
     producer: Option<Producer>,
     /// Flows of the batch that are not acknowledged.
@@ -113,6 +119,7 @@ impl Kafka {
             capture: capture.to_owned(),
             access: Access { tls, login },
             server: 0,
+            learned: Vec::new(),
             cluster: None,
             producer: None,
             parcels: Vec::new(),
@@ -120,19 +127,39 @@ impl Kafka {
         })
     }
 
-    /// Asks a server for the cluster. After a failure the next attempt asks the next server.
+    /// Returns the server to ask. After a failure it is the next one, as the answers of this one
+    /// may be old.
+    fn server(&self) -> Option<&String> {
+        let servers = self.broker.addresses.iter().chain(&self.learned);
+        servers.cycle().nth(self.server)
+    }
+
+    /// Continues with the next server.
+    fn pass(&mut self) {
+        let servers = self.broker.addresses.len() + self.learned.len();
+        self.server = (self.server + 1) % servers.max(1);
+    }
+
+    /// Asks for the cluster: each server until one answers, or the time is over.
     async fn connect(&mut self) -> Result<(), String> {
-        let address = self.broker.addresses.get(self.server).ok_or("it has no address")?;
-        let opened = self.access.connect(address).await;
-        let opened = opened.map_err(|cause| format!("{address}: {cause}"));
-        let learnt = match opened {
-            Ok(connection) => self.learn(connection).await,
-            Err(cause) => Err(cause),
-        };
-        if learnt.is_err() {
-            self.server = (self.server + 1) % self.broker.addresses.len();
+        let end = Instant::now() + CONNECT_LIMIT;
+        let mut left = self.broker.addresses.len() + self.learned.len();
+        loop {
+            let asked = self.ask().await;
+            left = left.saturating_sub(1);
+            if asked.is_ok() || left == 0 || Instant::now() >= end {
+                return asked;
+            }
+            self.pass();
         }
-        learnt
+    }
+
+    /// Asks one server for the cluster.
+    async fn ask(&mut self) -> Result<(), String> {
+        let address = self.server().ok_or("it has no address")?;
+        let opened = self.access.connect(address).await;
+        let connection = opened.map_err(|cause| format!("{address}: {cause}"))?;
+        self.learn(connection).await
     }
 
     /// Asks for the cluster, and for an identity if there is none.
@@ -145,7 +172,11 @@ impl Kafka {
             let (id, epoch) = requests::read_producer_id(&answer, topic)?;
             self.producer = Some(Producer { id, epoch, sequences: BTreeMap::new() });
         }
-        let (addresses, leaders) = (metadata.brokers.into_iter().collect(), metadata.leaders);
+        let Metadata { brokers, leaders } = metadata;
+        let others = brokers.iter().map(|(_, address)| address);
+        let others = others.filter(|address| !self.broker.addresses.contains(address));
+        self.learned = others.take(LEARNED_MAX).cloned().collect();
+        let addresses = brokers.into_iter().collect();
         self.cluster = Some(Cluster { addresses, leaders, connections: BTreeMap::new() });
         Ok(())
     }
@@ -203,6 +234,10 @@ impl Kafka {
                 failure = Some(Code::LEADER_NOT_AVAILABLE.text(&self.broker.name));
                 continue;
             };
+            if requests.len() >= LEADERS_MAX && !requests.contains_key(&leader) {
+                // They follow in the next round.
+                continue;
+            }
             let sequence = producer.sequences.get(partition).copied().unwrap_or(0);
             let origin = Origin { producer: producer.id, epoch: producer.epoch, sequence };
             let ids: Vec<String> = flows.iter().map(|at| batch.id(&self.capture, *at)).collect();
@@ -263,12 +298,13 @@ impl Kafka {
         }
         let cause = code.text(&self.broker.name);
         if code.is_too_large() {
-            let Parcel { mut flows, .. } = self.parcels.remove(at);
+            let Parcel { mut flows, is_unknown, .. } = self.parcels.remove(at);
             if flows.len() == 1 {
-                work.refuse(&flows, cause);
+                let maybe = if is_unknown { ", but an earlier attempt may have stored it" } else { "" };
+                work.refuse(&flows, cause + maybe);
             } else {
                 let second = flows.split_off(flows.len() / 2);
-                let halves = [flows, second].map(|flows| Parcel { partition, flows, is_unknown: false });
+                let halves = [flows, second].map(|flows| Parcel { partition, flows, is_unknown });
                 self.parcels.splice(at..at, halves);
             }
             return None;
@@ -304,9 +340,9 @@ impl Client for Kafka {
         Ok(())
     }
 
-    /// Starts anew if the broker may have stored the parcels: their numbers are used or not.
+    /// Starts anew if there are parcels: it is unknown if their numbers are used.
     fn forget(&mut self) {
-        if self.parcels.iter().any(|parcel| parcel.is_unknown) {
+        if !self.parcels.is_empty() {
             self.producer = None;
         }
         self.parcels.clear();
@@ -314,6 +350,7 @@ impl Client for Kafka {
 
     fn close(&mut self, cause: String) -> String {
         self.cluster = None;
+        self.pass();
         cause
     }
 }
@@ -386,6 +423,7 @@ mod tests {
             capture: "c".into(),
             access: Access { tls: None, login: None },
             server: 0,
+            learned: Vec::new(),
             cluster: None,
             producer: Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() }),
             parcels: Vec::new(),
@@ -393,6 +431,33 @@ mod tests {
         };
         kafka.parcels = parcels(&batch, &work, partitions);
         (kafka, work)
+    }
+
+    #[test]
+    fn each_failure_is_followed_by_the_next_given_or_learned_server() {
+        let (mut kafka, _) = producer(0, 1);
+        kafka.learned = vec!["a:1".into(), "b:2".into()];
+        let mut next = || {
+            let server = kafka.server().cloned().unwrap();
+            assert_eq!(kafka.close("down".into()), "down");
+            server
+        };
+        assert_eq!([(); 4].map(|()| next()), ["h:9092", "a:1", "b:2", "h:9092"]);
+        kafka.learned.clear();
+        assert_eq!(kafka.server().unwrap(), "h:9092");
+    }
+
+    #[test]
+    fn each_server_is_asked_once_in_an_attempt() {
+        let (mut kafka, _) = producer(0, 1);
+        // Port 1 is closed.
+        kafka.broker = "kafka://127.0.0.1:1,127.0.0.2:1/flows".parse().unwrap();
+        kafka.learned = vec!["127.0.0.3:1".into()];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let cause = runtime.block_on(kafka.connect()).unwrap_err();
+        assert!(cause.starts_with("127.0.0.3:1: "), "{cause}");
+        kafka.close(cause);
+        assert_eq!(kafka.server().unwrap(), "127.0.0.1:1");
     }
 
     #[test]
@@ -423,30 +488,62 @@ mod tests {
 
     #[test]
     fn flows_that_may_be_stored_count_as_repeated_if_the_producer_starts_anew() {
-        let (mut kafka, mut work) = producer(40, 3);
+        // No answer; acknowledgment in time of the leader alone; a leader that has changed, a disk
+        // that has failed, a topic that is deleted, and an unknown error, all after the append.
+        let results = [None, Some(7), Some(6), Some(56), Some(3), Some(-1)].map(|code| code.map(Code));
+        let (mut kafka, mut work) = producer(100, results.len() + 1);
         let sizes: Vec<u64> = kafka.parcels.iter().map(|parcel| parcel.flows.len() as u64).collect();
-        // No answer, acknowledgment in time of the leader alone, and a leader that has changed.
-        let results = [None, Some(Code(7)), Some(Code(6))];
+        assert_eq!(sizes.len(), results.len() + 1);
         for (partition, code) in results.into_iter().enumerate() {
             assert!(kafka.settle(partition, code, &mut work).is_some());
         }
-        assert!(kafka.settle(0, Some(Code(6)), &mut work).is_some(), "the first attempt may have worked");
+        assert!(kafka.settle(results.len(), Some(Code(19)), &mut work).is_some());
+        assert!(kafka.settle(0, Some(Code(19)), &mut work).is_some(), "the first attempt may have worked");
         assert!(Code(45).needs_producer() && !Code(46).needs_producer());
         kafka.start_anew(&mut work);
         kafka.start_anew(&mut work);
         assert!(kafka.producer.is_none());
-        assert_eq!(work.end("").repeated, sizes[0] + sizes[1]);
+        assert_eq!(work.end("").repeated, sizes[..results.len()].iter().sum::<u64>());
+    }
+
+    #[test]
+    fn halves_of_a_parcel_that_may_be_stored_may_be_stored() {
+        let (mut kafka, mut work) = producer(4, 1);
+        kafka.settle(0, None, &mut work).unwrap();
+        for _ in 0..3 {
+            assert_eq!(kafka.settle(0, Some(Code(10)), &mut work), None);
+        }
+        kafka.start_anew(&mut work);
+        work.settle(&[1, 2, 3]);
+        let answer = work.end("");
+        assert_eq!((answer.repeated, answer.lost), (3, vec![0]));
+        assert!(answer.cause.contains("may have stored it"));
+    }
+
+    #[test]
+    fn leaders_above_the_maximum_wait_for_the_next_round() {
+        let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
+        let batch = Batch::new(0, (0..5000).map(line).collect::<String>().into_bytes());
+        let (mut kafka, _) = producer(0, 1);
+        let leaders: Vec<_> = (0..100).map(Some).collect();
+        kafka.parcels = parcels(&batch, &Work::new(&batch), leaders.len());
+        assert_eq!(kafka.parcels.len(), leaders.len());
+        kafka.cluster = Some(Cluster { addresses: BTreeMap::new(), leaders, connections: BTreeMap::new() });
+        let (requests, failure) = kafka.requests(&batch);
+        assert_eq!((requests.len(), failure), (LEADERS_MAX, None));
     }
 
     #[test]
     fn numbers_of_a_lost_parcel_are_not_used_again() {
+        for code in [None, Some(3), Some(6), Some(19), Some(56), Some(-1)] {
+            let (mut kafka, mut work) = producer(4, 1);
+            kafka.settle(0, code.map(Code), &mut work).unwrap();
+            kafka.forget();
+            assert!(kafka.producer.is_none() && kafka.parcels.is_empty(), "{code:?}");
+        }
         let (mut kafka, mut work) = producer(4, 1);
-        kafka.settle(0, Some(Code(6)), &mut work).unwrap();
+        assert_eq!(kafka.settle(0, Some(Code::NONE), &mut work), None);
         kafka.forget();
-        assert!(kafka.producer.is_some() && kafka.parcels.is_empty());
-        let (mut kafka, mut work) = producer(4, 1);
-        kafka.settle(0, None, &mut work).unwrap();
-        kafka.forget();
-        assert!(kafka.producer.is_none() && kafka.parcels.is_empty());
+        assert!(kafka.producer.is_some(), "all flows are stored");
     }
 }

@@ -2,18 +2,30 @@
 
 use super::wire::{Malformed, Reader, put_bytes, put_text};
 
-/// Number and version of a kind of request.
+/// Number and version of a kind of request, and the maximum length of its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Api {
     pub(super) key: i16,
     pub(super) version: i16,
+    pub(super) answer_len_max: usize,
 }
 
-pub(super) const PRODUCE: Api = Api { key: 0, version: 3 };
-pub(super) const METADATA: Api = Api { key: 3, version: 4 };
-pub(super) const SASL_HANDSHAKE: Api = Api { key: 17, version: 1 };
-pub(super) const INIT_PRODUCER_ID: Api = Api { key: 22, version: 0 };
-pub(super) const SASL_AUTHENTICATE: Api = Api { key: 36, version: 0 };
+impl Api {
+    const fn new(key: i16, version: i16) -> Self {
+        Self { key, version, answer_len_max: ANSWER_LEN_MAX }
+    }
+}
+
+/// Maximum length of an answer: more than a result for each flow of a batch.
+const ANSWER_LEN_MAX: usize = 128 << 10;
+/// Maximum length of the answer with all brokers, and all partitions of a topic.
+const METADATA_LEN_MAX: usize = 8 << 20;
+
+pub(super) const PRODUCE: Api = Api::new(0, 3);
+pub(super) const METADATA: Api = Api { answer_len_max: METADATA_LEN_MAX, ..Api::new(3, 4) };
+pub(super) const SASL_HANDSHAKE: Api = Api::new(17, 1);
+pub(super) const INIT_PRODUCER_ID: Api = Api::new(22, 0);
+pub(super) const SASL_AUTHENTICATE: Api = Api::new(36, 0);
 
 /// Acknowledgment of all replicas that are in sync.
 const ALL_IN_SYNC: i16 = -1;
@@ -29,24 +41,44 @@ impl Code {
     pub(super) const NONE: Self = Self(0);
     const UNKNOWN_TOPIC: Self = Self(3);
     pub(super) const LEADER_NOT_AVAILABLE: Self = Self(5);
-    const REQUEST_TIMED_OUT: Self = Self(7);
+    const CORRUPT_MESSAGE: Self = Self(2);
     const MESSAGE_TOO_LARGE: Self = Self(10);
     const RECORD_LIST_TOO_LARGE: Self = Self(18);
-    const NOT_ENOUGH_REPLICAS_AFTER_APPEND: Self = Self(20);
+    const NOT_ENOUGH_REPLICAS: Self = Self(19);
+    const TOPIC_AUTHORIZATION_FAILED: Self = Self(29);
+    const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
+    const INVALID_TIMESTAMP: Self = Self(32);
     pub(super) const UNSUPPORTED_MECHANISM: Self = Self(33);
+    pub(super) const ILLEGAL_SASL_STATE: Self = Self(34);
+    const POLICY_VIOLATION: Self = Self(44);
     const OUT_OF_ORDER_SEQUENCE: Self = Self(45);
     const DUPLICATE_SEQUENCE: Self = Self(46);
     const INVALID_PRODUCER_EPOCH: Self = Self(47);
     const UNKNOWN_PRODUCER: Self = Self(59);
+    const INVALID_RECORD: Self = Self(87);
 
     /// Returns true if the broker has the records.
     pub(super) fn is_stored(self) -> bool {
         matches!(self, Self::NONE | Self::DUPLICATE_SEQUENCE)
     }
 
-    /// Returns true if the broker may have the records.
+    /// Returns true if the broker may have the records. It finds the errors that are named here
+    /// before it appends them. It also answers others, such as that it is not the leader, if the
+    /// leader changes while the replicas acknowledge.
     pub(super) fn is_unknown(self) -> bool {
-        matches!(self, Self::REQUEST_TIMED_OUT | Self::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        let is_before_append = self.is_too_large()
+            || self.needs_producer()
+            || matches!(
+                self,
+                Self::CORRUPT_MESSAGE
+                    | Self::NOT_ENOUGH_REPLICAS
+                    | Self::TOPIC_AUTHORIZATION_FAILED
+                    | Self::CLUSTER_AUTHORIZATION_FAILED
+                    | Self::INVALID_TIMESTAMP
+                    | Self::POLICY_VIOLATION
+                    | Self::INVALID_RECORD
+            );
+        !is_before_append
     }
 
     /// Returns true if the batch is larger than the topic's max.message.bytes.
@@ -145,8 +177,13 @@ pub(super) fn init_producer_id() -> Vec<u8> {
 pub(super) fn read_producer_id(bytes: &[u8], topic: &str) -> Result<(i64, i16), String> {
     let mut from = Reader::new(bytes);
     let (_throttle, code) = (from.i32()?, Code(from.i16()?));
-    let producer = (from.i64()?, from.i16()?);
-    if code == Code::NONE { Ok(producer) } else { Err(code.text(topic)) }
+    let (id, epoch) = (from.i64()?, from.i16()?);
+    match code {
+        // Without an identifier, a broker would store a batch as often as it is sent.
+        Code::NONE if id < 0 || epoch < 0 => Err(Malformed.into()),
+        Code::NONE => Ok((id, epoch)),
+        _ => Err(code.text(topic)),
+    }
 }
 
 /// Request to store a batch in each of several partitions, which have one leader.
@@ -246,6 +283,20 @@ mod tests {
         assert!(read_metadata(&bytes, "other").unwrap_err().contains("no topic other: create it"));
         bytes[topic + 1] = 29;
         assert!(read_metadata(&bytes, "flows").unwrap_err().contains("may not write"));
+    }
+
+    #[test]
+    fn producer_has_an_identifier() {
+        let answer = |code: i16, id: i64| {
+            let mut bytes = vec![0; 4];
+            bytes.extend(code.to_be_bytes());
+            bytes.extend(id.to_be_bytes());
+            bytes.extend(2_i16.to_be_bytes());
+            read_producer_id(&bytes, "flows")
+        };
+        assert_eq!(answer(0, 7), Ok((7, 2)));
+        assert!(answer(0, -1).unwrap_err().contains("not in Kafka's protocol"));
+        assert!(answer(31, -1).unwrap_err().contains("permit IdempotentWrite"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Logins of a connection by SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802).
 
-use std::env;
+use std::env::{self, VarError};
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,8 +14,9 @@ use super::connection::Connection;
 use super::requests::{Code, SASL_AUTHENTICATE, SASL_HANDSHAKE};
 use super::wire::{Reader, put_bytes, put_text};
 
-/// Maximum number of iterations that a broker may request: half a second of CPU time.
-const ITERATIONS_MAX: u32 = 1_000_000;
+/// Iterations that a broker may request. With fewer than the minimum of RFC 7677, one that poses as
+/// the broker could guess the password from the proof; more take CPU time.
+const ITERATIONS: RangeInclusive<u32> = 4096..=100_000;
 const NONCE_LEN: usize = 24;
 /// Channel binding: none, in base64.
 const UNBOUND: &str = "c=biws";
@@ -36,6 +38,33 @@ impl Mechanism {
             Self::ScramSha512 => "SCRAM-SHA-512",
         }
     }
+
+    /// Reads if a broker takes this mechanism.
+    fn check(self, answer: &[u8]) -> Result<(), String> {
+        let mut from = Reader::new(answer);
+        let (code, offered) = (Code(from.i16()?), from.all(Reader::text)?);
+        let (name, offered) = (self.name(), offered.join(", "));
+        match code {
+            Code::NONE => Ok(()),
+            Code::UNSUPPORTED_MECHANISM => {
+                Err(format!("it takes no login by {name}: set KAFKA_SASL_MECHANISM to one of: {offered}"))
+            }
+            Code::ILLEGAL_SASL_STATE => {
+                Err("it wants no login here: unset KAFKA_USER and KAFKA_PASSWORD, or give another port"
+                    .into())
+            }
+            Code(other) => Err(format!("it has refused the login by {name} with error {other}")),
+        }
+    }
+}
+
+/// Returns the value of a variable; none if it is not set.
+fn text(name: &str, value: Result<String, VarError>) -> Result<Option<String>, String> {
+    match value {
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(format!("{name} is not in UTF-8: set it in UTF-8")),
+    }
 }
 
 /// User, password and mechanism.
@@ -49,8 +78,9 @@ pub(super) struct Login {
 impl Login {
     /// Reads the login in the environment, if there is one.
     pub(super) fn from_environment(has_tls: bool) -> Result<Option<Self>, String> {
-        let [user, password, mechanism] =
-            ["KAFKA_USER", "KAFKA_PASSWORD", "KAFKA_SASL_MECHANISM"].map(|name| env::var(name).ok());
+        let read = |name: &str| text(name, env::var(name));
+        let (user, password) = (read("KAFKA_USER")?, read("KAFKA_PASSWORD")?);
+        let mechanism = read("KAFKA_SASL_MECHANISM")?;
         let (user, password) = match (user, password) {
             (None, None) if mechanism.is_none() => return Ok(None),
             (Some(user), Some(password)) => (user, password),
@@ -75,14 +105,7 @@ impl Login {
         let mut body = Vec::new();
         put_text(&mut body, self.mechanism.name());
         let answer = connection.call(SASL_HANDSHAKE, &body, end).await?;
-        let mut from = Reader::new(&answer);
-        let (code, offered) = (Code(from.i16()?), from.all(Reader::text)?);
-        if code == Code::UNSUPPORTED_MECHANISM {
-            let (name, offered) = (self.mechanism.name(), offered.join(", "));
-            return Err(format!(
-                "it takes no login by {name}: set KAFKA_SASL_MECHANISM to one of: {offered}"
-            ));
-        }
+        self.mechanism.check(&answer)?;
         let (algorithm, hash, digest) = match self.mechanism {
             Mechanism::Plain => {
                 let message = format!("\0{}\0{}", self.user, self.password);
@@ -112,7 +135,12 @@ async fn exchange(connection: &mut Connection, message: &[u8], end: Instant) -> 
     let mut body = Vec::new();
     put_bytes(&mut body, message);
     let answer = connection.call(SASL_AUTHENTICATE, &body, end).await?;
-    let mut from = Reader::new(&answer);
+    read(&answer)
+}
+
+/// Reads the message of a broker.
+fn read(answer: &[u8]) -> Result<String, String> {
+    let mut from = Reader::new(answer);
     let (code, message) = (Code(from.i16()?), from.text()?);
     if code != Code::NONE {
         return Err(format!("{}: {message}", code.text("")));
@@ -144,8 +172,9 @@ impl Scram<'_> {
         let nonce = field("r=").filter(|nonce| nonce.starts_with(&self.nonce)).ok_or_else(wrong)?;
         let salt = field("s=").and_then(|salt| STANDARD.decode(salt).ok()).ok_or_else(wrong)?;
         let iterations = field("i=").and_then(|count| count.parse::<NonZeroU32>().ok()).ok_or_else(wrong)?;
-        if iterations.get() > ITERATIONS_MAX {
-            return Err(format!("it requests {iterations} iterations of SCRAM, more than {ITERATIONS_MAX}"));
+        if !ITERATIONS.contains(&iterations.get()) {
+            let (min, max) = (ITERATIONS.start(), ITERATIONS.end());
+            return Err(format!("it requests {iterations} iterations of SCRAM, not {min} to {max}"));
         }
         let mut salted = vec![0; self.digest.output_len()];
         pbkdf2::derive(self.algorithm, iterations, &salt, self.login.password.as_bytes(), &mut salted);
@@ -165,7 +194,44 @@ impl Scram<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::num::u8;
+    use proptest::prelude::proptest;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn answers_of_any_bytes_are_read_or_refused(bytes in vec(u8::ANY, 0..100), count in 0_u8..4) {
+            // Small numbers, which are lengths, let the rest be read.
+            let small: Vec<u8> = bytes.iter().map(|byte| byte % (count + 1)).collect();
+            for bytes in [bytes, small] {
+                let results = [Mechanism::Plain.check(&bytes).is_ok(), read(&bytes).is_ok()];
+                assert!(bytes.len() >= 6 || results == [false; 2]);
+            }
+        }
+    }
+
+    #[test]
+    fn login_ends_if_the_broker_takes_none() {
+        let answer = |code: i16| {
+            let mut answer = code.to_be_bytes().to_vec();
+            answer.extend(1_i32.to_be_bytes());
+            put_text(&mut answer, "PLAIN");
+            Mechanism::ScramSha512.check(&answer)
+        };
+        assert_eq!(answer(0), Ok(()));
+        for (code, words) in [(33, "to one of: PLAIN"), (34, "unset KAFKA_USER"), (35, "error 35")] {
+            assert!(answer(code).unwrap_err().contains(words), "{code}");
+        }
+    }
+
+    #[test]
+    fn value_that_is_not_text_is_refused() {
+        assert_eq!(text("N", Ok("v".into())), Ok(Some("v".into())));
+        assert_eq!(text("N", Err(VarError::NotPresent)), Ok(None));
+        assert!(text("N", Err(VarError::NotUnicode("v".into()))).unwrap_err().contains("N is not in UTF-8"));
+    }
 
     /// The exchange of RFC 7677 section 3.
     #[test]
@@ -185,7 +251,8 @@ mod tests {
         let signature = "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=".to_owned();
         assert_eq!(scram(&login).last(&server), Ok((last, signature)));
         for wrong in [
-            server.replace("i=4096", "i=1000001"),
+            server.replace("i=4096", "i=100001"),
+            server.replace("i=4096", "i=4095"),
             server.replace("i=4096", "i=0"),
             server.replace("r=rO", "r=xO"),
             "e=no".into(),

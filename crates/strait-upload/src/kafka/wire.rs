@@ -85,7 +85,7 @@ pub(super) fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(bytes);
 }
 
-/// Appends a number in 1 to 10 bytes, small ones first (zigzag).
+/// Appends a number (zigzag) in 1 to 10 bytes, the least significant group of 7 bits first.
 pub(super) fn put_varint(to: &mut Vec<u8>, number: i64) {
     let mut rest = ((number << 1) ^ (number >> 63)) as u64;
     while rest >= 0x80 {

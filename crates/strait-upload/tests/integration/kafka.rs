@@ -115,7 +115,8 @@ fn flow_is_stored_once_also_if_acknowledgments_are_lost_or_the_broker_starts_aga
             break answer;
         }
     };
-    assert_eq!(answer, "1 a flow is longer than max.message.bytes of the topic\n");
+    // Its end depends on the attempt of which the answer was lost.
+    assert!(answer.starts_with("1 a flow is longer than max.message.bytes of the topic"), "{answer}");
     assert!(relay.has_lost_all() && publisher.end());
 
     let records = kafka.records("flows");
