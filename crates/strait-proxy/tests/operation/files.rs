@@ -40,7 +40,7 @@ impl Site {
         fs::write(www.join("long.bin"), body(LEN)).unwrap();
         // The tag of a file that was just written is weak, and changes a second later.
         let long = fs::File::options().write(true).open(www.join("long.bin")).unwrap();
-        long.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        long.set_modified(SystemTime::now() - Duration::from_mins(1)).unwrap();
         symlink("a b.txt", www.join("inside")).unwrap();
         symlink("../secret", www.join("outside")).unwrap();
         symlink(dir.path().join("secret"), www.join("absolute")).unwrap();
