@@ -372,6 +372,21 @@ fn cookie_of_one_client_gets_into_no_form() {
 }
 
 #[test]
+fn date_of_the_response_as_received_gives_304() {
+    let modified = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let lines = format!("Cache-Control: max-age=600\r\nLast-Modified: {modified}\r\n");
+    let rig = Rig::start(Page::new(&lines, text("a")), "", ON);
+    let coded = rig.coded("br");
+    for (since, status, coding) in [(modified, 304, None), ("Sun, 06 Nov 1994 08:49:36 GMT", 200, Some("br"))]
+    {
+        let answer = rig.ask("GET", &format!("\nAccept-Encoding: br\nIf-Modified-Since: {since}"));
+        assert_eq!((answer.status(), answer.field("content-encoding")), (status, coding), "{since}");
+        assert!(status == 304 || answer.body == coded.body);
+    }
+    assert_eq!(rig.asked(), 1);
+}
+
+#[test]
 fn variants_have_forms_of_their_own() {
     let lines = "Cache-Control: max-age=600\r\nVary: X-Kind\r\n";
     let rig = Rig::start(Page::new(lines, text("none")), "", ON);
