@@ -81,6 +81,8 @@ impl Exchange<'_, '_> {
     }
 
     async fn pass_refusal(&mut self, incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
+        // The body of the request was not read.
+        self.options.keeps_alive &= !self.upload.has_body();
         if !self.options.is_head {
             return self.pass_response(incoming, Why::Bypass).await;
         }

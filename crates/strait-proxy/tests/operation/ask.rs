@@ -144,6 +144,15 @@ fn path_that_is_asked_for_is_that_of_the_origin() {
 }
 
 #[test]
+fn refusal_of_a_request_with_an_unread_body_closes_the_connection() {
+    let rig = Rig::start("");
+    let mut client = Client::to(rig.proxy.address());
+    client.send("POST /x HTTP/1.1\r\nHost: www.example\r\nContent-Length: 40000\r\n\r\n");
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status(), answer.field("connection")), (401, Some("close")), "{}", answer.head);
+}
+
+#[test]
 fn failed_server_allows_nothing() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (app, got) = start(page);
