@@ -58,6 +58,26 @@ fn page_of_a_user_is_not_compressed() {
 }
 
 #[test]
+fn response_stays_in_memory_that_has_no_space_for_its_forms() {
+    // Digits of numbers: each coding halves them.
+    let number = |at: u64| format!("{:016x}", at.wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes());
+    let body: String = (1..1_500).map(number).collect();
+    let top = "# without cache.dir\ncache.memory = \"32KiB\"\ncache.memory_object = \"32KiB\"";
+    let rig = Rig::start(Page::new("Cache-Control: max-age=600\r\n", body.clone()), top, ON);
+    let failed = || rig.metric("strait_proxy_compress_skipped_total{reason=\"failed\"}");
+    let is_tried = || {
+        assert_eq!(rig.get("gzip").text(), body);
+        failed() == 1
+    };
+    assert!(wait_until(LIMIT, is_tried));
+    for _ in 0..3 {
+        let answer = rig.get("gzip");
+        assert_eq!((answer.field("content-encoding"), answer.text()), (None, body.clone()));
+    }
+    assert_eq!((failed(), rig.metric("strait_proxy_compress_waiting"), rig.asked()), (1, 0, 1));
+}
+
+#[test]
 fn body_that_does_not_become_shorter_is_tried_once() {
     // Hashes of numbers: no coding finds a pattern.
     let word = |at: u64| {
