@@ -192,7 +192,8 @@ mod tests {
     }
 
     proptest! {
-        /// A coding is selected only if the field names it, or has `*` for gzip, and does not exclude it.
+        /// A coding is selected only if the field names it, or has `*` for gzip, and does not
+        /// exclude it.
         #[test]
         fn selected_coding_is_acceptable(value in "(gzip|br|zstd|\\*|identity|x)?[;, q=01.]{0,8}(gzip|br|zstd|\\*)?(;q=0|;q=0\\.2)?") {
             if let Some(coding) = choice(&value) {

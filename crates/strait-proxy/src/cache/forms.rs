@@ -99,8 +99,8 @@ const OF_OTHER_BYTES: [&str; 7] =
 ///
 /// A strong tag gets a suffix, because the bytes differ (RFC 9110, section 8.8.3.3), and is weak,
 /// because another level or version of a library gives other bytes. A weak one stays. The form has
-/// no Last-Modified: a client or a cache could take it for a strong validator, and continue the form
-/// with a range of other bytes (If-Range).
+/// no Last-Modified: a client or a cache could take it for a strong validator, and continue the
+/// form with a range of other bytes (If-Range).
 pub(super) fn head_of(status: u16, fields: &Fields<'_>, coding: Coding) -> Vec<u8> {
     let mut head = Vec::new();
     let tag = fields.one("etag").and_then(Tag::parse);

@@ -64,8 +64,8 @@ pub(crate) struct Object {
     pub(crate) forms: Forms,
     /// Its coded forms, as responses.
     coded: SmallVec<[Arc<Object>; 0]>,
-    /// True if it may get coded forms: a 200 without Content-Encoding and no-transform, and not of a
-    /// single user (the BREACH attack).
+    /// True if it may get coded forms: a 200 without Content-Encoding and no-transform, and not of
+    /// a single user (the BREACH attack).
     is_codable: bool,
     pub(crate) claim: Claim,
 }
