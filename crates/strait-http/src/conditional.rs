@@ -46,7 +46,7 @@ pub fn is_not_modified(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
 }
 
 /// Returns true if If-None-Match of a request has the tag of the stored response.
-pub fn has_tag(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
+fn has_tag(request: &Fields<'_>, stored: &Fields<'_>) -> bool {
     let Some(tag) = stored.one("etag").and_then(Tag::parse) else { return false };
     request.elements("if-none-match").any(|it| Tag::parse(it).is_some_and(|one| one.is_like(&tag)))
 }

@@ -114,6 +114,12 @@ pub fn is_of_range(variant: &str) -> bool {
     names(variant, OF_RANGE)
 }
 
+/// Returns true if a text of [`Variant`] names a field that identifies a user: the response is not
+/// the same for all clients.
+pub fn is_of_user(variant: &str) -> bool {
+    ["authorization", "cookie"].into_iter().any(|name| names(variant, name))
+}
+
 /// Returns true if a text of [`Variant`] is for requests without any key field: neither a built-in
 /// one nor one in `keys`, nor a Range.
 pub fn is_plain(variant: &str, keys: &[String]) -> bool {

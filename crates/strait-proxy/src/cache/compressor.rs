@@ -51,7 +51,7 @@ pub(crate) enum Skip {
     Full,
     /// It was removed, replaced or updated meanwhile.
     Replaced,
-    /// It could not be read or stored, or the proxy ends.
+    /// It could not be read or stored, memory has no space for its forms, or the proxy ends.
     Failed,
 }
 
@@ -286,6 +286,10 @@ fn publish(
             let meta = Meta { forms, ..object.meta(0) };
             let place = Body::Memory(pieces.concat().into(), home.clone());
             let coded = Object::new(&object.key, &meta, place).ok_or(Skip::Failed)?;
+            // The object stays, and is claimed: no hit requests the forms again.
+            if !shared.memory.may_hold(hash, &coded) {
+                return Err(Skip::Failed);
+            }
             let is_replaced = shared.memory.exchange(hash, object, Arc::new(coded));
             if is_replaced { Ok(()) } else { Err(Skip::Replaced) }
         }

@@ -100,7 +100,8 @@ pub(crate) struct Fill {
     base: Option<Arc<Object>>,
     state: Mutex<State>,
     changed: Notify,
-    /// Set once its request was sent to the origin.
+    /// Set once its request was sent to the origin, or at the start if the origin has several
+    /// servers.
     pub(crate) sent: Arc<SetOnce<()>>,
     /// True if the key was invalidated since the fill began. Locked during a
     /// [publication](Self::publication).
@@ -375,8 +376,8 @@ impl Fill {
     /// Waits for the head at most for `wait` after its request was sent, and subtracts the waiting
     /// time from it; `None` if the head is later.
     ///
-    /// Before that, the request waits for a connection, in the queue of its server. This wait has
-    /// limits of its own, and a follower that sent its own request would wait behind it.
+    /// Before that, the request waits for a connection to the only server, in its queue. This wait
+    /// has limits of its own, and a follower that sent its own request would wait behind it.
     pub(crate) async fn object_within(&self, wait: &mut Duration) -> Option<Option<Arc<Object>>> {
         let mut object = Box::pin(self.object());
         tokio::select! {

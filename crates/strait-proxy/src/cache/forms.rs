@@ -91,23 +91,20 @@ impl Forms {
 }
 
 /// Fields that a coded form does not have, because they describe other bytes.
-const OF_OTHER_BYTES: [&str; 6] =
-    ["accept-ranges", "content-digest", "content-md5", "digest", "etag", "repr-digest"];
+const OF_OTHER_BYTES: [&str; 7] =
+    ["accept-ranges", "content-digest", "content-md5", "digest", "etag", "last-modified", "repr-digest"];
 
 /// Returns the head of a coded form of the response with that status and those fields, up to the
 /// empty line.
 ///
-/// A strong tag gets a suffix, because the bytes differ (RFC 9110, section 8.8.3.3). A weak one
-/// stays. Without a strong tag the form has no Last-Modified: a client could take it for a strong
-/// validator, and continue the form with a range of the response as received (If-Range).
+/// A strong tag gets a suffix, because the bytes differ (RFC 9110, section 8.8.3.3), and is weak,
+/// because another level or version of a library gives other bytes. A weak one stays. The form has
+/// no Last-Modified: a client or a cache could take it for a strong validator, and continue the
+/// form with a range of other bytes (If-Range).
 pub(super) fn head_of(status: u16, fields: &Fields<'_>, coding: Coding) -> Vec<u8> {
     let mut head = Vec::new();
     let tag = fields.one("etag").and_then(Tag::parse);
-    let is_strong = tag.is_some_and(|tag| !tag.weak);
-    let is_dropped = |name: &str| {
-        OF_OTHER_BYTES.into_iter().any(|own| own.eq_ignore_ascii_case(name))
-            || (!is_strong && name.eq_ignore_ascii_case("last-modified"))
-    };
+    let is_dropped = |name: &str| OF_OTHER_BYTES.into_iter().any(|own| own.eq_ignore_ascii_case(name));
     push_status_line(&mut head, status);
     for field in fields.iter().filter(|field| !is_dropped(field.name)) {
         push_field(&mut head, field.name, field.value);
@@ -115,7 +112,7 @@ pub(super) fn head_of(status: u16, fields: &Fields<'_>, coding: Coding) -> Vec<u
     push_field(&mut head, "Content-Encoding", coding.name().as_bytes());
     if let Some(Tag { weak, opaque }) = tag {
         let inside = opaque.strip_suffix('"').unwrap_or(opaque);
-        let own = if weak { format!("W/{opaque}") } else { format!("{inside}-strait-{}\"", coding.name()) };
+        let own = if weak { format!("W/{opaque}") } else { format!("W/{inside}-strait-{}\"", coding.name()) };
         push_field(&mut head, "ETag", own.as_bytes());
     }
     head.extend_from_slice(b"\r\n");
@@ -153,9 +150,9 @@ mod tests {
         for (lines, expected) in [
             (
                 "ETag: \"a\"\r\nLast-Modified: b\r\n",
-                "Last-Modified: b\r\nX: y\r\nContent-Encoding: br\r\nETag: \"a-strait-br\"\r\n",
+                "X: y\r\nContent-Encoding: br\r\nETag: W/\"a-strait-br\"\r\n",
             ),
-            ("ETag: \"\"\r\n", "X: y\r\nContent-Encoding: br\r\nETag: \"-strait-br\"\r\n"),
+            ("ETag: \"\"\r\n", "X: y\r\nContent-Encoding: br\r\nETag: W/\"-strait-br\"\r\n"),
             ("ETag: W/\"a\"\r\nLast-Modified: b\r\n", "X: y\r\nContent-Encoding: br\r\nETag: W/\"a\"\r\n"),
             ("Last-Modified: b\r\n", "X: y\r\nContent-Encoding: br\r\n"),
             // An origin may take a malformed tag in If-Range for its own.

@@ -142,6 +142,12 @@ impl MemoryCache {
         }
     }
 
+    /// Returns true if an object is not longer than all objects of its shard may be. A longer one
+    /// would be evicted at once.
+    pub(crate) fn may_hold(&self, hash: u64, object: &Object) -> bool {
+        object.memory_bytes() <= self.shard(hash).bytes_max
+    }
+
     /// Replaces an object by one with other bytes of the same response. Returns false if it has
     /// been removed or replaced.
     pub(crate) fn exchange(&self, hash: u64, old: &Arc<Object>, new: Arc<Object>) -> bool {

@@ -15,7 +15,9 @@ use strait_http::freshness::Times;
 use strait_http::head;
 use strait_http::partial::may_combine;
 use strait_http::storing::Policy;
-use strait_http::vary::{Variant, has_keyed_of, has_keys, is_of_range, is_plain, matches_variant, overlap};
+use strait_http::vary::{
+    Variant, has_keyed_of, has_keys, is_of_range, is_of_user, is_plain, matches_variant, overlap,
+};
 use strait_store::{Extent, Record, Stores};
 
 use crate::cache::forms::{self, Forms};
@@ -62,7 +64,8 @@ pub(crate) struct Object {
     pub(crate) forms: Forms,
     /// Its coded forms, as responses.
     coded: SmallVec<[Arc<Object>; 0]>,
-    /// True if it may get coded forms: a 200 without Content-Encoding and no-transform.
+    /// True if it may get coded forms: a 200 without Content-Encoding and no-transform, and not of
+    /// a single user (the BREACH attack).
     is_codable: bool,
     pub(crate) claim: Claim,
 }
@@ -173,6 +176,7 @@ impl Object {
         let times = Times::of(status, fields, &directives, meta.requested, meta.received);
         let is_codable = status == 200
             && !is_of_range(meta.variant)
+            && !is_of_user(meta.variant)
             && !fields.has("content-encoding")
             && !directives.no_transform
             && !fields.elements("cache-control").any(|it| it.eq_ignore_ascii_case("no-transform"));

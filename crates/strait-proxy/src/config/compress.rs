@@ -1,7 +1,8 @@
 //! Compression of stored responses, as a route has it.
 //!
-//! Only stored responses are compressed. They are the same for all clients, so the length of the
-//! result shows no client's secret beside text of an attacker (the BREACH attack).
+//! Only stored responses are compressed that do not vary with a field that identifies a user. They
+//! are the same for all clients, so the length of the result shows no client's secret beside text
+//! of an attacker (the BREACH attack).
 
 use strait_http::coding::Coding;
 

@@ -3,7 +3,6 @@
 //! the response to the client. Anything else, and a failure, refuses it (502, 503 or 504).
 
 use strait_http::cache_status::Why;
-use strait_http::fields::Field;
 use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
 use strait_http::target::Target;
@@ -21,11 +20,9 @@ use crate::upstream::origin_request::{ClientRequest, OriginRequest, Purpose};
 /// Fields with the client's method and path. Those of the client are dropped.
 const METHOD: &str = "X-Original-Method";
 const URI: &str = "X-Original-URI";
-/// Further fields that are not sent: they are about the client's own response, or its body. With
-/// Connection, a client could take fields out, also the two above.
-const DROPPED: [&str; 10] = [
+/// Further fields that are not sent: they are about the client's own response, or its body.
+const DROPPED: [&str; 9] = [
     "accept-encoding",
-    "connection",
     "expect",
     "if-match",
     "if-modified-since",
@@ -66,6 +63,10 @@ impl Exchange<'_, '_> {
         let (settings, head) = (worker.settings(), worker.heads.take());
         let mut origin_request =
             OriginRequest::new(settings, head, &client_request, &uri, origin, Purpose::Bypass);
+        // Added last: the client's Connection cannot remove them.
+        let (slash, path) = path_of(&received);
+        origin_request.add(METHOD, received.method.as_bytes());
+        origin_request.add(URI, [slash, path].concat().as_bytes());
         let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
         worker.heads.give_back(origin_request.head);
         let incoming = fetched?;
@@ -80,6 +81,8 @@ impl Exchange<'_, '_> {
     }
 
     async fn pass_refusal(&mut self, incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
+        // The body of the request was not read.
+        self.options.keeps_alive &= !self.upload.has_body();
         if !self.options.is_head {
             return self.pass_response(incoming, Why::Bypass).await;
         }
@@ -112,14 +115,17 @@ fn question<'b>(received: &Request<'b>) -> Request<'b> {
         let is_of_body = name.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("content-"));
         is_of_body || is(name, METHOD) || is(name, URI) || DROPPED.into_iter().any(|other| is(name, other))
     });
-    let path = match Target::parse(received.method, received.target) {
-        Ok(Target::Absolute(uri)) => uri.path,
-        Ok(Target::Origin(path)) => path,
-        _ => received.target,
-    };
-    fields.push(Field { name: METHOD, value: received.method.as_bytes() });
-    fields.push(Field { name: URI, value: path.as_bytes() });
     Request { method: "GET", fields, ..*received }
+}
+
+/// Returns the path and query that the origin gets unless a rule changes them, as two strings to
+/// concatenate.
+fn path_of<'b>(received: &Request<'b>) -> (&'static str, &'b str) {
+    match Target::parse(received.method, received.target) {
+        Ok(Target::Absolute(uri)) => uri.origin_form(received.method),
+        Ok(Target::Origin(path)) => ("", path),
+        _ => ("", received.target),
+    }
 }
 
 /// Returns the refusal if the server gives no usable answer.

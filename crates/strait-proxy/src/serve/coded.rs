@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use strait_http::coding::{Coding, preferred};
-use strait_http::conditional::has_tag;
+use strait_http::conditional::is_not_modified;
 use strait_http::fields::Fields;
 
 use crate::cache::object::Object;
@@ -41,7 +41,7 @@ pub(crate) fn form(
 /// Returns the coding that answers a request, if the response may have one.
 ///
 /// A request with Range gets the response as received: ranges count the bytes of that. So does a
-/// client that has that response (If-None-Match): it gets 304.
+/// client that has that response: it gets 304, and the lookup has checked no bytes for it.
 fn wanted<'r>(
     object: &Object,
     rules: Option<&'r ResponseRules>,
@@ -56,7 +56,7 @@ fn wanted<'r>(
     let forbids = |it: &str| it.eq_ignore_ascii_case("no-transform");
     let may_be_coded = compression.covers(object.length, fields.one("content-type"))
         && !request.elements("cache-control").any(forbids)
-        && !has_tag(request, &fields);
+        && !is_not_modified(request, &fields);
     may_be_coded.then_some((compression, coding))
 }
 

@@ -142,7 +142,7 @@ impl GapRequest {
         origin_request.add_range(&gap, strong_validator(&base.fields()));
         origin_request.client_permit = client_permit;
         origin_request.origin_permit = origin_permit;
-        origin_request.sent = Some(guard.fill.sent.clone());
+        origin_request.announce(&guard.fill.sent);
         let fetched = fetch(&worker.upstream(), &mut origin_request, None).await;
         let incoming = fetched.map_err(|error| match error {
             FetchError::Origin(error) if error.is_of_limit() => GapError::Limited,

@@ -57,7 +57,10 @@ pub(crate) async fn forward(
         guard => guard,
     };
     origin_request.client_permit = exchange.client_permit.take();
-    origin_request.sent = guard.as_ref().map(|guard| guard.fill.sent.clone());
+    if let Some(guard) = &guard {
+        origin_request.announce(&guard.fill.sent);
+    }
+    let has_others = origin_request.origin.has_others();
     let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, origin_request, guard.is_some()).await;
     if let Some((substitute, status)) = substitute(worker, wanted, &miss, &fetched) {
         // Followers do not wait until this client has the body: each can get the stored response.
@@ -68,7 +71,7 @@ pub(crate) async fn forward(
     }
     let incoming = match fetched {
         Ok(incoming) => incoming,
-        Err(error) => return Err(refused(error, guard)),
+        Err(error) => return Err(refused(error, guard, has_others)),
     };
     if exchange.options.is_head {
         update_by_head(exchange, wanted, &miss, &incoming);
@@ -159,8 +162,12 @@ fn is_scattered(miss: &Miss) -> bool {
 }
 
 /// Returns the client's error. Followers get the same if their own requests would fail as well.
-fn refused(error: FetchError, guard: Option<FillGuard>) -> ExchangeError {
-    let is_for_all = matches!(&error, FetchError::Origin(failure) if failure.is_for_all());
+/// That is unknown for the limit of a server if the pool has others.
+fn refused(error: FetchError, guard: Option<FillGuard>, has_others: bool) -> ExchangeError {
+    let is_for_all = matches!(
+        &error,
+        FetchError::Origin(failure) if failure.is_for_all() && !(has_others && failure.is_of_limit())
+    );
     let error = error.into();
     if let (ExchangeError::Refuse(status, why), Some(guard)) = (&error, guard.filter(|_| is_for_all)) {
         guard.fail(*status, why);

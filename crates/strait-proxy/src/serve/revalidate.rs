@@ -214,7 +214,7 @@ pub(crate) fn validate_in_background(exchange: &Exchange<'_, '_>, wanted: &Wante
     let stored = worker.with_new_generation(wanted.hash, stored.clone());
     let miss = Miss { why: Why::Stale, stored: Some(stored.clone()), gap: None };
     let mut origin_request = origin_request(exchange, wanted, &miss, true);
-    origin_request.sent = Some(guard.fill.sent.clone());
+    origin_request.announce(&guard.fill.sent);
     let mut background =
         Fetch::new(&worker.shared.background, &origin_request.origin.server, origin_request.client);
     // Beyond the limit, the next request begins the validation.

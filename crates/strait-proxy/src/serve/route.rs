@@ -57,7 +57,16 @@ impl<'b> Route<'b> {
                 Some(resource.uri)
             }
             Self::Bypass(Bypass::Verify(route, ..) | Bypass::Ask(route, _)) => route.uri(),
-            Self::Bypass(_) => None,
+            // Each answer of the proxy itself is named: a new one must decide if it needs
+            // permission.
+            Self::Bypass(
+                Bypass::Tunnel(_)
+                | Bypass::Here
+                | Bypass::Redirect(..)
+                | Bypass::File(..)
+                | Bypass::Fixed(..)
+                | Bypass::Denied(..),
+            ) => None,
         }
     }
 

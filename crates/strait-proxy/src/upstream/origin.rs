@@ -99,6 +99,11 @@ impl Origin {
         self.choice.as_ref().map(|choice| choice.at)
     }
 
+    /// Returns true if its pool has other servers, which may have free connections.
+    pub(crate) fn has_others(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.pool.members.len() > 1)
+    }
+
     /// Returns true if the server fails active checks or was taken out, maybe since it was chosen.
     pub(crate) fn is_out(&self) -> bool {
         self.choice.as_ref().is_some_and(|choice| choice.pool.members[choice.at].is_out())

@@ -72,6 +72,16 @@ impl OriginRequest {
         (self.client_permit.take().filter(is_own), self.origin_permit.take().filter(is_own))
     }
 
+    /// Sets `sent` when it is sent. The others that wait for its response do not wait for a server
+    /// of a pool with several: another server may have a free connection for them.
+    pub(crate) fn announce(&mut self, sent: &Arc<SetOnce<()>>) {
+        if self.origin.has_others() {
+            // A fill that is continued has it set.
+            let _ = sent.set(());
+        }
+        self.sent = Some(sent.clone());
+    }
+
     /// Makes a client's request for `uri` to `origin`, with its head in `head`, which is empty.
     pub(crate) fn new(
         settings: &Settings,

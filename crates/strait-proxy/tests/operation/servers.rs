@@ -199,6 +199,44 @@ fn followers_wait_with_the_request_that_waits_for_a_server() {
 }
 
 #[test]
+fn follower_leaves_the_queue_of_one_server_for_another() {
+    let (a, b) = (Server::start(), Server::start());
+    let servers = [(&a, "connections=1"), (&b, "connections=1")];
+    // A follower waits as long for the head of a response.
+    let rest = "timeouts.origin = 1\nlimits.origin_connections_per_client = 0";
+    let rig = Rig::start(&servers, "queue = 5\nqueue_timeout = 600", rest);
+    let sum =
+        |name: &str| [&a, &b].iter().map(|server| rig.status(server)[name].as_u64().unwrap()).sum::<u64>();
+    // Requests with unfinished bodies have the connections.
+    let mut is_first_of_a = false;
+    let mut busy = [rig.client(), rig.client()];
+    for (client, number) in busy.iter_mut().zip(1..) {
+        client.send("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
+        client.send("x".repeat(20_000));
+        assert!(wait_until(LIMIT, || sum("load") == number));
+        if number == 1 {
+            is_first_of_a = rig.status(&a)["load"] == 1;
+        }
+    }
+    let [first, second] = busy;
+    let (of_a, of_b) = if is_first_of_a { (first, second) } else { (second, first) };
+    let (mut leader, mut follower) = (rig.client(), rig.client());
+    leader.send("GET /stored HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait_until(LIMIT, || sum("waiting") == 1));
+    let waits_for_a = rig.status(&a)["waiting"] == 1;
+    let (full, free) = if waits_for_a { (&a, &b) } else { (&b, &a) };
+    let (of_full, of_free) = if waits_for_a { (of_a, of_b) } else { (of_b, of_a) };
+    drop(of_free);
+    assert!(wait_until(LIMIT, || rig.status(free)["load"] == 0));
+    follower.send("GET /stored HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = follower.answer().unwrap();
+    assert_eq!((answer.status(), answer.field("x-server")), (200, Some(&*free.name)), "{}", answer.head);
+    assert_eq!((&rig.status(full)["waiting"], full.asked()), (&1.into(), 0));
+    drop(of_full);
+    assert_eq!(leader.answer().unwrap().status(), 200);
+}
+
+#[test]
 fn unix_socket_is_the_only_origin() {
     let dir = tempfile::tempdir().unwrap();
     let unix = Server::on_unix(&dir.path().join("app.sock"));
