@@ -46,8 +46,8 @@ fn urgent_stream_is_sent_before_another_one_with_data() {
 fn stream_that_waits_for_a_more_urgent_one_is_not_slow() {
     const LEN: usize = 24_000_000;
     // A slow client: it takes a multiple of the time limit for the urgent stream.
-    const PAUSE: Duration = Duration::from_millis(3);
-    let rig = Rig::start(&format!("{ON}timeouts.client = 1\n"));
+    const PAUSE: Duration = Duration::from_millis(5);
+    let rig = Rig::start(&format!("{ON}timeouts.client = 2\n"));
     let path = format!("/200/60/{LEN}/a");
     assert!(Client::to(rig.proxy.address()).get(1, &path).is_whole);
     rig.wait_stored(1);
