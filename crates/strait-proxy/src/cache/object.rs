@@ -1,7 +1,7 @@
 //! Stored response: parsed head and times, and the place of its body.
 
 #[cfg(test)]
-mod tests;
+pub(in crate::cache) mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;

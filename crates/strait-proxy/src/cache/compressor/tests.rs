@@ -11,6 +11,7 @@ use lab::wait_until;
 
 use super::{JOBS_MAX, Skip};
 use crate::cache::invalidation::Effect;
+use crate::cache::object::tests::read_head;
 use crate::{Clock, Config, Proxy};
 
 /// Time limit of each wait.
@@ -29,14 +30,6 @@ pub(super) fn wait_before_the_end_of(key: &str) {
     let released = wait_until(PATIENCE, || !is_held());
     WAITING.fetch_sub(1, Ordering::SeqCst);
     assert!(released);
-}
-
-fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        reader.read_line(&mut head).ok().filter(|read| *read > 0)?;
-    }
-    Some(head)
 }
 
 /// Starts an origin. Each response has the number of the request in all bytes of its body.

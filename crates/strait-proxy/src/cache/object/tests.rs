@@ -31,7 +31,7 @@ fn let_go(path: &str, times: usize) {
 }
 
 /// Reads lines up to an empty one; `None` at the end.
-fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
+pub(in crate::cache) fn read_head(reader: &mut impl std::io::BufRead) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         reader.read_line(&mut head).ok().filter(|read| *read > 0)?;
