@@ -105,7 +105,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) service: Service,
 }
 
-/// What a proxy does for its clients.
+/// Service of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// It is a cache, over HTTP/1.1.

@@ -64,7 +64,7 @@ pub(super) fn measure(options: &Options, (to, http2): (SocketAddr, Http2)) -> Re
     })
 }
 
-/// What all runs have in common.
+/// Arguments and input of all runs.
 struct Load {
     arguments: Vec<String>,
     /// Its input, a URL in each line.

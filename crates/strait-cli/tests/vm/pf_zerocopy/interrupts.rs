@@ -1,4 +1,4 @@
-//! Who receives: an interrupt, the softirq after a timer, or a thread.
+//! Reception by interrupts, by the softirq after a timer, and by a thread.
 
 use lab::program_or_skip;
 use lab::vm::vm_or_skip;
