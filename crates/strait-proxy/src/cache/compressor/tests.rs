@@ -126,8 +126,9 @@ fn queue_is_bounded() {
     let proxy = start(&dir, true, true);
     let compressor = &proxy.shared.compressor;
     hold(Some("many"));
-    // One is being compressed, and the others wait.
-    let all: Vec<_> = (0..JOBS_MAX + 3).map(|number| format!("/many{number}")).collect();
+    // One is being compressed before the others are requested, so that all of them wait.
+    assert!(wait_until(PATIENCE, || get(&proxy, "/many").0.is_none() && WAITING.load(Ordering::SeqCst) == 1));
+    let all: Vec<_> = (0..JOBS_MAX + 2).map(|number| format!("/many{number}")).collect();
     let request_all = || {
         for path in &all {
             let (coding, body) = get(&proxy, path);
