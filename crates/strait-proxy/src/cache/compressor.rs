@@ -28,6 +28,8 @@ use crate::config::edge::Level;
 
 /// Maximum of responses that wait.
 const JOBS_MAX: usize = 64;
+/// Maximum of bytes that they keep in memory, also after the cache has removed them.
+const JOBS_BYTES_MAX: u64 = 64 << 20;
 /// Longest record that is read: a body with its forms, which are shorter.
 const RECORD_BYTES_MAX: usize = BODY_BYTES_MAX as usize * (1 + Coding::ALL.len());
 /// Lane of the store. It matters only for the place of a record.
@@ -35,13 +37,23 @@ const LANE: usize = 0;
 /// Priority of the thread: lower than that of the workers (nice(2)).
 const NICE: i32 = 10;
 
-/// Response that is to be compressed.
+/// Response in the queue.
 #[derive(Debug)]
 struct Job {
     hash: u64,
     object: Arc<Object>,
     codings: SmallVec<[Coding; Coding::ALL.len()]>,
     level: Level,
+}
+
+impl Job {
+    /// Returns the number of bytes that it keeps in memory.
+    fn bytes(&self) -> u64 {
+        match &self.object.body {
+            Body::Memory(bytes, _) => bytes.len() as u64,
+            Body::Stored(_) | Body::Filling => 0,
+        }
+    }
 }
 
 /// Reason why a response was not compressed.
@@ -96,12 +108,32 @@ pub(crate) struct Compressor {
 #[derive(Debug, Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// Number of bytes that they keep in memory.
+    bytes: u64,
     /// Response that is being compressed.
     current: Option<Arc<Object>>,
     is_over: bool,
 }
 
 impl State {
+    fn has_space(&self, job: &Job) -> bool {
+        self.jobs.len() < JOBS_MAX && self.bytes + job.bytes() <= JOBS_BYTES_MAX
+    }
+
+    /// Adds a response to the end of the queue.
+    fn push(&mut self, job: Job) {
+        self.bytes += job.bytes();
+        self.jobs.push_back(job);
+    }
+
+    /// Takes the response at the front, which is now the current one.
+    fn pop(&mut self) -> Option<Job> {
+        let job = self.jobs.pop_front();
+        self.bytes -= job.as_ref().map_or(0, Job::bytes);
+        self.current = job.as_ref().map(|job| job.object.clone());
+        job
+    }
+
     /// Returns true if a response waits, or is being compressed. Without a memory cache each hit
     /// has an object of its own.
     fn has(&self, object: &Object) -> bool {
@@ -128,8 +160,8 @@ impl Compressor {
         let mut state = self.state();
         if state.has(object) {
             object.claim.release();
-        } else if state.jobs.len() < JOBS_MAX && !state.is_over {
-            state.jobs.push_back(job);
+        } else if state.has_space(&job) && !state.is_over {
+            state.push(job);
             self.changed.notify_one();
         } else {
             object.claim.release();
@@ -154,8 +186,7 @@ impl Compressor {
     /// Ends the thread after the coding that it applies. Forms that are not stored are dropped.
     pub(crate) fn end(&self) {
         let mut state = self.state();
-        state.is_over = true;
-        state.jobs.clear();
+        *state = State { is_over: true, current: state.current.take(), ..State::default() };
         self.changed.notify_all();
     }
 
@@ -163,8 +194,7 @@ impl Compressor {
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         while !state.is_over {
-            state.current = state.jobs.front().map(|job| job.object.clone());
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.pop() {
                 return Some(job);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

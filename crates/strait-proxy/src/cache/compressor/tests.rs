@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use lab::wait_until;
 
 use super::{JOBS_MAX, Skip};
@@ -15,8 +16,10 @@ use crate::cache::object::tests::read_head;
 use crate::{Clock, Config, Proxy};
 
 /// Time limit of each wait.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const BODY_BYTES: usize = 20_000;
+/// Length of the bodies of paths that begin with `/large`.
+const LARGE_BYTES: usize = 15 << 20;
 
 /// End of the keys whose compression waits, and number of those that wait.
 static HELD: Mutex<Option<&str>> = Mutex::new(None);
@@ -32,21 +35,21 @@ pub(super) fn wait_before_the_end_of(key: &str) {
     assert!(released);
 }
 
-/// Starts an origin. Each response has the number of the request in all bytes of its body.
+/// Starts an origin. All bytes of a body are the letter of the number of its request.
 fn start_origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     // It ends with the test's process.
     thread::spawn(move || {
         for (number, stream) in (0..).zip(listener.incoming().filter_map(Result::ok)) {
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\nContent-Type: text/plain\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n"
-            );
-            let answer = [head.as_bytes(), &vec![b'a' + number; BODY_BYTES]].concat();
             let mut reader = BufReader::new(&stream);
-            if read_head(&mut reader).is_some() {
-                let _ = (&stream).write_all(&answer);
-            }
+            let Some(request) = read_head(&mut reader) else { continue };
+            let len = if request.starts_with("GET /large") { LARGE_BYTES } else { BODY_BYTES };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nContent-Type: text/plain\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n"
+            );
+            let answer = [head.as_bytes(), &vec![b'a' + number; len]].concat();
+            let _ = (&stream).write_all(&answer);
         }
     });
     address
@@ -77,9 +80,8 @@ fn start(dir: &tempfile::TempDir, has_store: bool, has_memory: bool) -> Proxy {
         start_origin()
     );
     let mut config = Config::from_toml(&toml).unwrap();
-    if !has_memory {
-        config.cache.memory = bytesize::ByteSize::b(0);
-    }
+    config.cache.memory = ByteSize::mib(if has_memory { 256 } else { 0 });
+    config.cache.memory_object = ByteSize::mib(16);
     config.cache.dir = has_store.then(|| dir.path().join("cache"));
     Proxy::start(&config, Clock::system()).unwrap()
 }
@@ -118,6 +120,7 @@ fn response_that_is_removed_while_it_is_compressed_has_no_form() {
         proxy.stop();
     }
     queue_is_bounded();
+    bytes_of_the_queue_are_bounded();
     hits_request_a_form_once();
 }
 
@@ -142,6 +145,19 @@ fn queue_is_bounded() {
     hold(None);
     // Those that were skipped are compressed after a later hit.
     assert!(wait_until(PATIENCE, || all.iter().all(|path| get(&proxy, path).0.is_some())));
+    proxy.stop();
+}
+
+fn bytes_of_the_queue_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let proxy = start(&dir, false, true);
+    let compressor = &proxy.shared.compressor;
+    hold(Some("large"));
+    let get_all = || (0..6).all(|number| get(&proxy, &format!("/large{number}")).0.is_none());
+    // One is being compressed, four wait, and one has no space.
+    let is_full = || compressor.waiting() == 4 && compressor.skipped(Skip::Full) >= 1;
+    assert!(wait_until(PATIENCE, || get_all() && is_full()), "{}", compressor.waiting());
+    hold(None);
     proxy.stop();
 }
 
