@@ -26,7 +26,10 @@ pub(crate) enum Selected {
 
 /// Selects the bytes for a request from an object with a known length (RFC 9110, section 13.2.2).
 pub(crate) fn select(object: &Object, length: u64, request: &Fields<'_>, is_head: bool) -> Selected {
-    let is_conditional = request.has("if-none-match") || request.has("if-modified-since");
+    // A coded form has no Last-Modified: without a tag the condition is that of the original, which
+    // was compared before.
+    let is_conditional =
+        request.has("if-none-match") || (request.has("if-modified-since") && object.coding.is_none());
     if object.status != 200 || !(is_conditional || request.has("range")) {
         return Selected::Whole;
     }

@@ -388,6 +388,15 @@ fn date_of_the_response_as_received_gives_304() {
 }
 
 #[test]
+fn condition_between_the_date_and_a_later_modification_gives_the_form() {
+    let lines = "Cache-Control: max-age=600\r\nLast-Modified: Fri, 06 Nov 2093 08:49:37 GMT\r\n";
+    let rig = Rig::start(Page::new(lines, text("a")), "", ON);
+    let coded = rig.coded("br");
+    let answer = rig.ask("GET", "\nAccept-Encoding: br\nIf-Modified-Since: Thu, 06 Nov 2092 08:49:37 GMT");
+    assert_eq!((answer.status(), answer.body == coded.body), (200, true));
+}
+
+#[test]
 fn variants_have_forms_of_their_own() {
     let lines = "Cache-Control: max-age=600\r\nVary: X-Kind\r\n";
     let rig = Rig::start(Page::new(lines, text("none")), "", ON);
