@@ -186,6 +186,8 @@ pub(crate) struct Permit {
     key: Key,
     /// Ticket of a waiter; `None` once the waiter knows that the permit was granted.
     ticket: Option<u64>,
+    /// True if it was not free at once.
+    has_waited: bool,
 }
 
 impl Gates {
@@ -232,7 +234,7 @@ impl Gates {
 
     /// Takes a permit if one is free and no other request waits for it.
     pub(crate) fn try_enter(self: &Arc<Self>, key: Key) -> Option<Permit> {
-        self.take(&key).then(|| Permit { gates: self.clone(), key, ticket: None })
+        self.take(&key).then(|| Permit { gates: self.clone(), key, ticket: None, has_waited: false })
     }
 
     fn take(&self, key: &Key) -> bool {
@@ -252,21 +254,43 @@ impl Gates {
     /// permit became free or too many requests wait.
     pub(crate) async fn enter(self: &Arc<Self>, key: Key, deadline: Instant) -> Option<Permit> {
         if self.take(&key) {
-            return Some(Permit { gates: self.clone(), key, ticket: None });
+            return Some(Permit { gates: self.clone(), key, ticket: None, has_waited: false });
         }
-        let (mut permit, granted) = self.queue(key)?;
+        self.wait(self.queue(key, false)?, deadline).await
+    }
+
+    /// Like [`Self::enter`], for a request that has a permit of the gate before. If it has waited
+    /// for that, it waits here as well: a full queue must not refuse the request that has waited
+    /// longest.
+    pub(crate) async fn enter_after(
+        self: &Arc<Self>,
+        before: &Permit,
+        key: Key,
+        deadline: Instant,
+    ) -> Option<Permit> {
+        if self.take(&key) {
+            return Some(Permit { gates: self.clone(), key, ticket: None, has_waited: false });
+        }
+        self.wait(self.queue(key, before.has_waited)?, deadline).await
+    }
+
+    async fn wait(
+        &self,
+        (mut permit, granted): (Permit, oneshot::Receiver<()>),
+        deadline: Instant,
+    ) -> Option<Permit> {
         // The sender sends before it is dropped, so an error means that the deadline has passed.
         let _ = Box::pin(timeout_at(deadline, granted)).await;
         permit.is_granted().then_some(permit)
     }
 
-    fn queue(self: &Arc<Self>, key: Key) -> Option<(Permit, oneshot::Receiver<()>)> {
+    fn queue(self: &Arc<Self>, key: Key, may_exceed: bool) -> Option<(Permit, oneshot::Receiver<()>)> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
         let permits = state.permits(&key);
         // A permit may have become free since `take`: such a request does not wait.
         let is_free = state.gates.get(&key).is_none_or(|gate| gate.is_free(permits));
-        if !is_free && state.is_queue_full(&key) {
+        if !is_free && !may_exceed && state.is_queue_full(&key) {
             return None;
         }
         let gate = state.gates.entry(key.clone()).or_default();
@@ -277,7 +301,8 @@ impl Gates {
             *state.waiting.entry(server.clone()).or_default() += 1;
         }
         state.grant(&key);
-        Some((Permit { gates: self.clone(), key, ticket: Some(ticket) }, receiver))
+        let permit = Permit { gates: self.clone(), key, ticket: Some(ticket), has_waited: !is_free };
+        Some((permit, receiver))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -488,6 +513,29 @@ mod tests {
         drop(first);
         gates.limit_servers(HashMap::new());
         assert!(gates.patience(&server).is_none() && gates.waiting(&server) == 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_that_has_waited_for_its_share_is_not_refused_by_a_full_queue() {
+        let gates = gates(100);
+        let Key::Origin(server) = origin(1) else { unreachable!() };
+        let queue = Queue { waiters: 1, patience: Duration::from_secs(1) };
+        gates.limit_servers([(server.clone(), limits(100).of_server(1, queue))].into());
+        let share = |last: u8| Key::OriginOf(server.clone(), Client::of([192, 0, 2, last].into()));
+        let _used = gates.try_enter(origin(1)).unwrap();
+        let own = gates.try_enter(share(1)).unwrap();
+        let mut waiting = pin!(gates.enter(share(1), later()));
+        assert!(now(&mut waiting).await.is_none());
+        drop(own);
+        // Its place in the queue is free until it runs, and another request takes it.
+        let free = gates.try_enter(share(2)).unwrap();
+        let mut other = pin!(gates.enter_after(&free, origin(1), later()));
+        assert!(now(&mut other).await.is_none());
+        let own = now(&mut waiting).await.flatten().unwrap();
+        let mut waiting = pin!(gates.enter_after(&own, origin(1), later()));
+        assert!(now(&mut waiting).await.is_none() && gates.waiting(&server) == 2);
+        let mut refused = pin!(gates.enter_after(&free, origin(1), later()));
+        assert!(matches!(now(&mut refused).await, Some(None)));
     }
 
     #[test]

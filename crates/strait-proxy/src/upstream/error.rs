@@ -45,6 +45,9 @@ pub(crate) enum OriginError {
     /// The origin closed or reset the connection.
     #[error("the origin closed the connection")]
     Closed,
+    /// There was no connection to the origin in time.
+    #[error("no connection to the origin was established in time")]
+    ConnectTimedOut,
     /// The origin sent nothing for too long.
     #[error("the origin did not answer in time")]
     TimedOut,
@@ -89,7 +92,8 @@ impl OriginError {
 
     /// Returns true if the server is the reason.
     pub(crate) fn is_of_server(&self) -> bool {
-        self.is_unreachable() || matches!(self, Self::Closed | Self::TimedOut | Self::Malformed(_))
+        self.is_unreachable()
+            || matches!(self, Self::ConnectTimedOut | Self::Closed | Self::TimedOut | Self::Malformed(_))
     }
 
     /// Returns true if there is no connection to the server.
@@ -102,7 +106,7 @@ impl OriginError {
         match self {
             Self::Forbidden { .. } => 403,
             Self::NoServer | Self::Exhausted(_) | Self::Full | Self::FullForClient | Self::Busy => 503,
-            Self::TimedOut => 504,
+            Self::ConnectTimedOut | Self::TimedOut => 504,
             Self::Name { .. }
             | Self::Connect { .. }
             | Self::Tls { .. }

@@ -95,19 +95,26 @@ pub(crate) async fn fetch(
 /// a repeatable request is repeated on a new one (RFC 9112, section 9.3.1).
 async fn fetch_on(
     upstream: &Upstream<'_>,
-    connection: Box<Connection>,
+    mut connection: Box<Connection>,
     request: &OriginRequest,
     mut client: Option<Client<'_>>,
     is_repeatable: bool,
 ) -> Result<Box<Incoming>, FetchError> {
-    let may_repeat = connection.is_used && is_repeatable;
+    // Kept for the repetition, which would wait for its turn again.
+    let slot = if connection.is_used && is_repeatable { connection.slot.take() } else { None };
+    let Some(slot) = slot else { return exchange(upstream, connection, request, client).await };
     let first = client.as_mut().map(Client::reborrow);
     match exchange(upstream, connection, request, first).await {
-        Err(FetchError::Origin(OriginError::Closed)) if may_repeat => {
-            let connection = Connection::open(upstream, &request.origin.server, request.client).await?;
+        Ok(mut incoming) => {
+            incoming.connection.slot = Some(slot);
+            Ok(incoming)
+        }
+        Err(FetchError::Origin(OriginError::Closed)) => {
+            let server = &request.origin.server;
+            let connection = Box::pin(Connection::open_with(upstream, server, slot)).await?;
             exchange(upstream, connection, request, client).await
         }
-        done => done,
+        Err(error) => Err(error),
     }
 }
 

@@ -88,13 +88,13 @@ pub(crate) struct Connection {
     /// Request in progress at a server of a pool.
     pub(crate) load: Option<Load>,
     /// Right to use the connection; `None` while it is idle.
-    slot: Option<Slot>,
+    pub(super) slot: Option<Slot>,
     _descriptor: Option<Share>,
 }
 
 /// Right to use one connection to an origin.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     client: Client,
     /// Permits of the origin's gate and of the client's.
     _permits: [Permit; 2],
@@ -182,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// Opens a new connection.
+    /// Opens a new connection on behalf of `client`.
     pub(crate) async fn open(
         upstream: &Upstream<'_>,
         server: &Server,
@@ -192,7 +192,8 @@ impl Connection {
         Box::pin(Self::open_with(upstream, server, slot)).await
     }
 
-    async fn open_with(
+    /// Opens a new connection with the right to one.
+    pub(crate) async fn open_with(
         upstream: &Upstream<'_>,
         server: &Server,
         slot: Slot,
@@ -257,7 +258,7 @@ async fn enter(
     };
     let origin_permit = match origin_permit {
         Some(permit) => Some(permit),
-        None => upstream.gates.enter(Key::Origin(server.clone()), deadline).await,
+        None => upstream.gates.enter_after(&client_permit, Key::Origin(server.clone()), deadline).await,
     };
     let full = || if own.is_some() { OriginError::Busy } else { OriginError::Full };
     Ok(Slot { client, _permits: [origin_permit.ok_or_else(full)?, client_permit] })
@@ -293,7 +294,7 @@ async fn shake_hands(
     let settings = upstream.settings;
     let tls = tls::connect(&settings.tls, host).map_err(|error| failed(io::Error::other(error)))?;
     socket.secure(tls, settings.timeouts.connect).await.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => OriginError::TimedOut,
+        io::ErrorKind::TimedOut => OriginError::ConnectTimedOut,
         _ => failed(error),
     })
 }
@@ -305,7 +306,7 @@ async fn connect(upstream: &Upstream<'_>, server: &Server) -> Result<TcpStream, 
         Server::Tcp { host, port, .. } => connect_to_host(upstream, host, *port, deadline).await,
         Server::Unix(path) => {
             let connected = timeout_at(deadline, opened(upstream, || unix::connect(path))).await;
-            let connected = connected.map_err(|_| OriginError::TimedOut)?;
+            let connected = connected.map_err(|_| OriginError::ConnectTimedOut)?;
             connected.map_err(|error| OriginError::of_connect(server, error))
         }
     }
@@ -320,7 +321,7 @@ async fn connect_to_host(
 ) -> Result<TcpStream, OriginError> {
     let addresses = timeout_at(deadline, upstream.dns.addresses(host)).await;
     let name = |error| OriginError::Name { host: host.clone(), error };
-    let addresses = addresses.map_err(|_| OriginError::TimedOut)?.map_err(name)?;
+    let addresses = addresses.map_err(|_| OriginError::ConnectTimedOut)?.map_err(name)?;
     let (allowed, forbidden) = split(upstream, &addresses);
     if allowed.is_empty() {
         let forbidden = forbidden.map(|address| OriginError::Forbidden { address });
@@ -331,7 +332,7 @@ async fn connect_to_host(
         let connected = opened(upstream, || TcpStream::connect(address)).await;
         connected.map_err(|error| OriginError::of_connect(&address, error))
     };
-    let connected = first(&allowed, deadline, || OriginError::TimedOut, connect).await;
+    let connected = first(&allowed, deadline, || OriginError::ConnectTimedOut, connect).await;
     match &connected {
         Err(_) => upstream.dns.doubt(host),
         Ok(tcp) => match tcp.peer_addr() {
