@@ -9,15 +9,15 @@ use strait_http::partial::strong_validator;
 use strait_http::reuse::{Reuse, reuse};
 use strait_http::vary::Variant;
 
-use crate::cache::fill::{Fill, Follower, Phase, REQUEST_BYTES};
+use crate::cache::fill::{Fill, Follower, Phase, REQUEST_BYTES, Refusal};
 use crate::cache::object::Object;
 use crate::cache::select::Selected;
 use crate::io::socket::SocketError;
 use crate::serve::deliver;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::ranges::{Assembled, assemble, resume};
-use crate::serve::respond::{is_its_range, selected, send};
-use crate::serve::wanted::{Miss, Wanted};
+use crate::serve::respond::{is_its_range, selected, send, send_stored};
+use crate::serve::wanted::{Lookup, Miss, Wanted};
 
 /// Answers HEAD from a fill that has its head.
 pub(crate) async fn head_of_fill(
@@ -83,8 +83,8 @@ pub(crate) async fn follow_one(
         let mut follower = fill.follow();
         let Some(head) = fill.object_within(wait).await else { return Ok(FillStep::Alone) };
         let Some(object) = head else {
-            if let Some((status, why)) = fill.failure() {
-                return Err(ExchangeError::Refuse(status, why));
+            if let Some(failure) = fill.failure() {
+                return replace_or_refuse(exchange, wanted, miss, failure).await;
             }
             outcome = match fill.view().phase {
                 Phase::NotShared => FillStep::Alone,
@@ -125,6 +125,22 @@ pub(crate) async fn follow_one(
         }
     }
     Ok(outcome)
+}
+
+/// Sends the stored response in place of an error, as the request would get it without the fill.
+async fn replace_or_refuse(
+    exchange: &mut Exchange<'_, '_>,
+    wanted: &Wanted<'_>,
+    miss: &Miss,
+    (status, why): Refusal,
+) -> Result<FillStep, ExchangeError> {
+    let Some(stored) = miss.in_place_of_error(exchange, wanted) else {
+        return Err(ExchangeError::Refuse(status, why));
+    };
+    Ok(match send_stored(exchange, &stored, (miss.why, None, false)).await? {
+        Lookup::Answered(stays) => FillStep::Answered(stays),
+        _ => FillStep::Ended,
+    })
 }
 
 /// Returns the object from which range assembly answers a request, if that fill alone does not, or

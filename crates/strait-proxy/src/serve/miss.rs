@@ -7,14 +7,12 @@ use std::sync::Arc;
 use strait_http::cache_status::{Answer, CacheStatus, Why};
 use strait_http::partial::part_of;
 use strait_http::range::Wanted::Parts;
-use strait_http::reuse::may_replace_error;
 
 use crate::cache::deferred::Deferred;
 use crate::cache::fill::Phase;
 use crate::cache::fill_task::{FillGuard, FillTask, whole_length};
 use crate::cache::object::{Object, Pinned};
 use crate::cache::select::Selected;
-use crate::cache::worker::Worker;
 use crate::io::socket::after_others_have_read;
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::follow::{FillStep, follow};
@@ -62,7 +60,7 @@ pub(crate) async fn forward(
     }
     let has_others = origin_request.origin.has_others();
     let (miss, fetched) = fetch_and_repeat(exchange, wanted, miss, origin_request, guard.is_some()).await;
-    if let Some((substitute, status)) = substitute(worker, wanted, &miss, &fetched) {
+    if let Some((substitute, status)) = substitute(exchange, wanted, &miss, &fetched) {
         // Followers do not wait until this client has the body: each can get the stored response.
         if let Some(guard) = guard {
             guard.end(Phase::NotShared);
@@ -175,10 +173,9 @@ fn refused(error: FetchError, guard: Option<FillGuard>, has_others: bool) -> Exc
     error
 }
 
-/// Returns the stored response that replaces the error of an origin (stale-if-error, RFC 5861,
-/// section 4), and the origin's status.
+/// Returns the stored response that replaces the error of an origin, and the origin's status.
 fn substitute(
-    worker: &Worker,
+    exchange: &Exchange<'_, '_>,
     wanted: &Wanted<'_>,
     miss: &Miss,
     fetched: &Result<Box<Incoming>, FetchError>,
@@ -191,9 +188,7 @@ fn substitute(
     if fetched.is_ok() && status.is_none() {
         return None;
     }
-    let substitute = miss.stored.as_ref().filter(|object| object.is_whole() && object.is_alive())?;
-    let may = may_replace_error(worker.now(), &substitute.times, &substitute.directives, &wanted.directives);
-    may.then(|| (substitute.clone(), status))
+    Some((miss.in_place_of_error(exchange, wanted)?, status))
 }
 
 async fn store_or_pass(

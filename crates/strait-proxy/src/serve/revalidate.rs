@@ -107,7 +107,9 @@ pub(crate) fn confirm(
     let fresh = &incoming.response().fields;
     if has_strong_tag(fresh) {
         let mut others = worker.candidates(hash, &stored.key, &request_and_directives.0.fields);
-        others.retain(|other| !other.is_for_same(stored) && confirms(&other.fields(), fresh));
+        // The compressor may have replaced the stored response.
+        let is_other = |other: &Object| !other.is_for_same(stored) || !stored.is_alive();
+        others.retain(|other| is_other(other) && confirms(&other.fields(), fresh));
         for other in others {
             freshen(worker, hash, &other, request_and_directives, incoming);
         }

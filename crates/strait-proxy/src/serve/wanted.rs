@@ -8,6 +8,7 @@ use strait_http::cache_status::Why;
 use strait_http::conditional::validators;
 use strait_http::framing::BodyFraming;
 use strait_http::partial::strong_validator;
+use strait_http::reuse::may_replace_error;
 
 use crate::cache::fill_task::FillGuard;
 use crate::cache::generation::Generation;
@@ -41,6 +42,24 @@ impl Miss {
     /// Miss without a stored response.
     pub(crate) fn new(why: Why) -> Self {
         Self { why, stored: None, gap: None }
+    }
+
+    /// Returns the stored response that may replace an error of the origin (stale-if-error, RFC
+    /// 5861, section 4), or its successor if it was replaced meanwhile.
+    pub(crate) fn in_place_of_error(
+        &self,
+        exchange: &Exchange<'_, '_>,
+        wanted: &Wanted<'_>,
+    ) -> Option<Arc<Object>> {
+        let (worker, stored) = (exchange.worker, self.stored.as_ref()?);
+        let object = if stored.is_alive() {
+            stored.clone()
+        } else {
+            worker.find(wanted.hash, &wanted.key, &exchange.request.fields).ok()?
+        };
+        let may = object.is_whole()
+            && may_replace_error(worker.now(), &object.times, &object.directives, &wanted.directives);
+        may.then_some(object)
     }
 }
 
