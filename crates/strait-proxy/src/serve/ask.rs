@@ -2,20 +2,24 @@
 //! asks for each request, also for one that the cache could answer. 2xx allows it; 401 and 403 are
 //! the response to the client. Anything else, and a failure, refuses it (502, 503 or 504).
 
+use std::time::Duration;
+
 use strait_http::cache_status::Why;
 use strait_http::framing::BodyFraming;
 use strait_http::head::Request;
 use strait_http::target::Target;
+use tokio::time::timeout;
 
 use crate::config::rules::AuthRequest;
 use crate::config::sites::{Manner, Resource};
-use crate::io::head::push_field;
+use crate::io::framing::{Framed, Piece};
 use crate::serve::exchange::{Exchange, ExchangeError};
 use crate::serve::route::{Route, read_request};
 use crate::upstream::fetch::fetch;
 use crate::upstream::incoming::Incoming;
 use crate::upstream::origin::Origin;
 use crate::upstream::origin_request::{ClientRequest, OriginRequest, Purpose};
+use crate::upstream::pool::Connection;
 
 /// Fields with the client's method and path. Those of the client are dropped.
 const METHOD: &str = "X-Original-Method";
@@ -32,6 +36,11 @@ const DROPPED: [&str; 9] = [
     "max-forwards",
     "range",
 ];
+
+/// Longest body of a permission, in bytes with its framing, after which the connection is kept.
+const BODY_BYTES_MAX: usize = 16 << 10;
+/// Time that the request waits for the end of that body.
+const BODY_WAIT: Duration = Duration::from_millis(100);
 
 /// Answer of the server.
 #[derive(Debug)]
@@ -72,7 +81,7 @@ impl Exchange<'_, '_> {
         let incoming = fetched?;
         match incoming.status {
             200..=299 => {
-                finish(incoming, self);
+                finish(incoming, self).await;
                 Ok(Permission::Granted)
             }
             401 | 403 => self.pass_refusal(incoming).await.map(Permission::Refused),
@@ -80,30 +89,47 @@ impl Exchange<'_, '_> {
         }
     }
 
-    async fn pass_refusal(&mut self, incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
+    async fn pass_refusal(&mut self, mut incoming: Box<Incoming>) -> Result<bool, ExchangeError> {
         // The body of the request was not read.
         self.options.keeps_alive &= !self.upload.has_body();
-        if !self.options.is_head {
-            return self.pass_response(incoming, Why::Bypass).await;
+        if self.options.is_head {
+            // The response to the GET has a body, which is not read.
+            incoming.body = BodyFraming::None;
+            incoming.framed = Framed::new(incoming.body);
+            incoming.keeps_alive = false;
         }
-        // The response to GET has a body.
-        let mut field_lines = Vec::new();
-        for field in incoming.response().fields.all("www-authenticate") {
-            push_field(&mut field_lines, field.name, field.value);
-        }
-        self.answer_fixed((incoming.status, &field_lines, &[])).await
+        self.pass_response(incoming, Why::Bypass).await
     }
 }
 
-/// Keeps the connection if the body is in its buffer, and closes it otherwise.
-fn finish(incoming: Box<Incoming>, exchange: &Exchange<'_, '_>) {
-    let upstream = exchange.worker.upstream();
-    match incoming.body {
-        BodyFraming::None => incoming.finish(&upstream),
-        BodyFraming::Length(length) if length <= incoming.connection.buffer.filled().len() as u64 => {
-            drop(incoming.finish_with_body(length as usize, &upstream));
-        }
-        _ => {}
+/// Keeps the connection after the rest of a short body, and closes it if that is late.
+async fn finish(incoming: Box<Incoming>, exchange: &Exchange<'_, '_>) {
+    if let Ok(Some(incoming)) = timeout(BODY_WAIT, Box::pin(without_body(incoming))).await {
+        incoming.finish(&exchange.worker.upstream());
+    }
+}
+
+/// Reads the body of a response; `None` if it is long, or does not end before its connection.
+async fn without_body(mut incoming: Box<Incoming>) -> Option<Box<Incoming>> {
+    let Incoming { connection, framed, .. } = &mut *incoming;
+    let Connection { socket, buffer, .. } = &mut **connection;
+    let mut left = BODY_BYTES_MAX;
+    loop {
+        let len = match framed.next(buffer.filled()).ok()? {
+            Piece::Data(len) => {
+                framed.advance(len as u64);
+                len
+            }
+            Piece::Framing(len) | Piece::Trailer(len) => len,
+            Piece::More if socket.read(buffer).await.ok()? > 0 => 0,
+            Piece::More => return None,
+            Piece::End(len) => {
+                buffer.consume(len);
+                return Some(incoming);
+            }
+        };
+        buffer.consume(len);
+        left = left.checked_sub(len)?;
     }
 }
 

@@ -106,7 +106,9 @@ fn each_request_is_asked_for_also_if_its_response_is_stored() {
     // The connection carries further requests.
     let mut client = Client::to(rig.proxy.address());
     client.send("HEAD /page HTTP/1.1\r\nHost: www.example\r\n\r\n");
-    assert_eq!(client.head().unwrap().status(), 401);
+    let head = client.head().unwrap();
+    let fields = ["content-length", "www-authenticate"].map(|name| head.field(name));
+    assert_eq!((head.status(), fields), (401, [Some("4"), Some("Own")]));
     client.send("GET /page HTTP/1.1\r\nHost: www.example\r\nCookie: user=a\r\n\r\n");
     assert_eq!(client.answer().unwrap().text(), "page");
     assert_eq!(rig.counts(), (2, 0));
