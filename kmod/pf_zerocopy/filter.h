@@ -45,6 +45,9 @@ struct zc_filtering {
 	u32 known;
 };
 
+/* The longest filter that runs in an interrupt, translated by the kernel. */
+#define ZC_INSTRUCTIONS_FEW 256
+
 enum zc_needs zc_needs(const struct bpf_prog *filter);
 enum zc_verdict zc_verdict(const struct bpf_prog *filter, enum zc_needs needs,
 			   __be16 type);
@@ -61,6 +64,17 @@ static inline const struct bpf_prog *zc_filter(const struct zc_sock *zs)
 	const struct sk_filter *filter = rcu_dereference_bh(zs->sk.sk_filter);
 
 	return filter ? filter->prog : NULL;
+}
+
+/*
+ * True if the filter is short enough for an interrupt, which looks at each
+ * instruction once, and runs it on each frame.
+ */
+static inline bool zc_filters_soon(const struct zc_sock *zs)
+{
+	const struct bpf_prog *filter = zc_filter(zs);
+
+	return !filter || filter->len <= ZC_INSTRUCTIONS_FEW;
 }
 
 /* Runs the filter on a frame without a tag, of at least an Ethernet header. */

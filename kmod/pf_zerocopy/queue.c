@@ -180,7 +180,7 @@ static int poll(struct napi_struct *napi, int budget)
  * do. Returns false if NAPI is to continue. The lock is taken by a trial, as the
  * interrupted code may have it; without SMP the trial would not fail. What is
  * beyond a jiffy's share is NAPI's, which leaves time to processes, and all if
- * NAPI has a thread.
+ * NAPI has a thread or the filter is long.
  */
 static bool receive_few(struct zc_queue *queue)
 {
@@ -195,7 +195,8 @@ static bool receive_few(struct zc_queue *queue)
 	}
 	if (!IS_ENABLED(CONFIG_SMP) || !rx || READ_ONCE(queue->awaits_room) ||
 	    test_bit(NAPI_STATE_THREADED, &queue->napi.state) ||
-	    queue->few_left < FRAMES_FEW || !spin_trylock(&rx->lock))
+	    queue->few_left < FRAMES_FEW || !zc_filters_soon(zs) ||
+	    !spin_trylock(&rx->lock))
 		return false;
 	if (queue->nic->ops->has(queue, rx, FRAMES_FEW)) {
 		spin_unlock(&rx->lock);
