@@ -9,9 +9,9 @@ use strait_sys::xdp::{Binding, ENOTSUPP, Socket};
 use crate::error::Error;
 
 /// Maximum wait for a queue that is busy. With four runnable threads for each processor it was busy
-/// for more than 500 ms. A queue that is busy for longer than the maximum belongs to another
-/// program.
-const QUEUE_RELEASE_MAX: Duration = Duration::from_secs(2);
+/// for more than 500 ms, with eight for more than 2 s. A queue that is busy for longer than the
+/// maximum belongs to another program.
+const QUEUE_RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Pause between two attempts to bind.
 const QUEUE_RELEASE_PAUSE: Duration = Duration::from_millis(2);
 
