@@ -1,5 +1,6 @@
 //! `strait proxy`: the proxy as a service, with its options, its checks and its signals.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -126,6 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         check_system(args, &config)?;
         become_and_check(args, &config)?;
         check_room(args, &config);
+        check_changes(args, &config);
         return print_text(&as_checked(&config));
     }
     let signals = process::on_service_signals()?;
@@ -197,6 +199,7 @@ fn start(args: &Args, config: &Config) -> Result<Proxy, Error> {
     }
     let bound = Bound::new(config, service::inherited_sockets()?).map_err(refused)?;
     become_and_check(args, config)?;
+    check_changes(args, config);
     // Root keeps the right to write the cache and the log in directories of other users.
     let writes = config.cache.dir.is_some() || config.log.access.is_some();
     process::drop_capabilities(writes && args.user.is_none())?;
@@ -339,6 +342,27 @@ fn check_system(args: &Args, config: &Config) -> Result<(), Error> {
         service::check_user(user)?;
     }
     config.check_places().map_err(|error| in_file(args, error))
+}
+
+/// Warns if a reload or a rotation of the log will fail. The user of `--user` does both.
+fn check_changes(args: &Args, config: &Config) {
+    let user = args.user.as_ref().map_or_else(String::new, |user| format!("as user {user}: "));
+    if args.config.is_some()
+        && let Err(error) = again(args)
+    {
+        let line = error.to_string().replace('\n', "; ");
+        warn(format_args!("{user}{line}; the proxy starts, and refuses each reload\n"));
+    }
+    let log = config.log.access.as_ref().filter(|path| path.as_os_str() != "-");
+    if let Some(path) = log
+        && let Err(error) = OpenOptions::new().append(true).open(path)
+        && error.kind() == io::ErrorKind::PermissionDenied
+    {
+        let path = path.display();
+        warn(format_args!(
+            "{user}log.access = \"{path}\": {error}; the proxy starts, and cannot open it again after a rotation: chown the file and its directory\n"
+        ));
+    }
 }
 
 /// Warns if the cache is larger than its file system.

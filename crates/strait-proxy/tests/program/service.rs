@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::thread;
@@ -472,6 +473,33 @@ fn a_start_and_check_config_report_the_same_problems() {
         assert_eq!(start.status.code(), Some(2), "{options:?}: {}", start.stderr);
         assert!(start.stderr.contains(expected), "{options:?}: {}", start.stderr);
         assert_eq!((start.status.code(), start.stderr), (check.status.code(), check.stderr), "{options:?}");
+    }
+}
+
+#[test]
+fn check_config_warns_of_a_reload_and_a_rotation_that_will_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = write(dir.path(), "workers = 1");
+    let checked = run(&["--check-config", "--listen", "127.0.0.1:0", "--config", &config]);
+    assert!(
+        checked.status.success() && checked.stderr.contains("its last line has no end"),
+        "{}",
+        checked.stderr
+    );
+    if !root_or_skip() {
+        return;
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let config = write(dir.path(), "workers = 1\n");
+    let log = dir.path().join("log").display().to_string();
+    let options = ["--user", "nobody", "--config", &config, "--log", &log];
+    let checked = run(&[&["--check-config", "--listen", "127.0.0.1:0"], &options[..]].concat());
+    assert!(checked.status.success(), "{}", checked.stderr);
+    for (begin, end) in
+        [("as user nobody: read ", "refuses each reload"), ("as user nobody: log.access = ", "chown")]
+    {
+        let has = |line: &str| line.contains(begin) && line.contains(end);
+        assert!(checked.stderr.lines().any(has), "{begin}: {}", checked.stderr);
     }
 }
 
