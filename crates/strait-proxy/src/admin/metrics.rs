@@ -12,6 +12,7 @@ use super::servers::{self, ServerStatus};
 use crate::cache::compressor::{Coded, Compressor, Skip};
 use crate::cache::worker::Shared;
 use crate::config::rules::Guards;
+use crate::io::tls::Failure;
 use crate::observe::access::Outcome;
 use crate::observe::counters::{CLASSES, Durations, Sum};
 
@@ -84,6 +85,14 @@ fn proxy(out: &mut Text, sum: &Sum) {
         ("http2_streams_total", "counter", "Requests on HTTP/2 connections.", sum.http2_streams),
     ];
     out.single("strait_proxy", &[], &numbers);
+    out.family(
+        "strait_proxy_tls_handshakes_failed_total",
+        "counter",
+        "TLS handshakes of clients that failed, by reason.",
+    );
+    for failure in Failure::ALL {
+        out.sample("", &[("reason", failure.name())], sum.handshakes[failure as usize]);
+    }
     out.family(
         "strait_proxy_http2_abuse_total",
         "counter",

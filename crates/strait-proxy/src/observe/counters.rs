@@ -7,12 +7,15 @@ use strait_http2::Abuse;
 use strait_ledger::SingleWriterCounter;
 use strait_ledger::buckets::{self, Buckets};
 
+use crate::io::tls::Failure;
 use crate::observe::access::{Account, Outcome};
 
 /// Number of outcomes.
 const OUTCOMES: usize = Outcome::ALL.len();
 /// Number of limits of HTTP/2 connections.
 const ABUSES: usize = Abuse::ALL.len();
+/// Number of reasons why handshakes fail.
+const FAILURES: usize = Failure::ALL.len();
 /// Classes of statuses by their first digit; 0 without a status.
 pub(crate) const CLASSES: usize = 6;
 
@@ -30,6 +33,8 @@ pub(crate) struct Counters {
     pub(crate) accepted: SingleWriterCounter,
     pub(crate) open: SingleWriterCounter,
     pub(crate) refused: SingleWriterCounter,
+    /// Failed TLS handshakes, by reason.
+    pub(crate) handshakes: [SingleWriterCounter; FAILURES],
     outcomes: [SingleWriterCounter; OUTCOMES],
     classes: [SingleWriterCounter; CLASSES],
     /// Responses that ended early.
@@ -95,6 +100,7 @@ pub(crate) struct Sum {
     pub(crate) log_dropped: u64,
     pub(crate) http2_streams: u64,
     pub(crate) http2_abuse: [u64; ABUSES],
+    pub(crate) handshakes: [u64; FAILURES],
 }
 
 impl Sum {
@@ -127,6 +133,7 @@ impl Sum {
         self.outcomes.iter_mut().zip(&worker.outcomes).for_each(|(sum, own)| *sum += own.get());
         self.classes.iter_mut().zip(&worker.classes).for_each(|(sum, own)| *sum += own.get());
         self.http2_abuse.iter_mut().zip(&worker.http2_abuse).for_each(|(sum, own)| *sum += own.get());
+        self.handshakes.iter_mut().zip(&worker.handshakes).for_each(|(sum, own)| *sum += own.get());
         self.hits.add(&worker.hits);
         self.others.add(&worker.others);
     }

@@ -29,7 +29,7 @@ use crate::io::buffer::Buffer;
 use crate::io::http2::stream::Http2Stream;
 use crate::io::pace::Uptake;
 use crate::io::socket::{Socket, SocketError};
-use crate::io::tls;
+use crate::io::tls::{self, Failure};
 use crate::observe::access::{Begun, ClientSocket};
 use crate::serve::coded;
 use crate::serve::deliver;
@@ -147,7 +147,8 @@ impl Client {
 
     async fn shake_hands(&mut self, worker: &Worker) -> Option<()> {
         let settings = worker.settings();
-        self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await.ok()
+        let shaken = self.socket.secure(tls::accept(&settings.tls)?, settings.timeouts.head).await;
+        shaken.map_err(|error| worker.counters().handshakes[Failure::of(&error) as usize].add(1)).ok()
     }
 
     /// Reads the client's address from a PROXY header, and counts the connection for that client;

@@ -4,11 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output};
 
-use rustls::{HandshakeKind, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, HandshakeKind, StreamOwned};
 use strait_proxy::{Clock, Config, Proxy};
 
 use crate::tls::origin::Origin;
-use crate::tls::rig::{Authority, Rig, body, connect, field, read_head};
+use crate::tls::rig::{Authority, LIMIT, Rig, body, connect, field, read_head};
 
 fn curl(rig: &Rig, arguments: &[&str]) -> Output {
     let port = rig.tls_address().port();
@@ -54,6 +55,36 @@ fn curl_refuses_a_certificate_for_another_name() {
     let output = curl(&rig, &[&format!("https://127.0.0.1:{}/kept", rig.tls_address().port())]);
     assert_eq!(output.status.code(), Some(60), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rig.tls().get("/kept").body, body(11));
+}
+
+#[test]
+fn failed_handshakes_are_counted_by_reason() {
+    let origin = Origin::plain();
+    let config = format!("origin = \"{}\"\nadmin.listen = \"127.0.0.1:0\"", origin.url);
+    let rig = Rig::with(Authority::new(), &config);
+    // A client without TLS, one that closes, and one that does not know the authority.
+    let mut http = connect(rig.tls_address());
+    http.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    drop(connect(rig.tls_address()));
+    let name = ServerName::try_from("localhost").unwrap();
+    let session = ClientConnection::new(Authority::new().client(), name).unwrap();
+    let refused = StreamOwned::new(session, connect(rig.tls_address())).write_all(b"GET /");
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    let metrics = || {
+        let mut admin = connect(rig.proxy.admin().unwrap());
+        admin.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        admin.read_to_string(&mut text).unwrap();
+        text
+    };
+    let counts = || {
+        let text = metrics();
+        ["ended", "late", "not_tls", "refused"].map(|reason| {
+            let line = format!("strait_proxy_tls_handshakes_failed_total{{reason=\"{reason}\"}} ");
+            text.lines().find_map(|own| own.strip_prefix(&line)?.parse::<u64>().ok()).unwrap()
+        })
+    };
+    assert!(lab::wait_until(LIMIT, || counts() == [1, 0, 1, 1]), "{:?}", counts());
 }
 
 #[test]
