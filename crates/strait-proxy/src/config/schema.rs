@@ -157,7 +157,9 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
     }
     let error = table.try_into::<Config>().err()?;
     if error.message().starts_with("unknown field") {
-        let hint = hint(key, KEYS.iter().map(|(own, _)| *own).chain(sections::NAMES));
+        let keys = KEYS.iter().map(|(own, _)| *own);
+        let own_sections = keys.clone().filter_map(|key| Some(key.split_once('.')?.0));
+        let hint = hint(key, keys.chain(own_sections).chain(sections::NAMES));
         return Some(format!("{key}: unknown key{hint}; strait proxy --print-default-config lists all keys"));
     }
     Some(format!(
@@ -169,11 +171,26 @@ fn unlisted(key: &str, value: &Value) -> Option<String> {
 /// Returns a question for the known name that is most like an unknown one; empty if none is like
 /// it.
 pub(crate) fn hint<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
-    /// Least similarity, from 0 to 1: two letters of five may differ.
+    /// Least similarity: two letters of five may differ.
     const ALIKE: f64 = 0.6;
-    let scored = known.map(|name| (strsim::normalized_damerau_levenshtein(unknown, name), name));
+    let scored = known.map(|name| (likeness(unknown, name), name));
     let best = scored.filter(|(score, _)| *score >= ALIKE).max_by(|one, other| one.0.total_cmp(&other.0));
     best.map_or_else(String::new, |(_, name)| format!(" (did you mean {name}?)"))
+}
+
+/// Returns the similarity of two names, from 0 to 1. An abbreviation, and a key without its section,
+/// are more alike than names with a different letter.
+fn likeness(unknown: &str, known: &str) -> f64 {
+    /// Fewest letters of an abbreviation.
+    const SHORT: usize = 3;
+    let (section, last) = known.rsplit_once('.').unwrap_or(("", known));
+    let (own_section, own) = unknown.rsplit_once('.').unwrap_or(("", unknown));
+    let is_begin = |begin: &str, all: &str| begin.len() >= SHORT && all.starts_with(begin);
+    if own_section != section {
+        return if own_section.is_empty() && own == last { 0.9 } else { 0.0 };
+    }
+    let abbreviates = is_begin(own, last) || is_begin(last, own);
+    strsim::normalized_damerau_levenshtein(own, last).max(if abbreviates { 0.95 } else { 0.0 })
 }
 
 /// Returns a value as the file writes it, on one line and shortened.

@@ -7,7 +7,7 @@ use crate::config::compress::BODY_BYTES_MAX;
 use crate::config::schema::{Kind, hint};
 
 /// Names of these sections.
-pub(crate) const NAMES: [&str; 2] = ["pool", "site"];
+pub(crate) const NAMES: [&str; 3] = ["pool", "site", "site.route"];
 
 /// Key of a section: a value, a section below it, or a list of sections.
 #[derive(Clone, Copy)]
@@ -201,6 +201,11 @@ mod tests {
             ),
             ("sites = []", "line 1: sites: unknown key (did you mean site?)"),
             ("[cache]\nmemroy = 1", "line 2: cache.memroy: unknown key (did you mean cache.memory?)"),
+            ("[tls]\ncert = \"x\"", "line 2: tls.cert: unknown key (did you mean tls.certificate?)"),
+            ("memory = 1", "line 1: memory: unknown key (did you mean cache.memory?)"),
+            ("[cahce]\ndir = \"x\"", "cahce: unknown key (did you mean cache?)"),
+            ("[timeout]\nconnect = 1", "timeout: unknown key (did you mean timeouts?)"),
+            ("[[route]]\npath = \"/\"", "route: unknown key (did you mean site.route?)"),
         ] {
             let error = Config::from_toml(toml).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains('\n'), "{toml}: {error}");
