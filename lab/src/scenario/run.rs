@@ -94,10 +94,7 @@ impl<'a> Play<'a> {
                 self.stop();
                 self.subject().map(|_| ())
             }
-            ["origin", "refuses"] => {
-                self.world.refuse(self.origin);
-                Ok(())
-            }
+            ["origin", "refuses"] => self.world.refuse(self.origin).map_err(Into::into),
             [party, verb, ref rest @ ..] if party.starts_with('o') => {
                 self.origin_step(party, verb, rest, step)
             }
@@ -503,7 +500,7 @@ impl<'a> Play<'a> {
                 (!state.connections.iter().any(is_open)).then_some(())
             }) == Some(());
         let unread = self.unread();
-        self.world.refuse(self.origin);
+        self.world.close(self.origin);
         self.world.with(|state| state.connections.iter_mut().for_each(Connection::close));
         match (is_passed, ended, unread.is_empty()) {
             (true, false, _) => Err("the proxy has stopped, but connections are still open".to_owned()),

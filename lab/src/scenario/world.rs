@@ -5,10 +5,14 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
 /// Time limit of a waiting step.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -73,6 +77,8 @@ pub(super) struct State {
     pub(super) connections: Vec<Connection>,
     /// True if the origin refuses connections.
     is_down: bool,
+    /// Socket that keeps the port of such an origin from other programs. It does not listen.
+    reserved: Option<OwnedFd>,
 }
 
 impl World {
@@ -127,8 +133,22 @@ impl World {
         Ok(address)
     }
 
-    /// Refuses connections to the origin from now on.
-    pub(super) fn refuse(&self, origin: SocketAddr) {
+    /// Refuses connections to the origin from now on, and keeps its port.
+    pub(super) fn refuse(&self, origin: SocketAddr) -> Result<(), String> {
+        self.close(origin);
+        let keep = || {
+            let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+            bind(&socket, &origin)?;
+            Ok::<_, Errno>(socket)
+        };
+        let socket = keep().map_err(|error| format!("keep the port of {origin}: {error}"))?;
+        self.with(|state| state.reserved = Some(socket));
+        Ok(())
+    }
+
+    /// Closes the listener of the origin.
+    pub(super) fn close(&self, origin: SocketAddr) {
         self.with(|state| state.is_down = true);
         // Wakes the listening thread; after the listener is closed, connections fail.
         while TcpStream::connect(origin).is_ok() {
