@@ -4,6 +4,7 @@
  */
 #include <linux/rtnetlink.h>
 
+#include "filter.h"
 #include "nic.h"
 
 /* Receiving and sending. */
