@@ -1,0 +1,138 @@
+//! Tests of the producer without a broker.
+
+use super::*;
+
+/// Returns a producer with the parcels of these flows, of which each key has a digit.
+fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
+    let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
+    let batch = Batch::new(0, (0..flows).map(line).collect::<String>().into_bytes());
+    let work = Work::new(&batch);
+    let broker: Broker = "kafka://h/flows".parse().unwrap();
+    let mut kafka = Kafka {
+        broker,
+        capture: "c".into(),
+        access: Access { tls: None, login: None },
+        server: 0,
+        learned: Vec::new(),
+        cluster: None,
+        producer: Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() }),
+        parcels: Vec::new(),
+        resume: Instant::now(),
+    };
+    kafka.parcels = parcels::sort(&batch, &work, partitions);
+    (kafka, work)
+}
+
+#[test]
+fn each_failure_is_followed_by_the_next_given_or_learned_server() {
+    let (mut kafka, _) = producer(0, 1);
+    kafka.learned = vec!["a:1".into(), "b:2".into()];
+    let mut next = || {
+        let server = kafka.server().cloned().unwrap();
+        assert_eq!(kafka.close("down".into()), "down");
+        server
+    };
+    assert_eq!([(); 4].map(|()| next()), ["h:9092", "a:1", "b:2", "h:9092"]);
+    kafka.learned.clear();
+    assert_eq!(kafka.server().unwrap(), "h:9092");
+}
+
+#[test]
+fn each_server_is_asked_once_in_an_attempt() {
+    let (mut kafka, _) = producer(0, 1);
+    // Port 1 is closed.
+    kafka.broker = "kafka://127.0.0.1:1,127.0.0.2:1/flows".parse().unwrap();
+    kafka.learned = vec!["127.0.0.3:1".into()];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cause = runtime.block_on(kafka.connect()).unwrap_err();
+    assert!(cause.starts_with("127.0.0.3:1: "), "{cause}");
+    kafka.close(cause);
+    assert_eq!(kafka.server().unwrap(), "127.0.0.1:1");
+}
+
+#[test]
+fn parcel_that_is_too_large_is_halved_down_to_a_flow() {
+    let (mut kafka, mut work) = producer(4, 1);
+    let mut settle = |code| {
+        assert_eq!(kafka.settle(0, Some(Code(code)), &mut work), None);
+        kafka.parcels.iter().map(|parcel| parcel.flows.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(settle(10), [[0, 1], [2, 3]]);
+    assert_eq!(settle(18), [vec![0], vec![1], vec![2, 3]]);
+    assert_eq!(settle(10), [vec![1], vec![2, 3]]);
+    assert_eq!(settle(0), [[2, 3]]);
+    assert!(settle(46).is_empty());
+    assert_eq!(kafka.producer.unwrap().sequences[&0], 3);
+    let answer = work.end("");
+    assert_eq!((answer.lost, answer.repeated), (vec![0], 0));
+    assert!(answer.cause.contains("max.message.bytes"));
+}
+
+#[test]
+fn sequence_starts_again_after_the_largest_number() {
+    let (mut kafka, mut work) = producer(4, 1);
+    kafka.producer.as_mut().unwrap().sequences.insert(0, i32::MAX - 1);
+    assert_eq!(kafka.settle(0, Some(Code::NONE), &mut work), None);
+    assert_eq!(kafka.producer.unwrap().sequences[&0], 2);
+}
+
+#[test]
+fn flows_that_may_be_stored_count_as_repeated_if_the_producer_starts_anew() {
+    // No answer; acknowledgment in time of the leader alone; a leader that has changed, a disk
+    // that has failed, a topic that is deleted, and an unknown error, all after the append.
+    let results = [None, Some(7), Some(6), Some(56), Some(3), Some(-1)].map(|code| code.map(Code));
+    let (mut kafka, mut work) = producer(100, results.len() + 1);
+    let sizes: Vec<u64> = kafka.parcels.iter().map(|parcel| parcel.flows.len() as u64).collect();
+    assert_eq!(sizes.len(), results.len() + 1);
+    for (partition, code) in results.into_iter().enumerate() {
+        assert!(kafka.settle(partition, code, &mut work).is_some());
+    }
+    assert!(kafka.settle(results.len(), Some(Code(19)), &mut work).is_some());
+    assert!(kafka.settle(0, Some(Code(19)), &mut work).is_some(), "the first attempt may have worked");
+    assert!(Code(45).needs_producer() && !Code(46).needs_producer());
+    kafka.start_anew(&mut work);
+    kafka.start_anew(&mut work);
+    assert!(kafka.producer.is_none());
+    assert_eq!(work.end("").repeated, sizes[..results.len()].iter().sum::<u64>());
+}
+
+#[test]
+fn halves_of_a_parcel_that_may_be_stored_may_be_stored() {
+    let (mut kafka, mut work) = producer(4, 1);
+    kafka.settle(0, None, &mut work).unwrap();
+    for _ in 0..3 {
+        assert_eq!(kafka.settle(0, Some(Code(10)), &mut work), None);
+    }
+    kafka.start_anew(&mut work);
+    work.settle(&[1, 2, 3]);
+    let answer = work.end("");
+    assert_eq!((answer.repeated, answer.lost), (3, vec![0]));
+    assert!(answer.cause.contains("may have stored it"));
+}
+
+#[test]
+fn leaders_above_the_maximum_wait_for_the_next_round() {
+    let line = |at| format!("{{\"communityId\":\"1:{at}\"}}\n");
+    let batch = Batch::new(0, (0..5000).map(line).collect::<String>().into_bytes());
+    let (mut kafka, _) = producer(0, 1);
+    let leaders: Vec<_> = (0..100).map(Some).collect();
+    kafka.parcels = parcels::sort(&batch, &Work::new(&batch), leaders.len());
+    assert_eq!(kafka.parcels.len(), leaders.len());
+    kafka.cluster = Some(Cluster { addresses: BTreeMap::new(), leaders, connections: BTreeMap::new() });
+    let (requests, failure) = kafka.requests(&batch);
+    assert_eq!((requests.len(), failure), (LEADERS_MAX, None));
+}
+
+#[test]
+fn numbers_of_a_lost_parcel_are_not_used_again() {
+    for code in [None, Some(3), Some(6), Some(19), Some(56), Some(-1)] {
+        let (mut kafka, mut work) = producer(4, 1);
+        kafka.settle(0, code.map(Code), &mut work).unwrap();
+        kafka.forget();
+        assert!(kafka.producer.is_none() && kafka.parcels.is_empty(), "{code:?}");
+    }
+    let (mut kafka, mut work) = producer(4, 1);
+    assert_eq!(kafka.settle(0, Some(Code::NONE), &mut work), None);
+    kafka.forget();
+    assert!(kafka.producer.is_some(), "all flows are stored");
+}
