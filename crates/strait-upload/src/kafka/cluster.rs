@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use super::connection::Connection;
 use super::requests::{self, PRODUCE, Produced};
 use super::sasl::Login;
-use crate::publish::{ACK_LIMIT, CONNECT_LIMIT};
+use crate::client::{ACK_LIMIT, CONNECT_LIMIT};
 
 /// Brokers and partitions.
 pub(super) struct Cluster {

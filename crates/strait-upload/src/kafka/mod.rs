@@ -39,7 +39,7 @@ use self::connection::Connection;
 use self::parcels::Parcel;
 use self::records::{Origin, Record};
 use self::requests::{Code, INIT_PRODUCER_ID, METADATA, Metadata, Produced};
-use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
+use crate::client::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 
 /// Time that a leader has to get the acknowledgments of the replicas. It answers before the limit.
 const REPLICAS_LIMIT: Duration = Duration::from_secs(4);

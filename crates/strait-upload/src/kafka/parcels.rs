@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::records;
-use crate::publish::{Batch, Work};
+use crate::client::{Batch, Work};
 
 /// Flows of a partition, which are stored together.
 #[derive(Debug, PartialEq, Eq)]
