@@ -17,10 +17,11 @@ pub(crate) const ACK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Connection to a broker, which is opened when it is needed.
 pub(crate) trait Client {
-    /// Sends the open flows of a batch, and settles those that the broker answers.
+    /// Sends the open flows of a batch, and settles those that the broker answers. If only a part
+    /// of the broker fails, its flows are lost ([`Work::lose`]): this is no failure of the attempt.
     ///
     /// # Errors
-    /// The cause, if flows are still open.
+    /// The cause, if flows are still open: the connection must be opened anew.
     ///
     /// # Cancellation
     /// The attempt ends at any wait if the time is over. [`Self::close`] and [`Self::forget`]
@@ -74,7 +75,7 @@ impl Batch {
 pub(crate) struct Work {
     /// Positions of the flows that the broker has not answered, in rising order.
     open: Vec<usize>,
-    /// The broker's answer so far: flows that it will not take.
+    /// The answer so far: flows that are lost.
     answer: Answer,
 }
 
@@ -92,10 +93,10 @@ impl Work {
         self.open.retain(|at| acknowledged.binary_search(at).is_err());
     }
 
-    /// Notes flows, in rising order, that the broker will not take.
-    pub(crate) fn refuse(&mut self, refused: &[usize], cause: String) {
-        self.settle(refused);
-        self.answer.lost.extend(refused);
+    /// Notes flows, in rising order, that are lost: the broker will not take them.
+    pub(crate) fn lose(&mut self, lost: &[usize], cause: String) {
+        self.settle(lost);
+        self.answer.lost.extend(lost);
         self.answer.cause = cause;
     }
 

@@ -23,8 +23,8 @@ use crate::nats::Nats;
 /// waits for the answer for 60 s, and then counts all of them as lost.
 const BATCH_LIMIT: Duration = Duration::from_secs(45);
 /// Client, with the plan of its attempts.
-struct Publisher<C> {
-    client: C,
+pub(crate) struct Publisher<C> {
+    pub(crate) client: C,
     attempts: Attempts,
     batch_limit: Duration,
     /// Cause of the last failure.
@@ -34,16 +34,16 @@ struct Publisher<C> {
 }
 
 impl<C: Client> Publisher<C> {
-    fn new(client: C) -> Self {
+    pub(crate) fn new(client: C) -> Self {
         let attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
         Self { client, attempts, batch_limit: BATCH_LIMIT, cause: String::new(), is_partial: false }
     }
 
     /// Publishes a batch, and waits for its acknowledgments. Returns the flows without one.
     ///
-    /// A part of the broker can be down for long, such as one partition. The first attempt of a
-    /// batch then waits for no pause: the flows of the other parts must not be lost.
-    async fn publish(&mut self, batch: &Batch) -> Answer {
+    /// If the last batch was taken in part, the broker can be reached: the first attempt then waits
+    /// for no pause.
+    pub(crate) async fn publish(&mut self, batch: &Batch) -> Answer {
         let mut work = Work::new(batch);
         let end = tokio::time::Instant::now() + self.batch_limit;
         while !work.open().is_empty() {
@@ -156,7 +156,7 @@ mod tests {
             if self.is_up {
                 work.settle(&[0]);
             }
-            Err("a partition has no leader".into())
+            Err("the connection was closed".into())
         }
 
         fn forget(&mut self) {}
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_healthy_partitions_are_taken_while_another_one_is_down() {
+    fn batch_after_one_that_was_taken_in_part_waits_for_no_pause() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut publisher = Publisher::new(Half { is_up: true, attempts: 0 });
         let batch = Batch::new(0, b"one\ntwo\n".to_vec());

@@ -1,5 +1,8 @@
 //! Tests of the producer without a broker.
 
+mod fake;
+mod partial;
+
 use super::*;
 
 /// Returns a producer with the parcels of these flows, of which each key has a digit.
@@ -8,19 +11,17 @@ fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
     let batch = Batch::new(0, (0..flows).map(line).collect::<String>().into_bytes());
     let work = Work::new(&batch);
     let broker: Broker = "kafka://h/flows".parse().unwrap();
-    let mut kafka = Kafka {
-        broker,
-        capture: "c".into(),
-        access: Access { tls: None, login: None },
-        server: 0,
-        learned: Vec::new(),
-        cluster: None,
-        producer: Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() }),
-        parcels: Vec::new(),
-        resume: Instant::now(),
-    };
+    let mut kafka = Kafka::new(broker, "c".into(), Access { tls: None, login: None });
+    kafka.producer = Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() });
     kafka.parcels = parcels::sort(&batch, &work, partitions);
     (kafka, work)
+}
+
+/// Sends the first parcel of a partition, and settles it. Returns true if the partition works.
+fn settle(kafka: &mut Kafka, partition: usize, code: Option<i16>, work: &mut Work) -> bool {
+    let sent = kafka.first(partition).unwrap().1.send();
+    kafka.settle(sent, code.map(Code), work);
+    kafka.state(partition, now()) == State::Works
 }
 
 #[test]
@@ -53,15 +54,15 @@ fn each_server_is_asked_once_in_an_attempt() {
 #[test]
 fn parcel_that_is_too_large_is_halved_down_to_a_flow() {
     let (mut kafka, mut work) = producer(4, 1);
-    let mut settle = |code| {
-        assert_eq!(kafka.settle(0, Some(Code(code)), &mut work), None);
+    let mut next = |code| {
+        assert!(settle(&mut kafka, 0, Some(code), &mut work));
         kafka.parcels.iter().map(|parcel| parcel.flows.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(settle(10), [[0, 1], [2, 3]]);
-    assert_eq!(settle(18), [vec![0], vec![1], vec![2, 3]]);
-    assert_eq!(settle(10), [vec![1], vec![2, 3]]);
-    assert_eq!(settle(0), [[2, 3]]);
-    assert!(settle(46).is_empty());
+    assert_eq!(next(10), [[0, 1], [2, 3]]);
+    assert_eq!(next(18), [vec![0], vec![1], vec![2, 3]]);
+    assert_eq!(next(10), [vec![1], vec![2, 3]]);
+    assert_eq!(next(0), [[2, 3]]);
+    assert!(next(46).is_empty());
     assert_eq!(kafka.producer.unwrap().sequences[&0], 3);
     let answer = work.end("");
     assert_eq!((answer.lost, answer.repeated), (vec![0], 0));
@@ -72,7 +73,7 @@ fn parcel_that_is_too_large_is_halved_down_to_a_flow() {
 fn sequence_starts_again_after_the_largest_number() {
     let (mut kafka, mut work) = producer(4, 1);
     kafka.producer.as_mut().unwrap().sequences.insert(0, i32::MAX - 1);
-    assert_eq!(kafka.settle(0, Some(Code::NONE), &mut work), None);
+    assert!(settle(&mut kafka, 0, Some(0), &mut work));
     assert_eq!(kafka.producer.unwrap().sequences[&0], 2);
 }
 
@@ -80,15 +81,15 @@ fn sequence_starts_again_after_the_largest_number() {
 fn flows_that_may_be_stored_count_as_repeated_if_the_producer_starts_anew() {
     // No answer; acknowledgment in time of the leader alone; a leader that has changed, a disk
     // that has failed, a topic that is deleted, and an unknown error, all after the append.
-    let results = [None, Some(7), Some(6), Some(56), Some(3), Some(-1)].map(|code| code.map(Code));
+    let results = [None, Some(7), Some(6), Some(56), Some(3), Some(-1)];
     let (mut kafka, mut work) = producer(100, results.len() + 1);
     let sizes: Vec<u64> = kafka.parcels.iter().map(|parcel| parcel.flows.len() as u64).collect();
     assert_eq!(sizes.len(), results.len() + 1);
     for (partition, code) in results.into_iter().enumerate() {
-        assert!(kafka.settle(partition, code, &mut work).is_some());
+        assert!(!settle(&mut kafka, partition, code, &mut work));
     }
-    assert!(kafka.settle(results.len(), Some(Code(19)), &mut work).is_some());
-    assert!(kafka.settle(0, Some(Code(19)), &mut work).is_some(), "the first attempt may have worked");
+    assert!(!settle(&mut kafka, results.len(), Some(19), &mut work));
+    assert!(!settle(&mut kafka, 0, Some(19), &mut work), "the first attempt may have worked");
     assert!(Code(45).needs_producer() && !Code(46).needs_producer());
     kafka.start_anew(&mut work);
     kafka.start_anew(&mut work);
@@ -99,9 +100,9 @@ fn flows_that_may_be_stored_count_as_repeated_if_the_producer_starts_anew() {
 #[test]
 fn halves_of_a_parcel_that_may_be_stored_may_be_stored() {
     let (mut kafka, mut work) = producer(4, 1);
-    kafka.settle(0, None, &mut work).unwrap();
+    assert!(!settle(&mut kafka, 0, None, &mut work));
     for _ in 0..3 {
-        assert_eq!(kafka.settle(0, Some(Code(10)), &mut work), None);
+        assert!(settle(&mut kafka, 0, Some(10), &mut work));
     }
     kafka.start_anew(&mut work);
     work.settle(&[1, 2, 3]);
@@ -119,20 +120,31 @@ fn leaders_above_the_maximum_wait_for_the_next_round() {
     kafka.parcels = parcels::sort(&batch, &Work::new(&batch), leaders.len());
     assert_eq!(kafka.parcels.len(), leaders.len());
     kafka.cluster = Some(Cluster { addresses: BTreeMap::new(), leaders, connections: BTreeMap::new() });
-    let (requests, failure) = kafka.requests(&batch);
-    assert_eq!((requests.len(), failure), (LEADERS_MAX, None));
+    let Step::Send(chosen) = kafka.step() else { panic!("all of them work") };
+    assert_eq!((chosen.len(), kafka.requests(&chosen, &batch).len()), (100, LEADERS_MAX));
+    assert_eq!(kafka.parcels.iter().filter(|parcel| parcel.is_unknown).count(), LEADERS_MAX);
 }
 
 #[test]
 fn numbers_of_a_lost_parcel_are_not_used_again() {
-    for code in [None, Some(3), Some(6), Some(19), Some(56), Some(-1)] {
+    for code in [None, Some(3), Some(6), Some(56), Some(-1)] {
         let (mut kafka, mut work) = producer(4, 1);
-        kafka.settle(0, code.map(Code), &mut work).unwrap();
+        assert!(!settle(&mut kafka, 0, code, &mut work));
         kafka.forget();
         assert!(kafka.producer.is_none() && kafka.parcels.is_empty(), "{code:?}");
     }
+    // The attempt is cancelled.
+    let (mut kafka, _) = producer(4, 1);
+    kafka.first(0).unwrap().1.send();
+    kafka.forget();
+    assert!(kafka.producer.is_none());
+    // Too few replicas are in sync: none of the numbers is in use.
     let (mut kafka, mut work) = producer(4, 1);
-    assert_eq!(kafka.settle(0, Some(Code::NONE), &mut work), None);
+    assert!(!settle(&mut kafka, 0, Some(19), &mut work));
+    kafka.forget();
+    assert!(kafka.producer.is_some() && kafka.parcels.is_empty());
+    let (mut kafka, mut work) = producer(4, 1);
+    assert!(settle(&mut kafka, 0, Some(0), &mut work));
     kafka.forget();
     assert!(kafka.producer.is_some(), "all flows are stored");
 }
