@@ -270,7 +270,7 @@ impl Kafka {
         }
         self.parcels = kept;
         if is_unknown {
-            self.start_anew(work);
+            self.start_anew();
         }
     }
 
@@ -301,7 +301,7 @@ impl Kafka {
         }
         if needs_producer {
             // Not before: the other requests of the round have the old identity.
-            self.start_anew(work);
+            self.start_anew();
         }
         Ok(())
     }
@@ -345,6 +345,9 @@ impl Kafka {
     /// Notes the outcome of a request. Returns true if the producer must start anew.
     fn finish(&mut self, exchange: Exchange, work: &mut Work) -> bool {
         let Exchange { leader, sent, connection, was_sent, result } = exchange;
+        if was_sent {
+            self.count_repeated(&sent, work);
+        }
         let mut needs_producer = false;
         match result {
             Ok(Produced { results, throttle_ms }) => {
@@ -372,6 +375,18 @@ impl Kafka {
             }
         }
         needs_producer
+    }
+
+    /// Counts flows that were sent again although the broker may have them under an earlier
+    /// identity.
+    fn count_repeated(&mut self, sent: &[Sent], work: &mut Work) {
+        for Sent { partition, .. } in sent {
+            let parcel = self.first(*partition).map(|(_, parcel)| parcel);
+            if let Some(parcel) = parcel.filter(|parcel| parcel.may_repeat) {
+                parcel.may_repeat = false;
+                work.repeat(parcel.flows.len());
+            }
+        }
     }
 
     /// Returns the first parcel of a partition, and its position.
@@ -407,14 +422,11 @@ impl Kafka {
         }
     }
 
-    /// Forgets the identity of this producer. Counts flows that are sent again although the broker
-    /// may have them.
-    fn start_anew(&mut self, work: &mut Work) {
+    /// Forgets the identity of this producer. Marks flows that the broker may have under it.
+    fn start_anew(&mut self) {
         self.producer = None;
         for parcel in &mut self.parcels {
-            if std::mem::take(&mut parcel.is_unknown) {
-                work.repeat(parcel.flows.len());
-            }
+            parcel.may_repeat |= std::mem::take(&mut parcel.is_unknown);
         }
     }
 

@@ -11,8 +11,11 @@ pub(super) struct Parcel {
     pub(super) partition: usize,
     /// Positions in the batch, in rising order.
     pub(super) flows: Vec<usize>,
-    /// True if the broker may have stored it: it was sent, or is about to be.
+    /// True if the broker may have stored it under the identity that the producer has: it was sent,
+    /// or is about to be.
     pub(super) is_unknown: bool,
+    /// True if the broker may have stored it under an earlier identity, and it was not sent since.
+    pub(super) may_repeat: bool,
 }
 
 /// Parcel in a request.
