@@ -360,9 +360,7 @@ impl Kafka {
                 for sent in sent {
                     let mut results = results.iter();
                     let result = results.find(|(partition, _)| *partition as usize == sent.partition);
-                    let code = result.map(|(_, code)| *code);
-                    self.settle(sent, code, work);
-                    needs_producer |= code.is_some_and(Code::needs_producer);
+                    needs_producer |= self.settle(sent, result.map(|(_, code)| *code), work);
                 }
             }
             Err(cause) => {
@@ -394,16 +392,21 @@ impl Kafka {
         self.parcels.iter_mut().enumerate().find(|(_, parcel)| parcel.partition == partition)
     }
 
-    /// Notes the result of a parcel that was sent, if the answer has one.
-    fn settle(&mut self, sent: Sent, code: Option<Code>, work: &mut Work) {
+    /// Notes the result of a parcel that was sent, if the answer has one. Returns true if the
+    /// producer must start anew.
+    fn settle(&mut self, sent: Sent, code: Option<Code>, work: &mut Work) -> bool {
         let Sent { partition, was_unknown } = sent;
         let part = Part::Partition(partition, self.leader(partition));
-        let Some((at, parcel)) = self.first(partition) else { return };
-        let Some(code) = code else { return self.stalls.fail(part, late(), now()) };
+        let Some((at, parcel)) = self.first(partition) else { return false };
+        let Some(code) = code else {
+            self.stalls.fail(part, late(), now());
+            return false;
+        };
         parcel.is_unknown = was_unknown || code.is_unknown();
         let cause = code.text(&self.broker.name);
         if !code.is_stored() && !code.is_too_large() {
-            return self.stalls.fail(part, cause, now());
+            self.stalls.fail(part, cause, now());
+            return code.needs_producer();
         }
         self.stalls.end(part);
         let parcel = self.parcels.remove(at);
@@ -419,7 +422,10 @@ impl Kafka {
         } else {
             let maybe = if was_unknown { ", but an earlier attempt may have stored it" } else { "" };
             work.lose(&parcel.flows, cause + maybe);
+            // The broker would take the next parcel for this one, if it has the same numbers.
+            return was_unknown;
         }
+        false
     }
 
     /// Forgets the identity of this producer. Marks flows that the broker may have under it.

@@ -20,7 +20,7 @@ fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
 /// Sends the first parcel of a partition, and settles it. Returns true if the partition works.
 fn settle(kafka: &mut Kafka, partition: usize, code: Option<i16>, work: &mut Work) -> bool {
     let sent = kafka.first(partition).unwrap().1.send();
-    kafka.settle(sent, code.map(Code), work);
+    let _ = kafka.settle(sent, code.map(Code), work);
     kafka.state(partition, now()) == State::Works
 }
 

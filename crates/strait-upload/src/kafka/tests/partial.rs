@@ -160,3 +160,18 @@ fn numbers_of_a_parcel_are_not_used_again_after_a_cancelled_attempt() {
         assert!(kafka.producer.is_none());
     });
 }
+
+#[test]
+fn numbers_of_a_flow_that_became_too_large_are_not_used_again() {
+    run(async {
+        let mut reactions = [Reaction::Close, Reaction::Code(10)].into_iter();
+        let fake = Fake::start(&[1, 1], move |_| reactions.next().unwrap_or(Reaction::Code(0))).await;
+        let mut publisher = publisher(&fake);
+        publisher.client.stalls = Stalls::new(Attempts::new(Duration::ZERO, Duration::ZERO), HOUR);
+        let answer = publisher.publish(&batch(&[0])).await;
+        assert!(answer.cause.ends_with("but an earlier attempt may have stored it"), "{answer:?}");
+        assert!(publisher.publish(&batch(&[0])).await.lost.is_empty());
+        let numbers: Vec<_> = fake.state().got.iter().map(|got| (got.producer, got.sequence)).collect();
+        assert_eq!(numbers, [(1, 0), (1, 0), (2, 0)]);
+    });
+}
