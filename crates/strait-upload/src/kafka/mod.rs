@@ -78,6 +78,8 @@ pub(crate) struct Kafka {
 
 /// Identity of this producer.
 struct Producer {
+    /// Identifier of the cluster, which does not know the producers of another one.
+    cluster: String,
     id: i64,
     epoch: i16,
     /// Number of the next record of each partition; 0 if there is none.
@@ -184,10 +186,16 @@ impl Kafka {
         let (topic, end) = (&self.broker.name, Instant::now() + ACK_LIMIT);
         let answer = connection.call(METADATA, &requests::metadata(topic), end).await?;
         let metadata = requests::read_metadata(&answer, topic)?;
+        if self.producer.as_ref().is_some_and(|producer| producer.cluster != metadata.cluster) {
+            self.start_anew();
+            self.stalls.retain(|_| false);
+            self.cluster = None;
+        }
         if self.producer.is_none() {
             let answer = connection.call(INIT_PRODUCER_ID, &requests::init_producer_id(), end).await?;
-            let (id, epoch) = requests::read_producer_id(&answer, topic)?;
-            self.producer = Some(Producer { id, epoch, sequences: BTreeMap::new() });
+            let (id, epoch) = requests::read_producer_id(&answer, &self.broker.name)?;
+            let cluster = metadata.cluster.clone();
+            self.producer = Some(Producer { cluster, id, epoch, sequences: BTreeMap::new() });
         }
         let others = metadata.brokers.iter().map(|(_, address)| address);
         let others = others.filter(|address| !self.broker.addresses.contains(address));
@@ -329,7 +337,7 @@ impl Kafka {
 
     /// Encodes the first parcel of a partition, and marks it as sent.
     fn encode(&mut self, partition: usize, batch: &Batch, time_ms: i64) -> Option<(Sent, Vec<u8>)> {
-        let Producer { id, epoch, sequences } = self.producer.as_ref()?;
+        let Producer { id, epoch, sequences, .. } = self.producer.as_ref()?;
         let sequence = sequences.get(&partition).copied().unwrap_or(0);
         let origin = Origin { producer: *id, epoch: *epoch, sequence };
         let parcel = self.parcels.iter_mut().find(|parcel| parcel.partition == partition)?;

@@ -12,7 +12,7 @@ fn producer(flows: usize, partitions: usize) -> (Kafka, Work) {
     let work = Work::new(&batch);
     let broker: Broker = "kafka://h/flows".parse().unwrap();
     let mut kafka = Kafka::new(broker, "c".into(), Access { tls: None, login: None });
-    kafka.producer = Some(Producer { id: 1, epoch: 0, sequences: BTreeMap::new() });
+    kafka.producer = Some(Producer { cluster: String::new(), id: 1, epoch: 0, sequences: BTreeMap::new() });
     kafka.parcels = parcels::sort(&batch, &work, partitions);
     (kafka, work)
 }

@@ -175,3 +175,20 @@ fn numbers_of_a_flow_that_became_too_large_are_not_used_again() {
         assert_eq!(numbers, [(1, 0), (1, 0), (2, 0)]);
     });
 }
+
+#[test]
+fn another_cluster_at_the_same_address_gets_another_producer_from_the_first_number_on() {
+    run(async {
+        let fake = Fake::start(&[1, 1], store).await;
+        let mut publisher = publisher(&fake);
+        for (name, expected) in [("a", (1, 0)), ("a", (1, 1)), ("b", (2, 0)), ("b", (2, 1))] {
+            fake.state().name = name;
+            assert!(publisher.publish(&batch(&[0])).await.lost.is_empty());
+            let got = fake.state().got.pop().unwrap();
+            assert_eq!((got.producer, got.sequence), expected);
+            publisher.client.close(String::new());
+        }
+        let state = fake.state();
+        assert_eq!((state.asked, state.producers), (4, 2));
+    });
+}
