@@ -20,7 +20,7 @@ use crate::input;
 use crate::lanes::{self, Limits};
 use crate::live::LiveLine;
 use crate::metrics::Metrics;
-use crate::output::{self, print_stderr};
+use crate::output::{self, Closed, print_stderr};
 use crate::parse::{NumberList, bytes, count, kibibytes, mebibytes, path, seconds, wait};
 
 pub(crate) use self::interfaces::ChosenInterface;
@@ -227,9 +227,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         print_stderr(format_args!("strait: note: {losses}\n"));
     }
     let owners = output.owners();
-    let files = output.close(&report);
-    print_report(&report, args.json, owners)?;
-    let result = files.map(|files| {
+    let Closed { line, exported } = output.close(&report);
+    print_report(&JsonReport { report: &report, owners, exported }, args.json)?;
+    let result = line.map(|files| {
         // With --json only after a failure, to name the remaining files.
         if let Some(files) = files.filter(|_| !args.json || failure.is_some()) {
             print_stderr(format_args!("{files}\n"));
@@ -247,17 +247,12 @@ fn is_option(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c == '-' || c.is_ascii_alphabetic()))
 }
 
-fn print_report(
-    report: &strait_ledger::Report,
-    json: bool,
-    owners: Option<serde_json::Value>,
-) -> Result<(), Error> {
+fn print_report(object: &JsonReport<'_>, json: bool) -> Result<(), Error> {
     if json {
-        let object = JsonReport { report, owners };
-        let text = serde_json::to_string(&object).map_err(|error| Error::Failed(error.to_string()))?;
+        let text = serde_json::to_string(object).map_err(|error| Error::Failed(error.to_string()))?;
         return Ok(output::print_line(&text)?);
     }
-    print_stderr(format_args!("{report}"));
+    print_stderr(format_args!("{}", object.report));
     Ok(())
 }
 
@@ -269,6 +264,9 @@ struct JsonReport<'a> {
     /// Packets by owner, with `--owner` and without `-w`.
     #[serde(skip_serializing_if = "Option::is_none")]
     owners: Option<serde_json::Value>,
+    /// Totals of an export.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exported: Option<serde_json::Value>,
 }
 
 impl Args {

@@ -86,15 +86,29 @@ impl Output {
     }
 
     /// Completes the output: writes a file's statistics and gives it its final name, or flushes
-    /// text. Returns a line about the files.
-    pub(crate) fn close(self, report: &Report) -> Result<Option<String>, Error> {
-        match self {
+    /// text.
+    pub(crate) fn close(self, report: &Report) -> Closed {
+        let line = match self {
             Self::File(file) => file.close(report).map(Some),
-            Self::Tables(tables) => tables.close(report)?.line().map(Some),
+            Self::Tables(tables) => match tables.close(report) {
+                Ok(totals) => {
+                    return Closed { line: totals.line().map(Some), exported: totals.exported() };
+                }
+                Err(error) => Err(error),
+            },
             Self::Text(mut text) => text.flush().map(|()| None),
             Self::Owners(_) | Self::Nothing => Ok(None),
-        }
+        };
+        Closed { line, exported: None }
     }
+}
+
+/// Completed output.
+pub(crate) struct Closed {
+    /// Line about the files, or the failure.
+    pub(crate) line: Result<Option<String>, Error>,
+    /// Totals of an export, as a JSON object.
+    pub(crate) exported: Option<serde_json::Value>,
 }
 
 impl Sink for Output {

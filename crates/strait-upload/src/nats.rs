@@ -15,7 +15,7 @@ use strait_program::Error;
 use strait_program::broker::Broker;
 use tokio::time::{Instant, timeout_at};
 
-use crate::publish::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
+use crate::client::{ACK_LIMIT, Batch, CONNECT_LIMIT, Client, Work, late};
 
 /// Maximum number of messages without an acknowledgment: those of a batch.
 const UNACKNOWLEDGED_MAX: usize = 16 << 10;

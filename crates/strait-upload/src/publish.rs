@@ -8,7 +8,6 @@
 use std::io::{BufRead as _, Read as _, Stdin};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use strait_os::retry::{Attempts, Step};
 use strait_program::Error;
 use strait_program::broker::{Answer, Broker, HEAD_LEN_MAX, Head, Kind};
@@ -16,124 +15,16 @@ use strait_program::output::print_text;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::time::timeout_at;
 
+use crate::client::{BACKOFF, BACKOFF_MAX, Batch, Client, RETRY_FOR, Work};
 use crate::kafka::Kafka;
 use crate::nats::Nats;
 
-/// Time for which flows wait while the broker does not take them.
-const RETRY_FOR: Duration = Duration::from_secs(10);
 /// Time for all attempts of a batch, which can take many requests. The program that makes the flows
 /// waits for the answer for 60 s, and then counts all of them as lost.
 const BATCH_LIMIT: Duration = Duration::from_secs(45);
-/// First and longest pause between two attempts.
-const BACKOFF: Duration = Duration::from_millis(250);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Limit of an attempt to connect, and of the acknowledgments of a batch.
-pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-pub(crate) const ACK_LIMIT: Duration = Duration::from_secs(5);
-
-/// Connection to a broker, which is opened when it is needed.
-pub(crate) trait Client {
-    /// Sends the open flows of a batch, and settles those that the broker answers.
-    ///
-    /// # Errors
-    /// The cause, if flows are still open.
-    ///
-    /// # Cancellation
-    /// The attempt ends at any wait if the time is over. [`Self::close`] and [`Self::forget`]
-    /// follow.
-    async fn attempt(&mut self, batch: &Batch, work: &mut Work) -> Result<(), String>;
-    /// Forgets the batch, of which the open flows are lost.
-    fn forget(&mut self);
-    /// Closes the connection after a failure. Returns the cause, or a better one.
-    fn close(&mut self, cause: String) -> String;
-}
-
-/// Flows that are acknowledged together.
-pub(crate) struct Batch {
-    /// Number of the first flow.
-    first: u64,
-    lines: Vec<Bytes>,
-}
-
-impl Batch {
-    /// Splits lines, each of which is a flow.
-    pub(crate) fn new(first: u64, lines: Vec<u8>) -> Self {
-        let all = Bytes::from(lines);
-        let line = |line: &[u8]| all.slice_ref(line);
-        let lines = all.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line);
-        Self { first, lines: lines.collect() }
-    }
-
-    /// Returns positions and lines of the open flows.
-    pub(crate) fn open(&self, work: &Work) -> impl Iterator<Item = (usize, &Bytes)> {
-        work.open.iter().filter_map(|&at| Some((at, self.lines.get(at)?)))
-    }
-
-    /// Returns the line of a flow.
-    pub(crate) fn line(&self, at: usize) -> &[u8] {
-        self.lines.get(at).map_or(&[], |line| line)
-    }
-
-    /// Returns the identifier of a flow: `CAPTURE-NUMBER`.
-    pub(crate) fn id(&self, capture: &str, at: usize) -> String {
-        format!("{capture}-{}", self.first.wrapping_add(at as u64))
-    }
-}
-
-/// Progress of a batch.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Work {
-    /// Positions of the flows that the broker has not answered, in rising order.
-    open: Vec<usize>,
-    /// The broker's answer so far: flows that it will not take.
-    answer: Answer,
-}
-
-impl Work {
-    pub(crate) fn new(batch: &Batch) -> Self {
-        Self { open: (0..batch.lines.len()).collect(), answer: Answer::default() }
-    }
-
-    pub(crate) fn open(&self) -> &[usize] {
-        &self.open
-    }
-
-    /// Notes acknowledged flows, in rising order.
-    pub(crate) fn settle(&mut self, acknowledged: &[usize]) {
-        self.open.retain(|at| acknowledged.binary_search(at).is_err());
-    }
-
-    /// Notes flows, in rising order, that the broker will not take.
-    pub(crate) fn refuse(&mut self, refused: &[usize], cause: String) {
-        self.settle(refused);
-        self.answer.lost.extend(refused);
-        self.answer.cause = cause;
-    }
-
-    /// Counts flows that are sent again although the broker may have stored them.
-    pub(crate) fn repeat(&mut self, flows: usize) {
-        self.answer.repeated += flows as u64;
-    }
-
-    /// Returns the answer, with the open flows as lost ones.
-    pub(crate) fn end(self, cause: &str) -> Answer {
-        let mut answer = self.answer;
-        if !self.open.is_empty() {
-            answer.lost.extend(self.open);
-            cause.clone_into(&mut answer.cause);
-        }
-        answer
-    }
-}
-
-/// Returns the cause of missing acknowledgments.
-pub(crate) fn late() -> String {
-    format!("it has not acknowledged all flows within {} s", ACK_LIMIT.as_secs())
-}
-
 /// Client, with the plan of its attempts.
-struct Publisher<C> {
-    client: C,
+pub(crate) struct Publisher<C> {
+    pub(crate) client: C,
     attempts: Attempts,
     batch_limit: Duration,
     /// Cause of the last failure.
@@ -143,19 +34,19 @@ struct Publisher<C> {
 }
 
 impl<C: Client> Publisher<C> {
-    fn new(client: C) -> Self {
+    pub(crate) fn new(client: C) -> Self {
         let attempts = Attempts::new(BACKOFF, BACKOFF_MAX);
         Self { client, attempts, batch_limit: BATCH_LIMIT, cause: String::new(), is_partial: false }
     }
 
     /// Publishes a batch, and waits for its acknowledgments. Returns the flows without one.
     ///
-    /// A part of the broker can be down for long, such as one partition. The first attempt of a
-    /// batch then waits for no pause: the flows of the other parts must not be lost.
-    async fn publish(&mut self, batch: &Batch) -> Answer {
+    /// If the last batch was taken in part, the broker can be reached: the first attempt then waits
+    /// for no pause.
+    pub(crate) async fn publish(&mut self, batch: &Batch) -> Answer {
         let mut work = Work::new(batch);
         let end = tokio::time::Instant::now() + self.batch_limit;
-        while !work.open.is_empty() {
+        while !work.open().is_empty() {
             let step = if std::mem::take(&mut self.is_partial) {
                 Step::Attempt
             } else {
@@ -184,7 +75,7 @@ impl<C: Client> Publisher<C> {
                 }
             }
         }
-        self.is_partial = !work.open.is_empty() && work.open.len() < batch.lines.len();
+        self.is_partial = !work.open().is_empty() && work.open().len() < batch.flows();
         work.end(&self.cause)
     }
 
@@ -265,7 +156,7 @@ mod tests {
             if self.is_up {
                 work.settle(&[0]);
             }
-            Err("a partition has no leader".into())
+            Err("the connection was closed".into())
         }
 
         fn forget(&mut self) {}
@@ -276,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_healthy_partitions_are_taken_while_another_one_is_down() {
+    fn batch_after_one_that_was_taken_in_part_waits_for_no_pause() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut publisher = Publisher::new(Half { is_up: true, attempts: 0 });
         let batch = Batch::new(0, b"one\ntwo\n".to_vec());
@@ -325,16 +216,5 @@ mod tests {
         assert_eq!((answer.lost, answer.cause), (vec![1], publisher.over()));
         assert_eq!(publisher.client.calls, ["attempt", "close", "forget"]);
         assert!(publisher.is_partial);
-    }
-
-    #[test]
-    fn batch_has_a_flow_for_each_line() {
-        let batch = Batch::new(7, b"one\ntwo\n".to_vec());
-        let mut work = Work::new(&batch);
-        let open: Vec<_> = batch.open(&work).map(|(at, line)| (batch.id("c", at), line.clone())).collect();
-        assert_eq!(open, [("c-7".into(), Bytes::from("one")), ("c-8".into(), Bytes::from("two"))]);
-        work.settle(&[0]);
-        assert_eq!(work.open(), [1]);
-        assert!(Work::new(&Batch::new(0, Vec::new())).open().is_empty());
     }
 }

@@ -37,7 +37,7 @@ impl Root {
     /// process has: `ip netns exec` hides it by another mount of /sys. A mount of its own, made
     /// without the options of the first, would take them from the whole hierarchy.
     pub(super) fn find() -> Option<Self> {
-        if let Some(path) = mount_point("self") {
+        if let Some(path) = mount_point("self").filter(|path| open_hierarchy(path).is_some()) {
             return Some(Self { path, directory: None });
         }
         // Opened now, because the privilege to follow the link of another process may be dropped.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use strait_capture::{Lane, Session};
 use strait_ledger::{Capture, LaneCounts, Report};
 
-use super::{Args, print_report};
+use super::{Args, JsonReport, print_report};
 use crate::Error;
 use crate::bulk::Bar;
 use crate::lanes::{count_sink_loss, take_one};
@@ -76,7 +76,8 @@ pub(super) fn run(args: &Args, files: &[String]) -> Result<(), Error> {
             &Capture::default(),
         )
     };
-    print_report(&report, args.json, None)?;
+    let exported = done.totals.as_ref().and_then(Totals::exported);
+    print_report(&JsonReport { report: &report, owners: None, exported }, args.json)?;
     match done.totals.as_ref().map(Totals::line) {
         Some(Ok(line)) if !args.json || done.failure.is_some() => print_stderr(format_args!("{line}\n")),
         Some(Err(error)) => done.failure = done.failure.or(Some(error)),

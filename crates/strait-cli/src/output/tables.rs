@@ -471,6 +471,16 @@ impl Totals {
         self.summary.add(&other.summary);
     }
 
+    /// Returns the totals of an export as a JSON object, if this was one.
+    pub(crate) fn exported(&self) -> Option<serde_json::Value> {
+        let Exported { flows, messages, bytes, lost, repeated, .. } = self.summary.exported;
+        matches!(self.place, Some(Place::Export(_))).then(|| {
+            serde_json::json!({
+                "flows": flows, "messages": messages, "bytes": bytes, "lost": lost, "repeated": repeated,
+            })
+        })
+    }
+
     /// Waits for the end of an upload, and returns the line.
     ///
     /// # Errors

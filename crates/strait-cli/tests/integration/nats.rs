@@ -104,7 +104,11 @@ fn several_files_are_one_export() {
     let Some(nats) = Nats::up_or_skip() else { return };
     let inputs = ["capture", "-r", RECORDING, "-r", RECORDING, "--json", "--to", &nats.url("flows.a"), "ip"];
     let ledger = ledger(&run(&inputs).success());
-    assert_eq!(packets(&flows(&nats)), count(&ledger, "delivered"));
+    let flows = flows(&nats);
+    assert_eq!(packets(&flows), count(&ledger, "delivered"));
+    let exported = ["flows", "messages", "lost", "repeated"].map(|name| count(&ledger["exported"], name));
+    let flows = flows.len() as u64;
+    assert_eq!(exported, [flows, flows, 0, 0]);
 }
 
 #[test]

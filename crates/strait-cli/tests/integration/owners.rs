@@ -48,21 +48,28 @@ fn owner_is_at_the_end_of_each_line() {
     assert_eq!(text.lines().filter(|line| line.contains(&owner)).count(), DATAGRAMS, "{text}");
 }
 
-/// `ip netns exec` mounts another /sys, so that the cgroups are not mounted for its program.
+/// `ip netns exec` mounts another /sys, so that the cgroups are not mounted for its program. Under
+/// another mount on their mount point they still are, but cannot be reached.
 #[test]
 fn cgroup_is_found_if_another_mount_hides_the_hierarchy() {
-    const WITH_ANOTHER_SYS: &str = "umount -l /sys && mount -t sysfs none /sys && exec \"$0\" \"$@\"";
+    const ANOTHER_SYS: &str = "umount -l /sys && mount -t sysfs none /sys";
+    const HIDDEN: &str =
+        "mount -t tmpfs none $(awk '$3 == \"cgroup2\" { print $2; exit }' /proc/self/mounts)";
     let Some(wire) = Wire::builder().ipv4().or_skip().filter(|_| lab::program_or_skip("unshare")) else {
         return;
     };
     let Some(_probe) = capture(&wire, &[]) else { return };
-    let launch = wire.left().command("unshare").args(["--mount", "sh", "-c", WITH_ANOTHER_SYS, STRAIT]);
-    let capture = Capture::watch(launch.args(["capture", "-i", "left", "--owner"]).args(COUNT).arg(FILTER));
-    send_datagrams(&wire);
-    let text = capture.wait().success().text();
-    let owner = format!(", owner {}[{}] user ", command(), std::process::id());
-    let has_cgroup = |line: &&str| line.contains(&owner) && line.contains(" cgroup /");
-    assert_eq!(text.lines().filter(has_cgroup).count(), DATAGRAMS, "{text}");
+    for mount in [ANOTHER_SYS, HIDDEN] {
+        let script = format!("{mount} && exec \"$0\" \"$@\"");
+        let launch = wire.left().command("unshare").args(["--mount", "sh", "-c", &script, STRAIT]);
+        let launch = launch.args(["capture", "-i", "left", "--owner"]).args(COUNT).arg(FILTER);
+        let capture = Capture::watch(launch);
+        send_datagrams(&wire);
+        let text = capture.wait().success().text();
+        let owner = format!(", owner {}[{}] user ", command(), std::process::id());
+        let has_cgroup = |line: &&str| line.contains(&owner) && line.contains(" cgroup /");
+        assert_eq!(text.lines().filter(has_cgroup).count(), DATAGRAMS, "{mount}: {text}");
+    }
 }
 
 #[test]

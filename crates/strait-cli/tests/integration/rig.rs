@@ -241,6 +241,7 @@ pub(crate) fn export_to_none(wire: &Wire, url: &str, name: &str, cause: &str) ->
     let ledger = ledger(&finished);
     let lost = count(&ledger["lost"], "sink");
     assert!(lost > 0 && lost == count(&ledger, "received") - count(&ledger, "filtered"), "{ledger}");
+    assert!(count(&ledger["exported"], "lost") > 0, "{ledger}");
     assert!(finished.stderr.contains(&format!("strait: export to {name}: ")), "{}", finished.stderr);
     finished
 }

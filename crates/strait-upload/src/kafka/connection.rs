@@ -1,8 +1,10 @@
 //! Connection to one broker: requests and answers in frames, one after the other.
 
+use std::net::SocketAddr;
+
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
@@ -11,6 +13,8 @@ use super::wire::put_text;
 
 /// Name of this program in the broker's log and quotas.
 const CLIENT: &str = "strait";
+/// Maximum number of addresses of a name that are tried.
+const ADDRESSES_MAX: usize = 16;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -29,7 +33,8 @@ impl Connection {
         tls: Option<&TlsConnector>,
         end: Instant,
     ) -> Result<Self, String> {
-        let stream = within(end, TcpStream::connect(address)).await?;
+        let addresses: Vec<_> = within(end, lookup_host(address)).await?.take(ADDRESSES_MAX).collect();
+        let stream = connect(&addresses, end).await?;
         // A request is written as a whole.
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let stream: Box<dyn Stream> = match tls {
@@ -84,6 +89,20 @@ impl Connection {
     }
 }
 
+/// Connects to the first address that answers. Each has a share of the time: one may drop packets.
+async fn connect(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, String> {
+    let mut failure = "its name has no address".to_owned();
+    for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let now = Instant::now();
+        let share = end.saturating_duration_since(now) / left;
+        match within(now + share, TcpStream::connect(address)).await {
+            Ok(stream) => return Ok(stream),
+            Err(cause) => failure = cause,
+        }
+    }
+    Err(failure)
+}
+
 /// Waits for an operation until `end`.
 async fn within<T>(end: Instant, operation: impl Future<Output = std::io::Result<T>>) -> Result<T, String> {
     match timeout_at(end, operation).await {
@@ -97,14 +116,37 @@ async fn within<T>(end: Instant, operation: impl Future<Output = std::io::Result
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::net::{TcpListener, TcpSocket};
+
     use super::super::requests::{METADATA, PRODUCE};
     use super::*;
+
+    #[test]
+    fn address_after_one_that_drops_packets_is_tried() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let any = "127.0.0.1:0".parse().unwrap();
+            let full = TcpSocket::new_v4().unwrap();
+            full.bind(any).unwrap();
+            // The queue has room for one connection. The kernel drops the packets of others.
+            let full = full.listen(0).unwrap();
+            let full_at = full.local_addr().unwrap();
+            let _first = TcpStream::connect(full_at).await.unwrap();
+            let open = TcpListener::bind(any).await.unwrap();
+            let end = Instant::now() + Duration::from_secs(4);
+            let stream = connect(&[full_at, open.local_addr().unwrap()], end).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), open.local_addr().unwrap());
+            assert!(connect(&[], end).await.unwrap_err().contains("no address"));
+        });
+    }
 
     #[test]
     fn answer_is_refused_above_the_limit_of_its_request() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let end = Instant::now() + std::time::Duration::from_mins(1);
+            let end = Instant::now() + Duration::from_mins(1);
             let length = PRODUCE.answer_len_max + 1;
             for (api, is_taken) in [(METADATA, true), (PRODUCE, false)] {
                 let (stream, mut broker) = tokio::io::duplex(2 * length);

@@ -1,4 +1,5 @@
-//! Requests of a producer, in versions that Kafka 0.11 and newer have.
+//! Requests of a producer, in versions that Kafka 0.11 and newer have. Those of a login need Kafka
+//! 1.0 (KIP-152).
 
 use super::wire::{Malformed, Reader, put_bytes, put_text};
 
@@ -117,6 +118,8 @@ impl Code {
 /// Cluster, as one of its brokers knows it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
+    /// Identifier of the cluster; empty if it has none.
+    pub(super) cluster: String,
     /// Number and address of each broker.
     pub(super) brokers: Vec<(i32, String)>,
     /// Leader of each partition of the topic.
@@ -141,7 +144,7 @@ pub(super) fn read_metadata(bytes: &[u8], topic: &str) -> Result<Metadata, Strin
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         Ok((id, format!("{host}:{port}")))
     })?;
-    let (_cluster, _controller) = (from.text()?, from.i32()?);
+    let (cluster, _controller) = (from.text()?.to_owned(), from.i32()?);
     let topics = from.all(|from| {
         let (code, name) = (Code(from.i16()?), from.text()?);
         from.skip(1)?;
@@ -163,7 +166,7 @@ pub(super) fn read_metadata(bytes: &[u8], topic: &str) -> Result<Metadata, Strin
         let entry = usize::try_from(index).ok().and_then(|index| leaders.get_mut(index));
         *entry.ok_or(Malformed)? = Some(leader).filter(|leader| *leader != NO_BROKER);
     }
-    Ok(Metadata { brokers, leaders })
+    Ok(Metadata { cluster, brokers, leaders })
 }
 
 /// Request for the identifier of a producer without transactions.
@@ -260,7 +263,7 @@ mod tests {
             bytes.extend(9092_i32.to_be_bytes());
             bytes.extend(NULL.to_be_bytes());
         }
-        bytes.extend(NULL.to_be_bytes());
+        put_text(&mut bytes, "c");
         bytes.extend(7_i32.to_be_bytes());
         bytes.extend(1_i32.to_be_bytes());
         let topic = bytes.len();
@@ -275,7 +278,7 @@ mod tests {
             bytes.extend([0; 8]);
         }
         let brokers = vec![(7, "a.example:9092".to_owned()), (8, "[::1]:9092".to_owned())];
-        let expected = Metadata { brokers, leaders: vec![None, Some(8)] };
+        let expected = Metadata { cluster: "c".into(), brokers, leaders: vec![None, Some(8)] };
         assert_eq!(read_metadata(&bytes, "flows"), Ok(expected));
         for end in 0..bytes.len() {
             assert!(read_metadata(&bytes[..end], "flows").is_err(), "{end}");
