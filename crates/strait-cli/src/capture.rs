@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// Capture the packets of a running container, by its name, its identifier or the start of it
     #[arg(long, value_name = "ID|NAME", conflicts_with_all = ["read", "process"])]
     container: Option<String>,
+    /// Print nothing but a failure on standard error, for strait extcap
+    #[arg(long, hide = true)]
+    no_notices: bool,
     #[command(flatten, next_help_heading = "Kernel path")]
     kernel: KernelArgs,
     #[command(flatten, next_help_heading = "Files")]
@@ -189,6 +192,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     if args.schema {
         return output::print_schema();
+    }
+    if args.no_notices {
+        output::omit_notices();
     }
     let files = input::files(&args.read)?;
     args.check(&files)?;
