@@ -318,7 +318,18 @@ impl Args {
                 "--fanout works with packet sockets only: {reason}; omit --fanout, or use --path v3"
             ));
         }
-        if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
+        let option = self.filter.iter().position(|word| is_option(word));
+        let words = &self.filter[..option.unwrap_or(self.filter.len())];
+        if let Some(name) = input::file_in_filter(words) {
+            return usage(if self.read.is_empty() {
+                format!("{name} is a file, not a filter: use -r {name}")
+            } else {
+                format!(
+                    "{name} is a file, not a filter: repeat -r, or quote the pattern, as in -r 'day/*.pcap'"
+                )
+            });
+        }
+        if let Some(word) = option.map(|at| &self.filter[at]) {
             return usage(format!("{word}: options must precede the filter"));
         }
         match interfaces::interface_in_filter(&self.filter).filter(|_| self.read.is_empty()) {

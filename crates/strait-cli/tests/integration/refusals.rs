@@ -314,6 +314,15 @@ fn name_of_a_compressed_file_is_refused_with_the_command_to_compress() {
 }
 
 #[test]
+fn filter_whose_first_word_is_a_file_is_a_filter() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("host"), "").unwrap();
+    let launch = Launch::new("sh").args(["-c", "cd \"$0\" && exec \"$@\""]).arg(directory.path());
+    let capture = [STRAIT, "capture", "--json", "-r", RECORDING, "host", "192.0.2.1"];
+    let _ = launch.args(capture).run(LIMIT).unwrap().success();
+}
+
+#[test]
 fn two_captures_do_not_share_a_file() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
@@ -333,6 +342,8 @@ fn contradictory_options_are_refused_before_any_file_is_opened() {
     let file = directory.path().join("in.pcap");
     fs::copy(RECORDING, &file).unwrap();
     let name = file.to_str().unwrap();
+    let plain = directory.path().join("plain").to_str().unwrap().to_owned();
+    fs::copy(RECORDING, &plain).unwrap();
     for (arguments, message) in [
         (&["-r", name, "-w", name][..], "name the same file"),
         (&["-r", name, "--path", "v3"], "cannot be used with"),
@@ -343,6 +354,10 @@ fn contradictory_options_are_refused_before_any_file_is_opened() {
         (&["-i", "lo", "-p", "xdp-generic", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["-i", "lo", "-p", "tap", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["-i", "lo", "-p", "zerocopy", "--fanout", "hash"], "--fanout works with packet sockets only"),
+        (&["-r", name, name], "is a file, not a filter: repeat -r, or quote the pattern"),
+        (&["-r", name, "new.pcapng", "--to", "file:x"], "new.pcapng is a file, not a filter: repeat -r"),
+        (&["-r", name, &plain, "-q"], "plain is a file, not a filter: repeat -r"),
+        (&[name, "tcp"], "is a file, not a filter: use -r /"),
         (&["lo"], "lo is an interface: use -i lo"),
         (&["lo", "tcp", "port", "80"], "lo is an interface: use -i lo"),
         (&["-i", "lo", "-F", name, "udp"], "cannot be used with"),
