@@ -497,14 +497,22 @@ fn usage_errors_are_reported() {
         (files.path("source").display().to_string(), files.directory.path().display().to_string());
     // A port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let start = format!("Connection refused (os error 111); start strait receive -l {closed} there first");
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = occupied.local_addr().unwrap().port();
+    let used = format!("127.0.0.1:{port}");
+    let finder = format!("ss -ltnp 'sport = :{port}' shows the program that uses it");
     let missing = files.path("missing").display().to_string();
     for (arguments, code, words) in [
-        (vec!["send", &source, &closed], 1, "Connection refused"),
+        (vec!["send", &source, &closed], 1, &*start),
+        (vec!["send", "--raw", &source, &closed], 1, "Connection refused (os error 111); no program listens"),
         (vec!["send", &source, "localhost"], 2, "HOST:PORT"),
         (vec!["send", &missing, &closed], 1, "No such file"),
         (vec!["send", &directory, &closed], 1, "is a directory"),
         (vec!["send", "--mode", "sendfile", "-", &closed], 2, "sendfile cannot send it"),
         (vec!["send", "--threshold", "0", &source, &closed], 2, "above 0, or auto"),
+        (vec!["receive", "-l", &used], 1, &finder),
+        (vec!["relay", "--listen", &used, "--to", &closed], 1, &finder),
         (vec!["receive", "-l", "here"], 2, "give ADDRESS:PORT"),
         (vec!["receive", "-l", "192.0.2.1:1"], 1, "listen on 192.0.2.1:1"),
         (vec!["receive", "-o", &directory], 1, "is a directory"),
