@@ -270,7 +270,12 @@ fn unwritable_target_is_reported_before_the_capture() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().to_str().unwrap();
     let missing = directory.path().join("missing/file");
-    for (target, words) in [(folder, "directory"), (missing.to_str().unwrap(), "No such file or directory")] {
+    let parent = format!("the directory {folder}/missing does not exist: mkdir -p {folder}/missing");
+    for (target, words) in [
+        (folder, "directory"),
+        (missing.to_str().unwrap(), &parent),
+        (&format!("{folder}/new/"), "give the name of a file"),
+    ] {
         let (code, line) = refused(&wire, &["capture", "-i", "right", "-w", target]);
         assert_eq!(code, 1, "{line}");
         assert!(line.contains(words) && line.contains(target), "{line}");

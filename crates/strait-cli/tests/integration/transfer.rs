@@ -495,6 +495,7 @@ fn usage_errors_are_reported() {
     let files = Files::with_source(1);
     let (source, directory) =
         (files.path("source").display().to_string(), files.directory.path().display().to_string());
+    let new_directory = format!("{directory}/new/");
     // A port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let start = format!("Connection refused (os error 111); start strait receive -l {closed} there first");
@@ -517,6 +518,7 @@ fn usage_errors_are_reported() {
         (vec!["receive", "-l", "192.0.2.1:1"], 1, "listen on 192.0.2.1:1"),
         (vec!["receive", "-o", &directory], 1, "is a directory"),
         (vec!["receive", "-o", "/no/such/file"], 1, "No such file"),
+        (vec!["receive", "-o", &new_directory], 1, "is a directory: give a file"),
     ] {
         let finished = run(&arguments);
         assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);
