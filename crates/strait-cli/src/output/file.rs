@@ -28,7 +28,8 @@ use crate::parse::{count, mebibytes, megabytes, seconds};
 // The group would have the name Args, like the group of the command.
 #[group(skip)]
 pub(crate) struct Args {
-    /// Write packets to this file, `-` for standard output, instead of printing them
+    /// Write packets to this file, `-` for standard output, instead of printing them; an existing
+    /// file is replaced
     #[arg(short, long, value_name = "FILE", group = "target")]
     write: Option<String>,
     #[command(flatten)]
