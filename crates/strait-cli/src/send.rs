@@ -138,7 +138,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if let Some(error) = sending.engine.no_zero_copy() {
         print_stderr(format_args!("strait: {error}\n"));
     }
-    print_account(&account, args.json)?;
+    // After a failure the other end has fewer bytes than the kernel took here: the account alone
+    // would look like a success.
+    if failure.is_none() || args.json {
+        print_account(&account, args.json)?;
+    }
     failure.map_or(Ok(()), |error| Err(with_hint(error, args.raw)))
 }
 

@@ -281,6 +281,16 @@ fn more_bytes_than_the_maximum_are_refused() {
     assert_ne!(files.send(&receiver, &[]).status.code(), Some(0));
     let (code, line) = failure(&receiver.end());
     assert!(code == 1 && line.contains("--size-max 999 refuses"), "{line}");
+    // The length of a stream is not offered: the receiver refuses after the first bytes.
+    let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
+    let (input, mut bytes) = std::io::pipe().unwrap();
+    bytes.write_all(&content(1000)).unwrap();
+    drop(bytes);
+    let refused = Launch::new(STRAIT).args(["send", "-", &receiver.address]).stdin(input).run(LIMIT).unwrap();
+    let (code, line) = failure(&refused);
+    assert!(code == 1 && line.contains("refuses: more than 999 bytes arrived"), "{line}");
+    assert_eq!(refused.text(), "", "no account that looks like a success");
+    receiver.end();
     let receiver = Receiver::start(&["--raw", "--size-max", "999", "-o", &out]);
     let _ = files.send(&receiver, &["--raw"]);
     let (code, line) = failure(&receiver.end());
