@@ -32,11 +32,16 @@ pub(crate) fn look_up(to: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error>
     })
 }
 
-/// Returns the error of a failed listen. It names the privilege if that is missing.
+/// Returns the error of a failed listen. It names the privilege if that is missing, and the command
+/// that finds the program at an address in use.
 pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Error {
     let failure = format!("listen on {address}: {error}");
     match error.kind() {
         ErrorKind::PermissionDenied => Error::Refused(failure + HELP_TO_LISTEN),
+        ErrorKind::AddrInUse => {
+            let port = address.port();
+            Error::Failed(format!("{failure}; ss -ltnp 'sport = :{port}' shows the program that uses it"))
+        }
         _ => Error::Failed(failure),
     }
 }

@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// Capture the packets of a running container, by its name, its identifier or the start of it
     #[arg(long, value_name = "ID|NAME", conflicts_with_all = ["read", "process"])]
     container: Option<String>,
+    /// Print nothing but a failure on standard error, for strait extcap
+    #[arg(long, hide = true)]
+    no_notices: bool,
     #[command(flatten, next_help_heading = "Kernel path")]
     kernel: KernelArgs,
     #[command(flatten, next_help_heading = "Files")]
@@ -189,6 +192,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     if args.schema {
         return output::print_schema();
+    }
+    if args.no_notices {
+        output::omit_notices();
     }
     let files = input::files(&args.read)?;
     args.check(&files)?;
@@ -310,7 +316,18 @@ impl Args {
                 "--fanout works with packet sockets only: {reason}; omit --fanout, or use --path v3"
             ));
         }
-        if let Some(word) = self.filter.iter().find(|word| is_option(word)) {
+        let option = self.filter.iter().position(|word| is_option(word));
+        let words = &self.filter[..option.unwrap_or(self.filter.len())];
+        if let Some(name) = input::file_in_filter(words) {
+            return usage(if self.read.is_empty() {
+                format!("{name} is a file, not a filter: use -r {name}")
+            } else {
+                format!(
+                    "{name} is a file, not a filter: repeat -r, or quote the pattern, as in -r 'day/*.pcap'"
+                )
+            });
+        }
+        if let Some(word) = option.map(|at| &self.filter[at]) {
             return usage(format!("{word}: options must precede the filter"));
         }
         match interfaces::interface_in_filter(&self.filter).filter(|_| self.read.is_empty()) {

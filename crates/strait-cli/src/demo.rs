@@ -4,7 +4,7 @@
 //!
 //! Apart from Strait's programs it runs only tcpdump, for comparison. Its two network namespaces
 //! are anonymous: the kernel removes them with the process. Without root it works in a user
-//! namespace, in which AF_XDP is not allowed and its path is reported as skipped.
+//! namespace, in which BPF is not allowed: the tap and AF_XDP are then reported as skipped.
 
 mod args;
 mod burst;
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Map, Value, json};
 use strait_capture::Path;
 use strait_os::netlink::Netlink;
+use strait_program::Failure as _;
 
 pub(crate) use self::args::Args;
 use self::part::{Outcome, PartResult, Progress, Topic};
@@ -29,7 +30,7 @@ use self::table::Row;
 use crate::Error;
 use crate::output::print_line;
 
-const PATHS: [Path; 4] = [Path::Recv, Path::V2, Path::V3, Path::Xdp];
+const PATHS: [Path; 5] = [Path::Recv, Path::V2, Path::V3, Path::Tap, Path::Xdp];
 
 const PATHS_TOPIC: Topic = Topic {
     key: "paths",
@@ -107,12 +108,19 @@ fn captures(
         if terminated.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
-        if path == Path::Xdp && !privileged {
-            rows.push(Row::skipped(name, "needs root (CAP_BPF, CAP_NET_ADMIN)"));
+        if matches!(path, Path::Tap | Path::Xdp) && !privileged {
+            rows.push(Row::skipped(name, "needs root (CAP_BPF, CAP_NET_ADMIN)".into()));
             continue;
         }
         progress.step(&format!("{}: {name}", PATHS_TOPIC.title));
-        let captured = rig.capture(path, args, terminated)?;
+        let captured = match rig.capture(path, args, terminated) {
+            // Older kernels have no hooks for it.
+            Err(error) if path == Path::Tap && error.exit_code() == part::REFUSED => {
+                rows.push(Row::skipped(name, error.to_string()));
+                continue;
+            }
+            captured => captured?,
+        };
         rows.push(Row::of(name, &captured, reference.as_ref().unwrap_or(&captured)));
         reference.get_or_insert(captured);
     }

@@ -3,7 +3,7 @@
 //! Wireshark executes each program in its folders for extcap programs: once for the list of
 //! interfaces, and then for the link types, the options and the capture of one (Wireshark
 //! Developer's Guide, "Adding Capture Interfaces And Log Sources Using Extcap"). `--install` puts a
-//! script there that executes this command. A capture is `strait capture -w FIFO`.
+//! script there that executes this command. A capture is `strait capture -w FIFO` without notices.
 
 use std::env;
 use std::fmt::Write as _;
@@ -132,10 +132,12 @@ fn options() -> String {
     text
 }
 
-/// Replaces this program by the capture. Wireshark ends it by SIGTERM.
+/// Replaces this program by the capture. Wireshark ends it by SIGTERM, and then shows all text on
+/// standard error as an error.
 fn capture(path: CapturePath, interface: &str, fifo: &str, filter: &str) -> Result<(), Error> {
     let mut command = Command::new(own_path()?);
-    command.args(["capture", "-i", interface, "--path", path.name(), "-U", "--format", "pcap", "-w", fifo]);
+    command.args(["capture", "--no-notices", "-i", interface, "--path", path.name()]);
+    command.args(["-U", "--format", "pcap", "-w", fifo]);
     if !filter.is_empty() {
         command.args(["--", filter]);
     }

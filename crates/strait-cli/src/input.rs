@@ -48,6 +48,18 @@ pub(crate) fn files(names: &[String]) -> Result<Vec<String>, Error> {
     Ok(files)
 }
 
+/// Returns the file that the user gave in place of a filter, as in `strait capture -r *.pcap`: the
+/// shell replaces the pattern. `words` are those of the filter.
+pub(crate) fn file_in_filter(words: &[String]) -> Option<&str> {
+    const EXTENSIONS: [&str; 3] = ["pcap", "pcapng", "cap"];
+    let first = words.first()?;
+    let path = Path::new(first);
+    let extension = path.extension().unwrap_or_default();
+    let is_named_like_one = EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known));
+    // A word of a filter, such as `host`, can also be the name of a file.
+    ((is_named_like_one || path.is_file()) && !strait_capture::is_filter(&words.join(" "))).then_some(first)
+}
+
 /// Returns true once `file` can be opened without waiting: at once unless it is `-`, else when
 /// standard input is readable. Returns false if a signal came first.
 ///

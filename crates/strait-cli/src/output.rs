@@ -16,7 +16,7 @@ use strait_capture::Frame;
 use strait_capture::owners::Owners;
 use strait_ledger::Report;
 pub(crate) use strait_program::output::{
-    print_account, print_line, print_notice, print_stderr, print_text, printable,
+    omit_notices, print_account, print_line, print_notice, print_stderr, print_text, printable,
 };
 
 pub(crate) use self::file::Args;

@@ -3,7 +3,7 @@
 
 mod source;
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -106,7 +106,7 @@ const TICK: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let terminated = strait_os::process::on_termination()?;
     let source = Source::open(&args.file, args.mode)?;
-    let stream = connect(&args.to, args.timeout)?;
+    let stream = connect(args)?;
     let mut lines = Lines::default();
     let (from, hasher) = if args.raw {
         (0, Hasher::default())
@@ -138,7 +138,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if let Some(error) = sending.engine.no_zero_copy() {
         print_stderr(format_args!("strait: {error}\n"));
     }
-    print_account(&account, args.json)?;
+    // After a failure the other end has fewer bytes than the kernel took here: the account alone
+    // would look like a success.
+    if failure.is_none() || args.json {
+        print_account(&account, args.json)?;
+    }
     failure.map_or(Ok(()), |error| Err(with_hint(error, args.raw)))
 }
 
@@ -163,8 +167,9 @@ fn options(args: &Args, mechanism: Option<Mechanism>) -> Options {
     Options { zero_copy, ..Options::default() }
 }
 
-fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
-    let mut last = None;
+fn connect(args: &Args) -> Result<TcpStream, Error> {
+    let Args { to, timeout, raw, .. } = args;
+    let (timeout, mut last) = (*timeout, None);
     for address in look_up(to)? {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => {
@@ -173,7 +178,16 @@ fn connect(to: &str, timeout: Duration) -> Result<TcpStream, Error> {
                 set.map_err(|error| Error::Failed(format!("set TCP_NODELAY: {error}")))?;
                 return Ok(stream);
             }
-            Err(error) => last = Some(Error::Failed(format!("connect to {to}: {error}"))),
+            Err(error) => {
+                let remedy = match error.kind() {
+                    ErrorKind::ConnectionRefused if *raw => "; no program listens there".into(),
+                    ErrorKind::ConnectionRefused => {
+                        format!("; start strait receive -l {address} there first")
+                    }
+                    _ => String::new(),
+                };
+                last = Some(Error::Failed(format!("connect to {to}: {error}{remedy}")));
+            }
         }
     }
     Err(last.unwrap_or_else(|| no_address(to)))
@@ -445,7 +459,7 @@ impl Sending<'_> {
         };
         let read = match read {
             Ok(read) => read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(Next::Moved),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(Next::Moved),
             Err(error) => return Err(self.source.failed(&error)),
         };
         // A file that has grown is sent up to its offered length.

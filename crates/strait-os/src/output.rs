@@ -302,6 +302,10 @@ enum Step {
 }
 
 fn step(Way { base, path, shown }: Way<'_>, links: &mut usize) -> io::Result<Step> {
+    // As open(2) with O_CREAT. Path omits both endings.
+    if [&b"/"[..], b"/."].iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end)) {
+        return Err(Errno::ISDIR.into());
+    }
     let Some(name) = path.file_name().map(OsString::from) else {
         let is_empty = path.as_os_str().is_empty();
         return Err(if is_empty { Errno::NOENT } else { Errno::ISDIR }.into());

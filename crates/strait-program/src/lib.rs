@@ -61,7 +61,7 @@ pub fn end<E: Failure>(result: Result<(), E>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_reader_gone() => ExitCode::SUCCESS,
         Err(error) => {
-            output::print_stderr(format_args!("{}: {error}\n", prefix()));
+            output::print_failure(format_args!("{}: {error}\n", prefix()));
             ExitCode::from(error.exit_code())
         }
     }

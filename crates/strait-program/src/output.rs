@@ -2,6 +2,7 @@
 
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 pub use strait_os::text::printable;
@@ -36,9 +37,25 @@ pub fn account_text(account: &(impl Display + Serialize), json: bool) -> Result<
     serde_json::to_string(account).map_err(|error| Error::Failed(error.to_string()))
 }
 
+/// True if [`print_stderr`] prints nothing.
+static OMITS_NOTICES: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`print_stderr`] print nothing from now on. The failure of the program is still printed.
+/// For callers that show each line on standard error as an error.
+pub fn omit_notices() {
+    OMITS_NOTICES.store(true, Ordering::Relaxed);
+}
+
 /// Prints text on standard error, with control characters as [`printable`] writes them. Ignores
 /// errors: a closed pipe must not end the program.
 pub fn print_stderr(text: Arguments<'_>) {
+    if !OMITS_NOTICES.load(Ordering::Relaxed) {
+        print_failure(text);
+    }
+}
+
+/// Like [`print_stderr`], also after [`omit_notices`].
+pub(crate) fn print_failure(text: Arguments<'_>) {
     let _ = io::stderr().write_all(printable(&text.to_string()).as_bytes());
 }
 

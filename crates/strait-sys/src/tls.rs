@@ -8,6 +8,7 @@
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 use std::{mem, ptr};
 
 use crate::error::{Error, Kind, Result, check};
@@ -88,7 +89,7 @@ pub fn attach(socket: impl AsFd) -> Result<()> {
     };
     check(returned, ATTACH, "a TCP socket")
         .map(drop)
-        .map_err(|error| lacking(error, ATTACH, "the kernel has no tls module", "modprobe tls"))
+        .map_err(|error| lacking(error, ATTACH, "the kernel has no tls module", ["tls", "CONFIG_TLS"]))
 }
 
 /// `setsockopt(TLS_TX | TLS_RX)`: makes the kernel encrypt sent bytes, or decrypt received bytes,
@@ -112,15 +113,35 @@ pub fn set_keys(socket: impl AsFd, direction: Direction, keys: Keys<'_>) -> Resu
     }
 }
 
+/// Directory of the modules of each kernel release, in which modprobe(8) looks for them.
+const MODULES: &str = "/lib/modules";
 const ATTACH: &str = "switch to kTLS";
 const SET_KEYS: &str = "set the TLS keys of";
 
 /// Explains ENOENT, by which the kernel reports a missing module; the call determines which one.
-fn lacking(error: Error, operation: &'static str, cause: &str, remedy: &str) -> Error {
+/// `module` is its name and its option in the kernel's configuration.
+fn lacking(error: Error, operation: &'static str, cause: &str, module: [&str; 2]) -> Error {
     match error.errno() {
-        Some(libc::ENOENT) => Error::new(Kind::Refused, operation, "a TCP socket", cause).remedy(remedy),
+        Some(libc::ENOENT) => {
+            let release = rustix::system::uname();
+            let modules = Path::new(MODULES).join(&*release.release().to_string_lossy());
+            let remedy = load(module, &modules);
+            Error::new(Kind::Refused, operation, "a TCP socket", cause).remedy(remedy)
+        }
         _ => error,
     }
+}
+
+/// Returns the remedy for a missing module. `modules` is the directory of the kernel's modules.
+fn load([name, option]: [&str; 2], modules: &Path) -> String {
+    if modules.is_dir() {
+        return format!("modprobe {name}");
+    }
+    format!(
+        "boot a kernel with {option}; in a container, run modprobe {name} on its host ({} does not exist here, \
+         so modprobe finds no module)",
+        modules.display()
+    )
 }
 
 /// Passes keys to the kernel. `T` is one of `struct tls12_crypto_info_*` of `linux/tls.h`.
@@ -141,7 +162,7 @@ fn set<T>(socket: impl AsFd, direction: Direction, keys: &T) -> Result<()> {
     };
     check(returned, SET_KEYS, "a TCP socket")
         .map(drop)
-        .map_err(|error| lacking(error, SET_KEYS, "the kernel has no AES-GCM", "modprobe gcm"))
+        .map_err(|error| lacking(error, SET_KEYS, "the kernel has no AES-GCM", ["gcm", "CONFIG_CRYPTO_GCM"]))
 }
 
 /// Buffer for one control message of one byte, aligned as `struct cmsghdr` must be.

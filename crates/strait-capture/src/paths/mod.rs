@@ -38,6 +38,7 @@ use crate::booking::Booking;
 use crate::directions::Directions;
 use crate::error::Error;
 use crate::frame::Frame;
+use crate::link::ANY;
 
 /// Description of [`Path::Auto`]: a macro, because an attribute takes no constant.
 macro_rules! auto_description {
@@ -251,12 +252,17 @@ impl Path {
         self.about().takes_frames
     }
 
-    /// Returns the path that records the owners of frames when this one is requested.
+    /// Returns the path that records the owners of frames on `interface` when this one is
+    /// requested.
     ///
     /// # Errors
-    /// [`Error::Usage`]: only the tap records owners.
-    pub(crate) fn with_owners(self) -> Result<Self, Error> {
+    /// [`Error::Usage`]: only the tap records owners, and it is for one interface.
+    pub(crate) fn with_owners(self, interface: &Interface) -> Result<Self, Error> {
         match self {
+            _ if interface.index == 0 => Err(Error::Usage(format!(
+                "the owners of packets need the tap, which is for one interface and not for {ANY}: give one interface, \
+                 as in -i eth0"
+            ))),
             Self::Auto | Self::Tap => Ok(Self::Tap),
             other => Err(Error::Usage(format!(
                 "--path {} does not record the owners of packets: use --path tap",

@@ -209,7 +209,7 @@ impl Builder {
         let link = Link::of(&interface)?;
         let options = &mut self.options;
         let owners = options.owners || options.select.is_some();
-        let path = if owners { self.path.with_owners()? } else { self.path };
+        let path = if owners { self.path.with_owners(&interface)? } else { self.path };
         options.directions = match (options.directions, owners && interface.is_loopback()) {
             // Only a sent frame has its socket with it.
             (Directions::Both, true) => Directions::Out,

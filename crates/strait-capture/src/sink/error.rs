@@ -4,6 +4,7 @@
 //! again.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use strait_sys::Kind;
@@ -15,7 +16,7 @@ pub enum SinkError {
     #[error("{0}")]
     Usage(String),
     /// The file could not be created.
-    #[error("create {file}: {source}")]
+    #[error("create {file}: {source}{}", remedy(file, source))]
     Create {
         /// Name of the file.
         file: String,
@@ -106,5 +107,18 @@ impl SinkError {
         } else {
             Self::Write { file, packets, bytes, source: Arc::new(source) }
         }
+    }
+}
+
+/// Returns the remedy for a file that could not be created, after a semicolon, if one is known.
+fn remedy(file: &str, source: &io::Error) -> String {
+    let directory = Path::new(file).parent().unwrap_or(Path::new(""));
+    match source.kind() {
+        io::ErrorKind::IsADirectory => "; give the name of a file".into(),
+        io::ErrorKind::NotFound if !directory.exists() => {
+            let directory = directory.display();
+            format!("; the directory {directory} does not exist: mkdir -p {directory}")
+        }
+        _ => String::new(),
     }
 }

@@ -172,6 +172,9 @@ impl Entry {
         }
         if self.tap {
             paths.push(Path::Tap.name().to_owned());
+        } else if self.name == ANY {
+            // The tap is for one interface, with any privilege.
+            paths.push("no tap".to_owned());
         }
         paths.push(if self.xdp.is_empty() {
             "no xdp".into()

@@ -11,7 +11,7 @@ pub(super) struct Row {
     path: &'static str,
     /// Reason for which the path did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    skipped: Option<&'static str>,
+    skipped: Option<String>,
     /// True if the file has the same packets as the file of the first path.
     same_packets: bool,
     /// Packets in the file.
@@ -31,7 +31,7 @@ impl Row {
         }
     }
 
-    pub(super) fn skipped(path: &'static str, reason: &'static str) -> Self {
+    pub(super) fn skipped(path: &'static str, reason: String) -> Self {
         Self { path, skipped: Some(reason), same_packets: false, packets: 0, ledger: None }
     }
 
@@ -53,7 +53,7 @@ impl Row {
 
     fn line(&self) -> String {
         let Some(report) = &self.ledger else {
-            return format!("{:<6} SKIP: {}", self.path, self.skipped.unwrap_or_default());
+            return format!("{:<6} SKIP: {}", self.path, self.skipped.as_deref().unwrap_or_default());
         };
         let capture = &report.capture;
         format!(

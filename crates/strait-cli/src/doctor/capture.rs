@@ -29,8 +29,8 @@ pub(super) fn examine(
     let mut recorder = Recorder::new(Area::Capture, findings);
     let name = interface.map_or("lo", |interface| interface.name.as_str());
     kernel(&mut recorder);
-    let raw = privilege::packet_sockets(name, &args.areas, &mut recorder)?;
-    privilege::af_xdp(&args.areas, &mut recorder)?;
+    let raw = privilege::packet_sockets(name, &mut recorder)?;
+    privilege::af_xdp(&mut recorder)?;
     let what_for = "an AF_XDP queue without --ring-mib needs";
     privilege::locked_memory(UMEM_BYTES, what_for, &args.areas, &mut recorder)?;
     if raw {
@@ -42,7 +42,7 @@ pub(super) fn examine(
     if let Some(interface) = interface {
         link::examine(interface, args, &mut recorder)?;
         xdp::examine(interface, args, &mut recorder)?;
-        tap::examine(interface, &args.areas, &mut recorder);
+        tap::examine(interface, &mut recorder);
     }
     Ok(())
 }

@@ -6,13 +6,12 @@ use strait_os::ethtool::{Ethtool, Offload};
 use strait_os::interface::Interface;
 use strait_os::netlink::Netlink;
 
-use super::args::Area;
 use super::finding::Recorder;
 use super::privilege;
 
 const SUBJECT: &str = "tap";
 
-pub(super) fn examine(interface: &Interface, areas: &[Area], recorder: &mut Recorder<'_>) {
+pub(super) fn examine(interface: &Interface, recorder: &mut Recorder<'_>) {
     let name = &interface.name;
     match probe::tcx_programs(interface.index) {
         Ok(programs) => recorder.ok(SUBJECT, describe(name, &programs)),
@@ -22,7 +21,7 @@ pub(super) fn examine(interface: &Interface, areas: &[Area], recorder: &mut Reco
         }
         Err(error) if error.is_one_of(&[Errno::PERM, Errno::ACCESS]) => {
             let message = "no privilege for BPF: --path tap cannot be used";
-            recorder.better(SUBJECT, message, privilege::for_af_xdp(areas));
+            recorder.better(SUBJECT, message, privilege::for_af_xdp());
         }
         Err(error) => recorder.unknown(SUBJECT, &error),
     }

@@ -158,7 +158,7 @@ fn one_cause(
         error => error.to_string(),
     };
     let fix = match error.errno().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM | Errno::ACCESS) => privilege::for_af_xdp(&args.areas),
+        Some(Errno::PERM | Errno::ACCESS) => privilege::for_af_xdp(),
         Some(errno @ Errno::AFNOSUPPORT) => fix(Mode::XdpGeneric, errno).into(),
         // The finding "queues" has the fix for a missing queue.
         None if args.queues.is_some() => String::new(),

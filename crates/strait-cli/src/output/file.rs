@@ -28,31 +28,32 @@ use crate::parse::{count, mebibytes, megabytes, seconds};
 // The group would have the name Args, like the group of the command.
 #[group(skip)]
 pub(crate) struct Args {
-    /// Write packets to this file, `-` for standard output, instead of printing them
+    /// Write packets to this file, `-` for standard output, instead of printing them; an existing
+    /// file is replaced
     #[arg(short, long, value_name = "FILE", group = "target")]
     write: Option<String>,
     #[command(flatten)]
     tables: TableArgs,
     /// File format [default: pcap for a name in .pcap or .cap, else pcapng]
-    #[arg(long, value_enum, requires = "write")]
+    #[arg(long, value_enum)]
     format: Option<FormatArg>,
     /// Start another file before one grows past this many MiB, or as in 500k or 2GiB [default: no
     /// limit; 128 for --to]
-    #[arg(long, value_name = "SIZE", requires = "target", value_parser = rotation)]
+    #[arg(long, value_name = "SIZE", value_parser = rotation)]
     rotate_mib: Option<u64>,
     /// Like --rotate-mib, in millions of bytes, or as in 500k or 2GiB: tcpdump's -C
-    #[arg(short = 'C', long, value_name = "SIZE", requires = "target", conflicts_with = "rotate_mib", value_parser = megabytes)]
+    #[arg(short = 'C', long, value_name = "SIZE", conflicts_with = "rotate_mib", value_parser = megabytes)]
     rotate_size: Option<u64>,
     /// Start another file after this many seconds, or as in 5m or 1h [default: no limit; 5m for
     /// --to]. A % in the name given by -w is then a conversion of strftime(3) in local time, as in
     /// x_%H%M%S.pcap. If the name is taken, the file gets a number: x_120000_00002.pcap
-    #[arg(short = 'G', long, value_name = "S", requires = "target", value_parser = seconds)]
+    #[arg(short = 'G', long, value_name = "S", value_parser = seconds)]
     rotate_s: Option<Duration>,
     /// Keep the newest N files of a rotation
-    #[arg(long, value_name = "N", requires = "write")]
+    #[arg(long, value_name = "N")]
     ring_files: Option<usize>,
     /// With -C keep the newest N files; with -G but without -C end after N files: tcpdump's -W
-    #[arg(short = 'W', long, value_name = "N", requires = "write", conflicts_with = "ring_files", value_parser = count)]
+    #[arg(short = 'W', long, value_name = "N", conflicts_with = "ring_files", value_parser = count)]
     files: Option<u64>,
     /// Write each packet on arrival, to the file or as a line
     #[arg(short = 'U', long)]
@@ -77,6 +78,7 @@ impl Args {
     pub(crate) fn check(&self, json: bool, files: &[String]) -> Result<(), Error> {
         let usage = |text: &str| Err(Error::Usage(text.into()));
         self.tables.check(self.rotate_bytes().is_some() || self.rotate_s.is_some())?;
+        self.check_files()?;
         match self.write.as_deref() {
             Some("") => usage("-w needs the name of a file, or - for standard output"),
             Some("-") if json => usage("--json and -w - both use standard output: give -w a file"),
@@ -87,6 +89,25 @@ impl Args {
                 usage("-r and -w name the same file: write to another file")
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses options of files without a file or tables.
+    fn check_files(&self) -> Result<(), Error> {
+        let (has_file, has_any) = (self.write.is_some(), self.write.is_some() || self.is_tables());
+        let options = [
+            (self.format.is_some() && !has_file, "--format", "-w FILE"),
+            (self.ring_files.is_some() && !has_file, "--ring-files", "-w FILE"),
+            (self.files.is_some() && !has_file, "-W", "-w FILE"),
+            (self.rotate_mib.is_some() && !has_any, "--rotate-mib", "-w FILE or --to URL"),
+            (self.rotate_size.is_some() && !has_any, "-C", "-w FILE or --to URL"),
+            (self.rotate_s.is_some() && !has_any, "-G", "-w FILE or --to URL"),
+        ];
+        match options.into_iter().find(|(is_wrong, ..)| *is_wrong) {
+            Some((_, option, target)) => {
+                Err(Error::Usage(format!("{option} needs an output: give {target}")))
+            }
+            None => Ok(()),
         }
     }
 

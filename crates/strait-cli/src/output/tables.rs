@@ -46,36 +46,36 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", group = "target", value_parser = target::parse)]
     to: Option<Target>,
     /// Directory below which files wait for their upload [default: /var/spool/strait]
-    #[arg(long, value_name = "DIR", requires = "to")]
+    #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
     /// Maximum size of the files that wait for their upload, in MiB, or as in 10GiB; beyond it
     /// packets are lost in the sink [default: 1024]
-    #[arg(long, value_name = "SIZE", requires = "to", value_parser = spool_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = spool_bytes)]
     spool_mib: Option<u64>,
     /// Name of this sensor in the paths of the tables, and in published flows [default: the name of
     /// the host]
-    #[arg(long, value_name = "NAME", requires = "to", value_parser = sensor_name)]
+    #[arg(long, value_name = "NAME", value_parser = sensor_name)]
     sensor: Option<String>,
     /// Tables to write beside that of the ledger: packets, flows, dns, tls, http, separated by
     /// commas [default: packets,flows]
-    #[arg(long, value_name = "LIST", requires = "to", value_parser = Selected::parse)]
+    #[arg(long, value_name = "LIST", value_parser = Selected::parse)]
     tables: Option<Selected>,
     /// Maximum number of flows at a time, 250 bytes each; beyond it the flow that has been idle for
     /// longest is evicted [default: 1,000,000]
-    #[arg(long, value_name = "N", requires = "to", value_parser = count_u32)]
+    #[arg(long, value_name = "N", value_parser = count_u32)]
     flows_max: Option<u32>,
     /// Time without a packet after which a flow ends [default: 15s]
-    #[arg(long, value_name = "S", requires = "to", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds)]
     flow_idle: Option<Duration>,
     /// Time after which an active flow gets a row and starts again [default: 60s]
-    #[arg(long, value_name = "S", requires = "to", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds)]
     flow_active: Option<Duration>,
     /// Columns of the table packets: names, or basic (8), headers (13), standard or all, separated
     /// by commas [default: standard]
-    #[arg(long, value_name = "LIST", requires = "to", value_parser = Columns::parse)]
+    #[arg(long, value_name = "LIST", value_parser = Columns::parse)]
     columns: Option<Columns>,
     /// Add the first N bytes of each packet as the column frame of the table packets
-    #[arg(long, value_name = "N", requires = "to", value_parser = frame_bytes)]
+    #[arg(long, value_name = "N", value_parser = frame_bytes)]
     frames: Option<u32>,
 }
 
@@ -115,6 +115,9 @@ impl Args {
         if !matches!(self.to, Some(Target::Bucket(_))) && (self.spool.is_some() || self.spool_mib.is_some()) {
             return Err(Error::Usage("--spool and --spool-mib are for --to s3://BUCKET".into()));
         }
+        if self.to.is_none() {
+            return self.check_without_target();
+        }
         if !self.exports() {
             return Ok(());
         }
@@ -131,6 +134,25 @@ impl Args {
             }
         }
         Ok(())
+    }
+
+    /// Refuses options of tables without --to.
+    fn check_without_target(&self) -> Result<(), Error> {
+        let options = [
+            (self.sensor.is_some(), "--sensor"),
+            (self.tables.is_some(), "--tables"),
+            (self.flows_max.is_some(), "--flows-max"),
+            (self.flow_idle.is_some(), "--flow-idle"),
+            (self.flow_active.is_some(), "--flow-active"),
+            (self.columns.is_some(), "--columns"),
+            (self.frames.is_some(), "--frames"),
+        ];
+        match options.into_iter().find(|(is_given, _)| *is_given) {
+            Some((_, option)) => Err(Error::Usage(format!(
+                "{option} needs a target of tables: give --to, as in --to file:/srv/lake"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Opens the tables of a capture; `limits` are size and age of a file.

@@ -8,9 +8,11 @@ use lab::{Finished, Launch, skip, wait_until};
 use serde_json::Value;
 
 use crate::refusals::{AS_NOBODY, copy_for_all_users};
-use crate::rig::{LIMIT, STRAIT, balances, failure, lost};
+use crate::rig::{LIMIT, STRAIT, balances, failure, lost, run};
 
 const SHORT: [&str; 5] = ["demo", "--count", "3000", "--rate", "30000"];
+/// The paths of the first part, in their order.
+const PATHS: [&str; 5] = ["recv", "v2", "v3", "tap", "xdp"];
 /// The parts of the demo, as its JSON object names them.
 const PARTS: [&str; 5] = ["paths", "burst", "delay", "http", "resume"];
 
@@ -27,20 +29,24 @@ fn all_paths_capture_equal_packets_and_all_ledgers_balance() {
     let launch = || Launch::new(STRAIT).args(SHORT).env("TMPDIR", directory.path());
     let text = launch().run(LIMIT).unwrap().success().text();
     let rows = rows(&text);
-    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["recv", "v2", "v3", "xdp"], "{text}");
-    assert!(rows.iter().all(|row| row.ends_with(&["0", "yes", "balances"])), "{text}");
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), PATHS, "{text}");
+    let is_skipped = |row: &Vec<&str>| row[..2] == ["tap", "SKIP:"];
+    assert!(rows.iter().all(|row| is_skipped(row) || row.ends_with(&["0", "yes", "balances"])), "{text}");
+    // The tap captures wherever strait capture can open it.
+    let tap = run(&["capture", "-i", "lo", "--path", "tap", "-d", "0.01", "--json"]);
+    assert_eq!(rows.iter().any(is_skipped), tap.status.code() == Some(3), "{text}{}", tap.stderr);
     assert_explained(&text);
 
     let finished = launch().arg("--json").run(LIMIT).unwrap().success();
     assert_eq!(finished.text().lines().count(), 1);
     let parts: Value = serde_json::from_str(&finished.text()).unwrap();
     let rows = &parts["paths"];
-    for row in rows.as_array().unwrap() {
+    for row in rows.as_array().unwrap().iter().filter(|row| row["skipped"].is_null()) {
         assert!(balances(&row["ledger"]) && lost(&row["ledger"]) == 0, "{row}");
         assert_eq!((&row["same_packets"], &row["packets"]), (&true.into(), &row["ledger"]["delivered"]));
         assert!(row["packets"].as_u64().unwrap() > 1000, "{row}");
     }
-    assert_eq!(rows.as_array().unwrap().len(), 4);
+    assert_eq!(rows.as_array().unwrap().len(), PATHS.len());
     assert_parts(&parts);
     assert_empty(directory.path());
 }
@@ -48,7 +54,7 @@ fn all_paths_capture_equal_packets_and_all_ledgers_balance() {
 /// Returns the rows of the first part's table.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().skip_while(|line| !line.trim_start().starts_with("path ")).skip(1);
-    lines.take(4).map(|line| line.split_whitespace().collect()).collect()
+    lines.take(PATHS.len()).map(|line| line.split_whitespace().collect()).collect()
 }
 
 /// Asserts that each part has a sentence and a next command, or the reason for a skip, and that the
@@ -89,7 +95,7 @@ fn assert_parts(parts: &Value) {
 }
 
 #[test]
-fn unprivileged_user_captures_by_packet_sockets_and_xdp_is_skipped() {
+fn unprivileged_user_captures_by_packet_sockets_and_paths_of_bpf_are_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let finished = as_ordinary_user(directory.path());
     if finished.status.code() == Some(3) && finished.stderr.contains("user namespaces") {
@@ -97,11 +103,12 @@ fn unprivileged_user_captures_by_packet_sockets_and_xdp_is_skipped() {
     }
     let text = finished.success().text();
     let rows = rows(&text);
-    assert_eq!(rows.len(), 4, "{text}");
+    assert_eq!(rows.len(), PATHS.len(), "{text}");
     for (row, path) in rows.iter().zip(["recv", "v2", "v3"]) {
         assert!(row[0] == path && row.ends_with(&["yes", "balances"]), "{text}");
     }
-    assert_eq!(rows[3][..4], ["xdp", "SKIP:", "needs", "root"], "{text}");
+    assert_eq!(rows[3][..4], ["tap", "SKIP:", "needs", "root"], "{text}");
+    assert_eq!(rows[4][..4], ["xdp", "SKIP:", "needs", "root"], "{text}");
     assert_explained(&text);
     // These parts need no privilege.
     assert!(text.contains("second request") && text.contains("the files are   the same"), "{text}");

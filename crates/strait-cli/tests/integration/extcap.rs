@@ -1,8 +1,12 @@
 //! `strait extcap`: tshark lists the interfaces and captures with them.
 
-use lab::{Wire, program_or_skip, wait_until};
+use std::fs;
 
-use crate::rig::{LIMIT, STRAIT, numbered, send, strait};
+use lab::{Wire, program_or_skip, wait_until};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::Signal;
+
+use crate::rig::{Capture, LIMIT, STRAIT, failure, numbered, send, strait};
 
 #[test]
 fn tshark_lists_the_interfaces_and_captures_the_frames() {
@@ -28,6 +32,31 @@ fn tshark_lists_the_interfaces_and_captures_the_frames() {
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
     let is_long_udp = |line: &Vec<&str>| line[0].parse::<u32>().unwrap() > 500 && !line[1].is_empty();
     assert!(lines.len() == 20 && lines.iter().all(is_long_udp), "{text}");
+}
+
+/// Wireshark shows text on standard error as the error of a capture that has ended.
+#[test]
+fn only_a_failure_is_printed_on_standard_error() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    mkfifoat(CWD, &fifo, Mode::from(0o600)).unwrap();
+    let extcap = |interface: &str| {
+        let arguments = ["extcap", "--capture", "--extcap-interface", interface, "--fifo"];
+        strait(wire.right(), &arguments).arg(&fifo)
+    };
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read(fifo).unwrap()
+    });
+    let capture = Capture::watch(extcap("strait:right"));
+    send(&wire, &numbered(3));
+    let finished = capture.end(Signal::TERM).success();
+    assert_eq!(finished.stderr, "");
+    assert!(reader.join().unwrap().len() > 24 + 3 * 64, "the FIFO has a header and the frames");
+
+    let (code, line) = failure(&extcap("strait:nosuch0").run(LIMIT).unwrap());
+    assert!(code == 2 && line.contains("nosuch0") && line.contains("no such interface"), "{code} {line}");
 }
 
 #[test]

@@ -177,6 +177,16 @@ fn collector_that_is_down_is_reported_and_its_packets_are_lost_in_the_sink() {
 }
 
 #[test]
+fn collector_that_is_down_is_reported_before_the_first_flow() {
+    let Some(wire) = Wire::builder().or_skip() else { return };
+    let capture = Capture::start(wire.right(), &["--to", "ipfix+tcp://127.0.0.1:4739", "udp"]);
+    let note = "note: the export to 127.0.0.1:4739 over TCP fails: Connection refused";
+    assert!(wait_until(LIMIT, || capture.stderr().contains(note)), "{}", capture.stderr());
+    let finished = capture.finish();
+    assert!(finished.stderr.contains("exported 0 flows"), "{}", finished.stderr);
+}
+
+#[test]
 fn options_without_an_effect_on_an_export_are_refused() {
     for (options, words) in [
         (&["--sensor", "s"][..], "leave out --sensor"),

@@ -158,6 +158,12 @@ fn contradictions_and_missing_privilege_are_refused_with_a_remedy() {
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", refused.stderr);
         assert!(refused.stderr.contains(words), "{arguments:?}: {}", refused.stderr);
     }
+    for arguments in [&["--owner"][..], &["--owner", "--path", "v3"], &["--process", "1", "--path", "tap"]] {
+        let refused = run(&[&["capture", "-i", "any", "-c", "1"], arguments].concat());
+        let words = "not for any: give one interface, as in -i eth0";
+        assert!(refused.stderr.contains(words) && !refused.stderr.contains("--path"), "{}", refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", refused.stderr);
+    }
     if !lab::root_or_skip() || !lab::program_or_skip("setpriv") {
         return;
     }

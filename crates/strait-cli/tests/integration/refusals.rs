@@ -131,7 +131,15 @@ fn values_out_of_range_are_usage_errors() {
         (&["capture", "-i", "lo", "--path", "fast"], "--path"),
         (&["capture", "-i", "lo", "-w", "x", "--rotate-mib", "0"], "--rotate-mib"),
         (&["capture", "-i", "lo", "-w", "x", "--ring-files", "2"], "needs rotation"),
-        (&["capture", "-i", "lo", "--rotate-mib", "1"], "--write"),
+        (&["capture", "-i", "lo", "--rotate-mib", "1"], "--rotate-mib needs an output: give -w FILE or --to"),
+        (&["capture", "-i", "lo", "-G", "1"], "-G needs an output: give -w FILE or --to URL"),
+        (&["capture", "-i", "lo", "-W", "1"], "-W needs an output: give -w FILE"),
+        (&["capture", "-i", "lo", "--format", "pcap"], "--format needs an output: give -w FILE"),
+        (
+            &["capture", "-i", "lo", "--sensor", "ab"],
+            "--sensor needs a target of tables: give --to, as in --to file:",
+        ),
+        (&["capture", "-r", RECORDING, "--tables", "dns"], "--tables needs a target of tables: give --to"),
         (&["capture", "-i", "lo", "-w", "-", "--rotate-mib", "1"], "rotation needs the name of a file"),
         (&["capture", "-i", "lo", "-r", "x"], "cannot be used with"),
         (&["generate", "-o", "lo", "--size", "63"], "frame size 63"),
@@ -262,7 +270,12 @@ fn unwritable_target_is_reported_before_the_capture() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().to_str().unwrap();
     let missing = directory.path().join("missing/file");
-    for (target, words) in [(folder, "directory"), (missing.to_str().unwrap(), "No such file or directory")] {
+    let parent = format!("the directory {folder}/missing does not exist: mkdir -p {folder}/missing");
+    for (target, words) in [
+        (folder, "directory"),
+        (missing.to_str().unwrap(), &parent),
+        (&format!("{folder}/new/"), "give the name of a file"),
+    ] {
         let (code, line) = refused(&wire, &["capture", "-i", "right", "-w", target]);
         assert_eq!(code, 1, "{line}");
         assert!(line.contains(words) && line.contains(target), "{line}");
@@ -314,6 +327,15 @@ fn name_of_a_compressed_file_is_refused_with_the_command_to_compress() {
 }
 
 #[test]
+fn filter_whose_first_word_is_a_file_is_a_filter() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("host"), "").unwrap();
+    let launch = Launch::new("sh").args(["-c", "cd \"$0\" && exec \"$@\""]).arg(directory.path());
+    let capture = [STRAIT, "capture", "--json", "-r", RECORDING, "host", "192.0.2.1"];
+    let _ = launch.args(capture).run(LIMIT).unwrap().success();
+}
+
+#[test]
 fn two_captures_do_not_share_a_file() {
     let Some(wire) = Wire::builder().or_skip() else { return };
     let directory = tempfile::tempdir().unwrap();
@@ -333,6 +355,8 @@ fn contradictory_options_are_refused_before_any_file_is_opened() {
     let file = directory.path().join("in.pcap");
     fs::copy(RECORDING, &file).unwrap();
     let name = file.to_str().unwrap();
+    let plain = directory.path().join("plain").to_str().unwrap().to_owned();
+    fs::copy(RECORDING, &plain).unwrap();
     for (arguments, message) in [
         (&["-r", name, "-w", name][..], "name the same file"),
         (&["-r", name, "--path", "v3"], "cannot be used with"),
@@ -343,6 +367,10 @@ fn contradictory_options_are_refused_before_any_file_is_opened() {
         (&["-i", "lo", "-p", "xdp-generic", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["-i", "lo", "-p", "tap", "--fanout", "hash"], "--fanout works with packet sockets only"),
         (&["-i", "lo", "-p", "zerocopy", "--fanout", "hash"], "--fanout works with packet sockets only"),
+        (&["-r", name, name], "is a file, not a filter: repeat -r, or quote the pattern"),
+        (&["-r", name, "new.pcapng", "--to", "file:x"], "new.pcapng is a file, not a filter: repeat -r"),
+        (&["-r", name, &plain, "-q"], "plain is a file, not a filter: repeat -r"),
+        (&[name, "tcp"], "is a file, not a filter: use -r /"),
         (&["lo"], "lo is an interface: use -i lo"),
         (&["lo", "tcp", "port", "80"], "lo is an interface: use -i lo"),
         (&["-i", "lo", "-F", name, "udp"], "cannot be used with"),

@@ -116,7 +116,7 @@ fn interfaces_are_listed_with_the_paths_of_each() {
             && right.contains("; xdp native copy, generic"),
         "{text}"
     );
-    assert!(line(".any ").contains("no xdp") && line(".lo ").contains("loopback"), "{text}");
+    assert!(line(".any ").contains("; no tap; no xdp") && line(".lo ").contains("loopback"), "{text}");
     let json = strait(wire.right(), &["capture", "-D", "--json"]).run(LIMIT).unwrap().success().text();
     let entries: Vec<Value> = serde_json::from_str(&json).unwrap();
     assert!(

@@ -281,6 +281,16 @@ fn more_bytes_than_the_maximum_are_refused() {
     assert_ne!(files.send(&receiver, &[]).status.code(), Some(0));
     let (code, line) = failure(&receiver.end());
     assert!(code == 1 && line.contains("--size-max 999 refuses"), "{line}");
+    // The length of a stream is not offered: the receiver refuses after the first bytes.
+    let receiver = Receiver::start(&["--size-max", "999", "-o", &out]);
+    let (input, mut bytes) = std::io::pipe().unwrap();
+    bytes.write_all(&content(1000)).unwrap();
+    drop(bytes);
+    let refused = Launch::new(STRAIT).args(["send", "-", &receiver.address]).stdin(input).run(LIMIT).unwrap();
+    let (code, line) = failure(&refused);
+    assert!(code == 1 && line.contains("refuses: more than 999 bytes arrived"), "{line}");
+    assert_eq!(refused.text(), "", "no account that looks like a success");
+    receiver.end();
     let receiver = Receiver::start(&["--raw", "--size-max", "999", "-o", &out]);
     let _ = files.send(&receiver, &["--raw"]);
     let (code, line) = failure(&receiver.end());
@@ -495,20 +505,30 @@ fn usage_errors_are_reported() {
     let files = Files::with_source(1);
     let (source, directory) =
         (files.path("source").display().to_string(), files.directory.path().display().to_string());
+    let new_directory = format!("{directory}/new/");
     // A port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let start = format!("Connection refused (os error 111); start strait receive -l {closed} there first");
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = occupied.local_addr().unwrap().port();
+    let used = format!("127.0.0.1:{port}");
+    let finder = format!("ss -ltnp 'sport = :{port}' shows the program that uses it");
     let missing = files.path("missing").display().to_string();
     for (arguments, code, words) in [
-        (vec!["send", &source, &closed], 1, "Connection refused"),
+        (vec!["send", &source, &closed], 1, &*start),
+        (vec!["send", "--raw", &source, &closed], 1, "Connection refused (os error 111); no program listens"),
         (vec!["send", &source, "localhost"], 2, "HOST:PORT"),
         (vec!["send", &missing, &closed], 1, "No such file"),
         (vec!["send", &directory, &closed], 1, "is a directory"),
         (vec!["send", "--mode", "sendfile", "-", &closed], 2, "sendfile cannot send it"),
         (vec!["send", "--threshold", "0", &source, &closed], 2, "above 0, or auto"),
+        (vec!["receive", "-l", &used], 1, &finder),
+        (vec!["relay", "--listen", &used, "--to", &closed], 1, &finder),
         (vec!["receive", "-l", "here"], 2, "give ADDRESS:PORT"),
         (vec!["receive", "-l", "192.0.2.1:1"], 1, "listen on 192.0.2.1:1"),
         (vec!["receive", "-o", &directory], 1, "is a directory"),
         (vec!["receive", "-o", "/no/such/file"], 1, "No such file"),
+        (vec!["receive", "-o", &new_directory], 1, "is a directory: give a file"),
     ] {
         let finished = run(&arguments);
         assert_eq!(finished.status.code(), Some(code), "{arguments:?}: {}", finished.stderr);

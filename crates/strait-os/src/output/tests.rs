@@ -27,6 +27,9 @@ fn unused_name_and_file_are_found_through_links() {
     symlink("round", path("round")).unwrap();
     assert_eq!(find(&path("round")).unwrap_err().raw_os_error(), Some(Errno::LOOP.raw_os_error()));
     assert_eq!(find(directory.path()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+    for name in ["there/", "new/", "new/.", "link//", "/"] {
+        assert_eq!(find(&path(name)).unwrap_err().kind(), io::ErrorKind::IsADirectory, "{name}");
+    }
     assert_eq!(find(&path("no/file")).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(find(Path::new("")).unwrap_err().kind(), io::ErrorKind::NotFound);
 }

@@ -21,6 +21,15 @@ fn keys_are_laid_out_as_the_kernel_reads_them() {
 }
 
 #[test]
+fn missing_module_is_loaded_only_by_a_kernel_with_modules() {
+    let module = ["tls", "CONFIG_TLS"];
+    assert_eq!(load(module, Path::new("/")), "modprobe tls");
+    let remedy = load(module, Path::new("/lib/modules/no-such-release"));
+    assert!(remedy.starts_with("boot a kernel with CONFIG_TLS; in a container, "), "{remedy}");
+    assert!(remedy.contains("/lib/modules/no-such-release does not exist"), "{remedy}");
+}
+
+#[test]
 fn the_control_message_of_a_type_fits_its_buffer() {
     assert!(size_of::<Control>() > size_of::<libc::cmsghdr>());
     assert_eq!(align_of::<Control>(), align_of::<libc::cmsghdr>());

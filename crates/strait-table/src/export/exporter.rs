@@ -34,6 +34,8 @@ impl Default for Limits {
 
 /// Sends messages. The thread of an export has one.
 pub(crate) trait Carrier: Send {
+    /// Connects before the first message, so that a failure is known early.
+    fn open(&mut self) {}
     /// Sends a message, or counts its flows as lost.
     fn deliver(&mut self, message: Message, counts: &Counts);
     /// Looks for losses that are reported late.
@@ -229,6 +231,7 @@ impl Drop for Exporter {
 
 /// The thread.
 fn run(mut carrier: Box<dyn Carrier>, tasks: &Receiver<Task>) {
+    carrier.open();
     while let Ok(task) = tasks.recv() {
         match task {
             Task::Message(message, counts) => carrier.deliver(message, &counts),

@@ -319,6 +319,22 @@ fn message_to_a_slow_collector_ends_between_two_writes() {
 }
 
 #[test]
+fn failure_to_connect_is_known_before_the_first_flow() {
+    let (socket, address) = closed_port();
+    let (mut writer, exporter) = writer_with(address, Transport::Tcp, Duration::from_secs(100));
+    let deadline = Instant::now() + Duration::from_secs(100);
+    while exporter.failure().is_none() {
+        assert!(Instant::now() < deadline, "no attempt to connect");
+        std::thread::yield_now();
+    }
+    assert!(exporter.failure().unwrap().contains("refused"), "{:?}", exporter.failure());
+    net::listen(&socket, 1).unwrap();
+    writer.write(&rows(), true).unwrap();
+    writer.settle().unwrap();
+    assert_eq!((writer.exported().flows, writer.exported().lost, exporter.failure()), (7, 0, None));
+}
+
+#[test]
 fn flows_wait_for_a_collector_that_starts_later() {
     let (socket, address) = closed_port();
     let (mut writer, exporter) = writer_with(address, Transport::Tcp, Duration::from_secs(100));

@@ -30,7 +30,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const BACKOFF: Duration = Duration::from_millis(250);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// Opens the export. Over TCP the thread connects; the collector may be down until then.
+/// Opens the export. Over TCP the thread connects when it starts, and again while messages wait:
+/// the collector may be down until then.
 ///
 /// # Errors
 /// Over UDP, if there is no route to the collector.
@@ -86,6 +87,14 @@ struct Thread {
 }
 
 impl Carrier for Thread {
+    /// Connects. The first message attempts it again at once after a failure, and may wait for its
+    /// full time.
+    fn open(&mut self) {
+        if let Err(error) = self.connect() {
+            self.shared.set_failure(Some(error.to_string()));
+        }
+    }
+
     fn deliver(&mut self, mut message: Message, counts: &Counts) {
         loop {
             if self.shared.is_over() {
