@@ -94,7 +94,7 @@ impl<'a> Play<'a> {
                 self.stop();
                 self.subject().map(|_| ())
             }
-            ["origin", "refuses"] => self.world.refuse(self.origin).map_err(Into::into),
+            ["origin", "refuses"] => self.world.refuse(self.origin),
             [party, verb, ref rest @ ..] if party.starts_with('o') => {
                 self.origin_step(party, verb, rest, step)
             }
