@@ -16,7 +16,7 @@ use crate::cache::object::tests::read_head;
 use crate::{Clock, Config, Proxy};
 
 /// Time limit of each wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const BODY_BYTES: usize = 20_000;
 /// Length of the bodies of paths that begin with `/large`.
 const LARGE_BYTES: usize = 15 << 20;
