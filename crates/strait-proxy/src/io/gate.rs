@@ -358,7 +358,7 @@ mod tests {
     }
 
     fn origin(port: u16) -> Key {
-        Key::Origin(Server::Tcp { host: "a".into(), port, is_tls: false })
+        Key::Origin(Server::tcp("a", port, false))
     }
 
     fn later() -> Instant {

@@ -57,6 +57,7 @@ pub(crate) async fn fetch(
         if request.origin.is_out() && !request.origin.leave(upstream.clock.now()) {
             return Err(OriginError::NoServer.into());
         }
+        request.origin.await_service(upstream.settings.timeouts.connect, upstream.clock.now()).await;
         let load = request.origin.load();
         let permits = request.take_permits();
         let connected = Connection::to(upstream, &request.origin.server, request.client, permits).await;

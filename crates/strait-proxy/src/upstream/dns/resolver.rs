@@ -1,0 +1,347 @@
+//! Lookups by DNS, /etc/hosts and the search domains of /etc/resolv.conf, as getaddrinfo(3) does
+//! them, without a thread and with the lifetimes of the records.
+//!
+//! hickory-resolver sends the queries. It is given absolute names and no cache: the search list, the
+//! hosts and what to do if only one address family is answered are decided here. Both files are read
+//! again after they have changed.
+
+use std::fs::Metadata;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ProtocolConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::system_conf::parse_resolv_conf;
+use hickory_resolver::{Hosts, TokioResolver};
+use tokio::sync::Mutex;
+
+use crate::config::dns::Dns as Settings;
+use crate::config::pool::SERVERS_MAX;
+
+/// Files that are read again after they have changed.
+const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// Time for which addresses without a lifetime are used: those in /etc/hosts.
+const HOSTS_FOR: Duration = Duration::from_secs(30);
+/// Bounds of the time for which the absence of records is used; the first one if the response has no
+/// SOA record (RFC 2308, section 5).
+const NONE_FOR: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Maximum of search domains (glibc had this limit up to 2.25).
+const SEARCH_MAX: usize = 6;
+/// Maximum of addresses of a name, as many as a pool has servers.
+const ADDRESSES_MAX: usize = SERVERS_MAX;
+/// Maximum of the targets of SRV records.
+pub(crate) const TARGETS_MAX: usize = 64;
+
+/// Resolver of one thread.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    settings: Arc<Settings>,
+    system: Mutex<Option<(Stamps, Rc<System>)>>,
+}
+
+/// Sizes and times by which a change of the files is noticed.
+type Stamps = [Option<(u64, u64, i64, i64)>; FILES.len()];
+
+/// The system's settings, as the files had them.
+#[derive(Debug)]
+struct System {
+    resolver: TokioResolver,
+    hosts: Hosts,
+    search: Vec<Name>,
+    ndots: usize,
+}
+
+/// Records with the time for which they are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer<T> {
+    pub(crate) records: Vec<T>,
+    pub(crate) ttl: Duration,
+    /// Family of addresses whose lookup failed; the records are of the other one.
+    pub(crate) missing: Option<Family>,
+}
+
+/// Address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// SRV record (RFC 2782).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Srv {
+    pub(crate) priority: u16,
+    pub(crate) weight: u16,
+    pub(crate) port: u16,
+    pub(crate) target: String,
+}
+
+/// Error of a lookup.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LookupError {
+    /// The name has no such records, which is used for a while.
+    #[error("there is no record of this name")]
+    None { ttl: Duration },
+    /// No server answered, or none with a usable answer.
+    #[error("{0}")]
+    Failed(Arc<str>),
+}
+
+type Result<T> = std::result::Result<T, LookupError>;
+
+impl Family {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        if address.is_ipv6() { Self::V6 } else { Self::V4 }
+    }
+}
+
+impl Resolver {
+    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+        Self { settings, system: Mutex::default() }
+    }
+
+    /// Returns true if it was made from these settings.
+    pub(crate) fn is_of(&self, settings: &Settings) -> bool {
+        *self.settings == *settings
+    }
+
+    /// Returns the addresses of a name. Those without a route are left out if others have one.
+    pub(crate) async fn addresses(&self, host: &str) -> Result<Answer<IpAddr>> {
+        let system = self.system().await?;
+        let (found, is_absolute) = (system.hosts(host), host.ends_with('.'));
+        if !found.is_empty() {
+            let ttl = HOSTS_FOR.min(self.settings.ttl_max);
+            return Ok(Answer { records: reachable(found), ttl, missing: None });
+        }
+        let lookup = async |name: Name| system.addresses(name).await;
+        let mut answer = system.search(host, is_absolute, lookup).await?;
+        answer.records = reachable(answer.records);
+        Ok(self.bounded(answer))
+    }
+
+    /// Returns the SRV records of a service, at most [`TARGETS_MAX`] of the least priorities.
+    pub(crate) async fn services(&self, name: &str) -> Result<Answer<Srv>> {
+        let system = self.system().await?;
+        let lookup = async |name: Name| system.services(name).await;
+        let mut answer = system.search(name, name.ends_with('.'), lookup).await?;
+        answer.records.sort_by_key(|srv| srv.priority);
+        answer.records.truncate(TARGETS_MAX);
+        Ok(self.bounded(answer))
+    }
+
+    fn bounded<T>(&self, answer: Answer<T>) -> Answer<T> {
+        Answer { ttl: self.settings.bounded(answer.ttl), ..answer }
+    }
+
+    /// Returns the settings of the system, read now if the files have changed.
+    async fn system(&self) -> Result<Rc<System>> {
+        let mut own = self.system.lock().await;
+        let stamps = stamps();
+        if let Some((of, system)) = &*own
+            && *of == stamps
+        {
+            return Ok(system.clone());
+        }
+        // A file of hosts can have megabytes.
+        let read = tokio::task::spawn_blocking(|| (std::fs::read(FILES[0]), Hosts::from_system())).await;
+        let (resolv, hosts) = read.map_err(|error| failed(&error))?;
+        let hosts = hosts.unwrap_or_default();
+        let system = Rc::new(System::new(&self.settings, &resolv.unwrap_or_default(), hosts)?);
+        *own = Some((stamps, system.clone()));
+        Ok(system)
+    }
+}
+
+impl System {
+    /// Makes a resolver from the text of /etc/resolv.conf.
+    fn new(settings: &Settings, resolv: &[u8], hosts: Hosts) -> Result<Self> {
+        // Without servers in the file, glibc asks one on this machine (resolv.conf(5)).
+        let local = b"\nnameserver 127.0.0.1\n";
+        let parsed = parse_resolv_conf(resolv).or_else(|_| parse_resolv_conf([resolv, local].concat()));
+        let parsed = parsed.or_else(|_| parse_resolv_conf(local));
+        let (config, mut options) = parsed.map_err(|error| failed(&error))?;
+        let (domain, mut search, mut servers) = config.into_parts();
+        if search.is_empty() {
+            search.extend(domain);
+        }
+        search.truncate(SEARCH_MAX);
+        if !settings.servers.is_empty() {
+            servers = settings.servers.iter().map(|address| server(*address)).collect();
+        }
+        let ndots = options.ndots;
+        set(&mut options);
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        *builder.options_mut() = options;
+        let resolver = builder.build().map_err(|error| failed(&error))?;
+        Ok(Self { resolver, hosts, search, ndots })
+    }
+
+    /// Returns the addresses of a name in /etc/hosts, of all families: a name that is there for one
+    /// of them is not looked up for the other.
+    fn hosts(&self, host: &str) -> Vec<IpAddr> {
+        let Ok(mut name) = Name::from_ascii(host.to_ascii_lowercase()) else { return Vec::new() };
+        name.set_fqdn(true);
+        let of = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        let lookups = [of(RecordType::AAAA), of(RecordType::A)];
+        lookups.iter().flatten().flat_map(addresses).collect()
+    }
+
+    /// Looks a name up as it is, and with the search domains: first as it is if it has at least
+    /// `ndots` dots (resolv.conf(5)). The first name with records counts. The search ends with an
+    /// error if a server does not answer: a name after that could be another machine's.
+    async fn search<T>(
+        &self,
+        host: &str,
+        is_absolute: bool,
+        lookup: impl AsyncFn(Name) -> Result<Answer<T>>,
+    ) -> Result<Answer<T>> {
+        let name = Name::from_ascii(host).map_err(|error| failed(&error))?;
+        let mut plain = name.clone();
+        plain.set_fqdn(true);
+        let domains = self.search.iter().filter(|_| !is_absolute);
+        let mut names: Vec<_> =
+            domains.filter_map(|domain| name.clone().append_domain(domain).ok()).collect();
+        let dots = host.bytes().filter(|byte| *byte == b'.').count();
+        names.insert(if is_absolute || dots >= self.ndots { 0 } else { names.len() }, plain);
+        let mut none = NONE_FOR.1;
+        for name in names {
+            match lookup(name).await {
+                Err(LookupError::None { ttl }) => none = none.min(ttl),
+                done => return done,
+            }
+        }
+        Err(LookupError::None { ttl: none })
+    }
+
+    /// Looks up both families. If one fails, the answer has the addresses of the other.
+    async fn addresses(&self, name: Name) -> Result<Answer<IpAddr>> {
+        let (v6, v4) =
+            tokio::join!(self.lookup(name.clone(), RecordType::AAAA), self.lookup(name, RecordType::A));
+        let of = |found: &Lookup| Answer {
+            records: addresses(found).collect(),
+            ttl: ttl_of(found),
+            missing: None,
+        };
+        match (v6.as_ref().map(of), v4.as_ref().map(of)) {
+            (Ok(v6), Ok(v4)) => {
+                let (ttl, missing) = (v6.ttl.min(v4.ttl), None);
+                Ok(Answer { records: [v6.records, v4.records].concat(), ttl, missing })
+            }
+            (Ok(v6), Err(LookupError::None { .. })) => Ok(v6),
+            (Err(LookupError::None { .. }), Ok(v4)) => Ok(v4),
+            (Ok(v6), Err(_)) => Ok(Answer { missing: Some(Family::V4), ..v6 }),
+            (Err(_), Ok(v4)) => Ok(Answer { missing: Some(Family::V6), ..v4 }),
+            (Err(LookupError::None { ttl }), Err(LookupError::None { ttl: other })) => {
+                Err(LookupError::None { ttl: (*ttl).min(*other) })
+            }
+            (Err(failed @ LookupError::Failed(_)), Err(_)) | (Err(_), Err(failed)) => Err(failed.clone()),
+        }
+    }
+
+    async fn services(&self, name: Name) -> Result<Answer<Srv>> {
+        let found = self.lookup(name, RecordType::SRV).await?;
+        let record = |data: &RData| match data {
+            // A target "." means that there is no such service (RFC 2782).
+            RData::SRV(srv) if !srv.target.is_root() => Some(Srv {
+                priority: srv.priority,
+                weight: srv.weight,
+                port: srv.port,
+                target: srv.target.to_ascii(),
+            }),
+            _ => None,
+        };
+        let records: Vec<_> = found.answers().iter().filter_map(|answer| record(&answer.data)).collect();
+        let ttl = ttl_of(&found);
+        if records.is_empty() {
+            Err(LookupError::None { ttl })
+        } else {
+            Ok(Answer { records, ttl, missing: None })
+        }
+    }
+
+    /// Looks up an absolute name.
+    async fn lookup(&self, name: Name, kind: RecordType) -> Result<Lookup> {
+        let found = self.resolver.lookup(name, kind).await.map_err(|error| match error {
+            NetError::Dns(DnsError::NoRecordsFound(none)) => {
+                let ttl = none.negative_ttl.map_or(NONE_FOR.0, |ttl| Duration::from_secs(ttl.into()));
+                LookupError::None { ttl: ttl.clamp(NONE_FOR.0, NONE_FOR.1) }
+            }
+            error => failed(&error),
+        })?;
+        let has_kind = found.answers().iter().any(|answer| answer.record_type() == kind);
+        if has_kind { Ok(found) } else { Err(LookupError::None { ttl: NONE_FOR.0 }) }
+    }
+}
+
+/// Changes the options of resolv.conf for lookups of absolute names without a cache.
+fn set(options: &mut ResolverOpts) {
+    options.cache_size = 0;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ndots = 0;
+    // The file can have 0.
+    options.timeout = options.timeout.max(Duration::from_secs(1));
+    options.attempts = options.attempts.max(1);
+}
+
+fn server(address: SocketAddr) -> NameServerConfig {
+    let connection = |protocol| {
+        let mut connection = ConnectionConfig::new(protocol);
+        connection.port = address.port();
+        connection
+    };
+    let both = vec![connection(ProtocolConfig::Udp), connection(ProtocolConfig::Tcp)];
+    NameServerConfig::new(address.ip(), true, both)
+}
+
+fn addresses(found: &Lookup) -> impl Iterator<Item = IpAddr> {
+    found.answers().iter().filter_map(|answer| answer.data.ip_addr())
+}
+
+/// Returns the least lifetime of the records, those of aliases included.
+fn ttl_of(found: &Lookup) -> Duration {
+    let ttl = found.answers().iter().map(|answer| answer.ttl).min();
+    Duration::from_secs(ttl.unwrap_or(0).into())
+}
+
+fn failed(error: &dyn std::fmt::Display) -> LookupError {
+    LookupError::Failed(error.to_string().into())
+}
+
+fn stamps() -> Stamps {
+    let stamp = |file: Metadata| (file.ino(), file.len(), file.mtime(), file.mtime_nsec());
+    FILES.map(|path| std::fs::metadata(path).ok().map(stamp))
+}
+
+/// Returns the addresses to which there is a route, or all if there is none to any: getaddrinfo(3)
+/// sorts addresses without a route last (RFC 6724, section 6, rule 1).
+fn reachable(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    if addresses.len() > ADDRESSES_MAX {
+        // Sorted, so that the same ones are left whatever the order in the response.
+        addresses.sort_unstable();
+        addresses.truncate(ADDRESSES_MAX);
+    }
+    let reachable: Vec<_> = addresses.iter().copied().filter(|address| has_route(*address)).collect();
+    if reachable.is_empty() { addresses } else { reachable }
+}
+
+/// Returns true if there is a route to an address. Connecting a datagram socket looks for one and
+/// sends nothing.
+fn has_route(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let connected: io::Result<()> = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect((address, 9)));
+    connected.is_ok()
+}
