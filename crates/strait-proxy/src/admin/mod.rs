@@ -7,6 +7,7 @@
 
 mod guards;
 mod metrics;
+mod names;
 mod servers;
 mod site;
 

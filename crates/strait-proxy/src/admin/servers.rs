@@ -9,7 +9,7 @@ use crate::config::settings::Settings;
 use crate::io::gate::Gates;
 
 /// Pool of the one-line form, which has no name.
-const ORIGIN: &str = "origin";
+pub(super) const ORIGIN: &str = "origin";
 
 /// Server of a pool.
 #[derive(Debug, Serialize)]

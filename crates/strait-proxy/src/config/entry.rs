@@ -40,6 +40,8 @@ pub(crate) struct EntryState {
     pub(crate) lookups: AtomicU64,
     /// Lookups without an answer.
     pub(crate) failures: AtomicU64,
+    /// Error of the last lookup.
+    error: Mutex<Option<String>>,
     located: Mutex<Vec<Located>>,
     /// Set once a lookup has ended.
     looked_up: watch::Sender<bool>,
@@ -111,11 +113,17 @@ impl EntryState {
         self.located().iter().map(|it| it.address).collect()
     }
 
-    /// Notes that a lookup has ended.
-    pub(crate) fn note_lookup(&self, has_failed: bool) {
-        self.lookups.fetch_add(1, Ordering::Relaxed);
+    /// Notes that a lookup has ended, and its error. It has failed if there was no answer.
+    pub(crate) fn note_lookup(&self, error: Option<String>, has_failed: bool) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
         self.failures.fetch_add(has_failed.into(), Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::Relaxed);
         self.looked_up.send_replace(true);
+    }
+
+    /// Returns the error of the last lookup.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until a lookup has ended, if none has yet.

@@ -71,6 +71,7 @@ impl Names {
         let mut memory = Memory::of(entry);
         loop {
             let found = self.look_up(&entry.server, &mut memory).await;
+            let error = found.as_ref().err().map(ToString::to_string);
             let (located, next) = memory.judge(found, Instant::now());
             if let Some(located) = located {
                 pool.locate(at, located, self.clock.now());
@@ -78,7 +79,7 @@ impl Names {
                 // among it as well.
                 self.gates.limit_servers(self.settings.server_limits());
             }
-            entry.state.note_lookup(memory.failed > 0);
+            entry.state.note_lookup(error, memory.failed > 0);
             sleep(DOUBTED_AFTER.min(next)).await;
             let _ = timeout(next.saturating_sub(DOUBTED_AFTER), entry.state.doubted()).await;
         }
