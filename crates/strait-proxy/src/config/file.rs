@@ -21,8 +21,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Worker threads; 0 for one per processor.
     pub workers: usize,
-    /// Origin of a reverse proxy, as `http://HOST[:PORT]` or `https://HOST[:PORT]`. Unset: a
-    /// forward proxy, to which clients name the server.
+    /// Origin of a reverse proxy, as `http://HOST[:PORT]`, `https://HOST[:PORT]`, `srv://NAME` or
+    /// `unix:/PATH`. Unset: a forward proxy, to which clients name the server.
     pub origin: Option<String>,
     /// Name of this proxy in Via (RFC 9110, section 7.6.3) and Cache-Status. No other proxy on the
     /// way to the origin may have it. Default: `strait` in Cache-Status, and in Via `strait-` with

@@ -68,10 +68,10 @@ impl Server {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let wrong = |why: String| {
             Error::Config(format!(
-                "origin = \"{text}\": {why}; expected http://HOST:PORT, https://HOST:PORT or unix:/PATH"
+                "origin = \"{text}\": {why}; expected http://HOST:PORT, https://HOST:PORT, srv://NAME or unix:/PATH"
             ))
         };
-        if let Some(server) = Self::unix(text) {
+        if let Some(server) = Self::unix(text).or_else(|| Self::service(text)) {
             return server.map_err(|why| wrong(why.to_owned()));
         }
         let uri = Uri::parse(text).map_err(|error| wrong(error.to_string()))?;

@@ -108,11 +108,13 @@ fn records_that_change_under_load_fail_no_request() {
         assert!(wait_until(LIMIT, || done.load(Ordering::SeqCst) > now + 40));
         assert_eq!(all[0].asked(), left, "a server that has left gets no requests");
         all[0].become_mode(Mode::Dead);
-        // All change, and the old ones end at the same moment.
+        // All change, and the old ones end once their last requests have.
         dns.set(addresses("app.test", 1, &["127.0.0.5"]));
         await_addresses(&rig, &["127.0.0.5"]);
-        all[1].become_mode(Mode::Dead);
-        all[2].become_mode(Mode::Dead);
+        for old in &all[1..3] {
+            settled(old);
+            old.become_mode(Mode::Dead);
+        }
         assert!(wait_until(LIMIT, || all[3].asked() > 20));
     });
     assert_eq!(listed(&rig), [format!("app.test:{}@127.0.0.5", all[3].port())]);
